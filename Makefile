@@ -71,7 +71,7 @@ clean: ## remove the environment and everything built
 	rm -rf $(VENV) build *.egg-info
 
 # bcc belongs to the distribution's own Python, so the environment is made from that one.
-$(VENV)/.installed: pyproject.toml tests/system-packages.sh $(wildcard tracelloc/*/*.p[xy][xd]) probes/event.h
+$(VENV)/.installed: pyproject.toml tests/system-packages.sh $(shell find tracelloc -name "*.p[xy][xd]") probes/event.h
 	@tests/system-packages.sh run
 	$(PYTHON) -m venv --system-site-packages $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
  * What the probes tell user space: the layout of both rings, the counters and
- * the control words. tracelloc/abi.py mirrors every line of it; a test compiles
+ * the control words. tracelloc/record/abi.py mirrors every line of it; a test compiles
  * this file with the C compiler and compares sizes, offsets and values.
  */
 #ifndef TRACELLOC_EVENT_H

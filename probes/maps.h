@@ -208,7 +208,7 @@ struct scratch {
 /* Where each ring of events is (ring.h). Read and written by user space through mmap. */
 BPF_F_TABLE("array", u32, struct position, positions, 2 * RINGS, MAP_MMAPABLE);
 
-/* Blocks that come and go: slot -> event. Reader: tracelloc/capture/ring.py. */
+/* Blocks that come and go: slot -> event. Reader: tracelloc/record/kernel/ring.py. */
 BPF_F_TABLE("array", u32, struct event, events, EVENTS, MAP_MMAPABLE);
 
 /* Wakes the reader up; what is in it says nothing. */
@@ -243,7 +243,7 @@ BPF_TABLE("prog", u32, u32, python_programs, PYTHON_PROGRAMS);
 #define MAPPINGS 65536
 #endif
 
-/* What is mapped and unmapped: slot -> event. Reader: tracelloc/capture/ring.py. */
+/* What is mapped and unmapped: slot -> event. Reader: tracelloc/record/kernel/ring.py. */
 BPF_F_TABLE("array", u32, struct event, mappings, MAPPINGS, MAP_MMAPABLE);
 #endif
 
@@ -263,7 +263,7 @@ BPF_F_TABLE("array", u32, struct scratch, scratches, PROCESSORS * SCRATCHES, 0);
 /* Number of a set -> rows. Read and written by user space through mmap. */
 BPF_F_TABLE("array", u32, struct row_set, rows, ROW_SETS, MAP_MMAPABLE);
 
-/* Stacks that are left to user space. Reader: tracelloc/capture/ring.py. */
+/* Stacks that are left to user space. Reader: tracelloc/record/kernel/ring.py. */
 BPF_RINGBUF_OUTPUT(misses, MISSES_PAGES);
 #endif
 

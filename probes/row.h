@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
  * How to step from a frame to its caller, for one address of code, in 64 bits. User
- * space makes rows from call-frame information (tracelloc/cfi/encode.pxd). A row is found by the byte before a return
+ * space makes rows from call-frame information (tracelloc/files/cfi/encode.pxd). A row is found by the byte before a return
  * address, or by the address itself where a signal interrupted it. 0 is no row.
  */
 #ifndef TRACELLOC_ROW_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
  * Staying exact when ring `events` is full: events go to map `spill` instead, which keeps
- * for each address what became of it, not each event. User space: tracelloc/capture/drain.py.
+ * for each address what became of it, not each event. User space: tracelloc/record/kernel/drain.py.
  *
  * Protocol
  *   control.epoch only grows, and only user space changes it. An event belongs to the

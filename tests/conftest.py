@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Builder, Target
-from tracelloc.capture import system
 from tracelloc.errors import TracellocError
+from tracelloc.record.kernel import capabilities as system
 
 # Whoever runs this in the background, or by nohup, has signals ignored or blocked, and with that
 # all that is started. A handler is none for what is executed, and keeps us from being ended.

@@ -12,12 +12,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tracelloc import cli
-from tracelloc.worker import zygote
+from tracelloc.command import cli
+from tracelloc.record.worker import zygote
 
 FAULTS = """
 import os, signal, time
-from tracelloc.worker import readcode, readfile
+from tracelloc.record.worker import readcode, readfile
 def spoil(kind, name, section):
     answer = getattr(kind, name)
     def faulty(self, *more):

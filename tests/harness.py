@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from tracelloc.capture.lane import LIBRARY
-from tracelloc.symbols import Frame, Symbolizer
+from tracelloc.model.frames import Frame
+from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
+from tracelloc.record.symbolization.symbolizer import Symbolizer
 
 TARGETS = Path(__file__).parent / "targets"
 PATIENCE_S = float(os.environ.get("TEST_PATIENCE_S", "60"))
@@ -290,7 +291,7 @@ os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
 sys.path.insert(0, "/mnt")
-from tracelloc.cli import main
+from tracelloc.command.cli import main
 sys.exit(main())
 """
 

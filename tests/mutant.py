@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tracelloc import cli, probes
+from tracelloc import probes
+from tracelloc.command import cli
 
 _source_text = probes.source_text
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from tracelloc.objects.census import ObjectCensus, TypeCount
-from tracelloc.objects.growth import GrowingType
-from tracelloc.objects.holders import Holder, Holders
-from tracelloc.objects.watch import ObjectFindings, TypeSuspect
+from tracelloc.snapshots.objects import (
+    GrowingType,
+    Holder,
+    Holders,
+    ObjectCensus,
+    ObjectFindings,
+    TypeCount,
+    TypeSuspect,
+)
 from tracelloc.verdict.judgement import Verdict
 
 SESSION = "app.sessions.Session"

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tracelloc import cli
+from tracelloc.command import cli
 from tracelloc.command.reports import Reports
-from tracelloc.tracing.follower import Follower
-from tracelloc.tracing.session import Session
-from tracelloc.tracing.tracee import Tracee
+from tracelloc.record.session.follower import Follower
+from tracelloc.record.session.session import Session
+from tracelloc.record.session.tracee import Tracee
 
 PARTS: dict[str, list[tuple[type, str]]] = {
     "pump": [(Session, "_drain_now")],

@@ -7,19 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from tracelloc.abi import Counter
-from tracelloc.capture.overhead import Overhead
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.history import History
 from tracelloc.heap.table import LiveTable
-from tracelloc.snapshots.snapshot import (
-    CaptureStatus,
-    ProcessStatus,
-    Snapshot,
-    Target,
-    take_snapshot,
-)
-from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
+from tracelloc.model.counters import Counter
+from tracelloc.model.overhead import Overhead
+from tracelloc.model.process import Target
+from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.snapshots.snapshot import CaptureStatus, ProcessStatus, Snapshot
+from tracelloc.snapshots.taking import take_snapshot
 
 TARGET = Target(42, "app")
 

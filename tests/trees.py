@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tracelloc.views.calltree import CallTree, Merger, Step
-from tracelloc.views.profile import Metric
+from tracelloc.show.presentation.calltree import CallTree, Merger, Step
+from tracelloc.show.presentation.profile import Metric
 
 
 def build_tree(

@@ -14,7 +14,7 @@ def main() -> int:
     if sys.argv[1:] == ["--version"]:
         print(f"tracelloc {__version__}")
         return 0
-    from tracelloc.cli import main as command  # noqa: PLC0415 - takes most of a second
+    from tracelloc.command.cli import main as command  # noqa: PLC0415 - takes most of a second
 
     return command()
 

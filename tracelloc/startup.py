@@ -6,7 +6,9 @@ The line is on standard error, where that is a terminal.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
 from typing import Final
@@ -63,3 +65,8 @@ def import_numpy() -> None:
         import_module("numpy")
         # Programs that are started must not see it.
         del os.environ[variable]
+
+
+def heeded(numbers: Iterable[int]) -> list[int]:
+    """Signals but for those that whoever started us has told us to ignore, as nohup(1) does."""
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]

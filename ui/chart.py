@@ -12,13 +12,13 @@ import numpy.typing as npt
 from textual.binding import Binding, BindingType
 
 from tracelloc.heap.totals import I64
+from tracelloc.show.presentation.calltree import Step, shown_frames
 from tracelloc.text import about_of, format_percent, format_size
 from tracelloc.ui.functions import FUNCTIONS, FunctionKey
 from tracelloc.ui.lineview import COMPUTING, LineView, Piece
 from tracelloc.ui.plot import LABELS, Canvas, Drawing, nice_ceiling, runs_of
 from tracelloc.ui.tableview import clean, crop, fit, right
 from tracelloc.ui.view import Settings, Source, View, ViewSelection
-from tracelloc.views.calltree import Step, shown_frames
 
 _LAYERS: Final = 6
 """Functions or stacks that have a layer of their own."""

@@ -13,9 +13,12 @@ from textual.containers import Horizontal
 from textual.screen import Screen
 from textual.widgets import Static
 
-from tracelloc.filters import Rule
-from tracelloc.snapshots.snapshot import Snapshot, Target
-from tracelloc.symbols import Frame
+from tracelloc.model.frames import Frame
+from tracelloc.model.process import Target
+from tracelloc.show.filters import Rule
+from tracelloc.show.presentation.sourcelisting import listed_function
+from tracelloc.show.presentation.symboladvice import generated_advice
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_percent, format_size
 from tracelloc.ui.editor import open_editor
 from tracelloc.ui.frames import FRAME_COLUMNS, FrameLine, frame_rows, lines_of, rule_for
@@ -27,8 +30,6 @@ from tracelloc.ui.plot import Curve, Plot
 from tracelloc.ui.stackviews import reasons, verdict_text
 from tracelloc.ui.tableview import Table, crop, signed_size, trend
 from tracelloc.ui.view import Sorting
-from tracelloc.views.sourcelisting import listed_function
-from tracelloc.views.symboladvice import generated_advice
 
 if TYPE_CHECKING:
     from tracelloc.ui.state import State

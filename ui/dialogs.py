@@ -17,16 +17,16 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label
 from textual.worker import get_current_worker
 
-from tracelloc.command.outputs import OutputFile
 from tracelloc.errors import TracellocError, UsageError
-from tracelloc.export import EXPORTERS
-from tracelloc.filters import Rule
-from tracelloc.recording.times import parse_time, shown_time
-from tracelloc.snapshots.analysis import Limits
+from tracelloc.show.analysis.differences import Limits
+from tracelloc.show.export import EXPORTERS
+from tracelloc.show.export.outputfile import OutputFile
+from tracelloc.show.filters import Rule
+from tracelloc.show.presentation.naming import Namer
+from tracelloc.show.recording.times import parse_time, shown_time
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S, format_duration, format_size, parse_duration, parse_size
 from tracelloc.ui.tableview import Column, Table, TableRows, clean
-from tracelloc.views.naming import Namer
 
 if TYPE_CHECKING:
     from tracelloc.ui.state import State

@@ -8,7 +8,8 @@ from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
-from tracelloc.target.procfs import base_name
+from tracelloc.model.codefiles import base_name
+from tracelloc.show.presentation.profile import Metric
 from tracelloc.text import format_percent, format_size
 from tracelloc.ui.lineview import Piece
 from tracelloc.ui.nodes import (
@@ -25,7 +26,6 @@ from tracelloc.ui.nodes import (
     nodes_view,
 )
 from tracelloc.ui.tableview import crop, fit, signed_size, trend
-from tracelloc.views.profile import Metric
 
 EDGE: Final = "▏"
 """At the left of each box: neighbours differ even without colours."""

@@ -9,16 +9,16 @@ from typing import Final
 
 from rich.text import Text
 
-from tracelloc.filters import Action, Match, On, Rule
-from tracelloc.filters.functions import function_name
 from tracelloc.heap.stacks import NO_STACK
-from tracelloc.symbols import Frame
-from tracelloc.target.procfs import base_name
+from tracelloc.model.codefiles import base_name
+from tracelloc.model.frames import Frame
+from tracelloc.show.filters import Action, Match, On, Rule
+from tracelloc.show.filters.functions import function_name
+from tracelloc.show.presentation.facts import format_frame
+from tracelloc.show.presentation.naming import NamedStack, frame_name
 from tracelloc.text import plural
 from tracelloc.ui.stacknames import place
 from tracelloc.ui.tableview import Cell, Column, PathCell, TableRows, clean
-from tracelloc.views.facts import format_frame
-from tracelloc.views.naming import NamedStack, frame_name
 
 FRAME_COLUMNS: Final = (
     Column("name", "function, innermost first", 0, right=False, sorts=False),

@@ -13,15 +13,15 @@ from typing import Final
 import numpy as np
 
 from tracelloc.heap.totals import I64
-from tracelloc.target.procfs import base_name
+from tracelloc.model.codefiles import base_name
+from tracelloc.show.presentation.calltree import Step, shown_frames
+from tracelloc.show.presentation.naming import NamedStack
 from tracelloc.text import about_of, format_percent, format_size
 from tracelloc.ui.stacknames import Search
 from tracelloc.ui.stackviews import MOST_ROWS, name_cell
 from tracelloc.ui.tableview import Cell, Column, Heading, Table, TableRows, clean, short_count
 from tracelloc.ui.verdictcells import growth_cell
 from tracelloc.ui.view import Settings, Sorting, Source, View, ViewSelection
-from tracelloc.views.calltree import Step, shown_frames
-from tracelloc.views.naming import NamedStack
 
 COLUMNS: Final = (
     Column("own", "own", 11),

@@ -6,14 +6,14 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tracelloc.demangle.short import shorten
+from tracelloc.files.demangle.short import shorten
+from tracelloc.show.presentation.naming import frame_name
+from tracelloc.show.presentation.sharedframes import shared_function
+from tracelloc.show.presentation.suspects import suspects_of
+from tracelloc.show.presentation.titles import source_place
 from tracelloc.ui.tableview import clean
 from tracelloc.ui.view import Settings, ViewSelection
 from tracelloc.verdict.judgement import Suspect
-from tracelloc.views.naming import frame_name
-from tracelloc.views.sharedframes import shared_function
-from tracelloc.views.suspects import suspects_of
-from tracelloc.views.titles import source_place
 
 _MOST_NAMED: Final = 64
 """Groups that are named by what their stacks share; there is no room for more."""

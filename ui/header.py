@@ -12,8 +12,15 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tracelloc.snapshots.analysis import Limits
-from tracelloc.snapshots.snapshot import RUNNING_PROCESSES, Snapshot
+from tracelloc.model.process import RUNNING_PROCESSES
+from tracelloc.show.analysis.differences import Limits
+from tracelloc.show.presentation.cost import tracing_cost
+from tracelloc.show.presentation.objects import type_suspects
+from tracelloc.show.presentation.processfacts import Forecast
+from tracelloc.show.presentation.profile import Metric
+from tracelloc.show.presentation.suspects import suspects_of, unsure_growth
+from tracelloc.show.presentation.window import window_words
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     NS_PER_S,
     about_of,
@@ -36,12 +43,6 @@ from tracelloc.ui.tableview import (
 from tracelloc.ui.verdictcells import VERDICT_STYLES
 from tracelloc.ui.view import Facts, View
 from tracelloc.verdict.judgement import Verdict
-from tracelloc.views.cost import tracing_cost
-from tracelloc.views.objects import type_suspects
-from tracelloc.views.processfacts import Forecast
-from tracelloc.views.profile import Metric
-from tracelloc.views.suspects import suspects_of, unsure_growth
-from tracelloc.views.window import window_words
 
 _BAD = "bold red"
 ALERT = "bold reverse"

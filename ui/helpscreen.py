@@ -14,7 +14,7 @@ from textual.containers import Vertical
 from textual.dom import DOMNode
 from textual.screen import Screen
 
-from tracelloc.manual import text_of
+from tracelloc.show.manual import text_of
 from tracelloc.ui.dialogs import Dialog
 from tracelloc.ui.lineview import wrapped
 from tracelloc.ui.tableview import Cell, Column, Heading, Table, TableRows

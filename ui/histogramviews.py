@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from tracelloc.snapshots.histograms import (
+from tracelloc.show.analysis.histograms import (
     Bin,
     ThreadRow,
     ThreadsBefore,
@@ -22,6 +22,7 @@ from tracelloc.snapshots.histograms import (
     threads_then,
     total_waste,
 )
+from tracelloc.show.presentation.processfacts import waste_line
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_percent, format_size
@@ -37,7 +38,6 @@ from tracelloc.ui.view import (
     has_blocks,
     is_live,
 )
-from tracelloc.views.processfacts import waste_line
 
 MOST_SIZES: Final = 32
 _BY_BYTES: Final = Sorting("bytes")

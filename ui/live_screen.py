@@ -11,8 +11,9 @@ from textual.binding import Binding, BindingsMap, BindingType
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Input
 
-from tracelloc.snapshots.analysis import ALL
-from tracelloc.target.procfs import base_name
+from tracelloc.model.codefiles import base_name
+from tracelloc.show.analysis.differences import ALL
+from tracelloc.show.presentation.symboladvice import generated_advice
 from tracelloc.ui.frames import FRAME_COLUMNS, FrameLine, first_line, frame_rows, lines_of
 from tracelloc.ui.functions import FUNCTIONS
 from tracelloc.ui.groups import GroupKey
@@ -32,7 +33,6 @@ from tracelloc.ui.state import State
 from tracelloc.ui.tableview import Column, Table, TableRows
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import Facts, Settings, View
-from tracelloc.views.symboladvice import generated_advice
 
 NARROW: int = 100
 """Below so many columns the header takes three lines and the plot fewer."""

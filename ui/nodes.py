@@ -15,13 +15,13 @@ import numpy as np
 from textual.binding import Binding, BindingType
 
 from tracelloc.heap.totals import I64
-from tracelloc.target.procfs import base_name
+from tracelloc.model.codefiles import base_name
+from tracelloc.show.presentation.calltree import CallTree, LiveTree, Merger, Step
+from tracelloc.show.presentation.profile import Metric
 from tracelloc.text import format_percent
 from tracelloc.ui.lineview import COMPUTING, LineView
 from tracelloc.ui.stacknames import Search
 from tracelloc.ui.view import Source, View, ViewSelection
-from tracelloc.views.calltree import CallTree, LiveTree, Merger, Step
-from tracelloc.views.profile import Metric
 
 ROOT: Final = 0
 _DEEPEST: Final = 2048

@@ -8,7 +8,18 @@ from typing import Any, Final, NamedTuple
 
 from rich.text import Text
 
-from tracelloc.objects.watch import ObjectFindings, TypeSuspect
+from tracelloc.show.presentation.objects import (
+    NOT_COUNTED,
+    TypeGrowth,
+    growing_for_s,
+    growths,
+    holder_text,
+    type_headline,
+    type_sentences,
+    type_suspects,
+    type_title,
+)
+from tracelloc.snapshots.objects import ObjectFindings, TypeSuspect
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_duration, format_percent, format_size, plural
 from tracelloc.ui.tableview import (
@@ -23,17 +34,6 @@ from tracelloc.ui.tableview import (
 )
 from tracelloc.ui.verdictcells import growth_cell, verdict_cell
 from tracelloc.ui.view import Sorting, View, ViewSelection
-from tracelloc.views.objects import (
-    NOT_COUNTED,
-    TypeGrowth,
-    growing_for_s,
-    growths,
-    holder_text,
-    type_headline,
-    type_sentences,
-    type_suspects,
-    type_title,
-)
 
 _MOST_ROWS: Final = 5000
 _LINES: Final = 4

@@ -21,7 +21,10 @@ from rich.style import Style
 from rich.text import Text
 from textual import events
 
-from tracelloc.target.found import unseen_lines
+from tracelloc.model.mallocs import unseen_lines
+from tracelloc.show.presentation.cost import overhead_line
+from tracelloc.show.presentation.processfacts import losses_line, memory_lines
+from tracelloc.show.presentation.window import window_sentence
 from tracelloc.text import (
     NS_PER_S,
     format_duration,
@@ -30,14 +33,10 @@ from tracelloc.text import (
     plural,
     printable,
 )
-from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.header import target_name
 from tracelloc.ui.lineview import LineView, Piece
 from tracelloc.ui.tableview import short_count
-from tracelloc.ui.view import Facts, Source, View, ViewSelection
-from tracelloc.views.cost import overhead_line
-from tracelloc.views.processfacts import losses_line, memory_lines
-from tracelloc.views.window import window_sentence
+from tracelloc.ui.view import Facts, Source, Terminal, View, ViewSelection
 
 _MOST_LINES: Final = 10_000
 _LONGEST_LINE: Final = 4096
@@ -152,7 +151,7 @@ class ProgramOutput:
     lines: Sequence[Text]
     dropped: int
     """Lines before these."""
-    terminal: ProgramTerminal
+    terminal: Terminal
 
 
 def maker(source: Source) -> Callable[[ViewSelection], ProgramOutput]:
@@ -196,7 +195,7 @@ class OutputView(LineView[ProgramOutput]):
         if self._content is not None:
             self._resize(self._content.terminal)
 
-    def _resize(self, terminal: ProgramTerminal) -> None:
+    def _resize(self, terminal: Terminal) -> None:
         if self.width and self.page_rows > 1:
             terminal.resize(self.page_rows, self.width)
 

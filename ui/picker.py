@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from collections.abc import Callable, Hashable, Sequence
 from typing import ClassVar, Final, cast
 
 from rich.text import Text
 from textual import on, work
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
-from tracelloc.target.processlist import ProcessInfo, ProcessScan, matching
+from tracelloc.model.processlist import ProcessInfo, matching
+from tracelloc.startup import heeded
 from tracelloc.text import format_size, plural
+from tracelloc.ui.contrast import keep_readable
+from tracelloc.ui.driver import TerminalDriver
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import LIST_KEYS
 from tracelloc.ui.tableview import Cell, Column, Table, TableRows, clean, crop, signed_size, trend
@@ -91,14 +96,14 @@ class PickerScreen(Screen[int | None]):
 
     def __init__(
         self,
-        refresh: Callable[[], list[ProcessInfo]] | None = None,
+        refresh: Callable[[], list[ProcessInfo]],
         *,
         refresh_s: float = _REFRESH_S,
         note: str = "",
     ) -> None:
         """``refresh`` is called on a thread of its own; ``note`` says why one is back here."""
         super().__init__()
-        self._look = refresh or ProcessScan().refresh
+        self._look = refresh
         self._refresh_s = refresh_s
         self._note = note
         self._infos: list[ProcessInfo] = []
@@ -192,3 +197,23 @@ class PickerScreen(Screen[int | None]):
             search.value = ""
         else:
             self.dismiss(None)
+
+
+class PickerApp(App[int]):
+    """The list of processes; its result is what was chosen."""
+
+    CSS_PATH = "app.tcss"
+    TITLE = "tracelloc"
+
+    def __init__(self, refresh: Callable[[], list[ProcessInfo]], note: str = "") -> None:
+        super().__init__(driver_class=TerminalDriver)
+        keep_readable(self)
+        self._look = refresh
+        self._note = note
+
+    def on_mount(self) -> None:
+        """Shows the list; a signal leaves it like Esc does."""
+        loop = asyncio.get_running_loop()
+        for number in heeded((signal.SIGTERM, signal.SIGHUP)):
+            loop.add_signal_handler(number, self.exit)
+        self.push_screen(PickerScreen(self._look, note=self._note), self.exit)

@@ -15,11 +15,18 @@ from typing import Any, Final
 import numpy as np
 
 from tracelloc.heap.totals import I64
-from tracelloc.snapshots import analysis
-from tracelloc.snapshots.analysis import Mark
-from tracelloc.snapshots.histograms import StackDetails, stack_details
-from tracelloc.snapshots.merge import TraceMerger
-from tracelloc.snapshots.snapshot import RUNNING_PROCESSES, Snapshot, Target, TraceSnapshot
+from tracelloc.model.process import RUNNING_PROCESSES, Target
+from tracelloc.show.analysis import differences as analysis
+from tracelloc.show.analysis.differences import Mark
+from tracelloc.show.analysis.histograms import StackDetails, stack_details
+from tracelloc.show.analysis.merge import TraceMerger
+from tracelloc.show.presentation.alerts import Alert, alert_of
+from tracelloc.show.presentation.naming import MergedSymbols, NamedStack, Namer
+from tracelloc.show.presentation.processfacts import Account, Forecast, account, forecast
+from tracelloc.show.presentation.sourcelisting import SourceLister, SourceListing
+from tracelloc.show.presentation.suspects import NamedSuspect, name_suspects, verdict_codes
+from tracelloc.show.presentation.wrappers import measured_wrappers
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.stacknames import Labels, Names, Search
 from tracelloc.ui.timeline import TimeLine
@@ -33,12 +40,6 @@ from tracelloc.ui.view import (
     listed_stacks,
 )
 from tracelloc.verdict.judgement import CODE_OF, Judgement
-from tracelloc.views.alerts import Alert, alert_of
-from tracelloc.views.naming import MergedSymbols, NamedStack, Namer
-from tracelloc.views.processfacts import Account, Forecast, account, forecast
-from tracelloc.views.sourcelisting import SourceLister, SourceListing
-from tracelloc.views.suspects import NamedSuspect, name_suspects, verdict_codes
-from tracelloc.views.wrappers import measured_wrappers
 
 _RATE_NS: Final = 2 * NS_PER_S
 """Rates are those of the last seconds, this many at least once there are."""

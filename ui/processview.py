@@ -8,14 +8,15 @@ from typing import Final
 
 from rich.text import Text
 
-from tracelloc.snapshots.analysis import ALL
-from tracelloc.snapshots.snapshot import ALL_PROCESSES, RUNNING_PROCESSES, Snapshot, TraceSnapshot
+from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES
+from tracelloc.show.analysis.differences import ALL
+from tracelloc.show.presentation.profile import Metric
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import about_of, format_size
 from tracelloc.ui.tableview import Cell, Column, Table, TableRows, clean
 from tracelloc.ui.verdictcells import growth_cell
 from tracelloc.ui.view import Settings, Sorting, View
 from tracelloc.verdict.judgement import Verdict
-from tracelloc.views.profile import Metric
 
 COLUMNS: Final = (
     Column("bytes", "live", 10),

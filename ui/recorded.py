@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import math
-import os
 import signal
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from tracelloc.command.lifecycle import heeded
-from tracelloc.errors import TracellocError
-from tracelloc.filters import NamedStack, load_filters
 from tracelloc.heap.blocks import Blocks
-from tracelloc.invoker import invoker
-from tracelloc.reading.recordings import open_recordings
-from tracelloc.recording.joined import AnyRecording
-from tracelloc.recording.running import recording_of
-from tracelloc.recording.times import find_moment
-from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot
-from tracelloc.snapshots.wanted import Wanted
-from tracelloc.target.found import found_lines
-from tracelloc.target.processlist import open_target
-from tracelloc.target.procfs import base_name
+from tracelloc.model.codefiles import base_name
+from tracelloc.model.mallocs import found_lines
+from tracelloc.model.process import Target
+from tracelloc.model.processlist import ProcessInfo
+from tracelloc.model.wanted import Wanted
+from tracelloc.show.filters import NamedStack
+from tracelloc.show.presentation.naming import Namer, Namers
+from tracelloc.show.recording.joined import AnyRecording
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.startup import heeded
+from tracelloc.system.invoker import invoker
 from tracelloc.text import NS_PER_S, plural
-from tracelloc.tracing.terminal import ProgramTerminal
-from tracelloc.ui.app import REFRESH_S, LiveApp, failure_of
-from tracelloc.ui.driver import restored_terminal
+from tracelloc.ui.app import REFRESH_S, LiveApp
 from tracelloc.ui.sourcefiles import SourceFiles
 from tracelloc.ui.timeline import TimeLine
-from tracelloc.ui.view import Facts
-from tracelloc.views.naming import Namer, Namers
+from tracelloc.ui.view import Facts, Terminal
 
 _ROUNDING_S: Final = 1e-6
 _NEWEST_S: Final = 2.0
@@ -47,7 +39,7 @@ class RecordedSource:
 
     writes_files = True
     """Nothing is lost when the screen ends."""
-    terminal: ProgramTerminal | None = None
+    terminal: Terminal | None = None
 
     def __init__(self, recording: AnyRecording, namers: Namers, *, at: int | None = None) -> None:
         """``at``: the moment to begin with; None: the newest one, and those that come."""
@@ -76,6 +68,10 @@ class RecordedSource:
     def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
         """The last moment that is not later."""
         return self._recording.trace_as_of(uptime_s)
+
+    def list_processes(self) -> list[ProcessInfo]:
+        """Lists nothing: another process is not chosen from a recording."""
+        return []
 
     def take(self, wanted: Wanted) -> TraceSnapshot:
         """The moment that was gone to.
@@ -170,30 +166,3 @@ def make_app(
     source = RecordedSource(recording, namers, at=at)
     interval_s = REFRESH_S if recording.is_growing else None
     return RecordedApp(source, interval_s=interval_s, warnings=warnings)
-
-
-def _recording_of(pid: int) -> Path:
-    path = recording_of(open_target(pid))
-    if path is None:
-        raise TracellocError(
-            f"process {pid} is not being recorded, as far as is known here",
-            hint=f"tracelloc record -p {pid} does that; tracelloc -p {pid} traces it",
-        )
-    return path
-
-
-def open_recording(given: argparse.Namespace) -> None:
-    """Shows a recording until the user leaves. Raises TracellocError."""
-    for name in ("COLUMNS", "LINES"):
-        # The terminal knows its size, and tells when it changes; these don't.
-        os.environ.pop(name, None)
-    filters, warnings = load_filters(
-        tuple(given.filters), tuple(given.filter_group), standing=not given.no_filters
-    )
-    recording = open_recordings(given.files or [_recording_of(given.pid)])
-    namers = Namers(recording, filters, short_names=given.short_names)
-    at = None if given.at is None else find_moment(recording, given.at)
-    app = make_app(recording, namers, at=at, warnings=list(warnings))
-    with restored_terminal():
-        app.run()
-    failure_of(app)

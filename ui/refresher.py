@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from tracelloc.model.wanted import NOTHING_ELSE
 from tracelloc.snapshots.snapshot import TraceSnapshot
-from tracelloc.snapshots.wanted import NOTHING_ELSE
 from tracelloc.ui.picture import Picture, Pictures
 from tracelloc.ui.view import Journal, Settings, Source
 

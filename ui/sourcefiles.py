@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from tracelloc.syscalls import open_inside, open_regular
+from tracelloc.system.syscalls import open_inside, open_regular
 
 _LARGEST_BYTES: Final = 4 << 20
 _MOST: Final = 8

@@ -13,13 +13,13 @@ from textual.binding import BindingType
 from textual.screen import Screen
 from textual.widgets import Static
 
+from tracelloc.show.presentation.sourcelisting import ListedFunction, SourceListing
 from tracelloc.text import about_of, format_size, plural
 from tracelloc.ui.editor import open_editor
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.tableview import Cell, Column, Table, TableRows, clean, crop, short_count
-from tracelloc.views.sourcelisting import ListedFunction, SourceListing
 
 if TYPE_CHECKING:
     from tracelloc.ui.state import State

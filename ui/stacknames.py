@@ -15,15 +15,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.filters.rules import LONGEST_SUBJECT
 from tracelloc.heap.totals import I64
+from tracelloc.model.codefiles import base_name
+from tracelloc.model.frames import Frame
+from tracelloc.show.filters.rules import LONGEST_SUBJECT
+from tracelloc.show.presentation.naming import Namer, frame_name
+from tracelloc.show.presentation.titles import stack_title
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.symbols import Frame
-from tracelloc.target.procfs import base_name
 from tracelloc.text import printable
 from tracelloc.ui.tableview import clean
-from tracelloc.views.naming import Namer, frame_name
-from tracelloc.views.titles import stack_title
 
 Mask = npt.NDArray[np.bool_]
 Ids = npt.NDArray[np.intp]

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from rich.text import Text
 
-from tracelloc.snapshots.analysis import BlockOrder, list_blocks
+from tracelloc.show.analysis.differences import BlockOrder, list_blocks
+from tracelloc.show.presentation.suspects import headline, sentences, suspect_ranks
 from tracelloc.snapshots.blocks import BlockStat
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
@@ -40,7 +41,6 @@ from tracelloc.ui.tableview import (
 from tracelloc.ui.verdictcells import VERDICT_STYLES, growth_cell, verdict_cell
 from tracelloc.ui.view import Settings, Sorting, Source, View, ViewSelection
 from tracelloc.verdict.judgement import VERDICTS
-from tracelloc.views.suspects import headline, sentences, suspect_ranks
 
 _REASON_LINES: Final = 2
 MOST_ROWS: Final = 10_000

@@ -13,11 +13,13 @@ from typing import Any, Final
 from textual.app import App
 
 from tracelloc.errors import TracellocError
-from tracelloc.filters import Filters, Rule
-from tracelloc.filters.files import append_rules
-from tracelloc.snapshots import analysis
-from tracelloc.snapshots.analysis import Limits
-from tracelloc.snapshots.snapshot import ALL_PROCESSES, RUNNING_PROCESSES
+from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES
+from tracelloc.show.analysis import differences as analysis
+from tracelloc.show.analysis.differences import Limits
+from tracelloc.show.filters import Filters, Rule
+from tracelloc.show.filters.files import append_rules
+from tracelloc.show.presentation.profile import Metric
+from tracelloc.show.presentation.sourcelisting import ListedFunction, listed_function
 from tracelloc.text import NS_PER_S, plural
 from tracelloc.ui.chart import CHART
 from tracelloc.ui.details import DetailScreen
@@ -45,8 +47,6 @@ from tracelloc.ui.stackviews import BLOCKS, STACKS
 from tracelloc.ui.tableview import Column
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import VERDICT_CHOICES, Difference, Settings, Sorting, Source, View
-from tracelloc.views.profile import Metric
-from tracelloc.views.sourcelisting import ListedFunction, listed_function
 
 VIEWS: Final[tuple[View[Any], ...]] = (
     STACKS, BLOCKS, FLAME, TREE, SIZES, AGES, THREADS, LOG, PROCESSES, OUTPUT, OBJECTS,
@@ -315,10 +315,16 @@ class State:
         if self.source.terminal is not None:
             self.app.notify("The program was started here and ends with the screen", timeout=3)
             return
+        if self.source.recorded is not None:
+            self.app.notify("This is a recording: there is no process to change to", timeout=3)
+            return
         now = None if self.picture is None else self.picture.snapshot.target.pid
 
         def take(pid: int | None) -> None:
             if pid is not None and pid != now:
                 self.app.exit(pid)
 
-        self.app.push_screen(PickerScreen(note="tracing goes on, Esc goes back to it"), take)
+        self.app.push_screen(
+            PickerScreen(self.source.list_processes, note="tracing goes on, Esc goes back to it"),
+            take,
+        )

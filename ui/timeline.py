@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.heap.series import Points
-from tracelloc.recording.times import shown_time
+from tracelloc.show.recording.times import shown_time
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S
 

@@ -7,13 +7,13 @@ from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
-from tracelloc.target.procfs import base_name
+from tracelloc.model.codefiles import base_name
+from tracelloc.show.presentation.calltree import Step
+from tracelloc.show.presentation.profile import Metric
 from tracelloc.text import format_percent
 from tracelloc.ui.lineview import Piece
 from tracelloc.ui.nodes import ROOT, Nodes, NodesView, Path, nodes_view
 from tracelloc.ui.tableview import crop, fit, signed_size, trend
-from tracelloc.views.calltree import Step
-from tracelloc.views.profile import Metric
 
 _WORTH_OPENING: Final = 0.01
 """Share of all from which on ``expand all`` expands a function."""

@@ -14,26 +14,27 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from tracelloc.filters import Filters, NamedStack
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.totals import I64
-from tracelloc.invoker import Invoker
-from tracelloc.snapshots import analysis
-from tracelloc.snapshots.analysis import ALL, Limits, Mark, StackFigures
-from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot
-from tracelloc.snapshots.wanted import Wanted
+from tracelloc.model.process import Target
+from tracelloc.model.processlist import ProcessInfo
+from tracelloc.model.wanted import Wanted
+from tracelloc.show.analysis import differences as analysis
+from tracelloc.show.analysis.differences import ALL, Limits, Mark, StackFigures
+from tracelloc.show.filters import Filters, NamedStack
+from tracelloc.show.presentation.alerts import alert_of
+from tracelloc.show.presentation.calltree import Step
+from tracelloc.show.presentation.naming import Namer
+from tracelloc.show.presentation.profile import Metric
+from tracelloc.show.presentation.sourcelisting import ListedFunction
+from tracelloc.show.presentation.suspects import NOTHING_YET
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.system.invoker import Invoker
 from tracelloc.text import format_size
-from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.lineview import LineView
 from tracelloc.ui.stacknames import Names
 from tracelloc.ui.timeline import TimeLine
 from tracelloc.verdict.judgement import Codes, Verdict
-from tracelloc.views.alerts import alert_of
-from tracelloc.views.calltree import Step
-from tracelloc.views.naming import Namer
-from tracelloc.views.profile import Metric
-from tracelloc.views.sourcelisting import ListedFunction
-from tracelloc.views.suspects import NOTHING_YET
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,19 @@ class RecordedMoments(Protocol):
         ...
 
 
+class Terminal(Protocol):
+    """The terminal of a program that was started. Thread safe."""
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Tells the program how large it is."""
+
+    def type(self, data: bytes) -> None:
+        """Keys for the program."""
+
+    def written_since(self, position: int) -> tuple[int, bytes]:
+        """What the program wrote from a position on, and the next position."""
+
+
 class Source(Protocol):
     """One trace. Only the refresher's thread calls ``take`` and uses namers and filters."""
 
@@ -86,8 +100,6 @@ class Source(Protocol):
     """Whether files are written at the end."""
     has_python: bool
     """Whether Python programs are among what may be traced."""
-    terminal: ProgramTerminal | None
-    """Terminal of a program that was started; None for a running process."""
     filters: Filters
     """Filters of all namers."""
     facts: Facts
@@ -98,6 +110,15 @@ class Source(Protocol):
     @property
     def recorded(self) -> RecordedMoments | None:
         """Moments to go to; None: it is traced now."""
+        ...
+
+    @property
+    def terminal(self) -> Terminal | None:
+        """Terminal of a program that was started; None for a running process."""
+        ...
+
+    def list_processes(self) -> list[ProcessInfo]:
+        """Lists the processes to choose another one from. Takes some time."""
         ...
 
     def take(self, wanted: Wanted) -> TraceSnapshot:

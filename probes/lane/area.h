@@ -2,7 +2,7 @@
 /*
  * What a process that has libtracelloc.so preloaded shares with the profiler: one file in memory
  * (memfd_create(2)) that the library makes, sealed against changes of its size, and of which both
- * sides have parts mapped. tracelloc/capture/lanemerge.pyx includes this file.
+ * sides have parts mapped. tracelloc/record/sources/preloaded/ringmerge.pyx includes this file.
  *
  * The profiler believes nothing that it reads here: the process may write what it likes.
  */

@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.processes import PATIENCE_S, SkippedError
-from tracelloc.disassembly.probeoffsets import find_probe_offset
-from tracelloc.placement import ProbePoint
-from tracelloc.target.allocators import AllocatorFunction, MallocChoice, discover, functions_of
-from tracelloc.target.procfs import Process
-from tracelloc.target.signatures import FunctionKind
-from tracelloc.target.space import AddressSpace
+from tracelloc.files.machinecode.probeoffsets import find_probe_offset
+from tracelloc.record.mallocs.discovery import (
+    AllocatorFunction,
+    MallocChoice,
+    discover,
+    functions_of,
+)
+from tracelloc.record.mallocs.signatures import FunctionKind
+from tracelloc.record.probe_points.placement import ProbePoint
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
 
 BREAKPOINT = b"\xcc"
 """int3, what a uprobe puts in an instruction's place."""

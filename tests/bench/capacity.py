@@ -17,11 +17,11 @@ import numpy as np
 
 from tests.bench.processes import figures_of
 from tests.snapshots import snapshot_of
-from tracelloc.abi import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, StackFlag
-from tracelloc.capture.ring import Events
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.snapshots.wanted import Wanted
+from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, Events
+from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.wanted import Wanted
 
 BLOCKS = 10_000_000
 BATCH_EVENTS = 1 << 16

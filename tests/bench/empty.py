@@ -11,10 +11,10 @@ from typing import Any
 from tests.bench.allocator import Allocator
 from tests.bench.processes import SkippedError
 from tracelloc import probes
-from tracelloc.capture.attach import Attachment, attach_type
-from tracelloc.capture.compiler import import_bcc
-from tracelloc.capture.method import Method
 from tracelloc.errors import TracellocError
+from tracelloc.record.kernel.attach import Attachment, attach_type
+from tracelloc.record.kernel.compiler import import_bcc
+from tracelloc.record.kernel.method import Method
 
 TEXT = b"""
 #include <uapi/linux/ptrace.h>

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from tests.bench.processes import PATIENCE_S, SkippedError, end
 from tests.harness import read_line, tracelloc_command
-from tracelloc.target.procfs import Process
+from tracelloc.record.process.procfs import Process
 
 FORK: Final = "fork"
 EXEC: Final = "fork and exec"

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tracelloc import cli, probes
+from tracelloc import probes
+from tracelloc.command import cli
 
 WALK = Path(__file__).with_name("walk_helper.h")
 

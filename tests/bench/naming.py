@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from tests.bench.processes import figures_of
-from tracelloc.capture.compiler import import_bcc
-from tracelloc.filters import load_filters
-from tracelloc.invoker import invoker
-from tracelloc.symbols import Symbolizer
-from tracelloc.symbols.modulesymbols import ModuleSymbols
-from tracelloc.target.procfs import Process
-from tracelloc.target.space import AddressSpace
-from tracelloc.views.naming import Namer
+from tracelloc.record.kernel.compiler import import_bcc
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.symbolization.modulesymbols import ModuleSymbols
+from tracelloc.record.symbolization.symbolizer import Symbolizer
+from tracelloc.show.filters import load_filters
+from tracelloc.show.presentation.naming import Namer
+from tracelloc.system.invoker import invoker
 
 STACKS = 10_000
 FRAMES = 40

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from tests.bench.processes import figures_of
-from tracelloc import syscalls
-from tracelloc.abi import SPILL_KEY_FIELDS, SPILLED_FIELDS, SpillFlag
-from tracelloc.capture.bpf import Capture
-from tracelloc.capture.bpfmaps import _BatchAttr
-from tracelloc.capture.captureconfig import CaptureConfig
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.record.abi import SPILL_KEY_FIELDS, SPILLED_FIELDS, SpillFlag
+from tracelloc.record.kernel.bpf import Capture
+from tracelloc.record.kernel.bpfmaps import _BatchAttr
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.system import syscalls
 
 ENTRIES = 1 << 18
 STACKS = 1000
@@ -67,7 +67,7 @@ def measure_here(entries: int) -> dict[str, Any]:
         full_bytes = max(full_bytes, _kernel_bytes(map_fd))
         capture._control["full"][0][parity] = 1
         began_s = time.perf_counter()
-        batch = capture.drain.take()
+        batch = capture.take_events()
         drained_s = time.perf_counter()
         table.apply(batch.events)
         applies_s.append(time.perf_counter() - drained_s)

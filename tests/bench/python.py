@@ -15,10 +15,10 @@ from unittest.mock import patch
 
 from tests.bench.processes import figures_of
 from tests.harness import Target
-from tracelloc.capture.proginfo import program_info, statistics
-from tracelloc.target.procfs import Process
-from tracelloc.tracing import begin
-from tracelloc.tracing.config import TraceConfig
+from tracelloc.record.kernel.proginfo import program_info, statistics
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.session import begin
+from tracelloc.record.session.config import TraceConfig
 
 DEPTHS: Final = (1, 10, 50, 200)
 PAIRS: Final = 20_000

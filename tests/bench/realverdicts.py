@@ -22,8 +22,8 @@ from tests.corpus.real.injection import InjectedLeak, inject, real_leak
 from tests.corpus.real.programs import PROGRAMS
 from tests.corpus.real.recording import RealRecording
 from tests.corpus.replay import LOOK_S, START_NS, looks
-from tracelloc.capture.ring import Events
 from tracelloc.heap.table import LiveTable
+from tracelloc.model.events import Events
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge

@@ -21,7 +21,7 @@ from tests.bench.allocator import Allocator
 from tests.bench.empty import empty_probes
 from tests.bench.processes import PATIENCE_S, SkippedError, end, last_words
 from tests.harness import Tracelloc
-from tracelloc.capture.lane import LIBRARY
+from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
 SETTLE_S = 0.3
 """After a peer's probes were seen: it may still be attaching others."""

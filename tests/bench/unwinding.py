@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.bench.processes import figures_of
-from tracelloc.abi import Counter
-from tracelloc.capture.captureconfig import CaptureConfig
-from tracelloc.target.procfs import Mapping, Process
-from tracelloc.tracing.begin import attach_to
-from tracelloc.tracing.config import TraceConfig
-from tracelloc.unwinding.ahead import RowsAhead, RowsOf
+from tracelloc.model.codefiles import Mapping
+from tracelloc.model.counters import Counter
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.unwinding.ahead import RowsAhead, RowsOf
 
 SECONDS: Final = 4.0
 TIMEOUT_S: Final = 120.0

@@ -20,9 +20,8 @@ from tests.corpus.programs import HELD_OUT, PROGRAMS, SPLITTING, Program
 from tests.corpus.recorded import FOLDER, Recording
 from tests.corpus.replay import START_NS, Course, Truth, course_of, events_of, stacks_of, truths
 from tests.corpus.streams import F64
-from tracelloc.abi import EVENT_SIZE_BITS, EventKind
-from tracelloc.capture.ring import Events
 from tracelloc.heap.stacks import Stacks
+from tracelloc.model.events import EVENT_SIZE_BITS, EventKind, Events
 from tracelloc.text import NS_PER_S, format_size
 from tracelloc.verdict.judgement import Verdict
 

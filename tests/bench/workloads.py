@@ -22,7 +22,7 @@ from tests.bench.allocator import find_allocator
 from tests.bench.processes import PATIENCE_S, Program, SkippedError, end, program
 from tests.bench.storm import SETTLE_S
 from tests.bench.tools import Tool
-from tracelloc.capture.lane import LIBRARY
+from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
 HOST = "127.0.0.1"
 REQUESTS = 60_000

@@ -17,11 +17,11 @@ import numpy as np
 
 from tests.corpus.recorded import FOLDER, Recording
 from tests.harness import Builder, Target
-from tracelloc.capture.ring import Events
-from tracelloc.symbols import Symbolizer
-from tracelloc.target.procfs import Process
-from tracelloc.tracing.begin import attach_to
-from tracelloc.tracing.config import TraceConfig
+from tracelloc.model.events import Events
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.symbolization.symbolizer import Symbolizer
 
 SECONDS = 600
 SPEED = 40

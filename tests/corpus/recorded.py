@@ -11,10 +11,16 @@ import numpy.typing as npt
 
 from tests.corpus.replay import START_NS, Course, course_of
 from tests.harness import frames_of
-from tracelloc.abi import EVENT_DTYPE, EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, StackFlag
-from tracelloc.capture.ring import Events
 from tracelloc.heap.stacks import Stacks
-from tracelloc.symbols import Symbolizer
+from tracelloc.model.events import (
+    EVENT_DTYPE,
+    EVENT_KIND_MASK,
+    EVENT_SIZE_BITS,
+    EVENT_SIZE_MASK,
+    Events,
+)
+from tracelloc.model.stackflags import StackFlag
+from tracelloc.record.symbolization.symbolizer import Symbolizer
 
 FOLDER = Path(__file__).parents[1] / "data" / "streams"
 _NS_PER_MS = 1_000_000

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.corpus.streams import Stream
-from tracelloc.abi import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, StackFlag
-from tracelloc.capture.ring import Events
 from tracelloc.heap.eventlog import EventLog
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.unreachable import UnreachableBlocks
+from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, Events
+from tracelloc.model.stackflags import StackFlag
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge, KnownLosses

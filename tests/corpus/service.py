@@ -9,20 +9,22 @@ import numpy as np
 
 from tests.snapshots import snapshot_of
 from tests.unit.test_views import FakeSymbolizer
-from tracelloc.abi import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, StackFlag
-from tracelloc.capture.overhead import Overhead
-from tracelloc.filters import Filters
 from tracelloc.heap.history import History
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.snapshots.snapshot import Target, TraceSnapshot
-from tracelloc.snapshots.wanted import Wanted
-from tracelloc.symbols import Symbolizer
+from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
+from tracelloc.model.overhead import Overhead
+from tracelloc.model.process import Target
+from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.wanted import Wanted
+from tracelloc.record.symbolization.symbolizer import Symbolizer
+from tracelloc.show.filters import Filters
+from tracelloc.show.presentation.naming import Namers
+from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge
-from tracelloc.views.naming import Namers
 
 START_NS = 1_000 * NS_PER_S
 START_S = 1_700_000_000.0

@@ -23,53 +23,47 @@ import numpy as np
 
 from tests.fuzz import sharedarea
 from tests.unit.hostile import MadeSection, elf_bytes, symbol_sections
-from tracelloc.bounded import UnpackBudget
-from tracelloc.capture.ring import Miss
-from tracelloc.cfi.module import Cfi
-from tracelloc.cfi.reasons import CfiError
 from tracelloc.command.customallocators import parse_custom_allocators
-from tracelloc.demangle import demangle
-from tracelloc.dwarf.sourcelines import SourceLines
-from tracelloc.elf import ElfFile, NotElfError, SymbolTable
-from tracelloc.elf.debugfiles import debug_link, embedded_symbols
-from tracelloc.elf.plt import plt_functions
 from tracelloc.errors import MalformedError, TracellocError, UnsupportedError
-from tracelloc.filters.rules import parse_rules
+from tracelloc.files.cfi.module import Cfi
+from tracelloc.files.cfi.reasons import CfiError
+from tracelloc.files.demangle import demangle
+from tracelloc.files.dwarf.sourcelines import SourceLines
+from tracelloc.files.elf import ElfFile, NotElfError, SymbolTable
+from tracelloc.files.elf.debugfiles import debug_link, embedded_symbols
+from tracelloc.files.elf.plt import plt_functions
 from tracelloc.heap.stacks import Stacks
-from tracelloc.objects.blocks import Addresses, References
-from tracelloc.objects.pools import POOL_BYTES
-from tracelloc.placement import plan
-from tracelloc.reading import read_profile
-from tracelloc.recording.changes import (
-    MomentParts,
-    arrays_unpacked,
-    decode,
-    encode,
-    packed,
-)
-from tracelloc.recording.parts import Dissector, trace_of
-from tracelloc.recording.reader import RecordedTrace
-from tracelloc.recording.recordednames import NamesWriter, RecordedSymbols, addresses_of
-from tracelloc.runtimes.codeobjects import CodeObjects
-from tracelloc.runtimes.cpython import _CODE
-from tracelloc.runtimes.linetable import LineTable
-from tracelloc.symbols.modulesymbols import PerfMap, describe
-from tracelloc.target.allocators import Module, discover
-from tracelloc.target.families import JEMALLOC_MARKERS, LIBC, OPERATORS
-from tracelloc.target.otel import otel_allocators
-from tracelloc.target.processlist import parse_stat
-from tracelloc.target.procfs import AddressMap, Process, parse_maps
+from tracelloc.model.events import Miss
+from tracelloc.record.mallocs.discovery import Module, discover
+from tracelloc.record.mallocs.families import JEMALLOC_MARKERS, LIBC, OPERATORS
+from tracelloc.record.mallocs.otel import otel_allocators
+from tracelloc.record.probe_points.placement import plan
+from tracelloc.record.process.processlist import parse_stat
+from tracelloc.record.process.procfs import AddressMap, Process, parse_maps
+from tracelloc.record.runtimes.cpython.blocks import Addresses, References
+from tracelloc.record.runtimes.cpython.codeobjects import CodeObjects
+from tracelloc.record.runtimes.cpython.interpreter import _CODE
+from tracelloc.record.runtimes.cpython.linetable import LineTable
+from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
+from tracelloc.record.symbolization.modulesymbols import PerfMap, describe
+from tracelloc.record.worker.channel import receive
+from tracelloc.record.worker.client import FileReadError, FileWorker
+from tracelloc.record.worker.readcode import ReadCode
+from tracelloc.record.worker.readstacks import finish_stacks
+from tracelloc.record.worker.targetfile import TargetFile
+from tracelloc.record.worker.unwindtables import UnwindTables
+from tracelloc.record.worker.walklayout import CODE_DTYPE, MISS_DTYPE
+from tracelloc.record.worker.walks import StackWalker
+from tracelloc.record.worker.workerfile import WorkerFile
+from tracelloc.show.alerts.watching import read_suppressions
+from tracelloc.show.filters.rules import parse_rules
+from tracelloc.show.importers import read_profile
+from tracelloc.show.recording.changes import MomentParts, arrays_unpacked, decode, encode, packed
+from tracelloc.show.recording.parts import Dissector, trace_of
+from tracelloc.show.recording.reader import RecordedTrace
+from tracelloc.show.recording.recordednames import NamesWriter, RecordedSymbols, addresses_of
+from tracelloc.system.bounded import UnpackBudget
 from tracelloc.text import printable
-from tracelloc.watching import read_suppressions
-from tracelloc.worker.channel import receive
-from tracelloc.worker.client import FileReadError, FileWorker
-from tracelloc.worker.readcode import ReadCode
-from tracelloc.worker.readstacks import finish_stacks
-from tracelloc.worker.targetfile import TargetFile
-from tracelloc.worker.unwindtables import UnwindTables
-from tracelloc.worker.walklayout import CODE_DTYPE, MISS_DTYPE
-from tracelloc.worker.walks import StackWalker
-from tracelloc.worker.workerfile import WorkerFile
 
 Reader = Callable[[bytes], object]
 _PYTHON_HEAD_WORDS = 10
@@ -450,8 +444,8 @@ def _program(directory: Path) -> bytes:
 def _exports() -> dict[str, bytes]:
     """What tracelloc itself writes of a small profile."""
     from tests.unit.profiles import small
-    from tracelloc.export import exporter_for
-    from tracelloc.views.profile import Metric
+    from tracelloc.show.export import exporter_for
+    from tracelloc.show.presentation.profile import Metric
 
     suffixes = {"pprof": "a.pb.gz", "json": "a.json", "folded": "a.folded"}
     found = {}
@@ -465,7 +459,7 @@ def _exports() -> dict[str, bytes]:
 def _recorded(directory: Path) -> bytes:
     """A recording of a few moments."""
     from tests.unit.recordedtraces import namers, traces
-    from tracelloc.recording.writer import RecordingWriter
+    from tracelloc.show.recording.writer import RecordingWriter
 
     path = directory / "sound.rec"
     path.unlink(missing_ok=True)

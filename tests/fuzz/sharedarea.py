@@ -14,12 +14,12 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.abi import EVENT_DTYPE, EVENT_LAP_BIT, EVENT_SIZE_BITS
-from tracelloc.capture import lanemerge
-from tracelloc.capture.lanemerge import LaneRings
-from tracelloc.capture.lanerecords import LaneRecords
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.model.events import EVENT_DTYPE, EVENT_LAP_BIT, EVENT_SIZE_BITS
+from tracelloc.record.sources.preloaded import ringmerge as lanemerge
+from tracelloc.record.sources.preloaded.ringmerge import LaneRings
+from tracelloc.record.sources.preloaded.stackrecords import LaneRecords
 
 STEP: Final = struct.Struct("<BBHQ")
 """A step: its kind, a ring, a word of small numbers, a value."""

@@ -15,13 +15,14 @@ import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
 from tests.integration.test_allocators import preloaded
-from tracelloc.capture import attach, system
-from tracelloc.capture.method import Method
 from tracelloc.errors import TracellocError
-from tracelloc.target.procfs import Process
-from tracelloc.target.signatures import ALLOCATOR_PROGRAM
-from tracelloc.tracing.begin import attach_to
-from tracelloc.tracing.config import TraceConfig
+from tracelloc.record.kernel import attach
+from tracelloc.record.kernel import capabilities as system
+from tracelloc.record.kernel.method import Method
+from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.config import TraceConfig
 
 HAS_MULTI = system.kernel_is_at_least(platform.release(), system.UPROBE_MULTI_KERNEL)
 HAS_SESSIONS = system.kernel_is_at_least(platform.release(), system.UPROBE_SESSION_KERNEL)

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc
-from tracelloc.capture.captureconfig import CaptureConfig
-from tracelloc.snapshots.wanted import Wanted
-from tracelloc.target.procfs import Process
-from tracelloc.tracing.begin import attach_to
-from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.session import Session
+from tracelloc.model.wanted import Wanted
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.session import Session
 
 pytestmark = pytest.mark.bpf
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tracelloc import probes
-from tracelloc.capture import precompiled
-from tracelloc.capture.bpf import Capture
-from tracelloc.capture.captureconfig import CaptureConfig
-from tracelloc.capture.compiler import CompiledProbes
-from tracelloc.capture.method import Method
-from tracelloc.capture.proginfo import program_info
-from tracelloc.capture.pythonprograms import WALKER
 from tracelloc.errors import UnsupportedError
+from tracelloc.record.kernel import precompiled
+from tracelloc.record.kernel.bpf import Capture
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.kernel.compiler import CompiledProbes
+from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.proginfo import program_info
+from tracelloc.record.kernel.pythonprograms import WALKER
 
 pytestmark = pytest.mark.bpf
 

@@ -66,9 +66,9 @@ target = Target(["{builder.c("churn")}", 50])
 tracer = Tracelloc("-p", target.pid, "--json", directory=Path("{tmp_path}"))
 assert target.ask("go") == "done"
 assert tracer.stop() == 0
-from tracelloc.target.procfs import Process
-from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.begin import attach_to
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.begin import attach_to
 session = attach_to(Process(target.pid), TraceConfig())
 dropped, forget = [], session._capture.forget_threads
 session._capture.forget_threads = lambda *given: dropped.append(forget(*given)) or dropped[-1]

@@ -12,8 +12,8 @@ from tests.harness import Builder, Target, Tracelloc, run_tracelloc
 from tests.unit.profiles import frame, large, peaked, profile, sample, small
 from tests.unit.test_export_formats import decoded
 from tests.unit.test_reading import save
-from tracelloc.export import EXPORTERS
-from tracelloc.views.combined import difference
+from tracelloc.show.export import EXPORTERS
+from tracelloc.show.presentation.combined import difference
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from tests.harness import PATIENCE_S, TARGETS, Target
 from tests.unit.leaks import watched
 from tests.unit.reports import json_report
 from tests.unit.test_docs import DOCS, PAGES, ROOT, fenced
-from tracelloc.recording.reader import RecordedTrace
+from tracelloc.show.recording.reader import RecordedTrace
 
 pytestmark = pytest.mark.bpf
 
@@ -213,7 +213,9 @@ def run_line(scene: Scene, line: str, place: Path) -> subprocess.CompletedProces
         if not (place / name).exists():
             shutil.copy(place / "shop", place / name)
         if " objects " in line:
-            targets.append(Target(["/usr/bin/python3", TARGETS / "objects.py"]).process)
+            targets.append(
+                Target(["/usr/bin/python3", TARGETS / "record/runtimes/cpython.py"]).process
+            )
         else:
             targets.append(subprocess.Popen([place / name], stdin=subprocess.DEVNULL))
         line = line.replace("-p 1234", f"-p {targets[-1].pid}")

@@ -12,11 +12,11 @@ import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, run_tracelloc, run_without_privileges
 from tracelloc import probes
-from tracelloc.capture import bpf as capture
-from tracelloc.capture import system
-from tracelloc.capture.captureconfig import CaptureConfig
-from tracelloc.cli import main
+from tracelloc.command.cli import main
 from tracelloc.errors import TracellocError
+from tracelloc.record.kernel import bpf as capture
+from tracelloc.record.kernel import capabilities as system
+from tracelloc.record.kernel.captureconfig import CaptureConfig
 
 
 def said(result: subprocess.CompletedProcess[str], status: int) -> str:

@@ -97,9 +97,9 @@ def test_a_program_without_an_allocator(
 IN_A_NAMESPACE = """
 import sys
 from tests.harness import Target
-from tracelloc.target.procfs import Process
-from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.begin import attach_to
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.begin import attach_to
 target = Target([sys.argv[1]])
 session = attach_to(Process(target.pid), TraceConfig())
 for way in ("exec", "texec", "exec"):

@@ -18,10 +18,10 @@ from tests.faultyworker import CRASH, add_fault
 from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, run_tracelloc, tracelloc_command
 from tests.integration.test_interrupts import IN_DISCOVERY, IN_ENDING, IN_ROWS, SlowTracelloc
 from tracelloc.errors import TargetError
-from tracelloc.target.procfs import Process
-from tracelloc.target.space import AddressSpace
-from tracelloc.tracing.begin import attach_to
-from tracelloc.tracing.config import TraceConfig
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.config import TraceConfig
 
 pytestmark = pytest.mark.bpf
 
@@ -71,7 +71,7 @@ def await_clean(pid: int, code: dict[str, bytes]) -> None:
 
 
 IN_ATTACH = """
-from tracelloc.capture.bpf import Capture
+from tracelloc.record.kernel.bpf import Capture
 attach = Capture.attach
 def attach_half(self, pid, points):
     kept.append(attach(self, pid, points[: len(points) // 2]))
@@ -80,15 +80,15 @@ kept = []
 Capture.attach = attach_half
 """
 IN_DETACH = """
-from tracelloc.tracing.processes import Processes
+from tracelloc.record.session.processes import Processes
 Processes.detach = lambda *a, **m: slowly()
 """
 IN_FORK = """
-from tracelloc.tracing.session import Session
+from tracelloc.record.session.session import Session
 Session.forked = lambda *a, **m: slowly()
 """
 IN_EXEC = """
-from tracelloc.tracing.session import Session
+from tracelloc.record.session.session import Session
 Session.executed = lambda *a, **m: slowly()
 """
 STEPS = {

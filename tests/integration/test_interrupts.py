@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PATIENCE_S, read_line
-from tracelloc.target.procfs import Process
+from tracelloc.record.process.procfs import Process
 
 SLOW = """
 import signal, sys, time
@@ -24,19 +24,19 @@ def slowly(*arguments, **more):
 sys.exit(cli.main(sys.argv[1:]))
 """
 IN_DISCOVERY = """
-from tracelloc.tracing import begin
+from tracelloc.record.session import begin
 begin.find_allocators = lambda *a, **m: slowly()
 """
 IN_UNWIND_TABLES = """
-from tracelloc.unwinding.ahead import RowsAhead
+from tracelloc.record.unwinding.ahead import RowsAhead
 RowsAhead.supply_passed = lambda *a, **m: slowly()
 """
 IN_ROWS = """
-from tracelloc.unwinding.source import StackSource
+from tracelloc.record.unwinding.source import StackSource
 StackSource.await_rows = lambda *a, **m: slowly()
 """
 IN_ENDING = """
-from tracelloc.tracing.session import Session
+from tracelloc.record.session.session import Session
 Session.stop = lambda *a, **m: slowly()
 """
 IN_FILES = """

@@ -23,11 +23,13 @@ from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, run_tracelloc
 from tests.integration.test_exact import OPERATIONS, assert_equal
 from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_report
 from tracelloc import probes
-from tracelloc.capture import lane, lanemerge
-from tracelloc.capture.lane import LIBRARY
-from tracelloc.target.procfs import Mapping, Process, parse_maps
-from tracelloc.tracing.begin import attach_to
-from tracelloc.tracing.config import TraceConfig
+from tracelloc.model.codefiles import Mapping
+from tracelloc.record.process.procfs import Process, parse_maps
+from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.sources.preloaded import ringmerge as lanemerge
+from tracelloc.record.sources.preloaded import sharedarea as lane
+from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
 pytestmark = pytest.mark.bpf
 
@@ -84,7 +86,7 @@ def test_clocks(
         before = json.loads(target.ask("run"))
         session = attach_to(Process(target.pid), TraceConfig(use_lane=True))
         try:
-            assert session.root.probes.has_lane
+            assert session.root.probes.is_replaced
             after = json.loads(target.ask("run"))
             session.stop()
             table = session.root.heap.table

@@ -14,7 +14,7 @@ from tests.integration.test_allocators import LIBRARIES, PRELOADS, assert_lives,
 from tests.integration.test_exact import OPERATIONS
 from tests.integration.test_lane import BY_ITSELF, BY_PROBES, said, traced
 from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_report
-from tracelloc.capture.lane import LIBRARY
+from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
 pytestmark = pytest.mark.bpf
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
-from tracelloc.capture.lane import LIBRARY
-from tracelloc.elf import ElfFile
-from tracelloc.elf.usdt import usdt_probes
-from tracelloc.target.procfs import Process, parse_maps
+from tracelloc.files.elf import ElfFile
+from tracelloc.files.elf.usdt import usdt_probes
+from tracelloc.record.process.procfs import Process, parse_maps
+from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
 pytestmark = pytest.mark.bpf
 

@@ -15,12 +15,12 @@ from tests.harness import Builder, Target, Tracelloc, run_tracelloc
 from tests.integration.test_allocators import preloaded
 from tests.integration.test_attach import HAS_MULTI, WAYS
 from tests.integration.test_trials import cache, claim  # noqa: F401 - a fixture
-from tracelloc.capture.captureconfig import CaptureConfig
-from tracelloc.target.byname import find_target
-from tracelloc.target.processlist import ProcessScan, open_target
-from tracelloc.target.procfs import Process
-from tracelloc.tracing.begin import attach_to
-from tracelloc.tracing.config import TraceConfig
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.process.byname import find_target
+from tracelloc.record.process.processlist import ProcessScan, open_target
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.config import TraceConfig
 
 pytestmark = [pytest.mark.bpf, pytest.mark.alone]
 

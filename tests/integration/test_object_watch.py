@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.harness import TARGETS, Target, run_tracelloc
-from tracelloc.objects.watch import ObjectWatch
-from tracelloc.target.procfs import Process
-from tracelloc.target.space import AddressSpace
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.runtimes.cpython.watch import ObjectWatch
 
 PYTHON = "/usr/bin/python3"
 ITEM = "__main__.Item"

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.harness import TARGETS, Target, run_tracelloc
-from tracelloc.objects.census import Censuses, ObjectCensus
-from tracelloc.target.procfs import Process
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.runtimes.cpython.census import Censuses
+from tracelloc.snapshots.objects import ObjectCensus
 
 PYTHON = "/usr/bin/python3"
 TRACKED = (
@@ -23,7 +24,7 @@ TRACKED = (
 
 
 def open_program(targets: list[Target]) -> Target:
-    target = Target([PYTHON, TARGETS / "objects.py"])
+    target = Target([PYTHON, TARGETS / "record/runtimes/cpython.py"])
     targets.append(target)
     return target
 
@@ -112,7 +113,10 @@ def test_the_command(targets: list[Target]) -> None:
 
 @pytest.mark.parametrize(
     ("environment", "command"),
-    [({"PYTHONMALLOC": "malloc"}, [PYTHON, TARGETS / "objects.py"]), ({}, ["/bin/cat"])],
+    [
+        ({"PYTHONMALLOC": "malloc"}, [PYTHON, TARGETS / "record/runtimes/cpython.py"]),
+        ({}, ["/bin/cat"]),
+    ],
 )
 def test_nothing_to_count(
     targets: list[Target], environment: dict[str, str], command: list[str | Path]

@@ -9,10 +9,10 @@ import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
 from tests.integration.test_attach import METHODS
-from tracelloc.capture.bpf import Capture
-from tracelloc.capture.captureconfig import CaptureConfig
-from tracelloc.capture.method import Method
-from tracelloc.capture.overhead import RateMeter, measure_traps
+from tracelloc.record.kernel.bpf import Capture
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.overhead import RateMeter, measure_traps
 from tracelloc.text import NS_PER_S
 
 pytestmark = [pytest.mark.bpf, pytest.mark.alone]

@@ -13,17 +13,18 @@ import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Target
 from tests.integration.test_record import Recorder, reports
-from tracelloc.abi import Counter, StackFlag
-from tracelloc.capture.captureconfig import CaptureConfig
-from tracelloc.capture.method import Method
-from tracelloc.capture.trials import usable_methods
-from tracelloc.target.procfs import Process
-from tracelloc.target.runtimeframes import RuntimeFrame
-from tracelloc.tracing.begin import attach_to
-from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.session import Session
-from tracelloc.tracing.tracee import Tracee
-from tracelloc.unwinding import source
+from tracelloc.model.counters import Counter
+from tracelloc.model.runtimeframes import RuntimeFrame
+from tracelloc.model.stackflags import StackFlag
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.trials import usable_methods
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.session import Session
+from tracelloc.record.session.tracee import Tracee
+from tracelloc.record.unwinding import source
 
 pytestmark = pytest.mark.bpf
 

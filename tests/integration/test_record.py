@@ -15,7 +15,7 @@ import pytest
 from tests.harness import PATIENCE_S, Builder, Target, read_line, run_tracelloc, tracelloc_command
 from tests.integration.test_follow import assert_family
 from tests.terminal import Terminal
-from tracelloc.recording.reader import RecordedTrace
+from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.text import NS_PER_S
 
 pytestmark = pytest.mark.bpf

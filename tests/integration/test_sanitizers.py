@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, run_tracelloc
-from tracelloc.target.procfs import Process
-from tracelloc.target.sanitizers import has_leak_sanitizer
-from tracelloc.target.space import AddressSpace
-from tracelloc.tracing.preload import preloads
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.sanitizers import has_leak_sanitizer
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.sources.preloaded.launching import preloads
 
 pytestmark = pytest.mark.bpf
 

@@ -17,7 +17,7 @@ import pytest
 from tests.harness import Builder, Target, Tracelloc, tracelloc_command
 from tests.integration.test_exact import assert_equal
 from tests.terminal import Terminal
-from tracelloc.target.procfs import Process
+from tracelloc.record.process.procfs import Process
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "45"))
 pytestmark = [pytest.mark.bpf, pytest.mark.timeout(3 * SECONDS + 600)]

@@ -14,12 +14,12 @@ import pytest
 
 from tests.harness import Builder, Target, Tracelloc, run_tracelloc
 from tests.integration.test_attach import HAS_MULTI
-from tracelloc.capture import childprogram, trials
-from tracelloc.capture.method import Method
-from tracelloc.capture.trials import Trial, passes
-from tracelloc.target.procfs import Process
-from tracelloc.tracing.begin import attach_to
-from tracelloc.tracing.config import TraceConfig
+from tracelloc.record.kernel import childprogram, trials
+from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.trials import Trial, passes
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.config import TraceConfig
 
 pytestmark = pytest.mark.bpf
 

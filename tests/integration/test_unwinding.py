@@ -15,18 +15,20 @@ import numpy as np
 import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target, frames_of
-from tracelloc import abi
-from tracelloc.abi import EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind, StackFlag
-from tracelloc.capture.captureconfig import CaptureConfig
-from tracelloc.capture.lane import LIBRARY
-from tracelloc.symbols import Symbolizer
-from tracelloc.target.allocators import MallocChoice
-from tracelloc.target.procfs import Process
-from tracelloc.tracing import begin, lanelink
-from tracelloc.tracing.begin import attach_to
-from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.session import Session
-from tracelloc.unwinding import ahead, source
+from tracelloc.model import counters
+from tracelloc.model.events import EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind
+from tracelloc.model.stackflags import StackFlag
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.mallocs.discovery import MallocChoice
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.session import begin
+from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.session import Session
+from tracelloc.record.sources.preloaded import link as lanelink
+from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
+from tracelloc.record.symbolization.symbolizer import Symbolizer
+from tracelloc.record.unwinding import ahead, source
 
 pytestmark = pytest.mark.bpf
 
@@ -119,7 +121,7 @@ def compare(
         choice = MallocChoice("libc.so")
         trace = TraceConfig(capture, choice, use_lane=by == "lane")
         session = attach_to(Process(process.pid), trace)
-        assert session.root.probes.has_lane == (by == "lane")
+        assert session.root.probes.is_replaced == (by == "lane")
         table = session.root.heap.table
         stack_ids: dict[int, int] = {}
         apply = table.apply
@@ -148,7 +150,7 @@ def compare(
             if stream is not None:
                 stream.close()
     records = np.fromfile(file, np.uint64).reshape(MOST, WORDS)
-    misses = session.snapshot().root.losses.counters[abi.Counter.MISSES]
+    misses = session.snapshot().root.losses.counters[counters.Counter.MISSES]
     result = Comparison(0, 0, 0, [], Counter(), misses)
     for number, stack_id in stack_ids.items():
         count = int(records[number][0])
@@ -338,9 +340,9 @@ def test_generated_code(builder: Builder, targets: list[Target]) -> None:
         session.close()
         Path(f"/tmp/perf-{target.pid}.map").unlink(missing_ok=True)
     losses = snapshot.losses.counters
-    assert (snapshot.live_count, losses[abi.Counter.LOST_MISSES]) == (4000, 0)
+    assert (snapshot.live_count, losses[counters.Counter.LOST_MISSES]) == (4000, 0)
     # At the mapping's ends, in regions that it fills in part only.
-    assert losses[abi.Counter.MISSES] <= 512
+    assert losses[counters.Counter.MISSES] <= 512
     assert snapshot.partial_allocations == snapshot.broken_stacks == 0
     assert {len(snapshot.frames(stat.index)) for stat in snapshot.top_stacks()} == {6}
 

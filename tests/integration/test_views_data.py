@@ -7,11 +7,11 @@ import time
 import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target
-from tracelloc.snapshots.analysis import Limits, change, held_by_stack, mark, stack_figures
-from tracelloc.snapshots.wanted import Wanted
-from tracelloc.target.procfs import Process
-from tracelloc.tracing.begin import attach_to
-from tracelloc.tracing.config import TraceConfig
+from tracelloc.model.wanted import Wanted
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.show.analysis.differences import Limits, change, held_by_stack, mark, stack_figures
 
 pytestmark = pytest.mark.bpf
 

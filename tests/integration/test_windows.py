@@ -11,15 +11,15 @@ import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
 from tests.integration.test_attach import METHODS
-from tracelloc.capture.captureconfig import CaptureConfig
-from tracelloc.capture.method import Method
-from tracelloc.capture.overheadlimit import OverheadLimit
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.overheadlimit import OverheadLimit
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.session import Session
+from tracelloc.record.session.upkeep import Upkeep
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.target.procfs import Process
-from tracelloc.tracing.begin import attach_to
-from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.session import Session
-from tracelloc.tracing.upkeep import Upkeep
 
 pytestmark = pytest.mark.bpf
 

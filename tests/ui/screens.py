@@ -18,8 +18,8 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 from tests.trees import build_tree
-from tracelloc.views.calltree import CallTree, Step
-from tracelloc.views.profile import Metric
+from tracelloc.show.presentation.calltree import CallTree, Step
+from tracelloc.show.presentation.profile import Metric
 
 SCREENS = Path(__file__).parents[1] / "data" / "screens"
 SIZES = [(60, 20), (80, 24), (120, 40)]

@@ -17,31 +17,33 @@ from textual.pilot import Pilot
 
 from tests.snapshots import snapshot_of
 from tests.unit.events import records
-from tracelloc.abi import Counter, EventKind, StackFlag
-from tracelloc.capture.overhead import Overhead
-from tracelloc.filters import Filters, NamedStack
-from tracelloc.filters.files import shipped_rules
 from tracelloc.heap.history import History
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.invoker import Invoker
+from tracelloc.model.codefiles import CodeModule, Mapping, Place, Unresolved
+from tracelloc.model.counters import Counter
+from tracelloc.model.events import EventKind
+from tracelloc.model.frames import Frame
+from tracelloc.model.mallocs import MainLibrary
+from tracelloc.model.memoryusage import MemoryUsage
+from tracelloc.model.overhead import Overhead
+from tracelloc.model.process import Target
+from tracelloc.model.processlist import ProcessInfo
+from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.wanted import Wanted
+from tracelloc.record.symbolization.symbolizer import Symbolizer
+from tracelloc.show.filters import Filters, NamedStack
+from tracelloc.show.filters.files import shipped_rules
+from tracelloc.show.presentation.naming import Namer
 from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
-from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot
-from tracelloc.snapshots.wanted import Wanted
-from tracelloc.symbols import Frame, Symbolizer
-from tracelloc.target.allocators import Module
-from tracelloc.target.found import MainLibrary
-from tracelloc.target.procfs import Mapping
-from tracelloc.target.residency import MemoryUsage
-from tracelloc.target.space import Place, Unresolved
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.system.invoker import Invoker
 from tracelloc.text import NS_PER_S
-from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp
-from tracelloc.ui.view import Facts
+from tracelloc.ui.view import Facts, Terminal
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge
-from tracelloc.views.naming import Namer
 
 APP = "/opt/shop/server"
 START_NS = 1_000 * NS_PER_S
@@ -87,16 +89,16 @@ class FakeSymbolizer(Symbolizer):
     def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
         return True
 
-    def place(self, address: int) -> Place | Unresolved:
+    def place(self, address: int) -> Place[CodeModule] | Unresolved:
         frame = self._frames.get(address + 1)
         if frame is None or frame.module is None:
             return Unresolved.UNMAPPED
         module = MODULES.setdefault(
             frame.module,
-            SimpleNamespace(path=frame.module, elf=SimpleNamespace(build_id=None)),
+            SimpleNamespace(path=frame.module, build_id=None),
         )
         mapping = Mapping(0, 1 << 40, 0, True, "0:1", 1, frame.module, False)
-        return Place(mapping, cast(Module, module), None, address)
+        return Place(mapping, cast(CodeModule, module), None, address)
 
     def peek(self, addresses: Iterable[int]) -> list[Frame]:
         return [self._frames[address] for address in addresses]
@@ -123,7 +125,7 @@ class FakeSource:
     has_python: bool = False
     writes_files: bool = True
     advice: str | None = None
-    terminal: ProgramTerminal | None = None
+    terminal: Terminal | None = None
     recorded: None = None
     taken: int = 0
     facts: Facts = field(
@@ -131,6 +133,9 @@ class FakeSource:
             ("libc.so.6",), ("malloc in /usr/lib/libc.so.6",), "uprobe sessions", 1 << 17
         )
     )
+
+    def list_processes(self) -> list[ProcessInfo]:
+        return []
 
     def __post_init__(self) -> None:
         known = Stacks()

@@ -24,10 +24,10 @@ from tests.ui.source import (
     tick,
 )  # fmt: skip
 from tracelloc.heap.table import LiveTable
+from tracelloc.show.presentation.profile import Metric
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.nodes import ROOT, Nodes
 from tracelloc.ui.tableview import Table
-from tracelloc.views.profile import Metric
 
 PAGE_BYTES = 50_000
 PEAK_BYTES = sum(LIVE.values()) + PAGE_BYTES

@@ -18,7 +18,7 @@ from tests.ui.screens import (
     styled,
     text_of,
 )
-from tracelloc.snapshots.histograms import (
+from tracelloc.show.analysis.histograms import (
     AGE_STEPS_S,
     Bin,
     ThreadRow,

@@ -11,7 +11,8 @@ from textual.pilot import Pilot
 
 from tests.trees import build_tree
 from tests.ui.screens import ViewApp, drive, path, weights
-from tracelloc.snapshots.histograms import ThreadStat, thread_rows
+from tracelloc.show.analysis.histograms import ThreadStat, thread_rows
+from tracelloc.show.presentation.calltree import Step
 from tracelloc.ui.flame import FlameView
 from tracelloc.ui.histogramviews import COLUMNS, table_rows
 from tracelloc.ui.lineview import LineView
@@ -20,7 +21,6 @@ from tracelloc.ui.stacknames import Search
 from tracelloc.ui.tableview import Table
 from tracelloc.ui.tree import TreeView
 from tracelloc.ui.view import Sorting
-from tracelloc.views.calltree import Step
 
 REFRESH_S = 0.05
 """The budget. Processor time is measured, which others' load makes longer, too."""

@@ -9,9 +9,9 @@ from textual.pilot import Pilot
 
 from tests.ui.screens import SIZES, compare, text_of
 from tests.ui.source import LEAK, FakeSource, drive, press, shop, tick
-from tracelloc.filters import Action, Match, On
-from tracelloc.filters.rules import parse_rules
-from tracelloc.symbols import Frame
+from tracelloc.model.frames import Frame
+from tracelloc.show.filters import Action, Match, On
+from tracelloc.show.filters.rules import parse_rules
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen, source_text
 from tracelloc.ui.frames import rule_for

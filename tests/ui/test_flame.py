@@ -22,11 +22,11 @@ from tests.ui.screens import (
     text_of,
     weights,
 )
+from tracelloc.show.presentation.calltree import CallTree, Step
+from tracelloc.show.presentation.profile import Metric
 from tracelloc.ui.flame import FlameView
 from tracelloc.ui.nodes import ROOT, Nodes, growth_colour, lay_out, module_colour
 from tracelloc.ui.stacknames import Search
-from tracelloc.views.calltree import CallTree, Step
-from tracelloc.views.profile import Metric
 
 
 def name_of(view: FlameView) -> str:

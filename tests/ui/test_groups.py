@@ -9,8 +9,8 @@ from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
 from tests.ui.source import LEAK, LOG, FakeSource, drive, press, shop
+from tracelloc.model.wanted import Wanted
 from tracelloc.snapshots.snapshot import TraceSnapshot
-from tracelloc.snapshots.wanted import Wanted
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.groups import GroupKey
 from tracelloc.ui.tableview import PathCell, Table, TitleCell

@@ -17,9 +17,10 @@ from tests.ui.screens import ViewApp, drive, path, text_of, weights
 from tests.ui.source import FakeSource, press, settle
 from tests.ui.source import drive as drive_live
 from tests.ui.test_picker import API, opened
-from tracelloc.snapshots.snapshot import Target
-from tracelloc.snapshots.wanted import NOTHING_ELSE
-from tracelloc.tracing.terminal import ProgramTerminal
+from tracelloc.model.process import Target
+from tracelloc.model.wanted import NOTHING_ELSE
+from tracelloc.record.session.terminal import ProgramTerminal
+from tracelloc.show.presentation.calltree import Step
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.flame import FlameView
 from tracelloc.ui.lineview import LIST_KEYS, LineView
@@ -27,7 +28,6 @@ from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.state import VIEWS
 from tracelloc.ui.tableview import Table, TableRows
 from tracelloc.ui.view import Settings
-from tracelloc.views.calltree import Step
 
 SIZE = (130, 24)
 MANY = 60

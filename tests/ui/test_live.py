@@ -22,10 +22,10 @@ from tests.ui.source import (
     shop,
     tick,
 )
-from tracelloc.snapshots.analysis import ALL
-from tracelloc.target.found import MainLibrary, MallocLibrary
-from tracelloc.target.processlist import ProcessInfo, ProcessScan
-from tracelloc.target.residency import Limit, MemoryUsage, Resident
+from tracelloc.model.mallocs import MainLibrary, MallocLibrary
+from tracelloc.model.memoryusage import Limit, MemoryUsage, Resident
+from tracelloc.model.processlist import ProcessInfo
+from tracelloc.show.analysis.differences import ALL
 from tracelloc.text import NS_PER_S, format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen
@@ -529,7 +529,7 @@ def test_another_process_is_chosen_while_tracing_goes_on(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = ProcessInfo(77, "srv", "/usr/bin/srv", "root", 1 << 20, 0, "malloc", None, known=True)
-    monkeypatch.setattr(ProcessScan, "refresh", lambda _self: [other])
+    monkeypatch.setattr(source, "list_processes", lambda: [other])
 
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "P")

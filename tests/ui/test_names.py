@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tracelloc.filters import NamedStack
-from tracelloc.symbols import Frame
+from tracelloc.model.frames import Frame
+from tracelloc.show.filters import NamedStack
 from tracelloc.ui.stacknames import FIRST, Names, Search
 
 STACKS = 1000

@@ -11,8 +11,8 @@ from textual.pilot import Pilot
 from tests.pythonobjects import SESSION, growing
 from tests.ui.screens import SIZES, compare, text_of
 from tests.ui.source import FakeSource, drive, press, shop
+from tracelloc.model.wanted import Wanted
 from tracelloc.snapshots.snapshot import TraceSnapshot
-from tracelloc.snapshots.wanted import Wanted
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.objectview import TypeKey
 from tracelloc.ui.tableview import Table

@@ -11,7 +11,8 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from tests.ui.screens import HOSTILE, MIB, SIZES, ViewApp, compare, drive, harmless, text_of
-from tracelloc.target.processlist import ProcessInfo, Trouble, by_growth
+from tracelloc.model.processlist import ProcessInfo, Trouble
+from tracelloc.record.process.processlist import ProcessScan, by_growth
 from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.tableview import Table
 
@@ -134,7 +135,7 @@ def test_mouse() -> None:
 
 def test_real_processes() -> None:
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        screen = PickerScreen(refresh_s=0.2)
+        screen = PickerScreen(ProcessScan().refresh, refresh_s=0.2)
         await app.push_screen(screen)
         screen.query_one(Input).value = f"{os.getpid()} itself"
         deadline = time.monotonic() + 30

@@ -13,9 +13,10 @@ from textual.pilot import Pilot
 from tests.ui.screens import text_of
 from tests.ui.source import FakeSource, drive, press, settle, shop, tick
 from tests.ui.test_lists import await_output
-from tracelloc.snapshots.snapshot import ALL_PROCESSES, RUNNING_PROCESSES, Target, TraceSnapshot
-from tracelloc.snapshots.wanted import NOTHING_ELSE
-from tracelloc.tracing.terminal import ProgramTerminal
+from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES, Target
+from tracelloc.model.wanted import NOTHING_ELSE
+from tracelloc.record.session.terminal import ProgramTerminal
+from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.processview import process_lines

@@ -17,19 +17,20 @@ from textual.widgets import Input
 from tests.ui.screens import compare, text_of
 from tests.ui.source import drive, press, settle, tick
 from tests.unit.recordedtraces import namers, traces
-from tracelloc.filters import Filters
 from tracelloc.heap.history import History
 from tracelloc.heap.totals import Totals
-from tracelloc.recording.reader import RecordedTrace
-from tracelloc.recording.writer import RecordingWriter
-from tracelloc.snapshots.merge import TraceMerger
-from tracelloc.snapshots.snapshot import ALL_PROCESSES, TraceSnapshot
-from tracelloc.target.space import Unresolved
+from tracelloc.model.codefiles import Unresolved
+from tracelloc.model.process import ALL_PROCESSES
+from tracelloc.show.analysis.merge import TraceMerger
+from tracelloc.show.filters import Filters
+from tracelloc.show.presentation.naming import Namers
+from tracelloc.show.recording.reader import RecordedTrace
+from tracelloc.show.recording.writer import RecordingWriter
+from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.text import NS_PER_S, format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.plot import LABELS
 from tracelloc.ui.recorded import RecordedSource
-from tracelloc.views.naming import Namers
 
 END_S = 400.0
 LAST = len(traces(END_S)) - 1

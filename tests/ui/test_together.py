@@ -12,8 +12,10 @@ from textual.pilot import Pilot
 from tests.ui.screens import text_of
 from tests.ui.source import CACHE, LEAK, LIVE, STACKS, FakeSource, drive, press, shop, tick
 from tests.unit.leaks import watched
-from tracelloc.snapshots.snapshot import ALL_PROCESSES, RUNNING_PROCESSES, Snapshot, Target
-from tracelloc.snapshots.wanted import Wanted
+from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES, Target
+from tracelloc.model.wanted import Wanted
+from tracelloc.show.presentation.profile import Metric
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.picture import Picture
@@ -21,7 +23,6 @@ from tracelloc.ui.processview import process_lines
 from tracelloc.ui.state import VIEWS
 from tracelloc.ui.tableview import Table
 from tracelloc.ui.view import Settings
-from tracelloc.views.profile import Metric
 
 SIZE = (140, 40)
 EVERYTHING = Wanted(blocks=True, threads=True)

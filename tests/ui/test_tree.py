@@ -19,11 +19,11 @@ from tests.ui.screens import (
     text_of,
     weights,
 )
+from tracelloc.show.presentation.calltree import Step
+from tracelloc.show.presentation.profile import Metric
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.stacknames import Search
 from tracelloc.ui.tree import TreeView
-from tracelloc.views.calltree import Step
-from tracelloc.views.profile import Metric
 
 
 def shown(view: TreeView) -> list[str]:

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracelloc.abi import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
-from tracelloc.capture.ring import Events, SentStacks
+from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, Events, SentStacks
 
 Event = tuple[EventKind, int, int, int, int]
 """kind, address, size, stack id, thread id; times are positions."""

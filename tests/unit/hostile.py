@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from tracelloc.elf import ElfFile
+from tracelloc.files.elf import ElfFile
 
 _HEADER_BYTES = 64
 _EXEC, _X86_64 = 2, 62

@@ -8,10 +8,11 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from tracelloc.filters import NamedStack
-from tracelloc.snapshots.snapshot import StackStat, Target
-from tracelloc.symbols import Frame
-from tracelloc.views.profile import MappedFile, Profile, Sample
+from tracelloc.model.frames import Frame
+from tracelloc.model.process import Target
+from tracelloc.show.filters import NamedStack
+from tracelloc.show.presentation.profile import MappedFile, Profile, Sample
+from tracelloc.snapshots.snapshot import StackStat
 
 APP = "/opt/shop/server"
 LIBRARY = "/usr/lib/x86_64-linux-gnu/libstore.so.3"

@@ -13,21 +13,22 @@ from tests.corpus.replay import START_NS, events_of, looks, stacks_of
 from tests.corpus.streams import churn, every, leak, poisson, some_leak
 from tests.snapshots import snapshot_of
 from tests.unit.test_views import FakeSymbolizer
-from tracelloc.abi import Counter
-from tracelloc.capture.overhead import Overhead
-from tracelloc.filters import Filters
 from tracelloc.heap.eventlog import EventLog
 from tracelloc.heap.history import History
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
-from tracelloc.snapshots.snapshot import FollowCounts, Snapshot, Target, TraceSnapshot
-from tracelloc.snapshots.wanted import Wanted
-from tracelloc.symbols import Symbolizer
-from tracelloc.target.families import LIBC
-from tracelloc.target.found import FoundLibrary, MallocLibrary
-from tracelloc.target.residency import Limit, MemoryUsage, Resident
+from tracelloc.model.counters import Counter
+from tracelloc.model.mallocs import FoundLibrary, MallocLibrary
+from tracelloc.model.memoryusage import Limit, MemoryUsage, Resident
+from tracelloc.model.overhead import Overhead
+from tracelloc.model.process import FollowCounts, Target
+from tracelloc.model.wanted import Wanted
+from tracelloc.record.mallocs.families import LIBC
+from tracelloc.record.symbolization.symbolizer import Symbolizer
+from tracelloc.show.filters import Filters
+from tracelloc.show.presentation.naming import Namers
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S
-from tracelloc.views.naming import Namers
 
 START_S = 1_700_000_000.0
 _FIVE = Wanted(top=5)

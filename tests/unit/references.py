@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.harness import PATIENCE_S
-from tracelloc.dwarf.lineprogram import Chain, SourceFrame
-from tracelloc.elf import ElfFile
-from tracelloc.elf.debugfiles import DebugFile, belongs_to, find_debug_file, references_of
-from tracelloc.worker.targetfile import TargetFile
+from tracelloc.files.dwarf.lineprogram import Chain, SourceFrame
+from tracelloc.files.elf import ElfFile
+from tracelloc.files.elf.debugfiles import DebugFile, belongs_to, find_debug_file, references_of
+from tracelloc.record.worker.targetfile import TargetFile
 
 
 def find_debug(

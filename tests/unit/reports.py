@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Set
 
-from tracelloc.report.content import ReportStyle, Request
-from tracelloc.report.sections import report_facts, report_lines
+from tracelloc.show.presentation.naming import Namer
+from tracelloc.show.report.content import ReportStyle, Request
+from tracelloc.show.report.sections import report_facts, report_lines
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.views.naming import Namer
 
 
 def text_report(

@@ -1,4 +1,4 @@
-"""A session whose capture is a fake that replays records, on processes that sleep."""
+"""A session whose source replays records (``EventSource``), on processes that sleep."""
 
 from __future__ import annotations
 
@@ -13,27 +13,35 @@ import numpy as np
 import pytest
 
 from tests.unit.events import Event, records, sent_stacks
-from tracelloc.abi import EVENT_DTYPE, SPACE_DTYPE, Counter, EventKind, ForkFlag
-from tracelloc.capture.bpf import Capture
-from tracelloc.capture.captureconfig import CaptureConfig
-from tracelloc.capture.drain import PAIR_DTYPE, EventBatch
-from tracelloc.capture.method import Method
-from tracelloc.capture.ring import Events, SentStacks
-from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import TargetError
+from tracelloc.model.counters import Counter
+from tracelloc.model.events import (
+    EVENT_DTYPE,
+    PAIR_DTYPE,
+    EventBatch,
+    EventKind,
+    Events,
+    Miss,
+    SentStacks,
+)
+from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.record.abi import SPACE_DTYPE, ForkFlag
+from tracelloc.record.kernel.bpf import Capture
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.session import Session
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
-from tracelloc.target.procfs import Process
-from tracelloc.target.space import AddressSpace
-from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.session import Session
 
 A, F = EventKind.ALLOC, EventKind.FREE
 
 
 @dataclass
 class FakeProbes:
-    """Stands for ``capture.attach.Attachment``."""
+    """Stands for ``record.kernel.attach.Attachment``."""
 
     pid: int
     closed: list[int]
@@ -48,9 +56,6 @@ class FakeProbes:
 
 class Drain:
     """The capture's drain of events."""
-
-    overflows = 0
-    is_hasty = is_quiet = False
 
     def __init__(self) -> None:
         self.records: list[Events] = []
@@ -83,7 +88,8 @@ class FakeCapture:
 
     config: CaptureConfig
     rows: None = None
-    misses: None = None
+    is_urgent = False
+    is_quiet = has_stacks = True
     mappings: None = None
     misses_fd: int = -1
     waits_ms: tuple[int, int] = (5, 100)
@@ -112,8 +118,20 @@ class FakeCapture:
     def take_fork(self, thread_id: int) -> ForkFlag | None:
         return self.forks.pop(thread_id, None)
 
-    def begin_reading(self) -> None:
-        """Nothing wakes anybody here."""
+    def take_events(self) -> EventBatch:
+        return self.drain.take()
+
+    def take_stacks(self) -> list[tuple[int, SentStacks]]:
+        return self.stacks.take()
+
+    def take_misses(self, _most: int) -> list[Miss]:
+        return []
+
+    def fail(self, error: Exception) -> None:
+        raise error
+
+    def link(self, _space: AddressSpace, _words: SpaceWords) -> None:
+        """Nothing replaces the probes."""
 
     def counters(self) -> Any:
         return self.counts.copy()

@@ -11,10 +11,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tracelloc import abi, probes
-from tracelloc.capture import programnames
-from tracelloc.target.families import MAPPINGS
-from tracelloc.target.signatures import ALLOC, POSIX_MEMALIGN, FunctionKind, Signature
+from tracelloc import probes
+from tracelloc.model import events
+from tracelloc.model.counters import Counter
+from tracelloc.model.events import (
+    EVENT_FIELDS,
+    EVENT_KIND_MASK,
+    EVENT_LAP_BIT,
+    EVENT_PARITY_BIT,
+    EVENT_SIZE_BITS,
+    PAIR_KEY_FIELDS,
+    PAIR_SUMS_FIELDS,
+    EventKind,
+)
+from tracelloc.model.stackflags import StackFlag
+from tracelloc.record import abi
+from tracelloc.record.kernel import programnames
+from tracelloc.record.mallocs.families import MAPPINGS
+from tracelloc.record.mallocs.signatures import ALLOC, POSIX_MEMALIGN, FunctionKind, Signature
 
 HEADER = (probes.directory() / "event.h").read_text()
 
@@ -49,10 +63,10 @@ def c_side(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
 
 
 ENUMS: list[tuple[str, EnumMeta]] = [
-    ("EVENT_", abi.EventKind),
+    ("EVENT_", EventKind),
     ("SPILL_", abi.SpillFlag),
-    ("STACK_", abi.StackFlag),
-    ("COUNTER_", abi.Counter),
+    ("STACK_", StackFlag),
+    ("COUNTER_", Counter),
     ("FORK_", abi.ForkFlag),
     ("FUNCTION_", abi.FunctionCode),
     ("RING_", abi.EventRingNumber),
@@ -65,12 +79,12 @@ OTEL_BITS = ("OTEL_PLACE_BITS", "OTEL_IN_MEMORY", "OTEL_DISPLACEMENT_BITS",
              "WEIGHT_MANTISSA_BITS", "WEIGHT_BITS")  # fmt: skip
 PYTHON_CODE = ("code", "pieces", "object", "name", "file", "lines")
 STRUCTS = {
-    "event": abi.EVENT_FIELDS,
+    "event": EVENT_FIELDS,
     "position": abi.POSITION_FIELDS,
     "spill_key": abi.SPILL_KEY_FIELDS,
     "spilled": abi.SPILLED_FIELDS,
-    "pair_key": abi.PAIR_KEY_FIELDS,
-    "pair_sums": abi.PAIR_SUMS_FIELDS,
+    "pair_key": PAIR_KEY_FIELDS,
+    "pair_sums": PAIR_SUMS_FIELDS,
     "stack": abi.STACK_HEAD_FIELDS,
     "control": abi.CONTROL_FIELDS,
     "miss": abi.MISS_FIELDS,
@@ -109,13 +123,14 @@ def test_values(c_side: dict[str, int], prefix: str, enum: EnumMeta) -> None:
 
 
 def test_constants(c_side: dict[str, int]) -> None:
-    assert c_side["EVENT_SIZE_BITS"] == abi.EVENT_SIZE_BITS
-    assert c_side["EVENT_KIND_MASK"] == abi.EVENT_KIND_MASK
-    assert c_side["EVENT_PARITY_BIT"] == abi.EVENT_PARITY_BIT
-    assert c_side["EVENT_LAP_BIT"] == abi.EVENT_LAP_BIT
-    assert c_side["COUNTERS"] == len(abi.Counter)
+    assert c_side["EVENT_SIZE_BITS"] == EVENT_SIZE_BITS
+    assert c_side["EVENT_KIND_MASK"] == EVENT_KIND_MASK
+    assert c_side["EVENT_PARITY_BIT"] == EVENT_PARITY_BIT
+    assert c_side["EVENT_LAP_BIT"] == EVENT_LAP_BIT
+    assert c_side["COUNTERS"] == len(Counter)
     for name in (*COOKIE_BITS, *OTEL_BITS):
-        assert c_side[name] == getattr(abi, name), name
+        module = events if hasattr(events, name) else abi
+        assert c_side[name] == getattr(module, name), name
     assert c_side["PYTHON_ENTRY"] == abi.PYTHON_ENTRY
     code = c_side["offsetof(struct python_code, code)"]
     pieces = [c_side[f"offsetof(struct python_code, {name})"] - code for name in PYTHON_CODE[2:]]

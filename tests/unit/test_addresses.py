@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from tracelloc.unwinding.addresses import AddressSet
+from tracelloc.record.unwinding.addresses import AddressSet
 
 
 def test_many_addresses() -> None:

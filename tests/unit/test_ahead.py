@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 
 from tests.harness import PATIENCE_S
-from tracelloc.abi import ROW_SET_DTYPE
-from tracelloc.capture.rowtable import RowMemory, RowTable
-from tracelloc.target.procfs import AddressMap, Mapping
-from tracelloc.target.space import AddressSpace, Place
-from tracelloc.unwinding.ahead import RowsAhead
-from tracelloc.unwinding.sitememory import SiteMemory
-from tracelloc.unwinding.unwinder import generated_regions
-from tracelloc.worker.client import FileReadError
+from tracelloc.model.codefiles import CodeModule, Mapping, Place
+from tracelloc.record.abi import ROW_SET_DTYPE
+from tracelloc.record.kernel.rowtable import RowMemory, RowTable
+from tracelloc.record.process.procfs import AddressMap
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.unwinding.ahead import RowsAhead
+from tracelloc.record.unwinding.sitememory import SiteMemory
+from tracelloc.record.unwinding.unwinder import generated_regions
+from tracelloc.record.worker.client import FileReadError
 
 SIZE = 0x1000
 
@@ -38,7 +39,7 @@ class FakeSpace:
     remembered: list[str] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
 
-    def place(self, address: int) -> Place:
+    def place(self, address: int) -> Place[CodeModule]:
         number = address >> 20
         elf = SimpleNamespace(
             usdt_offsets=set(),

@@ -11,13 +11,14 @@ import pytest
 
 from tests import snapshots
 from tests.unit.events import random_program, records
-from tracelloc.abi import EventKind
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.history import History
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.snapshots.analysis import (
+from tracelloc.model.events import EventKind
+from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.show.analysis.differences import (
     ALL,
     NO_AGE,
     BlockOrder,
@@ -30,7 +31,7 @@ from tracelloc.snapshots.analysis import (
     mean_ages_ns,
     stack_figures,
 )
-from tracelloc.snapshots.histograms import (
+from tracelloc.show.analysis.histograms import (
     ThreadsBefore,
     age_bins,
     frequent_sizes,
@@ -40,7 +41,6 @@ from tracelloc.snapshots.histograms import (
     threads_then,
 )
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
 from tracelloc.text import NS_PER_S
 
 ALL_OF_IT = Wanted(blocks=True)

@@ -7,14 +7,15 @@ import time
 
 import pytest
 
-from tracelloc.objects.watch import ObjectFindings, ObjectWatch
-from tracelloc.target.procfs import Process
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.runtimes.cpython.watch import ObjectWatch
+from tracelloc.record.session import objectcounts
+from tracelloc.record.session.background import BackgroundTurns, Turn
+from tracelloc.record.session.memorybudget import MemoryBudget
+from tracelloc.record.session.objectcounts import ObjectCounts
+from tracelloc.record.session.supervision import Supervisor
+from tracelloc.snapshots.objects import ObjectFindings
 from tracelloc.text import NS_PER_S
-from tracelloc.tracing import objectcounts
-from tracelloc.tracing.background import BackgroundTurns, Turn
-from tracelloc.tracing.memorybudget import MemoryBudget
-from tracelloc.tracing.objectcounts import ObjectCounts
-from tracelloc.tracing.supervision import Supervisor
 
 
 def turns_of(turns: BackgroundTurns, at_s: float, *offered: Turn) -> None:

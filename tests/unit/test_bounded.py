@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tracelloc.bounded import Inflater, UnpackBudget, inflated, json_bytes, parse_json
 from tracelloc.errors import MalformedError
-from tracelloc.recording.changes import arrays_packed, arrays_unpacked, packed
-from tracelloc.recording.container import checksum
-from tracelloc.worker import channel
+from tracelloc.record.worker import channel
+from tracelloc.show.recording.changes import arrays_packed, arrays_unpacked, packed
+from tracelloc.show.recording.container import checksum
+from tracelloc.system.bounded import Inflater, UnpackBudget, inflated, json_bytes, parse_json
 
 RECORDING = Path(__file__).parents[1] / "data/recordings/v1.rec"
 MOST_RSS = 640 << 20
@@ -257,7 +257,7 @@ def test_an_answer_that_swells() -> None:
     """A worker that a file has taken over answers with lists."""
     ours, its = socket.socketpair()
     program = (
-        "import socket, sys\nfrom tracelloc.worker import channel\n"
+        "import socket, sys\nfrom tracelloc.record.worker import channel\n"
         "try:\n    channel.receive(socket.socket(fileno=int(sys.argv[1])), 60)\n"
         "except channel.ChannelError as error:\n    print(error)\n"
         # ru_maxrss would have what this process had before it executed the program.

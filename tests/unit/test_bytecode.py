@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tracelloc.capture.compiler import CompiledProbes, MapSpec, with_maps
+from tracelloc.record.kernel.compiler import CompiledProbes, MapSpec, with_maps
 
 STACK_LIMIT_BYTES = 64
 """BPF_PRIV_STACK_MIN_SIZE, include/linux/bpf_verifier.h."""

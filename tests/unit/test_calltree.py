@@ -7,8 +7,8 @@ import random
 import numpy as np
 
 from tests.trees import build_tree
-from tracelloc.views.calltree import Step
-from tracelloc.views.profile import Metric
+from tracelloc.show.presentation.calltree import Step
+from tracelloc.show.presentation.profile import Metric
 
 
 def path(*names: str) -> list[Step]:

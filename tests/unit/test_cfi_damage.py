@@ -18,11 +18,11 @@ from elftools.elf.elffile import ELFFile
 
 from tests.harness import Builder
 from tests.unit.unwindrows import decode
-from tracelloc.cfi.core import Entries, reason_row
-from tracelloc.cfi.module import Cfi
-from tracelloc.cfi.reasons import CfiError, Reason
-from tracelloc.cfi.unwindsections import scan
-from tracelloc.elf import ElfFile, NotElfError
+from tracelloc.files.cfi.core import Entries, reason_row
+from tracelloc.files.cfi.module import Cfi
+from tracelloc.files.cfi.reasons import CfiError, Reason
+from tracelloc.files.cfi.unwindsections import scan
+from tracelloc.files.elf import ElfFile, NotElfError
 
 MASK = (1 << 64) - 1
 FLAGS = ("-O2", "-fomit-frame-pointer", "-Wl,-z,lazy")

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tests.unit.unwindrows import decode
-from tracelloc.cfi import core
-from tracelloc.cfi.core import MASK, OFFSET, Entries, read_header
-from tracelloc.cfi.reasons import CfiError, Reason
-from tracelloc.cfi.rules import RBP, RIP
-from tracelloc.cfi.unwindsections import Index, make_index, scan
+from tracelloc.files.cfi import core
+from tracelloc.files.cfi.core import MASK, OFFSET, Entries, read_header
+from tracelloc.files.cfi.reasons import CfiError, Reason
+from tracelloc.files.cfi.rules import RBP, RIP
+from tracelloc.files.cfi.unwindsections import Index, make_index, scan
 
 SECTION = 0x10000
 CODE = 0x4000

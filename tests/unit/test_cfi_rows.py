@@ -11,10 +11,10 @@ import pytest
 
 from tests.unit.unwindrows import BP_AT_BP, BP_UNCHANGED, SIGNAL_IP, Kind, Row, decode
 from tracelloc import probes
-from tracelloc.cfi import core
-from tracelloc.cfi.core import RuleSet
-from tracelloc.cfi.reasons import Reason
-from tracelloc.cfi.rules import FRAME_POINTER, OUTERMOST, RBP, RBX, RIP, RSP, SIGNAL_FRAME
+from tracelloc.files.cfi import core
+from tracelloc.files.cfi.core import RuleSet
+from tracelloc.files.cfi.reasons import Reason
+from tracelloc.files.cfi.rules import FRAME_POINTER, OUTERMOST, RBP, RBX, RIP, RSP, SIGNAL_FRAME
 
 Rule = tuple[int, int, bytes]
 

@@ -16,13 +16,13 @@ import pytest
 
 from tests.harness import Builder
 from tests.unit.unwindrows import BP_AT_BP, BP_UNCHANGED, SIGNAL_IP, Kind, decode
-from tracelloc.cfi import core
-from tracelloc.cfi.core import MASK, RuleSet, StackCopy, unwind
-from tracelloc.cfi.module import Cfi
-from tracelloc.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP
-from tracelloc.cfi.walk import End, Walk
-from tracelloc.elf import ElfFile
-from tracelloc.target.procfs import AddressMap, parse_maps
+from tracelloc.files.cfi import core
+from tracelloc.files.cfi.core import MASK, RuleSet, StackCopy, unwind
+from tracelloc.files.cfi.module import Cfi
+from tracelloc.files.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP
+from tracelloc.files.cfi.walk import End, Walk
+from tracelloc.files.elf import ElfFile
+from tracelloc.record.process.procfs import AddressMap, parse_maps
 
 # -- real stacks
 

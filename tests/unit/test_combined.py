@@ -9,11 +9,11 @@ from pathlib import Path
 from tests.unit.leaks import HANDLERS, LEAK, watched
 from tests.unit.profiles import small
 from tests.unit.test_export_formats import decoded, go_pprof, written
-from tracelloc.export.flamedata import page_data
-from tracelloc.snapshots.snapshot import Target
+from tracelloc.model.process import Target
+from tracelloc.show.export.flamedata import page_data
+from tracelloc.show.presentation.combined import difference, joined, profile_of
+from tracelloc.show.presentation.profile import Metric, Profile
 from tracelloc.verdict.judgement import Verdict
-from tracelloc.views.combined import difference, joined, profile_of
-from tracelloc.views.profile import Metric, Profile
 
 YOUNG_S, OLD_S = 100.0, 400.0
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tracelloc import manual
-from tracelloc.cli import main
+from tracelloc.command.cli import main
 from tracelloc.command.options import parse_options
 from tracelloc.errors import UsageError
+from tracelloc.show import manual
 
 
 @pytest.fixture(autouse=True)

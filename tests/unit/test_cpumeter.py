@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.leaks import watched
-from tracelloc.capture.overhead import Overhead
-from tracelloc.tracing.cpumeter import CpuMeter
-from tracelloc.views.cost import overhead_line, tracing_cost
+from tracelloc.model.overhead import Overhead
+from tracelloc.record.process.cpumeter import CpuMeter
+from tracelloc.show.presentation.cost import overhead_line, tracing_cost
 
 SECOND = 1_000_000_000
 

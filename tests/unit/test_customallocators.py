@@ -10,9 +10,9 @@ from tests.harness import Builder
 from tests.unit.references import target_file
 from tracelloc.command.customallocators import load_custom_allocators, parse_custom_allocators
 from tracelloc.errors import UsageError
-from tracelloc.invoker import invoker
-from tracelloc.target.allocators import MallocChoice, Module, discover
-from tracelloc.target.signatures import FunctionKind, Signature
+from tracelloc.record.mallocs.discovery import MallocChoice, Module, discover
+from tracelloc.record.mallocs.signatures import FunctionKind, Signature
+from tracelloc.system.invoker import invoker
 
 GOOD = """
 [[allocator]]

@@ -16,9 +16,9 @@ import pyderust
 import pytest
 
 from tests.harness import PATIENCE_S, Builder
-from tracelloc import demangle as module
-from tracelloc.confined import OWN_USERS
-from tracelloc.demangle import LONGEST_NAME, cache, cxxnames, demangle
+from tracelloc.files import demangle as module
+from tracelloc.files.demangle import LONGEST_NAME, cache, cxxnames, demangle
+from tracelloc.system.confined import OWN_USERS
 from tracelloc.text import LONGEST_TEXT, printable
 
 HANGS = "_Z4llvm4orINS_IXsreTrtD"
@@ -346,7 +346,8 @@ def test_an_interrupted_question_spoils_no_later_answer(
 
 def test_helper_lives_no_longer_than_we() -> None:
     code = (
-        "import os, sys; from tracelloc import demangle; from tracelloc.demangle import cxxnames\n"
+        "import os, sys; from tracelloc.files import demangle\n"
+        "from tracelloc.files.demangle import cxxnames\n"
         "demangle.demangle('malloc'); demangle.demangle('_RNvC1a1b')\n"
         "assert cxxnames._helper._process is None\n"
         "assert demangle.demangle('_Z3fooi') == 'foo(int)'\n"

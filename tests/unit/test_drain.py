@@ -20,11 +20,12 @@ import pytest
 from tests.unit.events import Event, PlainTable, random_program
 from tests.unit.test_table import expected, state
 from tracelloc import probes
-from tracelloc.abi import CONTROL_DTYPE, EVENT_DTYPE, Counter, EventKind, SpillFlag
-from tracelloc.capture.drain import ENTRY_DTYPE, PAIR_DTYPE, Drain, EventBatch
-from tracelloc.capture.ring import Events
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.model.counters import Counter
+from tracelloc.model.events import EVENT_DTYPE, PAIR_DTYPE, EventBatch, EventKind, Events
+from tracelloc.record.abi import CONTROL_DTYPE, SpillFlag
+from tracelloc.record.kernel.drain import ENTRY_DTYPE, Drain
 
 TICK_NS = 1 << 20
 """Something happens at each of the shim's ticks."""

@@ -17,9 +17,9 @@ import pytest
 
 from tests.harness import Builder
 from tests.unit.references import addresses_in_functions, open_elf, places
-from tracelloc.dwarf.sourcelines import SourceLines
-from tracelloc.elf import ElfFile, NotElfError
-from tracelloc.elf.sections import ElfSection, Packing, SectionError
+from tracelloc.files.dwarf.sourcelines import SourceLines
+from tracelloc.files.elf import ElfFile, NotElfError
+from tracelloc.files.elf.sections import ElfSection, Packing, SectionError
 
 NAMES = ("info", "abbrev", "line", "line_str", "aranges", "ranges", "rnglists", "addr")
 ODD = (0, 1, 4, 8, 0x7F, 0x80, 0xFE, 0xFF)

@@ -16,9 +16,9 @@ from tests.unit.references import (
     open_elf,
     places,
 )
-from tracelloc.dwarf.info import DebugInfo
-from tracelloc.dwarf.lineprogram import Chain, LineIndex
-from tracelloc.dwarf.sourcelines import SourceLines
+from tracelloc.files.dwarf.info import DebugInfo
+from tracelloc.files.dwarf.lineprogram import Chain, LineIndex
+from tracelloc.files.dwarf.sourcelines import SourceLines
 
 ADDRESSES = 2000
 WRONG = 0.001

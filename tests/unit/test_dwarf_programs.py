@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tracelloc.dwarf.forms import Budget, DwarfError, sleb, uleb
-from tracelloc.dwarf.lineprogram import LineProgram
-from tracelloc.elf.sections import ElfSection
+from tracelloc.files.dwarf.forms import Budget, DwarfError, sleb, uleb
+from tracelloc.files.dwarf.lineprogram import LineProgram
+from tracelloc.files.elf.sections import ElfSection
 
 STANDARD = bytes([0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1])
 END = b"\0\x01\x01"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.unit.test_dwarf_programs import number, section
-from tracelloc.dwarf import forms
-from tracelloc.dwarf.forms import Budget, DwarfError
-from tracelloc.dwarf.ranges import Range, list_at, unit_ranges
+from tracelloc.files.dwarf import forms
+from tracelloc.files.dwarf.forms import Budget, DwarfError
+from tracelloc.files.dwarf.ranges import Range, list_at, unit_ranges
 
 BASE = 0x10000
 GONE = (1 << 64) - 1

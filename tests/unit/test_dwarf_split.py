@@ -11,9 +11,14 @@ import pytest
 
 from tests.harness import TARGETS
 from tests.unit.references import addresses_in_functions, inlined_names, llvm, open_elf, places
-from tracelloc.confined import OWN_USERS, start_confined
-from tracelloc.dwarf import sourcelines
-from tracelloc.dwarf.sourcelines import SourceLines, SymbolizerPipe, find_symbolizer, reachable_path
+from tracelloc.files.dwarf import sourcelines
+from tracelloc.files.dwarf.sourcelines import (
+    SourceLines,
+    SymbolizerPipe,
+    find_symbolizer,
+    reachable_path,
+)
+from tracelloc.system.confined import OWN_USERS, start_confined
 
 ADDRESSES = 600
 

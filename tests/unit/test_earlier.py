@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import cast
 
 from tests.unit.leaks import LEAK, watched
-from tracelloc.report.content import ReportStyle
-from tracelloc.report.earlier import FULL_AGAIN_S, EarlierReports
-from tracelloc.report.trace import trace_report
+from tracelloc.show.presentation.naming import Namer, Namers
+from tracelloc.show.report.content import ReportStyle
+from tracelloc.show.report.earlier import FULL_AGAIN_S, EarlierReports
+from tracelloc.show.report.trace import trace_report
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
-from tracelloc.views.naming import Namer, Namers
 
 STYLE = ReportStyle(2)
 

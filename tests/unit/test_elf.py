@@ -13,12 +13,12 @@ from elftools.elf.elffile import ELFFile
 
 from tests.harness import Builder
 from tests.unit.references import target_file
-from tracelloc.capture.lane import LIBRARY
-from tracelloc.elf import ElfFile, NotElfError
-from tracelloc.elf.headers import PF_X, PT_LOAD, HeaderError, Headers
-from tracelloc.target.allocators import MallocChoice, Module, discover, functions_of
-from tracelloc.target.families import FAMILIES
-from tracelloc.target.signatures import FunctionKind
+from tracelloc.files.elf import ElfFile, NotElfError
+from tracelloc.files.elf.headers import PF_X, PT_LOAD, HeaderError, Headers
+from tracelloc.record.mallocs.discovery import MallocChoice, Module, discover, functions_of
+from tracelloc.record.mallocs.families import FAMILIES
+from tracelloc.record.mallocs.signatures import FunctionKind
+from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
 
 def open_elf(path: Path | str) -> ElfFile:

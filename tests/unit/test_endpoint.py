@@ -22,10 +22,10 @@ from tests.chrome import Chrome
 from tests.unit.profiles import frame, hostile, profile, sample, small
 from tests.unit.test_export_formats import decoded, go_pprof
 from tracelloc.errors import TracellocError
-from tracelloc.live import endpoint as endpoint_module
-from tracelloc.live.address import ListenAddress, parse_listen
-from tracelloc.live.endpoint import Endpoint, listen_on, metrics
-from tracelloc.views.profile import Profile
+from tracelloc.show.presentation.profile import Profile
+from tracelloc.show.publish import endpoint as endpoint_module
+from tracelloc.show.publish.address import ListenAddress, parse_listen
+from tracelloc.show.publish.endpoint import Endpoint, listen_on, metrics
 
 
 @pytest.fixture

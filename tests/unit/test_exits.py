@@ -9,10 +9,10 @@ import pytest
 
 from tests.unit.references import target_file
 from tests.unit.test_elf import open_elf
-from tracelloc.disassembly.probeoffsets import CodeReader, Stops
-from tracelloc.placement import plan
-from tracelloc.target.allocators import Module, discover
-from tracelloc.target.families import LIBC
+from tracelloc.files.machinecode.probeoffsets import CodeReader, Stops
+from tracelloc.record.mallocs.discovery import Module, discover
+from tracelloc.record.mallocs.families import LIBC
+from tracelloc.record.probe_points.placement import plan
 
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 FILES = {

@@ -27,13 +27,13 @@ from tests.unit.profiles import (
     sample,
     small,
 )  # fmt: skip
-from tracelloc.cli import main
+from tracelloc.command.cli import main
 from tracelloc.command.parser import subcommand_parser
 from tracelloc.command.subcommands import find_subcommand
-from tracelloc.export import EXPORTERS, FORMATS
-from tracelloc.export.pprof import varint
-from tracelloc.views.combined import difference
-from tracelloc.views.profile import FIGURES, Metric, Profile
+from tracelloc.show.export import EXPORTERS, FORMATS
+from tracelloc.show.export.pprof import varint
+from tracelloc.show.presentation.combined import difference
+from tracelloc.show.presentation.profile import FIGURES, Metric, Profile
 
 SUMS = {
     Metric.BYTES: 716, Metric.BLOCKS: 4, Metric.ALLOCATED: 6316, Metric.GROWTH: 55,

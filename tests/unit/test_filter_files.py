@@ -13,9 +13,9 @@ import pytest
 
 from tracelloc.command.options import parse_options
 from tracelloc.errors import TracellocError, UsageError
-from tracelloc.filters.files import append_rules, given_text, load_filters, own_text
-from tracelloc.filters.rules import Action, Lines, Match, On, Rule, RuleFile, parse_rules
-from tracelloc.invoker import Invoker, effective_user, invoker, rights_of
+from tracelloc.show.filters.files import append_rules, given_text, load_filters, own_text
+from tracelloc.show.filters.rules import Action, Lines, Match, On, Rule, RuleFile, parse_rules
+from tracelloc.system.invoker import Invoker, effective_user, invoker, rights_of
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")

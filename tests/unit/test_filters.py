@@ -8,13 +8,21 @@ import time
 import pytest
 
 from tracelloc.errors import UsageError
-from tracelloc.export.listings import fold
-from tracelloc.filters import REVEALED, Filters, NamedStack
-from tracelloc.filters.functions import function_name, trait_name
-from tracelloc.filters.rules import LONGEST_SUBJECT, Action, Match, On, Rule, RuleFile, parse_rules
-from tracelloc.symbols import Frame
-from tracelloc.views.facts import stack_facts as json_stack
-from tracelloc.views.facts import stack_lines as text_stack
+from tracelloc.model.frames import Frame
+from tracelloc.show.export.listings import fold
+from tracelloc.show.filters import REVEALED, Filters, NamedStack
+from tracelloc.show.filters.functions import function_name, trait_name
+from tracelloc.show.filters.rules import (
+    LONGEST_SUBJECT,
+    Action,
+    Match,
+    On,
+    Rule,
+    RuleFile,
+    parse_rules,
+)
+from tracelloc.show.presentation.facts import stack_facts as json_stack
+from tracelloc.show.presentation.facts import stack_lines as text_stack
 
 
 def frame(name: str | None, module: str = "/opt/app", file: str | None = None) -> Frame:

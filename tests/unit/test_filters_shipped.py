@@ -1,6 +1,6 @@
 """The shipped rules, on names and stacks recorded from real programs.
 
-tests/data/symbols holds one list per group, made by ``nm`` and tracelloc.demangle, or of
+tests/data/symbols holds one list per group, made by ``nm`` and tracelloc.files.demangle, or of
 the stacks that ``tracelloc --no-filters --json`` saw. Each says of what. To record anew:
 build a program that uses the library in many ways, with frame pointers, run it under
 tracelloc or give it to nm, and keep some names for each rule and some that match none.
@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from tracelloc.demangle import LONGEST_NAME
-from tracelloc.filters import Filters
-from tracelloc.filters.files import shipped_rules
-from tracelloc.filters.functions import function_name, trait_name
-from tracelloc.filters.rules import On, Rule
-from tracelloc.symbols import Frame
-from tracelloc.views.facts import format_frame
+from tracelloc.files.demangle import LONGEST_NAME
+from tracelloc.model.frames import Frame
+from tracelloc.show.filters import Filters
+from tracelloc.show.filters.files import shipped_rules
+from tracelloc.show.filters.functions import function_name, trait_name
+from tracelloc.show.filters.rules import On, Rule
+from tracelloc.show.presentation.facts import format_frame
 
 FILES = [
     # Of Debian's Python 3.11 and packages from PyPI.

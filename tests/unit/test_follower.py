@@ -11,9 +11,9 @@ import time
 import pytest
 
 from tests.harness import PATIENCE_S
-from tracelloc.target.procfs import Process
-from tracelloc.tracing import ptrace
-from tracelloc.tracing.follower import Follower
+from tracelloc.record.process import ptrace
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.session.follower import Follower
 
 SLEEPS = """
 import os, sys

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tests.unit.events import random_program, records
-from tracelloc.abi import EventKind, StackFlag
-from tracelloc.capture.ring import Events
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.model.events import EventKind, Events
+from tracelloc.model.stackflags import StackFlag
 from tracelloc.text import NS_PER_S
 
 A, F = EventKind.ALLOC, EventKind.FREE

@@ -7,14 +7,9 @@ from pathlib import Path
 from tests.harness import Builder
 from tests.unit.references import target_file
 from tests.unit.test_elf import libc
-from tracelloc.target.allocators import Module, Unseen, discover
-from tracelloc.target.found import (
-    FoundLibrary,
-    found_json,
-    found_lines,
-    found_of,
-    why_no_allocator,
-)
+from tracelloc.model.mallocs import FoundLibrary, Unseen, found_json, found_lines
+from tracelloc.record.mallocs.discovery import Module, discover
+from tracelloc.record.mallocs.found import found_of, why_no_allocator
 
 REASON = "it makes its block by itself"
 FOUND = (

@@ -13,16 +13,16 @@ import pytest
 from tests.snapshots import snapshot_of
 from tests.unit.reports import json_report, text_report
 from tests.unit.test_views import FakeSymbolizer
-from tracelloc.abi import Counter
-from tracelloc.filters import Filters
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.snapshots.gaps import Completeness, Gap, completeness_of
+from tracelloc.model.counters import Counter
+from tracelloc.model.gaps import Completeness, Gap, completeness_of
+from tracelloc.record.session import gapbook
+from tracelloc.record.session.gapbook import LOST, GapBook
+from tracelloc.show.filters import Filters
+from tracelloc.show.presentation.alerts import alert_of
+from tracelloc.show.presentation.naming import Namer
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.tracing import gapbook
-from tracelloc.tracing.gapbook import LOST, GapBook
-from tracelloc.views.alerts import alert_of
-from tracelloc.views.naming import Namer
 
 TWO = Gap(1_700_000_000.0, 1_700_000_003.0, 3412, LOST)
 END = Gap(1_700_000_100.0, None, None, "probes can't take over: it has ended")

@@ -12,11 +12,11 @@ import zstandard
 
 from tests.harness import run_tracelloc
 from tracelloc.errors import TracellocError
-from tracelloc.filters import Filters
-from tracelloc.reading import read_profile
-from tracelloc.reading.recordings import open_recording
-from tracelloc.views.naming import Namers, frame_name
-from tracelloc.views.profile import Metric, Profile
+from tracelloc.show.filters import Filters
+from tracelloc.show.importers import read_profile
+from tracelloc.show.importers.recordings import open_recording
+from tracelloc.show.presentation.naming import Namers, frame_name
+from tracelloc.show.presentation.profile import Metric, Profile
 
 LOG = """v 10400 3
 X ./shop --port 80
@@ -194,7 +194,7 @@ def test_memory_has_a_limit_where_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.folded").write_text("main 5\n")
     code = (
         "import resource, sys\n"
-        "from tracelloc.cli import main\n"
+        "from tracelloc.command.cli import main\n"
         "main(['diff', sys.argv[1], sys.argv[1]])\n"
         "print(resource.getrlimit(resource.RLIMIT_DATA)[0])"
     )

@@ -24,19 +24,20 @@ from tests.unit.hostile import (
     symbol_sections,
 )
 from tests.unit.references import find_debug
-from tracelloc.disassembly.probeoffsets import CodeReader
-from tracelloc.dwarf.sourcelines import SourceLines
-from tracelloc.elf import ElfFile, NotElfError
-from tracelloc.elf.debugfiles import embedded_symbols
-from tracelloc.elf.plt import plt_functions
-from tracelloc.symbols.inventory import debug_hints
-from tracelloc.syscalls import NotRegularError, open_inside, open_regular
-from tracelloc.target.allocators import families_in
-from tracelloc.target.families import Family
-from tracelloc.target.procfs import Mapping, Process
-from tracelloc.target.residency import closest_limit
+from tracelloc.files.dwarf.sourcelines import SourceLines
+from tracelloc.files.elf import ElfFile, NotElfError
+from tracelloc.files.elf.debugfiles import embedded_symbols
+from tracelloc.files.elf.plt import plt_functions
+from tracelloc.files.machinecode.probeoffsets import CodeReader
+from tracelloc.model.codefiles import Mapping
+from tracelloc.record.mallocs.discovery import families_in
+from tracelloc.record.mallocs.families import Family
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.residency import closest_limit
+from tracelloc.record.worker.targetfile import TargetFile
+from tracelloc.system.debugpackages import debug_hints
+from tracelloc.system.syscalls import NotRegularError, open_inside, open_regular
 from tracelloc.ui.sourcefiles import read_source
-from tracelloc.worker.targetfile import TargetFile
 
 MIB = 1 << 20
 

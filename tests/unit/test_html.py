@@ -13,10 +13,10 @@ import pytest
 from tests.chrome import Chrome
 from tests.unit.leaks import watched
 from tests.unit.profiles import HOSTILE, frame, hostile, large, peaked, profile, sample, small
-from tracelloc.export import EXPORTERS
+from tracelloc.show.export import EXPORTERS
+from tracelloc.show.presentation.combined import difference, profile_of
+from tracelloc.show.presentation.profile import Metric, Profile
 from tracelloc.text import printable
-from tracelloc.views.combined import difference, profile_of
-from tracelloc.views.profile import Metric, Profile
 
 
 @pytest.fixture(scope="module")

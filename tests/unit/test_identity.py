@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tracelloc.target.procfs import Process
-from tracelloc.tracing.identity import target_of
+from tracelloc.record.process.identity import target_of
+from tracelloc.record.process.procfs import Process
 
 ID = "3f" * 32
 

@@ -58,7 +58,7 @@ def test_help_and_wrong_calls_import_nothing_slow(call: str) -> None:
     found = imported_by(RUN.format(arguments=call.split()))
     assert "tracelloc.__main__" in found
     assert not found & SLOW
-    assert not found & {"tracelloc.ui", "tracelloc.capture.attach", "tracelloc.elf"}
+    assert not found & {"tracelloc.ui", "tracelloc.record.kernel.attach", "tracelloc.files.elf"}
 
 
 def test_version_needs_no_parser() -> None:
@@ -67,11 +67,18 @@ def test_version_needs_no_parser() -> None:
 
 def test_reports_need_no_screen_and_no_file_format() -> None:
     found = imported_by(TRACE)
-    assert "tracelloc.report.sections" in found
+    assert "tracelloc.show.report.sections" in found
     assert not found & {"textual", "rich", "bcc", "asyncio", "http.client", "ssl", "email"}
-    unwanted = ("tracelloc.ui", "tracelloc.live", "tracelloc.reading", "tracelloc.export.")
+    unwanted = (
+        "tracelloc.ui",
+        "tracelloc.show.publish",
+        "tracelloc.show.importers",
+        "tracelloc.show.export.",
+    )
     assert {name for name in found if name.startswith(unwanted)} <= {
-        "tracelloc.live",
-        "tracelloc.live.address",
-        "tracelloc.live.secrets",
+        "tracelloc.show.export.outputfile",
+        "tracelloc.show.export.special",
+        "tracelloc.show.publish",
+        "tracelloc.show.publish.address",
+        "tracelloc.show.publish.secrets",
     }

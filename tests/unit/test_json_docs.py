@@ -16,25 +16,25 @@ from tests.unit.leaks import watched
 from tests.unit.test_memory import with_memory
 from tests.unit.test_views import FakeSymbolizer
 from tests.unit.test_waste import GLIBC, measured
-from tracelloc import manual
-from tracelloc.abi import EventKind
-from tracelloc.export import EXPORTERS
-from tracelloc.filters import Filters
 from tracelloc.heap.ranges import MappedStack, Mappings
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.report.content import ReportStyle
-from tracelloc.report.optional import SECTIONS
-from tracelloc.report.trace import trace_report
-from tracelloc.snapshots.gaps import Gap
-from tracelloc.snapshots.snapshot import FollowCounts, Snapshot, TraceSnapshot
-from tracelloc.snapshots.wanted import Wanted
-from tracelloc.snapshots.window import TracedWindow
-from tracelloc.target.allocators import Unseen
-from tracelloc.target.found import FoundLibrary
-from tracelloc.target.residency import Limit
+from tracelloc.model.events import EventKind
+from tracelloc.model.gaps import Gap
+from tracelloc.model.mallocs import FoundLibrary, Unseen
+from tracelloc.model.memoryusage import Limit
+from tracelloc.model.process import FollowCounts
+from tracelloc.model.tracedwindow import TracedWindow
+from tracelloc.model.wanted import Wanted
+from tracelloc.show import manual
+from tracelloc.show.export import EXPORTERS
+from tracelloc.show.filters import Filters
+from tracelloc.show.presentation.naming import Namer, Namers
+from tracelloc.show.report.content import ReportStyle
+from tracelloc.show.report.optional import SECTIONS
+from tracelloc.show.report.trace import trace_report
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.verdict.findings import Suppressed
-from tracelloc.views.naming import Namer, Namers
 
 Tables = dict[str, dict[str, tuple[str, str]]]
 TYPES: dict[str, tuple[type, ...]] = {

@@ -11,14 +11,19 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from tracelloc.abi import EVENT_DTYPE, EVENT_LAP_BIT, EVENT_SIZE_BITS, EventKind
-from tracelloc.capture import lanemerge
-from tracelloc.capture.lanemerge import LaneRings
-from tracelloc.capture.ring import SentStacks
 from tracelloc.command.commandline import parse_command_line
 from tracelloc.command.options import options_of
 from tracelloc.errors import UsageError
-from tracelloc.unwinding.leading import LeadingFrames
+from tracelloc.model.events import (
+    EVENT_DTYPE,
+    EVENT_LAP_BIT,
+    EVENT_SIZE_BITS,
+    EventKind,
+    SentStacks,
+)
+from tracelloc.record.sources.preloaded import ringmerge as lanemerge
+from tracelloc.record.sources.preloaded.ringmerge import LaneRings
+from tracelloc.record.unwinding.leading import LeadingFrames
 
 WORD = struct.Struct("<Q")
 IMAGE = 7

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from tests.unit.events import records
-from tracelloc.abi import EventKind
-from tracelloc.capture.drain import PAIR_DTYPE
 from tracelloc.heap import threads as threads_module
+from tracelloc.heap.sampling import weights
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.temporary import TemporaryPolicy
 from tracelloc.heap.totals import COUNT_PARTS
-from tracelloc.sampling import weights
+from tracelloc.model.events import PAIR_DTYPE, EventKind
 from tracelloc.text import NS_PER_S
 
 A, F, R, X, L = (

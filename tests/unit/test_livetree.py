@@ -10,17 +10,18 @@ import numpy as np
 from tests.unit.events import records
 from tests.unit.test_analysis import snapshot_of
 from tests.unit.test_views import FakeSymbolizer, frame
-from tracelloc.abi import EventKind, StackFlag
-from tracelloc.filters import Filters, Rule
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.totals import I64
+from tracelloc.model.codefiles import Unresolved
+from tracelloc.model.events import EventKind
+from tracelloc.model.frames import Frame
+from tracelloc.model.stackflags import StackFlag
+from tracelloc.show.filters import Filters, Rule
+from tracelloc.show.presentation.calltree import CallTree, LiveTree, steps
+from tracelloc.show.presentation.naming import Namer
+from tracelloc.show.presentation.profile import Metric
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.symbols import Frame
-from tracelloc.target.space import Unresolved
-from tracelloc.views.calltree import CallTree, LiveTree, steps
-from tracelloc.views.naming import Namer
-from tracelloc.views.profile import Metric
 
 
 class SlowSymbolizer(FakeSymbolizer):

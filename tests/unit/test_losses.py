@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracelloc.abi import Counter
 from tracelloc.heap.table import Oddities
+from tracelloc.model.counters import Counter
 from tracelloc.snapshots.losses import LossCounts, take_losses
 
 

@@ -9,7 +9,7 @@ from tests.unit.leaks import CACHE, LEAK, SESSIONS, watched
 from tests.unit.reports import json_report, text_report
 from tracelloc.command.options import parse_options
 from tracelloc.heap.ranges import Mappings
-from tracelloc.snapshots.analysis import since_mark
+from tracelloc.show.analysis.differences import since_mark
 from tracelloc.text import format_size
 
 MARK, NOW = watched(100.0).snapshot(), watched(200.0).snapshot()

@@ -16,28 +16,26 @@ from tests.unit.events import records
 from tests.unit.leaks import watched
 from tests.unit.reports import text_report
 from tests.unit.test_views import snapshot_of
-from tracelloc.abi import EventKind
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
-from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.wanted import Wanted
-from tracelloc.target import residency
-from tracelloc.target.found import FoundLibrary, MallocLibrary, main_library
-from tracelloc.target.procfs import Process
-from tracelloc.target.residency import (
-    Limit,
-    MemoryUsage,
+from tracelloc.model.events import EventKind
+from tracelloc.model.mallocs import FoundLibrary, MallocLibrary, main_library
+from tracelloc.model.memoryusage import Limit, MemoryUsage, Resident
+from tracelloc.model.wanted import Wanted
+from tracelloc.record.process import residency
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.residency import (
     Residency,
-    Resident,
     closest_limit,
     kept_bytes,
     read_pss,
     read_resident,
 )
+from tracelloc.show.presentation.facts import summary
+from tracelloc.show.presentation.processfacts import account, forecast, memory_facts
+from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_size
-from tracelloc.views.facts import summary
-from tracelloc.views.processfacts import account, forecast, memory_facts
 
 MIB = 1 << 20
 NOBODY = Limit("machine", 1 << 40, 1 << 40)

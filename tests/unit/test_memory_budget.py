@@ -8,10 +8,15 @@ import sys
 
 import numpy as np
 
-from tracelloc.abi import StackFlag
-from tracelloc.capture.ring import SentStacks
 from tracelloc.heap.stacks import NO_STACK, Stacks
-from tracelloc.tracing.memorybudget import LEAST_BYTES, MemoryBudget, MemoryStage, default_budget
+from tracelloc.model.events import SentStacks
+from tracelloc.model.stackflags import StackFlag
+from tracelloc.record.session.memorybudget import (
+    LEAST_BYTES,
+    MemoryBudget,
+    MemoryStage,
+    default_budget,
+)
 
 MIB = 1 << 20
 
@@ -88,7 +93,7 @@ def test_folded_stacks_whose_events_come_first() -> None:
 
 
 ENFORCED = """
-from tracelloc.tracing.memorybudget import MemoryBudget
+from tracelloc.record.session.memorybudget import MemoryBudget
 MemoryBudget(64 << 20).enforce()
 small = bytearray(128 << 20)
 try:

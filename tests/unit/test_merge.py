@@ -16,23 +16,25 @@ from tests.unit.events import records
 from tests.unit.leaks import HANDLERS, LEAK, SESSIONS, watched
 from tests.unit.stage import A, F, Stage, Stages, stage  # noqa: F401 - a fixture
 from tests.unit.test_views import FakeSymbolizer
-from tracelloc.abi import Counter, StackFlag
-from tracelloc.capture.overhead import Overhead
-from tracelloc.filters import Filters
 from tracelloc.heap.history import History
 from tracelloc.heap.series import Points
 from tracelloc.heap.stacks import Frames, Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.totals import Totals
-from tracelloc.snapshots.merge import TraceMerger
-from tracelloc.snapshots.snapshot import ALL_PROCESSES, Snapshot, Target, TraceSnapshot
-from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
-from tracelloc.target.allocators import Module
-from tracelloc.target.space import Place, Unresolved
+from tracelloc.model.codefiles import CodeModule, Place, Unresolved
+from tracelloc.model.counters import Counter
+from tracelloc.model.overhead import Overhead
+from tracelloc.model.process import ALL_PROCESSES, Target
+from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.record.mallocs.discovery import Module
+from tracelloc.show.analysis.merge import TraceMerger
+from tracelloc.show.filters import Filters
+from tracelloc.show.presentation.naming import MergedSymbols, Namer
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judgement import VERDICTS, Verdict
-from tracelloc.views.naming import MergedSymbols, Namer
 
 EVERYTHING = Wanted(blocks=True, threads=True)
 PAGE = 4096
@@ -49,7 +51,7 @@ class Spaces:
     maps: dict[int, list[tuple[int, Module]]] = field(default_factory=dict)
     asked: int = 0
 
-    def place(self, target: Target, address: int) -> Place | Unresolved:
+    def place(self, target: Target, address: int) -> Place[CodeModule] | Unresolved:
         self.asked += 1
         for first, module in self.maps.get(target.number, ()):
             offset = address - first * PAGE

@@ -7,8 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from tests.unit.leaks import watched
-from tracelloc.snapshots.snapshot import StackStat
-from tracelloc.views.profile import (
+from tracelloc.show.presentation.profile import (
     FIGURES,
     GROWTH_PER_MIN,
     LIVE_COUNT,
@@ -19,6 +18,7 @@ from tracelloc.views.profile import (
     FigureUnit,
     Metric,
 )
+from tracelloc.snapshots.snapshot import StackStat
 
 SNAPSHOT = watched(100.0).snapshot()
 

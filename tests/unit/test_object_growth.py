@@ -12,16 +12,17 @@ import pytest
 from tests.pythonobjects import SESSION, census, growing
 from tests.unit.leaks import watched
 from tests.unit.reports import json_report, text_report
-from tracelloc.objects.growth import TypeHistory
-from tracelloc.objects.holders import CYCLE, Holder, Holders
-from tracelloc.objects.watch import ObjectFindings, group_types
-from tracelloc.report.content import ReportStyle, Request
-from tracelloc.report.earlier import EarlierProcessReports
-from tracelloc.report.sections import report_lines
+from tracelloc.record.runtimes.cpython.growth import TypeHistory
+from tracelloc.record.runtimes.cpython.holders import CYCLE
+from tracelloc.record.runtimes.cpython.watch import group_types
+from tracelloc.show.presentation.naming import Namer
+from tracelloc.show.presentation.suspects import verdict_counts
+from tracelloc.show.report.content import ReportStyle, Request
+from tracelloc.show.report.earlier import EarlierProcessReports
+from tracelloc.show.report.sections import report_lines
+from tracelloc.snapshots.objects import Holder, Holders, ObjectFindings
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.verdict.judgement import Verdict
-from tracelloc.views.naming import Namer
-from tracelloc.views.suspects import verdict_counts
 
 PAUSE_S = 5.0
 

@@ -20,13 +20,13 @@ from tests.unit.otlpmessages import (
 from tests.unit.profiles import HOSTILE, frame, hostile, large, peaked, profile, sample, small
 from tracelloc import __version__
 from tracelloc.errors import UsageError
-from tracelloc.export import EXPORTERS, exporter_for
-from tracelloc.export.otelnames import request_headers, service_attributes
-from tracelloc.snapshots.snapshot import Target
-from tracelloc.symbols import Frame
+from tracelloc.model.frames import Frame
+from tracelloc.model.process import Target
+from tracelloc.show.export import EXPORTERS, exporter_for
+from tracelloc.show.export.otelnames import request_headers, service_attributes
+from tracelloc.show.presentation.combined import difference, joined
+from tracelloc.show.presentation.profile import FIGURES, LIVE_BYTES, Metric, Profile
 from tracelloc.text import printable
-from tracelloc.views.combined import difference, joined
-from tracelloc.views.profile import FIGURES, LIVE_BYTES, Metric, Profile
 
 CONTAINER = "0123456789abcdef" * 4
 VARIABLES = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tracelloc.command.outputs import OutputFile, open_report
-from tracelloc.command.special import open_special
+from tracelloc.command.outputs import open_report
 from tracelloc.errors import TracellocError, UsageError
-from tracelloc.export import FOLDED
+from tracelloc.show.export import FOLDED
+from tracelloc.show.export.outputfile import OutputFile
+from tracelloc.show.export.special import open_special
 
 
 def names(directory: Path) -> list[str]:

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tracelloc.capture.overheadlimit import OverheadAccount, OverheadLimit
+from tracelloc.record.kernel.overheadlimit import OverheadAccount, OverheadLimit
 from tracelloc.text import NS_PER_S
 
 LOOK_S = 0.1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.stage import FakeCapture
-from tracelloc.capture.captureconfig import CaptureConfig
-from tracelloc.tracing.pace import Pace
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.session.pace import Pace
 
 
 def paces(shares: list[float], waits_ms: tuple[float, float]) -> list[float]:

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.leaks import watched
 from tests.unit.reports import json_report, text_report
 from tracelloc.command.run import LAST_PATIENCE_S
-from tracelloc.views.naming import REPORT_PATIENCE_S, Namer
+from tracelloc.show.presentation.naming import REPORT_PATIENCE_S, Namer
 
 
 @pytest.mark.parametrize("patience_s", [REPORT_PATIENCE_S, LAST_PATIENCE_S])

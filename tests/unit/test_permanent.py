@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 
-from tracelloc.target.procfs import Process
-from tracelloc.target.space import AddressSpace
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
 
 PRELOADED = "/usr/lib/x86_64-linux-gnu/libz.so.1"
 """A link to the file that is mapped."""

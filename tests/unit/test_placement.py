@@ -6,10 +6,10 @@ import pytest
 
 from tests.unit.references import target_file
 from tests.unit.test_elf import libc
-from tracelloc.disassembly.probeoffsets import find_probe_offset, is_emulated
-from tracelloc.placement import plan
-from tracelloc.target.allocators import Module, discover, functions_of
-from tracelloc.target.signatures import FunctionKind
+from tracelloc.files.machinecode.probeoffsets import find_probe_offset, is_emulated
+from tracelloc.record.mallocs.discovery import Module, discover, functions_of
+from tracelloc.record.mallocs.signatures import FunctionKind
+from tracelloc.record.probe_points.placement import plan
 
 RET = "c3"
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_elf import libc, open_elf
-from tracelloc.disassembly.probeoffsets import find_probe_offset, is_emulated
-from tracelloc.target.families import LIBC
+from tracelloc.files.machinecode.probeoffsets import find_probe_offset, is_emulated
+from tracelloc.record.mallocs.families import LIBC
 
 LIBRARIES = {
     "glibc": "",

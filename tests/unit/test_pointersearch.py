@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from tracelloc.abi import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
 from tracelloc.errors import PrivilegeError, TargetError
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.heap import Heap
-from tracelloc.reachability.search import PointerSearch
-from tracelloc.target.procfs import Process
+from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.reachability.search import PointerSearch
+from tracelloc.record.session import background, pointersearch
+from tracelloc.record.session.pointersearch import PointerSearches
+from tracelloc.record.session.supervision import Supervisor
 from tracelloc.text import NS_PER_S
-from tracelloc.tracing import background, pointersearch
-from tracelloc.tracing.pointersearch import PointerSearches
-from tracelloc.tracing.supervision import Supervisor
 
 
 @dataclass

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Builder
-from tracelloc.tracing.preload import can_be_read, preloads, with_preloaded
+from tracelloc.record.sources.preloaded.launching import can_be_read, preloads, with_preloaded
 
 MARK = b"TRACELLOC_LAUNCH=1"
 

@@ -11,17 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Builder
-from tracelloc.target.byname import script_of
-from tracelloc.target.processlist import (
-    ProcessInfo,
-    ProcessScan,
-    Trouble,
-    matching,
-    parse_stat,
-)
-from tracelloc.target.procfs import Mapping, Process
+from tracelloc.model.codefiles import Mapping
+from tracelloc.model.processlist import ProcessInfo, Trouble, matching
+from tracelloc.record.process.byname import script_of
+from tracelloc.record.process.processlist import ProcessScan, parse_stat
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.worker.client import FileReadError
 from tracelloc.text import NS_PER_S
-from tracelloc.worker.client import FileReadError
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tracelloc.errors import TargetError
-from tracelloc.target.procfs import AddressMap, Process, parse_maps
+from tracelloc.record.process.procfs import AddressMap, Process, parse_maps
 
 MAPS = """\
 55d0c0a00000-55d0c0a01000 r--p 00000000 fe:00 12345    /opt/my app/bin (deleted)/api

@@ -22,12 +22,17 @@ from tests.harness import PATIENCE_S
 from tests.unit.profiles import frame, profile, sample
 from tests.unit.test_export_formats import decoded
 from tracelloc.errors import UsageError
-from tracelloc.live.address import PushConfig, is_open_to_readers, parse_label, parse_push_url
-from tracelloc.live.publishing import MOST_WAITING, Pusher, Sharing
-from tracelloc.live.secrets import authorization, read_secret
-from tracelloc.snapshots.snapshot import Target
-from tracelloc.views.combined import MAPPED
-from tracelloc.views.profile import Profile
+from tracelloc.model.process import Target
+from tracelloc.show.presentation.combined import MAPPED
+from tracelloc.show.presentation.profile import Profile
+from tracelloc.show.publish.address import (
+    PushConfig,
+    is_open_to_readers,
+    parse_label,
+    parse_push_url,
+)
+from tracelloc.show.publish.publishing import MOST_WAITING, Pusher, Sharing
+from tracelloc.show.publish.secrets import authorization, read_secret
 
 NAME = re.compile(r"[^{},=\"\s]+\{([^{},=\"\s]+=[^{},=\"\s]+(,[^{},=\"\s]+=[^{},=\"\s]+)*)?\}")
 

@@ -17,10 +17,10 @@ from opentelemetry.proto.collector.profiles.v1development import profiles_servic
 from tests.harness import PATIENCE_S
 from tests.unit.otlpmessages import decoded_request, profiles, resource_of, sums
 from tests.unit.test_push import Heap
-from tracelloc.live.address import PushConfig, parse_push_url
-from tracelloc.live.publishing import Pusher
-from tracelloc.live.secrets import authorization
-from tracelloc.snapshots.snapshot import Target
+from tracelloc.model.process import Target
+from tracelloc.show.publish.address import PushConfig, parse_push_url
+from tracelloc.show.publish.publishing import Pusher
+from tracelloc.show.publish.secrets import authorization
 
 Response = profiles_service_pb2.ExportProfilesServiceResponse
 

@@ -6,10 +6,10 @@ import random
 
 import numpy as np
 
-from tracelloc.abi import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, StackFlag
-from tracelloc.capture.ring import Events
 from tracelloc.heap.ranges import RangeTable
 from tracelloc.heap.stacks import Stacks
+from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, Events
+from tracelloc.model.stackflags import StackFlag
 
 PAGE = 4096
 

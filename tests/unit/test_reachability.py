@@ -7,8 +7,8 @@ import pytest
 
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.unreachable import UnreachableBlocks
-from tracelloc.reachability.areas import searched_areas
-from tracelloc.reachability.marking import Marks
+from tracelloc.record.reachability.areas import searched_areas
+from tracelloc.record.reachability.marking import Marks
 
 BASE = 0x7F0000000000
 SIZE = 64

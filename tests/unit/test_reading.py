@@ -14,11 +14,11 @@ import pytest
 from tests.unit import profiles
 from tests.unit.profiles import PprofProfile, large, peaked, profile, sample, small
 from tracelloc.errors import TracellocError
-from tracelloc.export import EXPORTERS
-from tracelloc.export.listings import fold
-from tracelloc.reading import read_profile
-from tracelloc.views.combined import difference
-from tracelloc.views.profile import Metric, Profile
+from tracelloc.show.export import EXPORTERS
+from tracelloc.show.export.listings import fold
+from tracelloc.show.importers import read_profile
+from tracelloc.show.presentation.combined import difference
+from tracelloc.show.presentation.profile import Metric, Profile
 
 
 def save(path: Path, found: Profile) -> Path:
@@ -191,7 +191,7 @@ def test_no_file(tmp_path: Path) -> None:
 
 
 def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracelloc.reading.LARGEST_BYTES", 1 << 20)
+    monkeypatch.setattr("tracelloc.show.importers.LARGEST_BYTES", 1 << 20)
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(bytes(8 << 20)))
     with pytest.raises(TracellocError, match="larger than"):

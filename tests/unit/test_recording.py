@@ -19,18 +19,18 @@ from tests.unit.recordedtraces import START_S, assert_equal, namers, traces
 from tracelloc.command.record import Recorder
 from tracelloc.command.recordoptions import RecordOptions
 from tracelloc.command.run import Run
-from tracelloc.confined import NOBODY
 from tracelloc.errors import TracellocError
-from tracelloc.filters import Filters
-from tracelloc.recording import parts
-from tracelloc.recording.ladder import GROUP
-from tracelloc.recording.plain import to_plain
-from tracelloc.recording.reader import RecordedTrace
-from tracelloc.recording.writer import RecordingWriter
-from tracelloc.report.content import ReportStyle
-from tracelloc.report.trace import trace_report
-from tracelloc.snapshots.snapshot import Target
-from tracelloc.views.naming import Namers
+from tracelloc.model.process import Target
+from tracelloc.show.filters import Filters
+from tracelloc.show.presentation.naming import Namers
+from tracelloc.show.recording import parts
+from tracelloc.show.recording.ladder import GROUP
+from tracelloc.show.recording.plain import to_plain
+from tracelloc.show.recording.reader import RecordedTrace
+from tracelloc.show.recording.writer import RecordingWriter
+from tracelloc.show.report.content import ReportStyle
+from tracelloc.show.report.trace import trace_report
+from tracelloc.system.confined import NOBODY
 
 END_S = 400.0
 
@@ -177,7 +177,7 @@ import sys
 import tempfile
 from pathlib import Path
 from tests.unit.recordedtraces import namers, traces
-from tracelloc.recording.writer import RecordingWriter
+from tracelloc.show.recording.writer import RecordingWriter
 writer = RecordingWriter(Path(sys.argv[1]), max_bytes=5 << 16, max_s=1e9)
 for trace in traces(1300.0):
     writer.add(trace, namers(1300.0))

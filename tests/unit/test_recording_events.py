@@ -16,10 +16,10 @@ from tracelloc.errors import TracellocError
 from tracelloc.heap import eventlog
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.eventlog import LoggedEvents
-from tracelloc.recording.container import checksum
-from tracelloc.recording.events import encode
-from tracelloc.recording.reader import RecordedTrace
-from tracelloc.recording.writer import RecordingWriter
+from tracelloc.show.recording.container import checksum
+from tracelloc.show.recording.events import encode
+from tracelloc.show.recording.reader import RecordedTrace
+from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import Snapshot
 
 END_S = 120.0

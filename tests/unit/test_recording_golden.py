@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.recordedtraces import namers, traces, traces_with_events
-from tracelloc.filters import Filters
-from tracelloc.recording.container import VERSION, VERSION_WITH_EVENTS
-from tracelloc.recording.reader import RecordedTrace
-from tracelloc.recording.writer import RecordingWriter
+from tracelloc.show.filters import Filters
+from tracelloc.show.presentation.naming import Namer, Namers, frame_name
+from tracelloc.show.recording.container import VERSION, VERSION_WITH_EVENTS
+from tracelloc.show.recording.reader import RecordedTrace
+from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.views.naming import Namer, Namers, frame_name
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "recordings"
 END_S = 640.0

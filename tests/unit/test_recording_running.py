@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tracelloc.recording import running
-from tracelloc.recording.running import noted, recording_of
-from tracelloc.target.procfs import Process
+from tracelloc.record.process.procfs import Process
+from tracelloc.show.recording import running
+from tracelloc.show.recording.running import noted, recording_of
 
 ME = Process(os.getpid())
 

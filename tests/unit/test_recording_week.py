@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.bench.recordings import DAY_S, leaks_in, write_week
 from tests.corpus.service import LEAKING, START_S, Service
-from tracelloc.recording.reader import RecordedTrace
+from tracelloc.show.recording.reader import RecordedTrace
 
 
 def test_a_week_is_small_and_has_the_leak(tmp_path: Path) -> None:

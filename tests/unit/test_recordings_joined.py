@@ -10,15 +10,15 @@ import pytest
 
 from tests.harness import run_tracelloc
 from tests.unit.recordedtraces import assert_equal, namers, traces
-from tracelloc.filters import Filters
-from tracelloc.reading.recordings import open_recordings
-from tracelloc.recording.joined import JoinedTraces, _by_clock
-from tracelloc.recording.reader import RecordedTrace
-from tracelloc.recording.writer import RecordingWriter
-from tracelloc.snapshots.merge import TraceMerger
+from tracelloc.show.analysis.merge import TraceMerger
+from tracelloc.show.filters import Filters
+from tracelloc.show.importers.recordings import open_recordings
+from tracelloc.show.presentation.naming import Namers, frame_name
+from tracelloc.show.recording.joined import JoinedTraces, _by_clock
+from tracelloc.show.recording.reader import RecordedTrace
+from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.text import NS_PER_S
-from tracelloc.views.naming import Namers, frame_name
 
 END_S = 100.0
 

@@ -12,16 +12,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tracelloc import abi, probes
-from tracelloc.abi import MISS_REGISTERS
-from tracelloc.capture.ring import (
-    BUSY,
-    DISCARD,
-    EventRing,
-    MissRing,
-    Ring,
-    StackRing,
-)
+from tracelloc import probes
+from tracelloc.model.events import EVENT_DTYPE, EVENT_LAP_BIT, EVENT_SIZE_MASK
+from tracelloc.record import abi
+from tracelloc.record.abi import MISS_REGISTERS
+from tracelloc.record.kernel.ring import BUSY, DISCARD, EventRing, MissRing, Ring, StackRing
 
 PAGE = mmap.PAGESIZE
 SIZE = 4 * PAGE
@@ -73,7 +68,7 @@ class Probes:
     """Those who write a ring of events in plain memory: what ``probes/ring.h`` says."""
 
     def __init__(self, start: int = 0) -> None:
-        self.slots = np.zeros(ROOM, abi.EVENT_DTYPE)
+        self.slots = np.zeros(ROOM, EVENT_DTYPE)
         self.positions = np.zeros(2, abi.POSITION_DTYPE)
         self.positions["count"] = start
         self.ring = EventRing(self.slots, self.positions)
@@ -88,14 +83,14 @@ class Probes:
     def finish(self, slot: int, address: int) -> None:
         lap = slot // ROOM + 1 & 7
         self.slots[slot % ROOM]["address"] = address
-        self.slots[slot % ROOM]["size_tag"] = 5 | lap << abi.EVENT_LAP_BIT
+        self.slots[slot % ROOM]["size_tag"] = 5 | lap << EVENT_LAP_BIT
 
     def produce(self, address: int) -> None:
         self.finish(self.reserve(), address)
 
     def taken(self) -> list[int]:
         events = self.ring.take()
-        assert (events["size_tag"] & abi.EVENT_SIZE_MASK == 5).all()
+        assert (events["size_tag"] & EVENT_SIZE_MASK == 5).all()
         addresses: list[int] = events["address"].tolist()
         return addresses
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tracelloc.abi import KEY_TAG_SHIFT, ROW_SET_DTYPE, ROW_WAYS, SALT_BITS, TAG_BITS
-from tracelloc.capture.rowtable import RowMemory, RowTable
+from tracelloc.record.abi import KEY_TAG_SHIFT, ROW_SET_DTYPE, ROW_WAYS, SALT_BITS, TAG_BITS
+from tracelloc.record.kernel.rowtable import RowMemory, RowTable
 
 MULTIPLIER = 0x9E3779B97F4A7C15
 

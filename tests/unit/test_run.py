@@ -19,13 +19,15 @@ from tracelloc.command.options import parse_options
 from tracelloc.command.outputs import Messages
 from tracelloc.command.reports import Reports
 from tracelloc.command.run import HURRY_PATIENCE_S, LAST_PATIENCE_S, Run
-from tracelloc.filters import Filters
+from tracelloc.model.wanted import Wanted
+from tracelloc.record.symbolization.sourcemap import SourceMap
+from tracelloc.record.symbolization.symbolizer import Symbolizer
+from tracelloc.record.symbolization.symbolizers import Symbolizers
+from tracelloc.show.alerts.watching import Watch
+from tracelloc.show.filters import Filters
+from tracelloc.show.presentation import naming
+from tracelloc.show.presentation.naming import Namer, Namers
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
-from tracelloc.snapshots.wanted import Wanted
-from tracelloc.symbols import SourceMap, Symbolizer
-from tracelloc.views import naming
-from tracelloc.views.naming import Namer, Namers, Symbolizers
-from tracelloc.watching import Watch
 
 
 @contextmanager

@@ -10,17 +10,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from tracelloc import abi
-from tracelloc.abi import StackFlag
-from tracelloc.capture.ring import SentStacks
-from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.heap.stacks import Stacks
-from tracelloc.runtimes import merge
-from tracelloc.runtimes.linetable import LineTable
-from tracelloc.runtimes.merge import StackMerger
-from tracelloc.target.procfs import Process
-from tracelloc.target.runtimeframes import FIRST_ADDRESS, RuntimeFrame, RuntimeFrames
-from tracelloc.target.space import AddressSpace
+from tracelloc.model.events import SentStacks
+from tracelloc.model.runtimeframes import FIRST_ADDRESS, RuntimeFrame, RuntimeFrames
+from tracelloc.model.stackflags import StackFlag
+from tracelloc.record import abi
+from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.runtimes import merge
+from tracelloc.record.runtimes.cpython.linetable import LineTable
+from tracelloc.record.runtimes.merge import StackMerger
 
 LOOP = 0x1000
 """Addresses from here on, up to 0x1100, are in the loop."""

@@ -14,17 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from tracelloc.capture.compiler import CompiledProbes
-from tracelloc.capture.precompiled import _Cache
-from tracelloc.command.outputs import OutputFile, open_report
+from tracelloc.command.outputs import open_report
 from tracelloc.errors import TracellocError, UsageError
-from tracelloc.filters.files import append_rules
-from tracelloc.filters.rules import Rule
-from tracelloc.invoker import Invoker, User, effective_user, invoker, is_changed_only_by
-from tracelloc.live.unixsocket import listen_at, remove_socket
-from tracelloc.recording.writer import RecordingWriter
-from tracelloc.safefiles.cache import CacheDirectory
-from tracelloc.safefiles.writing import (
+from tracelloc.record.kernel.compiler import CompiledProbes
+from tracelloc.record.kernel.precompiled import _Cache
+from tracelloc.show.export.outputfile import OutputFile
+from tracelloc.show.filters.files import append_rules
+from tracelloc.show.filters.rules import Rule
+from tracelloc.show.publish.unixsocket import listen_at, remove_socket
+from tracelloc.show.recording.writer import RecordingWriter
+from tracelloc.system.invoker import Invoker, User, effective_user, invoker, is_changed_only_by
+from tracelloc.system.safefiles.cache import CacheDirectory
+from tracelloc.system.safefiles.writing import (
     discard_unfinished,
     output_users,
     remove_file,
@@ -327,7 +328,7 @@ def test_the_probes_cache_of_a_careless_environment(
     os.chown(own, *ALICE)
     os.chown(own.parent, *ALICE)
     link(own / "probes", target, ALICE)
-    monkeypatch.setattr("tracelloc.invoker._ROOTS_CACHE", place / "own/cache")
+    monkeypatch.setattr("tracelloc.system.invoker._ROOTS_CACHE", place / "own/cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(own.parent))
     cache = _Cache(b"made of this")
     cache.remember(PROBES)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.unit.events import records
-from tracelloc.abi import EventKind
+from tracelloc.heap.sampling import GAPS, gaps, weights
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.sampling import GAPS, gaps, weights
+from tracelloc.model.events import EventKind
 
 
 @pytest.mark.parametrize("mean", [1, 64, 4096, 512 << 10, 1 << 30])

@@ -10,17 +10,17 @@ import pytest
 from tests.unit.events import records
 from tests.unit.reports import json_report, text_report
 from tests.unit.test_views import FakeSymbolizer, snapshot_of
-from tracelloc.abi import EventKind
 from tracelloc.command.options import parse_options
 from tracelloc.errors import UsageError
-from tracelloc.filters import Filters
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.report.optional import SECTIONS, wanted_by
+from tracelloc.model.events import EventKind
+from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.show.filters import Filters
+from tracelloc.show.presentation.naming import Namer
+from tracelloc.show.report.optional import SECTIONS, wanted_by
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
-from tracelloc.views.naming import Namer
 
 NAMER = Namer(FakeSymbolizer({}), Filters())
 

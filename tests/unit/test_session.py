@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from tests.unit.stage import A, F, Stages
-from tracelloc.abi import Counter, ForkFlag
 from tracelloc.heap.temporary import TemporaryPolicy
-from tracelloc.placement import ProbePoint
-from tracelloc.snapshots.wanted import Wanted
-from tracelloc.tracing.followload import FollowLoad
-from tracelloc.tracing.tracee import Outside, Tracee
+from tracelloc.model.counters import Counter
+from tracelloc.model.wanted import Wanted
+from tracelloc.record.abi import ForkFlag
+from tracelloc.record.probe_points.placement import ProbePoint
+from tracelloc.record.session.followload import FollowLoad
+from tracelloc.record.session.tracee import Outside, Tracee
 
 
 def test_events_go_to_the_image_that_they_are_of(stage: Stages) -> None:
@@ -311,7 +312,7 @@ def test_forks_of_processes_that_are_not_traced_wait_for_nothing(
     def sleep(_seconds: float) -> None:
         raise AssertionError("it was waited for")
 
-    monkeypatch.setattr("tracelloc.tracing.session.time.sleep", sleep)
+    monkeypatch.setattr("tracelloc.record.session.session.time.sleep", sleep)
     play.session.forked(child, 8, grandchild, shares=False)
     assert play.session.snapshot().untraced_count == 2
 

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from tracelloc.filters import NamedStack
-from tracelloc.symbols import Frame
+from tracelloc.model.frames import Frame
+from tracelloc.show.filters import NamedStack
+from tracelloc.show.presentation.naming import Namer
+from tracelloc.show.presentation.sharedframes import SharedFunction, shared_function
 from tracelloc.verdict.judgement import Member, Suspect
-from tracelloc.views.naming import Namer
-from tracelloc.views.sharedframes import SharedFunction, shared_function
 
 MAIN = 1
 

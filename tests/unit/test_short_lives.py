@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from tests.unit.events import Event, records
-from tracelloc.abi import EventKind
-from tracelloc.capture.ring import Events
 from tracelloc.heap import threads
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.temporary import TemporaryPolicy
 from tracelloc.heap.totals import COLUMNS
+from tracelloc.model.events import EventKind, Events
 from tracelloc.text import NS_PER_S
 
 A, F, R, X, INNER = (

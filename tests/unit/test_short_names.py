@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Builder
-from tracelloc.demangle import demangle
-from tracelloc.demangle.short import shorten
+from tracelloc.files.demangle import demangle
+from tracelloc.files.demangle.short import shorten
 from tracelloc.text import LONGEST_TEXT
 
 

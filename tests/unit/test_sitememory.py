@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tracelloc.invoker import Invoker
-from tracelloc.unwinding import sitememory
-from tracelloc.unwinding.sitememory import SiteMemory
+from tracelloc.record.unwinding import sitememory
+from tracelloc.record.unwinding.sitememory import SiteMemory
+from tracelloc.system.invoker import Invoker
 
 ID = "00ff" * 10
 

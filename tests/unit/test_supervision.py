@@ -14,17 +14,17 @@ import pytest
 
 from tests.harness import PATIENCE_S
 from tests.unit.stage import A, Stage, Stages
-from tracelloc.capture.overheadlimit import OverheadLimit
 from tracelloc.errors import TargetError, UnsupportedError
-from tracelloc.objects.memory import RemoteMemory
-from tracelloc.objects.types import are_mapped
-from tracelloc.snapshots.wanted import Wanted
-from tracelloc.target.procfs import Process
+from tracelloc.model.wanted import Wanted
+from tracelloc.record.kernel.overheadlimit import OverheadLimit
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.runtimes.cpython.memory import RemoteMemory
+from tracelloc.record.runtimes.cpython.types import are_mapped
+from tracelloc.record.session import outside
+from tracelloc.record.session.session import Session
+from tracelloc.record.session.supervision import BoundedWork, Supervisor
+from tracelloc.show.presentation.processfacts import losses_line
 from tracelloc.text import NS_PER_S
-from tracelloc.tracing import outside
-from tracelloc.tracing.session import Session
-from tracelloc.tracing.supervision import BoundedWork, Supervisor
-from tracelloc.views.processfacts import losses_line
 
 
 def fail(error: Exception) -> Callable[..., Any]:
@@ -234,7 +234,7 @@ def test_a_process_that_cannot_be_probed_again(
     stage: Stages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two windows: the others have their next one."""
-    monkeypatch.setattr("tracelloc.tracing.session.require_measuring", lambda: None)
+    monkeypatch.setattr("tracelloc.record.session.session.require_measuring", lambda: None)
     play = stage(max_overhead=OverheadLimit(0.05))
     child = play.start()
     play.session.forked(play.root, 7, child, shares=False)

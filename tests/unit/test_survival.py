@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.unit.events import records
-from tracelloc.abi import EventKind
 from tracelloc.heap.cohorts import LIFETIME_EDGES_S, Population
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.model.events import EventKind
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.loss import Gaps, common_share
 from tracelloc.verdict.multistack import in_proportion

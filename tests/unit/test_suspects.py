@@ -23,11 +23,16 @@ from tests.unit.leaks import (
     watched,
 )
 from tests.unit.reports import json_report, text_report
-from tracelloc.export import EXPORTERS
+from tracelloc.show.export import EXPORTERS
+from tracelloc.show.presentation.combined import difference, profile_of
+from tracelloc.show.presentation.suspects import (
+    name_suspects,
+    sentences,
+    suspect_ranks,
+    unsure_growth,
+)
 from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size
 from tracelloc.verdict.judgement import CODE_OF, Judgement, Verdict
-from tracelloc.views.combined import difference, profile_of
-from tracelloc.views.suspects import name_suspects, sentences, suspect_ranks, unsure_growth
 
 HOSTILE = "\x1b[31m</script>\n==> 9 leak suspects"
 

@@ -10,10 +10,10 @@ import pytest
 
 from tests.chrome import Chrome
 from tests.unit.profiles import HOSTILE, hostile, large, profile, small
-from tracelloc.export import EXPORTERS
+from tracelloc.show.export import EXPORTERS
+from tracelloc.show.presentation.combined import difference
+from tracelloc.show.presentation.profile import Metric, Profile
 from tracelloc.text import printable
-from tracelloc.views.combined import difference
-from tracelloc.views.profile import Metric, Profile
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -15,15 +15,15 @@ import pytest
 from tests.harness import TARGETS
 from tests.unit.references import find_debug
 from tests.unit.test_elf import nm, open_elf
-from tracelloc.elf import ElfFile, SymbolTable
-from tracelloc.elf.debugfiles import debug_link, embedded_symbols
-from tracelloc.elf.plt import plt_functions
-from tracelloc.symbols import modulesymbols
-from tracelloc.symbols.frame import SourceMap
-from tracelloc.symbols.inventory import debug_hints
-from tracelloc.symbols.modulesymbols import PerfMap, describe
-from tracelloc.syscalls import open_inside
-from tracelloc.target.procfs import Process
+from tracelloc.files.elf import ElfFile, SymbolTable
+from tracelloc.files.elf.debugfiles import debug_link, embedded_symbols
+from tracelloc.files.elf.plt import plt_functions
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.symbolization import modulesymbols
+from tracelloc.record.symbolization.modulesymbols import PerfMap, describe
+from tracelloc.record.symbolization.sourcemap import SourceMap
+from tracelloc.system.debugpackages import debug_hints
+from tracelloc.system.syscalls import open_inside
 
 
 def run(*command: object) -> str:

@@ -15,10 +15,13 @@ import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target, frames_of
 from tests.unit.test_elf import nm
-from tracelloc.symbols import Frame, SourceMap, Symbolizer
-from tracelloc.symbols.modulesymbols import ModuleSymbols
-from tracelloc.target.procfs import Process
-from tracelloc.target.space import AddressSpace, Unresolved
+from tracelloc.model.codefiles import Unresolved
+from tracelloc.model.frames import Frame
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.symbolization.modulesymbols import ModuleSymbols
+from tracelloc.record.symbolization.sourcemap import SourceMap
+from tracelloc.record.symbolization.symbolizer import Symbolizer
 
 
 @contextmanager

@@ -10,12 +10,13 @@ import pytest
 from tests.unit.leaks import watched
 from tests.unit.reports import text_report
 from tests.unit.test_memory import MIB, with_memory
-from tracelloc.abi import Counter
+from tracelloc.model.counters import Counter
+from tracelloc.model.runtimes import Runtime
+from tracelloc.record.mallocs.discovery import Module
+from tracelloc.record.runtimes.known import collects_garbage, runtimes_of
+from tracelloc.show.presentation.alerts import alert_of, implausible_sizes
+from tracelloc.show.presentation.untraced import untraced_growth
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.target.allocators import Module
-from tracelloc.target.runtimes import Runtime, collects_garbage, runtimes_of
-from tracelloc.views.alerts import alert_of, implausible_sizes
-from tracelloc.views.untraced import untraced_growth
 
 
 class Elf:

@@ -16,25 +16,21 @@ import pytest
 from tests.harness import Builder, Target
 from tests.unit.events import records
 from tests.unit.test_views import snapshot_of
-from tracelloc.abi import EventKind
-from tracelloc.elf import ElfFile
+from tracelloc.files.elf import ElfFile
 from tracelloc.heap.blocks import U64, Blocks
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.heap.usable import formula_for
+from tracelloc.model.events import EventKind
+from tracelloc.model.mallocs import FoundLibrary, MainLibrary, MallocLibrary, main_library
+from tracelloc.model.wanted import Wanted
+from tracelloc.record.mallocs.chunks import read_chunks, read_words
+from tracelloc.record.mallocs.families import LIBC, MAPPINGS, OPERATORS, Family, jemalloc
+from tracelloc.record.mallocs.found import library_of
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.session.measuring import Measuring
 from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
-from tracelloc.snapshots.wanted import Wanted
-from tracelloc.target.families import LIBC, MAPPINGS, OPERATORS, Family, jemalloc
-from tracelloc.target.found import (
-    FoundLibrary,
-    MainLibrary,
-    MallocLibrary,
-    library_of,
-    main_library,
-)
-from tracelloc.target.procfs import Process
-from tracelloc.target.space import AddressSpace
-from tracelloc.target.usable import formula_for, read_chunks, read_words
-from tracelloc.tracing.measuring import Measuring
 
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 FILES = {

@@ -14,25 +14,20 @@ import pytest
 from tests.unit.events import records
 from tests.unit.hostile import MadeSection, elf_bytes
 from tracelloc import probes
-from tracelloc.abi import (
-    OTEL_DISPLACEMENT_BITS,
-    OTEL_IN_MEMORY,
-    OTEL_PLACE_BITS,
-    WEIGHT_BITS,
-    EventKind,
-)
-from tracelloc.disassembly.probeoffsets import nop_at
-from tracelloc.elf import ElfFile
-from tracelloc.elf.usdt import usdt_probes
+from tracelloc.files.elf import ElfFile
+from tracelloc.files.elf.usdt import usdt_probes
+from tracelloc.files.machinecode.probeoffsets import nop_at
 from tracelloc.heap.blocks import weighed
+from tracelloc.heap.sampling import GIVEN
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.placement import otel_points
-from tracelloc.sampling import GIVEN
-from tracelloc.snapshots.analysis import amounts
-from tracelloc.target.allocators import Module
-from tracelloc.target.otel import otel_allocators, why_no_reports
-from tracelloc.worker.targetfile import TargetFile
+from tracelloc.model.events import WEIGHT_BITS, EventKind
+from tracelloc.record.abi import OTEL_DISPLACEMENT_BITS, OTEL_IN_MEMORY, OTEL_PLACE_BITS
+from tracelloc.record.mallocs.discovery import Module
+from tracelloc.record.mallocs.otel import otel_allocators, why_no_reports
+from tracelloc.record.probe_points.placement import otel_points
+from tracelloc.record.worker.targetfile import TargetFile
+from tracelloc.show.analysis.differences import amounts
 
 RDI, RSP, R12 = 5, 7, 12
 

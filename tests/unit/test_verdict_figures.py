@@ -11,8 +11,8 @@ from tests.bench.realverdicts import contradictions
 from tests.corpus.recorded import FOLDER, Recording
 from tests.corpus.replay import START_NS, events_of, looks, stacks_of, watch
 from tests.corpus.streams import NEVER, Stream, every
-from tracelloc.abi import StackFlag
 from tracelloc.heap.stacks import Stacks
+from tracelloc.model.stackflags import StackFlag
 from tracelloc.verdict.judgement import Verdict
 
 END_S = 300.0

@@ -19,8 +19,8 @@ from tests.corpus.replay import (
     watch,
 )
 from tests.corpus.streams import Stream, churn, first_in_first_out, leak, poisson, some_leak
-from tracelloc.abi import StackFlag
 from tracelloc.heap.stacks import Stacks
+from tracelloc.model.stackflags import StackFlag
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.judgement import Judgement, Verdict
 

@@ -12,23 +12,27 @@ import pytest
 from tests import snapshots
 from tests.unit.events import records
 from tests.unit.reports import json_report, text_report
-from tracelloc.abi import Counter, EventKind, StackFlag
-from tracelloc.capture.overhead import Overhead
 from tracelloc.errors import UsageError
-from tracelloc.export import EXPORTERS, exporter_for
-from tracelloc.export.listings import fold
-from tracelloc.filters import Filters
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.model.codefiles import CodeModule, Place, Unresolved
+from tracelloc.model.counters import Counter
+from tracelloc.model.events import EventKind
+from tracelloc.model.frames import Frame
+from tracelloc.model.overhead import Overhead
+from tracelloc.model.process import Target
+from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.record.symbolization.symbolizer import Symbolizer
+from tracelloc.record.unwinding.plausible import ends_in_call
+from tracelloc.show.export import EXPORTERS, exporter_for
+from tracelloc.show.export.listings import fold
+from tracelloc.show.filters import Filters
+from tracelloc.show.presentation.facts import format_frame
+from tracelloc.show.presentation.naming import NamedStack, Namer, frame_name
+from tracelloc.show.presentation.processfacts import losses_line
 from tracelloc.snapshots.blocks import select_blocks
-from tracelloc.snapshots.snapshot import Snapshot, Target
-from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
-from tracelloc.symbols import Frame, Symbolizer
-from tracelloc.target.space import Place, Unresolved
-from tracelloc.unwinding.plausible import ends_in_call
-from tracelloc.views.facts import format_frame
-from tracelloc.views.naming import NamedStack, Namer, frame_name
-from tracelloc.views.processfacts import losses_line
+from tracelloc.snapshots.snapshot import Snapshot
 
 
 class FakeSymbolizer(Symbolizer):
@@ -43,7 +47,7 @@ class FakeSymbolizer(Symbolizer):
     def prepare(self, addresses: object, timeout_s: float | None = None) -> bool:
         return True
 
-    def place(self, address: int) -> Place | Unresolved:
+    def place(self, address: int) -> Place[CodeModule] | Unresolved:
         return Unresolved.UNMAPPED
 
     def peek(self, addresses: object) -> list[Frame]:

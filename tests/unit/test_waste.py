@@ -11,17 +11,17 @@ import pytest
 from tests.unit.reports import json_report, text_report
 from tests.unit.test_sections import NAMER, snapshot_of_sizes
 from tracelloc.heap.blocks import Blocks
-from tracelloc.sampling import weights
-from tracelloc.snapshots.blocks import ReadSizes, Usable, UsableSizes
-from tracelloc.snapshots.histograms import (
+from tracelloc.heap.sampling import weights
+from tracelloc.model.mallocs import MainLibrary, MallocLibrary
+from tracelloc.show.analysis.histograms import (
     Waste,
     frequent_sizes,
     size_bins,
     total_waste,
     wasteful_stacks,
 )
+from tracelloc.snapshots.blocks import ReadSizes, Usable, UsableSizes
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.target.found import MainLibrary, MallocLibrary
 
 GLIBC = MainLibrary(MallocLibrary.GLIBC, "/lib/libc.so.6", ())
 

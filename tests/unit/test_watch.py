@@ -19,11 +19,11 @@ from tests.unit.reports import text_report
 from tracelloc.command.commandline import Mode
 from tracelloc.command.options import parse_options
 from tracelloc.errors import UsageError
-from tracelloc.invoker import effective_user, invoker
+from tracelloc.show.alerts.rules import WatchOptions, WatchRule, parse_rule
+from tracelloc.show.alerts.watching import LeakCommand, Watch, breach, read_suppressions
+from tracelloc.show.presentation.facts import summary
+from tracelloc.system.invoker import effective_user, invoker
 from tracelloc.text import format_size
-from tracelloc.views.facts import summary
-from tracelloc.watching import LeakCommand, Watch, breach, read_suppressions
-from tracelloc.watchrules import WatchOptions, WatchRule, parse_rule
 
 PATIENCE_S = 30.0
 

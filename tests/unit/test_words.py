@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_architecture import MODULES, PACKAGE
+from tests.unit.test_architecture import PACKAGE
+from tests.unit.test_architecture import PYTHON as MODULES
 
-PAGES = sorted((PACKAGE / "export" / "web").iterdir())
+PAGES = sorted((PACKAGE / "show" / "export" / "web").iterdir())
 
 BAD_BEGINNING = re.compile(
     r"(Of|As|And|The same|Likewise|Those|These|Than|Whose|Its|It|They|Their|That)\b"

@@ -26,23 +26,23 @@ from tests.faultyworker import CRASH, add_fault, faulty_script
 from tests.harness import PATIENCE_S, Builder
 from tests.unit.references import addresses_in_functions, open_elf, target_file
 from tests.unit.test_elf import libc
-from tracelloc.capture.ring import Miss
-from tracelloc.cfi.core import RuleSet, StackCopy, unwind
-from tracelloc.cfi.module import Cfi
-from tracelloc.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP
-from tracelloc.confined import CONFINE, NOBODY, OWN_USERS
-from tracelloc.disassembly.probeoffsets import CodeReader, at_entry, find_probe_offset
-from tracelloc.dwarf import SourceLines
-from tracelloc.elf import SymbolTable
-from tracelloc.elf.plt import plt_functions
-from tracelloc.elf.symtab import RawTable
-from tracelloc.worker import channel, client, zygote
-from tracelloc.worker.client import FileReadError, FileWorker
-from tracelloc.worker.targetfile import FunctionExits
-from tracelloc.worker.unwindtables import UnwindTables
-from tracelloc.worker.walklayout import GENERATED
-from tracelloc.worker.walks import StackWalker
-from tracelloc.worker.workerfile import WorkerFile
+from tracelloc.files.cfi.core import RuleSet, StackCopy, unwind
+from tracelloc.files.cfi.module import Cfi
+from tracelloc.files.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP
+from tracelloc.files.dwarf import SourceLines
+from tracelloc.files.elf import SymbolTable
+from tracelloc.files.elf.plt import plt_functions
+from tracelloc.files.elf.symtab import RawTable
+from tracelloc.files.machinecode.probeoffsets import CodeReader, at_entry, find_probe_offset
+from tracelloc.model.events import Miss
+from tracelloc.record.worker import channel, client, zygote
+from tracelloc.record.worker.client import FileReadError, FileWorker
+from tracelloc.record.worker.targetfile import FunctionExits
+from tracelloc.record.worker.unwindtables import UnwindTables
+from tracelloc.record.worker.walklayout import GENERATED
+from tracelloc.record.worker.walks import StackWalker
+from tracelloc.record.worker.workerfile import WorkerFile
+from tracelloc.system.confined import CONFINE, NOBODY, OWN_USERS
 
 Open = Callable[[Path], WorkerFile]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tests.unit.test_untraced import runtimes
-from tracelloc.filters import Action, Filters, NamedStack, Rule
-from tracelloc.symbols import Frame
-from tracelloc.target.space import Unresolved
-from tracelloc.views.symboladvice import generated_advice
-from tracelloc.views.titles import stack_title
-from tracelloc.views.wrappers import measured_wrappers
+from tracelloc.model.codefiles import Unresolved
+from tracelloc.model.frames import Frame
+from tracelloc.show.filters import Action, Filters, NamedStack, Rule
+from tracelloc.show.presentation.symboladvice import generated_advice
+from tracelloc.show.presentation.titles import stack_title
+from tracelloc.show.presentation.wrappers import measured_wrappers
 
 
 def frame(name: str) -> Frame:

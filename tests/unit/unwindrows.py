@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from tracelloc.cfi.reasons import Reason
+from tracelloc.files.cfi.reasons import Reason
 
 
 class Kind(IntEnum):

@@ -15,15 +15,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracelloc import __version__
-from tracelloc.capture.method import Method
-from tracelloc.export import EXPORTERS
 from tracelloc.heap.temporary import DEFAULT_POLICY, MOST_BETWEEN, TemporaryPolicy
-from tracelloc.live.address import PUSH_INTERVAL_S, parse_label, parse_listen, parse_push_url
-from tracelloc.live.secrets import LISTEN_TOKEN, PUSH_PASSWORD
-from tracelloc.report.optional import SECTIONS, parse_sections
+from tracelloc.record.kernel.method import Method
+from tracelloc.show.alerts.rules import FAILED_STATUS, ON_LEAK_PATIENCE_S, parse_rule
+from tracelloc.show.export import EXPORTERS
+from tracelloc.show.presentation.profile import METRICS, Metric
+from tracelloc.show.publish.address import (
+    PUSH_INTERVAL_S,
+    parse_label,
+    parse_listen,
+    parse_push_url,
+)
+from tracelloc.show.publish.secrets import LISTEN_TOKEN, PUSH_PASSWORD
+from tracelloc.show.report.optional import SECTIONS, parse_sections
 from tracelloc.text import NS_PER_S, parse_duration, parse_percent, parse_size
-from tracelloc.views.profile import METRICS, Metric
-from tracelloc.watchrules import FAILED_STATUS, ON_LEAK_PATIENCE_S, parse_rule
 
 _SEVERAL: Final[dict[str, Any]] = {"action": "append", "default": []}
 _DAILY: Final = {

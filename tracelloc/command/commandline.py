@@ -11,7 +11,7 @@ from typing import Final
 
 from tracelloc.command.parser import parse_trace
 from tracelloc.errors import UsageError
-from tracelloc.export import exporter_for
+from tracelloc.show.export import exporter_for
 from tracelloc.text import printable
 
 _LARGEST_RING: Final = 1 << 30

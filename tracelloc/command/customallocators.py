@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from tracelloc.errors import UsageError
-from tracelloc.filters.files import given_text, own_text
-from tracelloc.filters.rules import TomlTables, nearest
-from tracelloc.invoker import Invoker
-from tracelloc.target.allocators import CustomAllocator, CustomFunction
-from tracelloc.target.signatures import SIZES, FunctionKind, Signature
+from tracelloc.record.mallocs.discovery import CustomAllocator, CustomFunction
+from tracelloc.record.mallocs.signatures import SIZES, FunctionKind, Signature
+from tracelloc.show.filters.files import given_text, own_text
+from tracelloc.show.filters.rules import TomlTables, nearest
+from tracelloc.system.invoker import Invoker
 
 KINDS: Final = {
     "alloc": FunctionKind.ALLOC,

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from tracelloc.capture import system
-from tracelloc.capture.captureconfig import CaptureConfig
-from tracelloc.capture.child import ChildEndedError
-from tracelloc.capture.trials import trap_costs, usable_methods
 from tracelloc.command.doctortarget import target_findings
 from tracelloc.command.finding import Finding, FindingState
 from tracelloc.errors import TracellocError
-from tracelloc.target.namespaces import pid_namespace
-from tracelloc.target.procfs import Process
+from tracelloc.record.kernel import capabilities as system
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.kernel.child import ChildEndedError
+from tracelloc.record.kernel.trials import trap_costs, usable_methods
+from tracelloc.record.process.namespaces import pid_namespace
+from tracelloc.record.process.procfs import Process
 from tracelloc.text import printable
 
 _GOOD, _MISSING, _FAILS = FindingState

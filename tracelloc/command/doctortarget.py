@@ -7,17 +7,19 @@ from typing import Final
 
 from tracelloc.command.finding import Finding, FindingState
 from tracelloc.errors import TracellocError
-from tracelloc.placement import Plan, plan
-from tracelloc.symbols.inventory import ModuleReport, take_inventory
-from tracelloc.target.allocators import EVERYTHING, Module, discover
-from tracelloc.target.found import found_of, main_library, unseen_lines
-from tracelloc.target.processlist import open_target
-from tracelloc.target.procfs import VDSO, Process, base_name
-from tracelloc.target.runtimes import runtimes_of
-from tracelloc.target.space import AddressSpace
+from tracelloc.model.codefiles import base_name
+from tracelloc.model.mallocs import main_library, unseen_lines
+from tracelloc.record.mallocs.discovery import EVERYTHING, Module, discover
+from tracelloc.record.mallocs.found import found_of
+from tracelloc.record.probe_points.placement import Plan, plan
+from tracelloc.record.process.processlist import open_target
+from tracelloc.record.process.procfs import VDSO, Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.runtimes.known import runtimes_of
+from tracelloc.record.session.probeset import find_allocators
+from tracelloc.record.session.survival import check_survival
+from tracelloc.record.symbolization.inventory import ModuleReport, take_inventory
 from tracelloc.text import plural
-from tracelloc.tracing.probeset import find_allocators
-from tracelloc.tracing.survival import check_survival
 
 _GOOD, _MISSING, _FAILS = FindingState
 _MOST_NAMED: Final = 8

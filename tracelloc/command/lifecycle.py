@@ -12,38 +12,34 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NoReturn, Protocol
 
-from tracelloc.capture import system
-from tracelloc.capture.lane import LIBRARY, preloaded_library
 from tracelloc.command.options import Options
 from tracelloc.errors import TargetError
-from tracelloc.invoker import effective_user, invoker
-from tracelloc.safefiles.writing import discard_unfinished
-from tracelloc.target.processlist import open_target
-from tracelloc.target.procfs import Process
-from tracelloc.target.sanitizers import UNFOLLOWED, has_leak_sanitizer
+from tracelloc.record.kernel import capabilities as system
+from tracelloc.record.process.processlist import open_target
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
+from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.follower import Follower
+from tracelloc.record.session.launch import Launch
+from tracelloc.record.session.program import TracedProgram
+from tracelloc.record.session.session import Session
+from tracelloc.record.session.terminal import ProgramTerminal
+from tracelloc.record.sources.preloaded.sharedarea import LIBRARY, preloaded_library
+from tracelloc.startup import heeded
+from tracelloc.system.invoker import effective_user, invoker
+from tracelloc.system.safefiles.writing import discard_unfinished
 from tracelloc.text import printable
-from tracelloc.tracing.begin import attach_to
-from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.follower import Follower
-from tracelloc.tracing.launch import Launch
-from tracelloc.tracing.program import TracedProgram
-from tracelloc.tracing.session import Session
-from tracelloc.tracing.terminal import ProgramTerminal
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ALONE: Final = "leave --follow out to trace it without its children"
 _ONE_S: Final = 0.5
 """Signals of a kind that come within this time are one: timeout(1), supervisors and terminals send
 them to the process and to its group."""
-
-
-def heeded(numbers: Iterable[int]) -> list[int]:
-    """Signals but for those that whoever started us has told us to ignore, as nohup(1) does."""
-    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 class Signals:

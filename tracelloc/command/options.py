@@ -11,21 +11,21 @@ from functools import reduce
 from operator import or_
 from pathlib import Path
 
-from tracelloc.capture.captureconfig import CaptureConfig
-from tracelloc.capture.method import Method
-from tracelloc.capture.overheadlimit import OverheadLimit
 from tracelloc.command.commandline import CommandLine, Mode, needs_probes, parse_command_line
-from tracelloc.command.outputs import PRIVATE, OutputFile
-from tracelloc.export import FOLDED, PPROF, check_otlp, exporter_for
-from tracelloc.live.address import PUSH_INTERVAL_S, ListenAddress, PushConfig
-from tracelloc.live.secrets import LISTEN_TOKEN, PUSH_PASSWORD, authorization, read_secret
-from tracelloc.report.optional import wanted_by
-from tracelloc.snapshots.wanted import Wanted
-from tracelloc.target.allocators import MallocChoice
+from tracelloc.model.wanted import Wanted
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.overheadlimit import OverheadLimit
+from tracelloc.record.mallocs.discovery import MallocChoice
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.show.alerts.rules import WatchOptions
+from tracelloc.show.export import FOLDED, PPROF, check_otlp, exporter_for
+from tracelloc.show.export.outputfile import PRIVATE, OutputFile
+from tracelloc.show.presentation.profile import METRICS
+from tracelloc.show.publish.address import PUSH_INTERVAL_S, ListenAddress, PushConfig
+from tracelloc.show.publish.secrets import LISTEN_TOKEN, PUSH_PASSWORD, authorization, read_secret
+from tracelloc.show.report.optional import wanted_by
 from tracelloc.text import NS_PER_S
-from tracelloc.tracing.config import TraceConfig
-from tracelloc.views.profile import METRICS
-from tracelloc.watchrules import WatchOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ def _push_of(given: argparse.Namespace) -> PushConfig | None:
     headers: dict[str, str] = {}
     if is_otlp:
         check_otlp()
-        from tracelloc.export.otelnames import request_headers  # noqa: PLC0415 - reports need none
+        from tracelloc.show.export.otelnames import request_headers  # noqa: PLC0415 - reports need none
 
         headers = request_headers(os.environ)
     return PushConfig(

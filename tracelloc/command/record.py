@@ -12,20 +12,21 @@ from tracelloc import __version__
 from tracelloc.command.commandline import CommandLine, what_begins
 from tracelloc.command.lifecycle import start_of
 from tracelloc.command.options import options_of
-from tracelloc.command.outputs import Messages, filled_in
+from tracelloc.command.outputs import Messages
 from tracelloc.command.recordoptions import RecordOptions
 from tracelloc.command.run import Run, trace
 from tracelloc.errors import TracellocError
-from tracelloc.recording.running import noted
-from tracelloc.recording.writer import RecordingWriter
-from tracelloc.report.trace import progress_line
-from tracelloc.safefiles.writing import output_users
+from tracelloc.model.wanted import Wanted
+from tracelloc.record.process.byname import find_target
+from tracelloc.show.export.outputfile import filled_in
+from tracelloc.show.presentation.processfacts import losses_line
+from tracelloc.show.recording.running import noted
+from tracelloc.show.recording.writer import RecordingWriter
+from tracelloc.show.report.trace import progress_line
 from tracelloc.snapshots.snapshot import TraceSnapshot
-from tracelloc.snapshots.wanted import Wanted
 from tracelloc.startup import STARTUP
-from tracelloc.target.byname import find_target
+from tracelloc.system.safefiles.writing import output_users
 from tracelloc.text import format_size, plural, printable
-from tracelloc.views.processfacts import losses_line
 
 _STEP_S: Final = 1.0
 """Time between moments."""

@@ -11,19 +11,19 @@ from dataclasses import replace
 from tracelloc.command.options import outputs_of
 from tracelloc.command.outputs import Messages, write_files
 from tracelloc.errors import TracellocError, UsageError
-from tracelloc.export import FORMATS, Exporter
-from tracelloc.filters import load_filters
-from tracelloc.reading.recordings import open_recording
-from tracelloc.recording.reader import RecordedTrace
-from tracelloc.recording.times import find_moment, shown_time
-from tracelloc.report.content import ReportStyle
-from tracelloc.report.optional import wanted_by
-from tracelloc.report.trace import trace_report
+from tracelloc.show.export import FORMATS, Exporter
+from tracelloc.show.filters import load_filters
+from tracelloc.show.importers.recordings import open_recording
+from tracelloc.show.presentation.combined import joined, trace_profiles
+from tracelloc.show.presentation.naming import Namers
+from tracelloc.show.presentation.profile import METRICS
+from tracelloc.show.recording.reader import RecordedTrace
+from tracelloc.show.recording.times import find_moment, shown_time
+from tracelloc.show.report.content import ReportStyle
+from tracelloc.show.report.optional import wanted_by
+from tracelloc.show.report.trace import trace_report
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import plural
-from tracelloc.views.combined import joined, trace_profiles
-from tracelloc.views.naming import Namers
-from tracelloc.views.profile import METRICS
 
 
 def report(given: argparse.Namespace) -> None:

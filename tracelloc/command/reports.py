@@ -12,12 +12,12 @@ from tracelloc.command.commandline import Mode
 from tracelloc.command.outputs import Messages, open_report
 from tracelloc.command.run import HURRY_PATIENCE_S, Run
 from tracelloc.errors import TracellocError
-from tracelloc.report.content import ReportStyle
-from tracelloc.report.earlier import EarlierReports
-from tracelloc.report.trace import progress_line, trace_report
+from tracelloc.show.presentation.naming import REPORT_PATIENCE_S
+from tracelloc.show.presentation.processfacts import losses_line
+from tracelloc.show.report.content import ReportStyle
+from tracelloc.show.report.earlier import EarlierReports
+from tracelloc.show.report.trace import progress_line, trace_report
 from tracelloc.snapshots.snapshot import TraceSnapshot
-from tracelloc.views.naming import REPORT_PATIENCE_S
-from tracelloc.views.processfacts import losses_line
 
 _LEAST_PATIENCE_S: Final = 0.25
 _TERMINAL_INTERVAL_S: Final = 1.0

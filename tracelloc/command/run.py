@@ -22,21 +22,22 @@ from tracelloc.command.options import Options
 from tracelloc.command.outputs import Messages, write_files
 from tracelloc.command.sharedsnapshots import SharedSnapshots
 from tracelloc.errors import TracellocError
-from tracelloc.filters import load_filters
-from tracelloc.invoker import effective_user, invoker
-from tracelloc.recording.running import recording_of
+from tracelloc.model.mallocs import found_lines
+from tracelloc.record.session.memorybudget import MemoryBudget
+from tracelloc.record.session.session import Session
+from tracelloc.record.symbolization.sourcemap import SourceMap
+from tracelloc.record.symbolization.symbolizers import Symbolizers
+from tracelloc.record.unwinding.source import NO_INFORMATION
+from tracelloc.record.worker.client import close_workers, prepare_workers
+from tracelloc.show.alerts.rules import FAILED_STATUS
+from tracelloc.show.alerts.watching import Watch
+from tracelloc.show.filters import load_filters
+from tracelloc.show.presentation.naming import Namers
+from tracelloc.show.recording.running import recording_of
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import STARTUP
-from tracelloc.symbols import SourceMap
-from tracelloc.target.found import found_lines
+from tracelloc.system.invoker import effective_user, invoker
 from tracelloc.text import printable, progress_of
-from tracelloc.tracing.memorybudget import MemoryBudget
-from tracelloc.tracing.session import Session
-from tracelloc.unwinding.source import NO_INFORMATION
-from tracelloc.views.naming import Namers, Symbolizers
-from tracelloc.watching import Watch
-from tracelloc.watchrules import FAILED_STATUS
-from tracelloc.worker.client import close_workers, prepare_workers
 
 _RECORDED: Final = (
     "this process is being recorded: tracelloc open -p {pid} shows it with no more probes"
@@ -270,7 +271,7 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         watch = stack.enter_context(closing(Watch(options.watch, say, who)))
         sharing = None
         if options.listen is not None or options.push is not None:
-            from tracelloc.live.publishing import Sharing  # noqa: PLC0415 - slow to import, rarely used
+            from tracelloc.show.publish.publishing import Sharing  # noqa: PLC0415 - slow to import, rarely used
 
             sharing = stack.enter_context(closing(Sharing(options.listen, options.push, say)))
         budget = MemoryBudget(options.max_memory)

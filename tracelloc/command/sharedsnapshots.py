@@ -7,11 +7,11 @@ import time
 from dataclasses import replace
 from typing import Final
 
+from tracelloc.model.wanted import Wanted
+from tracelloc.record.session.session import Session
+from tracelloc.show.alerts.watching import Suppressions
+from tracelloc.show.presentation.naming import Namers
 from tracelloc.snapshots.snapshot import TraceSnapshot
-from tracelloc.snapshots.wanted import Wanted
-from tracelloc.tracing.session import Session
-from tracelloc.views.naming import Namers
-from tracelloc.watching import Suppressions
 
 _FRESH_S: Final = 0.5
 """A snapshot this young will do for the next who asks over the network: many may at once."""

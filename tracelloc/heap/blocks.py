@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc import abi
+from tracelloc.model.events import WEIGHT_BITS, WEIGHT_MANTISSA_BITS
 
 U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
@@ -98,8 +98,8 @@ def first_rows(n: int, main: U64, second: U64, third: U64) -> Rows:
 
 def weighed(coded: U64) -> tuple[U64, F64]:
     """(sizes in bytes, how many blocks each stands for): see ``WEIGHT_`` in ``probes/event.h``."""
-    code = (coded & np.uint64((1 << abi.WEIGHT_BITS) - 1)).astype(np.int64)
-    mantissa = code & (1 << abi.WEIGHT_MANTISSA_BITS) - 1
-    exponent = (code >> abi.WEIGHT_MANTISSA_BITS).astype(np.int32)
-    weight = np.ldexp(1 + mantissa / (1 << abi.WEIGHT_MANTISSA_BITS), exponent)
-    return coded >> np.uint64(abi.WEIGHT_BITS), weight
+    code = (coded & np.uint64((1 << WEIGHT_BITS) - 1)).astype(np.int64)
+    mantissa = code & (1 << WEIGHT_MANTISSA_BITS) - 1
+    exponent = (code >> WEIGHT_MANTISSA_BITS).astype(np.int32)
+    weight = np.ldexp(1 + mantissa / (1 << WEIGHT_MANTISSA_BITS), exponent)
+    return coded >> np.uint64(WEIGHT_BITS), weight

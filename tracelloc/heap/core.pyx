@@ -19,7 +19,7 @@ from tracelloc.heap.blocktable cimport (
     Block, Blocks, drop_blocks, fetch_block, find_block, has_room, new_blocks, own_blocks,
     remove_block,
 )
-from tracelloc.capture.events cimport (
+from tracelloc.model.events cimport (
     EVENT_ALLOC, EVENT_FREE, EVENT_INNER_FREE, EVENT_LATE_ALLOC, EVENT_REALLOC_FREE, EVENT_RESTORE,
     WEIGHT_BITS, WEIGHT_MANTISSA_BITS, Pair, event, kind_of, size_of,
 )

@@ -8,10 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.abi import EVENT_DTYPE
-from tracelloc.capture.ring import Events
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.stacks import Stacks
+from tracelloc.model.events import EVENT_DTYPE, Events
 
 _LEAST: Final = 1 << 20
 """Events from one copy of all blocks to the next, at least: so many are applied in 0.1 s."""

@@ -11,9 +11,14 @@ import mmap
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tracelloc.abi import EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind
-from tracelloc.capture.ring import Events
 from tracelloc.heap.stacks import Stacks
+from tracelloc.model.events import (
+    EVENT_KIND_MASK,
+    EVENT_SIZE_BITS,
+    EVENT_SIZE_MASK,
+    EventKind,
+    Events,
+)
 
 _PAGE_BYTES: Final = mmap.PAGESIZE
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.abi import CUT, PARTIAL, StackFlag
-from tracelloc.capture.ring import SentStacks
 from tracelloc.heap.stackids import StackIds
+from tracelloc.model.events import SentStacks
+from tracelloc.model.stackflags import CUT, PARTIAL, StackFlag
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
@@ -60,7 +60,7 @@ class Stacks:
         self._filed = self._count
         """Stacks from this index on are not in the dictionary yet."""
         self.code: dict[int, tuple[bytes, int]] = {}
-        """By id: frames and flags of what only other stacks name (``runtimes/merge.py``)."""
+        """By id: frames and flags of what only other stacks name (``record/runtimes/merge.py``)."""
         self.ids = StackIds()
         """For the table, which asks for one id after the other."""
         self._folded = False

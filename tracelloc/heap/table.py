@@ -15,16 +15,16 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.capture.ring import Events
 from tracelloc.heap import core, threads
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.cohorts import SHORTEST_NS, Cohorts
 from tracelloc.heap.eventlog import EventLog, LoggedEvents
+from tracelloc.heap.sampling import GIVEN
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
 from tracelloc.heap.threads import Flow, ThreadTotals
 from tracelloc.heap.totals import COLUMNS, I64, Totals
-from tracelloc.sampling import GIVEN
+from tracelloc.model.events import Events
 
 Columns = npt.NDArray[Any]
 """A structured array."""

@@ -12,8 +12,8 @@ import numpy as np
 
 from tracelloc.heap.blocks import U64, Blocks, Mask
 from tracelloc.heap.table import LiveTable
-from tracelloc.target.found import MainLibrary, MallocLibrary
-from tracelloc.target.usable import formula_for, header_bytes
+from tracelloc.heap.usable import formula_for, header_bytes
+from tracelloc.model.mallocs import MainLibrary, MallocLibrary
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.abi import LOST_EVENT_COUNTERS, ODDITY_COUNTERS, Counter
 from tracelloc.heap.table import Oddities
+from tracelloc.model.counters import LOST_EVENT_COUNTERS, ODDITY_COUNTERS, Counter
 
 _NO_LOSSES: Final = (
     Counter.EARLIER_CALLS,

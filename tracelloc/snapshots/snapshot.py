@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.abi import (
-    PARTIAL_REASONS,
-    StackFlag,
-)
-from tracelloc.capture.overhead import Overhead
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.eventlog import LoggedEvents
-from tracelloc.heap.heap import Heap
 from tracelloc.heap.history import History
 from tracelloc.heap.ranges import Mappings
 from tracelloc.heap.series import Points
-from tracelloc.heap.stacks import Frames, Mask, Stacks
-from tracelloc.heap.table import LiveTable, Peak
+from tracelloc.heap.stacks import Frames, Stacks
+from tracelloc.heap.table import Peak
 from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
 from tracelloc.heap.totals import I64, Totals
-from tracelloc.objects.watch import ObjectFindings
-from tracelloc.snapshots.blocks import BlockSelection, UsableSizes, select_blocks
-from tracelloc.snapshots.gaps import Gap
-from tracelloc.snapshots.losses import LossCounts, take_losses
-from tracelloc.snapshots.threadactivity import ThreadActivity, activity_of, whole_peak
-from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
-from tracelloc.snapshots.window import TracedWindow
-from tracelloc.target.found import FoundLibrary
-from tracelloc.target.residency import MemoryUsage
-from tracelloc.target.runtimes import Runtime
+from tracelloc.model.gaps import Gap
+from tracelloc.model.mallocs import FoundLibrary
+from tracelloc.model.memoryusage import MemoryUsage
+from tracelloc.model.overhead import Overhead
+from tracelloc.model.process import FollowCounts, Target
+from tracelloc.model.runtimes import Runtime
+from tracelloc.model.stackflags import PARTIAL_REASONS, StackFlag
+from tracelloc.model.tracedwindow import TracedWindow
+from tracelloc.snapshots.blocks import BlockSelection, UsableSizes
+from tracelloc.snapshots.losses import LossCounts
+from tracelloc.snapshots.objects import ObjectFindings
+from tracelloc.snapshots.threadactivity import ThreadActivity
 from tracelloc.verdict.findings import Findings
 
 
@@ -60,33 +56,6 @@ class StackStat:
 
 
 _FIGURES: Final = tuple(field.name for field in fields(StackStat) if field.name != "index")
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The traced process."""
-
-    pid: int
-    command: str
-    parent_pid: int = 0
-    """0 where it is not known."""
-    exec_count: int = 0
-    """Programs that it has begun since tracing started; all figures are of the last one."""
-    number: int = 0
-    """Which process of the trace it is, from 0: a PID may come back as another process."""
-    has_ended: bool = False
-    executable: str = ""
-    """Path of its program; empty where it is not known, as are the next two."""
-    container_id: str = ""
-    """The container's, 64 hexadecimal digits."""
-    host: str = ""
-    """Name of the machine."""
-
-
-ALL_PROCESSES: Final = -1
-"""The number that stands for all processes of a trace together."""
-RUNNING_PROCESSES: Final = -2
-"""The number that stands for all processes that have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,79 +254,6 @@ class Snapshot(ProcessStatus):
 @functools.cache
 def _why_partial(flags: StackFlag) -> str | None:
     return next((why for flag, why in PARTIAL_REASONS.items() if flags & flag), None)
-
-
-def take_snapshot(
-    heap: Heap, process: ProcessStatus, capture: CaptureStatus, wanted: Wanted = NOTHING_ELSE
-) -> Snapshot:
-    """Copies what views need of a heap."""
-    table, stacks = heap.table, heap.stacks
-    now_ns = capture.now_ns
-    totals = table.totals.whole(len(stacks))
-
-    def count(of_kind: Mask) -> int:
-        # Other processes may have the stacks in common, and use others of them.
-        used = (totals.allocated_count > 0) | (totals.live_count > 0)
-        return int(np.count_nonzero(used & of_kind[: len(used)]))
-
-    top_blocks, old_blocks = _blocks(table, totals, wanted, now_ns)
-    losses = replace(
-        take_losses(capture.counters, table.oddities, capture.overflows, shared=capture.is_shared),
-        failed_tasks=dict(capture.failed_tasks),
-    )
-    return Snapshot(
-        **{each.name: getattr(process, each.name) for each in fields(process)},
-        time_s=capture.time_s,
-        now_ns=now_ns,
-        totals=totals,
-        growth_per_min=heap.history.growth_per_min(now_ns, totals.live_bytes),
-        stacks=stacks,
-        events=table.events,
-        losses=losses,
-        truncated_stacks=count(stacks.have(StackFlag.TRUNCATED)),
-        broken_stacks=count(stacks.have(StackFlag.BROKEN | StackFlag.UNREADABLE)),
-        partial_allocations=int(totals.allocated_count[stacks.are_partial[: len(totals)]].sum()),
-        unknown_stacks=count(stacks.are_unknown),
-        top_blocks=top_blocks,
-        old_blocks=old_blocks,
-        live_history=_live_history(heap.history, process.started_ns),
-        blocks=table.blocks() if wanted.blocks else None,
-        history=heap.history.copy(),
-        peak=whole_peak(totals, table.peak, len(stacks)),
-        temporary=table.temporary,
-        unordered_count=totals.whole_number(table.unordered_count),
-        threads=activity_of(table, totals, process.thread_names) if wanted.threads else None,
-        logged=table.take_logged() if wanted.events else None,
-    )
-
-
-def _blocks(
-    table: LiveTable, totals: Totals, wanted: Wanted, now_ns: int
-) -> tuple[BlockSelection, BlockSelection | None]:
-    """The largest blocks of all, and of those of an age, if that was asked for."""
-    top, min_age_ns = wanted.top, wanted.min_age_ns
-    largest = select_blocks(table, top, now_ns).largest
-    count, size_bytes = int(totals.live_count.sum()), int(totals.live_bytes.sum())
-    old = None
-    if min_age_ns is not None:
-        old = select_blocks(table, top, now_ns, min_age_ns)
-    return BlockSelection(count, size_bytes, largest), old
-
-
-def _live_history(history: History, started_ns: int) -> tuple[tuple[int, int], ...]:
-    return tuple(
-        (time_ns - started_ns, held) for time_ns, held in zip(*history.total(), strict=True)
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class FollowCounts:
-    """Counts of followed forks and programs since the start."""
-
-    forks: int = 0
-    execs: int = 0
-    stopped_ns: int = 0
-    """How long they were stopped for it, all together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,18 +24,18 @@ import numpy as np
 from tests.corpus.real.programs import PROGRAMS, RealProgram
 from tests.corpus.real.recording import ASKED_AGE_S, RealRecording
 from tests.harness import Builder
-from tracelloc.abi import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
-from tracelloc.capture.ring import Events
 from tracelloc.errors import TracellocError
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.cohorts import I64
 from tracelloc.heap.unreachable import keys_of
-from tracelloc.reachability.search import search
-from tracelloc.symbols import Symbolizer
-from tracelloc.target.procfs import Process, is_runtime
-from tracelloc.tracing.begin import attach_to
-from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.session import Session
+from tracelloc.model.codefiles import is_runtime
+from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, Events
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.reachability.search import search
+from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.session import Session
+from tracelloc.record.symbolization.symbolizer import Symbolizer
 
 WARM_UP_S = 12.0
 """From the load's beginning to the attach."""

@@ -11,12 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.corpus.replay import START_NS
-from tracelloc.abi import EVENT_DTYPE, EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, StackFlag
-from tracelloc.capture.ring import Events
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.unreachable import UnreachableBlocks, keys_of
-from tracelloc.target.runtimes import collects_garbage
+from tracelloc.model.events import (
+    EVENT_DTYPE,
+    EVENT_KIND_MASK,
+    EVENT_SIZE_BITS,
+    EVENT_SIZE_MASK,
+    Events,
+)
+from tracelloc.model.stackflags import StackFlag
+from tracelloc.record.runtimes.known import collects_garbage
 from tracelloc.text import NS_PER_S
 
 Column = npt.NDArray[Any]

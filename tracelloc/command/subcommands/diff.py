@@ -15,8 +15,8 @@ from typing import Final
 from tracelloc.command.arguments import add_option, add_output, count_type
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.errors import UsageError
+from tracelloc.show.presentation.profile import METRICS
 from tracelloc.text import print_lines, printable, progress_of
-from tracelloc.views.profile import METRICS
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -28,10 +28,10 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 def _run(given: Namespace) -> None:
     from tracelloc.command.options import outputs_of
-    from tracelloc.reading import read_profile
-    from tracelloc.recording.times import split_time
-    from tracelloc.report.diff import diff_report
-    from tracelloc.views.combined import difference
+    from tracelloc.show.importers import read_profile
+    from tracelloc.show.presentation.combined import difference
+    from tracelloc.show.recording.times import split_time
+    from tracelloc.show.report.diff import diff_report
 
     outputs = outputs_of(given)
     metric = METRICS[given.metric]

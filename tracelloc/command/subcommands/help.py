@@ -10,7 +10,7 @@ from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
-    from tracelloc import manual
+    from tracelloc.show import manual
 
     parser.add_argument(
         "topic", nargs="?", metavar="TOPIC", choices=manual.topics(),
@@ -19,7 +19,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _run(given: Namespace) -> None:
-    from tracelloc import manual
+    from tracelloc.show import manual
 
     manual.show(given.topic)
 

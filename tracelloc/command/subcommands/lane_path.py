@@ -17,7 +17,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _run(given: Namespace) -> None:  # noqa: ARG001 - it takes no arguments
-    from tracelloc.capture.lane import preloaded_library
+    from tracelloc.record.sources.preloaded.sharedarea import preloaded_library
 
     print_lines([str(preloaded_library())])
 

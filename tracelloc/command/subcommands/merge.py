@@ -27,11 +27,11 @@ def _run(given: Namespace) -> None:
     check_bounds(given)
     if len(given.files) < 2:
         raise UsageError("merge needs two recordings at least")
-    from tracelloc.filters import Filters
-    from tracelloc.reading.recordings import open_recordings
-    from tracelloc.recording.writer import RecordingWriter
-    from tracelloc.safefiles.writing import output_users
-    from tracelloc.views.naming import Namers
+    from tracelloc.show.filters import Filters
+    from tracelloc.show.importers.recordings import open_recordings
+    from tracelloc.show.presentation.naming import Namers
+    from tracelloc.show.recording.writer import RecordingWriter
+    from tracelloc.system.safefiles.writing import output_users
 
     joined = open_recordings(given.files)
     namers = Namers(joined, Filters(), short_names=False)

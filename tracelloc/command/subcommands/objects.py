@@ -24,8 +24,8 @@ from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines, progress_of
 
 if TYPE_CHECKING:
-    from tracelloc.objects.census import ObjectCensus
-    from tracelloc.objects.holders import Holders, ObjectAddresses
+    from tracelloc.record.runtimes.cpython.holders import ObjectAddresses
+    from tracelloc.snapshots.objects import Holders, ObjectCensus
 
 _GROWING_TYPES: Final = 5
 """Types whose holders are shown if nothing else is asked for."""
@@ -46,12 +46,14 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _run(given: Namespace) -> None:
-    from tracelloc.objects.census import Censuses
-    from tracelloc.objects.holders import HolderSearch, ObjectAddresses
-    from tracelloc.report.objects import json_census, text_census, wanted_types
-    from tracelloc.target.processlist import open_target
+    from tracelloc.model.process import Target
+    from tracelloc.record.process.processlist import open_target
+    from tracelloc.record.runtimes.cpython.census import Censuses
+    from tracelloc.record.runtimes.cpython.holders import HolderSearch, ObjectAddresses
+    from tracelloc.show.report.objects import json_census, text_census, wanted_types
 
     process = open_target(given.pid)
+    target = Target(process.pid, process.command())
     censuses = Censuses(process)
     search = HolderSearch(process)
     first: ObjectCensus | None = None
@@ -72,9 +74,9 @@ def _run(given: Namespace) -> None:
                     before = ObjectAddresses(found)
                 del found
             if given.json:
-                print_lines([json_census(process, now, first, holders)])
+                print_lines([json_census(target, now, first, holders)])
             else:
-                print_lines(text_census(process, now, first, given.top, holders))
+                print_lines(text_census(target, now, first, given.top, holders))
             sys.stdout.flush()
             if given.every is None or number == given.count:
                 break

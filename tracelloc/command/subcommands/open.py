@@ -24,7 +24,16 @@ def _add_arguments(parser: ArgumentParser) -> None:
 def _run(given: Namespace) -> None:
     if bool(given.files) == (given.pid is not None):
         raise UsageError("open needs a FILE, or -p PID of a process that is being recorded")
-    given.show_recording(given)
+    from tracelloc.command.cli import has_screen
+
+    if not has_screen():
+        raise UsageError(
+            "open needs a terminal as standard input, output and error",
+            hint="tracelloc report writes text, JSON and files",
+        )
+    from tracelloc.command.screen import open_recording
+
+    open_recording(given)
 
 
 SUBCOMMAND: Final = Subcommand(

@@ -16,8 +16,8 @@ from tracelloc.command.arguments import (
     type_of,
 )
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
-from tracelloc.export import FORMATS
-from tracelloc.report.optional import parse_sections
+from tracelloc.show.export import FORMATS
+from tracelloc.show.report.optional import parse_sections
 
 _FORMATS: Final = ["text", "json", *FORMATS]
 

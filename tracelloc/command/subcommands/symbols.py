@@ -22,8 +22,12 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _run(given: Namespace) -> None:
-    from tracelloc.symbols.inventory import json_inventory, take_inventory, text_inventory
-    from tracelloc.target.processlist import open_target
+    from tracelloc.record.process.processlist import open_target
+    from tracelloc.record.symbolization.inventory import (
+        json_inventory,
+        take_inventory,
+        text_inventory,
+    )
 
     reports = take_inventory(open_target(given.pid))
     print_lines([json_inventory(reports)] if given.json else text_inventory(reports))

@@ -1,0 +1,122 @@
+"""The command: checks, starts, reports, and ends through one path that writes everything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracelloc.command.commandline import (
+    CommandLine,
+    Mode,
+    parse_command_line,
+    split_command,
+    what_begins,
+)
+from tracelloc.command.failures import report_failure
+from tracelloc.command.parser import subcommand_parser
+from tracelloc.command.subcommands import find_subcommand, subcommand_names
+from tracelloc.startup import STARTUP, import_numpy, take_own_variables
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the program. Returns its exit status: 0 done, 1 error, 2 usage, 3 a broken rule."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    began_s = time.monotonic()
+    debug = "--debug" in arguments
+    take_own_variables()
+    try:
+        try:
+            return _command(arguments, began_s)
+        finally:
+            _spare_stdout()
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - a last resort: it is one line
+        return report_failure(error, debug=debug)
+
+
+def _command(arguments: list[str], began_s: float) -> int:
+    if arguments and arguments[0] in subcommand_names():
+        _heed_interrupts()
+        return _run_subcommand(arguments[0], arguments[1:])
+    line = parse_command_line(arguments, terminal=has_screen())
+    STARTUP.begin(what_begins(line))
+    try:
+        return _run(line, began_s)
+    finally:
+        STARTUP.end()
+
+
+def _run_subcommand(name: str, arguments: list[str]) -> int:
+    subcommand = find_subcommand(name)
+    command: tuple[str, ...] = ()
+    if subcommand.takes_command:
+        arguments, command = split_command(arguments)
+    given = subcommand_parser(subcommand).parse_args(arguments)
+    given.command = command
+    if subcommand.reads_files:
+        import_numpy()
+        from tracelloc.record.session.memorybudget import MemoryBudget, default_budget  # noqa: PLC0415
+
+        MemoryBudget(default_budget() // 2).enforce()
+    return subcommand.run(given) or 0
+
+
+def has_screen() -> bool:
+    """Whether there is a terminal that one can draw on: that is done on standard error."""
+    try:
+        all_are = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    except (AttributeError, ValueError):  # closed
+        return False
+    return all_are and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def _run(line: CommandLine, began_s: float) -> int:
+    # Only now: --help and wrong usage need none of the slow imports.
+    from tracelloc.record.worker.zygote import ZYGOTE  # noqa: PLC0415
+
+    # It gets ready while this process does.
+    ZYGOTE.start()
+    import_numpy()
+    from tracelloc.command.options import options_of  # noqa: PLC0415
+
+    options = options_of(line)
+    if options.name is not None:
+        from tracelloc.record.process.byname import find_target  # noqa: PLC0415
+
+        options = replace(options, pid=find_target(options.name))
+    for output in options.outputs:
+        output.at(options.pid or os.getpid(), time.time()).check()
+    if options.mode is Mode.TUI:
+        from tracelloc.command.screen import run_screen  # noqa: PLC0415
+
+        _heed_interrupts()
+        return run_screen(options)
+    from tracelloc.command.lifecycle import start_of  # noqa: PLC0415
+    from tracelloc.command.reports import Reports  # noqa: PLC0415
+    from tracelloc.command.run import trace  # noqa: PLC0415
+
+    _heed_interrupts()
+    front = Reports(
+        options.report,
+        has_stdout=not options.command,
+        began_s=began_s,
+        is_every_full=options.is_every_full,
+    )
+    return trace(options, start_of(options), front)
+
+
+def _heed_interrupts() -> None:
+    """From here on ^C is an exception; until then it ended us at once."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _spare_stdout() -> None:
+    """A reader that went away must not make the interpreter complain when it exits."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

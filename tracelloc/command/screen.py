@@ -1,0 +1,235 @@
+"""The command with a screen: choose a process, trace it, show it, end as every run ends."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from tracelloc.command.lifecycle import start_of
+from tracelloc.command.options import Options
+from tracelloc.command.outputs import Messages, open_report
+from tracelloc.command.run import Run, trace
+from tracelloc.errors import TracellocError
+from tracelloc.model.codefiles import base_name
+from tracelloc.model.process import Target
+from tracelloc.model.processlist import ProcessInfo
+from tracelloc.model.wanted import Wanted
+from tracelloc.record.kernel import capabilities as system
+from tracelloc.record.process.processlist import ProcessScan, open_target
+from tracelloc.record.session.terminal import ProgramTerminal
+from tracelloc.show.filters import NamedStack, load_filters
+from tracelloc.show.importers.recordings import open_recordings
+from tracelloc.show.presentation.naming import Namer, Namers
+from tracelloc.show.presentation.processfacts import losses_line
+from tracelloc.show.presentation.symboladvice import SymbolAdvice
+from tracelloc.show.recording.running import recording_of
+from tracelloc.show.recording.times import find_moment
+from tracelloc.show.report.trace import progress_line
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.system.invoker import Invoker, invoker
+from tracelloc.ui.app import LiveApp, failure_of
+from tracelloc.ui.driver import restored_terminal
+from tracelloc.ui.picker import PickerApp
+from tracelloc.ui.recorded import make_app
+from tracelloc.ui.sourcefiles import SourceFiles
+from tracelloc.ui.view import Facts
+
+
+class LiveSource:
+    """The source of pictures of a running session."""
+
+    recorded = None
+
+    def __init__(
+        self, run: Run, facts: Facts, invoker: Invoker, terminal: ProgramTerminal | None = None
+    ) -> None:
+        self._run = run
+        self.facts = facts
+        self.filters = run.namers.filters
+        self.invoker = invoker
+        self.terminal = terminal
+        self._scan = ProcessScan()
+        self.has_many = run.options.trace.follow
+        self.has_python = self.has_many or any(
+            runtime.is_python for runtime in run.session.root.runtimes()
+        )
+        self.writes_files = bool(run.options.outputs)
+        self._advice = SymbolAdvice()
+        self._files = SourceFiles()
+
+    def list_processes(self) -> list[ProcessInfo]:
+        """Lists the processes to choose another one from."""
+        return self._scan.refresh()
+
+    def take(self, wanted: Wanted) -> TraceSnapshot:
+        """A new snapshot of all processes."""
+        return self._run.snapshots.take(0.0, wanted)
+
+    def namer(self, target: Target) -> Namer:
+        """Names the stacks of a process."""
+        return self._run.namers.of(target)
+
+    def measured(self, snapshot: Snapshot) -> Snapshot:
+        """Finds the usable sizes of a snapshot's blocks."""
+        return self._run.session.processes.of(snapshot.target.number).measured(snapshot)
+
+    def ring_share(self) -> float:
+        """How full the ring was at most since this was last asked."""
+        return self._run.session.take_ring_share()
+
+    def symbol_advice(self, target: Target, stack: NamedStack) -> str | None:
+        """What would add names and lines that a stack lacks."""
+        return self._advice.of(target.pid, Path(f"/proc/{target.pid}/root"), stack)
+
+    def read_source(self, target: Target, path: str) -> list[str]:
+        """The lines of a source file, as the process sees it or as it lies here."""
+        return self._files.read(target.pid, path)
+
+
+class Screen:
+    """A front-end that takes keys."""
+
+    def __init__(self, terminal: ProgramTerminal | None = None) -> None:
+        """``terminal``: that of a program which is started."""
+        self._terminal = terminal
+        self.app: LiveApp | None = None
+        self.messages = _ScreenMessages(self)
+        self.next_pid: int | None = None
+        """Another process that the user wants to see."""
+
+    def show(self, run: Run) -> None:
+        """Shows the trace until the user leaves."""
+        session, signals = run.session, run.signals
+
+        def woken() -> None:
+            signals.clear()
+            if signals.is_ending:
+                app.exit()
+            if signals.wants_mark:
+                app.state.set_mark()
+            if signals.wants_mark or signals.wants_files:
+                app.refresher.do(run.answer_signals)
+
+        def ended() -> None:
+            asyncio.get_running_loop().remove_reader(session.end_fd)
+            app.end(f"process {session.root.target.pid} has ended", session.stop)
+
+        app = self.app = LiveApp(
+            LiveSource(run, _facts_of(run), invoker(), self._terminal),
+            readers={session.end_fd: ended, signals.fileno(): woken},
+            duration_s=run.options.duration_s,
+            warnings=run.warnings,
+        )
+        if signals.is_ending:
+            return
+        try:
+            with restored_terminal():
+                result = app.run()
+        finally:
+            self.app = None
+        self.next_pid = result
+        failure_of(app)
+
+    def finish(self, _run: Run, trace: TraceSnapshot) -> None:
+        """Prints one line that stays when the screen is gone."""
+        self.messages.say(f"{progress_line(trace)}; {losses_line(trace.root)}")
+
+
+def _facts_of(run: Run) -> Facts:
+    found = run.session.root.probes.found
+    paths = dict.fromkeys(base_name(allocator.file) for allocator in found)
+    return Facts(
+        allocators=tuple(paths),
+        functions=tuple(
+            f"{allocator.family} in {allocator.file}: {', '.join(allocator.functions)}"
+            for allocator in found
+            if allocator.functions
+        ),
+        method=run.session.method.title,
+        ring_slots=run.options.trace.capture.ring_slots,
+    )
+
+
+class _ScreenMessages(Messages):
+    """Messages: on the screen while there is one."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__()
+        self._screen = screen
+
+    def say(self, message: str) -> None:
+        app = self._screen.app
+        if app is not None and app.is_running:
+            app.say(message)
+        else:
+            super().say(message)
+
+    def say_aside(self, message: str) -> None:
+        self.say(message)
+
+
+def run_screen(options: Options) -> int:
+    """Traces with a screen until the user leaves. Raises TracellocError."""
+    system.check_all()
+    for name in ("COLUMNS", "LINES"):
+        # The terminal knows its size, and tells when it changes; these don't.
+        os.environ.pop(name, None)
+    if options.command:
+        return _launch(options)
+    pid, note, is_chosen = options.pid, "", options.pid is None
+    while True:
+        if pid is None:
+            with restored_terminal():
+                pid = PickerApp(ProcessScan().refresh, note).run()
+            if pid is None:
+                return 0
+        screen = Screen()
+        try:
+            trace(options, start_of(replace(options, pid=pid)), screen)
+        except TracellocError as error:
+            if not is_chosen:
+                raise
+            # Whoever chose from the list is shown the list again, and why.
+            pid, note = None, str(error)
+            continue
+        if screen.next_pid is None:
+            return 0
+        pid, is_chosen = screen.next_pid, True
+
+
+def _launch(options: Options) -> int:
+    """Traces a program that has a terminal of its own. Returns its exit status."""
+    columns, rows = os.get_terminal_size()
+    copy = None if options.program_output is None else open_report(options.program_output)
+    terminal = ProgramTerminal(rows, columns, copy)
+    return trace(options, start_of(options, terminal), Screen(terminal))
+
+
+def _recording_of(pid: int) -> Path:
+    path = recording_of(open_target(pid))
+    if path is None:
+        raise TracellocError(
+            f"process {pid} is not being recorded, as far as is known here",
+            hint=f"tracelloc record -p {pid} does that; tracelloc -p {pid} traces it",
+        )
+    return path
+
+
+def open_recording(given: argparse.Namespace) -> None:
+    """Shows a recording until the user leaves. Raises TracellocError."""
+    for name in ("COLUMNS", "LINES"):
+        # The terminal knows its size, and tells when it changes; these don't.
+        os.environ.pop(name, None)
+    filters, warnings = load_filters(
+        tuple(given.filters), tuple(given.filter_group), standing=not given.no_filters
+    )
+    recording = open_recordings(given.files or [_recording_of(given.pid)])
+    namers = Namers(recording, filters, short_names=given.short_names)
+    at = None if given.at is None else find_moment(recording, given.at)
+    app = make_app(recording, namers, at=at, warnings=list(warnings))
+    with restored_terminal():
+        app.run()
+    failure_of(app)

@@ -1,1 +1,0 @@
-"""Machine code, disassembled by capstone: only workers do so (``tracelloc.worker``)."""

@@ -1,0 +1,1 @@
+"""Readers of binary files: they know bytes, not processes."""

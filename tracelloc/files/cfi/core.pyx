@@ -1,0 +1,301 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: initializedcheck=False
+"""The compiled core of call-frame information: entries, programs, rows and the unwinding itself.
+
+Files and copies of stacks are hostile input: every read is checked against the end of what
+is read, every loop is bounded by the bytes it reads, and what can't be decoded has a reason.
+All of it may be called from several threads: nothing changes once it is made.
+"""
+
+from libc.stdint cimport int64_t, uint64_t
+
+from tracelloc.files.cfi.batch cimport Run, begin_fde, end_run, find_rows, new_run
+from tracelloc.files.cfi.calls cimport find_call_ends
+from tracelloc.files.cfi.encode cimport encode
+from tracelloc.files.cfi.encoding cimport Cursor, read_pointer
+from tracelloc.files.cfi.entries cimport Fde, Section, read_fde, scan_entries
+from tracelloc.files.cfi.expressions cimport (
+    DAMAGED, GOES_ON, LIMIT, NO_MODULE, End, Memory, Registers,
+)
+from tracelloc.files.cfi.programs cimport (
+    NO_RULE, REGISTERS, RIP, RULE_EXPRESSION, RULE_OFFSET, RULE_REGISTER, RULE_SAME,
+    RULE_UNDEFINED, RULE_VAL_EXPRESSION, RULE_VAL_OFFSET, Expression, Rule, Rules, begin_state,
+    run_to,
+)
+from tracelloc.files.cfi.row cimport unencodable
+from tracelloc.files.cfi.step cimport set_register, step
+
+from tracelloc.files.cfi.reasons import CfiError, Reason
+from tracelloc.files.cfi.walk import End as Ends, Walk
+
+cdef enum:
+    USUAL_TABLE = 0x3B  # of .eh_frame_hdr: pairs of signed 32-bit numbers, relative to it
+
+MASK = (1 << 64) - 1
+"""Addresses are calculated modulo 2**64."""
+UNDEFINED, SAME, OFFSET = RULE_UNDEFINED, RULE_SAME, RULE_OFFSET
+VAL_OFFSET, REGISTER = RULE_VAL_OFFSET, RULE_REGISTER
+EXPRESSION, VAL_EXPRESSION = RULE_EXPRESSION, RULE_VAL_EXPRESSION
+
+
+cdef class RuleSet:
+    """The rules at one address.
+
+    The CFA (canonical frame address) is the value of the stack pointer before the call that
+    made this frame: ``cfa_register`` plus ``cfa_offset``, or else the result of
+    ``cfa_expression`` if that is not empty.
+    """
+
+    cdef Rules rules
+    cdef object owner  # of the expressions' bytes
+
+    def __init__(
+        self, cfa_register, cfa_offset, bytes cfa_expression=b"", registers=None,
+        return_register=RIP, *, is_signal=False, is_fallback=False,
+    ):
+        registers = dict(registers or ())
+        self.owner = cfa_expression, registers
+        begin_state(&self.rules.state)
+        self.rules.state.cfa_register = cfa_register & MASK
+        self.rules.state.cfa_offset = <int64_t><uint64_t>(cfa_offset & MASK)
+        self.rules.state.cfa_expression = as_expression(cfa_expression)
+        for register_, (how, number, expression) in registers.items():
+            if not 0 <= register_ < REGISTERS:
+                raise ValueError(f"no rules are kept for register {register_}")
+            self.rules.state.rules[<int>register_].how = how
+            self.rules.state.rules[<int>register_].number = number
+            self.rules.state.rules[<int>register_].expression = as_expression(expression)
+        self.rules.return_register = return_register
+        self.rules.is_signal, self.rules.is_fallback = is_signal, is_fallback
+
+    @property
+    def cfa_register(self):
+        return self.rules.state.cfa_register
+
+    @property
+    def cfa_offset(self):
+        return self.rules.state.cfa_offset
+
+    @property
+    def cfa_expression(self):
+        return as_bytes(self.rules.state.cfa_expression)
+
+    @property
+    def registers(self):
+        """How, number and expression by DWARF number. A register without a rule is as it was."""
+        rules = {}
+        for number in range(REGISTERS):
+            if self.rules.state.rules[<int>number].how != NO_RULE:
+                rules[number] = as_tuple(&self.rules.state.rules[<int>number])
+        return rules
+
+    @property
+    def return_register(self):
+        return self.rules.return_register
+
+    @property
+    def is_signal(self):
+        return self.rules.is_signal != 0
+
+    @property
+    def is_fallback(self):
+        return self.rules.is_fallback != 0
+
+    def row(self, address):
+        """The row for these rules at an address, as probes/row.h has it."""
+        return encode(&self.rules, <uint64_t>(address & MASK))
+
+
+def reason_row(int reason):
+    """The row that only says why there is none."""
+    return unencodable(reason)
+
+
+cdef Expression as_expression(bytes code):
+    cdef Expression found
+    found.code, found.size = code, len(code)
+    return found
+
+
+cdef bytes as_bytes(Expression expression):
+    return (<const char*>expression.code)[:expression.size]
+
+
+cdef tuple as_tuple(const Rule* rule):
+    return rule.how, rule.number, as_bytes(rule.expression)
+
+
+cdef class Entries:
+    """The entries of one section, decoded where somebody asks."""
+
+    cdef readonly bytes data
+    cdef Section section
+
+    def __init__(self, bytes data, uint64_t address, *, bint is_eh):
+        """``address`` is the section's own; ``is_eh`` tells ``.eh_frame`` from ``.debug_frame``."""
+        self.data = data
+        self.section.data, self.section.size = data, len(data)
+        self.section.address, self.section.is_eh = address, is_eh
+
+    @property
+    def address(self):
+        return self.section.address
+
+    def fde(self, offset):
+        """Address and size of the code of the FDE at an offset of the section. Raises CfiError."""
+        cdef Fde fde
+        cdef int failure = read_fde(&self.section, self._offset(offset), &fde)
+        if failure:
+            raise CfiError(Reason(failure))
+        return fde.address, fde.size
+
+    cdef int64_t _offset(self, offset):
+        return offset if 0 <= offset < self.section.size else -1
+
+    def scan(self, uint64_t[::1] starts, int64_t[::1] offsets):
+        """Notes address and offset of all FDEs that can be decoded and cover code.
+
+        Returns how many they are. Ends where there is no more room.
+        """
+        cdef int64_t count = 0, room = min(starts.shape[0], offsets.shape[0])
+        if room:
+            with nogil:
+                count = scan_entries(&self.section, &starts[0], &offsets[0], room)
+        return count
+
+    def rules(self, offset, address):
+        """The rules at an address by the FDE at an offset; None if it does not cover that.
+
+        Raises CfiError.
+        """
+        cdef uint64_t at = address & MASK
+        cdef int64_t entry = self._offset(offset)
+        cdef RuleSet found = None
+        cdef int failure, program_failure = 0
+        cdef Run* run = new_run(&self.section)
+        if not run:
+            raise MemoryError
+        failure = begin_fde(run, entry, &program_failure)
+        if not failure and at >= run.fde.address and at - run.fde.address < run.fde.size:
+            failure = program_failure or run_to(&run.program, at - run.fde.address)
+            if not failure:
+                found = RuleSet.__new__(RuleSet)
+                found.rules, found.owner = run.program.rules, self.data
+        end_run(run)
+        if failure:
+            raise CfiError(Reason(failure))
+        return found
+
+    def rows(
+        self, const uint64_t[::1] starts, const int64_t[::1] offsets,
+        const uint64_t[::1] wanted, uint64_t[::1] found,
+    ):
+        """Puts the row of each address there that has none yet, 0, and that an FDE covers.
+
+        ``starts`` are the addresses where functions begin, sorted, ``offsets`` those of their
+        FDEs. The addresses that are ``wanted`` are sorted too.
+        """
+        cdef Run* run = new_run(&self.section)
+        if not run:
+            raise MemoryError
+        if starts.shape[0] != offsets.shape[0] or wanted.shape[0] != found.shape[0]:
+            end_run(run)
+            raise ValueError("arrays of different lengths")
+        if starts.shape[0] and wanted.shape[0]:
+            with nogil:
+                find_rows(
+                    run, &starts[0], &offsets[0], starts.shape[0], &wanted[0], &found[0],
+                    wanted.shape[0],
+                )
+        end_run(run)
+
+
+def read_header(bytes header, uint64_t address):
+    """What ``.eh_frame_hdr`` says: address of ``.eh_frame``, entries, offset of the table.
+
+    ``address`` is the header's own. The number of entries is 0 where its table is missing
+    or not of the kind that linkers write. None if it is no header. Linux Standard Base Core
+    5.0, section 10.6.2.
+    """
+    cdef Cursor cursor
+    cdef uint64_t place, count = 0
+    cursor.data, cursor.at, cursor.end, cursor.is_damaged = header, 4, len(header), False
+    if cursor.end < 4 or cursor.data[0] != 1:
+        return None
+    place = read_pointer(&cursor, cursor.data[1], address, &address)
+    if cursor.data[3] == USUAL_TABLE:
+        count = read_pointer(&cursor, cursor.data[2], address, &address)
+    if cursor.is_damaged:
+        return None
+    return place, count if count <= <uint64_t>(cursor.end - cursor.at) // 8 else 0, cursor.at
+
+
+def find_calls(bytes code, uint64_t address, uint64_t start, uint64_t end, uint64_t[::1] found):
+    """Notes the address of the last byte of everything that looks like a call in some code.
+
+    Returns how many they are, at most as many as there are bytes. ``address`` is the code's own.
+    Direct calls count only if they lead to addresses from ``start`` up to ``end``.
+    """
+    cdef const unsigned char* data = code
+    cdef Py_ssize_t size = len(code), count = 0
+    if found.shape[0] < size:
+        raise ValueError("fewer places than bytes")
+    if size:
+        with nogil:
+            count = find_call_ends(data, size, address, start, end, &found[0])
+    return count
+
+
+cdef class StackCopy:
+    """Memory of a stack as it was."""
+
+    cdef Memory memory
+    cdef readonly bytes data
+
+    def __init__(self, uint64_t address, bytes data, uint64_t holes=0):
+        """``holes`` has a bit for each page that is missing."""
+        self.data = data
+        self.memory.address, self.memory.holes = address, holes
+        self.memory.data, self.memory.size = data, len(data)
+
+    @property
+    def address(self):
+        return self.memory.address
+
+
+def unwind(registers, StackCopy stack, look_up, *, int limit=127, bint is_interrupted=False):
+    """The call stack from ``registers``: by DWARF number, at least ``RIP`` and ``RSP``.
+
+    ``look_up`` gives the rules at an address of the running program, the byte before a return
+    address; None where no file is mapped. It may raise CfiError. ``is_interrupted`` says that
+    execution was at any instruction, not just behind a call. Registers that are missing are
+    only missed where a rule needs them.
+    """
+    cdef Registers known, caller
+    cdef RuleSet found
+    cdef End end
+    cdef int fallbacks = 0
+    known.known = 0
+    for number, value in registers.items():
+        if number < REGISTERS:
+            set_register(&known, number, value)
+    frames = [known.values[RIP]]
+    while True:
+        if len(frames) >= limit:
+            end = LIMIT
+            break
+        try:
+            found = look_up(known.values[RIP] - (not is_interrupted))
+        except CfiError:
+            end = DAMAGED
+            break
+        if found is None:
+            end = NO_MODULE
+            break
+        fallbacks += found.rules.is_fallback
+        end = step(&found.rules, &known, &stack.memory, &caller)
+        if end != GOES_ON:
+            break
+        known, is_interrupted = caller, found.rules.is_signal
+        frames.append(known.values[RIP])
+    return Walk(tuple(frames), Ends(end), fallbacks)

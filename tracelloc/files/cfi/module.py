@@ -1,0 +1,239 @@
+"""The call-frame information of one file, decoded where somebody asks, and where its code calls.
+
+Safe for use from several threads: two that decode the same thing get equal results.
+
+To find calls, code is not disassembled: what looks like a call is taken for one, so some of
+what is found is the middle of another instruction, or data. Nothing real is missed, except
+calls with a prefix inside the operand (there are none).
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.errors import UnsupportedError
+from tracelloc.files.cfi.core import MASK, RuleSet, find_calls, reason_row
+from tracelloc.files.cfi.reasons import CfiError
+from tracelloc.files.cfi.rules import (
+    END_ROW,
+    FALLBACK_ROW,
+    FRAME_POINTER,
+    OUTERMOST,
+    SIGNAL_FRAME,
+    SIGNAL_RETURN,
+)
+from tracelloc.files.cfi.unwindsections import Table, read_at, read_debug_frame, read_eh_frame
+from tracelloc.files.elf import ElfFile
+from tracelloc.files.elf.sections import SectionError
+
+U64 = npt.NDArray[np.uint64]
+
+_LONGEST_CALL_BYTES: Final = 7
+"""Prefixes apart."""
+_PAGE_SHIFT: Final = np.uint64(12)
+_PIECE_BYTES: Final = 1 << 20
+_MOST_SITES: Final = 1 << 24
+"""Call sites looked for at once; libLLVM-14 has a million."""
+_MOST_CODE_BYTES: Final = 1 << 29
+_GO_NOTE: Final = ".note.go.buildid"
+_GO_SWITCHES: Final = ("runtime.asmcgocall", "runtime.asmcgocall.abi0")
+_LEAST_CODE_BYTES: Final = 512
+_SAMPLES: Final = 500
+
+
+def _firsts(values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Where each distinct value of a sorted array stands first.
+
+    numpy's own ``unique`` takes ten times as long, since it looks them up in a hash table.
+    """
+    return np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
+
+
+class Cfi:
+    """What a file says about its frames. Addresses are the file's own virtual ones."""
+
+    def __init__(self, elf: ElfFile) -> None:
+        """Reads nothing yet; ``elf`` stays the caller's. Raises UnsupportedError."""
+        if elf.bits != 64 or elf.machine != "EM_X86_64":
+            raise UnsupportedError("call-frame information is understood for x86-64 only")
+        self._elf = elf
+        self._lock = threading.Lock()
+        self._tables: list[Table | None] = []
+        self._switches: list[tuple[int, int]] | None = None
+        self.covered_share: float | None = None
+        """About which share of the code has information, 0 to 1; None before ``all_rows``."""
+        self.trouble: str | None = None
+        """Why information that the file has can't be read."""
+
+    def _table(self, which: int) -> Table | None:
+        """0: ``.eh_frame``; 1: ``.debug_frame``, for what the first doesn't cover."""
+        if len(self._tables) <= which:
+            with self._lock:
+                while len(self._tables) <= which:
+                    read = (read_eh_frame, read_debug_frame)[len(self._tables)]
+                    try:
+                        self._tables.append(read(self._elf))
+                    except SectionError as error:
+                        self.trouble = str(error)
+                        self._tables.append(None)
+        return self._tables[which]
+
+    def rules(self, address: int) -> RuleSet:
+        """The rules at an address: the byte before a return address, or an interrupted one.
+
+        Code without information gets the rules of a frame pointer. Raises CfiError if
+        there is information that can't be used.
+        """
+        for start, size in self._stack_switches():
+            if 0 <= address - start < size:
+                return OUTERMOST
+        for which in (0, 1):
+            table = self._table(which)
+            offset = table[1].find(address) if table is not None else None
+            if table is not None and offset is not None:
+                found = table[0].rules(offset, address)
+                if found is not None:
+                    return found
+        return self._without_entry(address)
+
+    def part_at(self, address: int) -> range | None:
+        """The function, or the part of one, that an address is in; None without information."""
+        for which in (0, 1):
+            table = self._table(which)
+            offset = table[1].find(address) if table is not None else None
+            if table is not None and offset is not None:
+                with suppress(CfiError):
+                    start, size = table[0].fde(offset)
+                    if address < start + size:
+                        return range(start, start + size)
+        return None
+
+    def is_start(self, address: int) -> bool:
+        """Whether a function that has information begins at this address."""
+        part = self.part_at(address)
+        return part is not None and part.start == address
+
+    def _sampled_share(self) -> float:
+        """About which share of the code has information, 0 to 1.
+
+        1.0 for what is no more than a few functions that every linker adds.
+        """
+        text = self._elf.section_header(".text")
+        if text is None or not _LEAST_CODE_BYTES <= text.size_bytes <= MASK - text.address:
+            return 1.0
+        places = np.linspace(text.address, text.address + text.size_bytes - 1, _SAMPLES)
+        return float(np.mean(self.rows(places.astype(np.uint64)) != FALLBACK_ROW))
+
+    def row(self, address: int) -> int:
+        """The row for an address: what the probes can use of its rules, as in probes/row.h."""
+        try:
+            return self.rules(address).row(address)
+        except CfiError as error:
+            return reason_row(error.reason)
+
+    def _stack_switches(self) -> list[tuple[int, int]]:
+        """Address and size of functions that go on on another stack, and don't say so.
+
+        Go calls C on a stack of the thread's. What its information says is right where the
+        function was called, on the goroutine's; on the other it leads to what is long gone.
+        """
+        if self._switches is None:
+            is_go = self._elf.section_header(_GO_NOTE) is not None
+            found = self._elf.find_functions(_GO_SWITCHES) if is_go else {}
+            self._switches = [place for places in found.values() for place in places.items()]
+        return self._switches
+
+    def _without_entry(self, address: int) -> RuleSet:
+        # A handler returns to the first byte of this code: the address asked for is one
+        # byte before it, as behind a call, or that byte itself if it was interrupted.
+        around = read_at(self._elf, address, 1 + len(SIGNAL_RETURN))
+        is_return = SIGNAL_RETURN in around
+        return SIGNAL_FRAME if is_return else FRAME_POINTER
+
+    def _rows_without_entry(self, wanted: U64) -> U64:
+        """The rows of many addresses, which are sorted."""
+        rows = np.full(len(wanted), FALLBACK_ROW, np.uint64)
+        for first, end in pairwise([*_firsts(wanted >> _PAGE_SHIFT).tolist(), len(wanted)]):
+            start, last = int(wanted[first]), int(wanted[end - 1])
+            around = read_at(self._elf, start, last - start + 1 + len(SIGNAL_RETURN))
+            if SIGNAL_RETURN in around:
+                found = [self._without_entry(at).row(0) for at in wanted[first:end].tolist()]
+                rows[first:end] = found
+        return rows
+
+    def rows(self, addresses: U64) -> U64:
+        """The rows for many addresses at once, sorted or not: what ``row`` says of each."""
+        order = np.argsort(addresses, kind="stable")
+        wanted = addresses[order]
+        found = np.zeros(len(wanted), np.uint64)
+        for which in (0, 1):
+            table = self._table(which)
+            if table is not None:
+                table[0].rows(table[1].starts, table[1].offsets, wanted, found)
+        bare = np.flatnonzero(found == 0)
+        found[bare] = self._rows_without_entry(wanted[bare])
+        for start, size in self._stack_switches():
+            found[np.searchsorted(wanted, start) : np.searchsorted(wanted, start + size)] = END_ROW
+        result = np.empty_like(found)
+        result[order] = found
+        return result
+
+    def all_rows(self, most: int) -> tuple[U64, U64]:
+        """All call sites and their rows; none if they are more than ``most``."""
+        sites = self.call_sites()
+        if len(sites) > most:
+            sites = sites[:0]
+        self.covered_share = self._sampled_share()
+        return sites, self.rows(sites)
+
+    def call_sites(self) -> U64:
+        """The last byte of everything that looks like a call: what ``rows`` takes, sorted.
+
+        Over-inclusive; looks only between the first and the last function that has
+        call-frame information.
+        """
+        start, end = self._covered()
+        room = np.empty(_PIECE_BYTES + _LONGEST_CALL_BYTES, np.uint64)
+        pieces: list[U64] = []
+        count = 0
+        for segment in self._elf.segments:
+            if not segment.executable:
+                continue
+            at = max(start, segment.address)
+            last = min(end, segment.address + segment.file_size, at + _MOST_CODE_BYTES)
+            while at < last and count < _MOST_SITES:
+                size = min(_PIECE_BYTES, last - at)
+                # A call may lie across two pieces; seen twice, it is kept once.
+                read_size = min(size + _LONGEST_CALL_BYTES, last - at)
+                code = self._elf.read(segment.offset + at - segment.address, read_size)
+                if len(code) < size:
+                    last = at
+                pieces.append(room[: find_calls(code, at, start, end, room)].copy())
+                count += len(pieces[-1])
+                at += size
+        if not pieces:
+            return np.empty(0, np.uint64)
+        found = np.concatenate(pieces)
+        found.sort()
+        return found[_firsts(found)]
+
+    def _covered(self) -> tuple[int, int]:
+        """From where to where there is code with call-frame information."""
+        bounds = []
+        for which in (0, 1):
+            table = self._table(which)
+            if table is None or not len(table[1]):
+                continue
+            entries, index = table
+            try:
+                end = min(sum(entries.fde(int(index.offsets[-1]))), MASK)
+            except CfiError:
+                end = int(index.starts[-1])
+            bounds.append((int(index.starts[0]), end))
+        return (min(b[0] for b in bounds), max(b[1] for b in bounds)) if bounds else (0, 0)

@@ -1,0 +1,131 @@
+"""A file's unwind tables: where they are, and which FDE covers an address.
+
+No more of their bytes is read than is sane. ``.eh_frame`` has a binary search table in
+``.eh_frame_hdr`` (Linux Standard Base Core 5.0, section 10.6.2); where that is missing or of
+no use, the index is made by reading all entries once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.files.cfi.core import Entries, read_header
+from tracelloc.files.elf import ElfFile
+from tracelloc.files.elf.sections import SectionError
+
+_MOST_FUNCTIONS: Final = 1 << 22
+_LEAST_FDE_BYTES: Final = 8
+"""Length and CIE pointer; no FDE is shorter."""
+
+
+class Index:
+    """The FDEs of one section by the address they start at."""
+
+    def __init__(
+        self, starts: npt.NDArray[np.uint64], offsets: npt.NDArray[np.int64], *, is_scanned: bool
+    ) -> None:
+        """``starts`` is sorted; ``offsets`` are relative to the section's start."""
+        self.starts = starts
+        self.offsets = offsets
+        self.is_scanned = is_scanned
+        """Whether the entries were read because there was no usable table."""
+        self._starts = memoryview(starts.data)
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def find(self, address: int) -> int | None:
+        """Where the last FDE that starts at or before an address is. It may end before it."""
+        at = bisect_right(self._starts, address) - 1
+        return int(self.offsets[at]) if at >= 0 else None
+
+
+def make_index(entries: Entries, header: bytes, address: int) -> Index:
+    """The index of ``.eh_frame``, from its header if that has a sorted table."""
+    found = read_header(header, address)
+    if found is not None and found[1] and max(address, entries.address) < 1 << 63:
+        _, count, at = found
+        table = np.frombuffer(header, "<i4", 2 * count, at).astype(np.int64).reshape(count, 2)
+        starts = table[:, 0] + address
+        offsets = table[:, 1] + (address - entries.address)
+        if starts[0] >= 0 and bool((starts[1:] >= starts[:-1]).all()):
+            return Index(starts.astype(np.uint64), offsets, is_scanned=False)
+    return scan(entries)
+
+
+def scan(entries: Entries) -> Index:
+    """The index made by reading all entries."""
+    room = min(_MOST_FUNCTIONS, len(entries.data) // _LEAST_FDE_BYTES)
+    starts, offsets = np.empty(room, np.uint64), np.empty(room, np.int64)
+    count = entries.scan(starts, offsets)
+    order = np.argsort(starts[:count], kind="stable")
+    return Index(starts[order], offsets[order], is_scanned=True)
+
+
+_MOST_BYTES: Final = 128 << 20
+"""Bytes of a table that are read at most; the rest is ignored. libLLVM-14's has 5 MB."""
+
+Table = tuple[Entries, Index]
+
+
+def read_at(elf: ElfFile, address: int, size_bytes: int) -> bytes:
+    """Bytes by their address in the file's own space; fewer where the file has no more.
+
+    Raises SectionError if they can't be read.
+    """
+    offset = elf.offset_of(address)
+    if offset is None or offset >= 1 << 63:
+        return b""
+    try:
+        return elf.read(offset, max(0, min(size_bytes, _MOST_BYTES)))
+    except OSError as error:
+        raise SectionError(str(error)) from error
+
+
+def unwind_sections(elf: ElfFile) -> list[str]:
+    """The names of the tables that a file has; one without a section table may have none."""
+    known = (".eh_frame", ".debug_frame", ".zdebug_frame")
+    names = [name for name in known if elf.section_header(name) is not None]
+    return names or ([".eh_frame_hdr"] if elf.unwind_header is not None else [])
+
+
+def _bytes_to_segment_end(elf: ElfFile, address: int) -> int:
+    for segment in elf.segments:
+        if segment.address <= address < segment.address + segment.file_size:
+            return segment.address + segment.file_size - address
+    return 0
+
+
+def read_eh_frame(elf: ElfFile) -> Table | None:
+    """``.eh_frame`` and its index, by the section table or, without one, by the header."""
+    address, size = elf.unwind_header or (0, 0)
+    header = read_at(elf, address, size)
+    section = elf.section_header(".eh_frame")
+    if section is not None and not section.is_compressed and section.address:
+        start, length = section.address, section.size_bytes
+    else:
+        found = read_header(header, address)
+        if found is None:
+            return None
+        start, length = found[0], _bytes_to_segment_end(elf, found[0])
+    data = read_at(elf, start, length)
+    if not data:
+        return None
+    entries = Entries(data, start, is_eh=True)
+    return entries, make_index(entries, header, address)
+
+
+def read_debug_frame(elf: ElfFile) -> Table | None:
+    """``.debug_frame`` and the index made from it. Raises SectionError if it can't be read."""
+    section = elf.open_section(".debug_frame")
+    if section is None:
+        return None
+    if section.size > _MOST_BYTES:
+        raise SectionError(f"a section of {section.size} bytes is too large")
+    header = elf.section_header(".debug_frame")
+    entries = Entries(section.data(), 0 if header is None else header.address, is_eh=False)
+    return entries, scan(entries)

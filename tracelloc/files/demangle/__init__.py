@@ -1,0 +1,122 @@
+"""Names as their programmers wrote them: Rust (legacy and v0) and C++.
+
+Rust: pyderust, which is rustc's own reader. Where it can't be loaded, rust-demangler reads
+legacy names, and v0 names stay as they are.
+
+C++: libstdc++, kept apart in tracelloc.files.demangle.cxxnames.
+
+A name that can't be read stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from contextlib import suppress
+from typing import Final
+
+from tracelloc.files.demangle import cxxnames
+from tracelloc.text import LONGEST_TEXT
+
+LONGEST_NAME: Final = 16 << 10
+"""Characters; longer names are left alone."""
+
+_MOST_CACHED: Final = 32 << 20
+"""Characters of all names kept, mangled and readable together."""
+
+_STUB: Final = "@plt"
+"""What names of linkage stubs end in; no version is called so."""
+_VERSION: Final = re.compile(r"@@?[A-Za-z0-9_.]+$")
+_LLVM: Final = re.compile(r"\.llvm\.[0-9A-F]+$")
+_RUST_V0: Final = re.compile(r"__?R[A-Z][A-Za-z0-9_]*(?:\.[!-~]*)?")
+_RUST_LEGACY: Final = re.compile(r"__?ZN[!-~]*17h[0-9a-f]{16}E(?:\.[!-~]*)?")
+_HASH: Final = re.compile(r"::h[0-9a-f]{16}(?=$|\.)")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+class _NameCache:
+    """Readable names by mangled ones; the oldest go when it is full."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[str, str] = {}
+        self._size = 0
+
+    def get(self, name: str) -> str | None:
+        """What was put under the name, if it is still there."""
+        return self._known.get(name)
+
+    def put(self, name: str, text: str) -> None:
+        """Keeps a name for as long as there is room."""
+        with self._lock:
+            if name in self._known:
+                return
+            self._known[name] = text
+            self._size += len(name) + len(text)
+            while self._size > _MOST_CACHED:
+                oldest = next(iter(self._known))
+                self._size -= len(oldest) + len(self._known.pop(oldest))
+
+    def clear(self) -> None:
+        """Forgets all."""
+        with self._lock:
+            self._known.clear()
+            self._size = 0
+
+
+cache: Final = _NameCache()
+
+
+def demangle(name: str) -> str:
+    """The readable form of a symbol, without Rust's hash; the name itself if it has none.
+
+    Never raises and never prints; bounded in time and memory, whatever the name. What is
+    read holds no control characters, but a name that is not read is returned as it is.
+    """
+    if not name.startswith(("_R", "__R", "_Z", "__Z")) or len(name) > LONGEST_NAME:
+        return name
+    if name.endswith(_STUB):
+        return _demangle(name.removesuffix(_STUB)) + _STUB
+    return _demangle(name)
+
+
+def _demangle(name: str) -> str:
+    text = cache.get(name)
+    if text is None:
+        text = _read(_VERSION.sub("", name)) or name
+        cache.put(name, text)
+    return text
+
+
+def _read(name: str) -> str | None:
+    if _CONTROL.search(name):
+        return None
+    if _RUST_V0.fullmatch(name) or _RUST_LEGACY.fullmatch(name):
+        text = _read_rust(name)
+    elif name.startswith(("_Z", "__Z")):
+        text = cxxnames.read(name.removeprefix("_") if name.startswith("__") else name)
+    else:
+        return None
+    if not text or len(text) > LONGEST_TEXT or _CONTROL.search(text):
+        return None
+    return text
+
+
+def _read_rust(name: str) -> str | None:
+    """A Rust name without its hash."""
+    name = _LLVM.sub("", name)
+    with suppress(Exception):  # whatever it says, the name stays as it is
+        try:
+            from pyderust import demangle as read  # noqa: PLC0415 - most targets are not Rust
+        except ImportError:
+            return _read_legacy(name) if _RUST_LEGACY.fullmatch(name) else None
+        return read(name)
+    return None
+
+
+def _read_legacy(name: str) -> str:
+    """A name like ``_ZN3foo17h0123456789abcdefE``, read by rust-demangler. Raises anything."""
+    from rust_demangler.rust_legacy import LegacyDemangler  # noqa: PLC0415 - as above
+
+    # It reads ".." only in front of a "$".
+    return _HASH.sub("", str(LegacyDemangler().demangle(name))).replace("..", "::")

@@ -1,0 +1,120 @@
+"""C++ names, read by ``__cxa_demangle`` of libstdc++ in a process of its own.
+
+Format: the Itanium C++ ABI, "Mangling". In this process it can't be called: names are
+hostile, and ``_Z4llvm4orINS_IXsreTrtD`` keeps GCC 12's in a loop for ever, while
+substitutions (``S1_``) let 200 letters stand for gigabytes of text, all of which it
+writes. The helper process has no rights, and may take little memory and time; a name that
+takes more ends it, and stays as it is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import select
+import subprocess
+import sys
+import threading
+from typing import Final
+
+from tracelloc.system.confined import CONFINE, start_reader
+from tracelloc.text import LONGEST_TEXT
+
+LONGEST_MANGLED: Final = 1024
+"""Bytes. libstdc++ itself refuses longer names since GCC 9 (its stack, GCC PR 87675)."""
+
+_PATIENCE_S: Final = 10.0
+"""For an answer. The helper ends itself long before, unless it is kept from running."""
+
+MOST_STRIKES: Final = 8
+"""So many names may end the helper, then no more are tried: somebody does it on purpose."""
+
+_HELPER: Final = f"""{CONFINE}
+import signal, sys
+library = ctypes.CDLL("libstdc++.so.6")
+demangle, free = library.__cxa_demangle, ctypes.CDLL(None).free
+confine(256 << 20)
+demangle.restype, demangle.argtypes = ctypes.c_void_p, [ctypes.c_char_p] + [ctypes.c_void_p] * 3
+free.argtypes = [ctypes.c_void_p]
+for line in sys.stdin.buffer:
+    signal.setitimer(signal.ITIMER_PROF, 0.25)
+    result = demangle(line.rstrip(b"\\n"), None, None, None)
+    text = ctypes.string_at(result) if result else b""
+    free(result)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    sys.stdout.buffer.write((text if len(text) <= {LONGEST_TEXT} else b"") + b"\\n")
+    sys.stdout.buffer.flush()
+"""
+
+
+def read(name: str) -> str | None:
+    """The readable form of a name that starts with ``_Z`` and holds no control characters.
+
+    None: it is not one, or it asks for too much.
+    """
+    try:
+        raw = name.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return None
+    if len(raw) > LONGEST_MANGLED:
+        return None
+    text = _helper.ask(raw)
+    return text.decode(errors="surrogateescape") if text else None
+
+
+class _Helper:
+    """A process that reads one name per line; it is started when first needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._strikes = 0
+
+    def ask(self, raw: bytes) -> bytes | None:
+        """The readable form, or nothing: unreadable, or it took too much."""
+        with self._lock:
+            if self._strikes >= MOST_STRIKES or not sys.executable:
+                return None
+            try:
+                return self._exchange(raw)
+            except (OSError, EOFError):
+                self._strikes += 1
+                self._end()
+                return None
+            except BaseException:  # an interrupt: the answer may not be taken for the next one's
+                self._end()
+                raise
+
+    def close(self) -> None:
+        """Ends the process, if there is one."""
+        with self._lock:
+            self._end()
+
+    def _exchange(self, raw: bytes) -> bytes:
+        if self._process is None:
+            self._process = start_reader([_HELPER])
+        request, answer = self._process.stdin, self._process.stdout
+        assert request is not None
+        assert answer is not None
+        ready = select.poll()
+        ready.register(answer, select.POLLIN)
+        request.write(raw + b"\n")
+        text = b""
+        while not text.endswith(b"\n"):
+            if not ready.poll(_PATIENCE_S * 1000):
+                raise EOFError
+            part = answer.read(LONGEST_TEXT)
+            if not part:
+                raise EOFError
+            text += part
+        return text[:-1]
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.communicate()
+
+
+_helper: Final = _Helper()
+atexit.register(_helper.close)

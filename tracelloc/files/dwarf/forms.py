@@ -1,0 +1,245 @@
+"""Values in debug information: numbers and strings out of bytes, and the forms of attributes.
+
+Forms: DWARF 5, 7.5.6; their numbers are from table 7.6. A value keeps its form until somebody
+asks what it means: most are never asked for. Also the package's one error, and the bound on
+the work that a file may cause.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from tracelloc.files.elf.sections import ElfSection, SectionError
+
+U16: Final = struct.Struct("<H")
+U32: Final = struct.Struct("<I")
+U64: Final = struct.Struct("<Q")
+
+_LONGEST_LEB_BYTES: Final = 10
+"""For 64 bits. Longer ones are padding or an attack on big-number arithmetic."""
+_LONGEST_STRING_BYTES: Final = 1 << 14
+TOMBSTONES: Final = (0, 1, (1 << 64) - 1, (1 << 64) - 2)
+"""What linkers write for the address of code that they left out."""
+
+
+class DwarfError(Exception):
+    """Debug information that can't be used. Its text is a reason for people.
+
+    Reading beyond the end raises IndexError and others; whoever catches this one catches
+    all of ``DAMAGE``.
+    """
+
+
+DAMAGE: Final = (DwarfError, SectionError, struct.error, IndexError, ValueError, OverflowError)
+"""What damaged debug information raises within this package."""
+
+
+def reason_of(error: BaseException) -> str:
+    """The reason for people in one of ``DAMAGE``."""
+    if isinstance(error, DwarfError | SectionError):
+        return str(error)
+    return "debug information is damaged or cut short"
+
+
+class Budget:
+    """How much work a file may cause in all, in entries and bytes looked at.
+
+    Compilers write nothing that needs each byte more than a few times; lists that
+    refer to each other can be made to need it millions of times.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def grant(self, steps: int) -> None:
+        """Allows more, for a question that was asked."""
+        self._left += steps
+
+    def spend(self, steps: int) -> None:
+        """Raises DwarfError when there was too much of it."""
+        self._left -= steps
+        if self._left < 0:
+            raise DwarfError("debug information needs more work than its size explains")
+
+
+def uleb(data: bytes, at: int) -> tuple[int, int]:
+    """An unsigned LEB128 number and where it ends. DWARF 5, 7.6."""
+    byte = data[at]
+    if byte < 0x80:
+        return byte, at + 1
+    value, shift, start = byte & 0x7F, 7, at
+    while True:
+        at += 1
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, at + 1
+        if at - start >= _LONGEST_LEB_BYTES:
+            raise DwarfError("a number is too long")
+
+
+def sleb(data: bytes, at: int) -> tuple[int, int]:
+    """A signed LEB128 number and where it ends."""
+    value, end = uleb(data, at)
+    bits = 7 * (end - at)
+    return value - (1 << bits) if value >> (bits - 1) & 1 else value, end
+
+
+def initial_length(data: bytes, at: int) -> tuple[int, int, int]:
+    """A unit's length, the size of offsets in it (4 or 8), where the rest begins. DWARF 5, 7.4."""
+    (length,) = U32.unpack_from(data, at)
+    if length < 0xFFFFFFF0:
+        return length, 4, at + 4
+    if length != 0xFFFFFFFF:
+        raise DwarfError("a unit has a reserved length")
+    return U64.unpack_from(data, at + 4)[0], 8, at + 12
+
+
+def offset_at(data: bytes, at: int, offset_size: int) -> int:
+    """A section offset of 4 or 8 bytes."""
+    return int((U32 if offset_size == 4 else U64).unpack_from(data, at)[0])
+
+
+def string_in(data: bytes, at: int) -> tuple[bytes, int]:
+    """A NUL-terminated string and where what follows it begins."""
+    end = data.find(b"\0", at)
+    if end < 0:
+        raise DwarfError("a string has no end")
+    return data[at:end], end + 1
+
+
+def string_of(section: ElfSection | None, offset: int) -> str | None:
+    """A string of a string section; None if there is none at that offset."""
+    if section is None or not 0 <= offset < section.size:
+        return None
+    size = 256
+    while True:
+        data = section.read(offset, size)
+        end = data.find(b"\0")
+        if end >= 0 or len(data) < size or size >= _LONGEST_STRING_BYTES:
+            return data[: end if end >= 0 else None].decode(errors="replace")
+        size *= 8
+
+
+ADDR: Final = 0x01
+BLOCK2: Final = 0x03
+BLOCK4: Final = 0x04
+DATA2: Final = 0x05
+DATA4: Final = 0x06
+DATA8: Final = 0x07
+STRING: Final = 0x08
+BLOCK: Final = 0x09
+BLOCK1: Final = 0x0A
+DATA1: Final = 0x0B
+FLAG: Final = 0x0C
+SDATA: Final = 0x0D
+STRP: Final = 0x0E
+UDATA: Final = 0x0F
+REF_ADDR: Final = 0x10
+REF1: Final = 0x11
+REF2: Final = 0x12
+REF4: Final = 0x13
+REF8: Final = 0x14
+REF_UDATA: Final = 0x15
+INDIRECT: Final = 0x16
+SEC_OFFSET: Final = 0x17
+EXPRLOC: Final = 0x18
+FLAG_PRESENT: Final = 0x19
+STRX: Final = 0x1A
+ADDRX: Final = 0x1B
+STRP_SUP: Final = 0x1D
+DATA16: Final = 0x1E
+LINE_STRP: Final = 0x1F
+IMPLICIT_CONST: Final = 0x21
+LOCLISTX: Final = 0x22
+RNGLISTX: Final = 0x23
+STRX1: Final = 0x25
+STRX2: Final = 0x26
+STRX3: Final = 0x27
+STRX4: Final = 0x28
+ADDRX1: Final = 0x29
+ADDRX2: Final = 0x2A
+ADDRX3: Final = 0x2B
+ADDRX4: Final = 0x2C
+GNU_ADDR_INDEX: Final = 0x1F01
+GNU_STR_INDEX: Final = 0x1F02
+GNU_REF_ALT: Final = 0x1F20
+GNU_STRP_ALT: Final = 0x1F21
+
+STRING_INDEX: Final = frozenset((STRX, STRX1, STRX2, STRX3, STRX4, GNU_STR_INDEX))
+ADDRESS_INDEX: Final = frozenset((ADDRX, ADDRX1, ADDRX2, ADDRX3, ADDRX4, GNU_ADDR_INDEX))
+UNIT_REFERENCE: Final = frozenset((REF1, REF2, REF4, REF8, REF_UDATA))
+
+LEB: Final = -1
+"""In place of a size: a LEB128 number follows."""
+BLOCK_LEB: Final = -2
+"""A LEB128 number that is the size of what follows it."""
+TEXT: Final = -3
+"""A NUL-terminated string."""
+VARIES: Final = -4
+"""The value says its own form."""
+COUNTED: Final = {BLOCK1: 1, BLOCK2: 2, BLOCK4: 4}
+"""The size of the number that is the size of what follows it."""
+
+_SIZES: Final = {
+    DATA1: 1, DATA2: 2, DATA4: 4, DATA8: 8, DATA16: 16, FLAG: 1, FLAG_PRESENT: 0,
+    IMPLICIT_CONST: 0, REF1: 1, REF2: 2, REF4: 4, REF8: 8, 0x20: 8, 0x1C: 4, 0x24: 8,
+    STRX1: 1, STRX2: 2, STRX3: 3, STRX4: 4, ADDRX1: 1, ADDRX2: 2, ADDRX3: 3, ADDRX4: 4,
+    SDATA: LEB, UDATA: LEB, REF_UDATA: LEB, STRX: LEB, ADDRX: LEB, LOCLISTX: LEB, RNGLISTX: LEB,
+    GNU_ADDR_INDEX: LEB, GNU_STR_INDEX: LEB, BLOCK: BLOCK_LEB, EXPRLOC: BLOCK_LEB,
+    STRING: TEXT, INDIRECT: VARIES,
+}  # fmt: skip
+_OFFSETS: Final = frozenset((STRP, SEC_OFFSET, LINE_STRP, STRP_SUP, GNU_REF_ALT, GNU_STRP_ALT))
+
+Value = int | bytes
+"""A number, an offset, an index, or bytes; which one, says the form."""
+
+
+class Encoding:
+    """Sizes of the forms in units of one version, size of offsets and size of addresses."""
+
+    def __init__(self, version: int, offset_size: int, address_size: int) -> None:
+        self.version = version
+        self.offset_size = offset_size
+        self.address_size = address_size
+        self.sizes = dict(_SIZES)
+        """Bytes of each form, or what stands in place of a size."""
+        self.sizes.update(dict.fromkeys(_OFFSETS, offset_size))
+        self.sizes[ADDR] = address_size
+        self.sizes[REF_ADDR] = address_size if version <= 2 else offset_size
+
+    def read(self, data: bytes, at: int, form: int) -> tuple[int, Value, int]:
+        """A value's form (of an indirect one, the real one), the value, and where it ends.
+
+        Raises DwarfError for forms that nobody has defined, IndexError beyond the end.
+        """
+        size = self.sizes.get(form)
+        if size is not None and size >= 0:
+            end = at + size
+            if end > len(data):
+                raise IndexError
+            return form, int.from_bytes(data[at:end], "little"), end
+        if size == LEB:
+            value, end = (sleb if form == SDATA else uleb)(data, at)
+            return form, value, end
+        if size == TEXT:
+            text, end = string_in(data, at)
+            return form, text, end
+        if size == VARIES:
+            real, at = uleb(data, at)
+            if real in (INDIRECT, IMPLICIT_CONST):
+                raise DwarfError("a value of indirect form makes no sense")
+            return self.read(data, at, real)
+        if size == BLOCK_LEB:
+            length, at = uleb(data, at)
+        elif form in COUNTED:
+            width = COUNTED[form]
+            length = int.from_bytes(data[at : at + width], "little")
+            at += width
+        else:
+            raise DwarfError(f"unknown attribute form {form:#x}")
+        if at + length > len(data):
+            raise IndexError
+        return form, data[at : at + length], at + length

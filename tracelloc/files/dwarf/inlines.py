@@ -1,0 +1,354 @@
+"""Functions by address, and what was inlined into them. DWARF 5, 3.3.
+
+The functions of a unit are indexed when an address in it is first asked for; the entries
+(DIEs) below a function, when an address in that function is. Entries stand one after the
+other, children behind their parent, and most compilers do not say where the next sibling is.
+So all of them are passed, most by a look-up and an addition.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.files.dwarf import abbrev, forms
+from tracelloc.files.dwarf.abbrev import Abbreviation, Skipper, attributes_of
+from tracelloc.files.dwarf.forms import DAMAGE, DwarfError, Value, reason_of, uleb
+from tracelloc.files.dwarf.info import DebugInfo, DebugUnit
+from tracelloc.files.dwarf.ranges import Range, list_at, span
+
+_PLACE: Final = frozenset((abbrev.AT_LOW_PC, abbrev.AT_HIGH_PC, abbrev.AT_RANGES))
+_CALL: Final = frozenset((*_PLACE, abbrev.AT_ABSTRACT_ORIGIN, abbrev.AT_CALL_FILE,
+                          abbrev.AT_CALL_LINE))  # fmt: skip
+_ONE_BYTE: Final = 0x80
+"""Abbreviations below are one byte long."""
+
+Attributes = dict[int, tuple[int, Value]]
+
+
+class Walker:
+    """What is needed to walk the entries of one unit."""
+
+    def __init__(self, unit: DebugUnit) -> None:
+        """Raises DAMAGE."""
+        self._unit = unit
+        self._skippers: dict[int, Skipper] = unit.abbreviations.skippers(unit.encoding)
+        self._kinds = unit.abbreviations.all()
+        with_code = {
+            code: kind
+            for code, kind in self._kinds.items()
+            if kind.has(abbrev.AT_LOW_PC, abbrev.AT_RANGES)
+        }
+        self._functions = {
+            code: kind.up_to(_PLACE)
+            for code, kind in with_code.items()
+            if kind.tag == abbrev.TAG_SUBPROGRAM
+        }
+        self._inlined = {
+            code: kind.up_to(_CALL)
+            for code, kind in with_code.items()
+            if kind.tag == abbrev.TAG_INLINED_SUBROUTINE
+        }
+
+    def _plain_steps(self, special: dict[int, Abbreviation], only_leaves: bool) -> list[int]:
+        """By first byte: size of an entry that needs no look, 0 of any other one."""
+        steps = [0] * 256
+        for code, skipper in self._skippers.items():
+            is_plain = skipper.size >= 0 and code not in special
+            if code < _ONE_BYTE and is_plain:
+                steps[code] = 1 + skipper.size
+                if only_leaves and self._kinds[code].has_children:
+                    steps[code] = 0
+        return steps
+
+    def _skips(self, special: dict[int, Abbreviation]) -> list[Skipper | None]:
+        """By first byte: how to get past an entry whose size changes."""
+        skips: list[Skipper | None] = [None] * 256
+        for code, skipper in self._skippers.items():
+            if code < _ONE_BYTE and skipper.size < 0 and code not in special:
+                skips[code] = skipper
+        return skips
+
+    def _after(self, data: bytes, code: int, at: int) -> int:
+        """Where the entry ends whose values begin at ``at``."""
+        skipper = self._skippers.get(code)
+        if skipper is None:
+            raise DwarfError(f"an entry has the unknown abbreviation {code}")
+        if skipper.size >= 0:
+            return at + skipper.size
+        return skipper.skip(data, at, self._unit.encoding)
+
+    def functions(self) -> Iterator[tuple[int, list[Range]]]:
+        """All functions that have code: where their entries begin, and their ranges."""
+        data = self._unit.data()
+        end = len(data)
+        steps = self._plain_steps(self._functions, only_leaves=False)
+        skips = self._skips(self._functions)
+        encoding = self._unit.encoding
+        steps[0] = 1
+        at = self._unit.first_entry
+        while at < end:
+            first = data[at]
+            if step := steps[first]:
+                at += step
+                continue
+            if skipper := skips[first]:
+                at = skipper.skip(data, at + 1, encoding)
+                continue
+            start = at
+            code, at = uleb(data, at)
+            if code in self._functions:
+                kind = self._functions[code]
+                self._unit.info.budget.spend(len(kind.attributes))
+                found = attributes_of(data, at, kind, encoding)
+                yield start, self._ranges(found)
+            at = self._after(data, code, at) if code else at
+
+    def inlined(self, start: int) -> Iterator[tuple[int, list[Range], Attributes]]:
+        """What was inlined into the function whose entry begins at ``start``, outer ones first.
+
+        Of each: the number of what it was inlined into (-1: the function itself), counting
+        from 0 in this order; its ranges; its attributes.
+        """
+        data = self._unit.data()
+        end = len(data)
+        code, at = uleb(data, start)
+        at = self._after(data, code, at)
+        depth = 1 if self._kinds[code].has_children else 0
+        steps = self._plain_steps(self._inlined, only_leaves=True)
+        count = 0
+        around: list[tuple[int, int]] = []  # depth and number of those not yet at their end
+        while depth and at < end:
+            step = steps[data[at]]
+            if step:
+                at += step
+                continue
+            code, at = uleb(data, at)
+            if code == 0:
+                depth -= 1
+                if around and around[-1][0] == depth:
+                    around.pop()
+                continue
+            if code in self._inlined:
+                kind = self._inlined[code]
+                self._unit.info.budget.spend(len(kind.attributes))
+                found = attributes_of(data, at, kind, self._unit.encoding)
+                yield (around[-1][1] if around else -1), self._ranges(found), found
+                if self._kinds[code].has_children:
+                    around.append((depth, count))
+                count += 1
+            at = self._after(data, code, at)
+            depth += self._kinds[code].has_children
+
+    def _ranges(self, found: Attributes) -> list[Range]:
+        unit = self._unit
+        if abbrev.AT_RANGES in found:
+            return list_at(unit, found[abbrev.AT_RANGES])
+        if abbrev.AT_LOW_PC not in found:
+            return []
+        base = unit.root.address_base
+        low = unit.info.address(found[abbrev.AT_LOW_PC], base)
+        return span(low, unit.info.end_address(found.get(abbrev.AT_HIGH_PC), low, base))
+
+
+_MOST_NAMES: Final = 1 << 14
+_KEPT_WALKERS: Final = 16
+_KEPT_FUNCTIONS: Final = 1 << 12
+_KEPT_ROWS: Final = 1 << 20
+"""Rows of function tables kept in memory."""
+_KEPT_INLINED: Final = 1 << 18
+_LOOK_BACK: Final = 64
+"""How many functions before an address are tried: nested ones lie in others."""
+_DEEPEST: Final = 500
+"""How many functions inlined into each other are given for one address."""
+_LONGEST_NAME_CHAIN: Final = 8
+"""From a copy to its origin to its declaration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function at an address, and where it was called from if it was inlined."""
+
+    name: str | None
+    """Linkage name, or the plain one if it has none."""
+    call_file: int | None
+    """Number in the unit's line program; None: unknown, or not inlined."""
+    call_line: int | None
+    """From 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Ranges and whose they are: entries of functions, or rows of inlined ones."""
+
+    low: npt.NDArray[np.uint64]
+    high: npt.NDArray[np.uint64]
+    owner: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Inlined:
+    parent: int
+    """Row of what it was inlined into; -1: the function itself."""
+    origin: tuple[int, Value] | None
+    call_file: int | None
+    call_line: int | None
+
+
+def _table(rows: list[tuple[int, int, int]]) -> _Table:
+    low, high, owner = zip(*rows, strict=True) if rows else ((), (), ())
+    return _Table(np.array(low, np.uint64), np.array(high, np.uint64), np.array(owner, np.int64))
+
+
+class InlineReader:
+    """Chains of calls by address. Not thread safe."""
+
+    def __init__(self, info: DebugInfo) -> None:
+        self._info = info
+        self._units: OrderedDict[int, _Table] = OrderedDict()
+        self._rows = 0
+        self._walkers: OrderedDict[int, Walker] = OrderedDict()
+        self._functions: OrderedDict[int, tuple[_Table, list[_Inlined]]] = OrderedDict()
+        self._inlined_count = 0
+        self._names: dict[int, str | None] = {}
+
+    def chain(self, unit: DebugUnit, address: int) -> list[Call]:
+        """The functions at an address, the innermost first; none if unknown. Never raises."""
+        try:
+            entry = self._function_at(unit, address)
+            return [] if entry is None else self._calls(unit, entry, address)
+        except DAMAGE as error:
+            self._info.blame(reason_of(error))
+            return []
+
+    def _calls(self, unit: DebugUnit, entry: int, address: int) -> list[Call]:
+        table, inlined = self._inlined_in(unit, entry)
+        at = np.uint64(address)
+        covering = table.owner[(table.low <= at) & (at < table.high)]
+        # Inner entries stand behind outer ones.
+        row = int(covering.max()) if len(covering) else -1
+        calls: list[Call] = []
+        while row >= 0 and len(calls) < _DEEPEST:
+            here = inlined[row]
+            name = self._referred_name(unit, here.origin, 0)
+            calls.append(Call(name, here.call_file, here.call_line or None))
+            row = here.parent
+        if row >= 0:
+            self._info.blame(f"only {_DEEPEST} inlined functions of one address are shown")
+        calls.append(Call(self._name(unit.offset + entry, 0), None, None))
+        return calls
+
+    def _walker(self, unit: DebugUnit) -> Walker:
+        walker = self._walkers.get(unit.offset)
+        if walker is None:
+            walker = self._walkers[unit.offset] = Walker(unit)
+            if len(self._walkers) > _KEPT_WALKERS:
+                self._walkers.popitem(last=False)
+        return walker
+
+    def _function_at(self, unit: DebugUnit, address: int) -> int | None:
+        """Where in the unit the entry of the innermost function at an address begins."""
+        table = self._units.get(unit.offset)
+        if table is None:
+            rows: list[tuple[int, int, int]] = []
+            self._info.budget.spend(unit.size)
+            try:
+                for start, ranges in self._walker(unit).functions():
+                    rows += [(low, high, start) for low, high in ranges]
+                    if len(rows) > _KEPT_ROWS:
+                        raise DwarfError("a unit has too many functions")
+            except DAMAGE as error:
+                # What was found before is right, and the unit is not walked again.
+                self._info.blame(reason_of(error))
+            rows.sort()
+            table = self._units[unit.offset] = _table(rows)
+            self._rows += len(rows)
+            while self._rows > _KEPT_ROWS and len(self._units) > 1:
+                self._rows -= len(self._units.popitem(last=False)[1].low)
+        last = int(np.searchsorted(table.low, np.uint64(address), side="right")) - 1
+        first = max(0, last - _LOOK_BACK)
+        covering = table.owner[first : last + 1][table.high[first : last + 1] > address]
+        return int(covering.max()) if len(covering) else None
+
+    def _inlined_in(self, unit: DebugUnit, entry: int) -> tuple[_Table, list[_Inlined]]:
+        key = unit.offset + entry
+        known = self._functions.get(key)
+        if known is not None:
+            self._functions.move_to_end(key)
+            return known
+        rows: list[tuple[int, int, int]] = []
+        inlined: list[_Inlined] = []
+        try:
+            for parent, ranges, found in self._walker(unit).inlined(entry):
+                if len(rows) > _KEPT_INLINED or len(inlined) > _KEPT_INLINED:
+                    raise DwarfError("too much is inlined into one function")
+                rows += [(low, high, len(inlined)) for low, high in ranges]
+                origin = found.get(abbrev.AT_ABSTRACT_ORIGIN)
+                file, line = (
+                    _number(found.get(at)) for at in (abbrev.AT_CALL_FILE, abbrev.AT_CALL_LINE)
+                )
+                inlined.append(_Inlined(parent, origin, file, line))
+        except DAMAGE as error:
+            self._info.blame(reason_of(error))
+        result = self._functions[key] = _table(rows), inlined
+        self._inlined_count += len(inlined)
+        while len(self._functions) > _KEPT_FUNCTIONS or (
+            self._inlined_count > _KEPT_INLINED and len(self._functions) > 1
+        ):
+            self._inlined_count -= len(self._functions.popitem(last=False)[1][1])
+        return result
+
+    def _referred_name(
+        self, unit: DebugUnit, reference: tuple[int, Value] | None, depth: int
+    ) -> str | None:
+        """The name of the entry that an attribute refers to; None if it is in another file."""
+        if reference is None or depth > _LONGEST_NAME_CHAIN:
+            return None
+        form, offset = reference
+        if not isinstance(offset, int):
+            return None
+        if form in forms.UNIT_REFERENCE:
+            return self._name(unit.offset + offset, depth)
+        if form == forms.GNU_REF_ALT:
+            self._info.elsewhere = "names of functions lie in another file (.gnu_debugaltlink)"
+        return self._name(offset, depth) if form == forms.REF_ADDR else None
+
+    def _name(self, offset: int, depth: int) -> str | None:
+        """The name of the entry at an offset of .debug_info, its own or its origin's."""
+        if offset in self._names:
+            return self._names[offset]
+        if len(self._names) >= _MOST_NAMES:
+            self._names.clear()
+        name = self._names[offset] = self._read_name(offset, depth)
+        return name
+
+    def _read_name(self, offset: int, depth: int) -> str | None:
+        unit = self._info.unit_at(offset)
+        if unit is None or not unit.may_hold_code or offset - unit.offset < unit.first_entry:
+            return None
+        data = unit.data()
+        code, at = uleb(data, offset - unit.offset)
+        kind = unit.abbreviations.get(code)
+        self._info.budget.spend(8 + len(kind.attributes))
+        found = attributes_of(data, at, kind, unit.encoding)
+        plain: str | None = None
+        for name in (abbrev.AT_LINKAGE_NAME, abbrev.AT_MIPS_LINKAGE_NAME, abbrev.AT_NAME):
+            if name in found:
+                plain = self._info.string(unit, found[name], unit.root.string_base)
+                if plain is not None and name != abbrev.AT_NAME:
+                    return plain
+        for name in (abbrev.AT_ABSTRACT_ORIGIN, abbrev.AT_SPECIFICATION):
+            # The declaration may have a linkage name where this entry has none.
+            origin = self._referred_name(unit, found.get(name), depth + 1)
+            if origin is not None:
+                return origin
+        return plain
+
+
+def _number(value: tuple[int, Value] | None) -> int | None:
+    return value[1] if value is not None and isinstance(value[1], int) else None

@@ -1,0 +1,285 @@
+"""Address ranges of units and functions, and which unit covers an address.
+
+Ranges: DWARF 5, 2.17.3 and 7.25; DWARF 4, 2.17.3. Units: DWARF 5, 6.1.2 (.debug_aranges) and
+3.1.1. .debug_aranges lists them for all units, if the compiler wrote it: gcc and rustc do,
+clang does not, and one file may hold units of both. For units that are not listed, their first
+entries say it. Only when an address is found nowhere are the first entries of the listed
+ones looked at too, and at last line programs whose units say nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.files.dwarf import forms
+from tracelloc.files.dwarf.forms import (
+    DAMAGE,
+    TOMBSTONES,
+    U16,
+    U64,
+    DwarfError,
+    Value,
+    initial_length,
+    offset_at,
+    reason_of,
+    uleb,
+)
+from tracelloc.files.dwarf.info import DebugInfo, DebugUnit
+
+Range = tuple[int, int]
+"""First address, and the one behind the last."""
+
+_PAIR: Final = struct.Struct("<QQ")
+_BASE_FOLLOWS: Final = (1 << 64) - 1
+_ADDRESSES: Final = 1 << 64
+_FIRST_BYTES: Final = 256
+
+_END, _BASE_X, _START_X_END_X, _START_X_LENGTH = range(4)
+_OFFSET_PAIR, _BASE, _START_END, _START_LENGTH = range(4, 8)
+
+
+def unit_ranges(unit: DebugUnit) -> list[Range]:
+    """The code of a unit, as its first entry has it. Raises DAMAGE."""
+    root = unit.root
+    if root.ranges is not None:
+        return list_at(unit, root.ranges)
+    return span(root.low_pc, root.high_pc)
+
+
+def span(low: int | None, high: int | None) -> list[Range]:
+    """One range as a list; none if it is empty or of code that was left out."""
+    if low is None or high is None or low in TOMBSTONES or not low < high < _ADDRESSES:
+        return []
+    return [(low, high)]
+
+
+def list_at(unit: DebugUnit, value: tuple[int, Value]) -> list[Range]:
+    """The list that DW_AT_ranges names. Raises DAMAGE."""
+    form, offset = value
+    if not isinstance(offset, int):
+        raise DwarfError("a list of ranges has no offset")
+    if unit.version < 5:
+        return _pairs(unit, offset)
+    if form == forms.RNGLISTX:
+        base, size = unit.root.ranges_base, unit.encoding.offset_size
+        section = unit.info.rnglists
+        if section is None:
+            raise DwarfError("a list of ranges is missing")
+        offset = base + offset_at(section.read(base + offset * size, size), 0, size)
+    return _entries(unit, offset)
+
+
+def _pairs(unit: DebugUnit, offset: int) -> list[Range]:
+    """A list of .debug_ranges: pairs of addresses relative to a base, to a pair of zeros."""
+    section = unit.info.ranges
+    if section is None:
+        raise DwarfError("a list of ranges is missing")
+    base = unit.root.low_pc or 0
+    found: list[Range] = []
+    size = _FIRST_BYTES
+    while True:
+        data = section.read(offset, size)
+        whole = len(data) - len(data) % _PAIR.size
+        unit.info.budget.spend(1 + whole // _PAIR.size)
+        for low, high in _PAIR.iter_unpack(data[:whole]):
+            if low == _BASE_FOLLOWS:
+                base = high
+            elif low == 0 and high == 0:
+                return found
+            elif low < high and low not in TOMBSTONES[2:]:
+                found += span(base + low, base + high)
+        if len(data) < size:
+            raise DwarfError("a list of ranges has no end")
+        offset += whole
+        size = min(size * 4, 1 << 20)
+
+
+def _entries(unit: DebugUnit, offset: int) -> list[Range]:
+    """A list of .debug_rnglists."""
+    section = unit.info.rnglists
+    if section is None or offset >= section.size:
+        raise DwarfError("a list of ranges is missing")
+    size = _FIRST_BYTES
+    while True:
+        data = section.read(offset, size)
+        unit.info.budget.spend(1 + len(data) // 4)
+        try:
+            return _decode(unit, data)
+        except (IndexError, struct.error):
+            if len(data) < size:
+                raise
+            size *= 8
+
+
+def _decode(unit: DebugUnit, data: bytes) -> list[Range]:
+    found: list[Range] = []
+    base = unit.root.low_pc or 0
+    at = 0
+    while True:
+        kind = data[at]
+        at += 1
+        if kind == _OFFSET_PAIR:
+            low, at = uleb(data, at)
+            high, at = uleb(data, at)
+            if base not in TOMBSTONES[2:]:
+                found += span(base + low, base + high)
+        elif kind == _START_LENGTH:
+            (low,) = U64.unpack_from(data, at)
+            length, at = uleb(data, at + 8)
+            found += span(low, low + length)
+        elif kind == _START_X_LENGTH:
+            index, at = uleb(data, at)
+            length, at = uleb(data, at)
+            start = unit.info.indexed_address(index, unit.root.address_base)
+            found += span(start, None if start is None else start + length)
+        elif kind == _END:
+            return found
+        elif kind == _BASE:
+            (base,) = U64.unpack_from(data, at)
+            at += 8
+        elif kind == _BASE_X:
+            index, at = uleb(data, at)
+            base = unit.info.indexed_address(index, unit.root.address_base) or 0
+        elif kind == _START_END:
+            low, high = _PAIR.unpack_from(data, at)
+            at += 16
+            found += span(low, high)
+        elif kind == _START_X_END_X:
+            first, at = uleb(data, at)
+            last, at = uleb(data, at)
+            base_at = unit.root.address_base
+            found += span(
+                unit.info.indexed_address(first, base_at), unit.info.indexed_address(last, base_at)
+            )
+        else:
+            raise DwarfError(f"unknown kind of range {kind}")
+
+
+_MOST_RANGES: Final = 1 << 23
+_LOOK_BACK: Final = 256
+"""How many ranges before an address are tried, where ranges of units overlap."""
+
+
+class UnitIndex:
+    """Units by address. Not thread safe."""
+
+    def __init__(self, info: DebugInfo, rows_of: Callable[[DebugUnit], list[Range]]) -> None:
+        """``rows_of`` gives the addresses that a unit's line program has rows for."""
+        self._info = info
+        self._rows_of = rows_of
+        self._listed: set[int] = set()
+        self._silent: list[DebugUnit] = []
+        self._parts: list[npt.NDArray[np.uint64]] = []
+        self._is_complete = False
+        self._count = 0
+        self._read_aranges()
+        self._add(unit for unit in info.units if unit.offset not in self._listed)
+        self._sort()
+
+    def find(self, addresses: npt.NDArray[np.uint64]) -> list[DebugUnit | None]:
+        """The unit of each address, or None."""
+        found = self._look_up(addresses)
+        if not self._is_complete and any(unit is None for unit in found):
+            self._complete()
+            found = self._look_up(addresses)
+        return found
+
+    def _look_up(self, addresses: npt.NDArray[np.uint64]) -> list[DebugUnit | None]:
+        found: list[DebugUnit | None] = []
+        after = np.searchsorted(self._low, addresses, side="right")
+        for address, end in zip(addresses.tolist(), after.tolist(), strict=True):
+            for at in range(end - 1, max(-1, end - 1 - _LOOK_BACK), -1):
+                if address < int(self._high[at]):
+                    unit = self._info.unit_at(int(self._unit[at]))
+                    found.append(unit if unit is not None and unit.may_hold_code else None)
+                    break
+                if address >= int(self._reach[at]):
+                    found.append(None)
+                    break
+            else:
+                found.append(None)
+        return found
+
+    def _complete(self) -> None:
+        """Takes in what costs more and is rarely needed."""
+        self._is_complete = True
+        self._add(unit for unit in self._info.units if unit.offset in self._listed)
+        for unit in self._silent:
+            try:
+                self._keep(self._rows_of(unit), unit)
+            except DAMAGE as error:
+                self._info.blame(reason_of(error))
+        self._sort()
+
+    def _add(self, units: Iterable[DebugUnit]) -> None:
+        for unit in units:
+            if not unit.may_hold_code:
+                continue
+            try:
+                self._info.budget.spend(4)
+                ranges = unit_ranges(unit)
+                root = unit.root
+            except DAMAGE as error:
+                self._info.blame(reason_of(error))
+                continue
+            if ranges:
+                self._keep(ranges, unit)
+            elif root.line_offset is not None and root.low_pc is None and root.ranges is None:
+                self._silent.append(unit)
+
+    def _keep(self, ranges: list[Range], unit: DebugUnit) -> None:
+        self._count += len(ranges)
+        if self._count > _MOST_RANGES:
+            self._info.blame(f"only {_MOST_RANGES} ranges of units are used")
+        elif ranges:
+            rows = np.empty((len(ranges), 3), np.uint64)
+            rows[:, :2] = ranges
+            rows[:, 2] = unit.offset
+            self._parts.append(rows)
+
+    def _sort(self) -> None:
+        parts = [np.empty((0, 3), np.uint64), *self._parts]
+        table = np.concatenate(parts)
+        # Of several that begin at one address, the narrowest is met first from the right.
+        table = table[np.lexsort((~table[:, 1], table[:, 0]))]
+        self._low, self._high, self._unit = (np.ascontiguousarray(c) for c in table.T)
+        self._reach = np.maximum.accumulate(self._high) if len(table) else self._high
+
+    def _read_aranges(self) -> None:
+        section = self._info.aranges
+        if section is None:
+            return
+        try:
+            data = section.data()
+            at = 0
+            while at < len(data):
+                at = self._read_set(data, at)
+        except DAMAGE as error:
+            self._info.blame(reason_of(error))
+
+    def _read_set(self, data: bytes, start: int) -> int:
+        """One unit's list; returns where the next one begins. DWARF 5, 7.21."""
+        length, offset_size, at = initial_length(data, start)
+        end = min(at + length, len(data))
+        (version,) = U16.unpack_from(data, at)
+        offset = offset_at(data, at + 2, offset_size)
+        address_size, selector_size = data[at + 2 + offset_size], data[at + 3 + offset_size]
+        self._info.budget.spend(1 + (end - start) // 16)
+        if version != 2 or address_size != 8 or selector_size:
+            return end
+        # Pairs begin at a multiple of their size, counted from the set's beginning.
+        at = start + -(-(at + 4 + offset_size - start) // 16) * 16
+        pairs = np.frombuffer(data, "<u8", max(0, end - at) // 16 * 2, at).reshape(-1, 2)
+        low, size = pairs[:, 0], pairs[:, 1]
+        real = (size > 0) & ~np.isin(low, TOMBSTONES) & (low + size > low)
+        if np.any(real):
+            self._listed.add(offset)
+            low, size = low[real], size[real]
+            owner = np.full(len(low), offset, np.uint64)
+            self._parts.append(np.column_stack((low, low + size, owner)))
+        return end

@@ -1,0 +1,199 @@
+"""Where a stripped file's symbols went: inside it, compressed, or into a file of their own.
+
+* ``.gnu_debugdata``: an xz-compressed ELF file with the symbol table (MiniDebugInfo).
+* By build ID: ``/usr/lib/debug/.build-id/xx/yyyy.debug`` (gdb manual, "Separate Debug
+  Files"); it counts if the found file has the same build ID.
+* By name: ``.gnu_debuglink`` holds a file name and the checksum that the file must have.
+
+All are looked for in the target's own root first, where symbolic links can't lead out.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import re
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from tracelloc.files.elf.file import ElfFile, NotElfError
+from tracelloc.system import syscalls
+
+DEBUG_DIRECTORY: Final = PurePosixPath("/usr/lib/debug")
+_LARGEST_EMBEDDED: Final = 128 << 20
+"""Bytes that ``.gnu_debugdata`` may inflate to;"""
+_MOST_GROWTH: Final = 32
+"""not more than so many times its size, either. Symbol tables shrink to a fifth; and"""
+_SMALL_BYTES: Final = 1 << 20
+"""what of this is always allowed."""
+_LARGEST_DICTIONARY: Final = 128 << 20
+"""Bytes of memory that inflating it may take: ``xz -9`` asks for 65 MiB."""
+_LARGEST_CHECKED: Final = 8 << 30
+"""Bytes of a file whose checksum we are willing to calculate."""
+_PIECE: Final = 1 << 20
+_BUILD_ID: Final = re.compile(r"[0-9a-f]{4,256}")
+_MAGIC: Final = b"\x7fELF"
+
+
+@dataclass(frozen=True, slots=True)
+class DebugReferences:
+    """What a file says of its debug file."""
+
+    build_id: str | None
+    """Both files'."""
+    name: str | None
+    """File name of the debug file."""
+    checksum: int | None
+    """CRC-32 of its contents."""
+
+
+@dataclass(frozen=True, slots=True)
+class DebugFile:
+    """An open file with the symbols, and perhaps the DWARF, of another one."""
+
+    number: int
+    """Descriptor."""
+    path: str
+    """Inside the target's root."""
+    by_name: bool
+    """Found by name; else by build ID."""
+
+    def descriptor(self) -> int:
+        """The open file's number; stays ours."""
+        return self.number
+
+    @property
+    def found_by(self) -> str:
+        """In words."""
+        return "debug link" if self.by_name else "build ID"
+
+    def close(self) -> None:
+        """Gives the descriptor back."""
+        os.close(self.number)
+
+
+def embedded_symbols(elf: ElfFile) -> ElfFile | None:
+    """The file within ``.gnu_debugdata``, if there is a sound one."""
+    data = elf.section_bytes(".gnu_debugdata")
+    if not data:
+        return None
+    try:
+        decoder = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_LARGEST_DICTIONARY)
+        most_bytes = min(_LARGEST_EMBEDDED, len(data) * _MOST_GROWTH + _SMALL_BYTES)
+        inflated = decoder.decompress(data, max_length=most_bytes)
+        return ElfFile(inflated) if decoder.eof else None
+    except (lzma.LZMAError, EOFError, NotElfError):
+        return None
+
+
+def references_of(elf: ElfFile) -> DebugReferences:
+    """What a file says of its debug file."""
+    return DebugReferences(elf.build_id, *(debug_link(elf) or (None, None)))
+
+
+def belongs_to(debug: ElfFile, references: DebugReferences, *, by_name: bool) -> bool:
+    """Whether a file that was found, by its name or by build ID, is what these refer to."""
+    if by_name:
+        return references.checksum is not None and _checksum(debug) == references.checksum
+    return references.build_id is not None and debug.build_id == references.build_id
+
+
+def find_debug_file(
+    references: DebugReferences,
+    path: str,
+    roots: Sequence[Path],
+    fits: Callable[[DebugFile], bool],
+    troubles: list[str],
+) -> DebugFile | None:
+    """The separate debug file of what the target knows as ``path``; the caller's to close.
+
+    ``roots``: directories that stand for ``/``, tried in order. Which files are opened does not
+    depend on what ``references`` hold beyond a build ID and a plain file name. ``fits`` says of an
+    open file whether it belongs to this build; those that don't are named in ``troubles``.
+    """
+    for by_name, name in _places(references, path):
+        for descriptor in _open_everywhere(roots, name):
+            found = DebugFile(descriptor, str(name), by_name)
+            try:
+                is_right = fits(found)
+            except BaseException:
+                found.close()
+                raise
+            if is_right:
+                return found
+            troubles.append(f"{name} is of another build")
+            found.close()
+    return None
+
+
+def _places(references: DebugReferences, path: str) -> Iterator[tuple[bool, PurePosixPath]]:
+    """Where the file may be, and whether that is by its name. They may come from a liar."""
+    build_id, link_name = references.build_id, references.name
+    if build_id is not None and _BUILD_ID.fullmatch(build_id):
+        yield False, DEBUG_DIRECTORY / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug"
+    directory = PurePosixPath(path).parent
+    if link_name is None or not _is_plain(link_name) or not directory.is_absolute():
+        return
+    for name in (
+        directory / link_name,
+        directory / ".debug" / link_name,
+        DEBUG_DIRECTORY / directory.relative_to("/") / link_name,
+    ):
+        if str(name) != path:
+            yield True, name
+
+
+def _is_plain(name: str) -> bool:
+    return bool(name) and "/" not in name and "\0" not in name and name not in (".", "..")
+
+
+def debug_link(elf: ElfFile) -> tuple[str, int] | None:
+    """File name and CRC-32 from ``.gnu_debuglink``: the name, NUL, padding, the sum."""
+    data = elf.section_bytes(".gnu_debuglink")
+    if not data:
+        return None
+    name, _, _ = data.partition(b"\0")
+    at = len(name) + 4 & ~3
+    text = os.fsdecode(name)
+    if not _is_plain(text) or len(data) < at + 4:
+        return None
+    return text, struct.unpack_from("<I", data, at)[0]
+
+
+def _open_everywhere(roots: Sequence[Path], name: PurePosixPath) -> Iterator[int]:
+    """A descriptor of the file under every root that has it, where it begins as ELF files do."""
+    seen: set[tuple[int, int]] = set()
+    for root in roots:
+        try:
+            descriptor = syscalls.open_inside(root, str(name))
+        except OSError:
+            continue
+        status = os.fstat(descriptor)
+        identity = status.st_dev, status.st_ino
+        if identity in seen or not _is_elf(descriptor):
+            os.close(descriptor)
+            continue
+        seen.add(identity)
+        yield descriptor
+
+
+def _is_elf(descriptor: int) -> bool:
+    """What is no program is not even shown to others."""
+    with suppress(OSError):
+        return os.pread(descriptor, len(_MAGIC), 0) == _MAGIC
+    return False
+
+
+def _checksum(elf: ElfFile) -> int | None:
+    if elf.size_bytes > _LARGEST_CHECKED:
+        return None
+    checksum, at = 0, 0
+    while piece := elf.read(at, _PIECE):
+        checksum = zlib.crc32(piece, checksum)
+        at += len(piece)
+    return checksum

@@ -1,0 +1,353 @@
+"""ELF files: segments, sections and symbols. System V gABI, chapters 4 and 5."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import threading
+from collections.abc import Callable, Collection, Hashable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from tracelloc.files.elf.headers import (
+    PF_X,
+    PT_GNU_EH_FRAME,
+    PT_LOAD,
+    PT_NOTE,
+    SHF_COMPRESSED,
+    SHT_NOBITS,
+    HeaderError,
+    Headers,
+    RawSection,
+)
+from tracelloc.files.elf.notes import notes_in
+from tracelloc.files.elf.sections import ElfSection, Packing, SectionError
+from tracelloc.files.elf.segments import Segment, SegmentedFile
+from tracelloc.files.elf.symtab import RawTable, SymbolTable
+
+_DYNAMIC_SYMBOLS: Final = ".dynsym"
+_DT_NEEDED: Final = 1
+_DT_SONAME: Final = 14
+_MOST: Final = 4096
+"""Entries that are looked at."""
+_LONGEST_PATH: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicNames:
+    """The names of one file."""
+
+    needed: tuple[str, ...] = ()
+    """The libraries that are loaded with it, by the names that it has for them."""
+    shared_name: str | None = None
+    """What others that need it call it."""
+
+
+def read_names(entries: bytes, names: bytes) -> DynamicNames:
+    """From the bytes of ``.dynamic`` and ``.dynstr``."""
+    found: dict[int, list[str]] = {_DT_NEEDED: [], _DT_SONAME: []}
+    for at in range(0, min(len(entries) // 16, _MOST) * 16, 16):
+        tag, value = struct.unpack_from("<QQ", entries, at)
+        if tag in found and value < len(names):
+            end = names.find(b"\0", value, value + _LONGEST_PATH)
+            stop = end if end >= 0 else value + _LONGEST_PATH
+            found[tag].append(names[value:stop].decode(errors="replace"))
+    return DynamicNames(tuple(found[_DT_NEEDED]), next(iter(found[_DT_SONAME]), None))
+
+
+_NT_GNU_BUILD_ID: Final = 3
+_GO_SECTIONS: Final = (".gopclntab", ".data.rel.ro.gopclntab")
+"""Go's tables of functions, in plain and in position-independent programs."""
+_LONGEST_NOTES: Final = 1 << 16
+_MOST_NOTES: Final = 16
+"""PT_NOTE segments that are read."""
+_LARGEST_SYMBOLS: Final = 256 << 20
+"""Bytes of a symbol table: eleven million names."""
+_LARGEST_NAMES: Final = 1 << 30
+"""Bytes of a table of names."""
+LARGEST_SECTION: Final = 256 << 20
+"""Bytes of a section that is read as a whole."""
+_SPARSE_BYTES: Final = 32 << 20
+_SPARSE_TIMES: Final = 16
+"""What is larger than the first, and so many times what the file takes on disk, is not read:
+nobody's file system compresses so well, but a hole in a file costs its maker nothing."""
+
+T = TypeVar("T")
+
+
+class NotElfError(Exception):
+    """The file is not an ELF file that we can read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SectionHeader:
+    """A section with content, in bytes of the file and of the virtual address space."""
+
+    offset: int
+    size_bytes: int
+    """In the file."""
+    address: int
+    is_compressed: bool
+
+
+class ElfFile(SegmentedFile):
+    """An open ELF file. Owns the descriptor; reads with pread, never by mapping.
+
+    A file that shrinks under a mapping kills the reader; a short read does not. Symbols
+    may be asked for from several threads.
+    """
+
+    def __init__(self, source: int | bytes) -> None:
+        """``source``: a descriptor, which is taken over, or all of a file without one.
+
+        Raises NotElfError, after closing it, if it can't be read.
+        """
+        self._content = source if isinstance(source, bytes) else b""
+        self._file = None if isinstance(source, bytes) else os.fdopen(source, "rb")
+        try:
+            self._headers = Headers(self.read)
+        except (HeaderError, OSError, OverflowError) as error:
+            self.close()
+            raise NotElfError(str(error)) from error
+        self.bits = self._headers.bits
+        self.machine = self._headers.machine
+        """Such as ``EM_X86_64``."""
+        programs = self._headers.programs
+        self.segments = [
+            Segment(each.offset, each.file_size, each.address, bool(each.flags & PF_X))
+            for each in programs
+            if each.kind == PT_LOAD
+        ]
+        unwind = (each for each in programs if each.kind == PT_GNU_EH_FRAME)
+        self.unwind_header = next(((each.address, each.file_size) for each in unwind), None)
+        """Address and size in bytes of ``.eh_frame_hdr``, if there is one."""
+        notes = (each for each in programs if each.kind == PT_NOTE)
+        self._note_places = [
+            (n.offset, min(n.file_size, _LONGEST_NOTES)) for n in islice(notes, _MOST_NOTES)
+        ]
+        self.troubles: list[str] = []
+        """What was not read because it is too much, for people."""
+        self._lock = threading.RLock()
+        self._symbols: SymbolTable | None = None
+        self._tables: dict[str, RawTable] | None = None
+        self._functions: dict[str, dict[int, int]] = {}
+        self._results: dict[Hashable, Any] = {}
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ElfFile:
+        """A file that exists in memory only. Raises NotElfError."""
+        descriptor = os.memfd_create("elf", os.MFD_CLOEXEC)
+        try:
+            with os.fdopen(os.dup(descriptor), "wb") as file:
+                file.write(data)
+        except OSError as error:
+            os.close(descriptor)
+            raise NotElfError(str(error)) from error
+        return cls(descriptor)
+
+    @property
+    def open_path(self) -> str:
+        """A path by which we, and the kernel for us, open this very file while it is open."""
+        return f"/proc/self/fd/{self.descriptor()}"
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+        return len(self._content) if self._file is None else os.fstat(self._file.fileno()).st_size
+
+    def close(self) -> None:
+        """Gives the descriptor back."""
+        if self._file is not None:
+            self._file.close()
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """Bytes of the file; fewer than asked for at its end."""
+        if self._file is None:
+            return self._content[offset : offset + size_bytes] if size_bytes > 0 else b""
+        # Headers may name any size: never ask for memory that the file can't fill.
+        status = os.fstat(self._file.fileno())
+        size_bytes = min(size_bytes, max(0, status.st_size - offset))
+        if size_bytes > max(_SPARSE_BYTES, _SPARSE_TIMES * 512 * status.st_blocks):
+            raise OSError(errno.EFBIG, f"{size_bytes} bytes of it are holes")
+        return os.pread(self._file.fileno(), size_bytes, offset) if size_bytes > 0 else b""
+
+    def section_bytes(self, name: str) -> bytes | None:
+        """The bytes of a section as they are in the file.
+
+        None if it has none, or they can't be read: more than ``LARGEST_SECTION``, for one.
+        """
+        found = self.section_header(name)
+        return None if found is None else self._whole(name, found, LARGEST_SECTION)
+
+    def _whole(self, name: str, found: SectionHeader | RawSection, most_bytes: int) -> bytes | None:
+        trouble = f"it has {found.size_bytes} bytes"
+        try:
+            if min(found.size_bytes, self.size_bytes) <= most_bytes:
+                return self.read(found.offset, found.size_bytes)
+        except (OSError, OverflowError) as error:
+            trouble = str(error)
+        self.troubles.append(f"{name} is not read: {trouble}")
+        return None
+
+    def descriptor(self) -> int:
+        """The open file's number, for those who read the file themselves; stays ours."""
+        assert self._file is not None
+        return self._file.fileno()
+
+    def open_section(self, name: str) -> ElfSection | None:
+        """A section to be read by pieces and unpacked, ``.debug_line`` also as ``.zdebug_line``.
+
+        None if there is none. Raises SectionError if it is there and can't be read.
+        """
+        packed = name.replace(".debug_", ".zdebug_")
+        try:
+            found = self._headers.section(name)
+            header = found or self._headers.section(packed)
+        except (HeaderError, OSError, OverflowError) as error:
+            raise SectionError(f"the section table can't be read ({error})") from error
+        if header is None or header.kind == SHT_NOBITS:
+            return None
+        packing = Packing.PLAIN if found else Packing.GNU
+        if header.flags & SHF_COMPRESSED:
+            packing = Packing.ELF
+        return ElfSection(self._read_section, header.offset, header.size_bytes, packing)
+
+    def _read_section(self, offset: int, size_bytes: int) -> bytes:
+        try:
+            return self.read(offset, min(size_bytes, self.size_bytes))
+        except (OSError, OverflowError, ValueError, MemoryError) as error:
+            raise SectionError(f"the file can't be read ({error})") from error
+
+    def section_header(self, name: str) -> SectionHeader | None:
+        """Where a section is, without reading it; None if there is none with content."""
+        found = self._section(name)
+        if found is None:
+            return None
+        is_compressed = bool(found.flags & SHF_COMPRESSED)
+        return SectionHeader(found.offset, found.size_bytes, found.address, is_compressed)
+
+    def _section(self, name: str) -> RawSection | None:
+        """None also if it has no content, or the section table can't be read."""
+        try:
+            found = self._headers.section(name)
+        except (HeaderError, OSError, OverflowError):
+            return None
+        return None if found is None or found.kind == SHT_NOBITS else found
+
+    @property
+    def is_go(self) -> bool:
+        """Whether it holds code of the Go compiler's."""
+        return any(self.section_header(name) is not None for name in _GO_SECTIONS)
+
+    @cached_property
+    def build_id(self) -> str | None:
+        """What the linker called this build, in hexadecimal (note NT_GNU_BUILD_ID)."""
+        note = self.section_header(".note.gnu.build-id")
+        places = self._note_places
+        if note is not None and note.size_bytes:
+            places = [(note.offset, min(note.size_bytes, _LONGEST_NOTES))]
+        with suppress(OSError, OverflowError):
+            for place in places:
+                found = _build_id(self.read(*place))
+                if found is not None:
+                    return found
+        return None
+
+    @cached_property
+    def dynamic_names(self) -> DynamicNames:
+        """What it needs, and what it is called by those that need it."""
+        entries, names = self.section_bytes(".dynamic"), self.section_bytes(".dynstr")
+        return read_names(entries, names) if entries and names else DynamicNames()
+
+    def table(self, name: str) -> RawTable | None:
+        """One symbol table section with its names, or None."""
+        if self.bits != 64:
+            return None
+        section = self._section(name)
+        if section is None or section.link >= len(self._headers.sections):
+            return None
+        strings = self._headers.sections[section.link]
+        data = self._whole(name, section, _LARGEST_SYMBOLS)
+        names = self._whole(f"the names of {name}", strings, _LARGEST_NAMES)
+        return None if data is None or names is None else RawTable.decode(data, names)
+
+    def tables(self) -> list[RawTable]:
+        """The symbol tables that the file itself has; read once."""
+        with self._lock:
+            if self._tables is None:
+                found = {name: self.table(name) for name in (".symtab", _DYNAMIC_SYMBOLS)}
+                self._tables = {name: table for name, table in found.items() if table is not None}
+            return list(self._tables.values())
+
+    def linkage(self, names: Collection[str]) -> dict[str, bool]:
+        """Which of these names the loader finds in the file: True: defined, False: needed."""
+        self.tables()
+        table = (self._tables or {}).get(_DYNAMIC_SYMBOLS)
+        return {} if table is None else table.linkage(names)
+
+    @property
+    def symbols(self) -> SymbolTable:
+        """All functions of these tables; decoded at first use."""
+        with self._lock:
+            if self._symbols is None:
+                self._symbols = SymbolTable(self.tables())
+            return self._symbols
+
+    def once(self, key: Hashable, work_out: Callable[[], T]) -> T:
+        """What is worked out from the file alone, kept under a key for as long as the file."""
+        if key not in self._results:
+            self._results[key] = work_out()
+        result: T = self._results[key]
+        return result
+
+    def find_object(self, name: str) -> int | None:
+        """The address of a variable that the file defines; looked up once."""
+
+        def find() -> int | None:
+            found = (table.find_object(name) for table in self.tables())
+            return next((address for address in found if address is not None), None)
+
+        return self.once(("object", name), find)
+
+    def names_ending(self, tail: str) -> set[str]:
+        """The names in the symbol tables that end with this."""
+        return self.once(
+            ("names ending", tail),
+            lambda: {name for table in self.tables() for name in table.names.ending(tail)},
+        )
+
+    def names_like(self, pattern: str) -> set[str]:
+        """The names in the symbol tables that this is, or that match it if it is a glob."""
+        if not any(letter in pattern for letter in "*?["):
+            return {pattern} if self.find_functions([pattern]) else set()
+        return {name for table in self.tables() for name in table.names.like(pattern)}
+
+    def find_functions(self, names: Collection[str]) -> dict[str, dict[int, int]]:
+        """The defined functions with these names: address to size (usually one each).
+
+        Each is looked up once. Not to be changed.
+        """
+        unknown = [name for name in names if name not in self._functions]
+        if unknown:
+            found: dict[str, dict[int, int]] = {name: {} for name in unknown}
+            for table in self.tables():
+                for name, places in table.find_functions(unknown).items():
+                    found[name].update(places)
+            self._functions.update(found)
+        return {name: self._functions[name] for name in names if self._functions[name]}
+
+
+def _build_id(data: bytes) -> str | None:
+    """The build ID among notes."""
+    return next(
+        (
+            note.content.hex()
+            for note in notes_in(data)
+            if (note.kind, note.name) == (_NT_GNU_BUILD_ID, b"GNU\0") and note.content
+        ),
+        None,
+    )

@@ -1,0 +1,98 @@
+"""USDT probes that a file says it has: notes of SystemTap's <sys/sdt.h>, version 3.
+
+A note "stapsdt" of type 3 has three addresses (of the probe, of section ``.stapsdt.base`` when it
+was linked, of the semaphore, 0 if there is none), then the provider, the probe, and where its
+arguments are, each ended by a 0 byte. The file may have been moved since (prelink): the
+section's address now tells by how much.
+https://sourceware.org/systemtap/wiki/UserSpaceProbeImplementation
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from tracelloc.files.elf.file import ElfFile
+from tracelloc.files.elf.notes import notes_in
+
+SECTION: Final = ".note.stapsdt"
+_BASE: Final = ".stapsdt.base"
+_OWNER: Final = b"stapsdt\0"
+_KIND: Final = 3
+_ADDRESSES: Final = struct.Struct("<QQQ")
+_MOST_PROBES: Final = 1 << 12
+"""In one file, of one provider: as many as a compiler may make of a function that it inlines."""
+_MASK: Final = (1 << 64) - 1
+_REGISTERS: Final = (
+    "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp",
+    *(f"r{number}" for number in range(8, 16)),
+)  # fmt: skip
+"""By their numbers in the probes' cookies."""
+_ARGUMENT: Final = re.compile(
+    r"-?8@(?:%(?P<register>r\w+)|(?P<displacement>-?(?:0x[0-9a-f]{1,8}|\d{1,9}))?"
+    r"\(%(?P<base>r\w+)\))"
+)
+_FARTHEST: Final = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class UsdtProbe:
+    """One place of a probe; a file may have many of the same name."""
+
+    name: str
+    address: int
+    """In the file's own address space, as is:"""
+    semaphore: int
+    """The counter that is above 0 while somebody listens; 0: there is none."""
+    arguments: tuple[Argument, ...] | None
+    """Where they are; None: somewhere that probes can't read."""
+
+
+Argument = tuple[int, bool, int]
+"""(number of a register, whether the argument is in memory, how far from where that points)"""
+
+
+def usdt_probes(elf: ElfFile, provider: str) -> list[UsdtProbe]:
+    """The probes of a provider, in the file's order. Raises ValueError: there are too many."""
+    notes = elf.section_bytes(SECTION)
+    if not notes:
+        return []
+    base = elf.section_header(_BASE)
+    found: list[UsdtProbe] = []
+    for owner, kind, content, size_bytes in notes_in(notes):
+        if (kind, owner) != (_KIND, _OWNER) or not _ADDRESSES.size <= size_bytes == len(content):
+            continue
+        address, linked_base, semaphore = _ADDRESSES.unpack_from(content)
+        moved = 0 if base is None or not linked_base else base.address - linked_base
+        words = content[_ADDRESSES.size :].split(b"\0")
+        if len(words) < 3 or words[0] != provider.encode():
+            continue
+        if len(found) == _MOST_PROBES:
+            raise ValueError(f"it has more than {_MOST_PROBES:,} probes of {provider}")
+        name, arguments = (word.decode("ascii", errors="replace") for word in words[1:3])
+        found.append(
+            UsdtProbe(
+                name,
+                address + moved & _MASK,
+                semaphore + moved & _MASK if semaphore else 0,
+                _arguments(arguments),
+            )
+        )
+    return found
+
+
+def _arguments(text: str) -> tuple[Argument, ...] | None:
+    """Parses ``8@%rdi -8@16(%rsp)``: 64 bits each, in registers or near where one points."""
+    found: list[Argument] = []
+    for word in text.split():
+        match = _ARGUMENT.fullmatch(word)
+        register = None if match is None else match["register"] or match["base"]
+        if match is None or register not in _REGISTERS:
+            return None
+        displacement = int(match["displacement"] or "0", 0)
+        if not -_FARTHEST <= displacement < _FARTHEST:
+            return None
+        found.append((_REGISTERS.index(register), match["base"] is not None, displacement))
+    return tuple(found)

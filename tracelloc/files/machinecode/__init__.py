@@ -1,0 +1,1 @@
+"""Machine code, disassembled by capstone: only workers do so."""

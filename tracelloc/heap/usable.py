@@ -1,0 +1,176 @@
+"""Usable sizes: what an allocator gives for what was asked of it, computed or read.
+
+Each formula maps requested sizes to what ``malloc_usable_size`` says of such a block,
+vectorised, in bytes, for x86-64. They hold for blocks as malloc makes them: one that
+realloc has made smaller may keep its place (in mimalloc and tcmalloc, up to twice as much as
+it needs), tcmalloc's realloc may make room for more, and so may an alignment. Where there is
+no sure formula a size is not known:
+
+* musl rounds to slots, and its ``malloc_usable_size`` says what was asked for;
+* mimalloc beyond 128 KiB rounds differently from version to version, and its checking
+  builds pad blocks; a tcmalloc that is not a library of its own may have other pages.
+
+Chunks of glibc's malloc can be read from the process. The eight bytes before a block hold its
+chunk's size, a multiple of 16, and three flags
+(malloc/malloc.c, ``struct malloc_chunk``): 2, the chunk is a mapping of its own; 4, it is
+of another arena than the first; 1, the chunk before it is in use. Blocks may be freed
+while we look, and another allocator's have something else there: what does not fit the
+request is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.model.codefiles import base_name
+from tracelloc.model.mallocs import MainLibrary, MallocLibrary
+
+_PAGE_BYTES: Final = 4096
+
+
+U64 = npt.NDArray[np.uint64]
+Mask = npt.NDArray[np.bool_]
+Formula = Callable[[U64], tuple[U64, Mask]]
+"""Requested sizes to (usable sizes, which of them are known), in bytes."""
+
+CHUNK_HEADER_BYTES: Final = 8
+"""What a chunk of glibc's has beside the usable bytes: its size (a mapped one, 8 more)."""
+SMALLEST_CHUNK: Final = 32
+"""MINSIZE in glibc's malloc/malloc.c."""
+_MMAP_THRESHOLD: Final = 128 << 10
+"""Where glibc begins to map blocks; it rises when such a block is freed (mallopt(3))."""
+
+_TC_PAGE: Final = 8192
+_TC_LARGEST_SMALL: Final = 256 << 10
+_TC_MOST_MOVED: Final = 32
+_MI_LARGEST_BIN: Final = 128 << 10
+
+
+def formula_for(main: MainLibrary) -> Formula | None:
+    """The formula of an allocator; None: no size is known."""
+    name = base_name(main.file)
+    match main.library:
+        case MallocLibrary.GLIBC:
+            return glibc_usable
+        case MallocLibrary.JEMALLOC:
+            return jemalloc_usable
+        case MallocLibrary.TCMALLOC if name.startswith("libtcmalloc") and "debug" not in name:
+            return tcmalloc_usable
+        case MallocLibrary.MIMALLOC if name.startswith("libmimalloc.so"):
+            return mimalloc_usable
+    return None
+
+
+def header_bytes(main: MainLibrary) -> int:
+    """What each block takes beside its usable bytes, at least."""
+    return CHUNK_HEADER_BYTES if main.library is MallocLibrary.GLIBC else 0
+
+
+def glibc_usable(size_bytes: U64) -> tuple[U64, Mask]:
+    """Chunks of 16 bytes, of which 8 are the header; at least 32.
+
+    malloc/malloc.c: ``request2size``, and ``sysmalloc_mmap`` for blocks of their own, which
+    are known where the threshold has not moved: from 32 MiB on, and below 128 KiB; between
+    them a block may be either. A chunk whose rest would be less than 32 bytes is given
+    whole, so blocks may have 16 more: ``chunks.read_chunks`` sees the truth.
+    """
+    chunk = chunk_bytes(size_bytes)
+    mapped = _rounded(chunk + np.uint64(8), _PAGE_BYTES)
+    certain = size_bytes >= np.uint64(32 << 20)
+    usable = np.where(certain, mapped - np.uint64(16), chunk - np.uint64(CHUNK_HEADER_BYTES))
+    return usable, (chunk < np.uint64(_MMAP_THRESHOLD)) | certain
+
+
+def chunk_bytes(size_bytes: U64) -> U64:
+    """The least chunk for a request: ``request2size`` in glibc's malloc/malloc.c."""
+    rounded = _rounded(size_bytes + np.uint64(CHUNK_HEADER_BYTES), 16)
+    return np.maximum(rounded, np.uint64(SMALLEST_CHUNK))
+
+
+def jemalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
+    """Four classes per doubling, at least 16 bytes apart; 8 is one, too.
+
+    jemalloc(3), "Size classes", of versions 4 and newer with the usual quantum of 16.
+    """
+    spacing = np.maximum(_power_below(size_bytes) >> np.uint64(2), np.uint64(16))
+    usable = np.where(size_bytes <= np.uint64(8), np.uint64(8), _rounded(size_bytes, spacing))
+    return usable, np.ones(len(size_bytes), np.bool_)
+
+
+def mimalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
+    """Multiples of 16 bytes up to 128, then four bins per doubling; 8 is one, too.
+
+    mimalloc's src/page-queue.c, ``mi_bin``; the same in versions 1 to 3.
+    """
+    usable, _ = jemalloc_usable(size_bytes)
+    return usable, size_bytes <= np.uint64(_MI_LARGEST_BIN)
+
+
+def tcmalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
+    """Classes up to 256 KiB, whole pages of 8 KiB beyond.
+
+    gperftools' src/common.cc, ``SizeMap::Init``, as it is built by default.
+    """
+    classes = _tcmalloc_classes()
+    small = size_bytes <= np.uint64(_TC_LARGEST_SMALL)
+    at = np.searchsorted(classes, np.minimum(size_bytes, np.uint64(_TC_LARGEST_SMALL)))
+    usable = np.where(small, classes[at], _rounded(size_bytes, _TC_PAGE))
+    return usable, np.ones(len(size_bytes), np.bool_)
+
+
+@cache
+def _tcmalloc_classes() -> U64:
+    """Sizes at most an eighth apart, where a span of them wastes at most an eighth.
+
+    Two neighbours of which a span holds equally many are one class, the larger.
+    """
+    classes: list[int] = []
+    spans: list[tuple[int, int]] = []
+    size = 8
+    while size <= _TC_LARGEST_SMALL:
+        span = _tcmalloc_span(size)
+        shape = span, span // size
+        if spans and spans[-1] == shape:
+            classes[-1] = size
+        else:
+            classes.append(size)
+            spans.append(shape)
+        size += _tcmalloc_spacing(size)
+    return np.array(classes, np.uint64)
+
+
+def _tcmalloc_spacing(size: int) -> int:
+    if size >= 128:
+        return min(1 << size.bit_length() - 4, _TC_PAGE)
+    return 16 if size >= 16 else 8
+
+
+def _tcmalloc_span(size: int) -> int:
+    """Bytes of the pages that blocks of a class are cut from."""
+    at_once = min(max((64 << 10) // size, 2), _TC_MOST_MOVED) // 4
+    span = 0
+    while span == 0 or span // size < at_once:
+        span += _TC_PAGE
+        while span % size > span >> 3:
+            span += _TC_PAGE
+    return span
+
+
+def _power_below(size_bytes: U64) -> U64:
+    """The greatest power of two below each size; 0 for sizes up to 1."""
+    # A float64 may round what has more than 53 bits up: those are no sizes of blocks.
+    exponent = np.frexp(np.maximum(size_bytes, np.uint64(1)).astype(np.float64) - 0.5)[1]
+    power: U64 = np.uint64(1) << np.maximum(exponent - 1, 0).astype(np.uint64)
+    return power
+
+
+def _rounded(size_bytes: U64, step: int | U64) -> U64:
+    """Up to a multiple of a power of two."""
+    below = np.asarray(step, np.uint64) - np.uint64(1)
+    rounded: U64 = (size_bytes + below) & ~below
+    return rounded

@@ -1,0 +1,1 @@
+"""Records that every other room knows: no behaviour that needs a machine."""

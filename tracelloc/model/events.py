@@ -1,0 +1,173 @@
+"""Events and call stacks as every source reports them: the columns of one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+EVENT_SIZE_BITS: Final = 56
+
+EVENT_SIZE_MASK: Final = (1 << EVENT_SIZE_BITS) - 1
+
+EVENT_KIND_MASK: Final = 0xF
+
+EVENT_PARITY_BIT: Final = 60
+
+EVENT_LAP_BIT: Final = 61
+
+EVENT_FIELDS: Final = [
+    ("address", "<u8"),
+    ("size_tag", "<u8"),
+    ("stack_id", "<u8"),
+    ("time_ns", "<u8"),
+    ("tid", "<u4"),
+    ("image", "<u4"),
+]
+"""``struct event``."""
+
+EVENT_DTYPE: Final = np.dtype(EVENT_FIELDS)
+WEIGHT_MANTISSA_BITS: Final = 12
+WEIGHT_BITS: Final = 17
+"""How the size and the weight of a block that a program itself has sampled are one number."""
+
+
+class EventKind(IntEnum):
+    """What happened to a block (``enum event_kind``)."""
+
+    ALLOC = 1
+    FREE = 2
+    REALLOC_FREE = 3
+    RESTORE = 4
+    LATE_ALLOC = 5
+    INNER_FREE = 6
+    MAP = 7
+    UNMAP = 8
+    UNMAP_FAILED = 9
+    FORK = 14
+
+
+U64 = npt.NDArray[np.uint64]
+
+Events = npt.NDArray[Any]
+"""A structured array of ``abi.EVENT_DTYPE``."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentStacks:
+    """Records of ring ``stacks``: an element of each column for each ``struct stack``."""
+
+    ids: U64
+    flags: npt.NDArray[np.uint16]
+    """Bits of ``enum stack_flag``."""
+    depths: npt.NDArray[np.int64]
+    """Frames of each stack."""
+    frames: U64
+    """Return addresses, innermost first, one stack behind the other."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def part(self, stacks: slice, frames: slice) -> SentStacks:
+        """Some of them, one behind the other, with their frames."""
+        ids, flags, depths = self.ids[stacks], self.flags[stacks], self.depths[stacks]
+        return SentStacks(ids, flags, depths, self.frames[frames])
+
+    def rows(self) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+        """Yields (id, flags, frames) of each stack."""
+        frames, ends = self.frames.tolist(), np.cumsum(self.depths).tolist()
+        starts = [0, *ends[:-1]]
+        heads = zip(self.ids.tolist(), self.flags.tolist(), starts, ends, strict=False)
+        for stack_id, flags, start, end in heads:
+            yield stack_id, flags, tuple(frames[start:end])
+
+    def select(self, mask: npt.NDArray[np.bool_]) -> SentStacks:
+        """Some of them."""
+        if mask.all():
+            return self
+        return SentStacks(
+            self.ids[mask],
+            self.flags[mask],
+            self.depths[mask],
+            self.frames[np.repeat(mask, self.depths)],
+        )
+
+
+PAIR_KEY_FIELDS: Final = [
+    ("stack_id", "<u8"),
+    ("size", "<u8"),
+    ("image", "<u4"),
+    ("parity", "<u4"),
+]
+"""``struct pair_key``."""
+
+PAIR_SUMS_FIELDS: Final = [("count", "<i8"), ("bytes", "<i8"), ("time_ns", "<u8")]
+"""``struct pair_sums``."""
+
+PAIR_DTYPE: Final = np.dtype([*PAIR_KEY_FIELDS, *PAIR_SUMS_FIELDS])
+"""Blocks of one stack that came and went: how many, and their bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """What has happened since the last one."""
+
+    events: Events
+    """In their order for each address and each thread."""
+    pairs: npt.NDArray[Any]
+    """Records of PAIR_DTYPE: what events leave out."""
+    ring_share: float
+    """How much of the ring was in use, 0 to 1."""
+    overflowed: bool
+    """The ring was full: in what order different addresses changed is not known."""
+    image: int | None = None
+    """If known: the one memory image that all events are of, in the order of time, and none of
+    them are forks or late ones."""
+
+    def __bool__(self) -> bool:
+        """Whether anything was there: perhaps there is more."""
+        return self.overflowed or len(self.events) > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A stack to be finished: ``struct miss`` with the memory behind it."""
+
+    stack_id: int
+    generation: int
+    image: int
+    """The memory image that the addresses are in."""
+    missing: int
+    """The address that has no row."""
+    registers: tuple[int, ...]
+    """By ``enum miss_register``: ip, sp, bp, bx, r12 to r15."""
+    stack_address: int
+    stack: bytes
+    """The memory from there on."""
+    stack_holes: int
+    """Pages of it that could not be copied: a bit for each."""
+
+
+NO_EVENTS: Final[Events] = np.empty(0, EVENT_DTYPE)
+NO_PAIRS: Final[npt.NDArray[Any]] = np.empty(0, PAIR_DTYPE)
+
+
+def joined_batch(batches: Sequence[EventBatch]) -> EventBatch:
+    """One batch of the events of several, in their order; at most one of them has pairs."""
+    some = [batch for batch in batches if batch]
+    if len(some) == 1:
+        return some[0]
+    if not some:
+        share = max((batch.ring_share for batch in batches), default=0.0)
+        return EventBatch(NO_EVENTS, NO_PAIRS, share, overflowed=False)
+    events = np.concatenate([batch.events.view(np.uint8) for batch in some])
+    return EventBatch(
+        events.view(EVENT_DTYPE),
+        np.concatenate([batch.pairs for batch in some]),
+        max(batch.ring_share for batch in batches),
+        any(batch.overflowed for batch in some),
+    )

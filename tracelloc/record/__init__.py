@@ -1,0 +1,1 @@
+"""The recording wing: traces processes. Needs Linux and rights, and imports nothing of ``show``."""

@@ -1,0 +1,208 @@
+"""What the probes send: mirrors of the structs and enums in ``probes/event.h``.
+
+Every offset, size and value here equals the C side's; a test compiles the header
+and compares. All times are CLOCK_MONOTONIC nanoseconds, all sizes bytes.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+from typing import Final
+
+import numpy as np
+
+POSITION_FIELDS: Final = [("count", "<u8"), ("unused", ("<u8", (7,)))]
+"""``struct position``."""
+
+POSITION_DTYPE: Final = np.dtype(POSITION_FIELDS)
+
+SPILL_KEY_FIELDS: Final = [("address", "<u8"), ("image", "<u4"), ("parity", "<u4")]
+"""``struct spill_key``."""
+
+SPILLED_FIELDS: Final = [
+    ("size", "<u8"),
+    ("stack_id", "<u8"),
+    ("time_ns", "<u8"),
+    ("tid", "<u4"),
+    ("flags", "<u4"),
+]
+"""``struct spilled``."""
+
+
+STACK_HEAD_FIELDS: Final = [
+    ("stack_id", "<u8"),
+    ("n_frames", "<u2"),
+    ("flags", "<u2"),
+    ("image", "<u4"),
+]
+"""``struct stack`` up to its frames, which are ``n_frames`` little-endian u64."""
+
+CONTROL_FIELDS: Final = [
+    ("reporting", "<u4"),
+    ("woken", "<u4"),
+    ("clock", "<u8"),
+    ("epoch", "<u8"),
+    ("full", ("<u4", (2,))),
+    ("tgid", "<u4"),
+    ("stop_at_loads", "<u4"),
+    ("kept_stacks", "<u8"),
+    ("sessions", "<u8"),
+]
+"""``struct control``."""
+
+PARITIES: Final = 2
+"""Epochs that the probes tell apart."""
+
+CONTROL_DTYPE: Final = np.dtype(CONTROL_FIELDS)
+
+PYTHON_OFFSETS: Final = (
+    "threads",
+    "next",
+    "thread_id",
+    "frame",
+    "has_inner",
+    "inner",
+    "code",
+    "previous",
+    "instruction",
+    "entry",
+    "entry_shift",
+    "least_entry",
+    "has_shims",
+    "has_no_versions",
+)
+PYTHON_FIELDS: Final = [
+    ("interpreter", "<u8"),
+    ("namespace_device", "<u8"),
+    ("namespace_inode", "<u8"),
+    *((name, "<u2") for name in PYTHON_OFFSETS),
+    ("unused", ("<u2", (2,))),
+]
+"""``struct python``."""
+
+PYTHON_PIECE_STARTS: Final = (80, 336, 592, 912)
+"""Where ``struct python_code`` has what was copied, in bytes behind the field ``code``."""
+
+PYTHON_ENTRY: Final = 1
+"""Part of the first word of a frame of Python (``struct python_stack``)."""
+
+SPACE_FIELDS: Final = [
+    ("tag", "<u8"),
+    ("trampoline", "<u8"),
+    ("loader_state", "<u8"),
+    ("unloading", "<u8"),
+    ("loads", "<u8"),
+    ("changes", "<u8"),
+    ("image", "<u4"),
+    ("moves", "<u4"),
+    ("loader_calls", "<u8"),
+    ("lineage", "<u8"),
+    ("python", PYTHON_FIELDS),
+]
+"""``struct space``."""
+
+SPACE_DTYPE: Final = np.dtype(SPACE_FIELDS)
+SALT_BITS: Final = 6
+"""Low bits of a tag that rows' places depend on (``ROW_SALT_BITS``)."""
+TAG_BITS: Final = 16
+"""Low bits of a space's tag that rows' keys carry; above them is its generation."""
+GENERATION_MASK: Final = 0xFFFFFFFF
+
+MISS_REGISTERS: Final = 8
+MISS_FIELDS: Final = [
+    ("stack_id", "<u8"),
+    ("generation", "<u4"),
+    ("image", "<u4"),
+    ("missing", "<u8"),
+    ("stack_address", "<u8"),
+    ("stack_pages", "<u4"),
+    ("tid", "<u4"),
+    ("registers", ("<u8", (MISS_REGISTERS,))),
+]
+"""``struct miss``, which the copy of the stack follows."""
+
+ROW_WAYS: Final = 4
+ROW_SET_DTYPE: Final = np.dtype([("keys", "<u8", (ROW_WAYS,)), ("rows", "<u8", (ROW_WAYS,))])
+"""``struct row_set`` in ``probes/maps.h``."""
+KEY_TAG_SHIFT: Final = 48
+"""Where in a row's key the tag begins, above the address."""
+REGION_SHIFT: Final = 16
+REGION_TAG: Final = 1 << 47
+
+
+NEAR_SPACES: Final = 1024
+"""Elements of map ``near_spaces`` (``probes/maps.h``)."""
+
+
+class FunctionCode(IntEnum):
+    """What a probed function does (``enum function_kind``)."""
+
+    ALLOC = 1
+    CALLOC = 2
+    POSIX_MEMALIGN = 3
+    REALLOC = 4
+    REALLOCF = 5
+    REALLOCARRAY = 6
+    RESIZE = 7
+    FREE = 8
+    OUTER_FREE = 9
+    MAP = 10
+    UNMAP = 11
+    REMAP = 12
+    SBRK = 13
+    RETURN = 14
+    EXIT = 15
+
+
+COOKIE_THROWS: Final = 0x10
+COOKIE_ARGUMENT_SHIFT: Final = 8
+COOKIE_ARGUMENT_BITS: Final = 4
+COOKIE_PLACE_SHIFT: Final = 32
+COOKIE_PLACE_MASK: Final = 0xFFF
+COOKIE_SIZE_SHIFT: Final = 44
+"""What the cookie of a probe says: its bits (``COOKIE_`` in ``probes/event.h``)."""
+OTEL_PLACE_BITS: Final = 21
+OTEL_IN_MEMORY: Final = 0x10
+OTEL_DISPLACEMENT_BITS: Final = 16
+"""Cookies of probes on what a program reports by itself (``OTEL_`` in ``probes/event.h``)."""
+
+
+class EventRingNumber(IntEnum):
+    """A ring of events (``enum event_ring``)."""
+
+    EVENTS = 0
+    MAPPINGS = 1
+
+
+class PythonProgram(IntEnum):
+    """Programs that call each other where frames of Python are walked (``enum python_program``)."""
+
+    WALKER = 0
+    ALLOCATOR = 1
+    MAPPING = 2
+    NAMER = 3
+
+
+class Reporting(IntEnum):
+    """What the probes report (``enum reporting``)."""
+
+    STOPPED = 0
+    LIVE = 1
+    PAUSED = 2
+
+
+class ForkFlag(IntFlag):
+    """What the probes say of a process that a thread has made (``enum fork_flag``)."""
+
+    SHARES = 1
+    MARKED = 2
+
+
+class SpillFlag(IntFlag):
+    """What an entry of map ``spill`` says of its address (``enum spill_flag``)."""
+
+    FREED = 1
+    BORN = 2
+    RESTORED = 4
+    TAKEN = 8
+    INNER = 16

@@ -1,0 +1,322 @@
+"""Attaching BPF programs to a process's code. All ways give the same events.
+
+``uprobe_multi`` links (bpf(2), Linux 6.6): one descriptor holds all probes of a program
+in a file, the cheaper way for the target, and quick to take away. Returns need another one,
+unless it is a session (Linux 6.13): there the program runs at both, and says at the entry
+whether the return is wanted. Perf events (perf_event_open(2) with the ``uprobe`` PMU,
+Linux 4.17): one descriptor per probe, held by a link that knows its cookie (Linux 5.15).
+
+None needs tracefs. In all of them the kernel filters by address space: all threads of the
+target, none of its forked children. Closing a descriptor takes its probes away, which
+the kernel also does when we are killed.
+
+Which address space that is, the kernel asks of one thread: the main one, for links. When
+that ends (pthread_exit(3)) while others go on, perf events see nothing more. Links do for
+as long as the breakpoints stay, but those are taken out as soon as any probe at their place
+goes, and new ones are not put in (``uprobe_multi_link_filter()`` in kernel/trace/bpf_trace.c).
+So events of another thread that run no program are opened beside them, which keep the
+breakpoints where they are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from tracelloc.errors import (
+    PrivilegeError,
+    TargetError,
+    TracellocError,
+    UnsupportedError,
+    privilege_hint,
+    scarcity,
+)
+from tracelloc.record import abi
+from tracelloc.record.kernel.method import Method
+from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM, MAPPING_PROGRAM
+from tracelloc.record.probe_points.placement import ProbePoint
+from tracelloc.record.process.procfs import Process
+from tracelloc.system import syscalls
+
+_PMU: Final = Path("/sys/bus/event_source/devices/uprobe")
+_IOC_ENABLE: Final = 0x2400
+_COUNTER_BIT: Final = 32
+"""``config`` has the offset of a reference counter from here on, kernel/events/core.c."""
+_DISABLED: Final = 1
+"""Breakpoints are there all the same, include/uapi/linux/perf_event.h."""
+_MULTI_RETURN: Final = 1
+"""BPF_F_UPROBE_MULTI_RETURN, include/uapi/linux/bpf.h."""
+
+_PERF_EVENT: Final = 41
+"""BPF_PERF_EVENT, include/uapi/linux/bpf.h; as are:"""
+_UPROBE_MULTI: Final = 48
+_UPROBE_SESSION: Final = 57
+_SESSION_PROGRAMS: Final = (ALLOCATOR_PROGRAM, MAPPING_PROGRAM)
+"""Programs that also run at returns."""
+
+_CLOSERS: Final = ThreadPoolExecutor(64, thread_name_prefix="detach")
+"""Threads that close descriptors, made when they are needed."""
+
+
+PLAIN: Final = "/plain"
+"""Behind a program's name: loaded for links that are no sessions."""
+
+
+def attach_type(method: Method, program: str) -> int:
+    """The expected_attach_type that the program of this name must be loaded with."""
+    if method is Method.SESSION and program in _SESSION_PROGRAMS:
+        return _UPROBE_SESSION
+    return _UPROBE_MULTI if method.has_links else 0
+
+
+class _PerfEventAttr(ctypes.Structure):
+    """``struct perf_event_attr`` up to config2, PERF_ATTR_SIZE_VER1."""
+
+    _fields_ = (
+        ("type", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("config", ctypes.c_uint64),
+        ("sample_period", ctypes.c_uint64),
+        ("sample_type", ctypes.c_uint64),
+        ("read_format", ctypes.c_uint64),
+        ("flags", ctypes.c_uint64),
+        ("wakeup_events", ctypes.c_uint32),
+        ("bp_type", ctypes.c_uint32),
+        ("uprobe_path", ctypes.c_uint64),
+        ("probe_offset", ctypes.c_uint64),
+    )
+
+
+class _LinkAttr(ctypes.Structure):
+    """``union bpf_attr``, link_create with uprobe_multi."""
+
+    _fields_ = (
+        ("prog_fd", ctypes.c_uint32),
+        ("target_fd", ctypes.c_uint32),
+        ("attach_type", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("path", ctypes.c_uint64),
+        ("offsets", ctypes.c_uint64),
+        ("ref_ctr_offsets", ctypes.c_uint64),
+        ("cookies", ctypes.c_uint64),
+        ("count", ctypes.c_uint32),
+        ("multi_flags", ctypes.c_uint32),
+        ("pid", ctypes.c_uint32),
+        ("padding", ctypes.c_uint32),
+    )
+
+
+class _EventLinkAttr(ctypes.Structure):
+    """``union bpf_attr``, link_create with perf_event."""
+
+    _fields_ = (
+        ("prog_fd", ctypes.c_uint32),
+        ("target_fd", ctypes.c_uint32),
+        ("attach_type", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("cookie", ctypes.c_uint64),
+    )
+
+
+class Attachment:
+    """Probes that are in place, until ``close``."""
+
+    def __init__(
+        self,
+        method: Method,
+        pid: int,
+        points: Sequence[ProbePoint],
+        program: Callable[[str], int],
+    ) -> None:
+        """Attaches all points in their order, or none.
+
+        ``program`` gives the descriptor of a BPF program by name, loaded for this method.
+        Raises TargetError, PrivilegeError, or UnsupportedError if the kernel lacks it.
+        """
+        self.method = method
+        self.points = points
+        self.thread_id = Process(pid).thread_id
+        """The thread that the kernel is to ask."""
+        self._program = program
+        self._links: list[int] = []
+        self._events: list[int] = []
+        try:
+            if method.has_links:
+                self._attach_links(pid)
+            if not method.has_links or self.thread_id != pid:
+                self.move(self.thread_id)
+        except BaseException:
+            self.close()
+            raise
+
+    def move(self, thread_id: int) -> list[int]:
+        """Has the kernel ask another thread: the one that it has asked so far has ended.
+
+        What happened in between is missed by perf events, not by links. Returns descriptors
+        for ``close_soon``. Raises TracellocError, and has then changed nothing.
+        """
+        events: list[int] = []
+        try:
+            self._open_events(thread_id, events)
+        except BaseException:
+            _close_all(events)
+            raise
+        before, self._events = self._events, events
+        self.thread_id = thread_id
+        return before
+
+    def _attach_links(self, pid: int) -> None:
+        def kind(probe: _Probe) -> tuple[bool, str, str]:
+            return not probe.is_return, probe.point.open_path, probe.program(self.method)
+
+        # Sorting is stable, and keeps exits before entries.
+        probes = _probes(self.points, self.method)
+        for _, group in groupby(sorted(probes, key=kind), key=kind):
+            self._links.append(self._link(pid, list(group)))
+
+    def _link(self, pid: int, probes: Sequence[_Probe]) -> int:
+        """The descriptor of probes with one program in one file."""
+        first = probes[0].point
+        path_bytes = ctypes.create_string_buffer(os.fsencode(first.open_path))
+        words = ctypes.c_uint64 * len(probes)
+        offsets = words(*(probe.point.offset for probe in probes))
+        cookies = words(*(probe.cookie for probe in probes))
+        counters = words(*(probe.point.counter_offset for probe in probes))
+        attributes = _LinkAttr(
+            prog_fd=self._program(probes[0].program(self.method)),
+            attach_type=attach_type(self.method, probes[0].program(self.method)),
+            path=ctypes.addressof(path_bytes),
+            offsets=ctypes.addressof(offsets),
+            ref_ctr_offsets=ctypes.addressof(counters) if any(counters) else 0,
+            cookies=ctypes.addressof(cookies),
+            count=len(probes),
+            multi_flags=_MULTI_RETURN if probes[0].is_return else 0,
+            pid=pid,
+        )
+        try:
+            return syscalls.bpf(syscalls.BPF_LINK_CREATE, attributes)
+        except OSError as error:
+            raise _explain(error, pid, first) from error
+
+    def _open_events(self, thread_id: int, events: list[int]) -> None:
+        """One per probe, with its program; beside links, one per breakpoint, with none."""
+        pmu_type, return_bit = _read_pmu()
+        keeps = self.method.has_links
+        places = {(p.open_path, p.offset): _Probe(p) for p in self.points}
+        for probe in places.values() if keeps else _probes(self.points, self.method):
+            path_bytes = ctypes.create_string_buffer(os.fsencode(probe.point.open_path))
+            attributes = _PerfEventAttr(
+                type=pmu_type,
+                size=ctypes.sizeof(_PerfEventAttr),
+                config=probe.point.counter_offset << _COUNTER_BIT
+                | (1 << return_bit if probe.is_return else 0),
+                flags=_DISABLED,
+                uprobe_path=ctypes.addressof(path_bytes),
+                probe_offset=probe.point.offset,
+            )
+            try:
+                descriptor = syscalls.perf_event_open(attributes, thread_id)
+                events.append(descriptor)
+                if not keeps:
+                    events.append(self._link_event(descriptor, probe))
+                    fcntl.ioctl(descriptor, _IOC_ENABLE, 0)
+            except OSError as error:
+                raise _explain(error, thread_id, probe.point) from error
+
+    def _link_event(self, descriptor: int, probe: _Probe) -> int:
+        attributes = _EventLinkAttr(
+            prog_fd=self._program(probe.point.program),
+            target_fd=descriptor,
+            attach_type=_PERF_EVENT,
+            cookie=probe.cookie,
+        )
+        return syscalls.bpf(syscalls.BPF_LINK_CREATE, attributes)
+
+    def close(self) -> None:
+        """Takes every probe away."""
+        descriptors = [*self._links, *self._events]
+        self._links, self._events = [], []
+        _close_all(descriptors)
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """A point, or the return of its function."""
+
+    point: ProbePoint
+    is_return: bool = False
+
+    @property
+    def cookie(self) -> int:
+        return abi.FunctionCode.RETURN if self.is_return else self.point.cookie
+
+    def program(self, method: Method) -> str:
+        """The name of its program.
+
+        A function that may throw is in no session: where another one is traced, too, that has
+        the kernel put a return probe there, which no exception gets through.
+        """
+        name = self.point.program
+        throws = self.point.cookie & abi.COOKIE_THROWS
+        is_session = attach_type(method, name) == _UPROBE_SESSION
+        return name + PLAIN if throws and is_session else name
+
+
+def _probes(points: Iterable[ProbePoint], method: Method) -> list[_Probe]:
+    """What to attach for points, ends of calls before their entries.
+
+    A session's probe is for both.
+    """
+    entries = [_Probe(point) for point in points]
+    if method is Method.SESSION:
+        return entries
+    return [*(_Probe(point, is_return=True) for point in points if point.returns), *entries]
+
+
+def _close_all(descriptors: Iterable[int]) -> None:
+    """Closes probes' descriptors.
+
+    Each close waits until no processor can still be in the probe; side by side they
+    wait for the same moment.
+    """
+    list(_CLOSERS.map(os.close, descriptors))
+
+
+def close_soon(descriptors: Iterable[int]) -> None:
+    """Closes probes' descriptors without waiting for it."""
+    for descriptor in descriptors:
+        _CLOSERS.submit(os.close, descriptor)
+
+
+def _read_pmu() -> tuple[int, int]:
+    """(type number, bit of ``config`` that asks for a return probe)."""
+    try:
+        number = int((_PMU / "type").read_text())
+        format_text = (_PMU / "format/retprobe").read_text()
+    except OSError as error:
+        raise UnsupportedError(
+            "this kernel has no uprobes", hint="it needs CONFIG_UPROBE_EVENTS=y"
+        ) from error
+    return number, int(format_text.strip().partition(":")[2])
+
+
+def _explain(error: OSError, pid: int, point: ProbePoint) -> TracellocError:
+    where = f"could not probe {point.label}: {scarcity(error) or error.strerror}"
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return PrivilegeError(where, hint=privilege_hint())
+    if error.errno in (errno.ESRCH, errno.ENOENT):
+        return TargetError(f"{where}: process {pid} is ending")
+    if error.errno == errno.EINVAL:
+        # One place can have one reference counter only (kernel/events/uprobes.c), and
+        # bcc's Python binding leaves to chance which one it passes.
+        hint = "if another tool (such as bcc's memleak) probes it as well, end that one first"
+        return UnsupportedError(where, hint=hint)
+    return UnsupportedError(where)

@@ -1,0 +1,325 @@
+"""The probes in the kernel: how they are compiled and loaded, and the memory that is shared."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.errors import UnsupportedError
+from tracelloc.heap import sampling
+from tracelloc.model.counters import Counter
+from tracelloc.model.events import EVENT_DTYPE, EventBatch, Miss, SentStacks
+from tracelloc.record import abi
+from tracelloc.record.kernel.attach import PLAIN, Attachment, attach_type
+from tracelloc.record.kernel.bpfmaps import HashMap, delete_entry, keys_of, set_entry, take_entry
+from tracelloc.record.kernel.captureconfig import MAPPING_SLOTS, CaptureConfig
+from tracelloc.record.kernel.drain import Drain, Spill, StackDrain
+from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.proginfo import program_info
+from tracelloc.record.kernel.programnames import TRACEPOINTS, program_names
+from tracelloc.record.kernel.programs import KPROBE, RAW_TRACEPOINT, Programs
+from tracelloc.record.kernel.pythonprograms import connect_walker
+from tracelloc.record.kernel.ring import EventRing, MissRing, Ring, StackRing
+from tracelloc.record.kernel.rowtable import RowMemory
+from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.kernel.trials import is_missed_by_links, usable_methods
+from tracelloc.record.probe_points.placement import ProbePoint
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.startup import STARTUP
+
+
+class Capture:
+    """The programs, their rings, counters and control words: an ``EventSource``."""
+
+    waits_ms = 5, 100
+    """How long the rings may be left alone: while much comes, and while little does."""
+    is_urgent = False
+    is_quiet = True
+    has_stacks = True
+
+    def __init__(
+        self, config: CaptureConfig, method: Method | None = None, *, debug: bool = False
+    ) -> None:
+        """Compiles the probes and makes their maps. Raises UnsupportedError.
+
+        ``method`` forces one way of attaching; else it is the best that the kernel has.
+        """
+        self.config = config
+        self._methods = usable_methods() if method is None else [method]
+        self._has_attached = False
+        self._loaded_for: Method | None = None
+        self._names = program_names(mappings=config.trace_mappings, otel=config.otel)
+        self._bpf = Programs(config.compile(debug=debug), debug=debug)
+        self.wakeups_fd = self._bpf.map_fd("wakeups")
+        """Readable for epoll when the ring of events is half full."""
+        self._wakeups = Ring(self.wakeups_fd, mmap.PAGESIZE)
+        self._rings: list[Ring | EventRing] = []
+        self._misses: MissRing | None = None
+        self.misses_fd = -1
+        """Readable for epoll at every miss; -1 if there are none."""
+        self.rows: RowMemory | None = None
+        """The rows of all address spaces, if stacks are walked by rows."""
+        if config.use_rows:
+            self.misses_fd = self._bpf.map_fd("misses")
+            self._misses = MissRing(self.misses_fd, config.misses_size_bytes)
+            self._rings.append(self._misses)
+            self.rows = RowMemory(self._shared("rows", abi.ROW_SET_DTYPE, config.row_sets))
+        self._counters = self._shared("counters", np.dtype(np.uint64), len(Counter))
+        self._control = self._shared("control", abi.CONTROL_DTYPE, 1)
+        self._drain = self._make_drain(config)
+        self.mappings: EventRing | None = None
+        """What is mapped and unmapped, if that is traced."""
+        if config.trace_mappings:
+            self.mappings = self._event_ring("mappings", MAPPING_SLOTS)
+        spaces = config.max_spaces if config.follow else 1
+        self._spaces = self._shared("spaces", abi.SPACE_DTYPE, spaces)
+        if config.follow:
+            self._near_spaces = self._shared("near_spaces", np.dtype(np.uint64), abi.NEAR_SPACES)
+        self._free_slots = list(range(spaces - 1, -1, -1))
+        self._tracepoints: list[int] = []
+        self._watching: list[int] = []
+        """The programs at these."""
+        self._stacks = self._make_stack_drain(config)
+        if config.sample_bytes is not None:
+            lengths = sampling.gaps(config.sample_bytes)
+            self._shared("gaps", lengths.dtype, len(lengths))[:] = lengths
+
+    def _make_drain(self, config: CaptureConfig) -> Drain:
+        ring = self._event_ring("events", config.ring_slots)
+        if not config.spill_entries:
+            return Drain(ring, self._control, None)
+        try:
+            spill = Spill(self._bpf.map_fd("spill"), self._bpf.map_fd("pairs"))
+        except OSError as error:
+            raise UnsupportedError(f"the kernel refused a map of maps: {error.strerror}") from error
+        return Drain(ring, self._control, spill)
+
+    def _event_ring(self, name: str, slots: int) -> EventRing:
+        first = 2 * abi.EventRingNumber[name.upper()]
+        positions = self._shared("positions", abi.POSITION_DTYPE, 2 * len(abi.EventRingNumber))
+        events = self._shared(name, EVENT_DTYPE, slots)
+        ring = EventRing(events, positions[first : first + 2])
+        self._rings.append(ring)
+        return ring
+
+    def _make_stack_drain(self, config: CaptureConfig) -> StackDrain:
+        ring = StackRing(self._bpf.map_fd("stacks"), config.stacks_size_bytes)
+        self._rings.append(ring)
+        kept = self._bpf.map_fd("kept_stacks") if config.spill_entries else None
+        return StackDrain(ring, self._control, kept, config.max_frames)
+
+    def _shared(self, table: str, dtype: np.dtype[Any], entries: int) -> npt.NDArray[Any]:
+        """The memory of a mappable array map, which lives as long as the array."""
+        pages = -(-dtype.itemsize * entries // mmap.PAGESIZE)
+        memory = mmap.mmap(self._bpf.map_fd(table), pages * mmap.PAGESIZE)
+        return np.frombuffer(memory, dtype, entries)
+
+    @property
+    def method(self) -> Method:
+        """How probes are attached; certain once some are."""
+        return self._methods[0]
+
+    def attach(self, pid: int, points: Sequence[ProbePoint]) -> Attachment:
+        """Puts probes in place, at the first time by the first method that works here.
+
+        Raises TracellocError, and has then attached nothing.
+        """
+        while not self._has_attached:
+            if len(self._methods) > 1 and is_missed_by_links(pid):
+                self._methods = [Method.PERF]
+            try:
+                self.load()
+                attachment = Attachment(self.method, pid, points, self.program)
+            except UnsupportedError:
+                if len(self._methods) == 1:
+                    raise
+                del self._methods[0]
+            else:
+                self._has_attached = True
+                return attachment
+        return Attachment(self.method, pid, points, self.program)
+
+    def load(self) -> None:
+        """Loads every program for the method, once. Raises UnsupportedError."""
+        if self._loaded_for is self.method:
+            return
+        STARTUP.note("loading the probes into the kernel")
+        for name in self._names:
+            self._load(name)
+        self._control["sessions"][0] = self.method is Method.SESSION
+        self._loaded_for = self.method
+
+    def _load(self, name: str) -> None:
+        expected = attach_type(self.method, name)
+        self._bpf.load(name, KPROBE, expected)
+        if self.config.python:
+            connect_walker(self._bpf, name, expected)
+
+    @property
+    def programs(self) -> dict[str, int]:
+        """The descriptors of the programs for uprobes, by name."""
+        return {
+            name: fd for name, fd in self.loaded.items() if name.removesuffix(PLAIN) in self._names
+        }
+
+    @property
+    def loaded(self) -> dict[str, int]:
+        """The descriptors of all loaded programs, those at tracepoints included, by name."""
+        return self._bpf.loaded
+
+    def program(self, name: str) -> int:
+        """The descriptor of a program; plain ones are loaded when they are needed."""
+        if name.endswith(PLAIN) and name not in self.loaded:
+            self._load(name)
+        return self._bpf.fd(name)
+
+    def set_live(self, live: bool) -> None:
+        """Lets the probes report, or stops them."""
+        self._control["reporting"][0] = abi.Reporting.LIVE if live else abi.Reporting.STOPPED
+
+    def pause(self) -> None:
+        """Stops reports of allocations and frees, for probes that are about to come off.
+
+        Each program looks when it begins, so once an event of an address is left out, all later
+        ones are.
+        """
+        self._control["reporting"][0] = abi.Reporting.PAUSED
+
+    def set_stop_at_loads(self, stop: bool) -> None:
+        """Whether threads get the stop signal when the loader has mapped something."""
+        self._control["stop_at_loads"][0] = stop
+
+    @property
+    def overflows(self) -> int:
+        """How often the ring of events was found to have been full."""
+        return self._drain.overflows
+
+    def take_events(self) -> EventBatch:
+        """Takes all events that are complete, in their order. Raises OSError."""
+        # Before the ring is read: from here on the probes may wake the reader again. Their clock
+        # is reset as well, long before its count of ticks wraps around.
+        self._wakeups.consumed = self._wakeups.produced
+        self._control["woken"][0] = 0
+        self._control["clock"][0] = 0
+        return self._drain.take()
+
+    def take_stacks(self) -> list[tuple[int, SentStacks]]:
+        """Takes (memory image, call stacks) that events refer to: all that have been sent."""
+        return self._stacks.take()
+
+    def take_misses(self, most: int) -> list[Miss]:
+        """Takes up to ``most`` stacks that user space has to finish."""
+        return [] if self._misses is None else self._misses.take(most)
+
+    def fail(self, error: Exception) -> None:
+        """Raises the error: nothing replaces the probes."""
+        raise error
+
+    def link(self, _space: AddressSpace, _words: SpaceWords) -> None:
+        """Returns None: probes replace nothing."""
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """Up to where the probes have come in each ring."""
+        return tuple(ring.produced for ring in self._rings)
+
+    def has_read(self, written: tuple[int, ...]) -> bool:
+        """Whether all that was ``written`` has been taken out of the rings.
+
+        What is behind a record that another processor has not finished stays there.
+        """
+        rings = zip(self._rings, written, strict=True)
+        return all(ring.consumed >= position for ring, position in rings)
+
+    def new_space(self) -> SpaceWords:
+        """What the probes are told of one more address space. Raises UnsupportedError."""
+        if not self._free_slots:
+            raise UnsupportedError(f"more than {len(self._spaces)} processes can't be traced")
+        return SpaceWords(self._spaces, self._free_slots.pop())
+
+    def free_space(self, words: SpaceWords) -> None:
+        """Nobody has this address space any more."""
+        self._free_slots.append(words.slot)
+
+    def assign(self, pid: int, words: SpaceWords) -> None:
+        """Which address space a process has, where children are traced."""
+        if self.config.follow:
+            slot = ctypes.c_uint32(words.slot)
+            set_entry(self._bpf.map_fd("space_of"), ctypes.c_uint32(pid), slot)
+            # Whoever had this place is found in the map.
+            self._near_spaces[pid % abi.NEAR_SPACES] = pid << 32 | words.slot + 1
+
+    def unassign(self, pid: int) -> None:
+        """The process is not traced any more. For captures that follow."""
+        place = pid % abi.NEAR_SPACES
+        if int(self._near_spaces[place]) >> 32 == pid:
+            self._near_spaces[place] = 0
+        delete_entry(self._bpf.map_fd("space_of"), ctypes.c_uint32(pid))
+
+    def take_fork(self, thread_id: int) -> abi.ForkFlag | None:
+        """What the probes say of the process that this thread has made, which is stopped.
+
+        None: they were not live, or the thread's process is not traced. For captures that follow.
+        """
+        said = take_entry(self._bpf.map_fd("forks"), ctypes.c_uint32(thread_id))
+        return None if said is None else abi.ForkFlag(said)
+
+    def watch(self, pid: int) -> None:
+        """Has this process report when it begins another program. Raises UnsupportedError."""
+        self._control["tgid"][0] = pid
+        for name, tracepoint in TRACEPOINTS.items():
+            if name == "process_forks" and not self.config.follow:
+                continue
+            self._watching.append(self._bpf.load(name, RAW_TRACEPOINT))
+            self._tracepoints.append(self._bpf.attach_tracepoint(name, tracepoint))
+
+    def counters(self) -> npt.NDArray[np.uint64]:
+        """A copy of all counters, indexed by ``abi.Counter``."""
+        counters = self._counters.copy()
+        watching = (program_info(fd).recursion_misses for fd in self._watching)
+        counters[Counter.SKIPPED_RUNS] = sum(watching)
+        return counters
+
+    def forget_threads(self, pid: int, is_gone: Callable[[int], bool]) -> int:
+        """Drops pairing records of this process's threads that are gone; how many.
+
+        ``is_gone`` is asked once the records are listed: a thread that begins meanwhile, and
+        is in its first call, keeps its own. The probes see PIDs of the initial namespace:
+        where ours is another one, nothing matches and nothing is dropped.
+        """
+        calls = self._bpf.map_fd("calls")
+        keys = [key for key in keys_of(calls) if key >> 32 == pid]
+        gone = [key for key in keys if is_gone(key & 0xFFFFFFFF)]
+        for key in gone:
+            delete_entry(calls, ctypes.c_uint64(key))
+        return len(gone)
+
+    def note_sampled(self, addresses: npt.NDArray[np.uint64]) -> None:
+        """Has the probes report the frees of these blocks, which they have not seen allocated."""
+        if self.config.sample_bytes is None:
+            return
+        sampled = self._bpf.map_fd("sampled")
+        for address in addresses.tolist():
+            set_entry(sampled, ctypes.c_uint64(address), ctypes.c_uint64(0))
+
+    def forget_window(self, pid: int) -> None:
+        """Drops calls that are under way and sampled blocks; no probe may be in place."""
+        self.forget_threads(pid, lambda _: True)
+        if self.config.sample_bytes is not None:
+            sampled = HashMap(self._bpf.map_fd("sampled"), [("address", "<u8")], [("no", "<u8")])
+            for _ in sampled.take(lambda keys: np.ones(len(keys), np.bool_)):
+                pass
+
+    def close(self) -> None:
+        """Unloads the programs and frees the maps."""
+        self._drain.close()
+        for descriptor in self._tracepoints:
+            os.close(descriptor)
+        self._tracepoints.clear()
+        self._bpf.close()

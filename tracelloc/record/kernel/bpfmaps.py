@@ -1,0 +1,211 @@
+"""BPF maps: made, changed, emptied in batches, and a wait for all programs.
+
+Through bpf(2) itself: the batch commands fill arrays of ours, a million entries a second,
+where a call per entry takes ten times as long.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.record.kernel.compiler import MapSpec
+from tracelloc.system import syscalls
+
+Columns = npt.NDArray[Any]
+"""A structured array."""
+
+NAME_BYTES: Final = 16
+"""Longest name in the kernel, the terminating 0 included (BPF_OBJ_NAME_LEN)."""
+_BATCH_BYTES: Final = 1 << 20
+"""Read by one call at most. More than any bucket of a hash map holds, as the kernel asks for."""
+_ARRAY: Final = 2
+_ARRAY_OF_MAPS: Final = 12
+"""BPF_MAP_TYPE_ARRAY and BPF_MAP_TYPE_ARRAY_OF_MAPS, include/uapi/linux/bpf.h."""
+
+
+def pick(records: Columns, which: npt.NDArray[Any]) -> Columns:
+    """Some records, by a mask or by their numbers.
+
+    Each is copied as one thing: numpy does it field by field, several times as slowly.
+    """
+    picked: Columns = records.view(f"V{records.itemsize}")[which].view(records.dtype)
+    return picked
+
+
+class _BatchAttr(ctypes.Structure):
+    """``union bpf_attr``, batch."""
+
+    _fields_ = (
+        ("in_batch", ctypes.c_uint64),
+        ("out_batch", ctypes.c_uint64),
+        ("keys", ctypes.c_uint64),
+        ("values", ctypes.c_uint64),
+        ("count", ctypes.c_uint32),
+        ("map_fd", ctypes.c_uint32),
+        ("elem_flags", ctypes.c_uint64),
+        ("flags", ctypes.c_uint64),
+    )
+
+
+class _CreateAttr(ctypes.Structure):
+    """``union bpf_attr``, map_create up to map_name."""
+
+    _fields_ = (
+        ("map_type", ctypes.c_uint32),
+        ("key_size", ctypes.c_uint32),
+        ("value_size", ctypes.c_uint32),
+        ("max_entries", ctypes.c_uint32),
+        ("map_flags", ctypes.c_uint32),
+        ("inner_map_fd", ctypes.c_uint32),
+        ("numa_node", ctypes.c_uint32),
+        ("map_name", ctypes.c_char * NAME_BYTES),
+    )
+
+
+class _ElementAttr(ctypes.Structure):
+    """``union bpf_attr``, map_*_elem and map_get_next_key."""
+
+    _fields_ = (
+        ("map_fd", ctypes.c_uint64),
+        ("key", ctypes.c_uint64),
+        ("value", ctypes.c_uint64),
+        ("flags", ctypes.c_uint64),
+    )
+
+
+def create_map(spec: MapSpec, inner_fd: int = 0) -> int:
+    """Makes a map; ``inner_fd``: one like those that it holds. Raises OSError."""
+    attributes = _CreateAttr(
+        map_type=spec.kind,
+        key_size=spec.key_bytes,
+        value_size=spec.value_bytes,
+        max_entries=spec.max_entries,
+        map_flags=spec.flags,
+        inner_map_fd=inner_fd,
+        map_name=spec.name.encode()[: NAME_BYTES - 1],
+    )
+    return syscalls.bpf(syscalls.BPF_MAP_CREATE, attributes)
+
+
+def set_entry(
+    map_fd: int, key: ctypes.c_uint32 | ctypes.c_uint64, value: ctypes.c_uint32 | ctypes.c_uint64
+) -> None:
+    """Sets an entry of a map. Raises OSError."""
+    attributes = _ElementAttr(map_fd, ctypes.addressof(key), ctypes.addressof(value))
+    syscalls.bpf(syscalls.BPF_MAP_UPDATE_ELEM, attributes)
+
+
+def take_entry(map_fd: int, key: ctypes.c_uint32) -> int | None:
+    """Takes an entry out of a hash map of 32-bit values; None: there is none. Raises OSError."""
+    value = ctypes.c_uint32()
+    attributes = _ElementAttr(map_fd, ctypes.addressof(key), ctypes.addressof(value))
+    try:
+        syscalls.bpf(syscalls.BPF_MAP_LOOKUP_AND_DELETE_ELEM, attributes)
+    except FileNotFoundError:
+        return None
+    return value.value
+
+
+def delete_entry(map_fd: int, key: ctypes.c_uint32 | ctypes.c_uint64) -> None:
+    """Takes an entry out of a hash map, if it is there. Raises OSError."""
+    with suppress(FileNotFoundError):
+        attributes = _ElementAttr(map_fd, ctypes.addressof(key))
+        syscalls.bpf(syscalls.BPF_MAP_DELETE_ELEM, attributes)
+
+
+def keys_of(map_fd: int) -> Iterator[int]:
+    """The 64-bit keys of a hash map; those that come or go meanwhile may be missing."""
+    key, following = ctypes.c_uint64(), ctypes.c_uint64()
+    attributes = _ElementAttr(map_fd, 0, ctypes.addressof(following))
+    with suppress(FileNotFoundError):
+        while True:
+            syscalls.bpf(syscalls.BPF_MAP_GET_NEXT_KEY, attributes)
+            yield following.value
+            key.value = following.value
+            attributes.key = ctypes.addressof(key)
+
+
+class HashMap:
+    """A hash map of the probes', to be emptied."""
+
+    def __init__(self, map_fd: int, keys: list[Any], values: list[Any]) -> None:
+        """``keys`` and ``values``: their fields, as numpy's dtype takes them."""
+        self._fd = map_fd
+        self._keys = np.dtype(keys)
+        self._values = np.dtype(values)
+
+    def take(
+        self, chosen: Callable[[Columns], npt.NDArray[np.bool_]]
+    ) -> Iterator[tuple[Columns, Columns]]:
+        """Yields (keys, values) in batches and removes them, of those whose keys are chosen.
+
+        They must not be changed by anyone meanwhile; others may come and go: entries never
+        move to another bucket (kernel/bpf/hashtab.c). Raises OSError.
+        """
+        room = _BATCH_BYTES // (self._keys.itemsize + self._values.itemsize)
+        keys = np.empty(room, self._keys)
+        values = np.empty(room, self._values)
+        cursor = ctypes.c_uint32()
+        attributes = _BatchAttr(
+            out_batch=ctypes.addressof(cursor),
+            keys=keys.ctypes.data,
+            values=values.ctypes.data,
+            map_fd=self._fd,
+        )
+        more = True
+        while more:
+            attributes.count = room
+            try:
+                syscalls.bpf(syscalls.BPF_MAP_LOOKUP_BATCH, attributes)
+            except OSError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                more = False
+            attributes.in_batch = ctypes.addressof(cursor)
+            found = keys[: attributes.count]
+            mask = chosen(found)
+            taken = pick(found, mask), pick(values[: attributes.count], mask)
+            if len(taken[0]):
+                self._delete(taken[0])
+                yield taken
+
+    def _delete(self, keys: Columns) -> None:
+        attributes = _BatchAttr(keys=keys.ctypes.data, count=len(keys), map_fd=self._fd)
+        syscalls.bpf(syscalls.BPF_MAP_DELETE_BATCH, attributes)
+
+
+class GracePeriod:
+    """A wait until every program has ended that was running when the wait began.
+
+    An update of a map of maps does that before it returns to user space, so that nobody
+    uses the old map any more (maybe_wait_bpf_programs() in kernel/bpf/syscall.c): it is
+    synchronize_rcu(), some milliseconds of sleep. membarrier(2) comes to the same but is
+    refused on nohz_full kernels, and does nothing on a single processor.
+    """
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        self._inner_fd = create_map(MapSpec("inner", _ARRAY, 4, 4, 1, 0))
+        try:
+            outer = MapSpec("outer", _ARRAY_OF_MAPS, 4, 4, 1, 0)
+            self._outer_fd = create_map(outer, self._inner_fd)
+        except OSError:
+            os.close(self._inner_fd)
+            raise
+
+    def wait(self) -> None:
+        """Waits. Raises OSError."""
+        set_entry(self._outer_fd, ctypes.c_uint32(0), ctypes.c_uint32(self._inner_fd))
+
+    def close(self) -> None:
+        """Frees the maps."""
+        os.close(self._outer_fd)
+        os.close(self._inner_fd)

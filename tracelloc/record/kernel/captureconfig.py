@@ -1,0 +1,121 @@
+"""What the probes are compiled with."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+from dataclasses import dataclass
+from typing import Final
+
+from tracelloc import probes
+from tracelloc.heap import sampling
+from tracelloc.model.events import EVENT_DTYPE
+from tracelloc.record.kernel.compiler import CompiledProbes
+from tracelloc.record.kernel.precompiled import compiled
+from tracelloc.record.process.namespaces import pid_namespace
+
+MAPPING_SLOTS: Final = 1 << 16
+"""Events in the ring of what is mapped and unmapped: a power of two."""
+
+STOP_SIGNAL: Final = signal.SIGURG
+"""What a thread gets that is to stop for us: ignored wherever nobody waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureConfig:
+    """What the probes are compiled with. Sizes in bytes."""
+
+    events_size_bytes: int = 8 << 20
+    """Ring of events, at most."""
+    stacks_size_bytes: int = 4 << 20
+    """Ring of new stacks: a power of two of pages."""
+    max_stacks: int = 1 << 18
+    max_threads: int = 1 << 16
+    use_rows: bool = True
+    """Stacks by call-frame information, else by frame pointers."""
+    row_sets: int = 1 << 18
+    """Sets of four rows, 64 bytes each: a power of two."""
+    misses_size_bytes: int = 16 << 20
+    """Ring of stacks that are left to user space: a power of two of pages."""
+    max_frames: int = 127
+    min_block_bytes: int = 0
+    """Smaller allocations are not reported."""
+    max_block_bytes: int | None = None
+    """Larger allocations are not reported."""
+    sample_bytes: int | None = None
+    """Mean distance between samples; None: every allocation is reported."""
+    follow: bool = False
+    """Whether children are traced, too."""
+    max_spaces: int = 1024
+    """Address spaces at a time; one, if children are not traced."""
+    spill_entries: int = 1 << 18
+    """Addresses whose changes are kept while the ring of events is full; 0: none, they are
+    lost."""
+    trace_mappings: bool = False
+    """mmap and its kin, too."""
+    otel: bool = False
+    """What programs report by themselves is read, for OpenTelemetry's profiler, and no function is
+    probed."""
+    python: bool = False
+    """Stacks have frames of Python in processes that CPython runs."""
+
+    @property
+    def table_sample_bytes(self) -> int | None:
+        """What the table is told of samples: see ``LiveTable``."""
+        return sampling.GIVEN if self.otel else self.sample_bytes
+
+    @property
+    def ring_slots(self) -> int:
+        """Events that their ring has room for: a power of two."""
+        return 1 << (self.events_size_bytes // EVENT_DTYPE.itemsize).bit_length() - 1
+
+    def cflags(self) -> list[str]:
+        """The macros of ``probes/maps.h`` and ``probes/heap.bpf.c``."""
+        page = mmap.PAGESIZE
+        flags = [
+            f"-DPAGE_SIZE={page}",
+            f"-DEVENTS={self.ring_slots}",
+            f"-DSTACKS_PAGES={self.stacks_size_bytes // page}",
+            f"-DMAX_STACKS={self.max_stacks}",
+            f"-DMAX_THREADS={self.max_threads}",
+            f"-DMAX_FRAMES={self.max_frames}",
+            f"-DPROCESSORS={os.cpu_count() or 1}",
+            f"-DMIN_SIZE={self.min_block_bytes}ULL",
+            f"-DSTOP_SIGNAL={int(STOP_SIGNAL)}",
+        ]
+        namespace = pid_namespace()
+        if namespace is not None:
+            flags.append(f"-DPID_NAMESPACE_DEVICE={namespace[0]}ULL")
+            flags.append(f"-DPID_NAMESPACE_INODE={namespace[1]}ULL")
+        if self.trace_mappings:
+            flags.append("-DTRACE_MAPPINGS")
+            flags.append(f"-DMAPPINGS={MAPPING_SLOTS}")
+        if self.use_rows:
+            flags.append("-DUSE_ROWS")
+            flags.append(f"-DROW_SETS_LOG2={(self.row_sets - 1).bit_length()}")
+            flags.append(f"-DMISSES_PAGES={self.misses_size_bytes // page}")
+        if self.max_block_bytes is not None:
+            flags.append(f"-DMAX_SIZE={self.max_block_bytes}ULL")
+        if self.sample_bytes is not None:
+            flags.append(f"-DSAMPLE_BYTES={self.sample_bytes}ULL")
+        if self.follow:
+            flags.append("-DFOLLOW")
+            flags.append(f"-DMAX_SPACES={self.max_spaces}")
+        if self.otel:
+            flags.append("-DOTEL")
+        if self.python:
+            flags.append("-DPYTHON")
+        if self.spill_entries:
+            flags.append(f"-DSPILL_ENTRIES={self.spill_entries}")
+        return flags
+
+    def compile(self, *, debug: bool = False) -> CompiledProbes:
+        """The probes compiled so. Raises UnsupportedError."""
+        text = probes.source_text(
+            use_rows=self.use_rows,
+            trace_mappings=self.trace_mappings,
+            python=self.python,
+            otel=self.otel,
+        )
+        return compiled(text, self.cflags(), probes.kernel_headers(), debug=debug)

@@ -1,0 +1,104 @@
+"""A child process of ours, to see what probes do to a process: what they cost, what they break."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+from tracelloc.errors import UnsupportedError
+from tracelloc.record.kernel import childprogram
+from tracelloc.record.kernel.attach import Attachment
+from tracelloc.record.kernel.method import Method
+from tracelloc.record.mallocs.discovery import discover, functions_of
+from tracelloc.record.mallocs.signatures import FREE
+from tracelloc.record.probe_points.placement import ProbePoint
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+
+IDLE_PROGRAM: Final = "do_nothing"
+"""The BPF program that its probes run: it returns at once."""
+
+
+class ChildEndedError(Exception):
+    """The child did not survive what it was asked to do."""
+
+
+class Child:
+    """A running ``childprogram``, until its context ends. Its ``free`` is there to be probed."""
+
+    def __init__(self) -> None:
+        """Raises UnsupportedError if there is no such function, OSError."""
+        self._popen = subprocess.Popen(
+            [sys.executable, "-IS", childprogram.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            process_group=0,  # ^C is not for it
+        )
+        assert self._popen.stdout is not None
+        self._popen.stdout.readline()
+        self.process = Process(self._popen.pid)
+        self._space = AddressSpace(self.process)
+        functions = functions_of(discover(self._space.refresh()))
+        found = [function for function in functions if function.signature == FREE]
+        if not found:
+            self.__exit__(None, None, None)
+            raise UnsupportedError("the C library has no free that could be probed")
+        self._free = found[0]
+        found_at = self._free.module.elf.offsets(
+            [
+                (self._free.offset, self._free.size, FREE.registers),
+                (self._free.offset, self._free.size, None),
+            ]
+        )
+        if found_at is None:
+            self.__exit__(None, None, None)
+            raise UnsupportedError("the C library's code can't be read")
+        (self._offset, _), (beyond_entry, is_single_stepped) = found_at
+        self.has_cheap_entry = not (beyond_entry or is_single_stepped)
+        """Whether the very first instruction is emulated by the kernel."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._space.close()
+        for stream in (self._popen.stdin, self._popen.stdout):
+            assert stream is not None
+            stream.close()
+        self._popen.wait()
+
+    def point(self, *, at_entry: bool = False, returns: bool = False) -> ProbePoint:
+        """A probe on the function, where it is cheap or on its very first instruction.
+
+        ``returns``: one on its return as well.
+        """
+        offset = self._free.offset + (0 if at_entry else self._offset)
+        return ProbePoint(
+            self._free.module.open_path, offset, IDLE_PROGRAM, "free", returns=returns
+        )
+
+    def probed(
+        self, method: Method, program: Callable[[str], int], *points: ProbePoint
+    ) -> Attachment:
+        """Attaches probes. Raises TracellocError."""
+        return Attachment(method, self.process.pid, points, program)
+
+    def ask(self, what: str) -> float:
+        """Has it do one of its program's functions. Raises ChildEndedError."""
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
+        try:
+            self._popen.stdin.write(f"{what}\n".encode())
+            self._popen.stdin.flush()
+            return float(self._popen.stdout.readline())
+        except (OSError, ValueError) as error:
+            raise ChildEndedError(what) from error

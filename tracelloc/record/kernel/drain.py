@@ -1,0 +1,238 @@
+"""All events in their order, whether they came through the ring or the overflow map; stacks.
+
+While the ring of events is full, the probes keep what becomes of each address in a hash
+map instead. ``probes/spill.h`` says how the two go together without anything getting
+lost or out of order; this is user space's part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.model.events import (
+    EVENT_DTYPE,
+    EVENT_PARITY_BIT,
+    EVENT_SIZE_BITS,
+    PAIR_DTYPE,
+    PAIR_KEY_FIELDS,
+    PAIR_SUMS_FIELDS,
+    EventBatch,
+    EventKind,
+    Events,
+    SentStacks,
+)
+from tracelloc.record.abi import (
+    PARITIES,
+    SPILL_KEY_FIELDS,
+    SPILLED_FIELDS,
+    STACK_HEAD_FIELDS,
+    SpillFlag,
+)
+from tracelloc.record.kernel.bpfmaps import Columns, GracePeriod, HashMap, pick
+from tracelloc.record.kernel.records import sort_events
+from tracelloc.record.kernel.ring import EventRing, StackRing
+
+Mask = npt.NDArray[np.bool_]
+
+ENTRY_DTYPE: Final = np.dtype([*SPILL_KEY_FIELDS, *SPILLED_FIELDS])
+"""What became of one address."""
+
+_PARITY_SHIFT: Final = np.uint64(EVENT_PARITY_BIT)
+
+
+class Spill:
+    """The probes' maps ``spill`` and ``pairs``."""
+
+    def __init__(self, spill_fd: int, pairs_fd: int) -> None:
+        """Raises OSError."""
+        self.entries = HashMap(spill_fd, SPILL_KEY_FIELDS, SPILLED_FIELDS)
+        self.pairs = HashMap(pairs_fd, PAIR_KEY_FIELDS, PAIR_SUMS_FIELDS)
+        self.grace = GracePeriod()
+
+
+class Drain:
+    """Takes events out of the ring and, when it was full, out of the overflow map."""
+
+    def __init__(self, ring: EventRing, control: npt.NDArray[Any], spill: Spill | None) -> None:
+        """``control``: the shared ``struct control``. Without ``spill`` the rest is lost."""
+        self._ring = ring
+        self._control = control
+        self._spill = spill
+        self.overflows = 0
+        """How often the ring was found to have been full."""
+
+    def take(self) -> EventBatch:
+        """All that is there. Raises OSError."""
+        events = self._ring.take()
+        ring_share = len(events) / self._ring.room
+        parity = int(self._control["epoch"][0]) % PARITIES
+        if self._spill is None or not self._control["full"][0][parity]:
+            return EventBatch(events, np.empty(0, PAIR_DTYPE), ring_share, overflowed=False)
+        self.overflows += 1
+        events, pairs = self._take_epoch(self._spill, parity, events)
+        return EventBatch(events, pairs, 1.0, overflowed=True)
+
+    def close(self) -> None:
+        """Frees what the waiting takes."""
+        if self._spill is not None:
+            self._spill.grace.close()
+
+    def _take_epoch(self, spill: Spill, parity: int, events: Events) -> tuple[Events, Columns]:
+        """Ends an epoch: its events, those of the next one so far, and its pairs.
+
+        ``events``: what has been taken out of the ring already.
+        """
+        self._control["epoch"][0] += 1
+        spill.grace.wait()
+        seen = [events, *self._ring_up_to(spill, self._ring.produced)]
+        old, new = _by_parity(_joined(seen), parity)
+        later = [new]
+
+        def chosen(keys: Columns) -> Mask:
+            mask: Mask = keys["parity"] == parity
+            return mask
+
+        entries: list[Columns] = []
+        for found in spill.entries.take(chosen):
+            entries.append(_merged(*found, ENTRY_DTYPE))
+            # It must not fill up meanwhile if that can be helped.
+            later.append(self._ring.take())
+        pairs = [_merged(*found, PAIR_DTYPE) for found in spill.pairs.take(chosen)]
+        self._control["full"][0][parity] = 0
+        told = late_events(np.concatenate([np.empty(0, ENTRY_DTYPE), *entries]))
+        return (
+            _joined([old, told, *later]),
+            np.concatenate([np.empty(0, PAIR_DTYPE), *pairs]),
+        )
+
+    def _ring_up_to(self, spill: Spill, position: int) -> list[Events]:
+        """All records up to a position, those included that are still being written."""
+        events = [self._ring.take()]
+        if self._ring.consumed < position:
+            # Programs of the new epoch were at it. Once they have ended, it is done.
+            spill.grace.wait()
+            events.append(self._ring.take())
+        return events
+
+
+class StackDrain:
+    """Takes stacks out of their ring and, when it was full, out of the map beside it."""
+
+    def __init__(
+        self, ring: StackRing, control: npt.NDArray[Any], map_fd: int | None, max_frames: int
+    ) -> None:
+        """``control``: the shared ``struct control``; ``map_fd``: of map ``kept_stacks``."""
+        self._ring = ring
+        self._control = control
+        value = [*STACK_HEAD_FIELDS, ("frames", "<u8", (max_frames,))]
+        self._kept = None if map_fd is None else HashMap(map_fd, [("id", "<u8")], value)
+
+    def take(self) -> list[tuple[int, SentStacks]]:
+        """(memory image, stacks) of all that are there. Raises OSError."""
+        sent = self._ring.take()
+        if self._kept is None or not self._control["kept_stacks"][0]:
+            return sent
+        # Before the map is read: what comes later sets it again.
+        self._control["kept_stacks"][0] = 0
+        for _, kept in self._kept.take(lambda keys: np.ones(len(keys), np.bool_)):
+            depths = kept["n_frames"].astype(np.int64)
+            used = np.arange(kept["frames"].shape[1]) < depths[:, np.newaxis]
+            columns = kept["stack_id"].copy(), kept["flags"].copy(), depths
+            stacks = SentStacks(*columns, kept["frames"][used])
+            for image in np.unique(kept["image"]).tolist():
+                sent.append((image, stacks.select(kept["image"] == image)))
+        return sent
+
+
+def late_events(entries: Columns) -> Events:
+    """What entries of the overflow map (ENTRY_DTYPE) tell, as events in an order that is right.
+
+    Each address has one entry, so only the order of its own events matters, and that a
+    thread's takings and restores are in the order of the thread: a restore here is of a
+    taking from before, so it comes first. Of a thread's takings all but the last are
+    known to have succeeded: they are frees like any others.
+    """
+    flags = entries["flags"]
+    taken = flags & SpillFlag.TAKEN != 0
+    inner = flags & SpillFlag.INNER != 0
+    freed = (flags & SpillFlag.FREED != 0) & ~taken
+    born = pick(entries, flags & SpillFlag.BORN != 0)
+    born = pick(born, np.argsort(born["time_ns"], kind="stable"))
+    restored = pick(entries, flags & SpillFlag.RESTORED != 0)
+    takings = pick(entries, taken)
+    last = _last_takings(takings)
+    births = _events(born, EventKind.LATE_ALLOC, born["tid"])
+    births["size_tag"] |= born["size"]
+    births["stack_id"] = born["stack_id"]
+    return _joined(
+        [
+            _events(pick(entries, freed & ~inner), EventKind.FREE),
+            _events(pick(entries, freed & inner), EventKind.INNER_FREE),
+            births,
+            _events(restored, EventKind.RESTORE, restored["tid"]),
+            _events(pick(takings, ~last), EventKind.FREE),
+            _events(pick(takings, last), EventKind.REALLOC_FREE, takings["size"][last]),
+        ]
+    )
+
+
+def _last_takings(takings: Columns) -> Mask:
+    """Which of these are their thread's last."""
+    order = np.lexsort((takings["stack_id"], takings["size"]))
+    thread = takings["size"][order]
+    last = np.ones(len(takings), np.bool_)
+    last[order[:-1]] = thread[1:] != thread[:-1]
+    return last
+
+
+def _events(entries: Columns, kind: EventKind, tid: Columns | None = None) -> Events:
+    """Records of one kind. Frees have no thread: they are not told in the order of theirs."""
+    events = np.zeros(len(entries), EVENT_DTYPE)
+    for name in ("address", "image", "time_ns"):
+        events[name] = entries[name]
+    if tid is not None:
+        events["tid"] = tid
+    events["size_tag"] = kind << EVENT_SIZE_BITS
+    return events
+
+
+def by_image(batch: EventBatch) -> Iterator[tuple[int, Events]]:
+    """Yields (memory image, its events, in their order), in the order of the images' numbers."""
+    events = batch.events
+    if not len(events):
+        return
+    if batch.image is not None:
+        yield batch.image, events
+        return
+    ordered = np.empty_like(events)
+    shares = sort_events(events.view(np.uint8), ordered.view(np.uint8))
+    if len(shares) == 1:
+        ordered = events
+    start = 0
+    for image, count in shares:
+        yield image, ordered[start : start + count]
+        start += count
+
+
+def _by_parity(events: Events, parity: int) -> tuple[Events, Events]:
+    """(events of an epoch of this parity, the others)"""
+    ours = (events["size_tag"] >> _PARITY_SHIFT) & np.uint64(1) == parity
+    return pick(events, ours), pick(events, ~ours)
+
+
+def _joined(parts: list[Events]) -> Events:
+    plain = [part.view(np.uint8) for part in parts]
+    return np.concatenate(plain).view(EVENT_DTYPE)
+
+
+def _merged(keys: Columns, values: Columns, dtype: np.dtype[Any]) -> Columns:
+    """Keys and values side by side."""
+    size = keys.itemsize
+    rows = np.empty((len(keys), dtype.itemsize), np.uint8)
+    rows[:, :size] = keys.view(np.uint8).reshape(len(keys), size)
+    rows[:, size:] = values.view(np.uint8).reshape(len(keys), -1)
+    return rows.view(dtype).ravel()

@@ -1,0 +1,255 @@
+"""What tracing costs the target, estimated from measurements on this machine.
+
+Two parts per probe that is hit: the kernel's trap, whose price is measured once on a
+small child of ours with a program that does nothing, and the BPF program's own time,
+which the kernel adds up while it is asked to (BPF_ENABLE_STATS, Linux 5.8). Asking costs
+some nanoseconds per probe, so it is done for a moment now and then, or all the time where
+overhead is limited.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tracelloc.errors import PrivilegeError, TracellocError, UnsupportedError, privilege_hint
+from tracelloc.record.kernel.attach import PLAIN
+from tracelloc.record.kernel.child import IDLE_PROGRAM, Child, ChildEndedError
+from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.overheadlimit import OverheadAccount
+from tracelloc.record.kernel.proginfo import program_info, statistics
+from tracelloc.record.probe_points.placement import ProbePoint
+from tracelloc.record.process.procfs import Process
+from tracelloc.text import NS_PER_S
+
+_STRETCH_S: Final = 0.25
+"""How long programs are timed at a time."""
+_GAP_S: Final = 10.0
+"""How long they are left alone in between."""
+_LOOK_S: Final = 0.1
+"""How often a limited overhead is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrapCosts:
+    """Nanoseconds by which one hit of a probe delays a thread, the program's time apart."""
+
+    cheap_ns: float
+    """At an instruction that the kernel emulates."""
+    stepped_ns: float
+    """At one that it single-steps."""
+    return_ns: float
+    """At a function's return."""
+
+
+class Meter:
+    """Counts the programs' runs and the targets' CPU time over a stretch of time."""
+
+    def __init__(
+        self,
+        processes: Callable[[], Iterable[Process]],
+        programs: Mapping[str, int],
+        points: Collection[ProbePoint],
+    ) -> None:
+        """``processes``: those that are traced now; ``programs``: descriptors by name.
+
+        To be used within ``statistics``.
+        """
+        self._processes = processes
+        # What runs on processes of ours costs the targets nothing.
+        self._programs = {n: fd for n, fd in programs.items() if not n.startswith(IDLE_PROGRAM)}
+        self._stepped = _mostly_stepped(points)
+        self._returning = {p.program for p in points if p.returns}
+        self._before = {name: program_info(fd) for name, fd in self._programs.items()}
+        self._cpu_ns = self._read_cpu()
+
+    def _read_cpu(self) -> dict[int, int | None]:
+        return {process.pid: process.cpu_ns() for process in self._processes()}
+
+    def share(self, costs: TrapCosts) -> float | None:
+        """The probes' part of the CPU time that the targets have used since the beginning.
+
+        None where that is not known, as when one of them has come or gone meanwhile.
+        """
+        used = self.used(costs)
+        return None if used is None or used[1] <= 0 else min(1.0, used[0] / used[1])
+
+    def used(self, costs: TrapCosts) -> tuple[float, int] | None:
+        """(what the probes took, CPU time of the targets) since the beginning, in ns; as ``share``.
+
+        CPU time is known in steps of 10 ms.
+        """
+        then, now = self._cpu_ns, self._read_cpu()
+        if then.keys() != now.keys() or None in (*then.values(), *now.values()):
+            return None
+        cpu_ns = sum(now[pid] or 0 for pid in now) - sum(then[pid] or 0 for pid in then)
+        spent_ns = 0.0
+        for name, fd in self._programs.items():
+            info, before = program_info(fd), self._before[name]
+            count = info.run_cnt - before.run_cnt
+            spent_ns += info.run_time_ns - before.run_time_ns + count * self._trap_ns(name, costs)
+        return spent_ns, cpu_ns
+
+    def _trap_ns(self, program: str, costs: TrapCosts) -> float:
+        program = program.removesuffix(PLAIN)
+        entry_ns = costs.stepped_ns if program in self._stepped else costs.cheap_ns
+        # Every other run is at a return.
+        return (entry_ns + costs.return_ns) / 2 if program in self._returning else entry_ns
+
+
+def _mostly_stepped(points: Iterable[ProbePoint]) -> set[str]:
+    """Programs most of whose probes are at instructions that are single-stepped."""
+    balance: Counter[str] = Counter()
+    for point in points:
+        balance[point.program] += 1 if point.is_single_stepped else -1
+    return {program for program, excess in balance.items() if excess > 0}
+
+
+def measure_traps(method: Method, program: Callable[[str], int]) -> TrapCosts:
+    """Measures on a child; takes some tenths of a second.
+
+    ``program`` gives descriptors of BPF programs loaded for ``method``; sessions' returns are
+    trapped like others. Raises
+    TracellocError, ChildEndedError or OSError if it can't be done here.
+    """
+    method = Method.MULTI if method.has_links else method
+    with Child() as child:
+        untraced_ns = child.ask("cost")
+
+        def delay_ns(*points: ProbePoint) -> float:
+            attachment = child.probed(method, program, *points)
+            try:
+                return child.ask("cost") - untraced_ns
+            finally:
+                attachment.close()
+
+        cheap_ns = delay_ns(child.point())
+        both_ns = delay_ns(child.point(returns=True))
+        # Where the entry itself is emulated there is nothing that is single-stepped to measure by.
+        stepped_ns = cheap_ns if child.has_cheap_entry else delay_ns(child.point(at_entry=True))
+        return TrapCosts(cheap_ns, max(stepped_ns, cheap_ns), max(0.0, both_ns - cheap_ns))
+
+
+class RateMeter:
+    """Events per second, lately."""
+
+    def __init__(self) -> None:
+        self._since: tuple[int, int] | None = None
+        self._rate: float | None = None
+
+    def note(self, now_ns: int, events: int) -> None:
+        """To be told now and then how many events there were."""
+        if self._since is None:
+            self._since = now_ns, events
+        elapsed_ns = now_ns - self._since[0]
+        if elapsed_ns >= NS_PER_S:
+            self._rate = (events - self._since[1]) * NS_PER_S / elapsed_ns
+            self._since = now_ns, events
+
+    def per_second(self, elapsed_ns: int, events: int) -> float:
+        """Over the last second or so; before that, over all of ``elapsed_ns``."""
+        if self._rate is not None:
+            return self._rate
+        return events * NS_PER_S / max(1, elapsed_ns)
+
+
+def require_measuring() -> None:
+    """Raises PrivilegeError or UnsupportedError if the programs' time can't be measured."""
+    try:
+        with statistics():
+            pass
+    except PermissionError as error:
+        what = "--max-overhead measures what the probes cost, which needs CAP_SYS_ADMIN"
+        raise PrivilegeError(what, hint=privilege_hint()) from error
+    except OSError as error:
+        what = f"--max-overhead can't measure what the probes cost: {error.strerror}"
+        raise UnsupportedError(what) from error
+
+
+class OverheadWatch:
+    """A thread that estimates the probes' share of the targets' CPU time.
+
+    Now and then, or all the time where it is limited.
+    """
+
+    def __init__(
+        self,
+        processes: Callable[[], Iterable[Process]],
+        method: Method,
+        programs: Callable[[], Mapping[str, int]],
+        points: Callable[[], Collection[ProbePoint]],
+        account: OverheadAccount | None = None,
+    ) -> None:
+        """Begins at once. See ``Meter``; ``programs``: those that are loaded now.
+
+        ``account``: of the overhead's limit, if there is one.
+        """
+        self.probe_share: float | None = None
+        """Share of the targets' CPU time, 0 to 1; None until it is known."""
+        self._processes = processes
+        self._method = method
+        self._programs = programs
+        self._points = points
+        self._account = account
+        self._failure: Exception | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="overhead", daemon=True)
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Tells the thread to end soon; may be called twice."""
+        self._stopping.set()
+
+    def join(self) -> None:
+        """Waits until it no longer uses the programs."""
+        self._thread.join()
+
+    def check(self) -> None:
+        """Raises UnsupportedError if there is a limit and the overhead can't be measured."""
+        if self._account is not None and self._failure is not None:
+            raise UnsupportedError(f"--max-overhead can't measure it here: {self._failure}")
+
+    def _watch(self) -> None:
+        # Where it can't be measured, there is no estimate: only a limit is a reason to fail.
+        try:
+            if self._account is not None:
+                self._keep_account(self._account)
+                return
+            costs = self._measure_traps()
+            while not self._stopping.is_set():
+                self._measure_once(costs)
+                self._stopping.wait(_GAP_S)
+        except (OSError, ChildEndedError, TracellocError) as failure:
+            self._failure = failure
+
+    def _measure_traps(self) -> TrapCosts:
+        return measure_traps(self._method, lambda name: self._programs()[name])
+
+    def _meter(self) -> Meter:
+        return Meter(self._processes, self._programs(), self._points())
+
+    def _keep_account(self, account: OverheadAccount) -> None:
+        with statistics():
+            # What is used while the traps are measured counts as well.
+            meter, since_s = self._meter(), time.monotonic()
+            costs = self._measure_traps()
+            while not self._stopping.is_set():
+                used, now_s = meter.used(costs), time.monotonic()
+                meter = self._meter()
+                if used is not None:
+                    account.add(*used, now_s - since_s)
+                    self.probe_share = account.share
+                since_s = now_s
+                self._stopping.wait(_LOOK_S)
+
+    def _measure_once(self, costs: TrapCosts) -> None:
+        with statistics():
+            meter = self._meter()
+            self._stopping.wait(_STRETCH_S)
+            share = meter.share(costs)
+        if share is not None:
+            self.probe_share = share

@@ -1,0 +1,74 @@
+"""What the kernel says of a loaded BPF program: how often it ran, what the JIT made of it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tracelloc.system import syscalls
+
+
+class ProgramInfo(ctypes.Structure):
+    """``struct bpf_prog_info`` up to verified_insns (Linux 5.16), include/uapi/linux/bpf.h."""
+
+    run_time_ns: int
+    """While ``statistics`` were on."""
+    run_cnt: int
+    """While ``statistics`` were on."""
+    recursion_misses: int
+    """Runs that the kernel left out, another being under way on that processor. Always counted."""
+    verified_insns: int
+    """Instructions that the verifier went through before it let it in: a million at most."""
+    jited_prog_len: int
+    """Bytes of native code."""
+    jited_prog_insns: int
+    """Where the native code was written to; 0: it is not shown."""
+
+    _fields_ = (
+        ("head", ctypes.c_uint8 * 16),
+        ("jited_prog_len", ctypes.c_uint32),
+        ("xlated_prog_len", ctypes.c_uint32),
+        ("jited_prog_insns", ctypes.c_uint64),
+        ("others", ctypes.c_uint8 * 160),
+        ("run_time_ns", ctypes.c_uint64),
+        ("run_cnt", ctypes.c_uint64),
+        ("recursion_misses", ctypes.c_uint64),
+        ("verified_insns", ctypes.c_uint32),
+    )
+
+
+class _InfoAttr(ctypes.Structure):
+    """``union bpf_attr``, info."""
+
+    _fields_ = (
+        ("bpf_fd", ctypes.c_uint32),
+        ("info_len", ctypes.c_uint32),
+        ("info", ctypes.c_uint64),
+    )
+
+
+def program_info(program_fd: int, native_code: ctypes.Array[Any] | None = None) -> ProgramInfo:
+    """What the kernel says of a program. ``native_code`` gets as much of it as fits in.
+
+    Raises OSError.
+    """
+    info = ProgramInfo()
+    if native_code is not None:
+        info.jited_prog_len = len(native_code)
+        info.jited_prog_insns = ctypes.addressof(native_code)
+    attributes = _InfoAttr(program_fd, ctypes.sizeof(info), ctypes.addressof(info))
+    syscalls.bpf(syscalls.BPF_OBJ_GET_INFO_BY_FD, attributes)
+    return info
+
+
+@contextmanager
+def statistics() -> Iterator[None]:
+    """Lets the kernel add up every program's runs. Raises OSError if it can't."""
+    descriptor = syscalls.bpf(syscalls.BPF_ENABLE_STATS, (ctypes.c_uint32 * 1)(0))
+    try:
+        yield
+    finally:
+        os.close(descriptor)

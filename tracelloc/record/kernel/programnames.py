@@ -1,0 +1,29 @@
+"""The programs in ``probes/``, by what is traced."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM, FREE_PROGRAM, MAPPING_PROGRAM
+
+PROGRAMS: Final = (
+    ALLOCATOR_PROGRAM,
+    FREE_PROGRAM,
+    "loader_changes",
+    "exception_enter",
+    "cache_drains",
+    "do_nothing",
+)
+"""The programs for uprobes in ``probes/heap.bpf.c``."""
+
+OTEL_PROGRAMS: Final = ("otel_alloc", "otel_free", "loader_changes", "do_nothing")
+"""What takes their place where programs report by themselves: ``probes/otel.bpf.c``."""
+TRACEPOINTS: Final = {"process_execs": "sched_process_exec", "process_forks": "task_newtask"}
+"""Programs that are run for every process, and the raw tracepoints they sit on; the second
+only where children are followed."""
+
+
+def program_names(*, mappings: bool, otel: bool) -> tuple[str, ...]:
+    """The programs for uprobes that are loaded."""
+    names = OTEL_PROGRAMS if otel else PROGRAMS
+    return (*names, MAPPING_PROGRAM) if mappings else names

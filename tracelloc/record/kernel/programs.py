@@ -1,0 +1,223 @@
+"""BPF programs, loaded by bpf(2) itself (include/uapi/linux/bpf.h) with the maps they use."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import sys
+from contextlib import suppress
+from typing import Final
+
+from tracelloc.errors import PrivilegeError, UnsupportedError, privilege_hint, scarcity
+from tracelloc.record.kernel.bpfmaps import NAME_BYTES, create_map, set_entry
+from tracelloc.record.kernel.compiler import CompiledProbes, with_maps
+from tracelloc.record.kernel.proginfo import program_info
+from tracelloc.system import syscalls
+
+KPROBE: Final = 2
+"""BPF_PROG_TYPE_KPROBE: uprobes, too."""
+RAW_TRACEPOINT: Final = 17
+"""BPF_PROG_TYPE_RAW_TRACEPOINT."""
+
+_PROGRAM_ARRAY: Final = 3
+"""BPF_MAP_TYPE_PROG_ARRAY, include/uapi/linux/bpf.h."""
+_PRIVATE_STACK: Final = re.compile(rb"\x65\x4c\x03[\x0c\x0d]", re.DOTALL)
+"""add %gs:this_cpu_off,%r9 (emit_private_frame_ptr in arch/x86/net/bpf_jit_comp.c)."""
+_CODE_BYTES: Final = 1 << 18
+"""Native code of a program that is looked at."""
+_LICENSE: Final = b"Dual MIT/GPL"
+_LOG_BYTES: Final = 16 << 20
+
+
+class _LoadAttr(ctypes.Structure):
+    """``union bpf_attr``, prog_load up to expected_attach_type."""
+
+    _fields_ = (
+        ("prog_type", ctypes.c_uint32),
+        ("insn_cnt", ctypes.c_uint32),
+        ("insns", ctypes.c_uint64),
+        ("license", ctypes.c_uint64),
+        ("log_level", ctypes.c_uint32),
+        ("log_size", ctypes.c_uint32),
+        ("log_buf", ctypes.c_uint64),
+        ("kern_version", ctypes.c_uint32),
+        ("prog_flags", ctypes.c_uint32),
+        ("prog_name", ctypes.c_char * NAME_BYTES),
+        ("prog_ifindex", ctypes.c_uint32),
+        ("expected_attach_type", ctypes.c_uint32),
+    )
+
+
+class _TracepointAttr(ctypes.Structure):
+    """``union bpf_attr``, raw_tracepoint."""
+
+    _fields_ = (("name", ctypes.c_uint64), ("prog_fd", ctypes.c_uint32))
+
+
+class Programs:
+    """The maps, and those of the programs that are loaded, until ``close``."""
+
+    def __init__(self, probes: CompiledProbes, *, debug: bool = False) -> None:
+        """Makes all maps. ``debug``: prints the verifier's log of what it refuses.
+
+        Raises UnsupportedError or PrivilegeError.
+        """
+        self._probes = probes
+        self._debug = debug
+        self._maps: dict[str, int] = {}
+        self._arrays: dict[tuple[int, int], int] = {}
+        """Maps of programs, by their place and the attach type of those that use them: the kernel
+        lets no others call each other."""
+        self._loaded: dict[str, int] = {}
+        try:
+            for spec in probes.maps:
+                if spec.kind != _PROGRAM_ARRAY:
+                    self._maps[spec.name] = create_map(spec)
+        except OSError as error:
+            self.close()
+            why = scarcity(error) or error.strerror
+            raise UnsupportedError(f"the kernel refused to create a BPF map: {why}") from error
+
+    def map_fd(self, name: str) -> int:
+        """The descriptor of a map."""
+        return self._maps[name]
+
+    @property
+    def loaded(self) -> dict[str, int]:
+        """The descriptors of all loaded programs, by name."""
+        return dict(self._loaded)
+
+    def fd(self, name: str) -> int:
+        """The descriptor of a loaded program."""
+        return self._loaded[name]
+
+    def load(self, name: str, kind: int, attach_type: int = 0) -> int:
+        """Loads a program, for this expected_attach_type, and returns its descriptor.
+
+        ``name``: what follows a slash tells it from the program of the same name. One that
+        was loaded under the name before is dropped; what it is attached to keeps it. Raises
+        UnsupportedError or PrivilegeError.
+        """
+        written = name.partition("/")[0]
+        code = with_maps(self._probes.programs[written], self._places(attach_type))
+        attributes = _LoadAttr(
+            prog_type=kind,
+            insn_cnt=len(code) // 8,
+            insns=_address(code),
+            license=_address(_LICENSE),
+            prog_name=written.encode()[: NAME_BYTES - 1],
+            expected_attach_type=attach_type,
+        )
+        try:
+            descriptor = syscalls.bpf(syscalls.BPF_PROG_LOAD, attributes)
+        except OSError as error:
+            if (scarce := scarcity(error)) is not None:
+                raise UnsupportedError(f"the probes can't be loaded: {scarce}") from error
+            said = self._refusal(attributes)
+            what = f"the kernel refused to load the probes: {error.strerror}"
+            if error.errno == errno.EPERM:
+                raise PrivilegeError(what, hint=privilege_hint()) from error
+            hint = (
+                "use fewer --max-frames: older kernels check fewer"
+                if error.errno == errno.E2BIG
+                else "run again with --debug to see the verifier's log"
+            )
+            raise UnsupportedError(f"{what} ({name}: {said})", hint=hint) from error
+        self.drop(name)
+        self._loaded[name] = descriptor
+        if has_private_stack(descriptor):
+            raise UnsupportedError(
+                f"this kernel gives probe {name!r} a stack that other threads' probes overwrite",
+                hint="it could crash the machine; please report this kernel's version",
+            )
+        return descriptor
+
+    def let_call(self, name: str, attach_type: int, number: int) -> None:
+        """Lets programs of this attach type call one that is loaded for it, by its number.
+
+        Raises UnsupportedError.
+        """
+        try:
+            for spec in self._probes.maps:
+                if spec.kind == _PROGRAM_ARRAY:
+                    places = self._places(attach_type)
+                    array = places[self._probes.maps.index(spec)]
+                    set_entry(array, ctypes.c_uint32(number), ctypes.c_uint32(self._loaded[name]))
+        except OSError as error:
+            raise UnsupportedError(
+                f"the kernel refused a call of {name}: {error.strerror}"
+            ) from error
+
+    def _places(self, attach_type: int) -> dict[int, int]:
+        """Descriptors of the maps that programs of this type use, by their places."""
+        places = {}
+        for number, spec in enumerate(self._probes.maps):
+            if spec.kind != _PROGRAM_ARRAY:
+                places[number] = self._maps[spec.name]
+                continue
+            key = number, attach_type
+            if key not in self._arrays:
+                self._arrays[key] = create_map(spec)
+            places[number] = self._arrays[key]
+        return places
+
+    def _refusal(self, attributes: _LoadAttr) -> str:
+        """What the verifier says last of a program that was refused."""
+        log = ctypes.create_string_buffer(_LOG_BYTES)
+        attributes.log_level, attributes.log_size = 1, _LOG_BYTES
+        attributes.log_buf = ctypes.addressof(log)
+        with suppress(OSError):
+            os.close(syscalls.bpf(syscalls.BPF_PROG_LOAD, attributes))
+        text = log.value.decode(errors="replace")
+        if self._debug:
+            print(text, file=sys.stderr)
+        lines = [line for line in text.splitlines() if not line.startswith("processed ")]
+        return lines[-1] if lines else "no reason given"
+
+    def drop(self, name: str) -> None:
+        """Unloads a program, if it is loaded, as soon as nothing is attached to it."""
+        descriptor = self._loaded.pop(name, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def attach_tracepoint(self, name: str, tracepoint: str) -> int:
+        """A loaded program at a raw tracepoint, until the descriptor is closed.
+
+        Raises UnsupportedError.
+        """
+        where = tracepoint.encode()
+        attributes = _TracepointAttr(name=_address(where), prog_fd=self._loaded[name])
+        try:
+            return syscalls.bpf(syscalls.BPF_RAW_TRACEPOINT_OPEN, attributes)
+        except OSError as error:
+            raise UnsupportedError(
+                f"the kernel refused to watch {tracepoint}: {error.strerror}"
+            ) from error
+
+    def close(self) -> None:
+        """Unloads the programs and frees the maps."""
+        owned = (self._loaded, self._maps, self._arrays)
+        for descriptor in (fd for each in owned for fd in each.values()):
+            os.close(descriptor)
+        self._loaded.clear()
+        self._maps.clear()
+        self._arrays.clear()
+
+
+def has_private_stack(program_fd: int) -> bool:
+    """Whether the kernel's native code of a program has a stack per processor.
+
+    That is what ``probes/preemption.h`` prevents on the kernels that are known. False where
+    the kernel does not show its code.
+    """
+    code = ctypes.create_string_buffer(_CODE_BYTES)
+    info = program_info(program_fd, code)
+    used = min(info.jited_prog_len, _CODE_BYTES)
+    shown = bool(info.jited_prog_insns)
+    return shown and _PRIVATE_STACK.search(code, 0, used) is not None
+
+
+def _address(content: bytes) -> int:
+    return ctypes.cast(ctypes.c_char_p(content), ctypes.c_void_p).value or 0

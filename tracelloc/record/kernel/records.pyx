@@ -1,0 +1,190 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""Records of the rings, sorted by the memory image that they are about."""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
+
+from tracelloc.model.events cimport EVENT_FORK, EVENT_LAP_BIT, event, kind_of, stack
+
+cdef extern from "<linux/bpf.h>":
+    enum:
+        BPF_RINGBUF_BUSY_BIT
+        BPF_RINGBUF_DISCARD_BIT
+        BPF_RINGBUF_HDR_SZ
+
+cdef enum:
+    LAPS = (1 << 64 - EVENT_LAP_BIT) - 1  # as far as slots tell them apart
+
+cdef struct Share:  # of one image
+    uint32_t image
+    Py_ssize_t records, frames  # how many there are; then, where the next ones go
+
+
+cdef class Shares:
+    """How much of some records is of each image."""
+
+    cdef Share* shares
+    cdef Py_ssize_t count, newest
+
+    def __dealloc__(self):
+        free(self.shares)
+
+    cdef Share* of(self, uint32_t image) noexcept nogil:
+        """NULL: no memory."""
+        cdef Py_ssize_t at
+        cdef Share* more
+        if self.count and self.shares[self.newest].image == image:
+            return &self.shares[self.newest]
+        for at in range(self.count):
+            if self.shares[at].image == image:
+                self.newest = at
+                return &self.shares[at]
+        if self.count % 64 == 0:
+            more = <Share*>realloc(self.shares, (self.count + 64) * sizeof(Share))
+            if not more:
+                return NULL
+            self.shares = more
+        self.newest = self.count
+        self.count += 1
+        self.shares[self.newest].image = image
+        self.shares[self.newest].records = self.shares[self.newest].frames = 0
+        return &self.shares[self.newest]
+
+    cdef list arrange(self):
+        """Says where those of each image go, by their numbers: (image, records, frames)."""
+        cdef Py_ssize_t at, records = 0, frames = 0
+        cdef Share* share
+        found = []
+        for _, at in sorted([(self.shares[at].image, at) for at in range(self.count)]):
+            share = &self.shares[at]
+            found.append((share.image, share.records, share.frames))
+            share.records, records = records, records + share.records
+            share.frames, frames = frames, frames + share.frames
+        return found
+
+
+def copy_events(const uint8_t[::1] slots, uint64_t start, uint8_t[::1] into):
+    """Copies what fills ``into`` from a ring of events, from slot number ``start`` on.
+
+    Returns how many events there are before the first slot that is not yet written in its lap
+    (``probes/ring.h``).
+    """
+    cdef const event* ring = <const event*>&slots[0]
+    cdef event* copied = <event*>&into[0]
+    cdef uint64_t room = slots.shape[0] // <Py_ssize_t>sizeof(event), lap
+    cdef Py_ssize_t n = into.shape[0] // <Py_ssize_t>sizeof(event), at
+    cdef const event* one
+    with nogil:
+        for at in range(n):
+            one = &ring[(start + at) & (room - 1)]
+            lap = (start + at) // room + 1
+            # Read before the rest, as it was written after it.
+            if (<const volatile uint64_t*>&one.size_tag)[0] >> EVENT_LAP_BIT != lap & LAPS:
+                n = at
+                break
+            copied[at] = one[0]
+    return n
+
+
+def sort_events(const uint8_t[::1] records, uint8_t[::1] ordered):
+    """Copies records of ring ``events`` image by image, unless all are of one.
+
+    Returns (image, how many) of each, in the order of the images' numbers.
+    """
+    cdef const event* events = <const event*>&records[0]
+    cdef event* into = <event*>&ordered[0]
+    cdef Py_ssize_t at, n = records.shape[0] // <Py_ssize_t>sizeof(event)
+    cdef Shares shares = Shares()
+    cdef Share* share = NULL
+    with nogil:
+        for at in range(n):
+            share = shares.of(events[at].image)
+            if not share:
+                break
+            share.records += 1
+    if not share:
+        raise MemoryError
+    found = [(image, count) for image, count, _ in shares.arrange()]
+    if len(found) > 1:
+        with nogil:
+            for at in range(n):
+                share = shares.of(events[at].image)
+                into[share.records] = events[at]
+                share.records += 1
+    return found
+
+
+def find_fork(const uint8_t[::1] records, Py_ssize_t at):
+    """The first EVENT_FORK among records of ring ``events`` from one on; if none, their number."""
+    cdef const event* events = <const event*>&records[0]
+    cdef Py_ssize_t n = records.shape[0] // <Py_ssize_t>sizeof(event)
+    with nogil:
+        while at < n and kind_of(&events[at]) != EVENT_FORK:
+            at += 1
+    return at
+
+
+cdef class StackRecords:
+    """The finished records of ring ``stacks`` between two positions, in bytes since its start.
+
+    See the kernel's Documentation/bpf/ringbuf.rst.
+    """
+
+    cdef const uint8_t[::1] data
+    cdef uint64_t start, mask
+    cdef readonly uint64_t end  # of the finished ones
+    cdef Shares shares
+    cdef readonly list images  # (image, stacks, frames), in the order of their numbers
+
+    def __cinit__(self, const uint8_t[::1] data, uint64_t size, uint64_t start, uint64_t end):
+        """``data``: ``size`` bytes, and again as many of them as the longest record has."""
+        cdef const stack* one
+        cdef Share* share
+        self.data, self.start, self.mask, self.shares = data, start, size - 1, Shares()
+        self.end = start
+        while self.end < end and not self.head(self.end) & BPF_RINGBUF_BUSY_BIT:
+            one = self.at(self.end)
+            if one:
+                share = self.shares.of(one.image)
+                if not share:
+                    raise MemoryError
+                share.records += 1
+                share.frames += one.n_frames
+            self.end += self.length(self.end)
+        self.images = self.shares.arrange()
+
+    def copy(self, uint64_t[::1] ids, uint16_t[::1] flags, int64_t[::1] depths,
+             uint64_t[::1] frames):
+        """Fills columns image by image, and the frames of all stacks. To be called once."""
+        cdef uint64_t position = self.start
+        cdef const stack* one
+        cdef Share* share
+        with nogil:
+            while position < self.end:
+                one = self.at(position)
+                if one:
+                    share = self.shares.of(one.image)
+                    ids[share.records], flags[share.records] = one.stack_id, one.flags
+                    depths[share.records] = one.n_frames
+                    if one.n_frames:
+                        memcpy(&frames[share.frames], &one.frames[0],
+                               one.n_frames * sizeof(uint64_t))
+                    share.records += 1
+                    share.frames += one.n_frames
+                position += self.length(position)
+
+    cdef inline uint32_t head(self, uint64_t position) noexcept nogil:
+        """Length and flags; another processor may be writing them."""
+        return (<const volatile uint32_t*>&self.data[position & self.mask])[0]
+
+    cdef inline uint64_t length(self, uint64_t position) noexcept nogil:
+        """With the head, in whole words."""
+        cdef uint32_t bits = self.head(position) & ~(BPF_RINGBUF_BUSY_BIT | BPF_RINGBUF_DISCARD_BIT)
+        return (BPF_RINGBUF_HDR_SZ + bits + 7) & ~<uint64_t>7
+
+    cdef inline const stack* at(self, uint64_t position) noexcept nogil:
+        """NULL: it was discarded."""
+        if self.head(position) & BPF_RINGBUF_DISCARD_BIT:
+            return NULL
+        return <const stack*>&self.data[(position & self.mask) + BPF_RINGBUF_HDR_SZ]

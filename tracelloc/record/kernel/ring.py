@@ -1,0 +1,176 @@
+"""Reading the probes' rings through memory, without a call per record.
+
+Rings of events are array maps (``probes/ring.h``), the others BPF ring buffers. The kernel
+lets those be mapped: one page with the consumer's position (ours to
+write), one with the producer's, then the data twice in a row so that no record is
+split; of the second copy only the beginning is mapped, as all of it would count as
+memory once more (kernel/bpf/ringbuf.c; Documentation/bpf/ringbuf.rst). Each record has an
+8-byte head, its length and two flag bits; positions only grow. Everything runs on
+the thread that pumps events.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.model.events import EVENT_DTYPE, Events, Miss, SentStacks
+from tracelloc.record import abi
+from tracelloc.record.kernel.records import StackRecords, copy_events
+
+HEAD_BYTES: Final = 8
+BUSY: Final = 1 << 31
+DISCARD: Final = 1 << 30
+_LENGTH_MASK: Final = DISCARD - 1
+_PAGE: Final = mmap.PAGESIZE
+_HEAD: Final = struct.Struct("<II")
+
+_MISS_DTYPE: Final = np.dtype(abi.MISS_FIELDS)
+
+Indices = npt.NDArray[np.int64]
+
+
+class EventRing:
+    """A ring of ``struct event`` in an array map."""
+
+    def __init__(self, slots: Events, positions: npt.NDArray[Any]) -> None:
+        """``slots``: a power of two of them; ``positions``: reserved and taken slots."""
+        self._slots = slots
+        self._positions = positions["count"]
+
+    @property
+    def room(self) -> int:
+        """Events that it holds at most."""
+        return len(self._slots)
+
+    @property
+    def consumed(self) -> int:
+        """How many slots were taken, since the start."""
+        return int(self._positions[1])
+
+    @property
+    def produced(self) -> int:
+        """How many slots were reserved, since the start."""
+        return int(self._positions[0])
+
+    def take(self) -> Events:
+        """Copies out all events before one that is still being written, and frees their slots."""
+        start, end = self.consumed, self.produced
+        events = np.empty(end - start, EVENT_DTYPE)
+        if start != end:
+            count = copy_events(self._slots.view(np.uint8), start, events.view(np.uint8))
+            events = events[:count]
+            self._positions[1] = start + count
+        return events
+
+
+class Ring:
+    """The shared memory of one ring buffer map of ``size_bytes`` data."""
+
+    longest_pages = 1
+    """Whole pages that no record with its head is longer than."""
+
+    def __init__(self, map_fd: int, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self._consumer_page = mmap.mmap(map_fd, _PAGE)
+        mapped_bytes = size_bytes + min(size_bytes, self.longest_pages * _PAGE)
+        self._producer_pages = mmap.mmap(
+            map_fd, _PAGE + mapped_bytes, prot=mmap.PROT_READ, offset=_PAGE
+        )
+        self._consumer = np.frombuffer(self._consumer_page, np.uint64, 1)
+        self._producer = np.frombuffer(self._producer_pages, np.uint64, 1)
+        self.data = memoryview(self._producer_pages)[_PAGE:]
+
+    @property
+    def consumed(self) -> int:
+        """Position up to which records were given back, in bytes since the start."""
+        return int(self._consumer[0])
+
+    @consumed.setter
+    def consumed(self, position: int) -> None:
+        self._consumer[0] = position
+
+    @property
+    def produced(self) -> int:
+        """Position up to which records were reserved, in bytes since the start."""
+        return int(self._producer[0])
+
+    def offset(self, position: int) -> int:
+        """Where in ``data`` a position lies."""
+        return position & (self.size_bytes - 1)
+
+
+class StackRing(Ring):
+    """The ring of ``struct stack``: few records, of any length."""
+
+    longest_pages = 2
+
+    def take(self) -> list[tuple[int, SentStacks]]:
+        """Copies out all finished records, and gives back their room.
+
+        Returns (memory image, its stacks, oldest first) in the order of the images' numbers.
+        """
+        start, end = self.consumed, self.produced
+        if start == end:
+            return []
+        records = StackRecords(self.data, self.size_bytes, start, end)
+        count = sum(stacks for _, stacks, _ in records.images)
+        sent = SentStacks(
+            ids=np.empty(count, np.uint64),
+            flags=np.empty(count, np.uint16),
+            depths=np.empty(count, np.int64),
+            frames=np.empty(sum(frames for *_, frames in records.images), np.uint64),
+        )
+        if count:
+            records.copy(sent.ids, sent.flags, sent.depths, sent.frames)
+        self.consumed = records.end
+        found = []
+        stack = frame = 0
+        for image, stacks, frames in records.images:
+            ends = stack + stacks, frame + frames
+            found.append((image, sent.part(slice(stack, ends[0]), slice(frame, ends[1]))))
+            stack, frame = ends
+        return found
+
+
+def miss_of(data: memoryview, at: int) -> Miss:
+    """The ``struct miss`` at a place, and what has been copied behind it."""
+    head = np.frombuffer(data, _MISS_DTYPE, 1, at)[0]
+    at += _MISS_DTYPE.itemsize
+    pages = int(head["stack_pages"])
+    n_pages = pages.bit_length()
+    return Miss(
+        stack_id=int(head["stack_id"]),
+        generation=int(head["generation"]),
+        image=int(head["image"]),
+        missing=int(head["missing"]),
+        registers=tuple(head["registers"].tolist()),
+        stack_address=int(head["stack_address"]),
+        stack=bytes(data[at : at + n_pages * _PAGE]),
+        stack_holes=~pages & (1 << n_pages) - 1,
+    )
+
+
+class MissRing(Ring):
+    """The ring of ``struct miss``: few records, of two sizes."""
+
+    longest_pages = 18
+
+    def take(self, most: int) -> list[Miss]:
+        """Copies out up to ``most`` finished records, oldest first, and gives back their room."""
+        found: list[Miss] = []
+        position = self.consumed
+        while len(found) < most and position < self.produced:
+            at = self.offset(position)
+            length, _ = _HEAD.unpack_from(self.data, at)
+            if length & BUSY:
+                break
+            if not length & DISCARD:
+                found.append(miss_of(self.data, at + HEAD_BYTES))
+            position += (HEAD_BYTES + (length & _LENGTH_MASK) + 7) & ~7
+            self.consumed = position
+        return found

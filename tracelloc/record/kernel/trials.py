@@ -1,0 +1,173 @@
+"""What probes break on this kernel, tried on a child of ours before they reach the target.
+
+Kernels are asked, not told by their version: distributions mend theirs on their own. What
+was found holds until the next boot and is kept until then.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from tracelloc.errors import TracellocError
+from tracelloc.record.kernel import childprogram
+from tracelloc.record.kernel.attach import attach_type
+from tracelloc.record.kernel.capabilities import (
+    UPROBE_MULTI_KERNEL,
+    UPROBE_SESSION_KERNEL,
+    kernel_is_at_least,
+)
+from tracelloc.record.kernel.child import IDLE_PROGRAM, Child, ChildEndedError
+from tracelloc.record.kernel.compiler import CompiledProbes
+from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.overhead import TrapCosts, measure_traps
+from tracelloc.record.kernel.proginfo import program_info, statistics
+from tracelloc.record.kernel.programs import KPROBE, Programs
+from tracelloc.record.process.procfs import Process
+from tracelloc.startup import STARTUP
+from tracelloc.system.invoker import effective_user
+from tracelloc.system.safefiles.cache import CacheDirectory
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_RETURN_0: Final = bytes.fromhex("b700000000000000 9500000000000000")
+_MOST_BYTES: Final = 4096
+
+
+class Trial(Enum):
+    """Something that probes may break."""
+
+    THREADS = "threads"
+    """A uprobe_multi link sees all threads of its process. Not before Linux 6.6.35, 6.9.5,
+    6.10 (kernel commit 46ba0e49b642)."""
+    MAIN_THREAD = "main_thread"
+    """Whether a link still sees events when the main thread has ended. Not before Linux 6.12."""
+    SECCOMP = "seccomp"
+    """A function with a return probe returns under a filter that kills at system calls it does
+    not know. Not with 6.11, 6.12.0 to 6.12.13, 6.13.0 to 6.13.2: returns go through a system
+    call there, 335 on x86-64 (cf6cb56ef244)."""
+    SHADOW_STACK = "shadow_stack"
+    """Whether probed functions return with a shadow stack. Not with 6.6 to 6.10 (488af8ea7131)."""
+
+
+def passes(trial: Trial) -> bool:
+    """Whether it goes well here. Takes some hundredths of a second once per boot.
+
+    True also where it can't be tried: nothing is known against it then.
+    """
+    memory = _Memory()
+    known = memory.recall()
+    if trial.value not in known:
+        try:
+            STARTUP.note("trying probes on a child process, once per boot")
+            known[trial.value] = _try(trial)
+        except (TracellocError, ChildEndedError, OSError):
+            return True
+        memory.remember(known)
+    return known[trial.value]
+
+
+def _try(trial: Trial) -> bool:
+    programs = _idle_programs()
+    try:
+        return _TRIALS[trial](programs)
+    finally:
+        programs.close()
+
+
+def _idle_programs() -> Programs:
+    return Programs(CompiledProbes((), {IDLE_PROGRAM: _RETURN_0}))
+
+
+def trap_costs(method: Method) -> TrapCosts:
+    """What traps cost on this machine, whatever is traced. Raises as ``measure_traps``."""
+    method = Method.MULTI if method.has_links else method
+    programs = _idle_programs()
+    try:
+        fd = programs.load(IDLE_PROGRAM, KPROBE, attach_type(method, IDLE_PROGRAM))
+        return measure_traps(method, lambda _: fd)
+    finally:
+        programs.close()
+
+
+def _threads_are_seen(programs: Programs, *, leave: bool = False) -> bool:
+    fd = programs.load(IDLE_PROGRAM, KPROBE, attach_type(Method.MULTI, IDLE_PROGRAM))
+    with Child() as child, statistics():
+        attachment = child.probed(Method.MULTI, lambda _: fd, child.point())
+        try:
+            if leave:
+                child.ask("leave")
+                attachment.move(child.process.thread_id)
+            before = program_info(fd).run_cnt
+            child.ask("thread")
+            return program_info(fd).run_cnt - before >= childprogram.CALLS
+        finally:
+            attachment.close()
+
+
+def _survives(what: str) -> Callable[[Programs], bool]:
+    def tried(programs: Programs) -> bool:
+        fd = programs.load(IDLE_PROGRAM, KPROBE)
+        with Child() as child:
+            attachment = child.probed(Method.PERF, lambda _: fd, child.point(returns=True))
+            try:
+                child.ask(what)
+            except ChildEndedError:
+                return False
+            finally:
+                attachment.close()
+        return True
+
+    return tried
+
+
+_TRIALS: Final[dict[Trial, Callable[[Programs], bool]]] = {
+    Trial.THREADS: _threads_are_seen,
+    Trial.MAIN_THREAD: partial(_threads_are_seen, leave=True),
+    Trial.SECCOMP: _survives("seccomp"),
+    Trial.SHADOW_STACK: _survives("shadow_stack"),
+}
+
+
+class _Memory:
+    """What was found since the machine was booted, in the cache directory."""
+
+    def __init__(self) -> None:
+        self._files = CacheDirectory(effective_user(), "", ".json", most_files=8)
+
+    def recall(self) -> dict[str, bool]:
+        """Results by name; often none."""
+        try:
+            content = json.loads(self._files.recall("trials", _MOST_BYTES))
+            if content["boot"] == _boot_id():
+                return {str(name): bool(result) for name, result in content["results"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            pass
+        return {}
+
+    def remember(self, results: dict[str, bool]) -> None:
+        """Whatever goes wrong, they are tried again the next time."""
+        content = {"boot": _boot_id(), "results": results}
+        self._files.remember("trials", [json.dumps(content).encode()])
+
+
+def _boot_id() -> str:
+    return _BOOT_ID.read_text().strip()
+
+
+def usable_methods() -> list[Method]:
+    """Ways of attaching that see everything on this kernel, best first."""
+    release = platform.release()
+    if not kernel_is_at_least(release, UPROBE_MULTI_KERNEL) or not passes(Trial.THREADS):
+        return [Method.PERF]
+    has_sessions = kernel_is_at_least(release, UPROBE_SESSION_KERNEL)
+    return [*([Method.SESSION] if has_sessions else []), Method.MULTI, Method.PERF]
+
+
+def is_missed_by_links(pid: int) -> bool:
+    """Whether links see nothing of this process on this kernel, since its main thread has ended."""
+    return Process(pid).thread_id != pid and not passes(Trial.MAIN_THREAD)

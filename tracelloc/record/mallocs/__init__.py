@@ -1,0 +1,1 @@
+"""Malloc libraries: their functions, where a process has them, and usable sizes."""

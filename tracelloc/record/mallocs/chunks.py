@@ -1,0 +1,116 @@
+"""Sizes of glibc's chunks, read from a process."""
+
+from __future__ import annotations
+
+import errno
+import time
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.heap.usable import (
+    _PAGE_BYTES,
+    CHUNK_HEADER_BYTES,
+    SMALLEST_CHUNK,
+    U64,
+    Mask,
+    chunk_bytes,
+)
+from tracelloc.system.syscalls import read_process
+
+Rows = npt.NDArray[np.intp]
+
+_NEAR_BYTES: Final = 1024
+"""Words at most this far apart are read together: copying that much takes as long as going
+to another place."""
+
+_WINDOW_BITS: Final = 16
+"""Nothing is read beyond the next 64 KiB, so that what is read at once has a bound."""
+
+_MOST_PIECES: Final = 1024
+"""UIO_MAXIOV, include/uapi/linux/uio.h."""
+
+_MOST_FAILURES: Final = 4096
+"""Places that can't be read, after which nothing more is tried: each costs a system call."""
+
+_MAPPED: Final = 2
+
+_FLAGS: Final = 7
+
+_MOST_PADDING: Final = 64 << 20
+"""Beyond the request, in a mapping: the largest alignment that is believed."""
+
+
+def read_chunks(pid: int, address: U64, size_bytes: U64, end_s: float) -> tuple[U64, Mask]:
+    """(usable bytes, which of them were read) of blocks, addresses ascending.
+
+    ``end_s``: when to stop, on ``time.monotonic()``; the rest stays unread.
+    """
+    usable = np.zeros(len(address), np.uint64)
+    possible = np.flatnonzero((address & np.uint64(15)) == 0)
+    words, was_read = read_words(pid, address[possible] - np.uint64(CHUNK_HEADER_BYTES), end_s)
+    chunk = words & ~np.uint64(_FLAGS)
+    least = chunk_bytes(size_bytes[possible])
+    mapped = (words & np.uint64(_MAPPED)) != 0
+    end = address[possible] - np.uint64(2 * CHUNK_HEADER_BYTES) + chunk
+    slack = np.where(mapped, np.uint64(_MOST_PADDING), np.uint64(SMALLEST_CHUNK))
+    fits = was_read & (chunk & np.uint64(15) == 0) & (chunk >= least) & (chunk - least <= slack)
+    fits &= ~mapped | ((end & np.uint64(_PAGE_BYTES - 1)) == 0)
+    headers = np.where(mapped, np.uint64(16), np.uint64(CHUNK_HEADER_BYTES))
+    usable[possible] = chunk - headers
+    known = np.zeros(len(address), np.bool_)
+    known[possible] = fits
+    return usable, known
+
+
+def read_words(pid: int, address: U64, end_s: float) -> tuple[U64, Mask]:
+    """(words of 8 bytes, which of them could be read); addresses ascending, multiples of 8."""
+    words, was_read = _read_near(pid, address, _NEAR_BYTES, end_s)
+    missing = np.flatnonzero(~was_read)
+    if len(missing):
+        # Something between two words may be gone while they are not.
+        words[missing], was_read[missing] = _read_near(pid, address[missing], 0, end_s)
+    return words, was_read
+
+
+def _read_near(pid: int, address: U64, near_bytes: int, end_s: float) -> tuple[U64, Mask]:
+    words = np.zeros(len(address), np.uint64)
+    was_read = np.zeros(len(address), np.bool_)
+    first, last = _pieces(address, near_bytes)
+    pieces = np.empty((len(first), 2), np.uint64)
+    pieces[:, 0] = address[first]
+    pieces[:, 1] = address[last] - address[first] + np.uint64(8)
+    at = failures = 0
+    while at < len(pieces) and failures < _MOST_FAILURES and time.monotonic() < end_s:
+        batch = pieces[at : at + _MOST_PIECES]
+        ends = np.cumsum(batch[:, 1])
+        buffer = np.empty(int(ends[-1]) // 8, np.uint64)
+        try:
+            size_bytes = read_process(pid, batch, buffer)
+        except OSError as error:
+            if error.errno != errno.EFAULT:  # it has ended, or we may not
+                break
+            size_bytes = 0
+        whole = int(np.searchsorted(ends, np.uint64(size_bytes), side="right"))
+        if whole:
+            rows = slice(first[at], last[at + whole - 1] + 1)
+            lengths = last[at : at + whole] - first[at : at + whole] + 1
+            shift = np.repeat((ends - batch[:, 1] - batch[:, 0])[:whole], lengths)
+            words[rows] = buffer[(address[rows] + shift) >> np.uint64(3)]
+            was_read[rows] = True
+        at += whole
+        if whole < len(batch):
+            at += 1
+            failures += 1
+    return words, was_read
+
+
+def _pieces(address: U64, near_bytes: int) -> tuple[Rows, Rows]:
+    """(first, last) rows of what is read together."""
+    if not len(address):
+        return np.empty(0, np.intp), np.empty(0, np.intp)
+    apart = np.diff(address) > np.uint64(near_bytes)
+    apart |= np.diff(address >> np.uint64(_WINDOW_BITS)) != 0
+    begins = np.flatnonzero(apart) + 1
+    return np.concatenate([[0], begins]), np.concatenate([begins, [len(address)]]) - 1

@@ -1,0 +1,247 @@
+"""Allocator functions: where a process has them.
+
+Families are data (``families.py``, and what the user adds). Discovery looks through every
+ELF file the process has mapped and yields functions by address, so that two names for one
+function are probed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Final
+
+from tracelloc.model.codefiles import FileId, base_name, is_c_library
+from tracelloc.model.mallocs import Unseen
+from tracelloc.record.mallocs.families import (
+    FAMILIES,
+    JEMALLOC_MARKERS,
+    MAPPINGS,
+    OPERATORS,
+    Family,
+    jemalloc,
+)
+from tracelloc.record.mallocs.signatures import OUTER_FREE, FunctionKind, Signature
+from tracelloc.record.worker.targetfile import TargetFile
+
+_KNOWN: Final = (*FAMILIES, MAPPINGS, OPERATORS)
+PRELOADED_MARKER: Final = "tracelloc_lane_ready"
+"""A function that only our own preloaded library has."""
+_NAMES: Final = tuple(
+    {
+        name: None
+        for family in _KNOWN
+        for name in (*family.markers, *family.functions, *family.unseen, PRELOADED_MARKER)
+    }
+)
+"""All functions that are looked for in each file."""
+_MOST_PREFIXES: Final = 8
+"""Differently prefixed jemallocs in one file; a program has one, and rarely two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A file that the process has mapped."""
+
+    file_id: FileId
+    path: str
+    """Path for people."""
+    open_path: str
+    """Path by which tracelloc can open it."""
+    elf: TargetFile
+
+    @property
+    def build_id(self) -> str | None:
+        """The linker's identification of its contents, in hexadecimal."""
+        return self.elf.build_id
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorFunction:
+    """One function to probe."""
+
+    module: Module
+    names: tuple[str, ...]
+    """All its names, the plainest first."""
+    signature: Signature
+    address: int
+    """In the file's own address space."""
+    offset: int
+    """In the file, in bytes."""
+    size: int
+    """Bytes of its code; 0: the symbol doesn't say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocator:
+    """One family in one file."""
+
+    family: Family
+    module: Module
+    functions: tuple[AllocatorFunction, ...]
+    unseen: tuple[Unseen, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CustomFunction:
+    """Functions that the user has named, and what they do."""
+
+    pattern: str
+    """Name of the functions, or a glob."""
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class CustomAllocator:
+    """An allocator that the user has named."""
+
+    name: str
+    module: str
+    """A glob on the base name of files, or on their path if it has a slash."""
+    functions: tuple[CustomFunction, ...]
+
+    def family_in(self, path: str, elf: TargetFile) -> Family | None:
+        """Functions of the pool in this file; None if there are none."""
+        if not fnmatchcase(path if "/" in self.module else base_name(path), self.module):
+            return None
+        found: dict[str, Signature] = {}
+        for function in self.functions:
+            for name in elf.names_like(function.pattern):
+                found.setdefault(name, function.signature)
+        return Family(self.name, found, tuple(found), by_user=True) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class MallocChoice:
+    """Which allocators the user wants traced."""
+
+    only: str | None = None
+    """Files of this path, or with this in their base name, or families of this name
+    (``--allocator``); None: all."""
+    custom: tuple[CustomAllocator, ...] = ()
+    """What the user has named: comes before what is known."""
+    mappings: bool = False
+    """Whether mmap and related calls are traced too."""
+    otel: bool = False
+    """Only what programs report by themselves, for OpenTelemetry's profiler."""
+
+
+EVERYTHING: Final = MallocChoice()
+
+
+def is_preloaded_library(module: Module) -> bool:
+    """Whether a file is the library that reports allocations by itself (``probes/lane``).
+
+    It passes all calls on, and is no allocator.
+    """
+    return bool(module.elf.find_functions([PRELOADED_MARKER]))
+
+
+def discover(modules: Iterable[Module], selection: MallocChoice = EVERYTHING) -> list[Allocator]:
+    """The allocators in these files, each address once."""
+    found: list[Allocator] = []
+    for module in modules:
+        known = [*families_in(module.elf)]
+        if is_preloaded_library(module):
+            continue
+        named = (pool.family_in(module.path, module.elf) for pool in selection.custom)
+        every = [*(family for family in named if family is not None), *known]
+        only = selection.only
+        families = [f for f in every if only is None or _is_meant(module, f, only)]
+        if selection.mappings and module.elf.find_functions(MAPPINGS.markers):
+            families.append(MAPPINGS)
+        found.extend(_allocators_of(module, families))
+    return found
+
+
+def functions_of(allocators: Iterable[Allocator]) -> list[AllocatorFunction]:
+    """All their functions."""
+    return [function for allocator in allocators for function in allocator.functions]
+
+
+def families_in(elf: TargetFile) -> Iterator[Family]:
+    """The families that a file implements, in the order in which they name functions."""
+    markers = [marker for family in (*FAMILIES, OPERATORS) for marker in family.markers]
+    elf.look_up(_NAMES, JEMALLOC_MARKERS)
+    defined = elf.find_functions(markers)
+    for family in FAMILIES:
+        if any(marker in defined for marker in family.markers):
+            yield family
+    for prefix in _jemalloc_prefixes(elf):
+        yield jemalloc(prefix)
+    if any(marker in defined for marker in OPERATORS.markers):
+        yield OPERATORS
+
+
+def _jemalloc_prefixes(elf: TargetFile) -> list[str]:
+    """With what the names begin that a jemalloc in this file has, the shortest first."""
+    names = {name for marker in JEMALLOC_MARKERS for name in elf.names_ending(marker)}
+    prefixes = {
+        name.removesuffix(marker)
+        for marker in JEMALLOC_MARKERS
+        for name in elf.find_functions(names)
+        if name.endswith(marker)
+    }
+    return sorted(prefixes, key=lambda prefix: (len(prefix), prefix))[:_MOST_PREFIXES]
+
+
+def _is_meant(module: Module, family: Family, only: str) -> bool:
+    if "/" in only:
+        return module.path == only
+    return only == family.name or only in base_name(module.path)
+
+
+def _allocators_of(module: Module, families: Sequence[Family]) -> Iterator[Allocator]:
+    """One per family that has a function of its own; shared ones belong to the first."""
+    owners: dict[int, Family] = {}
+    names_at: dict[int, list[str]] = {}
+    size_at: dict[int, int] = {}
+    signature_at: dict[int, Signature] = {}
+    for family in families:
+        for name, places in _in_order(family, module.elf):
+            for address, size in places.items():
+                owners.setdefault(address, family)
+                names_at.setdefault(address, []).append(name)
+                size_at[address] = max(size, size_at.get(address, 0))
+                signature = family.functions[name]
+                known = signature_at.setdefault(address, signature)
+                signature_at[address] = replace(known, throws=known.throws or signature.throws)
+    for family in families:
+        functions = []
+        for address in [a for a, owner in owners.items() if owner is family]:
+            offset = module.elf.offset_of(address)
+            if offset is None:
+                continue
+            # They stand in the families' order, which this keeps.
+            names = sorted(names_at[address], key=lambda name: name.startswith("__"))
+            signature = _settled(signature_at[address], module)
+            functions.append(
+                AllocatorFunction(
+                    module, tuple(names), signature, address, offset, size_at[address]
+                )
+            )
+        unseen = module.elf.find_functions(family.unseen)
+        if functions:
+            yield Allocator(
+                family,
+                module,
+                tuple(functions),
+                tuple(
+                    Unseen(name, family.unseen[name]) for name in family.unseen if name in unseen
+                ),
+            )
+
+
+def _in_order(family: Family, elf: TargetFile) -> Iterator[tuple[str, dict[int, int]]]:
+    found = elf.find_functions(family.functions)
+    for name in family.functions:
+        if name in found:
+            yield name, found[name]
+
+
+def _settled(signature: Signature, module: Module) -> Signature:
+    """The C library's free calls no other one; any other file's may call that."""
+    if signature.kind is FunctionKind.FREE and not is_c_library(module.path):
+        return replace(OUTER_FREE, positions=signature.positions, throws=signature.throws)
+    return signature

@@ -1,0 +1,225 @@
+"""The allocator interfaces that are known: which names mean what. Data only.
+
+Sources: malloc(3), posix_memalign(3); C23, 7.24.3; jemalloc(3); gperftools' tcmalloc.h;
+mimalloc.h of mimalloc 2; for mangled operators the Itanium C++ ABI, 5.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Final
+
+from tracelloc.model.mallocs import LIBC_FAMILY
+from tracelloc.record.mallocs.signatures import (
+    ALLOC,
+    ALLOC_2,
+    CALLOC,
+    FREE,
+    POSIX_MEMALIGN,
+    REALLOC,
+    REALLOCARRAY,
+    REALLOCF,
+    RESIZE,
+    FunctionKind,
+    Signature,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The functions of one allocator interface."""
+
+    name: str
+    functions: Mapping[str, Signature]
+    markers: tuple[str, ...]
+    """A file that defines none of these does not implement the family."""
+    unseen: Mapping[str, str] = field(default_factory=dict)
+    """Functions that can't be followed, and what that means."""
+    by_user: bool = False
+    """The user has named it."""
+
+
+def _named(names: Mapping[Signature, str]) -> dict[str, Signature]:
+    """Functions by name, from names divided by blanks."""
+    return {name: signature for signature, many in names.items() for name in many.split()}
+
+
+OTEL: Final = Family("otel_memory", {}, ())
+"""What a program itself reports to OpenTelemetry's profiler (``record/mallocs/otel.py``)."""
+
+LIBC: Final = Family(
+    name=LIBC_FAMILY,
+    functions=_named(
+        {
+            ALLOC: "malloc valloc pvalloc __libc_malloc __libc_valloc __libc_pvalloc "
+            "__libc_malloc_impl",
+            CALLOC: "calloc __libc_calloc",
+            REALLOC: "realloc __libc_realloc",
+            REALLOCF: "reallocf",
+            REALLOCARRAY: "reallocarray __libc_reallocarray",
+            FREE: "free cfree free_sized free_aligned_sized __libc_free __libc_cfree",
+            ALLOC_2: "memalign aligned_alloc __libc_memalign",
+            POSIX_MEMALIGN: "posix_memalign __posix_memalign",
+        }
+    ),
+    # A static program may free nothing, but then it still allocates.
+    markers=("malloc",),
+)
+"""malloc and related functions. What begins with underscores is glibc's or musl's."""
+
+_JEMALLOC_OWN: Final = _named(
+    {ALLOC: "mallocx", REALLOC: "rallocx", RESIZE: "xallocx", FREE: "dallocx sdallocx"}
+)
+JEMALLOC_MARKERS: Final = ("mallocx", "sdallocx")
+"""What names of jemalloc's end with, whatever prefix it was built with."""
+
+
+def jemalloc(prefix: str) -> Family:
+    """A jemalloc built with this prefix (``--with-jemalloc-prefix``), Rust's with ``_rjem_``.
+
+    Without one, malloc and related functions keep their plain names.
+    """
+    own = dict(_JEMALLOC_OWN)
+    if prefix:
+        own |= {n: s for n, s in LIBC.functions.items() if not n.startswith("_")}
+    return Family(
+        name="jemalloc",
+        functions={prefix + name: signature for name, signature in own.items()},
+        markers=tuple(prefix + name for name in JEMALLOC_MARKERS),
+    )
+
+
+_ALIGN: Final = "St11align_val_t"
+_NOTHROW: Final = "RKSt9nothrow_t"
+
+
+def _operators() -> dict[str, Signature]:
+    """All ``operator new`` and ``operator delete`` that can be replaced (C++20, 17.6.3)."""
+    functions = {}
+    for letter, align in product("wa", ("", _ALIGN)):
+        functions[f"_Zn{letter}m{align}"] = ALLOC.throwing
+        # An exception inside is caught inside.
+        functions[f"_Zn{letter}m{align}{_NOTHROW}"] = ALLOC
+    for letter, size, align in product("la", ("", "m"), ("", _ALIGN)):
+        functions[f"_Zd{letter}Pv{size}{align}"] = FREE
+        functions[f"_Zd{letter}Pv{align}{_NOTHROW}"] = FREE
+    return functions
+
+
+OPERATORS: Final = Family(
+    name="operator new",
+    functions=_operators()
+    | _named(
+        {
+            ALLOC.throwing: "_Znwm12__hot_cold_t _Znam12__hot_cold_t __size_returning_new "
+            "__size_returning_new_hot_cold __size_returning_new_aligned "
+            "__size_returning_new_aligned_hot_cold"
+        }
+    ),
+    markers=("_Znwm",),
+)
+"""C++'s own operators. The last six are tcmalloc's."""
+
+_TCMALLOC_NEW: Final = "tc_new tc_new_aligned tc_newarray tc_newarray_aligned"
+_TCMALLOC_DELETE: Final = (
+    *("", "_sized", "_aligned", "_sized_aligned"),
+    *("_nothrow", "_aligned_nothrow"),
+)
+
+TCMALLOC: Final = Family(
+    name="tcmalloc",
+    functions=_named(
+        {
+            ALLOC: "tc_malloc tc_malloc_skip_new_handler tc_valloc tc_pvalloc "
+            + " ".join(f"{name}_nothrow" for name in _TCMALLOC_NEW.split()),
+            CALLOC: "tc_calloc",
+            REALLOC: "tc_realloc",
+            ALLOC_2: "tc_memalign",
+            POSIX_MEMALIGN: "tc_posix_memalign",
+            ALLOC.throwing: _TCMALLOC_NEW,
+            FREE: "tc_free tc_free_sized tc_cfree "
+            + " ".join(
+                map("tc_delete{0[0]}{0[1]}".format, product(("", "array"), _TCMALLOC_DELETE))
+            ),
+        }
+    ),
+    markers=("tc_malloc",),
+)
+"""gperftools' own names; where they lie with malloc and the operators, they are those."""
+
+_MI_SIZED: Final = _named(
+    {
+        ALLOC: "malloc zalloc malloc_small zalloc_small",
+        CALLOC: "calloc mallocn",
+        REALLOC: "realloc rezalloc",
+        REALLOCF: "reallocf",
+        REALLOCARRAY: "reallocn recalloc",
+    }
+)
+"""For ``mi_NAME`` and for ``mi_heap_NAME``, whose first argument is a heap."""
+_MI_ALIGNED: Final = ("malloc", "zalloc", "calloc", "realloc", "rezalloc", "recalloc")
+_MI_INLINED: Final = "it allocates without calling another function: not counted"
+_MI_WHOLE_HEAP: Final = "it frees all blocks of a heap at once: they stay counted"
+
+
+def _mimalloc() -> dict[str, Signature]:
+    functions = {}
+    for name, signature in _MI_SIZED.items():
+        endings = ("", "_aligned", "_aligned_at") if name in _MI_ALIGNED else ("",)
+        for ending in endings:
+            functions[f"mi_{name}{ending}"] = signature
+            functions[f"mi_heap_{name}{ending}"] = signature.behind_one
+    return functions
+
+
+MIMALLOC: Final = Family(
+    name="mimalloc",
+    functions=_mimalloc()
+    | _named(
+        {
+            REALLOC: "mi_expand mi__expand",
+            REALLOCARRAY: "mi_reallocarray mi_aligned_recalloc mi_aligned_offset_recalloc",
+            ALLOC_2: "mi_memalign mi_aligned_alloc",
+            POSIX_MEMALIGN: "mi_posix_memalign",
+            ALLOC: "mi_valloc mi_pvalloc",
+            # It is written in C, where an exception of the program's new_handler is not caught.
+            ALLOC.throwing: "mi_new mi_new_aligned mi_new_nothrow mi_new_aligned_nothrow",
+            CALLOC.throwing: "mi_new_n",
+            REALLOC.throwing: "mi_new_realloc",
+            REALLOCARRAY.throwing: "mi_new_reallocn",
+            ALLOC_2.throwing: "mi_heap_alloc_new",
+            CALLOC.behind_one.throwing: "mi_heap_alloc_new_n",
+            FREE: "mi_free mi_free_size mi_free_aligned mi_free_size_aligned mi_cfree",
+        }
+    ),
+    markers=("mi_malloc",),
+    unseen={
+        **{
+            f"mi_{heap}{name}": _MI_INLINED
+            for name, heap in product(("strdup", "strndup", "realpath"), ("", "heap_"))
+        },
+        "mi_reallocarr": _MI_INLINED,
+        "mi_heap_destroy": _MI_WHOLE_HEAP,
+    },
+)
+"""mimalloc's own names, which a program may call beside or instead of malloc."""
+
+FAMILIES: Final = (LIBC, TCMALLOC, MIMALLOC)
+"""Families with fixed names that stand for themselves."""
+
+
+MAPPINGS: Final = Family(
+    name="mmap",
+    functions={
+        "mmap": Signature(FunctionKind.MAP, (2,)),
+        "mmap64": Signature(FunctionKind.MAP, (2,)),
+        "munmap": Signature(FunctionKind.UNMAP, (1, 2)),
+        "mremap": Signature(FunctionKind.REMAP, (1, 2, 3, 4)),
+        "sbrk": Signature(FunctionKind.SBRK, (1,)),
+    },
+    markers=("mmap",),
+    unseen={"brk": "it does not say where the break was; what sbrk moves is seen"},
+)
+"""mmap(2) and related calls; traced on request."""

@@ -1,0 +1,93 @@
+"""What is traced, in plain words: which allocators in which files, and what goes unseen.
+
+Also whose malloc a process uses: which implementation each file has, and which one is live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tracelloc.errors import privilege_hint
+from tracelloc.model.codefiles import base_name, is_c_library
+from tracelloc.model.mallocs import FoundLibrary, MallocLibrary
+from tracelloc.record.mallocs.discovery import Allocator, Module
+from tracelloc.record.mallocs.families import MAPPINGS, OPERATORS, OTEL, Family
+from tracelloc.record.worker.targetfile import TargetFile
+
+_BY_FAMILY: Final = {
+    "jemalloc": MallocLibrary.JEMALLOC,
+    "tcmalloc": MallocLibrary.TCMALLOC,
+    "mimalloc": MallocLibrary.MIMALLOC,
+}
+_BY_FUNCTION: Final = {
+    "mallocx": MallocLibrary.JEMALLOC,
+    "tc_malloc": MallocLibrary.TCMALLOC,
+    "mi_malloc": MallocLibrary.MIMALLOC,
+    "__libc_malloc_impl": MallocLibrary.MUSL,
+    "malloc_info": MallocLibrary.GLIBC,
+}
+"""What only one of them defines; those that may define another one's names come first."""
+
+
+def library_of(family: Family, path: str, elf: TargetFile) -> MallocLibrary | None:
+    """Who implements a family in a file; None: the file has no blocks of its own.
+
+    C++'s operators and mappings are nobody's: they ask malloc, or the kernel.
+    """
+    if family.by_user:
+        return MallocLibrary.OTHER
+    if family.name in _BY_FAMILY:
+        return _BY_FAMILY[family.name]
+    if family is OTEL:
+        return None
+    defined = elf.find_functions(_BY_FUNCTION)
+    for name, library in _BY_FUNCTION.items():
+        if name in defined and family is not MAPPINGS:
+            return library
+    if family in (MAPPINGS, OPERATORS):
+        return None
+    return MallocLibrary.MUSL if _is_musl(path) else MallocLibrary.OTHER
+
+
+def _is_musl(path: str) -> bool:
+    """By the names that its shared library has (musl's ldso); the exported ones tell nothing."""
+    return "musl" in path or base_name(path) == "libc.so"
+
+
+def found_of(allocators: Iterable[Allocator]) -> tuple[FoundLibrary, ...]:
+    """Describes allocators without what only probing needs."""
+    return tuple(
+        FoundLibrary(
+            family=allocator.family.name,
+            file=allocator.module.path,
+            functions=tuple(function.names[0] for function in allocator.functions),
+            not_probed=allocator.unseen,
+            library=library_of(allocator.family, allocator.module.path, allocator.module.elf),
+        )
+        for allocator in allocators
+    )
+
+
+def why_no_allocator(executable: str | None, modules: Sequence[Module]) -> tuple[str, str]:
+    """(why none of a process's files defines malloc, what would help)"""
+    program = next((m for m in modules if m.path == executable), None)
+    if program is None:
+        return "its executable can't be read", privilege_hint()
+    if program.elf.is_go:
+        hint = (
+            "Go has a heap profiler of its own, net/http/pprof; tracelloc sees what C code asks "
+            "for through cgo"
+        )
+        return "it is a Go program, whose memory the Go runtime manages", hint
+    if len(modules) > 1 and any(is_c_library(m.path) for m in modules):
+        return "none of its files defines malloc", "--allocators FILE names other functions"
+    if not program.elf.has_tables:
+        return (
+            "it is a static program without symbols",
+            "run a build that was not stripped, or keep its symbols (strip --strip-debug)",
+        )
+    return (
+        "it is a static program that contains no malloc",
+        "--allocators FILE names the functions that it has instead",
+    )

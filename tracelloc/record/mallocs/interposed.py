@@ -1,0 +1,59 @@
+"""Which allocators' calls pass the preloaded library (``probes/lane``).
+
+It defines functions of malloc libraries, and programs that look for their symbols find it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from tracelloc.model.codefiles import base_name, is_c_library, is_runtime
+from tracelloc.record.mallocs.discovery import Allocator, Module, functions_of
+from tracelloc.record.mallocs.families import LIBC, OPERATORS, jemalloc
+
+_PLAIN: Final = {*LIBC.functions, *OPERATORS.functions, *jemalloc("").functions}
+
+
+def asks_malloc(allocator: Allocator) -> bool:
+    """Whether its blocks are those of the C library's malloc, as the program sees that."""
+    if allocator.family is OPERATORS:
+        return is_runtime(allocator.module.path)
+    return allocator.family is LIBC and is_c_library(allocator.module.path)
+
+
+def may_be_behind(allocator: Allocator, executable: str | None) -> bool:
+    """Whether it is a malloc library that a program may call by malloc's symbols.
+
+    A program's own file comes before all libraries.
+    """
+    module = allocator.module
+    is_library = module.path != executable and "malloc" in module.elf.exports
+    return is_library and not allocator.family.by_user
+
+
+def direct_caller(
+    library: Module, modules: Iterable[Module], allocators: Iterable[Allocator]
+) -> str | None:
+    """A file that needs functions of an allocator that the library does not stand before.
+
+    In words, with the function's name; None: there is none. ``allocators``: all that there are.
+    """
+    allocators = list(allocators)
+    own = {allocator.module.open_path for allocator in allocators}
+    names = {name for function in functions_of(allocators) for name in function.names}
+    names.update(unseen.name for allocator in allocators for unseen in allocator.unseen)
+    names.difference_update(library.elf.find_functions(_PLAIN & names))
+    for module in modules:
+        called = module.elf.imports & names
+        if called and not is_runtime(module.path) and module.open_path not in own:
+            return f"{base_name(module.path)} calls {min(called)} directly"
+    return None
+
+
+def filter_maker(library: Module, modules: Iterable[Module]) -> str | None:
+    """A file that may forbid system calls without the library being asked first, in words."""
+    for module in modules:
+        if module is not library and not is_runtime(module.path) and module.elf.makes_filters():
+            return f"{base_name(module.path)} may filter system calls (seccomp) by itself"
+    return None

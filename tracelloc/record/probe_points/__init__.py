@@ -1,0 +1,1 @@
+"""Probe points: which program is attached where."""

@@ -1,0 +1,253 @@
+"""Which programs are attached where: the probes for what discovery has found.
+
+A worker finds the cheap instruction at a function's beginning, and the ends of functions that can't
+have a return probe (``tracelloc.files.machinecode.probeoffsets``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tracelloc.model.codefiles import base_name
+from tracelloc.model.mallocs import Unseen
+from tracelloc.record import abi
+from tracelloc.record.mallocs.discovery import (
+    PRELOADED_MARKER,
+    Allocator,
+    AllocatorFunction,
+    Module,
+)
+from tracelloc.record.mallocs.families import FAMILIES, LIBC, OPERATORS, OTEL, Family, jemalloc
+from tracelloc.record.mallocs.otel import ARGUMENTS, PROVIDER, usable_places
+from tracelloc.record.worker.targetfile import Offsets, UsdtPlace
+
+LOADER_HOOK: Final = "_dl_debug_state"
+"""What dynamic linkers call when they are about to change, and have changed, what is mapped
+(glibc elf/dl-debug.c; musl ldso/dynlink.c): the rendezvous for debuggers."""
+_MARKER_COUNTER: Final = "tracelloc_lane_awaited"
+"""How many profilers wait for the library to begin (``probes/lane/lane.c``)."""
+_EXIT_COOKIE: Final = abi.FunctionCode.EXIT | abi.COOKIE_THROWS
+"""Only functions that may throw have probes at their exits."""
+_OTEL_PROGRAMS: Final = {"free": "otel_free", "alloc": "otel_alloc"}
+_HEAD_BYTES: Final = 64
+"""Bytes at a function's beginning in which an instruction is looked for that is emulated."""
+_LONGEST_FUNCTION: Final = 64 << 10
+"""Bytes of a function that is looked through for branches."""
+EXCEPTION_HOOK: Final = "__cxa_allocate_exception"
+"""What C++ calls first of all to throw (Itanium C++ ABI: Exception Handling, 2.4.2)."""
+_KNOWN_NAMES: Final = frozenset(
+    name for family in (*FAMILIES, jemalloc(""), OPERATORS) for name in family.functions
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePoint:
+    """One probe: which program at which byte of which file."""
+
+    open_path: str
+    offset: int
+    """In the file, in bytes."""
+    program: str
+    label: str
+    """For messages: ``malloc in libc.so.6``."""
+    cookie: int = 0
+    """What the program is told: ``COOKIE_`` in ``probes/event.h``."""
+    returns: bool = False
+    """The program also runs when the function returns to its caller."""
+    is_single_stepped: bool = False
+    """The kernel single-steps the instruction there."""
+    counter_offset: int = 0
+    """Where in the file a 16-bit word counts, in each process, its probes; 0: there is none."""
+
+    @property
+    def is_exit(self) -> bool:
+        """Whether calls of functions that may throw end there."""
+        return self.cookie == _EXIT_COOKIE
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be attached for some allocators."""
+
+    points: tuple[ProbePoint, ...]
+    """In the order in which they are to be attached: first exits. A thread that is caught in
+    between must not be seen to enter a call whose end would go unseen."""
+    allocators: tuple[Allocator, ...]
+    """Allocators with probes, their other functions among ``unseen`` with the reason."""
+    has_throwing: bool
+    """Whether a function is among them that may throw."""
+
+
+def plan(allocators: Iterable[Allocator]) -> Plan:
+    """The probes for these allocators."""
+    points: dict[tuple[str, int, int], ProbePoint] = {}
+    kept = []
+    allocators = list(allocators)
+    for allocator in allocators:
+        if allocator.family is OTEL:
+            points.update(((p.open_path, p.offset, p.cookie), p) for p in otel_points(allocator))
+            kept.append(allocator)
+            continue
+        path, elf = allocator.module.open_path, allocator.module.elf
+        offsets = _offsets_of(allocator)
+        neighbours = (a for a in allocators if a.module.open_path == path)
+        addresses = frozenset(function.address for a in neighbours for function in a.functions)
+        functions, unseen = [], list(allocator.unseen)
+        for function in allocator.functions:
+            if _may_be_wrapper(function, allocator.family) and elf.leaves_it_to(
+                function.address, addresses - {function.address}, _KNOWN_NAMES
+            ):
+                continue
+            found = _points_of(function, offsets.get(function))
+            if isinstance(found, Unseen):
+                unseen.append(found)
+                continue
+            functions.append(function)
+            # What several functions jump to ends the calls of all of them.
+            points.update(((p.open_path, p.offset, p.cookie), p) for p in found)
+        if allocator.family is LIBC:
+            points.update(((p.open_path, p.offset, p.cookie), p) for p in _cache_points(allocator))
+        if functions or unseen:
+            kept.append(replace(allocator, functions=tuple(functions), unseen=tuple(unseen)))
+    ordered = sorted(points.values(), key=lambda point: not point.is_exit)
+    throwing = any(f.signature.throws for allocator in kept for f in allocator.functions)
+    return Plan(tuple(ordered), tuple(kept), throwing)
+
+
+def _may_be_wrapper(function: AllocatorFunction, family: Family) -> bool:
+    """Whether it may delegate to functions that are probed themselves.
+
+    Operators of the C++ library do: they call malloc and free. What the user has named is
+    what is to be seen, whatever it does.
+    """
+    return not family.by_user and (family is OPERATORS or function.signature.throws)
+
+
+def _offsets_of(allocator: Allocator) -> dict[AllocatorFunction, Offsets]:
+    """Where the probes at the beginnings of its functions sit; none if that can't be told."""
+    wanted = [
+        (function.offset, function.size, function.signature.registers)
+        if 0 < function.size <= _LONGEST_FUNCTION
+        else (function.offset, 0, None)
+        for function in allocator.functions
+    ]
+    found = allocator.module.elf.offsets(wanted) or ()
+    return dict(zip(allocator.functions, found, strict=False))
+
+
+def _points_of(function: AllocatorFunction, where: Offsets | None) -> list[ProbePoint] | Unseen:
+    """The probes for one function, or why it gets none."""
+    if where is None:
+        return Unseen(function.names[0], "its code can't be read")
+    signature = function.signature
+    is_go = function.module.elf.is_go and "." in function.names[0]
+    if is_go and function.signature.kind.returns:
+        return Unseen(function.names[0], "Go moves its stacks, so its returns can't be probed")
+    entry = _entry_point(function, *where)
+    if not signature.throws:
+        return [entry]
+    walk = function.module.elf.exits(function.address)
+    if walk.trouble:
+        return Unseen(
+            function.names[0],
+            "an exception may leave it, so that it can't have a return probe, and where else "
+            f"it ends can't be told: {walk.trouble}",
+        )
+    offsets = [function.module.elf.offset_of(address) for address in walk.rets]
+    exits = [
+        replace(entry, offset=offset, cookie=_EXIT_COOKIE, is_single_stepped=True)
+        for offset in offsets
+        if offset is not None
+    ]
+    return [*exits, entry]
+
+
+def _entry_point(
+    function: AllocatorFunction, beyond_entry: int, is_single_stepped: bool
+) -> ProbePoint:
+    signature = function.signature
+    offset = function.offset + beyond_entry
+    return ProbePoint(
+        function.module.open_path,
+        offset,
+        signature.kind.program,
+        f"{function.names[0]} in {base_name(function.module.path)}",
+        cookie=signature.cookie | (offset & abi.COOKIE_PLACE_MASK) << abi.COOKIE_PLACE_SHIFT,
+        returns=signature.kind.returns and not signature.throws,
+        is_single_stepped=is_single_stepped,
+    )
+
+
+def _cache_points(allocator: Allocator) -> Iterator[ProbePoint]:
+    """The probe that tells when glibc frees what an ended thread had cached."""
+    elf = allocator.module.elf
+    frees = elf.find_functions(["free"]).get("free", {})
+    if "__libc_free" not in elf.find_functions(["__libc_free"]):
+        return
+    address = elf.thread_cache_drain(frees)
+    offset = None if address is None else elf.offset_of(address)
+    found = None if offset is None else elf.offsets([(offset, _HEAD_BYTES, ())])
+    if offset is not None and found and not found[0][1]:
+        label = f"the end of threads in {base_name(allocator.module.path)}"
+        yield ProbePoint(allocator.module.open_path, offset + found[0][0], "cache_drains", label)
+
+
+def place_loader(modules: Iterable[Module]) -> list[ProbePoint]:
+    """The probes that tell when libraries come and go."""
+    return _hook_points(modules, LOADER_HOOK, "loader_changes")
+
+
+def place_marker(library: Module) -> list[ProbePoint]:
+    """The probe that tells when our own library has begun, and the library that it is there."""
+    variable = library.elf.find_object(_MARKER_COUNTER)
+    offset = None if variable is None else library.elf.offset_of(variable)
+    points = _hook_points([library], PRELOADED_MARKER, "loader_changes")
+    return [replace(point, counter_offset=offset or 0) for point in points]
+
+
+def place_exceptions(modules: Iterable[Module]) -> list[ProbePoint]:
+    """The probes that tell when C++ throws: only needed where a function may."""
+    return _hook_points(modules, EXCEPTION_HOOK, "exception_enter")
+
+
+def _hook_points(modules: Iterable[Module], name: str, program: str) -> list[ProbePoint]:
+    points = []
+    for module in modules:
+        for address in module.elf.find_functions([name]).get(name, {}):
+            offset = module.elf.offset_of(address)
+            found = None if offset is None else module.elf.offsets([(offset, 0, None)])
+            if offset is not None and found is not None:
+                label = f"{name} in {base_name(module.path)}"
+                points.append(ProbePoint(module.open_path, offset + found[0][0], program, label))
+    return points
+
+
+def otel_points(allocator: Allocator) -> Iterator[ProbePoint]:
+    """A probe for each place where a file reports allocations by itself; frees first."""
+    module = allocator.module
+    for name, program in _OTEL_PROGRAMS.items():
+        for place in usable_places(module.elf.usdt(PROVIDER), name):
+            yield ProbePoint(
+                module.open_path,
+                place.offset,
+                program,
+                f"{PROVIDER}:{name} in {base_name(module.path)}",
+                cookie=_otel_cookie(place),
+                is_single_stepped=place.nop_bytes > 1,
+                counter_offset=place.semaphore,
+            )
+
+
+def _otel_cookie(place: UsdtPlace) -> int:
+    """What the program is told: ``OTEL_`` in ``probes/event.h``."""
+    assert place.arguments is not None
+    cookie = 0
+    low_bits = abi.OTEL_PLACE_BITS - abi.OTEL_DISPLACEMENT_BITS
+    used = place.arguments[: ARGUMENTS[place.name]]
+    for number, (register, in_memory, distance) in enumerate(used):
+        code = register | (abi.OTEL_IN_MEMORY if in_memory else 0)
+        code |= (distance & (1 << abi.OTEL_DISPLACEMENT_BITS) - 1) << low_bits
+        cookie |= code << number * abi.OTEL_PLACE_BITS
+    return cookie

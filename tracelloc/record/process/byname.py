@@ -1,0 +1,92 @@
+"""The process that a name means."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from tracelloc.errors import TargetError, TracellocError
+from tracelloc.model.codefiles import base_name
+from tracelloc.record.process.procfs import PROC, Process
+from tracelloc.text import printable
+
+_INTERPRETER: Final = re.compile(r"-?(python|perl|ruby|node|php|bash|dash|sh|lua|guile)[\d.]*")
+_CODE_FOLLOWS: Final = ("-c", "-e", "-r")
+_VALUE_FOLLOWS: Final = ("-X", "-W", "-I", "-o", "-d", "--require", "--import")
+"""Options of interpreters whose value is a word of its own."""
+
+
+def find_target(name: str, root: Path = PROC) -> int:
+    """The PID of the process with this name: in ps, of the executable, argv[0], or its script.
+
+    Raises TargetError if there is none or, with a list of them, if there are several.
+    """
+    found = [process for process in _processes(root) if name in _names_of(process)]
+    if not found:
+        raise TargetError(
+            f"no process is called {printable(name)}", hint="pgrep -af finds the PID for -p"
+        )
+    if len(found) == 1:
+        return found[0].pid
+    lines = "\n".join(_line_of(process) for process in found)
+    raise TargetError(
+        f"{len(found)} processes are called {printable(name)}, choose one by -p:\n{lines}"
+    )
+
+
+def _processes(root: Path) -> Iterator[Process]:
+    """Processes that a name could mean, by PID."""
+    for pid in sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdecimal()):
+        process = Process(pid, root)
+        # One that ends meanwhile, or is odd, must not keep others from being found.
+        with suppress(TracellocError, OSError, ValueError, IndexError):
+            if pid == os.getpid() or not process.exists() or process.is_kernel_thread():
+                continue
+            yield process
+
+
+def _names_of(process: Process) -> set[str]:
+    try:
+        names = {process.command(), base_name(process.executable() or "")}
+        arguments = process.arguments()
+    except (TracellocError, OSError):  # it has ended meanwhile
+        return set()
+    script = script_of(arguments)
+    return names | {base_name(word) for word in (*arguments[:1], script) if word}
+
+
+def script_of(arguments: Sequence[str]) -> str | None:
+    """The script or module that an interpreter runs, by its command line; None: no interpreter."""
+    if not arguments or not _INTERPRETER.fullmatch(base_name(arguments[0])):
+        return None
+    words = iter(arguments[1:])
+    for word in words:
+        if word == "-m":
+            return next(words, None)
+        if word in _CODE_FOLLOWS:
+            return None
+        if not word.startswith("-"):
+            return word
+        if word in _VALUE_FOLLOWS:
+            next(words, None)
+    return None
+
+
+def _line_of(process: Process) -> str:
+    """PID, user, when it was started, and its command line."""
+    try:
+        user_id = process.user_ids()[0]
+        user = pwd.getpwuid(user_id).pw_name
+    except IndexError:
+        user = "?"
+    except KeyError:
+        user = str(user_id)
+    command = " ".join(process.arguments()) or process.command()
+    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(process.started_s()))
+    return f"    {process.pid:>7}  {user:<12} {started}  {printable(command)[:200]}"

@@ -1,0 +1,36 @@
+"""PID namespaces: by what numbers a process knows its threads, and by what we do."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from tracelloc.record.process.procfs import Process
+
+_INITIAL: Final = 0xEFFFFFFC
+"""PROC_PID_INIT_INO, include/linux/proc_ns.h."""
+
+PidNamespace = tuple[int, int]
+"""Device and inode."""
+
+
+def pid_namespace() -> PidNamespace | None:
+    """Our PID namespace; None if it is the initial one."""
+    found = _at("/proc/self/ns/pid")
+    return None if found[1] == _INITIAL else found
+
+
+def other_pid_namespace(process: Process) -> PidNamespace | None:
+    """The PID namespace of a process; None if that is ours, or can't be told."""
+    try:
+        found = _at(f"{process.memory_directory}/ns/pid")
+    except OSError:
+        return None
+    return None if found == _at("/proc/self/ns/pid") else found
+
+
+def _at(path: str) -> PidNamespace:
+    status = os.stat(path)
+    # The kernel's own encoding of a device number (new_encode_dev, include/linux/kdev_t.h).
+    major, minor = os.major(status.st_dev), os.minor(status.st_dev)
+    return minor & 0xFF | major << 8 | (minor & ~0xFF) << 12, status.st_ino

@@ -1,0 +1,302 @@
+"""All processes, how fast they grow, and which of them can be traced.
+
+A look at every process reads one small file each (stat). What costs more, its mappings
+and the symbol tables of the files that they name, is looked at once per process and once
+per file, as far as the time given allows: the answer is filled in by later refreshes.
+Formats: proc_pid_stat(5), proc_pid_cmdline(5).
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from tracelloc.errors import TargetError, TracellocError
+from tracelloc.files.elf import NotElfError
+from tracelloc.model.codefiles import FileId, Mapping, base_name
+from tracelloc.model.processlist import ProcessInfo, Trouble
+from tracelloc.record.mallocs.discovery import families_in
+from tracelloc.record.mallocs.families import OPERATORS
+from tracelloc.record.process.procfs import PROC, Process
+from tracelloc.record.worker.client import FileReadError, FileWorker
+from tracelloc.record.worker.targetfile import TargetFile
+from tracelloc.text import NS_PER_S, printable
+
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_KERNEL_THREAD: Final = 0x00200000
+"""PF_KTHREAD, include/linux/sched.h."""
+_LONGEST_COMMAND: Final = 4096
+"""Bytes of a command line that are kept."""
+_GROWTH_OVER_NS: Final = 60 * NS_PER_S
+_MOST_SAMPLES: Final = 32
+_PATIENCE_S: Final = 10.0
+"""For a file to be read."""
+_LOOK_AGAIN_NS: Final = 30 * NS_PER_S
+"""After this, a process without an allocator is looked at again: it may have loaded one."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is kept of a process from one refresh to the next."""
+
+    arguments: str
+    user: str
+    samples: deque[tuple[int, int]]
+    """(CLOCK_MONOTONIC, resident bytes), oldest first."""
+    allocator: str | None = None
+    trouble: Trouble | None = None
+    known: bool = False
+    look_at_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    command: str
+    state: str
+    flags: int
+    start: int
+    rss_bytes: int
+
+
+def parse_stat(text: str) -> _Stat | None:
+    """The fields that matter; None if it is no line of stat."""
+    opening, closing = text.find("("), text.rfind(")")
+    fields = text[closing + 1 :].split()
+    if opening < 0 or closing < opening or len(fields) < 22:
+        return None
+    # proc_pid_stat(5) counts from 1, and the state is number 3.
+    return _Stat(
+        command=text[opening + 1 : closing],
+        state=fields[0],
+        flags=int(fields[6]),
+        start=int(fields[19]),
+        rss_bytes=int(fields[21]) * _PAGE_BYTES,
+    )
+
+
+class ProcessScan:
+    """Looks at all processes again and again. For one thread at a time."""
+
+    def __init__(
+        self,
+        root: Path = PROC,
+        *,
+        own_pid: int | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._root = root
+        self._own_pid = os.getpid() if own_pid is None else own_pid
+        self._clock_ns = clock_ns
+        self._seen: dict[tuple[int, int], _Seen] = {}
+        self._files: dict[FileId, str | FileReadError | None] = {}
+        # However often somebody's files end it, others' are read.
+        self._worker = FileWorker("functions", most_ends=sys.maxsize, patience_s=_PATIENCE_S)
+        self._users: dict[int, str] = {}
+
+    def refresh(self, budget_s: float = 0.05) -> list[ProcessInfo]:
+        """All processes but kernel threads, the fastest growing first.
+
+        New processes are looked into for about ``budget_s``, one in any case; the rest
+        have ``known`` false until a later refresh.
+        """
+        stats = self._read_all()
+        now_ns = self._clock_ns()
+        seen = {}
+        for pid, stat in stats:
+            key = pid, stat.start
+            entry = self._seen.get(key) or self._meet(pid, stat)
+            _sample(entry.samples, now_ns, stat.rss_bytes)
+            seen[key] = entry
+        self._seen = seen
+        self._look_into(stats, now_ns, budget_s)
+        self._worker.rest()
+        infos = [_info(pid, stat, seen[pid, stat.start], now_ns) for pid, stat in stats]
+        infos.sort(key=by_growth)
+        return infos
+
+    def _read_all(self) -> list[tuple[int, _Stat]]:
+        found = []
+        for name in [entry.name for entry in os.scandir(self._root)]:
+            if not name.isdecimal():
+                continue
+            try:
+                with open(f"{self._root}/{name}/stat", "rb", buffering=0) as file:
+                    text = file.read(4096).decode(errors="replace")
+            except OSError:
+                continue
+            stat = parse_stat(text)
+            if stat is not None and stat.state == "Z":
+                stat = self._stat_of_others(int(name), stat)
+            if stat is not None and not stat.flags & _KERNEL_THREAD:
+                found.append((int(name), stat))
+        return found
+
+    def _stat_of_others(self, pid: int, stat: _Stat) -> _Stat:
+        """What goes on in other threads when the main one has ended, if there are any."""
+        process = Process(pid, self._root)
+        with suppress(OSError):
+            others = parse_stat((process.memory_directory / "stat").read_text(errors="replace"))
+            if others is not None:
+                return replace(stat, state=others.state, rss_bytes=others.rss_bytes)
+        return stat
+
+    def _meet(self, pid: int, stat: _Stat) -> _Seen:
+        """Reads what stays the same."""
+        directory = Process(pid, self._root).memory_directory
+        try:
+            with open(directory / "cmdline", "rb", buffering=0) as file:
+                words = file.read(_LONGEST_COMMAND).rstrip(b"\0").split(b"\0")
+            arguments = b" ".join(words).decode(errors="replace")
+            user = self._user(os.stat(f"{self._root}/{pid}").st_uid)
+        except OSError:
+            arguments = user = ""
+        return _Seen(arguments or stat.command, user, deque(maxlen=_MOST_SAMPLES))
+
+    def _user(self, uid: int) -> str:
+        if uid not in self._users:
+            try:
+                self._users[uid] = pwd.getpwuid(uid).pw_name
+            except KeyError:
+                self._users[uid] = str(uid)
+        return self._users[uid]
+
+    def _look_into(self, stats: list[tuple[int, _Stat]], now_ns: int, budget_s: float) -> None:
+        """The largest first: those are most likely to be wanted."""
+        due = [
+            (pid, stat)
+            for pid, stat in stats
+            if now_ns >= self._seen[pid, stat.start].look_at_ns or stat.state in "ZX"
+        ]
+        due.sort(key=lambda item: (self._seen[item[0], item[1].start].known, -item[1].rss_bytes))
+        started_ns = self._clock_ns()
+        for pid, stat in due:
+            entry = self._seen[pid, stat.start]
+            entry.allocator, entry.trouble = self._inspect(pid, stat)
+            entry.known = True
+            found = entry.allocator is not None
+            entry.look_at_ns = now_ns + (1 << 62 if found else _LOOK_AGAIN_NS)
+            if self._clock_ns() - started_ns > budget_s * NS_PER_S:
+                return
+
+    def _inspect(self, pid: int, stat: _Stat) -> tuple[str | None, Trouble | None]:
+        """(where its allocator is, why it can't be traced)."""
+        if stat.state in "ZX" or pid == self._own_pid:
+            return None, Trouble.ENDED if stat.state in "ZX" else Trouble.SELF
+        process = Process(pid, self._root)
+        try:
+            if _is_32_bit(process):
+                return None, Trouble.BITS
+            found = self._allocator_of(process, process.maps().mappings)
+        except (PermissionError, TracellocError):
+            return None, Trouble.REFUSED if process.directory.exists() else Trouble.ENDED
+        except OSError:
+            return None, Trouble.ENDED
+        except Exception:  # noqa: BLE001 - one odd process must not end the list of all others
+            return None, Trouble.ODD
+        return found, None if found else Trouble.NO_ALLOCATOR
+
+    def _allocator_of(self, process: Process, mappings: Iterable[Mapping]) -> str | None:
+        """The first by address that is not the C library's, else the C library's."""
+        found = {}
+        for mapping in mappings:
+            if not (mapping.executable and mapping.is_file):
+                continue
+            if mapping.file_id not in self._files:
+                self._files[mapping.file_id] = self._families_in(process, mapping)
+            families = self._files[mapping.file_id]
+            if isinstance(families, FileReadError):
+                raise families
+            if families:
+                found[base_name(mapping.path)] = f"{families} in {base_name(mapping.path)}"
+        own = [text for name, text in found.items() if not name.startswith("libc.so")]
+        return next(iter(own or found.values()), None)
+
+    def _families_in(self, process: Process, mapping: Mapping) -> str | FileReadError | None:
+        """The names of the families that a file implements. Raises PermissionError."""
+        try:
+            elf = TargetFile(process.open_mapping(mapping), mapping.path, self._worker)
+        except PermissionError:
+            raise
+        except (OSError, NotElfError):
+            return None
+        except FileReadError as error:
+            return error
+        try:
+            found = [family.name for family in families_in(elf) if family is not OPERATORS]
+        finally:
+            elf.close()
+        return ", ".join(found) or None
+
+
+def _sample(samples: deque[tuple[int, int]], now_ns: int, rss_bytes: int) -> None:
+    """Keeps what is needed to look back a minute, however often it is called."""
+    spacing_ns = _GROWTH_OVER_NS // (_MOST_SAMPLES - 2)
+    if not samples or now_ns - samples[-1][0] >= spacing_ns:
+        samples.append((now_ns, rss_bytes))
+    while len(samples) > 2 and now_ns - samples[1][0] >= _GROWTH_OVER_NS:
+        samples.popleft()
+
+
+def _info(pid: int, stat: _Stat, seen: _Seen, now_ns: int) -> ProcessInfo:
+    then_ns, then_bytes = seen.samples[0]
+    grown = stat.rss_bytes - then_bytes
+    elapsed_ns = max(now_ns - then_ns, NS_PER_S)
+    return ProcessInfo(
+        pid=pid,
+        command=stat.command,
+        arguments=seen.arguments,
+        user=seen.user,
+        rss_bytes=stat.rss_bytes,
+        growth_bytes_per_min=round(grown * 60 * NS_PER_S / elapsed_ns),
+        allocator=seen.allocator,
+        trouble=seen.trouble,
+        known=seen.known,
+    )
+
+
+def by_growth(info: ProcessInfo) -> tuple[int, int, int]:
+    """The fastest growing first, then the largest."""
+    return -info.growth_bytes_per_min, -info.rss_bytes, info.pid
+
+
+def open_target(pid: int) -> Process:
+    """The process with this PID. Raises TargetError with the reason if it can't be traced."""
+    process = Process(pid)
+    if pid == os.getpid():
+        raise TargetError("tracelloc cannot trace itself", hint="name another process")
+    if not process.directory.exists():
+        raise TargetError(f"there is no process {pid}")
+    if process.is_kernel_thread():
+        raise TargetError(
+            f"{pid} ({printable(process.command())}) is a kernel thread", hint="name a user process"
+        )
+    if not process.exists():
+        raise TargetError(f"process {pid} ({printable(process.command())}) has already ended")
+    # Not readable: attaching will say why.
+    with suppress(OSError):
+        check_bits(process)
+    return process
+
+
+def check_bits(process: Process) -> None:
+    """Raises TargetError if its program is for 32 bits, OSError if it can't be read."""
+    if _is_32_bit(process):
+        raise TargetError(
+            f"process {process.pid} ({printable(process.command())}) is a 32-bit program",
+            hint="tracelloc traces 64-bit programs",
+        )
+
+
+def _is_32_bit(process: Process) -> bool:
+    """Whether its program is for 32 bits. Raises OSError."""
+    with open(process.memory_directory / "exe", "rb") as executable:
+        # The fifth byte of an ELF file says it (EI_CLASS).
+        return executable.read(5)[4:] == b"\x01"

@@ -1,0 +1,334 @@
+"""What /proc says about a process. Parsing is pure; the root of /proc can be given.
+
+Formats: proc_pid_maps(5), proc_pid_stat(5), proc_pid_status(5).
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tracelloc.errors import PrivilegeError, TargetError, privilege_hint
+from tracelloc.model.codefiles import Mapping
+from tracelloc.system.syscalls import open_inside, open_regular
+
+PROC: Final = Path("/proc")
+TRAMPOLINE_MAPPING: Final = "[uprobes]"
+"""Where the kernel keeps the instruction that hijacked returns go to."""
+
+VDSO: Final = "[vdso]"
+"""Where the kernel maps its own functions (vdso(7))."""
+
+
+_READ_BYTES: Final = 1 << 16
+
+
+def parse_maps(text: str, known: dict[str, Mapping] | None = None) -> dict[str, Mapping]:
+    """Mappings by their line of ``/proc/PID/maps``, in address order; see proc(5).
+
+    ``known``: of an earlier text, for lines that are the same.
+    """
+    known = known or {}
+    return {
+        line: known.get(line) or _mapping_of(line)
+        for line in text.split("\n")  # the one character that the kernel escapes
+        if line.count(" ") >= 4
+    }
+
+
+def _mapping_of(line: str) -> Mapping:
+    addresses, rights, offset, device, inode, *path = line.split(maxsplit=5)
+    start, _, end = addresses.partition("-")
+    name = "".join(path)
+    shown = name.removesuffix(" (deleted)")
+    places = int(start, 16), int(end, 16), int(offset, 16)
+    return Mapping(*places, "x" in rights, device, int(inode), shown, shown != name)
+
+
+class AddressMap:
+    """Mappings that can be asked by address."""
+
+    def __init__(self, mappings: Iterable[Mapping]) -> None:
+        self.mappings: Sequence[Mapping] = sorted(mappings, key=lambda m: m.start)
+        self._starts = [m.start for m in self.mappings]
+
+    def find(self, address: int) -> Mapping | None:
+        """The mapping that holds an address."""
+        at = bisect.bisect_right(self._starts, address) - 1
+        if at >= 0 and address < self.mappings[at].end:
+            return self.mappings[at]
+        return None
+
+
+def _is_another(status: os.stat_result, mapping: Mapping) -> bool:
+    """Whether an opened file is certainly not the mapped one, as far as numbers tell.
+
+    Some file systems (btrfs, overlayfs) show other devices in maps than in stat(2).
+    """
+    major, _, minor = mapping.device.partition(":")
+    device = os.makedev(int(major, 16), int(minor, 16))
+    return status.st_dev == device and status.st_ino != mapping.inode
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process under a /proc, named by its PID there."""
+
+    pid: int
+    root: Path = PROC
+
+    @property
+    def directory(self) -> Path:
+        """``/proc/PID``."""
+        return self.root / str(self.pid)
+
+    @property
+    def thread_id(self) -> int:
+        """A thread that has its memory and files: the main one, another when that has ended.
+
+        A main thread that has ended (pthread_exit(3)) stays as a zombie, with nothing but its
+        name and its numbers, for as long as there are others.
+        """
+        if not self.is_running(self.pid):
+            for thread_id in sorted(self.thread_ids()):
+                if self.is_running(thread_id):
+                    return thread_id
+        return self.pid
+
+    def is_running(self, thread_id: int) -> bool:
+        """Whether one of its threads has not ended."""
+        try:
+            os.readlink(f"{self.root}/{self.pid}/task/{thread_id}/exe")  # noqa: PTH115 - several times as fast
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        except OSError:  # it may not be asked
+            pass
+        return True
+
+    @property
+    def memory_directory(self) -> Path:
+        """``/proc/TID`` of such a thread: for its memory, its files and its program.
+
+        Threads have one each, with all that a process's has, though none is listed.
+        """
+        return self.root / str(self.thread_id)
+
+    def exists(self) -> bool:
+        """Whether one of its threads has not ended."""
+        try:
+            return self.state() not in "ZX" or self.thread_id != self.pid
+        except TargetError:
+            return False
+
+    def _read(self, name: str, thread_id: int | None = None) -> bytes:
+        path = f"{self.root}/{thread_id or self.pid}/{name}"
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                pieces = []
+                while piece := os.read(descriptor, _READ_BYTES):
+                    pieces.append(piece)
+                return b"".join(pieces)
+            finally:
+                os.close(descriptor)
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise TargetError(f"there is no process {self.pid}") from error
+        except PermissionError as error:
+            raise PrivilegeError(
+                f"process {self.pid} may not be inspected: {error.strerror}",
+                hint=privilege_hint(),
+            ) from error
+
+    def _stat(self) -> list[str]:
+        # The command stands in parentheses and may hold anything, those included.
+        return self._read("stat").decode(errors="replace").rpartition(")")[2].split()
+
+    def state(self) -> str:
+        """One letter: R, S, D, T (stopped), Z (zombie) …"""
+        return self._stat()[0]
+
+    def command(self) -> str:
+        """The short name (comm), at most 15 bytes."""
+        return self._read("comm").decode(errors="replace").removesuffix("\n")
+
+    def executable(self) -> str | None:
+        """The path of its program, in its own root; None if it can't be told."""
+        try:
+            return str((self.memory_directory / "exe").readlink()).removesuffix(" (deleted)")
+        except OSError:
+            return None
+
+    def arguments(self) -> list[str]:
+        """The words of its command line; none if it has taken them away."""
+        words = self._read("cmdline", self.thread_id).split(b"\0")
+        return [word.decode(errors="replace") for word in words if word]
+
+    def start_ticks(self) -> int:
+        """When it was started, since boot: with the PID, that tells it from all others."""
+        return int(self._stat()[19])
+
+    def started_s(self) -> float:
+        """When it was started, in seconds since 1970."""
+        boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return boot_s + self.start_ticks() / os.sysconf("SC_CLK_TCK")
+
+    def preloaded(self) -> list[str]:
+        """The libraries that ``LD_PRELOAD`` named when it was started."""
+        try:
+            entries = self._read("environ", self.thread_id).split(b"\0")
+        except (TargetError, PrivilegeError):
+            return []
+        for entry in entries:
+            name, _, value = entry.partition(b"=")
+            if name == b"LD_PRELOAD":
+                return os.fsdecode(value).replace(":", " ").split()
+        return []
+
+    def is_kernel_thread(self) -> bool:
+        """Kernel threads have no memory of their own (PF_KTHREAD in the flags of stat)."""
+        return bool(int(self._stat()[6]) & 0x00200000)
+
+    def maps_text(self) -> str:
+        """Current mappings as text, for ``parse_maps``."""
+        return self._read("maps", self.thread_id).decode(errors="surrogateescape")
+
+    def maps(self) -> AddressMap:
+        """Current mappings."""
+        return AddressMap(parse_maps(self.maps_text()).values())
+
+    def rss_bytes(self) -> int | None:
+        """Resident memory, or None once the process is gone: a zombie has none."""
+        try:
+            pages = int(self._read("statm", self.thread_id).split()[1])
+            return pages * os.sysconf("SC_PAGE_SIZE") or None
+        except (TargetError, IndexError):
+            return None
+
+    def cpu_ns(self) -> int | None:
+        """CPU time of all its threads, user and system; None once the process is gone."""
+        try:
+            fields = self._stat()
+        except TargetError:
+            return None
+        return (int(fields[11]) + int(fields[12])) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
+
+    def _status_words(self, key: str, directory: str = ".") -> list[str]:
+        """The words after a key of ``/proc/PID/status``; none once the process is gone."""
+        try:
+            text = self._read(f"{directory}/status").decode(errors="replace")
+        except TargetError:
+            return []
+        for line in text.split("\n"):
+            if line.startswith(f"{key}:"):
+                return line.split()[1:]
+        return []
+
+    def _status(self, key: str) -> list[int]:
+        return [int(word) for word in self._status_words(key)]
+
+    def has_seccomp_filter(self) -> bool:
+        """Whether one of its threads may not make all system calls (seccomp(2))."""
+        return any(
+            self._status_words("Seccomp", f"task/{thread_id}") in (["1"], ["2"])
+            for thread_id in self.thread_ids()
+        )
+
+    def has_shadow_stack(self) -> bool:
+        """Whether return addresses are checked against a shadow stack (x86 CET)."""
+        return "shstk" in self._status_words("x86_Thread_features")
+
+    def group_id(self) -> int:
+        """The process that this thread belongs to; itself once it is gone."""
+        return (self._status("Tgid") or [self.pid])[0]
+
+    def tracer_id(self) -> int:
+        """The thread that traces this one by ptrace(2); 0: none."""
+        return (self._status("TracerPid") or [0])[0]
+
+    def parent_pid(self) -> int:
+        """The process that it is a child of; 0 once it is gone."""
+        return (self._status("PPid") or [0])[0]
+
+    def inner_pid(self) -> int:
+        """The PID as the process itself knows it, in its own PID namespace."""
+        return (self._status("NSpid") or [self.pid])[-1]
+
+    def user_ids(self) -> tuple[int, ...]:
+        """Real and effective user; none once the process is gone."""
+        return tuple(self._status("Uid")[:2])
+
+    def read_memory(self, address: int, size_bytes: int) -> bytes:
+        """Bytes of its memory; empty if they can't be read."""
+        try:
+            with (self.memory_directory / "mem").open("rb", buffering=0) as memory:
+                memory.seek(address)
+                return memory.read(size_bytes)
+        except (OSError, ValueError, OverflowError):
+            return b""
+
+    def thread_ids(self) -> set[int]:
+        """Threads there are now; empty once the process is gone."""
+        try:
+            return {int(task.name) for task in (self.directory / "task").iterdir()}
+        except (FileNotFoundError, ProcessLookupError):
+            return set()
+
+    def has_thread(self, thread_id: int) -> bool:
+        """Whether a thread of it is there: listing many misses some while others end."""
+        try:
+            os.stat(f"{self.root}/{self.pid}/task/{thread_id}")
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        return True
+
+    def child_ids(self) -> set[int]:
+        """Processes that it has made and that are there now; none if the kernel doesn't tell."""
+        children: set[int] = set()
+        for thread_id in self.thread_ids():
+            with suppress(OSError):
+                text = (self.directory / "task" / str(thread_id) / "children").read_text()
+                children.update(map(int, text.split()))
+        return children
+
+    def thread_names(self) -> dict[int, str]:
+        """The names (comm) of its threads by id; empty once the process is gone."""
+        names = ((thread_id, self.thread_name(thread_id)) for thread_id in self.thread_ids())
+        return {thread_id: name for thread_id, name in names if name is not None}
+
+    def thread_name(self, thread_id: int) -> str | None:
+        """The name (comm) of one of its threads; None if there is no such thread."""
+        try:
+            name = (self.directory / "task" / str(thread_id) / "comm").read_bytes()
+        except OSError:
+            return None
+        return name.decode(errors="replace").removesuffix("\n")
+
+    def open_mapping(self, mapping: Mapping) -> int:
+        """A file descriptor of the mapped file itself, even if its name is gone.
+
+        ``map_files`` leads to the inode, whatever its path is now or in whichever mount
+        namespace; where that is not allowed, the path inside the process's root serves.
+        Raises OSError; NotRegularError for a device.
+        """
+        try:
+            descriptor = open_regular(self.mapping_path(mapping))
+            if _is_another(os.fstat(descriptor), mapping):
+                os.close(descriptor)
+                raise FileNotFoundError(f"{mapping.path} is no longer mapped")
+            return descriptor
+        except PermissionError:
+            descriptor = open_inside(self.memory_directory / "root", mapping.path)
+            if os.fstat(descriptor).st_ino != mapping.inode:
+                os.close(descriptor)
+                raise
+            return descriptor
+
+    def mapping_path(self, mapping: Mapping) -> str:
+        """The path by which the kernel, or we, open the mapped file."""
+        return f"{self.memory_directory}/map_files/{mapping.map_file}"

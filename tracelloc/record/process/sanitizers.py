@@ -1,0 +1,53 @@
+"""LeakSanitizer in a program: it fails at the end of one that is traced by ptrace(2)."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from typing import Final
+
+from tracelloc.model.codefiles import FileId, base_name
+from tracelloc.record.process.space import AddressSpace
+
+UNFOLLOWED: Final = "process {pid} can't be followed, as LeakSanitizer fails under ptrace"
+
+_LIBRARY: Final = re.compile(r"lib(clang_rt\.)?(hw)?(a|l)san[-._].*")
+"""Names of GCC's and clang's libraries."""
+_FUNCTIONS: Final = "__lsan_init", "__asan_init", "__hwasan_init"
+_TEXT: Final = b"LeakSanitizer"
+"""In what it says; where it is linked statically, there may be no name of a function."""
+_SEARCHED_BYTES: Final = 64 << 20
+_PIECE_BYTES: Final = 1 << 20
+
+
+def has_leak_sanitizer(space: AddressSpace) -> bool:
+    """Whether LeakSanitizer is in a process, as a library or linked into its program."""
+    executable = space.process.executable()
+    for module in space.modules:
+        if _LIBRARY.fullmatch(base_name(module.path)):
+            return True
+        if module.path == executable and (
+            module.elf.find_functions(_FUNCTIONS) or _has_text(module.open_path, module.file_id)
+        ):
+            return True
+    return False
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _has_text(path: str, _file_id: FileId) -> bool:
+    """Whether a file has the text, as plain bytes."""
+    try:
+        with open(path, "rb", 0, opener=_opened_at_once) as file:
+            before = b""
+            while file.tell() < _SEARCHED_BYTES and (piece := file.read(_PIECE_BYTES)):
+                if _TEXT in before + piece:
+                    return True
+                before = piece[-len(_TEXT) :]
+    except OSError:
+        pass
+    return False
+
+
+def _opened_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)

@@ -1,0 +1,333 @@
+"""The target's address space: what is mapped where, and the files behind it.
+
+Files are opened when their mapping is first seen and stay open, so that names can
+still be found after the target has unmapped or replaced them, or has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+
+from tracelloc.errors import TargetError, scarcity
+from tracelloc.files.elf import NotElfError
+from tracelloc.model.codefiles import (
+    FileId,
+    Mapping,
+    Place,
+    Unresolved,
+    base_name,
+    is_c_library,
+    is_loader,
+)
+from tracelloc.model.runtimeframes import RuntimeFrames
+from tracelloc.record.mallocs.discovery import Module
+from tracelloc.record.process.procfs import (
+    TRAMPOLINE_MAPPING,
+    VDSO,
+    AddressMap,
+    Process,
+    parse_maps,
+)
+from tracelloc.record.worker.client import FileReadError
+from tracelloc.record.worker.targetfile import TargetFile
+from tracelloc.record.worker.unwindtables import UnwindTables
+
+
+class MappedFiles:
+    """Files that are or were mapped by some process: each opened once."""
+
+    def __init__(self) -> None:
+        self._modules: dict[tuple[int, ...], Module] = {}
+        self._images: dict[bytes, Module] = {}
+        self._tables: dict[int, UnwindTables] = {}
+        self._lock = threading.Lock()
+        self.runtime_frames = RuntimeFrames()
+        """Frames of interpreted functions, of all processes."""
+
+    def open(self, process: Process, mapping: Mapping) -> Module:
+        """The module of a mapped file. Raises OSError, NotElfError, FileReadError."""
+        descriptor = process.open_mapping(mapping)
+        status = os.fstat(descriptor)
+        # While it is open here its inode is nobody else's; but it may be written to.
+        key = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+        module = self._modules.get(key)
+        if module is not None:
+            os.close(descriptor)
+            return module
+        elf = TargetFile(descriptor, mapping.path)
+        module = Module(mapping.file_id, mapping.path, elf.open_path, elf)
+        self._modules[key] = module
+        return module
+
+    def open_image(self, image: bytes, mapping: Mapping) -> Module:
+        """The module of a file that is in memory only. Raises NotElfError, FileReadError."""
+        module = self._images.get(image)
+        if module is None:
+            elf = TargetFile.from_bytes(image, mapping.path)
+            module = self._images[image] = Module(mapping.file_id, mapping.path, elf.open_path, elf)
+        return module
+
+    def tables(self, module: Module) -> UnwindTables | None:
+        """A file's call-frame information; None: it wouldn't be understood. From any thread."""
+        if not module.elf.has_frames:
+            return None
+        with self._lock:
+            found = self._tables.get(id(module))
+            if found is None:
+                found = self._tables[id(module)] = UnwindTables(module.elf)
+            return found
+
+    def close(self) -> None:
+        """Closes them all."""
+        for tables in self._tables.values():
+            tables.close()
+        for module in [*self._modules.values(), *self._images.values()]:
+            module.elf.close()
+
+
+class AddressSpace:
+    """Mappings of a process, now and earlier, with their files."""
+
+    def __init__(self, process: Process, files: MappedFiles | None = None) -> None:
+        """``files``: those of other processes as well, to be closed by somebody else."""
+        self.process = process
+        self.files = files or MappedFiles()
+        """What is known of the files themselves."""
+        self._owns_files = files is None
+        self.generation = 0
+        """Grows each time that something new was mapped."""
+        self.image = 0
+        """Grows with each program that the process executes: addresses mean others then."""
+        self.shortage: str | None = None
+        """What there was too little of to open some file."""
+        self._text = ""
+        """What the maps were read from."""
+        self._lines: dict[str, Mapping] = {}
+        self._maps = AddressMap([])
+        self._has_c_library = False
+        self._first_files: tuple[str | None, frozenset[str]] = None, frozenset()
+        """Path of the program, and base names of what was preloaded; kept when it has ended."""
+        self._earlier: list[AddressMap] = []
+        self._modules: dict[FileId, Module | Unresolved] = {}
+
+    def refresh(self) -> list[Module]:
+        """Reads the mappings again. Returns modules not seen before; none if it ended."""
+        try:
+            text = self.process.maps_text()
+        except TargetError:
+            return []
+        if text == self._text:
+            return []
+        self._text = text
+        self._lines = parse_maps(text, self._lines)
+        maps = AddressMap(self._lines.values())
+        if not maps.mappings or maps.mappings == self._maps.mappings:
+            return []
+        if self._maps.mappings:
+            # Only code is asked for later; one list per dlclose would grow without end.
+            code = [m for m in self._maps.mappings if m.executable and maps.find(m.start) != m]
+            if code:
+                self._earlier = [AddressMap(code), *self._earlier][:64]
+        self._maps = maps
+        self._has_c_library = any(is_c_library(m.path) for m in maps.mappings if m.executable)
+        if (executable := self.process.executable()) is not None:
+            self._first_files = executable, frozenset(map(base_name, self.process.preloaded()))
+        self.generation += 1
+        opened = [(m, module) for m in maps.mappings if (module := self._open(m)) is not None]
+        return self._confirmed(opened)
+
+    def fork(self, process: Process) -> AddressSpace:
+        """The address space of a child process, a copy of this one."""
+        child = AddressSpace(process, self.files)
+        child.generation, child.image = self.generation, self.image
+        child._text, child._lines, child._maps = self._text, self._lines, self._maps
+        child._earlier = list(self._earlier)
+        child._has_c_library, child._first_files = self._has_c_library, self._first_files
+        child._modules = dict(self._modules)
+        return child
+
+    def begin_image(self, *, keep_modules: bool) -> None:
+        """The process has begun another program: nothing is mapped where it was.
+
+        Files are new again when they are next seen, unless they are kept.
+        """
+        if not keep_modules:
+            self._modules = {}
+        self.image += 1
+        self._text, self._lines = "", {}
+        self._maps = AddressMap([])
+        self._earlier = []
+
+    def _confirmed(self, opened: list[tuple[Mapping, Module]]) -> list[Module]:
+        """Opened files that were still mapped afterwards.
+
+        A mapping is opened by its addresses: by then another file may have been there.
+        """
+        if not opened:
+            return []
+        try:
+            still = set(parse_maps(self.process.maps_text(), self._lines).values())
+        except TargetError:
+            still = set()
+        if not still:
+            # It has ended: nothing will be mapped any more.
+            return [module for _, module in opened]
+        for mapping, _ in opened:
+            if mapping not in still:
+                del self._modules[mapping.file_id]
+        return [module for mapping, module in opened if mapping in still]
+
+    def _open(self, mapping: Mapping) -> Module | None:  # noqa: PLR0911 - a reason each
+        """The module of a mapping if this is the first look at an executable file."""
+        if mapping.path == VDSO:
+            self._open_vdso(mapping)
+            return None
+        if not (mapping.executable and mapping.is_file) or mapping.file_id in self._modules:
+            return None
+        try:
+            module = self.files.open(self.process, mapping)
+        except FileNotFoundError:
+            # Unmapped since the maps were read. It may come back.
+            return None
+        except OSError as error:
+            scarce = scarcity(error)
+            self.shortage = scarce or self.shortage
+            if scarce is None:
+                self._modules[mapping.file_id] = Unresolved.UNREADABLE
+            return None
+        except NotElfError:
+            self._modules[mapping.file_id] = Unresolved.NOT_ELF
+            return None
+        except FileReadError as error:
+            self.shortage = error.scarce or self.shortage
+            if error.scarce is None:
+                self._modules[mapping.file_id] = Unresolved.UNREAD
+            return None
+        self._modules[mapping.file_id] = module
+        return module
+
+    def _open_vdso(self, mapping: Mapping) -> None:
+        """The kernel's page of functions is an ELF file that exists in memory only."""
+        if mapping.file_id in self._modules:
+            return
+        image = self.process.read_memory(mapping.start, mapping.end - mapping.start)
+        try:
+            self._modules[mapping.file_id] = self.files.open_image(image, mapping)
+        except (NotElfError, FileReadError):
+            self._modules[mapping.file_id] = Unresolved.KERNEL_PAGE
+
+    @property
+    def modules(self) -> list[Module]:
+        """All that was ever mapped and could be read, in the order of being seen."""
+        return [m for m in list(self._modules.values()) if isinstance(m, Module)]
+
+    @property
+    def mapped_modules(self) -> list[Module]:
+        """Modules that are mapped now, in the order of their addresses."""
+        ids = dict.fromkeys(m.file_id for m in self._maps.mappings if m.executable)
+        found = (self._modules.get(file_id) for file_id in ids)
+        return [module for module in found if isinstance(module, Module)]
+
+    def module_of(self, mapping: Mapping) -> Module | None:
+        """The file of a mapping, if there is one that could be read."""
+        module = self._modules.get(mapping.file_id)
+        return module if isinstance(module, Module) else None
+
+    def variable(self, name: str) -> int | None:
+        """Where a variable of the dynamic linker's lies in the process."""
+        for module in self.mapped_modules:
+            if is_loader(module.path):
+                return self.object(module, name)
+        return None
+
+    def object(self, module: Module, name: str) -> int | None:
+        """Where a variable that a file defines lies in the process; None if it has none."""
+        inside = module.elf.find_object(name)
+        for mapping in self._maps.mappings if inside is not None else ():
+            if self._modules.get(mapping.file_id) is module:
+                start = module.elf.address_of(mapping.offset)
+                if start is not None and inside is not None:
+                    return mapping.start + inside - start
+        return None
+
+    def permanent_files(self) -> set[FileId]:
+        """The files that stay for as long as the program runs.
+
+        It and the libraries that were loaded with it, those that they need in turn, what
+        was preloaded, and the loader. Only what was opened later is ever unmapped.
+        """
+        by_name: dict[str, Module] = {}
+        wanted = []
+        executable, preloaded = self._first_files
+        for module in self.mapped_modules:
+            name = module.elf.dynamic_names.shared_name or base_name(module.path)
+            by_name[name] = module
+            if module.path in (executable, VDSO) or is_loader(module.path):
+                wanted.append(name)
+        for name, module in by_name.items():
+            if name in preloaded or base_name(module.path) in preloaded:
+                wanted.append(name)
+        kept: set[FileId] = set()
+        while wanted:
+            found = by_name.pop(wanted.pop(), None)
+            if found is not None:
+                kept.add(found.file_id)
+                wanted.extend(found.elf.dynamic_names.needed)
+        return kept
+
+    @property
+    def mappings(self) -> Sequence[Mapping]:
+        """What is mapped now, by address."""
+        return self._maps.mappings
+
+    def reason(self, mapping: Mapping) -> Unresolved | None:
+        """Why a mapped file of code can't be looked into; None if it can, or is no file."""
+        if not (mapping.executable and mapping.is_file):
+            return None
+        module = self._modules.get(mapping.file_id, Unresolved.UNREADABLE)
+        return module if isinstance(module, Unresolved) else None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the program brought its C library along inside it."""
+        return not self._has_c_library
+
+    def find(self, address: int) -> Mapping | None:
+        """The mapping that holds an address, now or, failing that, earlier."""
+        mapping = self._maps.find(address)
+        for maps in self._earlier:
+            if mapping is not None:
+                break
+            mapping = maps.find(address)
+        return mapping
+
+    def place(self, address: int) -> Place[Module] | Unresolved:
+        """Where an address of code lies, or why that can't be said."""
+        mapping = self.find(address)
+        if mapping is None:
+            return Unresolved.UNMAPPED
+        offset = address - mapping.start + (mapping.offset if mapping.is_file else 0)
+        if not mapping.executable:
+            return Place(mapping, None, Unresolved.NOT_CODE, offset)
+        if not mapping.is_file and mapping.path != VDSO:
+            special = mapping.path.startswith("[") and mapping.path.endswith("]")
+            reason = Unresolved.KERNEL_PAGE if special else Unresolved.ANONYMOUS
+            return Place(mapping, None, reason, offset)
+        module = self._modules.get(mapping.file_id, Unresolved.UNREADABLE)
+        if isinstance(module, Unresolved):
+            return Place(mapping, None, module, offset)
+        return Place(mapping, module, None, offset)
+
+    def trampoline(self) -> int | None:
+        """Where the kernel sends hijacked returns, once there was one."""
+        for mapping in self._maps.mappings:
+            if mapping.path == TRAMPOLINE_MAPPING:
+                return mapping.start
+        return None
+
+    def close(self) -> None:
+        """Closes every file, unless they are others' as well."""
+        if self._owns_files:
+            self.files.close()

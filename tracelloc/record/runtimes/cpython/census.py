@@ -1,0 +1,103 @@
+"""A census: how many objects of which type a running CPython program has, and their bytes.
+
+Nothing is stopped and nothing is probed: memory is read while the program goes on, so what
+changes meanwhile may be counted twice or not at all (``changed_pools`` says how much did). On
+a stopped program the numbers are exact.
+
+What is seen: all objects of up to 512 bytes, and larger ones if the garbage collector knows of
+them, with the tables of lists, dictionaries and sets. Not seen: larger strings, bytes and
+integers, and what C extensions allocate otherwise. That is malloc's, where stacks tell.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.runtimes.cpython.large import (
+    TABLE,
+    LargeObjects,
+    own_bytes,
+    read_large,
+    table_bytes,
+)
+from tracelloc.record.runtimes.cpython.memory import U64, RemoteMemory
+from tracelloc.record.runtimes.cpython.names import TypeNames
+from tracelloc.record.runtimes.cpython.pools import I64, PoolBlocks, read_blocks
+from tracelloc.record.runtimes.cpython.types import Objects, Types
+from tracelloc.snapshots.objects import ObjectCensus, TypeCount
+
+
+@dataclass(frozen=True, slots=True)
+class FoundObjects:
+    """All objects at one time, with the memory of those in pools."""
+
+    memory: RemoteMemory
+    types: Types
+    names: TypeNames
+    blocks: PoolBlocks
+    objects: Objects
+    large: LargeObjects
+
+
+class Censuses:
+    """Takes a process's census, as often as wanted: types are looked up once."""
+
+    def __init__(self, process: Process, now_s: Callable[[], float] = time.time) -> None:
+        """``now_s``: the time, since 1970."""
+        self._now_s = now_s
+        self._memory = RemoteMemory(process)
+        self._types = Types(self._memory)
+        self._names = TypeNames(self._memory, self._types)
+        self._last: FoundObjects | None = None
+
+    def take(self, *, keep: bool = False, most_bytes: int | None = None) -> ObjectCensus:
+        """Counts all objects.
+
+        ``keep``: for ``take_found``. ``most_bytes``: of pools that are read. Raises TargetError,
+        PrivilegeError, TooManyPools.
+        """
+        time_s, begin_s = self._now_s(), time.monotonic()
+        found = self._find(most_bytes)
+        blocks, objects, large = found.blocks, found.objects, found.large
+        of = np.concatenate([objects.type, large.type])
+        sizes = np.concatenate(
+            [blocks.size_bytes[objects.block], own_bytes(self._types, large.type, large.words)]
+        )
+        table_words = np.concatenate([blocks.words[objects.at + TABLE], large.words[:, TABLE]])
+        sizes += table_bytes(self._memory, self._types, blocks, of, table_words)
+        self._last = found if keep else None
+        return ObjectCensus(
+            time_s,
+            time.monotonic() - begin_s,
+            self._by_name(of, sizes),
+            len(blocks.at),
+            int(blocks.size_bytes.sum()),
+            blocks.changed,
+        )
+
+    def _find(self, most_bytes: int | None = None) -> FoundObjects:
+        blocks = read_blocks(self._memory, most_bytes)
+        objects = self._types.find_objects(blocks)
+        large = read_large(self._memory, self._types, blocks, objects)
+        return FoundObjects(self._memory, self._types, self._names, blocks, objects, large)
+
+    def take_found(self) -> FoundObjects:
+        """The objects of the last census, with their memory; nothing is kept of it here."""
+        found, self._last = self._last or self._find(), None
+        return found
+
+    def _by_name(self, of: I64, sizes: U64) -> tuple[TypeCount, ...]:
+        counts = np.bincount(of)
+        size_bytes = np.bincount(of, sizes.astype(np.float64))
+        sums: dict[str, tuple[int, int]] = {}
+        for number in np.flatnonzero(counts).tolist():
+            name = self._names.of(number)
+            count, total = sums.get(name, (0, 0))
+            sums[name] = count + int(counts[number]), total + int(size_bytes[number])
+        found = (TypeCount(name, count, total) for name, (count, total) in sums.items())
+        return tuple(sorted(found, key=lambda one: (-one.size_bytes, one.name)))

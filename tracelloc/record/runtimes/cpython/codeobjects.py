@@ -1,0 +1,225 @@
+"""Names of CPython's functions, by what the probes have copied of their code objects.
+
+What they had no room for is read from the process's memory, while it is there.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tracelloc.model.runtimeframes import RuntimeFrame
+from tracelloc.record import abi
+from tracelloc.record.runtimes.cpython.linetable import LineTable
+
+ReadMemory = Callable[[int, int], bytes]
+"""Bytes at an address, as many as can be read of those that are wanted."""
+
+_MOST_KNOWN: Final = 1 << 17
+"""Code objects whose names are kept; a large program has some ten thousand."""
+_LONGEST_NAME: Final = 1 << 10
+"""Characters of names; those of files are paths."""
+_LONGEST_TABLE: Final = 1 << 18
+_FIRST_BYTES: Final = 512
+"""Bytes of a string that are read at first: most are shorter."""
+_FIRST_TABLE_BYTES: Final = 2048
+_CODE_BYTES: Final = 256
+_MASK: Final = (1 << 64) - 1
+_SEED: Final = 0x9E3779B97F4A7C15
+_IDENTITY_AT: Final = (24, 32, 64, 72, 88, 136)
+_FLAGS_AT: Final = 48
+_IS_FUNCTION: Final = 2
+"""What ``probes/python.bpf.c`` tells code objects by."""
+_TYPE_AND_LENGTH: Final = slice(8, 24)
+_HASH_AT: Final = 24
+"""Where a string has its hash."""
+_BYTES_AT: Final = 32
+"""Where the content of a ``bytes`` object begins."""
+_KIND_SHIFT: Final = 2
+_IS_ASCII: Final = 1 << 6
+"""In ``state`` of ``PyASCIIObject``."""
+_CODECS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
+
+
+@dataclass(frozen=True, slots=True)
+class CodeLayout:
+    """Where a code object has what is read of it, in bytes, and strings their text."""
+
+    file: int
+    name: int
+    """``co_qualname``"""
+    lines: int
+    """``co_linetable``"""
+    first_line: int
+    instructions: int
+    """Where the bytecode begins."""
+    ascii_bytes: int
+    """Bytes of ``PyASCIIObject``; larger ones have 16 or 24 more."""
+    compact_bytes: int
+    has_versions: bool = True
+    """Whether each code object has a number of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    name: str | None
+    file: str | None = None
+    first_line: int | None = None
+    lines: LineTable | None = None
+
+
+_PIECES: Final = tuple(
+    (2 + 2 * number, start) for number, start in enumerate(abi.PYTHON_PIECE_STARTS)
+)
+"""Pieces of a ``struct python_code``: words from ``code`` on that describe one; where it begins."""
+
+
+class _Copy:
+    """What the probes have copied of a code object and what it refers to."""
+
+    def __init__(self, words: Sequence[int]) -> None:
+        """``words``: a ``struct python_code`` from ``code`` on."""
+        content = struct.pack(f"<{len(words)}Q", *words)
+        self._pieces = {words[at]: content[start : start + words[at + 1]] for at, start in _PIECES}
+
+    def read(self, address: int, size_bytes: int) -> bytes:
+        """Bytes at an address, as far as they were copied."""
+        # They may overlap: the bytes behind an object are copied as well.
+        found = (
+            piece[address - start :][:size_bytes]
+            for start, piece in self._pieces.items()
+            if start <= address
+        )
+        return max(found, key=len, default=b"")
+
+
+class CodeObjects:
+    """Code objects of a process and of those that it has forked off, each read once.
+
+    One that has gone by then has no name; one that has taken another's place is told from it by
+    the ``identity`` that the probes have made (``probes/python.bpf.c``).
+    """
+
+    def __init__(self, layout: CodeLayout, code_type: int, read: ReadMemory) -> None:
+        """``code_type``: the address of ``PyCode_Type``."""
+        self._layout = layout
+        self._type = code_type
+        self._read = read
+        self._known: dict[tuple[int, int], _Function] = {}
+
+    def share_names(self, parent: CodeObjects) -> None:
+        """Names of the process that this one was forked off are its own as well."""
+        self._known = parent._known
+
+    def note_copy(self, words: Sequence[int]) -> None:
+        """Takes over what the probes have copied: ``struct python_code`` from ``code`` on."""
+        code, identity = words[:2]
+        function = self._look_up(code, identity, _Copy(words).read)
+        if function.name is not None and len(self._known) < _MOST_KNOWN:
+            self._known[code, identity] = function
+
+    def frame(self, code: int, reached: int) -> RuntimeFrame:
+        """What two words of the probes' stand for (``struct python_stack``)."""
+        identity, offset = reached >> 32, reached & 0xFFFFFFFF
+        function = self._known.get((code, identity))
+        if function is None:
+            function = self._look_up(code, identity, self._read)
+            if len(self._known) < _MOST_KNOWN:
+                self._known[code, identity] = function
+        if function.lines is None:
+            return RuntimeFrame(function.name, function.file, None, function.first_line)
+        at = (offset ^ 1 << 31) - (1 << 31) - self._layout.instructions
+        line = function.lines.line(at)
+        return RuntimeFrame(function.name, function.file, line, function.first_line)
+
+    def text(self, address: int) -> str | None:
+        """What a string says; None if it can't be read."""
+        return self._text(address, self._read)
+
+    def function(self, code: int) -> RuntimeFrame:
+        """What a code object is called, and where it begins."""
+        image, layout = self._read(code, _CODE_BYTES), self._layout
+        words = _words(image)
+        if len(image) < _CODE_BYTES or words[1] != self._type:
+            return RuntimeFrame(None)
+        name, file = (self.text(words[at // 8]) for at in (layout.name, layout.file))
+        first_line: int = struct.unpack_from("<i", image, layout.first_line)[0]
+        return RuntimeFrame(name, file, None, first_line)
+
+    def _look_up(self, code: int, identity: int, read: ReadMemory) -> _Function:
+        image = read(code, _CODE_BYTES)
+        layout = self._layout
+        if len(image) < layout.lines + 8:
+            return _Function(None)
+        words = _words(image)
+        if words[1] != self._type or self._identity(words, read) != identity:
+            return _Function(None)
+        first_line: int = struct.unpack_from("<i", image, layout.first_line)[0]
+        table = self._bytes(words[layout.lines // 8], read)
+        return _Function(
+            self._text(words[layout.name // 8], read),
+            self._text(words[layout.file // 8], read),
+            first_line,
+            LineTable(table, first_line),
+        )
+
+    def _identity(self, words: tuple[int, ...], read: ReadMemory) -> int:
+        """What tells a code object from others at its place, as the probes have it."""
+        layout = self._layout
+        parts = [words[at // 8] for at in _IDENTITY_AT]
+        if layout.has_versions or words[_FLAGS_AT // 8] & _IS_FUNCTION:
+            parts.append(words[layout.name // 8])
+        else:
+            parts += _words(read(words[layout.name // 8] + _HASH_AT, 8))
+            parts += _words(read(words[layout.lines // 8] + _BYTES_AT, 16))
+        return functools.reduce(_mix, parts) >> 32
+
+    def _text(self, address: int, read: ReadMemory) -> str | None:
+        """A string's text; None if it can't be read."""
+        layout = self._layout
+        image = read(address, layout.compact_bytes + _FIRST_BYTES)
+        if len(image) < layout.compact_bytes:
+            return None
+        length, _, state = struct.unpack_from("<qqI", image, 16)
+        kind, is_ascii = state >> _KIND_SHIFT & 7, bool(state & _IS_ASCII)
+        if kind not in _CODECS or length < 0:
+            return None
+        start = layout.ascii_bytes if is_ascii else layout.compact_bytes
+        end = start + min(length, _LONGEST_NAME) * kind
+        image = self._whole(address, image, start, end)
+        text = image[start:end].decode(_CODECS[kind], errors="backslashreplace")
+        return text if len(image) >= end else text + "…"
+
+    def _bytes(self, address: int, read: ReadMemory) -> bytes:
+        image = read(address, _FIRST_TABLE_BYTES)
+        if len(image) < _BYTES_AT:
+            return b""
+        length: int = struct.unpack_from("<q", image, 16)[0]
+        end = _BYTES_AT + max(0, min(length, _LONGEST_TABLE))
+        return self._whole(address, image, _BYTES_AT, end)[_BYTES_AT:end]
+
+    def _whole(self, address: int, beginning: bytes, start: int, end: int) -> bytes:
+        """An object up to ``end``, if it is still the one of this beginning; else that is all.
+
+        ``start``: where its content begins. Counts of references and what is cached change.
+        """
+        if end <= len(beginning):
+            return beginning
+        whole = self._read(address, end)
+        is_it = all(
+            whole[part] == beginning[part]
+            for part in (_TYPE_AND_LENGTH, slice(start, len(beginning)))
+        )
+        return whole if is_it else beginning
+
+
+def _words(image: bytes) -> tuple[int, ...]:
+    return struct.unpack_from(f"<{len(image) // 8}Q", image)
+
+
+def _mix(hashed: int, value: int) -> int:
+    hashed = (hashed ^ value) * _SEED & _MASK
+    return hashed ^ hashed >> 29

@@ -1,0 +1,120 @@
+"""Functions that a Python program is running, and where their local variables are."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from tracelloc.model.runtimeframes import RuntimeFrame
+from tracelloc.record.runtimes.cpython.interpreter import CPython
+
+_MOST_THREADS: Final = 4096
+_MOST_FRAMES: Final = 1000
+_MOST_LOCALS: Final = 1 << 12
+_NAMES_AT: Final = 96
+"""In a code object: the names of local variables (``co_localsplusnames``)."""
+_FRAME_BYTES: Final = 80
+_DICTIONARY_AT: Final = -32
+_LOCALS_BYTES: Final = 104
+"""In a thread's record, from its native id on: ``dict``, and up to where ``context`` ends at the
+latest (64 bytes behind the id up to 3.12, 48 later)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningFrame:
+    """A function that a thread is in."""
+
+    function: RuntimeFrame
+    locals_address: int
+    locals_bytes: int
+    names_address: int
+    """The tuple with the variables' names."""
+
+
+class FrameCodes:
+    """What code objects say of their frames."""
+
+    def __init__(self, python: CPython) -> None:
+        self._python = python
+        self.is_old = not python.layout.probes["has_shims"]
+        self._counts_at = 76 if self.is_old else 72
+        self._known: dict[int, tuple[RuntimeFrame, int, int]] = {}
+
+    def look_up(self, code: int) -> tuple[RuntimeFrame, int, int]:
+        """(name, number of variables and what is computed, address of the variables' names)."""
+        known = self._known.get(code)
+        if known is None:
+            image = self._python.read(code, 256)
+            count = names = 0
+            if len(image) == 256:
+                (count,) = struct.unpack_from("<i", image, self._counts_at)
+                (names,) = struct.unpack_from("<Q", image, _NAMES_AT)
+            count = count if 0 <= count <= _MOST_LOCALS else 0
+            known = self._known[code] = self._python.function(code), count, names
+        return known
+
+
+def thread_states(python: CPython) -> list[int]:
+    """Addresses of all threads' records (``PyThreadState``)."""
+    found: list[int] = []
+    at = python.layout.probes
+    interpreter = _word(python, python.address + python.layout.interpreter)
+    thread = _word(python, interpreter + at["threads"])
+    while thread and len(found) < _MOST_THREADS:
+        found.append(thread)
+        thread = _word(python, thread + at["next"])
+    return found
+
+
+def running_frames(python: CPython, codes: FrameCodes) -> list[RunningFrame]:
+    """Frames of all threads, the innermost of each first. What can't be read is left out."""
+    found: list[RunningFrame] = []
+    at = python.layout.probes
+    for thread in thread_states(python):
+        frame = _word(python, thread + at["frame"])
+        if at["has_inner"]:
+            frame = _word(python, frame + at["inner"])
+        for _ in range(_MOST_FRAMES):
+            image = python.read(frame, _FRAME_BYTES)
+            if len(image) < _FRAME_BYTES:
+                break
+            entry = image[at["entry"]] >= at["least_entry"]
+            if not (entry and at["has_shims"]):
+                (code,) = struct.unpack_from("<Q", image, at["code"])
+                function, count, names = codes.look_up(code & ~7)
+                if function.function is not None:
+                    first = frame + python.layout.locals
+                    found.append(RunningFrame(function, first, 8 * count, names))
+            (frame,) = struct.unpack_from("<Q", image, at["previous"])
+            if not frame:
+                break
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadLocals:
+    """What a thread has for itself."""
+
+    thread_id: int
+    dictionary: int
+    """The address of the dictionary with its part of each ``threading.local``; or 0."""
+    others: tuple[int, ...]
+    """Addresses, among which the one of the current context is (``contextvars``)."""
+
+
+def thread_locals(python: CPython) -> list[ThreadLocals]:
+    """What the threads have for themselves."""
+    id_at = python.layout.probes["thread_id"]
+    found = []
+    for thread in thread_states(python):
+        image = python.read(thread + id_at + _DICTIONARY_AT, _LOCALS_BYTES)
+        if len(image) == _LOCALS_BYTES:
+            words = struct.unpack(f"<{_LOCALS_BYTES // 8}Q", image)
+            found.append(ThreadLocals(words[-_DICTIONARY_AT // 8], words[0], words[5:]))
+    return found
+
+
+def _word(python: CPython, address: int) -> int:
+    image = python.read(address, 8)
+    return int.from_bytes(image, "little") if len(image) == 8 else 0

@@ -1,0 +1,146 @@
+"""Which types of a Python program grow: steadily, over several censuses, beyond all before.
+
+A type that fills a cache or is imported grows in some part of the time; objects that come and go
+are now more, now fewer. What leaks grows in nearly every part of the time, up to now, and by the
+middle of that time there are more of it than there have ever been before.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from tracelloc.heap.cohorts import F64
+from tracelloc.record.runtimes.cpython.pools import I64
+from tracelloc.snapshots.objects import GrowingType, ObjectCensus
+from tracelloc.verdict.survivaltail import Mask
+
+_MOST_POINTS: Final = 64
+_NEW_POINTS: Final = 16
+"""Censuses that are kept one by one; of older ones every second goes when there are too many."""
+_LEAST_PARTS, _MOST_PARTS = 5, 10
+"""Parts of the time that are looked at: from one census to the next, if these are not more."""
+_GROWN_SHARE: Final = 0.75
+"""Share of the parts in which a type has to grow, the last one among them."""
+_LEAST_SHARE: Final = 0.3
+"""Share of the mean growth of a part: less is none."""
+_LEAST_S: Final = 20.0
+_LENGTHS: Final = (6, 7, 8, 10, 12, 16, 23, 32, 45)
+"""Censuses that are looked at together; and all of them."""
+_LEAST_OBJECTS: Final = 20
+_LEAST_LOOKS: Final = 3
+"""Censuses one after the other by which a type grows, before it is said to."""
+_MOST_DROP: Final = 0.2
+"""Share of its growth by which a type may have become less in between."""
+_LAST_SHARE: Final = 1 / 3
+_LAST_S: Final = 20.0, 120.0
+"""A type grows no more if it has not grown in this share of the time; seconds, at least and most.
+"""
+
+
+class TypeHistory:
+    """Counts of each type over time; figures are columns, so that all types are judged at once."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, int] = {}
+        self._times_s: list[float] = []
+        self._since_s: dict[int, float] = {}
+        """Since when types grow that were said to when this was last asked, by their rows."""
+        self._seen: dict[int, int] = {}
+        """How often in a row types were seen to grow, by their rows."""
+        self._counts = np.zeros((0, _MOST_POINTS), np.int64)
+        self._bytes = np.zeros((0, _MOST_POINTS), np.int64)
+
+    def note(self, census: ObjectCensus) -> None:
+        """Adds a census."""
+        if len(self._times_s) == _MOST_POINTS:
+            self._thin_out()
+        for one in census.types:
+            self._rows.setdefault(one.name, len(self._rows))
+        missing = len(self._rows) - len(self._counts)
+        if missing > 0:
+            room = np.zeros((missing + len(self._rows) // 4, _MOST_POINTS), np.int64)
+            self._counts = np.concatenate([self._counts, room])
+            self._bytes = np.concatenate([self._bytes, room])
+        at = len(self._times_s)
+        rows = [self._rows[one.name] for one in census.types]
+        self._counts[rows, at] = [one.count for one in census.types]
+        self._bytes[rows, at] = [one.size_bytes for one in census.types]
+        self._times_s.append(census.time_s)
+
+    def _thin_out(self) -> None:
+        old = _MOST_POINTS - _NEW_POINTS
+        kept = [*range(0, old, 2), *range(old, _MOST_POINTS)]
+        self._times_s = [self._times_s[at] for at in kept]
+        for table in (self._counts, self._bytes):
+            table[:, : len(kept)] = table[:, kept]
+            table[:, len(kept) :] = 0
+
+    def growing(self) -> list[GrowingType]:
+        """Types that grow by now, the most bytes a minute first. To be asked after each census."""
+        times_s = np.array(self._times_s)
+        counts = self._counts[: len(self._rows), : len(times_s)]
+        begins = np.full(len(counts), -1)
+        # The longest span comes last: since when is known best by that one.
+        some = np.flatnonzero(counts[:, -1] - counts.min(axis=1) >= _LEAST_OBJECTS)
+        for length in (*_LENGTHS, len(times_s)):
+            begin = len(times_s) - length
+            if begin >= 0 and length > _LEAST_PARTS and times_s[-1] - times_s[begin] >= _LEAST_S:
+                begins[some[_grows(times_s, counts[some], begin)]] = begin
+        times = self._seen
+        self._seen = {row: times.get(row, 0) + 1 for row in np.flatnonzero(begins >= 0).tolist()}
+        for row, since_s in self._since_s.items():
+            begin = min(int(np.searchsorted(times_s, since_s)), len(times_s) - 1)
+            if begins[row] < 0 and _still_grows(times_s[begin:], counts[row, begin:]):
+                begins[row] = begin
+        rows = [
+            row
+            for row in np.flatnonzero(begins >= 0).tolist()
+            if row in self._since_s or self._seen.get(row, 0) >= _LEAST_LOOKS
+        ]
+        self._since_s = {row: self._times_s[begins[row]] for row in rows}
+        names = list(self._rows)
+        found = [self._figures(names[row], row, int(begins[row])) for row in rows]
+        return sorted(found, key=lambda one: -one.bytes_per_min)
+
+    def _figures(self, name: str, row: int, begin: int) -> GrowingType:
+        last = len(self._times_s) - 1
+        since_s = self._times_s[begin]
+        per_min = 60 / (self._times_s[last] - since_s)
+        count, size = (
+            float(table[row, last] - table[row, begin]) * per_min
+            for table in (self._counts, self._bytes)
+        )
+        return GrowingType(name, since_s, count, size)
+
+
+def _grows(times_s: F64, counts: I64, begin: int) -> Mask:
+    """Which types grow from a census on until the last one."""
+    span_s, span = times_s[begin:], counts[:, begin:]
+    # Parts end at censuses: between these, nobody knows when it was.
+    ends_s = np.linspace(span_s[0], span_s[-1], min(len(span_s), _MOST_PARTS + 1))
+    at = np.unique(np.minimum(np.searchsorted(span_s, ends_s), len(span_s) - 1))
+    at_s = span_s[at]
+    levels = span[:, at]
+    parts = np.diff(levels, axis=1)
+    total = levels[:, -1] - levels[:, 0]
+    least = _LEAST_SHARE * total[:, None] * np.diff(at_s) / (at_s[-1] - at_s[0])
+    grown = parts >= least
+    drops = (np.maximum.accumulate(span, axis=1) - span).max(axis=1)
+    highest = counts[:, : begin + 1].max(axis=1)
+    good: Mask = (total >= _LEAST_OBJECTS) & (grown.mean(axis=1) >= _GROWN_SHARE)
+    good &= grown[:, -1] & (drops <= _MOST_DROP * total)
+    good &= levels[:, len(at_s) // 2] >= highest
+    return good
+
+
+def _still_grows(times_s: F64, counts: I64) -> bool:
+    """Whether a type that has grown from the first of these times on goes on to do so."""
+    total = counts[-1] - counts[0]
+    length_s = times_s[-1] - times_s[0]
+    least_s, most_s = _LAST_S
+    last_s = min(length_s, max(least_s, min(_LAST_SHARE * length_s, most_s)))
+    before = counts[np.searchsorted(times_s, times_s[-1] - last_s)]
+    least = _LEAST_SHARE * total * last_s / max(length_s, 1e-9)
+    return bool(total > 0 and counts[-1] - before >= max(least, 1))

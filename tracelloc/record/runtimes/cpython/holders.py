@@ -1,0 +1,289 @@
+"""Who keeps objects: paths to them from modules, classes and running functions.
+
+References are followed from these roots on, nearest first, through everything that was read:
+each word that points to an object counts, but for weak references and the collector's own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.runtimes.cpython.census import FoundObjects
+from tracelloc.record.runtimes.cpython.frames import (
+    FrameCodes,
+    RunningFrame,
+    running_frames,
+    thread_locals,
+)
+from tracelloc.record.runtimes.cpython.image import HeapImage
+from tracelloc.record.runtimes.cpython.interpreter import CPython, UnsupportedPython, find_cpython
+from tracelloc.record.runtimes.cpython.memory import U64
+from tracelloc.record.runtimes.cpython.paths import PathNames
+from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
+from tracelloc.snapshots.objects import Holder, Holders
+
+SAMPLES: Final = 200
+"""Objects of a type whose holders are looked for."""
+_POOL_WORDS: Final = POOL_BYTES // 8
+_ROOT: Final = 0xFFFFFFFF
+_TYPE: Final = 1 << 31
+_MOST_CYCLE: Final = 1 << 12
+_MOST_TABLES: Final = 3
+"""Tables between two objects."""
+_CONTEXT: Final = "_contextvars.Context"
+CYCLE: Final = "a cycle of each other, which the garbage collector has not taken yet"
+NATIVE: Final = "C code"
+
+
+class HolderSearch:
+    """Finds holders in a process, by what a census has found."""
+
+    def __init__(self, process: Process, space: AddressSpace | None = None) -> None:
+        """``space``: the process's, if somebody else keeps it up to date."""
+        self._space = AddressSpace(process) if space is None else space
+        self._own_space = self._space if space is None else None
+
+    def python(self) -> CPython | None:
+        """The interpreter; None: its version is not known."""
+        if self._own_space is not None:
+            self._own_space.refresh()
+        try:
+            return find_cpython(self._space)
+        except UnsupportedPython:
+            return None
+
+    def has_python(self) -> bool:
+        """Whether there is CPython in the process, of whatever version."""
+        try:
+            return find_cpython(self._space) is not None
+        except UnsupportedPython:
+            return True
+
+    def find(
+        self, found: FoundObjects, wanted: Sequence[str], before: ObjectAddresses | None = None
+    ) -> dict[str, Holders]:
+        """Holders of objects, by the names of types.
+
+        ``before``: those that were there before are not meant, as long as there are others. Empty
+        if the interpreter's version is not known. Raises TargetError, PrivilegeError.
+        """
+        python = self.python()
+        if python is None:
+            return {}
+        frames = running_frames(python, FrameCodes(python))
+        graph = _Graph(found, frames, python)
+        return {name: graph.holders(name, before) for name in wanted}
+
+    def close(self) -> None:
+        """Closes the process's files."""
+        if self._own_space is not None:
+            self._own_space.close()
+
+
+class ObjectAddresses:
+    """Where the objects in pools are, by type: to tell those that are there later from new ones."""
+
+    def __init__(self, found: FoundObjects) -> None:
+        self._types = found.objects.type
+        self._names = found.names
+        at, addresses = found.objects.at, found.blocks.addresses
+        in_pool = (at % _POOL_WORDS * 8).astype(np.uint64)
+        self._addresses: U64 = addresses[at // _POOL_WORDS] + in_pool
+
+    def of(self, name: str) -> U64:
+        """Addresses of objects of this type, ascending."""
+        numbers = range(int(self._types.max(initial=-1)) + 1)
+        of = [number for number in numbers if self._names.of(number) == name]
+        return self._addresses[np.isin(self._types, of)]
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadRoot:
+    """What a thread has for itself."""
+
+    title: str
+    is_namespace: bool
+    """Whether names lead on from it."""
+
+
+Root = str | ThreadRoot | RunningFrame
+
+
+class _Graph:
+    """Everything that was reached from roots."""
+
+    def __init__(self, found: FoundObjects, frames: list[RunningFrame], python: CPython) -> None:
+        self._found = found
+        self._image = HeapImage(found, frames)
+        self._names = PathNames(self._image, python)
+        self._python = python
+        self._parents = np.zeros(len(self._image.words) // 2 + 1, np.uint32)
+        self._queue = np.empty(len(found.blocks.at) + len(self._image.piece_at) + 1, np.uint32)
+        self._roots: dict[int, Root] = {}
+        self._files: dict[str, str] = {}
+        self._end = 0
+        self._addresses = ObjectAddresses(found)
+        self._counts: npt.NDArray[np.uint32] | None = None
+        self._last = self._parents
+        self._follow(self._modules())
+        self._follow(self._threads())
+        self._follow(self._frames(frames))
+
+    def _follow(self, roots: Mapping[int, Root]) -> None:
+        begin = self._end
+        for start, root in roots.items():
+            if not self._parents[start >> 1] or isinstance(root, str):
+                self._roots[start] = root
+                self._parents[start >> 1] = _ROOT
+                self._queue[self._end] = start >> 1
+                self._end += 1
+        self._end = self._image.references.trace(self._parents, self._queue, begin, self._end)
+
+    def _modules(self) -> dict[int, str]:
+        """Modules and classes: where they begin, and what they are called."""
+        found, names = self._found, self._names
+        roots: dict[int, str] = {}
+        numbers = [n for n in range(len(found.types.known)) if found.names.of(n) == "module"]
+        rows = np.flatnonzero(np.isin(found.objects.type, numbers))
+        for row in rows.tolist():
+            start = int(found.blocks.at[found.objects.block[row]])
+            dictionary = int(self._image.words[int(found.objects.at[row]) + 2])
+            attributes = dict(names.texts(dictionary, ("__name__", "__file__")))
+            name = attributes.get("__name__") or "?"
+            roots[start] = name
+            if "__file__" in attributes:
+                self._files[name] = attributes["__file__"]
+        classes = found.types.with_flag(_TYPE)
+        for piece in np.flatnonzero(self._image.piece_type >= 0).tolist():
+            if classes[self._image.piece_type[piece]]:
+                start = int(self._image.piece_at[piece])
+                begin = self._image.object_in(start)
+                number = begin and found.types.number_of_type(self._image.address(begin[0]))
+                if number is not None:
+                    roots[start] = found.names.of(number)
+        return roots
+
+    def _threads(self) -> dict[int, ThreadRoot]:
+        """What threads have for themselves: ``threading.local``, and context variables."""
+        image, names, process = self._image, self._names, self._found.memory.process
+        roots: dict[int, ThreadRoot] = {}
+        for thread in thread_locals(self._python):
+            name = process.thread_name(thread.thread_id)
+            title = f"thread {thread.thread_id}{f' ({name})' if name else ''}"
+            for address in (thread.dictionary, *thread.others):
+                start = image.references.target(address)
+                found = image.object_in(start) if start >= 0 else None
+                kind = "" if found is None else names.type_name(found[1])
+                if kind == "dict" and address == thread.dictionary:
+                    roots[start] = ThreadRoot(title, is_namespace=True)
+                elif kind == _CONTEXT:
+                    roots[start] = ThreadRoot(f"{title} context", is_namespace=False)
+        return roots
+
+    def _frames(self, frames: list[RunningFrame]) -> dict[int, RunningFrame]:
+        target = self._image.references.target
+        starts = ((target(frame.locals_address), frame) for frame in frames)
+        return {start: frame for start, frame in starts if start >= 0}
+
+    def holders(self, name: str, before: ObjectAddresses | None) -> Holders:
+        """Who keeps objects of this type."""
+        fresh = addresses = self._addresses.of(name)
+        if before is not None:
+            fresh = addresses[~np.isin(addresses, before.of(name))]
+        if not len(fresh):
+            fresh = addresses
+        step = max(1, len(fresh) // SAMPLES)
+        samples = fresh[::step][:SAMPLES]
+        sums: Counter[Holder] = Counter()
+        for address in samples.tolist():
+            start = self._image.references.target(address)
+            if start >= 0:
+                sums[self._holder(start)] += 1
+        holders = tuple(replace(holder, count=count) for holder, count in sums.most_common())
+        return Holders(sum(sums.values()), holders, self._image.skipped_count)
+
+    def _holder(self, start: int) -> Holder:
+        """Who keeps a block; its count is 0."""
+        words: list[int] = []
+        at = start
+        while (word := int(self._parents[at >> 1])) != _ROOT:
+            if not word:
+                return self._unreached(start)
+            words.append(word)
+            at = self._image.references.begin(word)
+        words.reverse()
+        root = self._roots[at]
+        line = None
+        file = None
+        if isinstance(root, str):
+            path = self._names.path(root, words)
+            file = self._files.get(root)
+        elif isinstance(root, ThreadRoot):
+            path = self._names.path(root.title, words, of_thread=root.is_namespace)
+        else:
+            local = self._names.local(root, self._image.address(words[0])) if words else "?"
+            function = root.function
+            path = self._names.path(f"{function.function}() {local}", words[1:])
+            file, line = function.file, function.first_line
+        kind = self._keeper(words)
+        return Holder(path.text, kind, 0, path.unresolved, file, line, path.is_bounded)
+
+    def _keeper(self, words: list[int]) -> str:
+        """The type of the last object on the way."""
+        for word in reversed(words):
+            found = self._image.object_in(self._image.references.begin(word))
+            if found is not None:
+                return self._names.type_name(found[1])
+        return ""
+
+    def _unreached(self, start: int) -> Holder:
+        """What keeps an object to which no path leads: others like it, or C code."""
+        counts, last = self._referrers()
+        seen, waiting = {start}, [start]
+        missing = 0
+        while waiting and len(seen) < _MOST_CYCLE:
+            at = waiting.pop()
+            found = self._image.object_in(at)
+            if found is not None:
+                held = int(self._image.words[found[0]]) & 0xFFFFFFFF
+                if held > int(counts[at >> 1]):
+                    missing = at
+                    break
+            word = int(last[at >> 1])
+            before = self._image.references.begin(word) if word else 0
+            if before and before not in seen:
+                seen.add(before)
+                waiting.append(before)
+        if not missing:
+            return Holder(CYCLE, self._referrer(start), 0, 0)
+        found = self._image.object_in(missing)
+        through = self._names.type_name(found[1]) if found and missing != start else ""
+        return Holder(NATIVE + (f", through {through}" if through else ""), through, 0, 0)
+
+    def _referrer(self, start: int) -> str:
+        """The type of the last object that refers to one that was not reached."""
+        _, last = self._referrers()
+        for _ in range(_MOST_TABLES):
+            word = int(last[start >> 1])
+            start = self._image.references.begin(word) if word else 0
+            found = self._image.object_in(start) if start else None
+            if found is not None:
+                return self._names.type_name(found[1])
+        return ""
+
+    def _referrers(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+        """How many references there are to what was not reached, and the last of each."""
+        if self._counts is None:
+            self._counts = np.zeros(len(self._parents), np.uint32)
+            self._last = np.zeros(len(self._parents), np.uint32)
+            starts = np.concatenate([self._found.blocks.at, self._image.piece_at])
+            self._image.references.referrers(starts, self._parents, self._counts, self._last)
+        return self._counts, self._last

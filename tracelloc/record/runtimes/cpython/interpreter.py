@@ -1,0 +1,238 @@
+"""CPython in a process: where its frames are, by version, and whose they are.
+
+3.11 and 3.12 have their structures at known offsets (Include/internal of those versions); from
+3.13 on they are in ``_PyRuntime`` itself (``_Py_DebugOffsets``, pycore_runtime.h and, in 3.14,
+pycore_debug_offsets.h). ``_PyRuntime`` is exported by every build, stripped ones included.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from tracelloc.model.codefiles import Place, base_name
+from tracelloc.model.runtimeframes import RuntimeFrame
+from tracelloc.record.abi import PYTHON_ENTRY
+from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.mallocs.discovery import Module
+from tracelloc.record.process.namespaces import other_pid_namespace
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.runtimes.cpython.codeobjects import CodeLayout, CodeObjects
+from tracelloc.record.runtimes.known import is_python_name
+from tracelloc.record.runtimes.seam import MergedRuntime
+from tracelloc.system.syscalls import read_process
+
+_LOOP: Final = "_PyEval_EvalFrameDefault"
+_SMALL_LOOP_BYTES: Final = 8 << 10
+"""Less code than that can't be the loop itself: it jumps to a function for each instruction."""
+_COOKIE: Final = b"xdebugpy"
+_WORDS: Final = 90
+"""Words of ``_Py_DebugOffsets`` that are read."""
+_NEWEST: Final = (3, 14)
+_OFFSETS_LIMIT: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class PythonLayout:
+    """Where one version of CPython has what the probes and we read, in bytes."""
+
+    interpreter: int
+    """In ``_PyRuntime``: the main interpreter's address; before it, the newest one's."""
+    probes: Mapping[str, int]
+    """By ``abi.PYTHON_OFFSETS``."""
+    code: CodeLayout
+    locals: int
+    """In a frame: its local variables."""
+
+
+_CODE: Final = CodeLayout(112, 128, 136, 68, 192, 40, 56)
+_LAYOUTS: Final = {
+    (3, 11): PythonLayout(
+        48,
+        {
+            "threads": 16, "next": 8, "thread_id": 160, "frame": 56, "has_inner": 1, "inner": 8,
+            "code": 32, "previous": 48, "instruction": 56, "entry": 68, "least_entry": 1,
+            "has_shims": 0, "has_no_versions": 1,
+        },
+        replace(
+            _CODE, first_line=72, instructions=184, ascii_bytes=48, compact_bytes=72,
+            has_versions=False,
+        ),
+        72,
+    ),
+    (3, 12): PythonLayout(
+        48,
+        {
+            "threads": 72, "next": 8, "thread_id": 144, "frame": 56, "has_inner": 1, "inner": 0,
+            "code": 0, "previous": 8, "instruction": 56, "entry": 70, "least_entry": 3,
+            "has_shims": 1, "has_no_versions": 0,
+        },
+        _CODE,
+        72,
+    ),
+}  # fmt: skip
+_PLACES: Final = {
+    (3, 13): {
+        "interpreters": 5, "threads": 9, "next": 21, "frame": 23, "thread_id": 25, "previous": 29,
+        "code": 30, "instruction": 31, "locals": 32, "entry": 33, "file": 35, "name": 37,
+        "lines": 38, "first_line": 39, "instructions": 43,
+    },
+    (3, 14): {
+        "interpreters": 5, "threads": 9, "next": 24, "frame": 26, "thread_id": 28, "previous": 32,
+        "code": 33, "instruction": 34, "locals": 35, "entry": 36, "file": 40, "name": 42,
+        "lines": 43, "first_line": 44, "instructions": 48,
+    },
+}  # fmt: skip
+"""Which word of ``_Py_DebugOffsets`` has what."""
+_SHIMS: Final = {"has_inner": 0, "inner": 0, "least_entry": 3, "has_shims": 1, "has_no_versions": 0}
+
+
+class UnsupportedPython(Exception):  # noqa: N818 - nothing fails for it
+    """A CPython whose frames are not known, and why."""
+
+
+class CPython:
+    """CPython in one process, for one program of it (``seam.MergedRuntime``)."""
+
+    def __init__(self, space: AddressSpace, module: Module, runtime: int) -> None:
+        """``runtime``: the address of ``_PyRuntime``. Raises UnsupportedPython."""
+        self._space = space
+        self._process = space.process
+        self._module = module
+        self.address = runtime
+        self.version = self._find_version()
+        self.layout = self._find_layout()
+        code_type = space.object(module, "PyCode_Type")
+        self._codes = CodeObjects(self.layout.code, code_type or 0, self.read)
+        self._loop = module.elf.parts(_LOOP)
+        self._is_loop: dict[int, bool] = {}
+
+    @property
+    def title(self) -> str:
+        """Name and version, for people."""
+        return f"Python {self.version[0]}.{self.version[1]}"
+
+    def publish(self, words: SpaceWords) -> None:
+        """Tells the probes where its frames are."""
+        place = self.address + self.layout.interpreter
+        namespace = other_pid_namespace(self._process) or (0, 0)
+        words.set_python(place, namespace, self.layout.probes)
+
+    def groups(self, words: Sequence[int]) -> list[list[RuntimeFrame]]:
+        """See ``seam.MergedRuntime``; ``words`` as in ``struct python_stack``."""
+        found: list[list[RuntimeFrame]] = []
+        group: list[RuntimeFrame] = []
+        for code, reached in zip(words[::2], words[1::2], strict=True):
+            if code != PYTHON_ENTRY:
+                group.append(self._codes.frame(code & ~PYTHON_ENTRY, reached))
+            if code & PYTHON_ENTRY:
+                found.append(group)
+                group = []
+        if group:
+            found.append(group)
+        return found
+
+    def note_names(self, words: Sequence[int]) -> None:
+        """See ``seam.MergedRuntime``; ``words`` as in ``struct python_code``."""
+        self._codes.note_copy(words)
+
+    def share_names(self, parent: MergedRuntime) -> None:
+        """See ``seam.MergedRuntime``."""
+        if isinstance(parent, CPython):
+            self._codes.share_names(parent._codes)
+
+    def is_loop(self, address: int) -> bool:
+        """Whether a return address is in the interpreter's loop."""
+        known = self._is_loop.get(address)
+        if known is None:
+            place = self._space.place(address - 1)
+            inside = None
+            if isinstance(place, Place) and place.module is self._module:
+                inside = self._module.elf.address_of(place.file_offset)
+            known = inside is not None and any(inside in part for part in self._loop)
+            self._is_loop[address] = known
+        return known
+
+    @property
+    def inner_frames(self) -> int:
+        """How many frames lie directly within the loop's that belong to it: to be dropped."""
+        return int(sum(map(len, self._loop)) < _SMALL_LOOP_BYTES)
+
+    def trouble(self) -> str | None:
+        """What of it can't be followed now, for people."""
+        at = self.address + self.layout.interpreter
+        image = self.read(at - 8, 16)
+        if len(image) == 16 and image[:8] != image[8:]:
+            return "stacks of its sub-interpreters have no frames of Python"
+        return None
+
+    def text(self, address: int) -> str | None:
+        """What a string says; None if it can't be read."""
+        return self._codes.text(address)
+
+    def function(self, code: int) -> RuntimeFrame:
+        """What a code object is called, and where it begins."""
+        return self._codes.function(code)
+
+    def read(self, address: int, size_bytes: int) -> bytes:
+        """Bytes at an address, as many as can be read of those that are wanted."""
+        into = np.empty(-(-size_bytes // 8), np.uint64)
+        pieces = np.array([[address & (1 << 64) - 1, size_bytes]], np.uint64)
+        try:
+            count = read_process(self._process.pid, pieces, into)
+        except OSError:
+            return b""
+        return into.tobytes()[:count]
+
+    def _find_version(self) -> tuple[int, int]:
+        at = self._space.object(self._module, "Py_Version")
+        image = self.read(at, 8) if at is not None else b""
+        if at is None:
+            raise UnsupportedPython("Python 3.10 or older")
+        if len(image) < 8:
+            raise UnsupportedPython("Python of a version that can't be read")
+        number: int = struct.unpack("<Q", image)[0]
+        return number >> 24 & 0xFF, number >> 16 & 0xFF
+
+    def _find_layout(self) -> PythonLayout:
+        known = _LAYOUTS.get(self.version)
+        if known is not None:
+            return known
+        places = _PLACES.get(self.version)
+        if places is None:
+            raise UnsupportedPython(f"{self.title}, which is not known yet")
+        image = self.read(self.address, 8 * _WORDS)
+        if len(image) < 8 * _WORDS or not image.startswith(_COOKIE):
+            raise UnsupportedPython(f"{self.title} without its table of offsets")
+        words = struct.unpack(f"<{_WORDS}Q", image)
+        if words[2]:
+            raise UnsupportedPython(f"{self.title} without the GIL")
+        offsets = {name: words[place] for name, place in places.items()}
+        if (
+            max(offsets.values()) >= _OFFSETS_LIMIT
+            or max(offsets[name] for name in ("next", "frame", "thread_id")) > 248
+        ):
+            raise UnsupportedPython(f"{self.title} with a table of offsets that is damaged")
+        code = replace(
+            _CODE,
+            **{name: offsets.pop(name) for name in ("file", "name", "lines", "first_line",
+                                                    "instructions")},
+        )  # fmt: skip
+        interpreter = offsets.pop("interpreters") + 8
+        first_local = offsets.pop("locals")
+        return PythonLayout(interpreter, offsets | _SHIMS, code, first_local)
+
+
+def find_cpython(space: AddressSpace) -> CPython | None:
+    """CPython in what a process has mapped now. Raises UnsupportedPython."""
+    executable = space.process.executable()
+    for module in space.mapped_modules:
+        if module.path == executable or is_python_name(base_name(module.path)):
+            runtime = space.object(module, "_PyRuntime")
+            if runtime is not None:
+                return CPython(space, module, runtime)
+    return None

@@ -1,0 +1,134 @@
+"""Objects too large for pools, and the tables that containers keep beside themselves.
+
+Containers that the collector knows of are linked with each other: the words before the object
+point to the next one and the one before (``PyGC_Head``, Include/internal/pycore_gc.h). Those in
+pools lead to those that are not. Tables of lists, dictionaries and sets are counted with their
+owners, as ``sys.getsizeof`` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tracelloc.record.runtimes.cpython.blocks import Addresses
+from tracelloc.record.runtimes.cpython.memory import U64, Mask, RemoteMemory
+from tracelloc.record.runtimes.cpython.pools import I64, PoolBlocks
+from tracelloc.record.runtimes.cpython.types import Objects, Types, are_mapped
+
+HEAD_BYTES: Final = 16
+_IMAGE_BYTES: Final = HEAD_BYTES + 40
+_MOST_ROUNDS: Final = 4096
+_HAVE_GC: Final = 1 << 14
+LIST: Final = 1 << 25
+DICT: Final = 1 << 29
+"""Py_TPFLAGS_HAVE_GC, Py_TPFLAGSLIST_SUBCLASS, Py_TPFLAGS_DICT_SUBCLASS."""
+_COUNT: Final = 2
+"""The word of an object of variable size that has its number of items."""
+TABLE: Final = 4
+"""The word of a list that has the room for items, and of a dictionary that points to its keys."""
+KEYS_BYTES: Final = 32
+"""``PyDictKeysObject`` before its indices."""
+_SHARED_KEYS: Final = 2
+MOST_ITEMS: Final = np.uint64(1 << 40)
+_WORD: Final = np.uint64(8)
+
+
+@dataclass(frozen=True, slots=True)
+class LargeObjects:
+    """Objects that are not in pools."""
+
+    type: I64
+    """Numbers of their types."""
+    words: U64
+    """The first 5 words of each."""
+    addresses: U64
+
+
+def read_large(
+    memory: RemoteMemory, types: Types, blocks: PoolBlocks, objects: Objects
+) -> LargeObjects:
+    """Objects that are not in pools.
+
+    Only those that the collector knows of. Raises TargetError, PrivilegeError.
+    """
+    heads = objects.at[types.with_flag(_HAVE_GC)[objects.type]] - HEAD_BYTES // 8
+    pointers = np.concatenate([blocks.words[heads], blocks.words[heads + 1]])
+    seen = Addresses()
+    found_types, found_words = [np.empty(0, np.int64)], [np.empty((0, 5), np.uint64)]
+    found_at = [np.empty(0, np.uint64)]
+    for _ in range(_MOST_ROUNDS):
+        fresh = blocks.beyond(pointers, seen)
+        if not len(fresh):
+            break
+        fresh = fresh[are_mapped(memory, fresh)]
+        images, was_read = memory.read(fresh, _IMAGE_BYTES)
+        images, fresh = images[was_read], fresh[was_read]
+        types.learn(blocks, images[:, 3].copy())
+        of = types.number(images[:, 3].copy())
+        # A head of the collector's lists has no object behind it.
+        good = (of >= 0) & types.with_flag(_HAVE_GC)[of] & are_counts(images[:, 2])
+        found_types.append(of[good])
+        found_words.append(images[good, 2:])
+        found_at.append(fresh[good] + np.uint64(HEAD_BYTES))
+        pointers = images[good, :2].reshape(-1)
+    return LargeObjects(
+        np.concatenate(found_types), np.concatenate(found_words), np.concatenate(found_at)
+    )
+
+
+def are_counts(words: U64) -> Mask:
+    """Which are counts of references: of a free object there is none, and a pointer is none."""
+    good: Mask = words & np.uint64(0xFFFFFFFF) != 0
+    good &= words >> np.uint64(32) & np.uint64(0xFFFF) == 0
+    return good
+
+
+def own_bytes(types: Types, of: I64, words: U64) -> U64:
+    """Bytes of large objects. ``of``: their types; ``words``: the first of each object."""
+    items = np.where(words[:, _COUNT] < MOST_ITEMS, words[:, _COUNT], np.uint64(0))
+    before, base, each = (
+        types.column(figure)[of]
+        for figure in (
+            lambda known: known.words_before,
+            lambda known: known.base_bytes,
+            lambda known: known.item_bytes,
+        )
+    )
+    sizes: U64 = _WORD * before + base + each * items
+    return sizes
+
+
+def table_bytes(memory: RemoteMemory, types: Types, blocks: PoolBlocks, of: I64, words: U64) -> U64:
+    """Bytes of the tables that objects own. ``words``: of each object, the one for that."""
+    sizes = np.zeros(len(of), np.uint64)
+    lists, dicts = (np.flatnonzero(types.with_flag(flag)[of]) for flag in (LIST, DICT))
+    sizes[lists] = np.where(words[lists] < MOST_ITEMS, words[lists], np.uint64(0)) * _WORD
+    sizes[dicts] = _key_bytes(read_keys(memory, blocks, words[dicts]))
+    return sizes
+
+
+def read_keys(memory: RemoteMemory, blocks: PoolBlocks, keys: U64) -> U64:
+    """The first words of ``PyDictKeysObject``; zeros if they can't be read."""
+    at = blocks.locate(keys)
+    headers = blocks.words[np.maximum(at, 0)[:, None] + np.arange(KEYS_BYTES // 8)]
+    outside = np.flatnonzero(at < 0)
+    headers[outside] = memory.read(keys[outside], KEYS_BYTES)[0]
+    return headers
+
+
+def _key_bytes(headers: U64) -> U64:
+    """Bytes of dictionaries' tables by their first words: reference count, sizes, entries."""
+    index_bits = headers[:, 1] >> np.uint64(8) & np.uint64(0xFF)
+    kind = headers[:, 1] >> np.uint64(16) & np.uint64(0xFF)
+    entries = headers[:, 2] + headers[:, 3]
+    each = np.where(kind == 0, np.uint64(3), np.uint64(2)) * _WORD
+    sizes = np.uint64(KEYS_BYTES) + (np.uint64(1) << (index_bits & np.uint64(63))) + entries * each
+    # The keys of instances are their class's; each has values of its own.
+    sizes = np.where(kind == _SHARED_KEYS, entries * _WORD, sizes)
+    sane = (index_bits < 40) & (entries < MOST_ITEMS) & (entries > 0)
+    # All empty dictionaries share one.
+    sane &= headers[:, 0] < np.uint64(1 << 29)
+    return np.where(sane, sizes, np.uint64(0))

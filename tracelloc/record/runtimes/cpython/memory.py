@@ -1,0 +1,168 @@
+"""Reading many places of a process's memory at once, without stopping it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.errors import PrivilegeError, TargetError, privilege_hint
+from tracelloc.record.process.procfs import Process
+from tracelloc.system.syscalls import read_process, scan_pages
+
+U64 = npt.NDArray[np.uint64]
+Mask = npt.NDArray[np.bool_]
+
+PAGE_BYTES: Final = 4096
+_MOST_PIECES: Final = 1024
+"""UIO_MAXIOV, include/uapi/linux/uio.h."""
+_REGIONS: Final = 1 << 10
+"""Contiguous memory that is asked about at once."""
+_STRETCH_BYTES: Final = 1 << 30
+"""Address space whose pages are asked about at once."""
+_MOST_ADDRESSES: Final = 4 << 40
+"""Bytes of address space that are looked through page by page: some ten seconds' work."""
+_TOO_MUCH: Final = "its mappings have terabytes, and Linux before 6.7 can't say what is in memory"
+_PRESENT: Final = np.uint64(1 << 63)
+"""A page is in memory (Documentation/admin-guide/mm/pagemap.rst)."""
+
+
+class RemoteMemory:
+    """A process's memory, read by process_vm_readv(2)."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self._pagemap = Path(process.directory) / "pagemap"
+
+    def present_pages(self, start: int, end: int) -> Mask:
+        """Which pages of a mapping are in memory: reading others would bring them there."""
+        try:
+            with self._pagemap.open("rb", buffering=0) as pagemap:
+                pagemap.seek(start // PAGE_BYTES * 8)
+                entries = pagemap.read((end - start) // PAGE_BYTES * 8)
+        except ProcessLookupError:
+            entries = b""
+        except PermissionError as error:
+            raise _refused(self.process) from error
+        found = np.zeros((end - start) // PAGE_BYTES, np.bool_)
+        words = np.frombuffer(entries[: len(entries) // 8 * 8], np.uint64)
+        found[: len(words)] = (words & _PRESENT) != 0
+        return found
+
+    def resident_runs(
+        self, areas: Iterable[tuple[int, int]], may_go_on: Callable[[], bool]
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yields where areas are in memory: (number of the area, start, end).
+
+        Ends early if ``may_go_on`` says no. Raises OSError: EFBIG where the kernel can't tell
+        soon enough, and PrivilegeError.
+        """
+        regions = np.zeros((_REGIONS, 3), np.uint64)
+        try:
+            pagemap = self._pagemap.open("rb", buffering=0)
+        except ProcessLookupError:
+            return
+        except PermissionError as error:
+            raise _refused(self.process) from error
+        looked_at = 0
+        with pagemap:
+            for number, (start, end) in enumerate(areas):
+                at = start
+                while at < end:
+                    if not may_go_on():
+                        return
+                    try:
+                        at, runs = _scanned(pagemap.fileno(), at, end, regions)
+                    except OSError as error:
+                        if error.errno not in (errno.ENOTTY, errno.EINVAL):
+                            raise
+                        looked_at += min(_STRETCH_BYTES, end - at)
+                        if looked_at > _MOST_ADDRESSES:
+                            raise OSError(errno.EFBIG, _TOO_MUCH) from error
+                        stop = min(at + _STRETCH_BYTES, end)
+                        runs = _runs_of(at, self.present_pages(at, stop))
+                        at = stop
+                    for first, last in runs:
+                        yield number, first, last
+
+    def fetch(self, pieces: U64, into: U64) -> int:
+        """Reads pieces one behind the other, up to the first that can't be read.
+
+        ``pieces``: rows of (address, bytes), at most 1,024. Returns how many bytes were read.
+        Raises TargetError, PrivilegeError.
+        """
+        try:
+            return read_process(self.process.pid, pieces, into)
+        except OSError as error:
+            if error.errno == errno.ESRCH:
+                raise TargetError(f"process {self.process.pid} has ended") from error
+            if error.errno == errno.EPERM:
+                raise _refused(self.process) from error
+            return 0
+
+    def read(self, addresses: U64, size_bytes: int) -> tuple[U64, Mask]:
+        """(a row of 8-byte words for each address, which of them could be read).
+
+        ``size_bytes``: of each piece, a multiple of 8. Raises TargetError, PrivilegeError.
+        """
+        words = np.zeros((len(addresses), size_bytes // 8), np.uint64)
+        was_read = np.zeros(len(addresses), np.bool_)
+        pieces = np.empty((len(addresses), 2), np.uint64)
+        pieces[:, 0], pieces[:, 1] = addresses, size_bytes
+        at = 0
+        while at < len(pieces):
+            batch = pieces[at : at + _MOST_PIECES]
+            got = self.fetch(batch, words[at : at + len(batch)])
+            whole = got // size_bytes
+            was_read[at : at + whole] = True
+            # What follows can't be read: it is passed over.
+            at += whole + (whole < len(batch))
+        return words, was_read
+
+    def read_pieces(self, pieces: U64, into: U64, at: npt.NDArray[np.int64]) -> Mask:
+        """Reads pieces of any size, each to its place among these words. Which could be read.
+
+        ``pieces``: rows of (address, bytes, a multiple of 8), of which each has its room behind
+        that of the one before. Raises TargetError, PrivilegeError.
+        """
+        was_read = np.zeros(len(pieces), np.bool_)
+        ends = np.cumsum(pieces[:, 1])
+        first = 0
+        while first < len(pieces):
+            batch = pieces[first : first + _MOST_PIECES]
+            got = self.fetch(batch, into[at[first] :])
+            before = ends[first] - pieces[first, 1]
+            whole = int(np.searchsorted(ends, before + np.uint64(got), side="right")) - first
+            was_read[first : first + whole] = True
+            first += whole + (whole < len(batch))
+        return was_read
+
+    def text(self, address: int, most_bytes: int = 256) -> str:
+        """The text up to a zero byte; empty if it can't be read."""
+        text = self.process.read_memory(address, most_bytes)
+        return text.partition(b"\0")[0].decode(errors="backslashreplace")
+
+
+def _scanned(pagemap: int, start: int, end: int, regions: U64) -> tuple[int, list[tuple[int, int]]]:
+    """(where it goes on, runs of resident pages before that) Raises OSError."""
+    at = scan_pages(pagemap, start, end, regions)
+    found = regions[: int(np.count_nonzero(regions[:, 1])), :2]
+    return max(at, start + PAGE_BYTES), [(first, last) for first, last in found.tolist()]
+
+
+def _runs_of(start: int, pages: Mask) -> list[tuple[int, int]]:
+    """Contiguous pages among some from an address on."""
+    present = np.concatenate([[False], pages, [False]])
+    turns = start + PAGE_BYTES * np.flatnonzero(present[1:] != present[:-1])
+    return list(zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True))
+
+
+def _refused(process: Process) -> PrivilegeError:
+    return PrivilegeError(
+        f"the memory of process {process.pid} may not be read",
+        hint=privilege_hint(),
+    )

@@ -1,0 +1,339 @@
+"""Paths of references in Python's words: ``app.handlers.CACHE[…].rows``.
+
+A path is a list of words of the image, from a root on: each lies in a block or piece and points
+into the next one. Layouts: Include/cpython and Objects/ of CPython 3.11 to 3.14.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tracelloc.record.runtimes.cpython.frames import FrameCodes, RunningFrame
+from tracelloc.record.runtimes.cpython.image import HeapImage
+from tracelloc.record.runtimes.cpython.interpreter import CPython
+from tracelloc.record.runtimes.cpython.large import DICT, LIST
+from tracelloc.snapshots.objects import UNKNOWN
+
+_TUPLE: Final = 1 << 26
+_TYPE: Final = 1 << 31
+_INLINE_VALUES: Final = 1 << 2
+"""Py_TPFLAGS_…: TUPLE_SUBCLASS, TYPE_SUBCLASS, INLINE_VALUES (from 3.13 on)."""
+_TYPE_DICT, _MODULE_DICT, _DICT_KEYS, _DICT_VALUES = 33, 2, 4, 5
+"""Words of a type, a module and a dictionary."""
+_DICT_OFFSET_AT: Final = 288
+_FIRST_ITEM: Final = 3
+"""The word of a list that has its items, and of a tuple with the first one; or the next, with the
+hash before it, from 3.14 on."""
+_HASHED_TUPLES: Final = (3, 14)
+_FUNCTION_WORDS: Final = {7: ".__defaults__", 8: ".__kwdefaults__", 9: ".__closure__",
+                          11: ".__dict__"}  # fmt: skip
+_CACHE_LIMIT: Final = 12
+"""The word of ``lru_cache_object`` with ``maxsize`` (Modules/_functoolsmodule.c)."""
+_ASYNC: Final = ("_asyncio.Task", "_asyncio.Future")
+_IN_TASKS: Final = {
+    "coroutine": "", "generator": "", "list": ".callbacks",
+    "_contextvars.Context": ".get_context()",
+}  # fmt: skip
+"""What a task refers to, by type: where that is differs from version to version."""
+_CONTEXT_VARIABLE: Final = "contextvars.ContextVar"
+_VARIABLE_NAME: Final = 16
+_ITEM: Final = "[…]"
+_ELEMENT_OF_SET: Final = "{…}"
+KEYS: Final = ".keys()"
+ITEMS: Final = (_ITEM, _ELEMENT_OF_SET, KEYS)
+"""How paths to items of containers end."""
+_ELEMENT: Final = "functools._lru_list_elem"
+_STATE: Final = " (C)"
+_FIELDS: Final = {
+    ("module", 4): _STATE,
+    (_ELEMENT, 2): "", (_ELEMENT, 3): "", (_ELEMENT, 5): KEYS, (_ELEMENT, 6): "",
+    ("_contextvars.ContextVar", 3): ".default", ("_contextvars.ContextVar", 4): ".get()",
+    ("_contextvars.Context", 2): "", ("_contextvars.Context", 3): "",
+}  # fmt: skip
+"""What types that are written in C have at which word of theirs: ``PyModuleObject`` (its state),
+``lru_list_elem``, ``PyContextVar`` and ``PyContext`` (pycore_context.h)."""
+_SPLIT: Final = 2
+_MOST_KEYS: Final = 1 << 16
+_SHORT: Final = 40
+"""Characters of keys that are shown."""
+
+
+@dataclass(slots=True)
+class _Walk:
+    """How far a path has been put into words."""
+
+    text: str
+    namespace: bool = False
+    """What comes next is a dictionary of names."""
+    owner: tuple[int, int] | None = None
+    """The object that a table belongs to: where it begins, and its type's number."""
+    base: int = 0
+    """The address that led to the table."""
+    is_inner: bool = False
+    """What comes next belongs to what was just named."""
+    unresolved: int = 0
+    is_bounded: bool = False
+    skips_item: bool = False
+    """The next item of a dictionary is a thread's namespace."""
+
+
+class NamedPath(NamedTuple):
+    """A path in words."""
+
+    text: str
+    unresolved: int
+    """Steps that could not be named."""
+    is_bounded: bool
+    """Whether it leads through a cache that keeps a limited number."""
+
+
+class PathNames:
+    """Names the steps of paths."""
+
+    def __init__(self, image: HeapImage, python: CPython) -> None:
+        self._image = image
+        self._types = image.found.types
+        self._names = image.found.names
+        self._python = python
+        self._codes = FrameCodes(python)
+        self._first_item = _FIRST_ITEM + (python.version >= _HASHED_TUPLES)
+
+    def type_name(self, number: int) -> str:
+        """``module.Name`` of a type."""
+        return self._names.of(number)
+
+    def path(self, root: str, words: Sequence[int], *, of_thread: bool = False) -> NamedPath:
+        """The path in words.
+
+        ``root``: what the first word's block is. ``of_thread``: that is what a thread has.
+        """
+        walk = _Walk(root, skips_item=of_thread)
+        for word in words:
+            start = self._image.references.begin(word)
+            found = self._image.object_in(start)
+            if found is None:
+                self._name_in_table(walk, word, start)
+            else:
+                self._name_in_object(walk, word, *found)
+        return NamedPath(walk.text, walk.unresolved, walk.is_bounded)
+
+    def texts(self, dictionary: int, wanted: Sequence[str]) -> list[tuple[str, str]]:
+        """(key, value) of those entries of a dictionary that have these keys, and are strings."""
+        found = []
+        for key, value in self._names.entries(dictionary):
+            text = self._python.text(key)
+            if text in wanted:
+                said = self._python.text(value)
+                found.append((str(text), said or ""))
+        return found
+
+    def local(self, frame: RunningFrame, word_address: int) -> str:
+        """The name of a function's variable by its address."""
+        number = (word_address - frame.locals_address) // 8
+        return self._tuple_text(frame.names_address, number) or "?"
+
+    def _name_in_object(self, walk: _Walk, word: int, begin: int, number: int) -> None:
+        known, at = self._types.known[number], word - begin
+        name = self._names.of(number)
+        was_namespace, walk.namespace = walk.namespace, False
+        walk.owner, walk.base = (begin, number), int(self._image.words[word])
+        walk.is_inner = False
+        if (name == "module" and at == _MODULE_DICT) or (known.flags & _TYPE and at == _TYPE_DICT):
+            walk.namespace = True
+        elif known.flags & DICT and at in (_DICT_KEYS, _DICT_VALUES):
+            walk.namespace = was_namespace
+            walk.is_inner = True
+        elif known.flags & LIST and at == _FIRST_ITEM:
+            walk.is_inner = True
+        elif known.flags & _TUPLE and at >= _FIRST_ITEM:
+            walk.text += _ITEM
+        elif name in ("set", "frozenset"):
+            walk.is_inner = at == 5
+            walk.text += "" if walk.is_inner else _ELEMENT_OF_SET
+        elif name == "collections.deque" and at in (3, 4):
+            walk.is_inner = True
+        elif name == "cell" and at == 2:
+            pass
+        elif name == "function" and at in _FUNCTION_WORDS:
+            walk.text += _FUNCTION_WORDS[at]
+            walk.namespace = at == 11
+        elif name == "method" and at == 3:
+            walk.text += ".__self__"
+        elif (said := self._name_in_builtin(walk, name, word, begin)) is not None:
+            walk.text += said
+        else:
+            self._name_in_instance(walk, word, begin, number)
+
+    def _name_in_builtin(self, walk: _Walk, name: str, word: int, begin: int) -> str | None:
+        """What an object of a type of the standard library, written in C, has at a word."""
+        said: str | None = ""
+        if name in ("generator", "coroutine", "async_generator"):
+            said = self._generator_local(walk, word, begin)
+        elif name == "functools._lru_cache_wrapper":
+            # -1: as many as come.
+            walk.is_bounded = int(self._image.words[begin + _CACHE_LIMIT]) >> 63 == 0
+            said = ".cache"
+        elif name == "_thread._local":
+            # By thread, a dictionary of its attributes.
+            walk.skips_item = True
+        elif name == "_thread._localdummy":
+            walk.namespace = True
+        elif name in _ASYNC:
+            said = self._name_in_task(int(self._image.words[word]))
+        elif name == "hamt_bitmap_node" and word - begin > _FIRST_ITEM:
+            said = self._variable(int(self._image.words[word - 1]))
+        elif not name.startswith("hamt"):
+            said = _FIELDS.get((name, word - begin))
+        return said
+
+    def _name_in_task(self, address: int) -> str | None:
+        """What a task or future has at an address; None: that can't be said."""
+        number = self._types.number_at(address)
+        return None if number is None else _IN_TASKS.get(self._names.of(number))
+
+    def _variable(self, address: int) -> str:
+        """``['name']`` of a context variable; empty: there is none at this address."""
+        number = self._types.number_at(address)
+        if number is None or not self._names.of(number).endswith(_CONTEXT_VARIABLE):
+            return ""
+        name = self._python.text(self._word(address + _VARIABLE_NAME))
+        return _ITEM if name is None else f"[{name!r}]"
+
+    def _name_in_instance(self, walk: _Walk, word: int, begin: int, number: int) -> None:
+        known, at = self._types.known[number], word - begin
+        target = self._image.references.target(walk.base)
+        inner = self._image.object_in(target)
+        leads_to_dict = inner is not None and self._names.of(inner[1]) == "dict"
+        if at < 0:  # a dictionary, or values, before the object
+            walk.namespace, walk.is_inner = leads_to_dict, not leads_to_dict
+            return
+        if known.flags & _INLINE_VALUES and 8 * at > known.base_bytes:
+            attribute = self._shared_key(number, at - known.base_bytes // 8 - 1)
+        elif leads_to_dict and 8 * at == self._type_word(number, _DICT_OFFSET_AT):
+            walk.namespace = True
+            return
+        else:
+            attribute = self._slot(number, 8 * at)
+        walk.text += UNKNOWN if attribute is None else f".{attribute}"
+        walk.unresolved += attribute is None
+
+    def _name_in_table(self, walk: _Walk, word: int, start: int) -> None:
+        if not walk.is_inner and walk.text.endswith(_STATE):
+            return
+        if not walk.is_inner or walk.owner is None:
+            walk.text += UNKNOWN
+            walk.unresolved += 1
+            return
+        begin, number = walk.owner
+        flags, name = self._types.known[number].flags, self._names.of(number)
+        if flags & DICT:
+            if not walk.skips_item:
+                self._name_in_dict(walk, word, start, begin)
+            walk.namespace, walk.skips_item, walk.is_inner = walk.skips_item, False, False
+        elif flags & LIST:
+            walk.text, walk.is_inner = walk.text + _ITEM, False
+        elif name in ("set", "frozenset"):
+            walk.text, walk.is_inner = walk.text + _ELEMENT_OF_SET, False
+        elif name == "collections.deque":
+            if word - start not in (0, 65):
+                walk.text, walk.is_inner = walk.text + _ITEM, False
+        else:
+            # Values of an instance, which lie in the order of its class's shared keys.
+            place = (self._image.address(word) - (walk.base + 7 & ~7)) // 8
+            attribute = self._shared_key(number, place)
+            walk.text += UNKNOWN if attribute is None else f".{attribute}"
+            walk.unresolved += attribute is None
+            walk.is_inner = False
+
+    def _name_in_dict(self, walk: _Walk, word: int, start: int, begin: int) -> None:
+        words = self._image.words
+        keys = int(words[begin + _DICT_KEYS])
+        if int(words[begin + _DICT_VALUES]) and self._image.address(start) != keys:
+            # Values of a dictionary that shares its keys.
+            place = (self._image.address(word) - (walk.base + 7 & ~7)) // 8
+            key = self._key_text(keys, place)
+        else:
+            header = int(words[start + 1])
+            index_bytes, kind = header >> 8 & 0xFF, header >> 16 & 0xFF
+            width = 3 if kind == 0 else 2
+            entry, part = divmod(word - start - 4 - (1 << index_bytes) // 8, width)
+            if part == width - 2:
+                walk.text += KEYS
+                return
+            entries = start + 4 + (1 << index_bytes) // 8
+            key = self._python.text(int(words[entries + entry * width + width - 2]))
+        if key is None or len(key) > _SHORT:
+            walk.text += _ITEM
+        elif walk.namespace and key.isidentifier():
+            walk.text += f".{key}"
+        else:
+            walk.text += f"[{key!r}]" if walk.namespace else _ITEM
+
+    def _key_text(self, keys: int, place: int) -> str | None:
+        """A key of a table whose keys are strings."""
+        header = self._python.read(keys, 32)
+        if len(header) < 32 or not 0 <= place < _MOST_KEYS:
+            return None
+        entry = keys + 32 + (1 << header[9]) + 16 * place
+        key = self._python.read(entry, 8)
+        return self._python.text(int.from_bytes(key, "little")) if len(key) == 8 else None
+
+    def _shared_key(self, number: int, place: int) -> str | None:
+        """The name of an attribute by its place among an instance's values."""
+        keys = self._cached_keys(number)
+        return None if keys is None else self._key_text(keys, place)
+
+    def _cached_keys(self, number: int) -> int | None:
+        """Keys that instances of a class share: a table whose kind says so."""
+        image = self._python.read(self._types.address(number), 1024)
+        for (pointer,) in struct.iter_unpack("<Q", image[_DICT_OFFSET_AT : len(image) & ~7]):
+            if pointer >> 47 or pointer < 4096 or pointer & 7:
+                continue
+            header = self._python.read(pointer, 32)
+            if len(header) == 32 and header[10] == _SPLIT and header[9] < 16 and header[8] < 16:
+                return int(pointer)
+        return None
+
+    def _slot(self, number: int, offset: int) -> str | None:
+        """The name of a class's member by its offset: what ``__slots__`` has made."""
+        for _ in range(16):
+            known = self._types.known[number]
+            for key, value in self._names.entries(known.dictionary):
+                of = self._types.number_at(value)
+                if of is not None and self._names.of(of) == "member_descriptor":
+                    member = self._python.read(int(self._word(value + 40)), 24)
+                    if len(member) == 24 and int.from_bytes(member[16:], "little") == offset:
+                        return self._python.text(key)
+            found = self._types.number_of_type(known.base)
+            if found is None:
+                return None
+            number = found
+        return None
+
+    def _generator_local(self, walk: _Walk, word: int, begin: int) -> str:
+        """A variable of a generator or coroutine, which has its frame within."""
+        words, size = self._image.words, self._image.references.size(begin)
+        code_at = self._python.layout.probes["code"] // 8
+        first = self._python.layout.locals // 8
+        for frame in range(begin + 2, min(begin + size, word)):
+            code = int(words[frame + code_at]) & ~7
+            function, count, names = self._codes.look_up(code)
+            if function.function is not None and 0 <= word - frame - first < count:
+                local = self._tuple_text(names, word - frame - first) or "?"
+                return f".{function.function}() {local}"
+        walk.unresolved += 1
+        return UNKNOWN
+
+    def _tuple_text(self, address: int, place: int) -> str | None:
+        item = self._word(address + 8 * (self._first_item + place))
+        return self._python.text(item) if item else None
+
+    def _type_word(self, number: int, offset: int) -> int:
+        return self._word(self._types.address(number) + offset)
+
+    def _word(self, address: int) -> int:
+        image = self._python.read(address, 8)
+        return int.from_bytes(image, "little") if len(image) == 8 else 0

@@ -1,0 +1,114 @@
+"""Where CPython keeps its small objects: the pools of its allocator, and the blocks in use.
+
+Objects of up to 512 bytes lie in pools of 16 KiB, each for blocks of one size, in arenas that
+come from mmap(2). A pool begins with a header that is unmistakable (``struct pool_header``,
+Include/internal/pycore_obmalloc.h; the same from 3.10 to 3.14), so that no symbol is needed to
+find them: all places that are multiples of 16 KiB in anonymous memory are looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.record.process.procfs import parse_maps
+from tracelloc.record.runtimes.cpython.blocks import Addresses, find_blocks
+from tracelloc.record.runtimes.cpython.memory import PAGE_BYTES, U64, Mask, RemoteMemory
+from tracelloc.text import format_size
+
+I64 = npt.NDArray[np.int64]
+
+POOL_BYTES: Final = 1 << 14
+HEADER_BYTES: Final = 48
+_POOL_WORDS: Final = POOL_BYTES // 8
+_CLASSES: Final = 32
+_ALIGNMENT: Final = 16
+_PAGES_AT_ONCE: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class PoolBlocks:
+    """Blocks of CPython's allocator that are in use, in the order of their addresses."""
+
+    words: U64
+    """The memory of all pools, one after the other, and some words of nothing behind them."""
+    at: I64
+    """Where in ``words`` each block begins."""
+    size_bytes: U64
+    changed: int
+    """Pools that changed while they were read: their blocks are as good as known."""
+    pools: Addresses
+    """The numbers of the pools."""
+    addresses: U64
+    """Addresses of the pools, by their numbers."""
+
+    def beyond(self, pointers: U64, seen: Addresses) -> U64:
+        """Where these point to, out of pools, as far as that has not been seen before."""
+        found = np.empty(len(pointers), np.uint64)
+        return found[: seen.fresh(pointers, self.pools, found)]
+
+    def locate(self, addresses: U64) -> I64:
+        """Where in ``words`` these addresses are; -1: not in a pool."""
+        at = np.empty(len(addresses), np.int64)
+        self.pools.locate(addresses, at)
+        return at
+
+
+class TooManyPools(Exception):  # noqa: N818 - nothing fails for it
+    """There is not enough memory to read them, in words for people."""
+
+
+def read_blocks(memory: RemoteMemory, most_bytes: int | None = None) -> PoolBlocks:
+    """All blocks that are in use. Raises TargetError, PrivilegeError, TooManyPools."""
+    addresses = _find_pools(memory)
+    if most_bytes is not None and len(addresses) * POOL_BYTES > most_bytes:
+        size = format_size(len(addresses) * POOL_BYTES)
+        raise TooManyPools(f"{size} of Python's arenas are too much to be read (--max-memory)")
+    contents, was_read = memory.read(addresses, POOL_BYTES)
+    addresses, contents = addresses[was_read], contents[was_read]
+    words = np.zeros(len(addresses) * _POOL_WORDS + 8, np.uint64)
+    words[:-8] = contents.reshape(-1)
+    del contents
+    at = np.empty(len(addresses) * (POOL_BYTES // _ALIGNMENT), np.int64)
+    size_bytes = np.empty(len(at), np.uint64)
+    count, changed = find_blocks(words, addresses, at, size_bytes)
+    pools = Addresses()
+    pools.add(addresses, 0)
+    return PoolBlocks(
+        words, at[:count].copy(), size_bytes[:count].copy(), changed, pools, addresses
+    )
+
+
+def _find_pools(memory: RemoteMemory) -> U64:
+    """Addresses of all pools that have a block in use, ascending."""
+    found = [np.empty(0, np.uint64)]
+    for mapping in parse_maps(memory.process.maps_text()).values():
+        if mapping.inode or not (mapping.path == "" or mapping.path.startswith("[anon")):
+            continue
+        start = -(-mapping.start // POOL_BYTES) * POOL_BYTES
+        step = _PAGES_AT_ONCE * PAGE_BYTES
+        for low in range(start, mapping.end - POOL_BYTES + 1, step):
+            high = min(low + step, mapping.end // POOL_BYTES * POOL_BYTES)
+            present = memory.present_pages(low, high)[:: POOL_BYTES // PAGE_BYTES]
+            places = np.uint64(low) + np.flatnonzero(present).astype(np.uint64) * np.uint64(
+                POOL_BYTES
+            )
+            headers, was_read = memory.read(places, HEADER_BYTES)
+            found.append(places[was_read & _are_headers(headers)])
+    return np.concatenate(found)
+
+
+def _are_headers(headers: U64) -> Mask:
+    """Which rows of 6 words are headers of pools with a block in use."""
+    low = np.uint64(0xFFFFFFFF)
+    count, classes = headers[:, 0], headers[:, 4] >> np.uint64(32)
+    begun, last = headers[:, 5] & low, headers[:, 5] >> np.uint64(32)
+    block_bytes = (classes + np.uint64(1)) * np.uint64(_ALIGNMENT)
+    room = np.uint64(POOL_BYTES - HEADER_BYTES)
+    good: Mask = (classes < _CLASSES) & (last == np.uint64(POOL_BYTES) - block_bytes)
+    good &= (count & low > 0) & ((count & low) * block_bytes <= room)
+    good &= (begun >= HEADER_BYTES) & (begun <= POOL_BYTES)
+    return good

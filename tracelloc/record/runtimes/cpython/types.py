@@ -1,0 +1,190 @@
+"""Which of the blocks are objects, and of what type.
+
+An object begins with a count of references and a pointer to its type (``struct _object``).
+Before that there may be the collector's two words (types with ``HAVE_GC``), and before those
+two more, for a dictionary and weak references (``PREHEADER``). Which pointers are pointers to
+types is found without any symbol: a type's own type, or that one's, is ``type``, the only
+object that is of its own type. Layouts: Include/cpython/object.h, Include/object.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.errors import TargetError
+from tracelloc.record.process.procfs import parse_maps
+from tracelloc.record.runtimes.cpython.blocks import Addresses, find_objects
+from tracelloc.record.runtimes.cpython.memory import U64, Mask, RemoteMemory
+from tracelloc.record.runtimes.cpython.pools import PoolBlocks
+
+I64 = npt.NDArray[np.int64]
+I32 = npt.NDArray[np.int32]
+
+_TYPE_BYTES: Final = 272
+"""A type object up to and with tp_dict."""
+_FIELDS: Final = np.array([168, 8, 24, 264, 32, 40, 256]) // 8
+"""Where in it are those of ``TypeObject``, in words."""
+_PREHEADER: Final = 1 << 3 | 1 << 4
+"""Py_TPFLAGS_MANAGED_WEAKREF (from 3.12 on), Py_TPFLAGS_MANAGED_DICT (from 3.11 on)."""
+_READY: Final = 1 << 12
+_HAVE_GC: Final = 1 << 14
+_TYPE_SUBCLASS: Final = 1 << 31
+_MOST_METATYPES: Final = 4
+_TYPE_WORDS: Final = (1, 3, 5)
+"""Words of a block that may point to the object's type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """The objects among the blocks in use."""
+
+    block: I64
+    """The rows of their blocks in ``PoolBlocks``."""
+    at: I64
+    """Where in the words of ``PoolBlocks`` each begins."""
+    type: I32
+    """Numbers of their types."""
+
+
+class TypeObject(NamedTuple):
+    """What is known of a type."""
+
+    flags: int
+    """Py_TPFLAGS_…"""
+    type: int
+    """The address of its own type."""
+    name: int
+    """The address of its name, without the module if it was made by a class statement."""
+    dictionary: int
+    """The address of its dictionary; 0: elsewhere."""
+    base_bytes: int
+    item_bytes: int
+    """What each item adds; 0: objects of this type have none."""
+    base: int
+    """The address of its base class."""
+
+    @property
+    def words_before(self) -> int:
+        """Words of an object's block before the object."""
+        return 2 * bool(self.flags & _HAVE_GC) + 2 * bool(self.flags & _PREHEADER)
+
+
+class Types:
+    """Type objects of a process, read once each: they hardly ever go, and never move."""
+
+    def __init__(self, memory: RemoteMemory) -> None:
+        self.memory = memory
+        self.known: list[TypeObject] = []
+        """All types, by their numbers."""
+        self._addresses: list[int] = []
+        self.numbers = Addresses()
+        """Numbers by address; below 0: what is there is no type."""
+        self._by_address: dict[int, TypeObject] = {}
+        self._root = 0
+        """The address of ``type``; 0: not known yet."""
+
+    def find_objects(self, blocks: PoolBlocks) -> Objects:
+        """Which blocks are objects. Raises TargetError, PrivilegeError."""
+        self.learn(blocks, np.concatenate([blocks.words[blocks.at + word] for word in _TYPE_WORDS]))
+        if not self._root:
+            raise TargetError(
+                f"no Python objects were found in process {self.memory.process.pid}",
+                hint="they are found in CPython 3.11 and newer, if it uses its own allocator",
+            )
+        rows = np.empty(len(blocks.at), np.int64)
+        at, types = np.empty_like(rows), np.empty(len(rows), np.int32)
+        before = self.column(lambda known: known.words_before).astype(np.int8)
+        count = find_objects(
+            blocks.words, blocks.at, blocks.size_bytes, self.numbers, before, rows, at, types
+        )
+        return Objects(rows[:count].copy(), at[:count].copy(), types[:count].copy())
+
+    def column(self, figure: Callable[[TypeObject], int]) -> U64:
+        """A figure of all types, by their numbers."""
+        return np.array([figure(known) for known in self.known], np.uint64)
+
+    def with_flag(self, flag: int) -> Mask:
+        """Which types have one of ``Py_TPFLAGS_…``, by their numbers."""
+        flagged: Mask = (self.column(lambda known: known.flags) & np.uint64(flag)) != 0
+        return flagged
+
+    def number(self, addresses: U64) -> I64:
+        """Numbers of types by address; below 0: what is there is no type."""
+        numbers = np.empty(len(addresses), np.int64)
+        self.numbers.look_up(addresses, numbers)
+        return numbers
+
+    def address(self, number: int) -> int:
+        """Where a type is."""
+        return self._addresses[number]
+
+    def number_of_type(self, address: int) -> int | None:
+        """The number of the type at an address; None: there is none."""
+        number = int(self.number(np.array([address], np.uint64))[0]) if address else -1
+        return None if number < 0 else number
+
+    def number_at(self, address: int) -> int | None:
+        """The number of the type of the object at an address; None: none is known."""
+        words, was_read = self.memory.read(np.array([address], np.uint64), 16)
+        return self.number_of_type(int(words[0, 1])) if was_read[0] else None
+
+    def learn(self, blocks: PoolBlocks, pointers: U64) -> None:
+        """Looks at what these point to, where that is not known: whether it is a type."""
+        fresh = blocks.beyond(pointers, self.numbers)
+        images = self._read(fresh[are_mapped(self.memory, fresh)])
+        metatypes = {image.type for image in images.values()} - images.keys()
+        images |= self._read(np.array(sorted(metatypes), np.uint64))
+        if not self._root:
+            self._root = self._find_root(images)
+        found = {
+            address: image
+            for address, image in images.items()
+            if address not in self._by_address and self._is_type(image, images)
+        }
+        self._by_address |= found
+        self.numbers.add(np.array(list(found), np.uint64), len(self.known))
+        self.known.extend(found.values())
+        self._addresses.extend(found)
+
+    def _find_root(self, images: dict[int, TypeObject]) -> int:
+        for address, image in images.items():
+            if image.type == address and self.memory.text(image.name) == "type":
+                return address
+        return 0
+
+    def _read(self, addresses: U64) -> dict[int, TypeObject]:
+        words, was_read = self.memory.read(addresses, _TYPE_BYTES)
+        rows = np.flatnonzero(was_read)
+        images = words[np.ix_(rows, _FIELDS)].tolist()
+        return {
+            address: TypeObject(*image)
+            for address, image in zip(addresses[rows].tolist(), images, strict=True)
+        }
+
+    def _is_type(self, image: TypeObject, images: dict[int, TypeObject]) -> bool:
+        """Whether the type of this one, or that one's, is ``type``, and all in between are."""
+        for _ in range(_MOST_METATYPES):
+            if not image.flags & _READY:
+                return False
+            if image.type == self._root:
+                return True
+            found = images.get(image.type) or self._by_address.get(image.type)
+            if found is None or not found.flags & _TYPE_SUBCLASS:
+                return False
+            image = found
+        return False
+
+
+def are_mapped(memory: RemoteMemory, addresses: U64) -> Mask:
+    """Which of these lie in memory that is mapped."""
+    mappings = list(parse_maps(memory.process.maps_text()).values())
+    starts = np.array([mapping.start for mapping in mappings], np.uint64)
+    ends = np.array([mapping.end for mapping in mappings], np.uint64)
+    at = np.searchsorted(starts, addresses, side="right") - 1
+    # A process that has ended has no mappings at all.
+    return (at >= 0) & (addresses < np.append(ends, np.uint64(0))[at])

@@ -1,0 +1,201 @@
+"""Watches the objects of one Python program: censuses, the types that grow, and who keeps these."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from tracelloc.errors import PrivilegeError, TargetError
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.runtimes.cpython.census import Censuses
+from tracelloc.record.runtimes.cpython.growth import TypeHistory
+from tracelloc.record.runtimes.cpython.holders import HolderSearch, ObjectAddresses
+from tracelloc.record.runtimes.cpython.paths import ITEMS, KEYS
+from tracelloc.record.runtimes.cpython.pools import TooManyPools
+from tracelloc.snapshots.objects import (
+    GrowingType,
+    Holders,
+    ObjectCensus,
+    ObjectFindings,
+    TypeSuspect,
+)
+from tracelloc.verdict.judgement import Verdict
+from tracelloc.verdict.parameters import P
+from tracelloc.verdict.unreachable import doubles_memory
+
+_MOST_TYPES: Final = 12
+"""Growing types whose holders are looked for."""
+_MOST_SUSPECTS: Final = 8
+_HOLDERS_S: Final = 60.0
+"""Time after which holders are looked for again."""
+_FRESH_S: Final = 5.0
+"""So old may a census be for a report that asks for one."""
+_LEAST_RATE: Final = 16 << 10
+"""Bytes a minute by which types have to grow to be listed."""
+_MINUTE_S: Final = 60.0
+_POOL_MEMORY: Final = 4
+"""Bytes that a census and a search for holders take for each byte of pools."""
+
+
+class ObjectWatch:
+    """Counts the objects of one memory image. Any thread may ask, one at a time is at work."""
+
+    def __init__(
+        self, process: Process, space: AddressSpace, now_s: Callable[[], float] = time.time
+    ) -> None:
+        """``space``: kept up to date by somebody else. ``now_s``: the time, since 1970."""
+        self.findings: ObjectFindings | None = None
+        """What is known; None: nothing yet. Replaced as a whole."""
+        self.most_bytes: int | None = None
+        """Most of our memory that a census may take; None: any."""
+        self._process = process
+        self._lock = threading.Lock()
+        self._now_s = now_s
+        self._censuses = Censuses(process, now_s)
+        self._search = HolderSearch(process, space)
+        self._history = TypeHistory()
+        self._first: ObjectCensus | None = None
+        self._before: ObjectAddresses | None = None
+        self._holders: dict[str, Holders] = {}
+        self._has_looked = False
+        self._searched: tuple[frozenset[str], float] = frozenset(), 0.0
+        """Names of types whose holders were looked for, and when."""
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether it is worth counting again soon: a type grows, or it is too early to say."""
+        found = self.findings
+        if found is None or found.now is None or found.first is None:
+            return not self._has_looked
+        return bool(found.suspects) or found.now.time_s - found.first.time_s < 2 * _MINUTE_S
+
+    def look(self) -> None:
+        """Takes a census, and looks for the holders of what grows; nothing without Python."""
+        with self._lock:
+            self._look()
+
+    def refresh(self) -> None:
+        """Does so unless there is a fresh census."""
+        with self._lock:
+            now = None if self.findings is None else self.findings.now
+            if now is None or self._now_s() - now.time_s > _FRESH_S:
+                self._look()
+
+    def _look(self) -> None:
+        self._has_looked = True
+        if not self._search.has_python():
+            return
+        try:
+            self._count()
+        except TargetError as error:
+            if self.findings is None:
+                self.findings = ObjectFindings(trouble=str(error))
+        except (PrivilegeError, TooManyPools, MemoryError, OSError) as error:
+            self.findings = ObjectFindings(trouble=str(error) or type(error).__name__)
+
+    def _count(self) -> None:
+        most_bytes = None if self.most_bytes is None else self.most_bytes // _POOL_MEMORY
+        now = self._censuses.take(keep=True, most_bytes=most_bytes)
+        if not now.block_count:
+            raise TargetError(f"process {self._process.pid} is about to end")
+        self._history.note(now)
+        found = self._censuses.take_found()
+        if self._first is None or self._before is None:
+            self._first, self._before = now, ObjectAddresses(found)
+        growing = self._history.growing()
+        wanted = [one.name for one in growing[:_MOST_TYPES]]
+        names, searched_s = self._searched
+        if not names.issuperset(wanted) or (wanted and now.time_s - searched_s > _HOLDERS_S):
+            self._holders = self._search.find(found, wanted, self._before)
+            self._searched = frozenset(wanted), now.time_s
+        suspects = self._suspects(now, growing)
+        holders = {name: self._holders[name] for name in wanted if name in self._holders}
+        self.findings = ObjectFindings(now, self._first, suspects, holders)
+
+    def _suspects(
+        self, now: ObjectCensus, growing: Sequence[GrowingType]
+    ) -> tuple[TypeSuspect, ...]:
+        counts = {one.name: one for one in now.types}
+        found = []
+        for lead, parts in group_types(growing, self._holders):
+            if self._is_bounded(lead.name):
+                continue
+            holders = self._holders.get(lead.name)
+            one = counts[lead.name]
+            kept = tuple(part for part in parts if not self._is_bounded(part.name))
+            suspect = TypeSuspect(lead, one.count, one.size_bytes, Verdict.GROWING, holders, kept)
+            if suspect.bytes_per_min >= _LEAST_RATE:
+                found.append(self._judged(suspect, now.time_s))
+        found.sort(key=lambda one: -one.bytes_per_min)
+        return tuple(found[:_MOST_SUSPECTS])
+
+    def _is_bounded(self, name: str) -> bool:
+        holders = self._holders.get(name)
+        return holders is not None and holders.is_bounded
+
+    def _judged(self, suspect: TypeSuspect, now_s: float) -> TypeSuspect:
+        """Calls it a leak if it goes on for long: what is kept may be a cache that fills."""
+        watched_s = now_s - suspect.growth.since_s
+        resident_bytes = self._process.rss_bytes() or 0
+        has_doubled = doubles_memory(suspect.bytes_per_min, watched_s, resident_bytes)
+        called_s = P.referenced_doubled_s if has_doubled else P.referenced_watch_s
+        return suspect if watched_s < called_s else replace(suspect, verdict=Verdict.LEAKING)
+
+
+def group_types(
+    growing: Sequence[GrowingType], holders: Mapping[str, Holders]
+) -> list[tuple[GrowingType, list[GrowingType]]]:
+    """(a type that grows by itself, those that grow with it).
+
+    A type whose objects are kept by those of another growing type grows because of that one, and
+    of those that are items of one container, one stands for all.
+    """
+    by_name = {one.name: one for one in growing}
+    keepers = {
+        name: keeper
+        for name, found in holders.items()
+        for keeper in [found.main_keeper(by_name.keys() - {name})]
+        if name in by_name and keeper is not None
+    }
+    leads: dict[str, str] = {}
+    for name in by_name:
+        at, seen = name, {name}
+        while at in keepers and keepers[at] not in seen:
+            at = keepers[at]
+            seen.add(at)
+        # Of those that keep each other, the one that is nearest to a root.
+        leads[name] = min(seen, key=lambda one: _path_length(holders, one)) if at in keepers else at
+    by_place: dict[str, str] = {}
+    for name in sorted(set(leads.values()), key=lambda one: _rank(holders, one)):
+        by_place.setdefault(_place(holders, name) or name, name)
+    leads = {name: by_place[_place(holders, lead) or lead] for name, lead in leads.items()}
+    groups: dict[str, list[GrowingType]] = {}
+    for name, lead in leads.items():
+        if name != lead:
+            groups.setdefault(lead, []).append(by_name[name])
+    return [(one, groups.get(one.name, [])) for one in growing if leads[one.name] == one.name]
+
+
+def _main_path(holders: Mapping[str, Holders], name: str) -> str:
+    found = holders.get(name)
+    return found.holders[0].path if found is not None and found.holders else ""
+
+
+def _place(holders: Mapping[str, Holders], name: str) -> str | None:
+    """The container whose items most objects of a type are; None: they are no items."""
+    path = _main_path(holders, name)
+    return next((path.removesuffix(end) for end in ITEMS if path.endswith(end)), None)
+
+
+def _rank(holders: Mapping[str, Holders], name: str) -> tuple[bool, str]:
+    """Values come before keys: these are there for them."""
+    return _main_path(holders, name).endswith(KEYS), name
+
+
+def _path_length(holders: Mapping[str, Holders], name: str) -> tuple[int, bool, str]:
+    """By the path; instances come before their dictionaries, to which the same one leads."""
+    return len(_main_path(holders, name)), "." not in name, name

@@ -1,0 +1,139 @@
+"""Language runtimes that manage a heap of their own, which malloc's probes do not see."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from tracelloc.model.codefiles import base_name
+from tracelloc.model.runtimes import Runtime
+from tracelloc.record.mallocs.discovery import Module
+
+_JVM: Final = Runtime(
+    "Java",
+    "the JVM keeps Java's objects in a heap of its own",
+    "jcmd PID GC.class_histogram lists them; native memory of the JVM is traced",
+    "jcmd PID GC.class_histogram",
+    "jcmd PID Compiler.perfmap names compiled methods (JDK 17 and newer)",
+)
+_NODE: Final = Runtime(
+    "JavaScript",
+    "V8 keeps JavaScript's objects in a heap of its own",
+    "a heap snapshot shows them (node --heapsnapshot-signal=SIGUSR2); buffers and native code are "
+    "traced",
+    "node --heapsnapshot-signal",
+    "start node with --perf-basic-prof --interpreted-frames-native-stack",
+)
+_PHP: Final = Runtime(
+    "PHP",
+    "PHP's Zend allocator takes memory in chunks of 2 MiB",
+    "start PHP with USE_ZEND_ALLOC=0 in its environment: each block then comes from malloc",
+    "start it with USE_ZEND_ALLOC=0",
+    collects=False,
+)
+_PYTHON: Final = Runtime(
+    "Python",
+    "Python keeps objects of up to 512 bytes in arenas of its own",
+    "they are counted by type (the view Objects, --show objects, tracelloc objects -p PID); with "
+    "PYTHONMALLOC=malloc in its environment, each comes from malloc and has a stack",
+    "O or --show objects counts them",
+    is_python=True,
+    collects=False,
+)
+_KNOWN: Final = (
+    (r"libjvm\.so", _JVM),
+    (r"libart\.so", _JVM),
+    (
+        r"libcoreclr\.so",
+        Runtime(
+            ".NET",
+            ".NET keeps its objects in a heap of its own",
+            "dotnet-gcdump collect -p PID shows them; native memory is traced",
+            "dotnet-gcdump collect -p PID",
+            "start it with DOTNET_PerfMapEnabled=1 in its environment",
+        ),
+    ),
+    (
+        r"libruby(?:-?[\d.]+)?\.so[.\d]*|ruby[\d.]*",
+        Runtime(
+            "Ruby",
+            "Ruby keeps small objects in pages of slots",
+            "ObjectSpace.trace_object_allocations shows them; larger strings and arrays are traced",
+            "ObjectSpace.trace_object_allocations",
+        ),
+    ),
+    (r"libnode\.so[.\d]*|node|nodejs", _NODE),
+    (r"libphp[\d.]*\.so|php(?:-fpm|-cgi)?[\d.]*", _PHP),
+    (
+        r"beam(?:\.smp|\.debug\S*)?",
+        Runtime(
+            "Erlang",
+            "Erlang's allocators take memory in large carriers",
+            "start it with ERL_FLAGS='+Mea min': blocks then come from malloc; "
+            "recon_alloc:memory/1 shows the carriers",
+            "start it with ERL_FLAGS='+Mea min'",
+            "start it with ERL_FLAGS='+JPperf true'",
+        ),
+    ),
+    (
+        r"libpython[\d.]+\w*\.so[.\d]*|python[\d.]*\w?|pypy[\d.]*",
+        _PYTHON,
+    ),
+)
+_GO: Final = Runtime(
+    "Go",
+    "the Go runtime manages its memory",
+    "Go's own profiler shows it (net/http/pprof); what C code asks for through cgo is traced",
+    "use net/http/pprof",
+)
+
+
+_COLLECTORS: Final = re.compile(
+    r"(?:lib)?(?:lua|luajit)[-\d.]*(?:\.so[.\d]*)?|lib(?:guile|mono|monosgen|gc|ecl|mozjs)"
+    r"(?:-[-\d.]+)?\.so[.\d]*|guile[\d.]*|mono(?:-sgen)?"
+)
+"""Others whose blocks come from malloc and are freed by a collector."""
+
+
+def runtimes_of(modules: Iterable[Module]) -> tuple[Runtime, ...]:
+    """The runtimes of a process, by the files it has mapped."""
+    found: dict[Runtime, None] = {}
+    for module in modules:
+        runtime = _by_name(base_name(module.path))
+        if runtime is None and ".so" not in base_name(module.path) and module.elf.is_go:
+            runtime = _GO
+        if runtime is not None:
+            found[runtime] = None
+    return tuple(found)
+
+
+def collects_garbage(paths: Iterable[str]) -> bool:
+    """Whether a garbage collector frees blocks in a process, by the files it has mapped."""
+    return any(_collects(base_name(path)) for path in paths)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _collects(name: str) -> bool:
+    runtime = _by_name(name)
+    return _COLLECTORS.fullmatch(name) is not None if runtime is None else runtime.collects
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _by_name(name: str) -> Runtime | None:
+    return next((runtime for names, runtime in _KNOWN if re.fullmatch(names, name)), None)
+
+
+def is_python_name(name: str) -> bool:
+    """Whether a file is Python, by its name."""
+    return _by_name(name) is _PYTHON
+
+
+def has_python(modules: Iterable[Module]) -> bool:
+    """Whether CPython is among files of code: whatever they are called."""
+    return any(
+        is_python_name(base_name(module.path)) or module.elf.find_object("_PyRuntime") is not None
+        for module in modules
+        if is_python_name(base_name(module.path)) or ".so" not in base_name(module.path)
+    )

@@ -1,0 +1,168 @@
+"""Call stacks of a process that runs a language's runtime: its functions for the interpreter's.
+
+The probes send two stacks: that of the code, and the runtime's frames with the id of the other
+one. Each frame of the interpreter's loop stands for a group of those.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tracelloc.heap.stacks import Frames, Stacks
+from tracelloc.model.events import SentStacks
+from tracelloc.model.stackflags import StackFlag
+from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.runtimes.cpython.interpreter import UnsupportedPython, find_cpython
+from tracelloc.record.runtimes.seam import MergedRuntime
+
+_MOST_WAITING: Final = 1 << 14
+_MOST_LOOKS: Final = 100
+"""How often a stack's code is looked for, which may be being finished: some seconds."""
+_SUPPORTED: Final = "3.11 to 3.14 are supported"
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A stack whose code is not known yet."""
+
+    stack_id: int
+    code_id: int
+    groups: list[Frames]
+    flags: StackFlag
+    looks: int = 0
+
+
+class StackMerger:
+    """Merges the stacks of one process, for the thread that pumps."""
+
+    def __init__(
+        self,
+        space: AddressSpace,
+        stacks: Stacks,
+        words: SpaceWords,
+        parent: MergedRuntime | None = None,
+    ) -> None:
+        """``parent``: of the process that this one was forked off."""
+        self._space = space
+        self._stacks = stacks
+        self._words = words
+        self._runtime: MergedRuntime | None = None
+        self._parent = parent
+        self._waiting: deque[_Waiting] = deque()
+        self._said: set[str] = set()
+        self._unsupported: str | None = None
+        self._generation = -1
+        self.uneven_count = 0
+        """Stacks whose interpreter's frames were not as many as the runtime has groups."""
+
+    @property
+    def runtime(self) -> MergedRuntime | None:
+        """The runtime whose functions are merged, if there is one."""
+        return self._runtime
+
+    def look(self) -> None:
+        """Looks for a runtime in what is mapped, unless one is known."""
+        if self._runtime is not None or self._generation == self._space.generation:
+            return
+        self._generation = self._space.generation
+        try:
+            self._runtime = find_cpython(self._space)
+        except UnsupportedPython as why:
+            self._unsupported = f"stacks have no frames of {why} ({_SUPPORTED})"
+        if self._runtime is not None:
+            if self._parent is not None:
+                self._runtime.share_names(self._parent)
+            self._runtime.publish(self._words)
+
+    def begin_image(self, stacks: Stacks) -> None:
+        """The process has begun another program, with these stacks."""
+        self._stacks = stacks
+        self._runtime = self._parent = self._unsupported = None
+        self._generation = -1
+        self._waiting.clear()
+
+    def troubles(self) -> list[str]:
+        """What can't be followed, for people; each is said once."""
+        found = [self._unsupported, self._runtime.trouble() if self._runtime else None]
+        new = [text for text in found if text is not None and text not in self._said]
+        self._said.update(new)
+        return new
+
+    def note_code(self, stack_id: int, frames: Frames, flags: StackFlag) -> None:
+        """Notes a stack of code that others name."""
+        words = np.array(frames, np.uint64).tobytes()
+        self._stacks.code[stack_id] = words, int(flags & ~StackFlag.CODE)
+
+    def note_names(self, sent: SentStacks) -> None:
+        """Notes names of a runtime's functions: ``struct python_code``."""
+        if self._runtime is not None:
+            for _, _, words in sent.rows():
+                self._runtime.note_names(words)
+
+    def note(self, sent: SentStacks) -> None:
+        """Merges stacks with a runtime's frames: ``struct python_stack``."""
+        for stack_id, flags, words in sent.rows():
+            groups = self._groups(words[1:])
+            how = StackFlag(flags) & ~StackFlag.PYTHON
+            self._waiting.append(_Waiting(stack_id, words[0], groups, how))
+        self.settle()
+
+    def settle(self) -> None:
+        """Merges stacks whose code has become known."""
+        for _ in range(len(self._waiting)):
+            one = self._waiting.popleft()
+            code = self._code(one.code_id)
+            one.looks += 1
+            if code is None and one.looks < _MOST_LOOKS and len(self._waiting) < _MOST_WAITING:
+                self._waiting.append(one)
+                continue
+            if code is None:
+                # Its code was lost: what is known is better than nothing.
+                code = (), StackFlag.LOST_MISS
+            frames = self._merged(*code, one.groups)
+            self._stacks.add(one.stack_id, frames, code[1] | one.flags)
+
+    def _groups(self, words: Sequence[int]) -> list[Frames]:
+        if self._runtime is None:
+            return []
+        address = self._space.files.runtime_frames.address
+        return [tuple(map(address, group)) for group in self._runtime.groups(words)]
+
+    def _code(self, code_id: int) -> tuple[Frames, StackFlag] | None:
+        found = self._stacks.code.get(code_id)
+        if found is not None:
+            return tuple(np.frombuffer(found[0], np.uint64).tolist()), StackFlag(found[1])
+        # It may have been finished here, or have come before the runtime was found.
+        index = self._stacks.ids.get(code_id)
+        frames = self._stacks.frames(index) if index > 0 else None
+        return None if frames is None else (frames, self._stacks.flags(index))
+
+    def _merged(self, code: Frames, flags: StackFlag, groups: list[Frames]) -> Frames:
+        if self._runtime is None or not groups:
+            return code
+        is_loop, inner = self._runtime.is_loop, self._runtime.inner_frames
+        frames: list[int] = []
+        rest = iter(groups)
+        used = end = 0
+        for address in code:
+            if is_loop(address):
+                # The loop calls nothing else: what is within it is part of it.
+                del frames[max(end, len(frames) - inner) :]
+                frames.extend(next(rest, (address,)))
+                used += 1
+                end = len(frames)
+            else:
+                frames.append(address)
+        if used < len(groups):
+            # Where the code's stack ends before its time, they lie beyond. Else they belong further
+            # out than the last one that was found, but not where is unknown.
+            end = end if used and not flags else len(frames)
+            frames[end:end] = [frame for group in rest for frame in group]
+        self.uneven_count += used != len(groups)
+        return tuple(frames)

@@ -1,0 +1,95 @@
+"""Beginning a session: on a process that runs, or one that waits to begin its program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tracelloc.errors import TargetError, UnsupportedError
+from tracelloc.record.kernel.bpf import Capture
+from tracelloc.record.mallocs.otel import PROVIDER, otel_allocators
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.runtimes.known import has_python
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.probeset import find_allocators
+from tracelloc.record.session.session import Session
+from tracelloc.record.session.supervision import Say, say_nothing
+from tracelloc.record.sources.preloaded.sharedarea import area_mappings
+from tracelloc.record.sources.preloaded.source import PreloadedSource
+from tracelloc.record.sources.seam import EventSource, Sources
+from tracelloc.startup import STARTUP
+
+
+def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> Session:
+    """Traces a running process. Raises TracellocError, having attached nothing."""
+    STARTUP.note(f"reading the symbol tables of process {process.pid}")
+    space = AddressSpace(process)
+    started = process.start_ticks()
+    try:
+        modules = find_allocators(space, config.selection)
+    except TargetError as error:
+        modules = space.modules
+        if config.selection.only is not None or not otel_allocators(modules):
+            raise
+        say(f"{error.message}: what it reports by itself is read instead ({PROVIDER}:alloc)")
+        config = config.with_otel
+    config = config.with_python(config.follow or has_python(modules))
+    if config.spares_python and not area_mappings(space.mappings):
+        # Nobody has asked for it.
+        config = replace(config, use_lane=False)
+    session = _make(space, config, say)
+    try:
+        session.start(modules)
+        if process.start_ticks() != started:
+            raise TargetError(f"process {process.pid} has ended, and another one has its PID now")
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def await_program(process: Process, config: TraceConfig, say: Say = say_nothing) -> Session:
+    """Makes ready for a process that waits to begin its program. Raises TracellocError."""
+    # Which program that is nobody knows yet.
+    config = config.with_python(True)
+    session = _make(AddressSpace(process), config, say, waiting=True)
+    session.start()
+    return session
+
+
+def _make(space: AddressSpace, config: TraceConfig, say: Say, *, waiting: bool = False) -> Session:
+    capture = _capture(config, say)
+    config = config.with_python(capture.config.python)
+    sources: list[EventSource] = [capture]
+    if config.use_lane and capture.rows is not None:
+        preloaded = PreloadedSource(
+            capture.rows,
+            capture.config,
+            say=say,
+            attach=capture.attach,
+            spares_python=config.spares_python,
+            max_stall_s=config.max_stall_s,
+        )
+        sources.insert(0, preloaded)
+    try:
+        return Session(capture, config, space, say, sources=Sources(sources), waiting=waiting)
+    except BaseException:
+        capture.close()
+        raise
+
+
+def _capture(config: TraceConfig, say: Say) -> Capture:
+    """The probes: without frames of Python if the kernel refuses those that read them."""
+    capture = Capture(config.capture, config.method, debug=config.debug)
+    if not config.capture.python:
+        return capture
+    try:
+        capture.load()
+    except UnsupportedError as error:
+        capture.close()
+        say(f"stacks have no frames of Python: {error}")
+        return _capture(config.with_python(False), say)
+    except BaseException:
+        capture.close()
+        raise
+    return capture

@@ -1,0 +1,65 @@
+"""Notes when events of a process were missed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Final
+
+from tracelloc.model.counters import count_lost
+from tracelloc.model.gaps import Gap
+from tracelloc.record.session.probeset import ProbeSet
+from tracelloc.record.sources.seam import Sources
+
+LOST: Final = "tracelloc could not keep up"
+_OFTEN_S: Final = 0.2
+_TOGETHER_S: Final = 5.0
+"""Losses that follow each other more closely are one gap."""
+_MOST: Final = 32
+"""Gaps that are kept apart; later ones extend the last."""
+
+
+class GapBook:
+    """The gaps in the trace of one process. Not thread safe."""
+
+    def __init__(self, sources: Sources, probes: ProbeSet) -> None:
+        self._sources, self._probes = sources, probes
+        self._checked_s = time.time()
+        self._lost = self._count_lost()
+        self.gaps: tuple[Gap, ...] = ()
+        """In the order of their beginnings."""
+
+    def _count_lost(self) -> int:
+        """Events that were lost until now: of all processes together."""
+        return count_lost(self._sources.counters())
+
+    def look(self, *, is_last: bool = False) -> None:
+        """Notes what was missed since the last time; seldom, unless it is the last time."""
+        before_s, now_s = self._checked_s, time.time()
+        if 0 <= now_s - before_s < _OFTEN_S and not is_last:
+            return
+        self._checked_s = now_s
+        lost, self._lost = self._lost, self._count_lost()
+        if self._lost > lost:
+            self._add(Gap(before_s, self._checked_s, self._lost - lost, LOST))
+        flaw, end = self._probes.take_flaw()
+        if flaw:
+            self._add(Gap(before_s, None if end else self._checked_s, None, flaw))
+
+    def end(self, reason: str) -> None:
+        """Notes that nothing is seen any more. From any thread."""
+        self._add(Gap(self._checked_s, None, None, reason))
+
+    def _add(self, new: Gap) -> None:
+        last = self.gaps[-1] if self.gaps else None
+        if last is None or last.end_s is None or new.end_s is None:
+            self.gaps = (*self.gaps, new)
+            return
+        is_same = last.reason == new.reason and new.start_s - last.end_s <= _TOGETHER_S
+        if not is_same and len(self.gaps) < _MOST:
+            self.gaps = (*self.gaps, new)
+            return
+        lost = None
+        if last.lost_events is not None and new.lost_events is not None:
+            lost = last.lost_events + new.lost_events
+        self.gaps = (*self.gaps[:-1], replace(last, end_s=new.end_s, lost_events=lost))

@@ -1,0 +1,86 @@
+"""Finds out what a process's allocator has given for its outstanding blocks.
+
+Where the allocator notes it beside each block (glibc), that is read from the process, with
+no lock held; a block's size never changes, so each is read once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from tracelloc.heap.blocks import Blocks
+from tracelloc.model.mallocs import FoundLibrary, MallocLibrary, main_library
+from tracelloc.record.mallocs.chunks import read_chunks
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.text import NS_PER_S
+
+_LONGEST_S: Final = 0.25
+"""What reading may take each time; the blocks left over are read the next time."""
+_YOUNG_NS: Final = NS_PER_S // 10
+"""Births are those of the timer's last tick: within one, several blocks may have had one place."""
+_LARGE_BYTES: Final = 128 << 10
+"""Blocks from here on are read first: how they were made can't be told from the request."""
+
+
+class Measuring:
+    """Measures one process. Not for use with the session's lock held: it takes its time."""
+
+    def __init__(self, space: AddressSpace) -> None:
+        """The process's address space."""
+        self._space = space
+        self._read = ReadSizes()
+
+    def measured(self, snapshot: Snapshot) -> Snapshot:
+        """A snapshot of the process with the usable sizes of its blocks, if it has these."""
+        if snapshot.blocks is None:
+            return snapshot
+        blocks = snapshot.blocks
+        mapped = {module.path for module in self._space.mapped_modules}
+        # Another program that the process was before may have had other ones.
+        found = [a for a in snapshot.allocators if a.file in mapped] or snapshot.allocators
+        return replace(snapshot, usable=self.measure(blocks, snapshot.now_ns, found))
+
+    def measure(
+        self, blocks: Blocks, now_ns: int, found: Iterable[FoundLibrary]
+    ) -> UsableSizes | None:
+        """Usable sizes of blocks that were live at ``now_ns``; None if no allocator was found."""
+        main = main_library(found)
+        if main is None:
+            return None
+        if main.library is MallocLibrary.GLIBC:
+            read = self._read_more(blocks)
+            born_before = np.uint64(max(0, now_ns - _YOUNG_NS))
+            self._read = read.select(read.birth_ns < born_before)
+            return UsableSizes(main, read)
+        is_unusual = main.library is MallocLibrary.JEMALLOC and _is_finer(blocks)
+        return UsableSizes(main, ReadSizes(), is_unusual)
+
+    def _read_more(self, blocks: Blocks) -> ReadSizes:
+        """Sizes of these blocks: what had been read, and what can be read now."""
+        there, sizes = self._read.find(blocks)
+        end_s = time.monotonic() + _LONGEST_S
+        large = blocks.size >= np.uint64(_LARGE_BYTES)
+        for chosen in (~there & large, ~there & ~large):
+            rows = np.flatnonzero(chosen)
+            rows = rows[np.argsort(blocks.address[rows])]
+            sizes[rows], there[rows] = read_chunks(
+                self._space.process.thread_id, blocks.address[rows], blocks.size[rows], end_s
+            )
+        rows = np.flatnonzero(there)
+        rows = rows[np.argsort(blocks.address[rows])]
+        return ReadSizes(blocks.address[rows], blocks.birth_ns[rows], sizes[rows])
+
+
+def _is_finer(blocks: Blocks) -> bool:
+    """Whether a jemalloc has size classes 8 bytes apart (``--with-lg-quantum=3``).
+
+    With the usual ones, every block of more than 8 bytes lies at a multiple of 16.
+    """
+    return bool(((blocks.address & np.uint64(15) != 0) & (blocks.size > np.uint64(8))).any())

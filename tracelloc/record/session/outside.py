@@ -1,0 +1,98 @@
+"""What snapshots say of a process beside its heap: read from /proc and from its memory.
+
+Reading its memory may take its time, and may never end: every wait for that is bounded, and what
+takes too long is left out, or said as it was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from tracelloc.model.memoryusage import MemoryUsage
+from tracelloc.record.process.residency import Residency
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.process.threadnames import ThreadNames
+from tracelloc.record.runtimes.cpython.watch import ObjectWatch
+from tracelloc.record.session.measuring import Measuring
+from tracelloc.record.session.supervision import BoundedWork, Supervisor
+from tracelloc.snapshots.snapshot import Snapshot
+
+CENSUS: Final = "object census"
+"""The task, whoever begins it."""
+_CENSUS_PATIENCE_S: Final = 10.0
+"""How long a snapshot that wants objects waits for their census: 30 million objects or so."""
+_PATIENCE_S: Final = 3.0
+
+_T = TypeVar("_T")
+Ranges = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What the kernel says of a process: read while events go on."""
+
+    rss_bytes: int | None = None
+    """Resident memory; None once the process has ended."""
+    memory: MemoryUsage | None = None
+    thread_names: Mapping[int, str] = field(default_factory=dict)
+    """By thread id; empty unless wanted."""
+
+
+class OutsideReader:
+    """Reads all that of one process: for the thread that takes snapshots.
+
+    ``objects`` has a lock of its own.
+    """
+
+    def __init__(self, space: AddressSpace, supervisor: Supervisor) -> None:
+        self._space, self._process = space, space.process
+        self._supervisor = supervisor
+        self.thread_names = ThreadNames(space.process)
+        self._measuring = Measuring(space)
+        self._works: dict[str, BoundedWork] = {}
+        self._last = Outside()
+        self.begin_image()
+
+    def begin_image(self) -> None:
+        """The process has executed another program, or a first one: nothing is known of it."""
+        self.residency = Residency(self._process)
+        self.objects = ObjectWatch(self._process, self._space)
+
+    def _bounded(
+        self, task: str, work: Callable[[], _T], patience_s: float = _PATIENCE_S
+    ) -> _T | None:
+        """A result; None if it failed, or takes longer. What is overdue is not waited for again."""
+        bounded = self._works.setdefault(task, BoundedWork(task))
+        if bounded.is_overdue:
+            return None
+        pid = self._process.pid
+        return self._supervisor.run(
+            task, pid, lambda: bounded.run(work, patience_s), gives_up=task == CENSUS
+        )
+
+    def refresh_objects(self) -> None:
+        """Takes a census unless there is a fresh one, or it takes too long: the last one stays."""
+        self._bounded(CENSUS, self.objects.refresh, _CENSUS_PATIENCE_S)
+
+    def look(self, mapped: Ranges | None, ours: Ranges, *, with_names: bool) -> Outside:
+        """Reads it now. ``mapped``, ``ours``: see ``Residency.look``."""
+
+        def read() -> Outside:
+            return Outside(
+                self._process.rss_bytes(),
+                self.residency.look(mapped, ours),
+                self.thread_names.all() if with_names else {},
+            )
+
+        # The kernel answers at once, whatever the process does.
+        pid = self._process.pid
+        read_now = self._supervisor.run("reading memory usage", pid, read, gives_up=False)
+        self._last = read_now or self._last
+        return self._last
+
+    def measured(self, snapshot: Snapshot) -> Snapshot:
+        """A snapshot with usable sizes, if they could be read."""
+        measured = self._bounded("reading block sizes", lambda: self._measuring.measured(snapshot))
+        return measured or snapshot

@@ -1,0 +1,34 @@
+"""Telling what a program maps by itself from what its allocators map for blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tracelloc.heap.ranges import RangeTable
+from tracelloc.model.codefiles import base_name, is_c_library
+from tracelloc.model.mallocs import FoundLibrary
+from tracelloc.record.mallocs.families import MAPPINGS
+from tracelloc.record.process.space import AddressSpace
+
+
+def allocators_stacks(
+    ranges: RangeTable, found: Iterable[FoundLibrary], space: AddressSpace
+) -> set[int]:
+    """The stacks by which allocators' libraries map memory, such as in threads of their own.
+
+    What they map within a call of their functions is not reported at all. The C library is
+    left out: what it maps apart from those calls is for threads' stacks.
+    """
+    libraries = {
+        allocator.file
+        for allocator in found
+        if allocator.family != MAPPINGS.name and ".so" in base_name(allocator.file)
+    }
+
+    def file_of(stack: int) -> str | None:
+        frames = ranges.stacks.frames(stack)
+        mapping = space.find(frames[0] - 1) if frames else None
+        return None if mapping is None or is_c_library(mapping.path) else mapping.path
+
+    stacks = {each.stack for each in ranges.ranges()}
+    return {stack for stack in stacks if file_of(stack) in libraries}

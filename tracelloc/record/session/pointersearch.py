@@ -1,0 +1,126 @@
+"""Searches the processes' memory for pointers to their old blocks, in the background.
+
+What nothing points to any more is unreachable (``heap.unreachable``), and verdicts know it. A
+search costs the target nothing but memory bandwidth, and us as much time as reading its resident
+memory takes, so there is a pause after each.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from tracelloc.errors import PrivilegeError
+from tracelloc.heap.blocks import Blocks
+from tracelloc.heap.heap import Heap
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.reachability.search import search
+from tracelloc.record.session.background import BackgroundTurns, Turn
+from tracelloc.record.session.supervision import Supervisor
+from tracelloc.text import NS_PER_S
+
+POINTER_SEARCH: Final = "pointer search"
+_OLD_NS: Final = 10 * NS_PER_S
+"""Younger blocks may be on their way: in registers, or being moved."""
+_PAUSE_NS: Final = 10 * NS_PER_S
+"""From one search to the next, at least."""
+_QUIET_NS: Final = 60 * NS_PER_S
+"""From one to the next in processes in which nothing grows."""
+_MOST_CPU_NS: Final = 60 * NS_PER_S
+"""For one search: 200 GiB or so."""
+_SHARE: Final = 1 / 64
+"""Most of this machine's time (of one processor) that searches take."""
+_AT_ONCE: Final = 8192
+"""Blocks that are copied while events wait."""
+_MOST: Final = 1 << 20
+"""Blocks that one search asks about: 40 MB."""
+
+
+class Searched(Protocol):
+    """What is needed of a traced process."""
+
+    process: Process
+    heap: Heap
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether its probes are off for now: what is freed meanwhile is not seen."""
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether a site seems to pile up blocks."""
+
+
+class PointerSearches:
+    """The session's lock guards what is called ``look``; ``close`` is called without it."""
+
+    def __init__(
+        self, lock: threading.RLock, supervisor: Supervisor, *, is_refused: bool = False
+    ) -> None:
+        """``is_refused``: memory is not to be read."""
+        self._is_refused = is_refused
+        self._lock = lock
+        self._supervisor = supervisor
+        self.turns = BackgroundTurns(POINTER_SEARCH, _SHARE, supervisor)
+
+    def look(self, processes: Sequence[Searched], now_ns: int) -> None:
+        """Begins a search if one is due: of the process that has waited longest."""
+        if self._is_refused:
+            for each in processes:
+                each.heap.unreachable.is_refused = True
+            return
+        self.turns.look(
+            lambda: [self._turn(each, now_ns) for each in processes if _has_old(each, now_ns)],
+            now_ns,
+        )
+
+    def _turn(self, one: Searched, now_ns: int) -> Turn:
+        pause_ns = _PAUSE_NS if one.is_growing else _QUIET_NS
+        return Turn(
+            one.heap, one.process.pid, pause_ns, partial(self._search, one, now_ns),
+            partial(_give_up, one),
+        )  # fmt: skip
+
+    def _search(self, one: Searched, now_ns: int) -> None:
+        heap, began_ns = one.heap, time.thread_time_ns()
+
+        def may_go_on() -> bool:
+            return not self.turns.is_over and time.thread_time_ns() - began_ns < _MOST_CPU_NS
+
+        try:
+            found = search(one.process, self._old_blocks(heap, now_ns - _OLD_NS), may_go_on)
+        except (PrivilegeError, OSError) as error:
+            # Its memory may not be read, and next time no more than now.
+            self._supervisor.note_failure(POINTER_SEARCH, one.process.pid, error, is_final=True)
+            return
+        if found is not None:
+            with self._lock:
+                heap.unreachable.note(found.blocks, found.reachable)
+        elif not self.turns.is_over:
+            late = TimeoutError("reading its memory takes too long")
+            self._supervisor.note_failure(POINTER_SEARCH, one.process.pid, late, is_final=True)
+
+    def _old_blocks(self, heap: Heap, born_by_ns: int) -> Blocks:
+        parts: list[Blocks] = []
+        count = 0
+        at: int | None = 0
+        while at is not None and count < _MOST:
+            with self._lock:
+                at, some = heap.table.some_blocks(at, born_by_ns, _AT_ONCE)
+            parts.append(some)
+            count += len(some)
+        return Blocks.concatenate(parts)
+
+
+def _give_up(one: Searched) -> None:
+    one.heap.unreachable.is_refused = True
+
+
+def _has_old(one: Searched, now_ns: int) -> bool:
+    """Whether it has been traced for long enough, frees are seen, and its memory can be read."""
+    began_ns = one.heap.table.cohorts.start_ns
+    may = not one.is_paused and not one.heap.unreachable.is_refused
+    return may and began_ns is not None and now_ns - began_ns > _OLD_NS

@@ -1,0 +1,306 @@
+"""The probes in one process, and the allocators that they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.errors import TargetError, TracellocError
+from tracelloc.model.mallocs import FoundLibrary
+from tracelloc.record.kernel.attach import Attachment
+from tracelloc.record.kernel.bpf import Capture
+from tracelloc.record.mallocs.discovery import Allocator, MallocChoice, Module
+from tracelloc.record.mallocs.found import found_of, why_no_allocator
+from tracelloc.record.mallocs.otel import allocators_in, why_no_reports
+from tracelloc.record.probe_points.placement import (
+    Plan,
+    ProbePoint,
+    place_exceptions,
+    place_loader,
+    plan,
+)
+from tracelloc.record.process.processlist import check_bits
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.session.attachments import Attachments
+from tracelloc.record.session.survival import check_survival
+from tracelloc.record.sources.seam import SourceLink
+from tracelloc.record.unwinding.leading import LeadingFrames, code_ranges
+from tracelloc.text import printable
+
+_LOADER_PROGRAM: Final = "loader_changes"
+
+
+def find_allocators(space: AddressSpace, selection: MallocChoice) -> list[Module]:
+    """Reads what is mapped. Returns the files of code; raises TargetError without allocator."""
+    modules = space.refresh()
+    if not modules and not space.mappings:
+        raise TargetError(f"process {space.process.pid} has ended")
+    if not allocators_in(modules, selection):
+        raise no_allocator(space, selection)
+    return modules
+
+
+def no_allocator(space: AddressSpace, selection: MallocChoice) -> TargetError:
+    """Says that there is none in what is mapped, and why."""
+    process = space.process
+    if space.shortage is not None:
+        return TargetError(f"files of process {process.pid} can't be opened: {space.shortage}")
+    try:
+        with suppress(OSError):
+            check_bits(process)
+    except TargetError as error:
+        return error
+    if selection.otel:
+        return TargetError(
+            f"process {process.pid} does not report allocations: {why_no_reports(space.modules)}",
+            hint="leave --source out to probe its malloc library",
+        )
+    if selection.only is not None:
+        return TargetError(
+            f"process {process.pid} has no malloc library {selection.only!r}",
+            hint="leave --malloc out to search all files",
+        )
+    who = f"process {process.pid} ({printable(process.command())})"
+    what, hint = why_no_allocator(process.executable(), space.modules)
+    return TargetError(f"{who} has no malloc library that tracelloc knows: {what}", hint=hint)
+
+
+class ProbeSet:
+    """Not thread safe: the session's lock guards it, but for ``detach`` of an ended process."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        space: AddressSpace,
+        selection: MallocChoice,
+        link: SourceLink | None,
+        *,
+        with_loader: bool,
+    ) -> None:
+        """Nothing is attached yet.
+
+        ``link``: to a source that may replace probes; ``with_loader``: the dynamic linker's calls
+        are wanted.
+        """
+        self._capture = capture
+        self._space = space
+        self._selection = selection
+        self._with_loader = with_loader
+        self._attachments = Attachments(space.process)
+        self._allocators: list[Allocator] = []
+        self._has_throwing = False
+        self._is_paused = False
+        self._link = link
+        self._withheld: list[ProbePoint] = []
+        """Points in files whose blocks the process reports by itself."""
+        self._flaw, self._has_ended = "", False
+        self._trouble: TracellocError | None = None
+        """Why the last files that could not be probed could not."""
+        self.points: list[ProbePoint] = []
+        """All of them, even while this is paused."""
+        self.found: tuple[FoundLibrary, ...] = ()
+        """The allocators of all programs so far, in the order of being found; only grows."""
+
+    def attach(self, modules: Sequence[Module], *, all_loaded: bool = False) -> None:
+        """Probes the allocators in files that were not mapped before.
+
+        ``all_loaded``: see ``settle``.
+
+        Raises TracellocError, and has then attached nothing of these files.
+        """
+        if not self._selection.otel:  # else there is no return probe
+            check_survival(self._space.process)
+        withheld = self._withheld
+        planned = plan(allocators_in(modules, self._selection))
+        points = self._wanted(planned, all_loaded=all_loaded)
+        if self._with_loader:
+            points += place_loader(modules)
+        if planned.has_throwing and not self._has_throwing:
+            points += place_exceptions(self._space.modules)
+        elif self._has_throwing:
+            points += place_exceptions(modules)
+        if not points and not self._withheld:
+            return
+        try:
+            self._attach(points)
+        except TracellocError as error:
+            self._trouble, self._withheld = error, withheld
+            self._flaw = f"a file can't be probed: {error}"
+            raise
+        self.points += points
+        self._allocators += planned.allocators
+        found = found_of(planned.allocators)
+        self.found += tuple(each for each in found if each not in self.found)
+        self._has_throwing = self._has_throwing or planned.has_throwing
+
+    def _wanted(self, planned: Plan, *, all_loaded: bool) -> list[ProbePoint]:
+        """The points of a plan, and those withheld before, that are to be attached now."""
+        points = [*self._withheld, *planned.points]
+        self._withheld = []
+        if self._link is not None:
+            every = [*self._allocators, *planned.allocators]
+            self._link.look(every, all_loaded=all_loaded)
+            if every:
+                self._link.report_choice()
+            if self._link.replaces_probes:
+                behind = {a.module.open_path for a in every if self._link.is_behind(a)}
+                self._withheld = [point for point in points if point.open_path in behind]
+                points = [point for point in points if point.open_path not in behind]
+        return points
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether what the process says by itself takes the place of probes, or may yet.
+
+        A program that it executes does not: what was spared is to be probed again.
+        """
+        return self._link is not None and self._link.replaces_probes
+
+    @property
+    def awaits_source(self) -> bool:
+        """Whether the process has a library that has not begun yet."""
+        return self._link is not None and self._link.is_expected
+
+    def settle(self, *, all_loaded: bool, say: Callable[[str], None] | None = None) -> None:
+        """Looks whether the process has a library that has begun. Raises TracellocError.
+
+        ``all_loaded``: whatever the program begins with is there. ``say`` is told if that has no
+        allocator.
+        """
+        if self._link is None or self._link.is_settled:
+            return
+        self.attach((), all_loaded=all_loaded)
+        if say is not None and not self._link.replaces_probes:
+            try:
+                self.check()
+            except TracellocError as error:
+                say(f"warning: {error}")
+
+    def own_ranges(self) -> list[tuple[int, int]]:
+        """See ``SourceLink.own_ranges``."""
+        return [] if self._link is None else self._link.own_ranges()
+
+    def leading(self) -> LeadingFrames | None:
+        """Code of allocators that stacks begin with; None: they don't.
+
+        By probes that is our library's own, if somebody else traces the process through it, or if
+        it reports to OpenTelemetry.
+        """
+        ranges = code_ranges(self._space, self._allocators if self.is_replaced else ())
+        return LeadingFrames(ranges) if ranges else None
+
+    def _attach(self, points: Sequence[ProbePoint]) -> None:
+        """Attaches these; while this is paused, only the loader's."""
+        if self._is_paused:
+            points = [point for point in points if point.program == _LOADER_PROGRAM]
+        if points:
+            self._attachments.add(self._capture.attach(self._space.process.pid, points))
+
+    def pause(self) -> None:
+        """Takes the probes out but for the loader's, until ``resume``."""
+        before, self._attachments = self._attachments, Attachments(self._space.process)
+        self._is_paused = True
+        try:
+            with suppress(TargetError):  # it may have ended
+                self._attach(self.points)
+        finally:
+            # Only now: the loader's calls are never unseen.
+            before.close()
+
+    def resume(self) -> None:
+        """Puts all probes in again. Raises TracellocError, and is then still paused."""
+        before, self._attachments = self._attachments, Attachments(self._space.process)
+        self._is_paused = False
+        try:
+            self._attach(self.points)
+        except BaseException:
+            self._attachments, self._is_paused = before, True
+            raise
+        before.close()
+
+    def attach_like(self, parent: ProbeSet) -> None:
+        """Puts a parent's probes in place in its forked child. Raises TracellocError."""
+        pid = self._space.process.pid
+        self.take_over(self._capture.attach(pid, parent.points), parent)
+        self.found = parent.found
+
+    def take_over(self, attachment: Attachment, lender: ProbeSet) -> None:
+        """Takes in probes that are in place in the process: those of another one's files."""
+        self._attachments.add(attachment)
+        self.points += lender.points
+        self._allocators += lender._allocators
+        self._has_throwing = lender._has_throwing
+
+    @property
+    def has_loader(self) -> bool:
+        """Whether a dynamic linker will tell when libraries are there."""
+        files = {p.open_path for p in self.points if p.program == _LOADER_PROGRAM}
+        return any(module.open_path in files for module in self._space.mapped_modules)
+
+    @property
+    def slow_probes(self) -> tuple[str, ...]:
+        """Functions with a probe on an instruction that is single-stepped, each once."""
+        slow = (point.label for point in self.points if point.is_single_stepped)
+        return tuple(dict.fromkeys(slow))
+
+    def check(self) -> None:
+        """Raises TracellocError unless one of the probed allocators is mapped now."""
+        mapped = self._space.mapped_modules
+        if not any(allocator.module in mapped for allocator in self._allocators):
+            raise self._trouble or no_allocator(self._space, self._selection)
+
+    def look_after(
+        self, say: Callable[[str], None], live: Callable[[], npt.NDArray[np.uint64]]
+    ) -> None:
+        """See ``Attachments.look_after``; hands over from the process's library if that is due.
+
+        ``live``: the addresses of its live blocks.
+        """
+        self._attachments.look_after(say)
+        if self._link is None:
+            return
+        self._link.look_after()
+        if not self._link.must_hand_over:
+            return
+        # Nobody allocates until that is done.
+        self._link.begin_hand_over()
+        try:
+            self._capture.note_sampled(live())
+            self.attach((), all_loaded=True)
+        except TracellocError as error:
+            pid = self._space.process.pid
+            say(f"warning: process {pid} goes on untraced: {error}")
+            self._flaw, self._has_ended = f"probes can't take over: {error}", True
+        finally:
+            self._link.end_hand_over()
+
+    def take_flaw(self) -> tuple[str, bool]:
+        """Why events were missed since this was last asked, and whether all are from then on.
+
+        Empty: none were.
+        """
+        flaw, self._flaw = self._flaw, ""
+        if self._link is not None:
+            flaw = flaw or self._link.take_flaw()
+        return flaw, bool(flaw) and self._has_ended
+
+    def detach(self) -> None:
+        """Takes the probes out. May be called twice."""
+        self._attachments.close()
+        if self._link is not None:
+            self._link.close()
+
+    def clear(self, *, same_thread: bool) -> None:
+        """Takes the probes out and forgets them, for another program.
+
+        ``same_thread``: see ``SourceLink.begin_image``.
+        """
+        self._attachments.close()
+        self.points, self._allocators, self._withheld = [], [], []
+        if self._link is not None:
+            self._link.begin_image(same_thread=same_thread)
+        self._has_throwing = False

@@ -1,0 +1,407 @@
+"""The processes of a trace: which there are, whose memory each has, what they hold.
+
+A trace begins with one process. Where children are followed, a forked child begins with
+what its parent holds, as of the fork, and an executed program with nothing; both are
+stopped until their probes are in place (``follower``), so that nothing goes unseen. Where in the
+stream of events a fork was is marked by the probes, right after the kernel has copied the memory:
+what other threads of the parent do in the microseconds between counts for the child as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.errors import TracellocError
+from tracelloc.heap.heap import Heap
+from tracelloc.model.events import EventBatch, Events
+from tracelloc.record.kernel.attach import Attachment
+from tracelloc.record.kernel.bpf import Capture
+from tracelloc.record.kernel.drain import by_image
+from tracelloc.record.kernel.records import find_fork
+from tracelloc.record.process.identity import target_of
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.supervision import Supervisor
+from tracelloc.record.session.tracee import Tracee
+from tracelloc.record.sources.seam import Sources
+from tracelloc.record.unwinding.feed import StackFeed
+from tracelloc.text import printable
+
+
+class Processes:
+    """Not thread safe: the session's lock guards it."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        sources: Sources,
+        config: TraceConfig,
+        space: AddressSpace,
+        *,
+        waiting: bool,
+        clock_ns: Callable[[], int],
+        supervisor: Supervisor,
+    ) -> None:
+        """``space``: of the first process. ``waiting``: it has not begun its program."""
+        self._capture, self._sources = capture, sources
+        self._config = config
+        self._clock_ns = clock_ns
+        self._supervisor, self._say = supervisor, supervisor.say
+        self._files = space.files
+        self._image_numbers = itertools.count(1)
+        self._process_numbers = itertools.count()
+        self._by_image: dict[int, Tracee] = {}
+        self._by_pid: dict[int, Tracee] = {}
+        self._sharing: dict[int, tuple[Tracee, Attachment]] = {}
+        """Processes that have their parent's memory: the parent, and their own probes."""
+        self._left_out: dict[int, bool] = {}
+        """Living processes that are not traced, and whether they should be."""
+        self._forks: dict[int, Heap] = {}
+        """By thread: what the process held at its birth that it has just made."""
+        self._unborn: dict[int, deque[Tracee | None]] = {}
+        """By thread: those whose place among the events is to come; None: not traced."""
+        self._moves = 0
+        self.feed = StackFeed(
+            sources,
+            finishes=config.capture.use_rows,
+            guard=partial(supervisor.run, "reading stacks", gives_up=False),
+        )
+        self._closer = ThreadPoolExecutor(8, thread_name_prefix="closer")
+        self.untraced_count = 0
+        """Processes that should have been traced, and were not."""
+        self.every: list[Tracee] = []
+        """In the order of their start, those included that have ended."""
+        self.root = self._add(space, self._new_heap(), is_starting=waiting, has_begun=not waiting)
+
+    def _new_heap(self) -> Heap:
+        config, sample_bytes = self._config, self._config.capture.table_sample_bytes
+        return Heap(self._clock_ns(), None, sample_bytes, config.temporary, logs=config.log_events)
+
+    @property
+    def living(self) -> Sequence[Tracee]:
+        """Processes that have not ended, as far as is known."""
+        return list(self._by_pid.values())
+
+    def of(self, number: int) -> Tracee:
+        """A process by its number in the trace, also after its end. From any thread."""
+        return next(each for each in list(self.every) if each.target.number == number)
+
+    @property
+    def count_left(self) -> int:
+        """How many processes are still there, traced or not."""
+        return len(self._by_pid) + len(self._sharing) + len(self._left_out)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more processes are traced for now."""
+        return len(self._by_pid) >= self._config.most_processes
+
+    # What the probes say.
+
+    def apply(self, batch: EventBatch, mappings: Events) -> None:
+        """Applies a batch to the heaps that it is about."""
+        self._note_images()
+        # They have a ring of their own: first, for a fork copies what is mapped by then.
+        for image, tracee in self._known_in(mappings):
+            tracee.heap.ranges.apply(mappings[mappings["image"] == image])
+        # A child's image has a higher number than its parent's: what it was born with is there.
+        for image, events in by_image(batch):
+            if image in self._by_image:
+                self._apply(self._by_image[image], events, batch)
+        for image, tracee in self._known_in(batch.pairs):
+            tracee.heap.table.apply_pairs(batch.pairs[batch.pairs["image"] == image])
+
+    def _apply(self, tracee: Tracee, events: Events, batch: EventBatch) -> None:
+        """Applies events of one image; children come to be where they were forked off."""
+        records, start, by_time = events.view(np.uint8), 0, batch.image is not None
+        in_order = not batch.overflowed
+        while True:
+            fork = len(events) if by_time else find_fork(records, start)
+            tracee.heap.table.apply(events[start:fork], in_order=in_order, by_time=by_time)
+            if fork == len(events):
+                break
+            self._note_fork(tracee, int(events["tid"][fork]))
+            start = fork + 1
+
+    def _known_in(self, records: npt.NDArray[Any]) -> list[tuple[int, Tracee]]:
+        """The images that records are about, with their processes, if these are traced."""
+        known = self._by_image
+        images = np.unique(records["image"]).tolist() if len(records) else ()
+        return [(image, known[image]) for image in images if image in known]
+
+    def _note_fork(self, parent: Tracee, thread_id: int) -> None:
+        waiting = self._unborn.get(thread_id)
+        if not waiting:
+            self._forks[thread_id] = parent.heap.fork(self._clock_ns())
+            return
+        child = waiting.popleft()
+        if not waiting:
+            del self._unborn[thread_id]
+        if child is not None:
+            child.heap = parent.heap.fork(self._clock_ns())
+
+    def _note_images(self) -> None:
+        """Notices programs that were begun by processes that don't stop for it."""
+        if self._config.follow:
+            return
+        root = self.root
+        execs = root.words.image - root.image
+        if not execs:
+            return
+        moves = root.words.moves
+        same_thread, self._moves = moves == self._moves, moves
+        try:
+            self._renew(root, execs=execs, same_thread=same_thread)
+        except TracellocError as error:
+            self._say(f"warning: {error}")
+        # Its first stacks may have come before the image was known.
+        self.feed.take()
+        if root.target.exec_count:
+            pid, command = root.process.pid, printable(root.target.command)
+            self._say(f"process {pid} has begun another program, {command}: its table is empty")
+
+    # What the follower says.
+
+    def forked(self, pid: int, child_pid: int, *, shares: bool, marked_by: int | None) -> None:
+        """A process has made another, ``shares``: which has the same memory.
+
+        ``marked_by``: the thread that did, if the fork has a place among the events, which
+        may still be to come; else all that was before has been applied.
+        """
+        parent = self._owner(pid)
+        heap = None if marked_by is None else self._forks.pop(marked_by, None)
+        child = None
+        try:
+            if parent is None or self.is_full:
+                self._leave_out(child_pid, parent is not None or self._left_out.get(pid, False))
+                self.untraced_count += parent is None and pid not in self._left_out
+            elif shares:
+                self._share(parent, child_pid)
+            else:
+                child = self._begin_child(parent, child_pid, heap, is_marked=marked_by is not None)
+        except TracellocError as error:
+            self._give_up(child_pid, error)
+        if marked_by is not None and heap is None:
+            self._unborn.setdefault(marked_by, deque()).append(child)
+
+    def executed(self, pid: int, *, same_thread: bool) -> None:
+        """A process has begun another program. Raises TracellocError for the first process."""
+        if not self._config.follow:
+            # The probes have said so by themselves.
+            return
+        try:
+            if pid in self._by_pid:
+                self._begin_program(self._by_pid[pid], same_thread=same_thread)
+            elif pid in self._sharing or pid in self._left_out:
+                self._begin_stranger(pid, same_thread=same_thread)
+        except TracellocError as error:
+            if pid == self.root.process.pid:
+                raise
+            self._note_trouble(pid, error)
+
+    def loaded(self, pid: int) -> Tracee | None:
+        """A process has other files mapped. Returns whose memory it is; raises as ``executed``."""
+        tracee = self._owner(pid)
+        try:
+            if tracee is not None:
+                tracee.load()
+        except TracellocError as error:
+            if tracee is self.root:
+                raise
+            self._note_trouble(pid, error)
+        return tracee
+
+    def ended(self, pid: int) -> None:
+        """A process has ended."""
+        self._supervisor.run("releasing", pid, partial(self._release, pid), gives_up=False)
+
+    def _release(self, pid: int) -> None:
+        self._left_out.pop(pid, None)
+        if pid in self._sharing:
+            _, probes = self._sharing.pop(pid)
+            self._capture.unassign(pid)
+            self._closer.submit(probes.close)
+        tracee = self._by_pid.get(pid)
+        if tracee is not None:
+            self._end(tracee)
+            self._closer.submit(tracee.probes.detach)
+
+    def detach(self) -> None:
+        """Takes all probes out."""
+        closing = [(tracee.process.pid, tracee.probes.detach) for tracee in self.living]
+        closing += [(pid, probes.close) for pid, (_, probes) in self._sharing.items()]
+        for pid, close in closing:
+            self._supervisor.run("detaching", pid, close, gives_up=False)
+        self._closer.shutdown()
+
+    def close(self) -> None:
+        """Closes files and ends threads; the probes must be gone."""
+        # The first one's address space owns the files of all.
+        for tracee in reversed(self.every):
+            tracee.close()
+
+    # The ways of a process.
+
+    def _add(
+        self,
+        space: AddressSpace,
+        heap: Heap,
+        *,
+        parent: Tracee | None = None,
+        exec_count: int = 0,
+        **how: Any,
+    ) -> Tracee:
+        """Takes in what the probes will report of a process. Raises TracellocError."""
+        process = space.process
+        number = next(self._process_numbers)
+        target = target_of(process, exec_count, number)
+        words = self._capture.new_space()
+        words.begin(next(self._image_numbers), None if parent is None else parent.words)
+        tracee = Tracee(
+            target,
+            space,
+            heap,
+            capture=self._capture,
+            sources=self._sources,
+            words=words,
+            config=self._config,
+            supervisor=self._supervisor,
+            now_ns=self._clock_ns(),
+            parent=parent,
+            **how,
+        )
+        self._capture.assign(process.pid, words)
+        self.every.append(tracee)
+        self._by_pid[process.pid] = self._by_image[tracee.image] = tracee
+        self.feed.add(tracee.image, tracee.source)
+        return tracee
+
+    def _owner(self, pid: int) -> Tracee | None:
+        """The process whose memory a process has."""
+        shared = self._sharing.get(pid)
+        return shared[0] if shared is not None else self._by_pid.get(pid)
+
+    def _begin_child(
+        self, parent: Tracee, child_pid: int, heap: Heap | None, *, is_marked: bool
+    ) -> Tracee:
+        now_ns, now = self._clock_ns(), parent.heap
+        if heap is None:
+            # It has nothing before its mark has come, which is before all that it does.
+            heap = now.renewed(now_ns, now.stacks) if is_marked else now.fork(now_ns)
+        child = self._add(parent.space.fork(Process(child_pid)), heap, parent=parent)
+        child.probes.attach_like(parent.probes)
+        return child
+
+    def _begin_program(self, tracee: Tracee, *, same_thread: bool) -> None:
+        if tracee is not self.root and not self._config.is_wanted(tracee.process):
+            self._forget(tracee)
+            # Before it runs on: a probe that goes while it runs may leave half a call behind.
+            tracee.probes.detach()
+            self._leave_out(tracee.process.pid, is_wanted=False)
+            return
+        tracee.words.begin(next(self._image_numbers))
+        self._renew(tracee, execs=1, same_thread=same_thread, is_stopped=True)
+        if not tracee.probes.has_loader:
+            # All that it consists of is mapped.
+            tracee.load()
+
+    def _renew(self, tracee: Tracee, **how: Any) -> None:
+        self._supervisor.forget(tracee.process.pid)
+        self.feed.drop(tracee.image)
+        self._by_image.pop(tracee.image, None)
+        try:
+            tracee.begin_image(self._clock_ns(), **how)
+        finally:
+            self._by_image[tracee.image] = tracee
+            self.feed.add(tracee.image, tracee.source)
+
+    def _begin_stranger(self, pid: int, *, same_thread: bool) -> None:
+        """A process that was not traced, or had its parent's memory, begins a program."""
+        process = Process(pid)
+        is_wanted = self._config.is_wanted(process)
+        lender, probes = self._sharing.pop(pid, (None, None))
+        self._capture.unassign(pid)
+        if self.is_full or not is_wanted:
+            if probes is not None:
+                probes.close()
+            self._leave_out(pid, is_wanted)
+            return
+        self._left_out.pop(pid, None)
+        space = AddressSpace(process, self._files)
+        if lender is not None and same_thread:
+            space = lender.space.fork(process)
+            space.begin_image(keep_modules=True)
+        tracee = self._add(space, self._new_heap(), exec_count=1, is_starting=True)
+        if lender is not None and probes is not None:
+            if same_thread:
+                # They are in files that the new program maps as well, as most do.
+                tracee.probes.take_over(probes, lender.probes)
+            else:
+                probes.close()
+        tracee.source.refresh()
+        if not tracee.probes.has_loader:
+            tracee.load()
+
+    def _share(self, parent: Tracee, child_pid: int) -> None:
+        probes = self._capture.attach(child_pid, parent.probes.points)
+        self._capture.assign(child_pid, parent.words)
+        self._sharing[child_pid] = parent, probes
+
+    def _end(self, tracee: Tracee) -> None:
+        pid = tracee.process.pid
+        self._supervisor.forget(pid)
+        del self._by_pid[pid]
+        self._forks.pop(pid, None)
+        self.feed.drop(tracee.image)
+        self._by_image.pop(tracee.image, None)
+        self._capture.unassign(pid)
+        self._sources.forget_threads(pid, lambda _: True)
+        tracee.end()
+        for child_pid in [child for child, (owner, _) in self._sharing.items() if owner is tracee]:
+            # Whatever it does with that memory until it executes a program, it does alone.
+            _, probes = self._sharing.pop(child_pid)
+            self._capture.unassign(child_pid)
+            self._closer.submit(probes.close)
+            self._leave_out(child_pid, is_wanted=False)
+        self._capture.free_space(tracee.words)
+
+    def _forget(self, tracee: Tracee) -> None:
+        """Drops a process that is not traced after all."""
+        self._end(tracee)
+        self.every.remove(tracee)
+
+    # Processes that are not traced.
+
+    def _leave_out(self, pid: int, is_wanted: bool) -> None:
+        """Does not trace a process; its children are followed all the same."""
+        if is_wanted and not self._left_out.get(pid, False):
+            if not self.untraced_count:
+                most = f"more than {self._config.most_processes} processes at a time"
+                self._say(f"warning: {most}: further ones are counted, not traced (--follow-limit)")
+            self.untraced_count += 1
+        self._left_out[pid] = is_wanted
+
+    def _give_up(self, pid: int, error: TracellocError) -> None:
+        """A forked process can't be probed. If it has ended meanwhile, that is no trouble."""
+        if not Process(pid).exists():
+            return
+        self._say(f"warning: {error}")
+        tracee = self._by_pid.get(pid)
+        if tracee is not None:
+            self._forget(tracee)
+        self.untraced_count += 1
+        self._left_out[pid] = True
+
+    def _note_trouble(self, pid: int, error: TracellocError) -> None:
+        """What ends while it is being probed is no trouble."""
+        if Process(pid).exists():
+            self._say(f"warning: {error}")

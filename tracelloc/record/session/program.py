@@ -1,0 +1,204 @@
+"""A program that we start ourselves: its process waits until tracing is ready."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import pwd
+import resource
+import signal
+from collections.abc import Sequence, Set
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NoReturn
+
+from tracelloc.errors import TracellocError
+from tracelloc.record.kernel.capabilities import FileLimit
+from tracelloc.record.session.terminal import ProgramTerminal
+from tracelloc.record.sources.preloaded.launching import can_be_read, preloads, with_preloaded
+from tracelloc.system.invoker import Invoker, environment_of
+from tracelloc.text import printable
+
+_NOT_FOUND: Final = 127
+_NOT_EXECUTABLE: Final = 126
+_SIGNAL_STATUS: Final = 128
+"""What shells make of a program that could not be run, or was ended by a signal."""
+
+
+class ProgramError(TracellocError):
+    """The program can't be executed; the exit status is what shells use."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = _NOT_FOUND if code == errno.ENOENT else _NOT_EXECUTABLE
+
+
+class TracedProgram:
+    """A command line, and the process that executes it, in our directory."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        who: Invoker,
+        file_limit: FileLimit,
+        terminal: ProgramTerminal | None = None,
+        preloaded: Path | None = None,
+    ) -> None:
+        """``who`` runs it, with this limit of open files.
+
+        Its streams are those of ``terminal``, or ours. ``preloaded``: a library that comes before
+        all others.
+        """
+        self._preloaded = preloaded
+        self.terminal = terminal
+        self._command = list(command)
+        self.name = command[0]
+        self._who = who
+        self._file_limit = file_limit
+        # Ours come later, as the bound on our own memory does.
+        self._data_limit = resource.getrlimit(resource.RLIMIT_DATA)
+        self._ignored = {n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN}
+        self.pid = 0
+        self.has_begun = False
+        """Whether the command was executed."""
+        self._go_fd = -1
+        self._failure_fd = -1
+        self._status: int | None = None
+
+    def start(self) -> None:
+        """Makes the process, which waits for ``go``. Its parent is the calling thread."""
+        read_fd, self._go_fd = os.pipe2(os.O_CLOEXEC)
+        self._failure_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        # A signal that comes meanwhile is not for handlers of ours that the process inherits.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self.pid = os.fork()
+        if not self.pid:
+            _drop_handlers(self._ignored)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            self._become(read_fd, write_fd)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(read_fd)
+        os.close(write_fd)
+        if self.terminal is not None:
+            self.terminal.release()
+
+    def _become(self, go_fd: int, failure_fd: int) -> NoReturn:
+        """In the new process: waits, then executes the command."""
+        try:
+            os.close(self._go_fd)
+            if os.read(go_fd, 1):
+                if self.terminal is not None:
+                    self.terminal.adopt()
+                # Python ignores these, and what is ignored stays so.
+                for number in (signal.SIGPIPE, signal.SIGXFSZ):
+                    signal.signal(number, signal.SIG_DFL)
+                resource.setrlimit(resource.RLIMIT_NOFILE, self._file_limit)
+                resource.setrlimit(resource.RLIMIT_DATA, self._data_limit)
+                _execute(self._command, _become_user(self._who), self._preloaded)
+        except OSError as error:
+            os.write(failure_fd, str(error.errno).encode())
+        finally:
+            os._exit(_NOT_EXECUTABLE)
+
+    def go(self) -> None:
+        """Has the command executed. Raises ProgramError if it can't be."""
+        # Something may have ended it already, which whoever waits for its end will see.
+        with suppress(BrokenPipeError):
+            os.write(self._go_fd, b"g")
+        os.close(self._go_fd)
+        self._go_fd = -1
+        with os.fdopen(self._failure_fd, "rb") as failure:
+            self._failure_fd = -1
+            # Closed by exec.
+            text = failure.read()
+        if text:
+            code = int(text)
+            name = printable(self._command[0])
+            raise ProgramError(f"cannot execute {name}: {os.strerror(code)}", code)
+        self.has_begun = True
+
+    def note_end(self, status: int) -> None:
+        """For whoever has waited for it: ``status`` as of waitpid(2)."""
+        self._status = status
+
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._status = status
+        return self._status is None
+
+    def wait(self) -> int:
+        """Waits until it has ended. Returns its exit status, 128 + n after signal n."""
+        if self._status is None:
+            _, self._status = os.waitpid(self.pid, 0)
+        code = os.waitstatus_to_exitcode(self._status)
+        return code if code >= 0 else _SIGNAL_STATUS - code
+
+    def abandon(self) -> None:
+        """Ends the process if it still waits for ``go``."""
+        for descriptor in (self._go_fd, self._failure_fd):
+            if descriptor >= 0:
+                os.close(descriptor)
+        if self._go_fd >= 0:
+            self.wait()
+        self._go_fd = self._failure_fd = -1
+
+
+def _drop_handlers(ignored: Set[int]) -> None:
+    """Signals do what they do to any program; those that were ignored before stay so."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+
+
+def _become_user(who: Invoker) -> list[bytes]:
+    """Takes on a user's rights for good. Returns the environment that this user has.
+
+    It is ours as it was when we were started, byte for byte: Python adds to its own (PEP 538). What
+    is for tracelloc alone is not in it. Raises OSError.
+    """
+    try:
+        environment = [e for e in Path("/proc/self/environ").read_bytes().split(b"\0") if e]
+    except PermissionError:  # a program with capabilities may not look at itself
+        environment = [name + b"=" + value for name, value in os.environb.items()]
+    environment = environment_of(who, environment)
+    if who.uid != os.geteuid():
+        os.initgroups(pwd.getpwuid(who.uid).pw_name, who.gid)
+        os.setgid(who.gid)
+        os.setuid(who.uid)
+    return environment
+
+
+def _execute(command: Sequence[str], environment: Sequence[bytes], preloaded: Path | None) -> None:
+    """Executes like execvpe(3), entries of the environment as they are. Raises OSError.
+
+    ``preloaded``: a library for programs that can have it.
+    """
+    library = None if preloaded is None else os.fsencode(preloaded)
+    if library is not None and not can_be_read(library):
+        library = None
+    libc = ctypes.CDLL(None, use_errno=True)
+    words = [os.fsencode(word) for word in command]
+    paths = next((e[5:] for e in environment if e.startswith(b"PATH=")), os.defpath.encode())
+    places = [b""] if b"/" in words[0] else paths.split(b":")
+    refusal = errno.ENOENT
+    for place in places:
+        program = os.path.join(place, words[0])  # noqa: PTH118 - bytes
+        entries = environment
+        if library is not None and preloads(program):
+            entries = with_preloaded(environment, library)
+        libc.execve(program, _pointers(words), _pointers(entries))
+        code = ctypes.get_errno()
+        if code not in (errno.ENOENT, errno.ENOTDIR):
+            refusal = code
+            if code != errno.EACCES:
+                break
+    raise OSError(refusal, os.strerror(refusal))
+
+
+def _pointers(words: Sequence[bytes]) -> ctypes.Array[ctypes.c_char_p]:
+    """What execve(2) takes: an array that ends with a null pointer."""
+    return (ctypes.c_char_p * (len(words) + 1))(*words, None)

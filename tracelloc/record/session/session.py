@@ -1,0 +1,406 @@
+"""A trace: one capture, the processes that it is of, and snapshots of them all.
+
+The pump thread drains the rings, applies what it finds and does the housekeeping; it never
+symbolizes. The follower's thread, where there is one, says when processes fork, execute, load and
+end. Any thread may ask for a snapshot.
+
+Locks: ``_lock`` guards the processes and their heaps, and is held for as long as it takes to apply
+a batch or to copy the totals. ``_outside_lock`` lets one thread at a time read /proc and the
+target's memory for snapshots, with ``_lock`` free; it is taken first. An ``AddressSpace`` is
+changed under ``_lock`` only; symbolizers, row makers and reporters read it without, and find it as
+it was before a change or after it, since its tables are replaced, never altered.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from tracelloc.errors import TracellocError
+from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch
+from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.record.abi import ForkFlag
+from tracelloc.record.kernel.bpf import Capture
+from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.overhead import require_measuring
+from tracelloc.record.mallocs.discovery import Module
+from tracelloc.record.process.identity import open_end
+from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.session.config import Clocks, TraceConfig
+from tracelloc.record.session.followload import FollowLoad
+from tracelloc.record.session.outside import Outside
+from tracelloc.record.session.pace import Pace
+from tracelloc.record.session.processes import Processes
+from tracelloc.record.session.supervision import Say, Supervisor, reason_of, say_nothing
+from tracelloc.record.session.tracee import Tracee
+from tracelloc.record.session.upkeep import JUDGING, Upkeep
+from tracelloc.record.session.windows import Windows
+from tracelloc.record.sources.seam import Sources
+from tracelloc.snapshots.snapshot import CaptureStatus, Snapshot, TraceSnapshot
+from tracelloc.snapshots.taking import take_snapshot
+
+_MOST_LOOKS: Final = 20
+"""How often records are looked for that must be there: others before them may be unfinished."""
+_LOOK_AGAIN_S: Final = 0.001
+_NO_BATCH: Final = EventBatch(NO_EVENTS, NO_PAIRS, 0, False)
+_REAL: Final = Clocks()
+
+
+class Session:
+    """From ``start`` to ``stop``; hears of processes as a ``follower.Watcher``."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        config: TraceConfig,
+        space: AddressSpace,
+        say: Say = say_nothing,
+        *,
+        sources: Sources | None = None,
+        waiting: bool = False,
+        clocks: Clocks = _REAL,
+    ) -> None:
+        """Takes over the capture and the sources (None: the capture is the only one).
+
+        ``space``: of the process that the trace begins with.
+
+        ``waiting``: that process has not begun its program yet. ``say`` is told, on whichever
+        thread finds out, what happens to the processes; it must not wait for a snapshot.
+        """
+        self._capture = capture
+        self._sources = sources = sources or Sources([capture])
+        self._config = config
+        self._clocks = clocks
+        self._lock = threading.RLock()
+        self._outside_lock = threading.Lock()
+        self.supervisor = supervisor = Supervisor(say, debug=config.debug)
+        self._failure: TracellocError | None = None
+        self._when_failed: Callable[[TracellocError], None] | None = None
+        self._stopped_ns: int | None = None
+        self._fullest_share = 0.0
+        self._ended: list[int] = []
+        """PIDs of processes that have ended, until the pump has taken leave of them."""
+        self._is_launching = waiting
+        """What goes wrong with the first process is for who launches it."""
+        self._say = say
+        self._load = FollowLoad(say)
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.end_fd = open_end(space.process.pid, follow=config.follow)
+        """Readable when all processes have ended."""
+        self.processes = Processes(
+            capture,
+            sources,
+            config,
+            space,
+            waiting=waiting,
+            clock_ns=clocks.now_ns,
+            supervisor=supervisor,
+        )
+        self._pump_thread = threading.Thread(target=self._pump, name="pump", daemon=True)
+        self._upkeep = Upkeep(capture, config, self.processes, supervisor, self._lock)
+        self.windows: Windows | None = None
+        """If overhead is limited."""
+        if limit := config.max_overhead:
+            self.windows = Windows(
+                capture, self.processes, limit, self._drain_rest,
+                clock_ns=clocks.now_ns, supervisor=supervisor,
+            )  # fmt: skip
+
+    @property
+    def root(self) -> Tracee:
+        """The process that was asked for."""
+        return self.processes.root
+
+    @property
+    def method(self) -> Method:
+        """How probes are attached, once they are."""
+        return self._capture.method
+
+    def start(self, modules: Sequence[Module] = ()) -> None:
+        """Attaches to what the first process has mapped, and goes live. Raises TracellocError."""
+        if self._config.max_overhead is not None:
+            require_measuring()
+        self._capture.watch(self.root.process.pid)
+        self.stop_at_loads(stop=self._config.follow or self.root.is_starting)
+        if modules:
+            self.root.begin(modules, self._clocks.now_ns())
+        self._sources.set_live(True)
+        self._pump_thread.start()
+        if modules:
+            self.begin_upkeep()
+
+    def stop_at_loads(self, *, stop: bool) -> None:
+        """Whether processes that are followed stop when something new is mapped, before it runs."""
+        self._capture.set_stop_at_loads(stop)
+
+    def begin_upkeep(self) -> None:
+        """The first probes are in place."""
+        with self._lock:
+            self._is_launching = False
+            self._upkeep.begin()
+
+    # Snapshots.
+
+    def snapshot(self, wanted: Wanted = NOTHING_ELSE) -> TraceSnapshot:
+        """All that has happened in all processes, until now or until tracing failed."""
+        with self._outside_lock:
+            with self._lock:
+                self._see_off()
+                looks = [(tracee, tracee.mapped_ranges()) for tracee in self.processes.every]
+            outside = {t: t.look_outside(wanted, mapped) for t, mapped in looks}
+            with self._lock:
+                tracees, trace = self._take(wanted, outside)
+            if not wanted.usable:
+                return trace
+            pairs = zip(tracees, trace.processes, strict=True)
+            return replace(trace, processes=tuple(t.measured(one) for t, one in pairs))
+
+    def _take(
+        self, wanted: Wanted, outside: dict[Tracee, Outside]
+    ) -> tuple[list[Tracee], TraceSnapshot]:
+        if self._stopped_ns is None:
+            self._drain()
+        now_ns = self._stopped_ns or self._clocks.now_ns()
+        tracees = list(self.processes.every)
+        status = CaptureStatus(
+            self._clocks.wall_s(),
+            now_ns,
+            self._sources.counters(),
+            self._capture.overflows,
+            self._config.follow or self.root.target.exec_count > 0,
+            self.supervisor.failures,
+        )
+        share = self._upkeep.probe_share
+
+        def taken(tracee: Tracee) -> Snapshot:
+            last = tracee.last_snapshots.get(wanted)
+            if last is not None:
+                return replace(last, time_s=status.time_s)
+            process = tracee.status(now_ns, outside.get(tracee, Outside()), share)
+            shown = tracee.shown
+            is_shared = status.is_shared or shown.number > 1
+            capture = replace(status, now_ns=shown.ended_ns or now_ns, is_shared=is_shared)
+            last = take_snapshot(shown.heap, process, capture, wanted)
+            if tracee.target.has_ended:
+                tracee.last_snapshots[wanted] = last
+            return last
+
+        return tracees, TraceSnapshot(
+            tuple(map(taken, tracees)),
+            self.processes.untraced_count,
+            self._load.counts if self._config.follow else None,
+        )
+
+    def take_ring_share(self) -> float:
+        """How full the ring of events was at most since this was last asked, 0 to 1."""
+        fullest, self._fullest_share = self._fullest_share, 0.0
+        return fullest
+
+    # The end.
+
+    def stop(self) -> None:
+        """Takes the probes out, then applies what they had reported. May be called twice."""
+        if self._stopped_ns is not None:
+            return
+        self.supervisor.run("stopping", 0, partial(self._sources.set_live, False))
+        stopped_ns = self._clocks.now_ns()
+        with self._lock:
+            self._upkeep.stop()
+        if self._pump_thread.ident is not None:
+            os.eventfd_write(self._wake_fd, 1)
+            self._pump_thread.join()
+        with self._lock:
+            self._see_off()
+        self.processes.detach()
+        with self._lock:
+            self._drain_rest()
+            for one in self.processes.living:
+                one.gaps.look(is_last=True)
+                self.supervisor.run(JUDGING, one.process.pid, partial(one.judge, stopped_ns))
+            self._stopped_ns = stopped_ns
+
+    def close(self) -> None:
+        """Stops, and frees maps and files. No snapshot can be taken any more."""
+        self.stop()
+        self._upkeep.close()
+        self.processes.close()
+        self._sources.close()
+        os.close(self._wake_fd)
+        os.close(self.end_fd)
+
+    # What the follower says; see ``follower.Watcher``.
+
+    def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
+        """A thread has made a process."""
+        with self._stopping(forks=1):
+            if child_pid in self._ended:
+                self._see_off()
+            said = self._capture.take_fork(thread_id)
+            shares = shares if said is None else ForkFlag.SHARES in said
+            marked_by = None if said is None or ForkFlag.MARKED not in said else thread_id
+            if not shares and (marked_by is None or self._capture.mappings is not None):
+                # Mappings have no such mark: nothing may come in between.
+                self._drain_all()
+            self.processes.forked(pid, child_pid, shares=shares, marked_by=marked_by)
+
+    def executed(self, pid: int, *, same_thread: bool) -> None:
+        """A process has begun another program. Raises TracellocError if it is launched."""
+        with self._stopping(execs=1):
+            if any(tracee.process.pid == pid for tracee in self.processes.living):
+                # What it has reported is of a memory that is no more.
+                self._drain_all()
+            self.processes.executed(pid, same_thread=same_thread)
+
+    def loaded(self, pid: int) -> bool:
+        """A process has other files mapped: whether it can be followed on. Raises as ``executed``.
+
+        Waits for their unwind entries, but not too long, while others' events are applied.
+        """
+        tracee = None
+        with self._stopping():
+            tracee = self.processes.loaded(pid)
+        start_ns = self._clocks.now_ns()
+        if tracee is not None:
+            tracee.source.await_rows()
+        with self._lock:
+            self._note_stop(start_ns)
+        if tracee is None or not has_leak_sanitizer(tracee.space):
+            return True
+        if self._config.follow:
+            self._say(f"warning: {UNFOLLOWED.format(pid=pid)}: its children are not traced")
+        return False
+
+    @contextmanager
+    def _stopping(self, **counts: int) -> Iterator[None]:
+        """While a process is stopped. Says what is wrong with the first one, once it runs."""
+        start_ns = self._clocks.now_ns()
+        with self._lock:
+            if self.processes.is_full:
+                self._see_off()
+            try:
+                yield
+            except TracellocError as error:
+                if self._is_launching:
+                    raise
+                self._say(f"warning: {error}")
+            self._note_stop(start_ns, **counts)
+
+    def _note_stop(self, start_ns: int, **counts: int) -> None:
+        if self._config.follow:  # others stop in the beginning only
+            self._load.note(start_ns, self._clocks.now_ns(), **counts)
+
+    def ended(self, pid: int, status: int) -> None:  # noqa: ARG002 - the status is others'
+        """A process has ended."""
+        if not self._config.follow:
+            # That shows without a follower, who is there until the program is probed only.
+            return
+        with self._lock:
+            self._ended.append(pid)
+            # Many end at once where many are made: the pump looks after them together.
+            if len(self._ended) >= self.processes.count_left:
+                self._see_off()
+
+    def _see_off(self) -> None:
+        """Takes leave of processes that have ended."""
+        if not self._ended:
+            return
+        self._drain_all()
+        ended, self._ended = self._ended, []
+        for pid in ended:
+            self.processes.ended(pid)
+        if not self.processes.count_left:
+            os.eventfd_write(self.end_fd, 1)
+
+    def failed(self, failure: BaseException) -> None:
+        """Tracing has come to an end: nothing more is applied; what was stays for snapshots."""
+        if self._failure is not None:
+            return
+        self._failure = error = TracellocError(f"tracing failed: {reason_of(failure)}")
+        error.__cause__ = failure
+        self.supervisor.count("tracing")
+        for tracee in self.processes.living:
+            tracee.gaps.end(str(error))
+        if self._when_failed is not None:
+            self._when_failed(error)
+
+    def when_failed(self, tell: Callable[[TracellocError], None]) -> None:
+        """Calls this with the reason when, or if by now, tracing has failed. From any thread."""
+        self._when_failed = tell
+        if self._failure is not None:
+            tell(self._failure)
+
+    # The pump.
+
+    def _pump(self) -> None:
+        try:
+            self._pump_until_stopped()
+        except BaseException as failure:  # noqa: BLE001 - reported by who traces
+            self.failed(failure)
+
+    def _pump_until_stopped(self) -> None:
+        capture, pace = self._capture, Pace(self._sources)
+        with select.epoll() as poll:
+            # Edge-triggered: the ring is readable whenever it holds anything at all.
+            poll.register(capture.wakeups_fd, select.EPOLLIN | select.EPOLLET)
+            poll.register(self._wake_fd, select.EPOLLIN)
+            if capture.misses_fd >= 0:
+                poll.register(capture.misses_fd, select.EPOLLIN | select.EPOLLET)
+            while True:
+                ready = pace.wait(poll)
+                with self._lock:
+                    looked_s, whole = (
+                        time.monotonic(),
+                        pace.is_whole or not self._sources.are_urgent,
+                    )
+                    pace.note(looked_s, self._drain(whole=whole).ring_share)
+                    self._see_off()
+                    if self._failure is None and pace.is_upkeep_due():
+                        self._upkeep.look(self._clocks.now_ns())
+                        if self.windows is not None:
+                            self.windows.set_paused(paused=self._upkeep.must_pause)
+                if self._failure is not None or any(fd == self._wake_fd for fd, _ in ready):
+                    return
+
+    def _drain_all(self) -> None:
+        """Applies all that a process has reported, which has stopped now."""
+        written = self._capture.written
+        self._drain()
+        looks = 1
+        while not self._capture.has_read(written) and looks < _MOST_LOOKS:
+            time.sleep(_LOOK_AGAIN_S)
+            self._drain()
+            looks += 1
+
+    def _drain_rest(self) -> None:
+        """Applies everything; no probe may be in place any more."""
+        while self._drain():
+            pass
+
+    def _drain(self, *, whole: bool = True) -> EventBatch:
+        """Applies what was reported and returns it; of urgent sources only, unless ``whole``."""
+        if self._failure is None:
+            try:
+                return self._drain_now(whole=whole)
+            except Exception as failure:  # noqa: BLE001 - reported by who traces
+                self.failed(failure)
+        return _NO_BATCH
+
+    def _drain_now(self, *, whole: bool) -> EventBatch:
+        batch, has_stacks = self._sources.take_events(only_urgent=not whole)
+        rest = NO_EVENTS
+        if whole and self._capture.mappings is not None:
+            rest = self._capture.mappings.take()
+        # Only now: whatever stack these events name was sent before them.
+        if has_stacks or whole:
+            self.processes.feed.take()
+        self.processes.apply(batch, rest)
+        self._fullest_share = max(self._fullest_share, batch.ring_share)
+        return batch

@@ -1,0 +1,191 @@
+"""Supervised tasks: what fails fails alone, is counted, and is reported once.
+
+A trace does more than apply events: it searches memory, counts objects, judges, takes samples.
+None of that may end the trace, or hide that it has failed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Final, TypeVar
+
+from tracelloc.errors import TargetError, TracellocError
+from tracelloc.record.process.procfs import Process
+from tracelloc.text import printable
+
+Say = Callable[[str], None]
+
+_T = TypeVar("_T")
+_MOST_FAILURES: Final = 3
+"""In a row: then a task is given up."""
+_FIRST_DELAY_S: Final = 1.0
+"""Time after which a task that has failed is tried again; ten times as long after the next one."""
+_MOST_LINES: Final = 4
+"""Processes whose failures are reported one by one, per task; all are counted."""
+_LONGEST_WHY: Final = 500
+"""Characters of a reason."""
+
+
+def say_nothing(_message: str) -> None:
+    """Default callback: discards the message."""
+
+
+def reason_of(error: BaseException) -> str:
+    """An error in one line; unless it is an error of ours to the user, with its type."""
+    kind, text = type(error).__name__, printable(str(error))[:_LONGEST_WHY]
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, OSError | TracellocError) and text:
+        return text
+    return f"{kind}: {text}" if text else kind
+
+
+class Supervisor:
+    """Runs the tasks of one trace. Thread safe."""
+
+    def __init__(
+        self,
+        say: Say = say_nothing,
+        *,
+        debug: bool = False,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``say`` gets one line per task and process that fails. ``debug``: and a traceback."""
+        self._clock_s = clock_s
+        self.say = say
+        self._debug = debug
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._in_row: dict[tuple[str, int], tuple[int, float]] = {}
+        """Failures in a row of a task in a process, and when it may be tried again."""
+        self._reported: set[tuple[str, int]] = set()
+        self._lines: Counter[str] = Counter()
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """How often each task that has failed did so far, in all processes."""
+        with self._lock:
+            return dict(self._counts)
+
+    def run(
+        self, task: str, pid: int, work: Callable[[], _T], *, gives_up: bool = True
+    ) -> _T | None:
+        """Runs a task. Returns its result; None if it failed, or is not to be run.
+
+        ``pid``: the process that it is for; 0: all. ``gives_up``: a task that fails is tried again
+        later, and no more after some failures in a row. A process that ends meanwhile is no
+        failure.
+        """
+        failed = self._in_row.get((task, pid))
+        if failed is not None and gives_up:
+            count, again_s = failed
+            if count >= _MOST_FAILURES or self._clock_s() < again_s:
+                return None
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - counted and reported
+            if not (pid and isinstance(error, TargetError) and _is_ending(Process(pid))):
+                self.note_failure(task, pid, error)
+            return None
+        if failed is not None:
+            with self._lock:
+                self._in_row.pop((task, pid), None)
+        return result
+
+    def note_failure(
+        self, task: str, pid: int, error: BaseException, *, is_final: bool = False
+    ) -> None:
+        """Counts a failure, and reports the first one of this task in this process.
+
+        ``is_final``: it is useless to try again.
+        """
+        key = task, pid
+        with self._lock:
+            self._counts[task] += 1
+            count = self._in_row.get(key, (0, 0.0))[0] + 1
+            again_s = self._clock_s() + _FIRST_DELAY_S * 10 ** min(count - 1, 9)
+            self._in_row[key] = _MOST_FAILURES if is_final else count, again_s
+            self._lines[task] += (is_new := key not in self._reported)
+            self._reported.add(key)
+            lines = self._lines[task]
+        if self._debug:
+            traceback.print_exception(error)
+        if is_new and lines <= _MOST_LINES:
+            whose = f" of process {pid}" if pid else ""
+            only = "; more are counted, not reported" if lines == _MOST_LINES else ""
+            self.say(
+                f"warning: {task}{whose} failed: {reason_of(error)}; tracing goes on without{only}"
+            )
+
+    def count(self, task: str) -> None:
+        """Counts a failure that is reported elsewhere."""
+        with self._lock:
+            self._counts[task] += 1
+
+    def has_given_up(self, task: str, pid: int) -> bool:
+        """Whether a task has failed too often to be tried again."""
+        return self._in_row.get((task, pid), (0, 0.0))[0] >= _MOST_FAILURES
+
+    def forget(self, pid: int) -> None:
+        """A process has ended, or executed another program; counts stay."""
+        with self._lock:
+            for key in [key for key in self._in_row if key[1] == pid]:
+                del self._in_row[key]
+            self._reported = {key for key in self._reported if key[1] != pid}
+
+
+def _is_ending(process: Process) -> bool:
+    """Whether a process has no memory any more: it may not show as ended yet."""
+    return not process.is_running(process.thread_id)
+
+
+class BoundedWork:
+    """Work on threads of its own that callers wait for within bounds; one at a time.
+
+    Reading a process's memory may wait for what another program does (userfaultfd(2), FUSE), and
+    nothing can end that.
+    """
+
+    def __init__(self, name: str) -> None:
+        """``name``: of the threads."""
+        self._name = name
+        self._busy = threading.Lock()
+        self._overdue: Future[None] | None = None
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether something has taken too long, and still goes on."""
+        return self._overdue is not None and not self._overdue.done()
+
+    def run(self, work: Callable[[], _T], patience_s: float) -> _T:
+        """Returns the work's result. Raises what it raises, and TimeoutError.
+
+        Nothing is begun, and nobody waits, while something is overdue.
+        """
+        if self.is_overdue or not self._busy.acquire(timeout=patience_s):
+            raise TimeoutError("what was begun before still takes its time")
+        results: list[_T] = []
+        done: Future[None] = Future()
+
+        def body() -> None:
+            try:
+                results.append(work())
+            except BaseException as error:  # noqa: BLE001 - raised to who waits
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+            finally:
+                self._busy.release()
+
+        threading.Thread(target=body, name=self._name, daemon=True).start()
+        wait([done], patience_s)
+        if not done.done():
+            self._overdue = done
+            raise TimeoutError(f"it takes more than {patience_s:g} s")
+        done.result()
+        return results[0]

@@ -1,0 +1,403 @@
+"""One traced process: its probes, its address space, its heap."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from tracelloc.errors import TargetError
+from tracelloc.heap.heap import Heap
+from tracelloc.heap.series import Series
+from tracelloc.heap.stacks import Stacks
+from tracelloc.model.codefiles import FileId, is_runtime
+from tracelloc.model.counters import Counter, count_lost
+from tracelloc.model.overhead import Overhead
+from tracelloc.model.process import Target
+from tracelloc.model.runtimes import Runtime
+from tracelloc.model.wanted import Wanted
+from tracelloc.record.kernel.bpf import Capture
+from tracelloc.record.kernel.overhead import RateMeter
+from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.mallocs.discovery import Module
+from tracelloc.record.process.cpumeter import CpuMeter
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.runtimes.cpython.watch import ObjectWatch
+from tracelloc.record.runtimes.known import collects_garbage, runtimes_of
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.gapbook import GapBook
+from tracelloc.record.session.outside import Outside, OutsideReader
+from tracelloc.record.session.ownmappings import allocators_stacks
+from tracelloc.record.session.probeset import ProbeSet
+from tracelloc.record.session.supervision import Supervisor
+from tracelloc.record.session.windowbook import ShownWindow, WindowBook
+from tracelloc.record.sources.seam import Sources
+from tracelloc.record.unwinding.source import StackSource
+from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot
+from tracelloc.text import NS_PER_S
+from tracelloc.verdict.findings import Findings
+from tracelloc.verdict.judge import Judge, KnownLosses
+
+PROBING: Final = "probing of libraries"
+_FIRST_LOOK_NS: Final = 1_000_000_000
+"""Age at which processes are first judged that the trace did not begin with."""
+
+
+class Tracee:
+    """Everything that belongs to one process.
+
+    The session's lock guards it, but for ``outside``, which reads /proc and the process's memory:
+    that is for the thread that takes snapshots.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        space: AddressSpace,
+        heap: Heap,
+        *,
+        capture: Capture,
+        sources: Sources,
+        words: SpaceWords,
+        config: TraceConfig,
+        supervisor: Supervisor,
+        now_ns: int,
+        parent: Tracee | None = None,
+        is_starting: bool = False,
+        has_begun: bool = True,
+    ) -> None:
+        """Nothing is probed yet.
+
+        ``parent``: the process that it was forked off, and is a copy of. ``is_starting``: its
+        libraries are not mapped yet. ``has_begun`` is False for a process that waits to
+        execute the program that is to be traced.
+        """
+        self.process, self.space = space.process, space
+        self.target, self.heap = target, heap
+        self.words = words
+        """What the probes are told of its address space."""
+        self.image = words.image
+        """The number of the memory image that ``heap`` is of."""
+        self.is_starting, self._has_begun = is_starting, has_begun
+        self.windows, self.series = WindowBook(now_ns, config.max_overhead), Series(now_ns)
+        self._supervisor, self.outside = supervisor, OutsideReader(space, supervisor)
+        with_loader = config.capture.use_rows or config.follow or is_starting
+        self.probes = ProbeSet(
+            capture, space, config.selection, sources.link(space, words), with_loader=with_loader
+        )
+        self.gaps = GapBook(sources, self.probes)
+        """What is missing from its figures."""
+        self.source: StackSource = StackSource(
+            space, heap.stacks, words, rows=capture.rows, config=config.capture,
+            on_modules=self._see, like=None if parent is None else parent.source,
+        )  # fmt: skip
+        self._runtimes: tuple[tuple[FileId, ...], tuple[Runtime, ...]] | None = None
+        """Files of code, and the runtimes that are among them."""
+        self.judged_ns = 0
+        """When some of its stacks were looked at last."""
+        self.last_snapshots: dict[Wanted, Snapshot] = {}
+        """Once it has ended nothing changes, so one snapshot of each kind will do."""
+        self._capture, self._config, self._cpu = capture, config, CpuMeter()
+        self._sources = sources
+        self._rate, self._events_before = RateMeter(), 0
+        self._forget_image(now_ns, None if parent is None else parent._trampoline)
+
+    def _forget_image(self, now_ns: int, trampoline: int | None = None) -> None:
+        """Nothing was found out about the memory image yet."""
+        self.windows.last, self._trampoline = None, trampoline
+        # Most of the processes that are made on the way do not live to be judged.
+        self._forget_findings(now_ns + _FIRST_LOOK_NS if self.target.number else now_ns)
+        self._shortage: str | None = None
+
+    def _forget_findings(self, first_look_ns: int) -> None:
+        self.findings: Findings | None = None
+        """What was found out about its stacks; None until anything happened."""
+        self._judge = Judge(self._is_in_runtime, first_look_ns)
+        self._looking: Iterator[Findings | None] | None = None
+
+    @property
+    def events(self) -> int:
+        """Events applied since tracing started, in all its programs."""
+        return self._events_before + self.heap.table.events
+
+    def begin(self, modules: Sequence[Module], now_ns: int) -> None:
+        """Attaches to what is mapped, and waits for rows, but not too long.
+
+        Raises TracellocError, and has then attached nothing.
+        """
+        self.probes.attach(modules, all_loaded=True)
+        self.source.leading = self.probes.leading()
+        self.source.await_rows()
+        self.windows.restart(now_ns)
+        self.heap = self.heap.renewed(now_ns, self.heap.stacks)
+
+    def begin_image(
+        self, now_ns: int, *, execs: int, same_thread: bool, is_stopped: bool = False
+    ) -> None:
+        """Notes that it has begun another program: nothing is live, everything is mapped anew.
+
+        ``execs``: programs that it has begun since the last one that was seen.
+        ``is_stopped``: it stops once more when its libraries are mapped (``load``).
+
+        Probes in files that the new program maps as well have gone on by themselves, unless
+        it was begun by another thread than the first (not ``same_thread``): the kernel knows
+        the process by that one. Raises TracellocError if the new program can't be traced;
+        it is then seen to allocate nothing.
+        """
+        command = self.target.command
+        with suppress(TargetError):  # it may have ended meanwhile
+            command = self.process.command()
+        # The program that we have started ourselves is no other one.
+        exec_count = self.target.exec_count + execs * self._has_begun
+        self.target = replace(self.target, command=command, exec_count=exec_count)
+        self.is_starting = is_stopped or not self._has_begun
+        self._has_begun = True
+        self.image = self.words.image
+        self._events_before += self.heap.table.events
+        # Stacks are numbered on: earlier snapshots keep theirs.
+        self.heap = self.heap.renewed(now_ns, Stacks(self.heap.stacks))
+        self.outside.thread_names.forget_order()
+        self.outside.begin_image()
+        self._forget_image(now_ns)
+        stays = not (had_lane := self.probes.is_replaced) and same_thread
+        self.space.begin_image(keep_modules=stays)
+        self.source.begin_image(self.heap.stacks)
+        if not stays:
+            self.probes.clear(same_thread=same_thread)
+        self.source.refresh()
+        if not (self.is_starting or had_lane):
+            self.probes.check()
+
+    def load(self) -> None:
+        """Libraries have come or gone, and it is stopped. Raises TargetError without allocator."""
+        self.source.refresh()
+        self.probes.settle(all_loaded=True)
+        if self.is_starting:
+            self.is_starting = False
+            self.probes.check()
+
+    def end(self) -> None:
+        """Notes that it has ended: its totals are kept, what they were made of is not.
+
+        Its probes are still to be taken out, but there is nobody left whom they could meet.
+        """
+        self.gaps.look(is_last=True)
+        self.target = replace(self.target, has_ended=True)
+        self.source.close()
+        self.heap.table.drop_blocks()
+
+    def close(self) -> None:
+        """Ends its threads and closes its files; the probes must be gone."""
+        self.source.close()
+        self.space.close()
+
+    # Windows, where overhead is limited.
+
+    @property
+    def started_ns(self) -> int:
+        """When its tracing, or the last window of it, began."""
+        return self.windows.started_ns
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the probes are off for now."""
+        return self.windows.ended_ns is not None
+
+    @property
+    def shown(self) -> ShownWindow:
+        """What snapshots are taken of: the last window that has begun, or the one before."""
+        windows = self.windows
+        return windows.last or ShownWindow(
+            windows.number,
+            windows.started_ns,
+            windows.ended_ns,
+            self.heap,
+            self.series,
+            self.findings,
+        )
+
+    def end_window(self, now_ns: int) -> None:
+        """The probes came off then, and all that they had reported has been applied."""
+        self.judge(now_ns)
+        self.windows.end(now_ns)
+        self.windows.look(now_ns)
+
+    def begin_window(self, now_ns: int) -> None:
+        """The probes are in place again: what was live is not known, so the table is empty."""
+        self.windows.begin(now_ns, self.shown)
+        self._events_before += self.heap.table.events
+        self.heap = self.heap.renewed(now_ns, self.heap.stacks)
+        self.series = Series(now_ns)
+        self._forget_findings(now_ns)
+
+    # What goes on.
+
+    def look_after(self, say: Callable[[str], None]) -> None:
+        """To be called now and then: notices what has changed.
+
+        ``say`` is told what users should know of. Raises TracellocError.
+        """
+        self.gaps.look()
+        self.probes.look_after(say, lambda: self.heap.table.raw_blocks().address)
+        self.probes.settle(all_loaded=False, say=say)
+        # What was loaded may be an allocator that nothing else will ever call.
+        self.source.catch_up()
+        if self.source.merger is not None:
+            for trouble in self.source.merger.troubles():
+                say(f"process {self.process.pid}: {trouble}")
+        if self.space.shortage != self._shortage:
+            self._shortage = self.space.shortage
+            files = f"files of process {self.process.pid}"
+            say(f"warning: {files} can't be opened, and are not traced: {self._shortage}")
+        if self._trampoline is None and self.heap.table.events:
+            self.source.refresh()
+
+    def take_samples(self, now_ns: int) -> None:
+        """Takes those that are due."""
+        table = self.heap.table
+        self._rate.note(now_ns, self.events)
+        if self._cpu.is_due(now_ns):
+            self._cpu.note(now_ns, self.process.cpu_ns())
+        if self.is_paused:
+            return
+        self.windows.look(now_ns)
+        self.outside.thread_names.see(table.threads().tid)
+        if self.heap.history.is_due(now_ns):
+            self.heap.history.sample(now_ns, table.totals.live_bytes)
+        if self.series.is_due(now_ns):
+            self.series.add(now_ns, self.heap.live_bytes, self.process.rss_bytes())
+
+    def judge_on(self, now_ns: int, until_ns: int) -> None:
+        """Looks at some more stacks if that is due, until this thread has used that much time."""
+        if self.is_paused:
+            return
+        if self._looking is None and self._judge.is_due(now_ns):
+            self._looking = self._look(now_ns)
+        while self._looking is not None and time.thread_time_ns() < until_ns:
+            self.judged_ns = now_ns
+            try:
+                self.findings = next(self._looking) or self.findings
+            except StopIteration:
+                self._looking = None
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether a site seems to pile up blocks, as far as anything is known."""
+        return self.findings is None or self.findings.is_growing
+
+    def judge(self, now_ns: int) -> None:
+        """Looks at all stacks at once: which of them leak."""
+        if self.is_paused:  # they were judged when the window ended
+            return
+        self._looking = None
+        for findings in self._look(now_ns):
+            self.findings = findings or self.findings
+
+    def _look(self, now_ns: int) -> Iterator[Findings | None]:
+        counters, table = self._sources.counters(), self.heap.table
+        losses = KnownLosses(
+            events=count_lost(counters),
+            frees=int(counters[Counter.LOST_FREES]),
+            address_reuses=table.oddities.address_reuses,
+        )
+        return self._judge.look(
+            table.cohorts, table.totals, self.heap.stacks, now_ns, losses,
+            unreachable=self.heap.unreachable,
+            resident_bytes=self.process.rss_bytes() or 0,
+            collects=collects_garbage(module.path for module in self.space.modules),
+        )  # fmt: skip
+
+    def _is_in_runtime(self, address: int) -> bool:
+        mapping = self.space.find(address)
+        return mapping is not None and is_runtime(mapping.path)
+
+    def drop_ended_threads(self) -> int:
+        """Frees what the probes keep of threads that are gone. Returns how many they were."""
+        return self._sources.forget_threads(
+            self.process.pid, lambda thread_id: not self.process.has_thread(thread_id)
+        )
+
+    def _see(self, modules: Sequence[Module]) -> None:
+        """Something else is mapped: perhaps an allocator, too."""
+        if modules:
+            if self.is_starting or not self.probes.points:
+                self.probes.attach(modules)
+            else:
+                # What is traced by now stays traced.
+                probing = partial(self.probes.attach, modules)
+                self._supervisor.run(PROBING, self.process.pid, probing, gives_up=False)
+            self.source.leading = self.probes.leading()
+        trampoline = self.space.trampoline()
+        if trampoline is not None and trampoline != self._trampoline:
+            self._trampoline = trampoline
+            self.words.set_trampoline(trampoline)
+
+    # For snapshots.
+
+    def mapped_ranges(self) -> list[tuple[int, int]] | None:
+        """First addresses and ends of what the program has mapped by itself, if that is traced."""
+        if not self._capture.config.trace_mappings:
+            return None
+        others = allocators_stacks(self.heap.ranges, self.probes.found, self.space)
+        ranges = self.heap.ranges.ranges()
+        return [(each.start, each.end) for each in ranges if each.stack not in others]
+
+    def look_outside(self, wanted: Wanted, mapped: list[tuple[int, int]] | None) -> Outside:
+        """Asks the kernel, within bounds. ``mapped``: ``mapped_ranges``, if these are traced."""
+        if self.target.has_ended:
+            return Outside(memory=self.outside.residency.last)
+        if wanted.objects and self._config.reads_memory:
+            self.outside.refresh_objects()
+        with_names = wanted.threads or wanted.blocks
+        return self.outside.look(mapped, self.probes.own_ranges(), with_names=with_names)
+
+    @property
+    def objects(self) -> ObjectWatch:
+        """Counts its objects, if it is a Python program."""
+        return self.outside.objects
+
+    def runtimes(self) -> tuple[Runtime, ...]:
+        """Runtimes in the process that have a heap of their own."""
+        modules = self.space.modules
+        ids = tuple(module.file_id for module in modules)
+        if self._runtimes is None or self._runtimes[0] != ids:
+            self._runtimes = ids, runtimes_of(modules)
+        return self._runtimes[1]
+
+    def measured(self, snapshot: Snapshot) -> Snapshot:
+        """A snapshot with usable sizes, unless it is of blocks that may be dead by now."""
+        window = snapshot.window
+        if window is not None and window.ended_ago_ns is not None:
+            return snapshot
+        return self.outside.measured(snapshot)
+
+    def status(self, now_ns: int, outside: Outside, probe_share: float | None) -> ProcessStatus:
+        """What snapshots say beside the heap."""
+        mappings, shown = None, self.shown
+        if self._capture.config.trace_mappings:
+            ranges = shown.heap.ranges
+            mappings = ranges.mappings(allocators_stacks(ranges, self.probes.found, self.space))
+        rate = self._rate.per_second(now_ns - self.started_ns, self.events)
+        if shown.ended_ns is not None:
+            rate = shown.heap.table.events * NS_PER_S / max(1, shown.ended_ns - shown.started_ns)
+        return ProcessStatus(
+            target=self.target,
+            started_ns=shown.started_ns,
+            overhead=Overhead(rate, probe_share, self.probes.slow_probes),
+            cpu_cores=self._cpu.cores,
+            rss_bytes=outside.rss_bytes,
+            memory=outside.memory,
+            series=shown.series.points(),
+            allocators=self.probes.found,
+            runtimes=self.runtimes(),
+            mappings=mappings,
+            findings=shown.findings,
+            gaps=self.gaps.gaps,
+            objects=self.objects.findings,
+            stack_methods=self.source.methods(),
+            thread_names=outside.thread_names,
+            window=self.windows.facts(shown, now_ns),
+        )

@@ -1,0 +1,134 @@
+"""What a trace does now and then beside applying events: samples, judgements, care for others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from typing import Final
+
+from tracelloc.record.kernel.bpf import Capture
+from tracelloc.record.kernel.overhead import OverheadWatch
+from tracelloc.record.kernel.overheadlimit import OverheadAccount
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.memorybudget import MemoryStage
+from tracelloc.record.session.objectcounts import ObjectCounts
+from tracelloc.record.session.outside import CENSUS
+from tracelloc.record.session.pointersearch import POINTER_SEARCH, PointerSearches
+from tracelloc.record.session.processes import Processes
+from tracelloc.record.session.supervision import Supervisor
+from tracelloc.record.session.sweeper import Sweeper
+from tracelloc.text import NS_PER_S
+
+JUDGING: Final = "judging"
+_SWEEP_NS: Final = 5 * NS_PER_S
+"""How often records of threads that have ended are dropped."""
+_JUDGE_NS: Final = 5_000_000
+"""Events and forks wait so long for what is found out about the stacks of all processes."""
+
+
+class Upkeep:
+    """The session's lock guards it, but for ``close``."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        config: TraceConfig,
+        processes: Processes,
+        supervisor: Supervisor,
+        lock: threading.RLock,
+    ) -> None:
+        self._capture = capture
+        self._config = config
+        self._processes = processes
+        self._supervisor = supervisor
+        self._swept_ns = 0
+        self._overhead: OverheadWatch | None = None
+        limit = config.max_overhead
+        self._account = None if limit is None else OverheadAccount(limit)
+        self._sweeper: Sweeper | None = None
+        self._is_over = False
+        self._objects = ObjectCounts(config.memory, supervisor)
+        self._pointers = PointerSearches(lock, supervisor, is_refused=not config.reads_memory)
+
+    def begin(self) -> None:
+        """Begins what needs the first probes: estimates of cost, care for other children."""
+        root = self._processes.root
+        if self._is_over or not root.probes.points:
+            # A program may end before its libraries are there.
+            return
+        self._overhead = OverheadWatch(
+            lambda: [tracee.process for tracee in self._processes.living],
+            self._capture.method,
+            lambda: self._capture.programs,
+            lambda: list(root.probes.points),
+            self._account,
+        )
+        if self._capture.method.has_links and not self._config.follow:
+            self._sweeper = Sweeper(root.process, self._capture.program)
+
+    @property
+    def probe_share(self) -> float | None:
+        """The share of the processes' time that the probes take; None: not known yet."""
+        return None if self._overhead is None else self._overhead.probe_share
+
+    @property
+    def must_pause(self) -> bool:
+        """Whether the probes have to be off, as they cost too much."""
+        return self._account is not None and self._account.must_pause
+
+    def look(self, now_ns: int) -> None:
+        """Does what is due, each as a task of its own.
+
+        Raises UnsupportedError if a limit of overhead can't be kept.
+        """
+        living, run = self._processes.living, self._supervisor.run
+        if self._overhead is not None:
+            self._overhead.check()
+        run("watching our own memory", 0, self._heed_memory)
+        for tracee in living:
+            pid = tracee.process.pid
+            run("care of probes", pid, partial(tracee.look_after, self._supervisor.say))
+            run("taking samples", pid, partial(tracee.take_samples, now_ns))
+        until_ns = time.thread_time_ns() + _JUDGE_NS
+        for tracee in sorted(living, key=lambda tracee: tracee.judged_ns):
+            run(JUDGING, tracee.process.pid, partial(tracee.judge_on, now_ns, until_ns))
+        run(POINTER_SEARCH, 0, lambda: self._pointers.look(living, now_ns))
+        if self._config.reads_memory:
+            run(CENSUS, 0, lambda: self._objects.look(living, now_ns))
+        if now_ns - self._swept_ns <= _SWEEP_NS:
+            return
+        self._swept_ns = now_ns
+        for tracee in living:
+            run("forgetting ended threads", tracee.process.pid, tracee.drop_ended_threads)
+        if (sweeper := self._sweeper) is not None:
+            points = self._processes.root.probes.points
+            run("removing breakpoints from children", 0, lambda: sweeper.look(points))
+
+    def _heed_memory(self) -> None:
+        """Gives up what costs most when the budget is nearly used up."""
+        budget = self._config.memory
+        if budget is None or budget.stage is MemoryStage.FULL:
+            return
+        words = budget.look()
+        if words is not None:
+            self._supervisor.say(words)
+        if budget.stage is not MemoryStage.WHOLE:
+            for tracee in self._processes.living:
+                tracee.heap.stacks.fold()
+
+    def stop(self) -> None:
+        """Begins nothing any more."""
+        self._is_over = True
+        self._pointers.turns.is_over = self._objects.turns.is_over = True
+        if self._overhead is not None:
+            self._overhead.cancel()
+
+    def close(self) -> None:
+        """Waits until no program is in use, and no memory is read."""
+        self._pointers.turns.close()
+        self._objects.turns.close()
+        if self._overhead is not None:
+            self._overhead.join()
+        if self._sweeper is not None:
+            self._sweeper.close()

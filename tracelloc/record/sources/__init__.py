@@ -1,0 +1,1 @@
+"""Sources of events: probes, the preloaded library, and what programs report themselves."""

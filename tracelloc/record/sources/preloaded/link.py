@@ -1,0 +1,344 @@
+"""Whether a process's events come by its lane, and what is left to probes then."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from tracelloc.errors import TargetError, TracellocError
+from tracelloc.model.codefiles import Mapping, base_name, is_c_library
+from tracelloc.record.kernel.attach import Attachment
+from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.mallocs.discovery import Allocator, Module, is_preloaded_library
+from tracelloc.record.mallocs.interposed import (
+    asks_malloc,
+    direct_caller,
+    filter_maker,
+    may_be_behind,
+)
+from tracelloc.record.probe_points.placement import place_loader, place_marker
+from tracelloc.record.process.procfs import parse_maps
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.runtimes.known import has_python
+from tracelloc.record.sources.preloaded.sharedarea import (
+    NEXT_VARIABLE,
+    PRECEDED,
+    REFUSALS,
+    STATE_VARIABLE,
+    Lane,
+    area_mappings,
+)
+
+if TYPE_CHECKING:
+    from tracelloc.record.sources.preloaded.source import PreloadedSource
+
+_WORD_BYTES: Final = 4
+_ADDRESS_BYTES: Final = 8
+_LOOK_AFTER_S: Final = 0.25
+_LOOK_AFTER_TIMES: Final = 50
+"""How often it is looked whether system calls are filtered: so many times what that takes."""
+_LEAVE_S: Final = 0.5
+"""How long a thread may stay in a call of an allocator that began before probes took over."""
+_LOADING_S: Final = 1.0
+"""After this time what an executed program begins with is taken for loaded."""
+
+
+class LinkState(Enum):
+    """How far it has come, for one memory image."""
+
+    UNKNOWN = auto()
+    """The library has not been seen, but may be yet to be loaded."""
+    EXPECTED = auto()
+    """The library is there, and will say when it has begun."""
+    CONNECTED = auto()
+    LEFT = auto()
+    """Not used: probes take its place."""
+
+
+class PreloadedLink:
+    """Finds a process's lane. Under the session's lock."""
+
+    def __init__(self, source: PreloadedSource, space: AddressSpace, words: SpaceWords) -> None:
+        self.state = LinkState.UNKNOWN
+        self._source = source
+        self._space = space
+        self._words = words
+        self._library: Module | None = None
+        self._next_malloc = 0
+        """Address of the malloc behind the library, once that has begun."""
+        self._marker: Attachment | None = None
+        """By which the library knows that there is somebody to wait for; goes on in the programs
+        that the process executes."""
+        self._misses_beginning = False
+        self._loaded_s = math.inf
+        self._look_after_s = 0.0
+        self._loaded = ""
+        """What has been loaded that calls past the library."""
+        self._leaving: tuple[str, float] | None = None
+        """Why probes take over, and since when the process waits for that."""
+        self._unsaid = self._flaw = ""
+        self._own_ranges: list[tuple[int, int]] = []
+
+    def begin_image(self, *, same_thread: bool) -> None:
+        """The process has begun another program.
+
+        ``same_thread``: by its first thread; else the kernel does not know it any more.
+        """
+        if not same_thread:
+            self.close()
+        self._misses_beginning, self._loaded = False, ""
+        self._leaving = None
+        self._own_ranges = []
+        self._loaded_s = time.monotonic() + _LOADING_S
+        if self.state is LinkState.CONNECTED:
+            self._source.disconnect()
+            # Whoever is stopped has allocated nothing; else that depends on its libraries.
+            self._misses_beginning = not self._is_attended
+        self.state, self._library, self._next_malloc = LinkState.UNKNOWN, None, 0
+
+    def look_after(self) -> None:
+        """Finds out soon if probes have to take over, and has the process wait for them then."""
+        lane, now_s = self._source.lane, time.monotonic()
+        if lane is None:
+            return
+        if now_s >= self._look_after_s:
+            with suppress(TargetError):
+                lane.look_after()
+            # That looks at all threads.
+            took_s = time.monotonic() - now_s
+            self._look_after_s = now_s + max(_LOOK_AFTER_S, _LOOK_AFTER_TIMES * took_s)
+        why = "" if self._leaving is not None else self._why_leave(lane)
+        if why:
+            self._leaving = why, now_s
+            with suppress(OSError):
+                lane.begin_leaving()
+
+    def _why_leave(self, lane: Lane) -> str:
+        """Why probes have to take over, about the process; empty: they need not."""
+        if self._source.failure is not None:
+            self._flaw = f"what the process reported can't be read: {self._source.failure}"
+            return "has written what can't be read"
+        if lane.is_damaged:
+            self._flaw = "the process has written to tracelloc's part of its memory"
+            return "has written to tracelloc's part of its memory"
+        if lane.is_given_up:
+            self._flaw = "the process could not wait for probes"
+        if lane.is_given_up or lane.is_leaving or lane.why_not:
+            return lane.why_not or "gives up the library"
+        if lane.is_filtered:
+            return "filters its system calls (seccomp)"
+        return f"has loaded a library: {self._loaded}" if self._loaded else ""
+
+    def take_flaw(self) -> str:
+        """Why events were missed since this was last asked; empty: none were."""
+        lane = self._source.lane
+        if lane is not None and lane.was_given_up:
+            self._flaw, lane.was_given_up = "the process could not wait for tracelloc", False
+        flaw, self._flaw = self._flaw, ""
+        return flaw
+
+    def own_ranges(self) -> list[tuple[int, int]]:
+        """First addresses and ends of the memory that is shared with us. From any thread."""
+        found = self._own_ranges
+        if self.state is LinkState.CONNECTED and not found:
+            found = [(m.start, m.end) for m in self._areas_now()]
+            # Most of it is mapped when the first event comes.
+            self._own_ranges = found if len(found) > 1 else []
+        return found
+
+    def _areas_now(self) -> list[Mapping]:
+        """Where the shared memory is mapped, by maps read now; nowhere if the process is gone."""
+        try:
+            text = self._space.process.maps_text()
+        except TargetError:
+            return []
+        return area_mappings(parse_maps(text).values())
+
+    def close(self) -> None:
+        """Nobody need wait any more. May be called twice."""
+        marker, self._marker = self._marker, None
+        if marker is not None:
+            marker.close()
+
+    @property
+    def must_hand_over(self) -> bool:
+        """Whether probes are to take over now.
+
+        Either the process waits for that, and all that it has reported is taken, or it has waited
+        long enough.
+        """
+        lane, leaving = self._source.lane, self._leaving
+        if lane is None or leaving is None:
+            return False
+        return lane.is_left or time.monotonic() - leaving[1] > _LEAVE_S
+
+    def begin_hand_over(self) -> None:
+        """Has probes take its place; to be ended by ``end_hand_over``."""
+        assert self._leaving is not None
+        self._leave(f"the program {self._leaving[0]}")
+
+    def end_hand_over(self) -> None:
+        """The process goes on: its probes are in place."""
+        self._source.disconnect()
+
+    @property
+    def replaces_probes(self) -> bool:
+        """Whether functions that the library stands before need no probes, as far as is known."""
+        return self.state is not LinkState.LEFT
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether the process has the library, which has not begun yet."""
+        return self.state is LinkState.EXPECTED
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is to be found out any more."""
+        return self.state in (LinkState.CONNECTED, LinkState.LEFT)
+
+    def look(self, allocators: Iterable[Allocator], *, all_loaded: bool) -> None:
+        """Finds out what there is, and settles what can be.
+
+        ``allocators``: all that are known. ``all_loaded``: what the program begins with is there.
+        """
+        modules = self._space.mapped_modules
+        if self.is_settled:
+            self._look_later(modules, allocators)
+            return
+        self._library = next(filter(is_preloaded_library, modules), None)
+        # Loaders map what is preloaded before what the program needs.
+        all_loaded |= time.monotonic() > self._loaded_s and not self._is_attended
+        all_loaded |= any(is_c_library(m.path) and not place_loader([m]) for m in modules)
+        other = self._other(modules, allocators)
+        if other is not None:
+            self._leave(other)
+        elif self._library is not None and self._source.spares_python and has_python(modules):
+            self._leave("stacks are to have functions of Python")
+        elif self._library is not None:
+            try:
+                self._mark(self._library)
+            except TracellocError as error:
+                self._leave(str(error))
+                return
+            self.state = LinkState.EXPECTED
+            self._settle(modules, allocators)
+        elif all_loaded:
+            self._leave("the program has not preloaded it")
+
+    def is_behind(self, allocator: Allocator) -> bool:
+        """Whether all blocks of an allocator pass the library's functions, as far as is known."""
+        if asks_malloc(allocator):
+            return True
+        if not may_be_behind(allocator, self._space.process.executable()):
+            return False
+        # What is loaded later is called by who has loaded it.
+        return (
+            self._space.find(self._next_malloc) is None
+            or self._is_called_by_it(allocator)
+            or allocator.module.file_id in self._space.permanent_files()
+        )
+
+    def _is_called_by_it(self, allocator: Allocator) -> bool:
+        """Whether it is what the library passes calls on to."""
+        mapping = self._space.find(self._next_malloc)
+        is_next = mapping is not None and self._space.module_of(mapping) is allocator.module
+        return is_next or asks_malloc(allocator)
+
+    def _other(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> str | None:
+        """Why there are blocks that do not pass the library; None: there are none."""
+        for allocator in allocators:
+            if not self.is_behind(allocator):
+                return f"{base_name(allocator.module.path)} has allocators of its own"
+        if self._library is None:
+            return None
+        return filter_maker(self._library, modules) or direct_caller(
+            self._library, modules, allocators
+        )
+
+    def _look_later(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> None:
+        """Has probes take over if the program has loaded what calls past the library."""
+        if self.state is not LinkState.CONNECTED or self._library is None or self._loaded:
+            return
+        known = [allocator for allocator in allocators if self.is_behind(allocator)]
+        caller = direct_caller(self._library, modules, known)
+        if caller is not None:
+            self._flaw = f"the program has loaded a library: {caller}"
+        self._loaded = caller or filter_maker(self._library, modules) or ""
+
+    @property
+    def _is_attended(self) -> bool:
+        """Whether the process stops when something is loaded: then that shows by itself."""
+        with suppress(TargetError):
+            return self._space.process.tracer_id() != 0
+        return False
+
+    def _mark(self, library: Module) -> None:
+        """Has the library wait for us, in what the process executes as well.
+
+        Raises TracellocError.
+        """
+        if self._marker is not None and self._marker.points[0].open_path != library.open_path:
+            self.close()
+        points = place_marker(library) if self._marker is None else []
+        if points:
+            self._marker = self._source.attach(self._space.process.pid, points)
+
+    def _settle(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> None:
+        begun = self._read(STATE_VARIABLE, _WORD_BYTES)
+        if begun:
+            self._next_malloc = self._read(NEXT_VARIABLE, _ADDRESS_BYTES)
+            other = self._other(modules, allocators)
+            if begun == PRECEDED and not all(map(self._is_called_by_it, allocators)):
+                other = "another malloc comes before it"
+            if other is not None:
+                self._leave(other)
+                return
+        areas = area_mappings(self._space.mappings)
+        if not areas and begun:
+            # It may have been mapped since the maps were read.
+            areas = self._areas_now()
+        if not areas:
+            if begun in REFUSALS:
+                self._leave(REFUSALS[begun])
+            elif begun:
+                self._leave("the process was forked off the one that has it")
+            return
+        try:
+            self._source.connect(self._space.process, areas[0], self._words)
+        except TargetError as error:
+            self._leave(str(error))
+        else:
+            self.state = LinkState.CONNECTED
+            late = self._source.lane is not None and self._source.lane.is_late
+            self._say("events come by the preloaded library, not by probes", is_late=late)
+
+    def _read(self, variable: str, size_bytes: int) -> int:
+        """What the library says of itself; 0: nothing yet."""
+        assert self._library is not None
+        at = self._space.object(self._library, variable)
+        word = b"" if at is None else self._space.process.read_memory(at, size_bytes)
+        return int.from_bytes(word, "little")
+
+    def _leave(self, why: str) -> None:
+        self.state = LinkState.LEFT
+        self.close()
+        self._say(
+            f"events come by probes, not by the preloaded library: {why}",
+            is_late=self._misses_beginning,
+        )
+
+    def _say(self, what: str, *, is_late: bool) -> None:
+        missing = "; what the program allocated before is missing"
+        self._unsaid = what + missing * is_late
+        if is_late:
+            self._flaw = "the program had begun before it could be traced"
+
+    def report_choice(self) -> None:
+        """Says what has been decided; once the program is known to be one that can be traced."""
+        if self._unsaid:
+            self._source.say(self._unsaid)
+        self._unsaid = ""

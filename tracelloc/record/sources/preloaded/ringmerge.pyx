@@ -1,0 +1,432 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+# cython: cdivision=True
+"""Events of a preloaded process's rings, merged in an order that is right for each address.
+
+``probes/lane/lane.c`` says what the order is and why the cut is consistent; this is the profiler's
+part. The process may write what it likes: positions are counted here, and what can't be is left out.
+"""
+
+from time import monotonic_ns, sleep
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from tracelloc.model.events cimport (
+    EVENT_ALLOC, EVENT_INNER_FREE, EVENT_LAP_BIT, EVENT_RESTORE, EVENT_SIZE_BITS, event, kind_of,
+)
+
+cdef extern from "lane/area.h":
+    """
+    #include <unistd.h>
+    #include <sys/syscall.h>
+    #define GLOBAL_EXPEDITED 2  /* enum membarrier_cmd, linux/membarrier.h */
+    static uint64_t read_tsc(void)
+    {
+        uint32_t low, high;
+        __asm__ volatile("lfence\\n\\trdtsc" : "=a"(low), "=d"(high) : : "memory");
+        return (uint64_t)high << 32 | low;
+    }
+    static long pass_barrier(void) { return syscall(SYS_membarrier, GLOBAL_EXPEDITED, 0, 0); }
+    #include <stddef.h>
+    enum {
+    #define PLACE(field) AT_##field = offsetof(struct lane_control, field)
+        PLACE(magic), PLACE(pid), PLACE(size_bytes), PLACE(is_late), PLACE(holder),
+        PLACE(why_not), PLACE(leaving), PLACE(gave_up), PLACE(max_stall),
+        PLACE(min_size), PLACE(max_size), PLACE(clock), PLACE(max_frames), PLACE(may_call),
+        PLACE(counter), PLACE(samples), PLACE(space), PLACE(records_reserved), PLACE(records_taken), PLACE(counters),
+    };
+    #define load(place) __atomic_load_n((place), __ATOMIC_SEQ_CST)
+    #define store(place, value) __atomic_store_n((place), (value), __ATOMIC_RELEASE)
+    """
+    struct lane_control:
+        uint32_t clock
+        uint32_t registered
+        uint64_t counter
+    struct lane_ring:
+        uint64_t reserved
+        uint64_t taken
+        uint32_t owner
+        uint32_t inside
+    enum:
+        AT_magic
+        AT_pid
+        AT_size_bytes
+        AT_is_late
+        AT_why_not
+        AT_leaving
+        LANE_DEEP_BIND
+        LANE_NAMESPACE
+        LANE_NO_CLOCK
+        LANE_FILTERED
+        LANE_NO_ROOM
+        LANE_LOCKED
+        LANE_REFUSED
+        LANE_PRECEDED
+        LANE_CONFINED
+        LANE_LIMITED
+        AT_gave_up
+        AT_max_stall
+        AT_holder
+        AT_min_size
+        AT_max_size
+        AT_clock
+        AT_max_frames
+        AT_may_call
+        AT_counter
+        AT_samples
+        AT_space
+        AT_records_reserved
+        AT_records_taken
+        AT_counters
+        LANE_MAGIC
+        LANE_AT_ROWS
+        LANE_AT_KNOWN
+        LANE_AT_RECORDS
+        LANE_AT_GAPS
+        LANE_GAPS
+        LANE_AT_FILTER
+        LANE_RECORD_BYTES
+        LANE_ROW_SETS_LOG2
+        LANE_MOST_FRAMES
+        LANE_RECORD_KIND_SHIFT
+        LANE_RECORD_PAD
+        LANE_RECORD_STACK
+        LANE_RECORD_MISS
+        LANE_CLOCK_TSC
+        LANE_RINGS
+        LANE_SLOTS
+        LANE_RING_BYTES
+        LANE_SLOTS_BYTES
+        LANE_AT_RINGS
+        LANE_AT_SLOTS
+        LANE_BYTES
+        LANE_CLOCK_COUNTER
+    uint64_t read_tsc() noexcept nogil
+    long pass_barrier() noexcept nogil
+    uint64_t load(const uint64_t* place) noexcept nogil
+    void store(uint64_t* place, uint64_t value) noexcept nogil
+
+FIELDS = {
+    "magic": AT_magic, "pid": AT_pid, "size_bytes": AT_size_bytes,
+    "is_late": AT_is_late, "why_not": AT_why_not, "leaving": AT_leaving,
+    "gave_up": AT_gave_up, "max_stall": AT_max_stall,
+    "holder": AT_holder, "min_size": AT_min_size, "max_size": AT_max_size, "clock": AT_clock,
+    "max_frames": AT_max_frames, "may_call": AT_may_call, "space": AT_space,
+    "counter": AT_counter, "samples": AT_samples,
+    "records_reserved": AT_records_reserved, "records_taken": AT_records_taken,
+    "counters": AT_counters,
+}
+"""Where fields of ``struct lane_control`` are, in bytes."""
+MAGIC = <uint64_t>LANE_MAGIC
+AT_ROWS, AT_KNOWN, AT_RECORDS = LANE_AT_ROWS, LANE_AT_KNOWN, LANE_AT_RECORDS
+AT_GAPS, AT_FILTER, AT_RINGS = LANE_AT_GAPS, LANE_AT_FILTER, LANE_AT_RINGS
+AT_SLOTS, RING_BYTES, SLOTS_BYTES = LANE_AT_SLOTS, LANE_RING_BYTES, LANE_SLOTS_BYTES
+"""Where parts of the file begin."""
+RECORD_BYTES, FILE_BYTES, SLOTS, RINGS = LANE_RECORD_BYTES, LANE_BYTES, LANE_SLOTS, LANE_RINGS
+GAPS = LANE_GAPS
+DEEP_BIND, NAMESPACE, NO_CLOCK = LANE_DEEP_BIND, LANE_NAMESPACE, LANE_NO_CLOCK
+FILTERED, NO_ROOM, LOCKED = LANE_FILTERED, LANE_NO_ROOM, LANE_LOCKED
+"""Why a process does not report all (``enum lane_reason``)."""
+REFUSED, PRECEDED, CONFINED, LIMITED = LANE_REFUSED, LANE_PRECEDED, LANE_CONFINED, LANE_LIMITED
+"""What the library has made of its beginning (``enum lane_state``)."""
+ROW_SETS, MOST_FRAMES = 1 << LANE_ROW_SETS_LOG2, LANE_MOST_FRAMES
+KIND_SHIFT = LANE_RECORD_KIND_SHIFT
+RECORD_PAD, RECORD_STACK, RECORD_MISS = LANE_RECORD_PAD, LANE_RECORD_STACK, LANE_RECORD_MISS
+CLOCK_TSC, CLOCK_COUNTER = LANE_CLOCK_TSC, LANE_CLOCK_COUNTER
+
+_CALIBRATION_S = 0.002
+
+cdef enum:
+    ADDRESS_BITS = 47  # of a user's half
+    LAPS = (1 << 64 - EVENT_LAP_BIT) - 1
+    # Of events that there can be.
+    KINDS = ((1 << EVENT_RESTORE + 1) - (1 << EVENT_ALLOC)) | 1 << EVENT_INNER_FREE
+
+cdef uint64_t NEVER = <uint64_t>-1
+cdef int64_t LONGEST_NS = 5_000_000_000  # that a thread may take to write an event
+cdef uint64_t SIZE = (<uint64_t>1 << EVENT_SIZE_BITS) - 1
+cdef double MOST_BYTES = 2.0 ** 62  # that can be allocated until totals overflow
+
+cdef struct Source:  # a ring with events that are written
+    const event* slots
+    uint64_t next, end  # slots
+    uint64_t stamp  # of the next one; NEVER: none is left
+
+
+def ticks_per_second():
+    """How fast the time stamp counter runs, to about a thousandth."""
+    cdef uint64_t begun = read_tsc()
+    cdef int64_t begun_ns = monotonic_ns()
+    sleep(_CALIBRATION_S)
+    return (read_tsc() - begun) * 1e9 / (monotonic_ns() - begun_ns)
+
+
+cdef inline bint is_written(const Source* source, uint64_t slot) noexcept nogil:
+    """Whether a slot has been written in its lap."""
+    return load(&source.slots[slot % LANE_SLOTS].size_tag) >> EVENT_LAP_BIT == (
+        slot // LANE_SLOTS + 1 & LAPS
+    )
+
+
+cdef inline bint can_be(const event* e) noexcept nogil:
+    """Whether it is of a kind that processes report, and of memory that they can have."""
+    return (
+        KINDS >> kind_of(e) & 1 and e.address != 0
+        and (e.address | e.address + (e.size_tag & SIZE)) >> ADDRESS_BITS == 0
+    )
+
+
+cdef class LaneRings:
+    """The rings of one process. Not thread safe."""
+
+    cdef uint8_t[::1] area
+    cdef uint32_t image
+    cdef uint64_t[LANE_RINGS] taken
+    cdef uint64_t[LANE_RINGS] bounds  # up to here, all of a ring has been seen
+    cdef int64_t[LANE_RINGS] since_ns  # when its next slot was found unwritten; 0: it was not
+    cdef Source[LANE_RINGS] sources
+    cdef uint64_t begun  # the clock when time_ns was last known
+    cdef int64_t begun_ns
+    cdef readonly int64_t damaged  # events that can't be
+    cdef readonly int64_t abandoned  # events that were never written
+    cdef readonly bint is_unfinished  # a thread is writing an event
+    cdef readonly uint64_t fullest  # slots in use of the fullest ring, when last looked at
+    cdef double total_bytes  # of all allocations so far
+    cdef bint is_frozen  # nothing counts that is reserved from now on
+    cdef uint64_t[LANE_RINGS] ends  # then: where each ring ends
+    cdef int64_t least_ns, newest_ns  # no event that is taken now is older, or newer
+    cdef int used  # rings from the first one on that threads have had
+
+    def __cinit__(self, uint8_t[::1] area, uint32_t image, int64_t now_ns):
+        """``area``: the whole file. What its rings hold already is left out."""
+        cdef int ring
+        assert area.shape[0] >= LANE_BYTES
+        self.area, self.image = area, image
+        self.used = 1
+        for ring in range(LANE_RINGS):
+            self.taken[ring] = load(&self.ring(ring).reserved)
+            store(&self.ring(ring).taken, self.taken[ring])
+            if self.has_been_used(ring):
+                self.used = ring + 1
+        self.begun, self.begun_ns = self.clock(), now_ns
+        self.least_ns = now_ns
+
+    cdef lane_ring* ring(self, int number) noexcept nogil:
+        return <lane_ring*>(&self.area[LANE_AT_RINGS] + number * <Py_ssize_t>LANE_RING_BYTES)
+
+    cdef inline bint has_been_used(self, int ring) noexcept nogil:
+        return self.ring(ring).owner or load(&self.ring(ring).reserved)
+
+    cdef inline int find_used(self) noexcept nogil:
+        """The rings to look at: all that threads have, or have had.
+
+        A thread takes the first one that it finds without an owner, so it has seen
+        owners of all before that; stores are seen by all in one order, those before as well. Rings
+        that were given back are known here: since the first look, nobody else gives them back.
+        """
+        while self.used < LANE_RINGS and self.has_been_used(self.used):
+            self.used += 1
+        return self.used
+
+    @property
+    def is_quiet(self):
+        """Whether nothing has been reported since the last events were taken.
+
+        Changes nothing: any thread may ask.
+        """
+        cdef int ring
+        for ring in range(self.used):
+            if load(&self.ring(ring).reserved) != self.taken[ring]:
+                return False
+        return self.used == LANE_RINGS or not self.has_been_used(self.used)
+
+    @property
+    def inside(self):
+        """How many threads are in a call that may still be reported."""
+        cdef int ring
+        return sum(self.ring(ring).inside != 0 for ring in range(self.find_used()))
+
+    def pass_barrier(self):
+        """Has each thread of the process see what was written before. Raises OSError."""
+        if pass_barrier():
+            raise OSError("membarrier")
+
+    def freeze(self):
+        """Leaves out what is reported from here on: the process need not stop reporting."""
+        cdef int ring
+        if self.is_frozen:
+            return
+        self.is_frozen = True
+        for ring in range(LANE_RINGS):
+            self.ends[ring] = load(&self.ring(ring).reserved)
+
+    cdef uint64_t clock(self) noexcept nogil:
+        cdef lane_control* control = <lane_control*>&self.area[0]
+        if control.clock == LANE_CLOCK_COUNTER:
+            return load(&control.counter) - 1  # the last one that was given
+        return read_tsc()
+
+    def look(self, bint whole, int64_t now_ns):
+        """Finds out what is there. Returns how many events there are, and up to what stamp all is.
+
+        ``whole``: nobody writes any more: what is unfinished will stay so. Raises OSError.
+        """
+        cdef uint64_t cut, now
+        cdef Py_ssize_t count = 0
+        cdef int ring
+        self.is_unfinished, self.fullest = False, 0
+        now = self.clock()
+        if (<lane_control*>&self.area[0]).registered and pass_barrier():
+            raise OSError("membarrier")
+        with nogil:
+            cut = NEVER if whole else now
+            for ring in range(self.find_used()):
+                count += self.look_at(ring, now, now_ns, &cut)
+        return count, cut
+
+    cdef Py_ssize_t look_at(
+        self, int number, uint64_t now, int64_t now_ns, uint64_t* cut
+    ) noexcept nogil:
+        """Finds out what is written in a ring; lowers the cut if something is not."""
+        cdef Source* source = &self.sources[number]
+        cdef uint64_t reserved = load(&self.ring(number).reserved)
+        if self.is_frozen:
+            reserved = self.ends[number]
+        source.next = source.end = self.taken[number]
+        source.stamp = NEVER
+        if reserved - source.next > LANE_SLOTS:
+            reserved = source.next  # damaged: nothing of it is believed
+            self.damaged += 1
+        source.slots = <const event*>(
+            &self.area[LANE_AT_SLOTS] + number * <Py_ssize_t>LANE_SLOTS_BYTES
+        )
+        if self.is_abandoned(source, reserved, number, now_ns):
+            self.taken[number] += 1
+            source.next = source.end = self.taken[number]
+        while source.end < reserved:
+            if not is_written(source, source.end):
+                break
+            source.end += 1
+        self.fullest = max(self.fullest, reserved - source.next)
+        if source.end > source.next:
+            source.stamp = source.slots[source.next % LANE_SLOTS].time_ns
+        if source.end == reserved:
+            self.bounds[number] = now
+        else:
+            self.is_unfinished = True
+            if source.end > source.next:
+                self.bounds[number] = max(
+                    self.bounds[number], source.slots[(source.end - 1) % LANE_SLOTS].time_ns
+                )
+            if cut[0] != NEVER:
+                cut[0] = min(cut[0], self.bounds[number])
+        return source.end - source.next
+
+    cdef bint is_abandoned(
+        self, const Source* source, uint64_t reserved, int number, int64_t now_ns
+    ) noexcept nogil:
+        """Whether the next slot will never be written: its thread has been made to leave it.
+
+        A signal handler may have jumped away. Nobody else need wait for it for ever.
+        """
+        if source.next >= reserved or is_written(source, source.next):
+            self.since_ns[number] = 0
+        elif not self.since_ns[number]:
+            self.since_ns[number] = now_ns
+        elif now_ns - self.since_ns[number] > LONGEST_NS:
+            self.since_ns[number] = 0
+            self.abandoned += 1
+            return True
+        return False
+
+    def merge(self, uint64_t cut, int64_t now_ns, uint8_t[::1] into):
+        """Takes all events that ``look`` has found up to its cut, in their order. How many."""
+        cdef event* to = <event*>&into[0]
+        cdef Py_ssize_t count = 0, room = into.shape[0] // <Py_ssize_t>sizeof(event)
+        cdef int used = 0, ring, first
+        cdef uint64_t others, now = self.clock()
+        cdef int[LANE_RINGS] numbers
+        cdef Source* source
+        cdef double scale = 0
+        self.newest_ns = now_ns
+        if now > self.begun and now_ns > self.begun_ns:
+            scale = <double>(now_ns - self.begun_ns) / <double>(now - self.begun)
+        with nogil:
+            for ring in range(self.used):
+                if self.sources[ring].next < self.sources[ring].end and (
+                    self.sources[ring].stamp <= cut
+                ):
+                    numbers[used] = ring
+                    used += 1
+            while used:
+                # The ring with the lowest stamp, and up to where it has the lowest.
+                first, others = 0, NEVER
+                for ring in range(1, used):
+                    source = &self.sources[numbers[ring]]
+                    if source.stamp < self.sources[numbers[first]].stamp:
+                        others, first = self.sources[numbers[first]].stamp, ring
+                    elif source.stamp < others:
+                        others = source.stamp
+                source = &self.sources[numbers[first]]
+                count += self.copy_run(source, min(cut, others), &to[count], room - count, scale)
+                if source.next == source.end or source.stamp > cut or count == room:
+                    used -= 1
+                    numbers[first] = numbers[used]
+            for ring in range(self.used):
+                if self.taken[ring] != self.sources[ring].next:
+                    self.taken[ring] = self.sources[ring].next
+                    store(&self.ring(ring).taken, self.taken[ring])
+        self.begun, self.begun_ns = now, now_ns
+        return count
+
+    cdef Py_ssize_t copy_run(
+        self, Source* source, uint64_t limit, event* to, Py_ssize_t room, double scale
+    ) noexcept nogil:
+        """Takes a ring's next events up to a stamp, with times in nanoseconds. How many there are.
+
+        Those that can't be are left out.
+        """
+        cdef const event* slots = source.slots
+        cdef uint64_t at = source.next, end = min(source.end, at + <uint64_t>room)
+        cdef uint64_t begun = self.begun, stamp = source.stamp, left_out = 0
+        cdef int64_t begun_ns = self.begun_ns, time_ns
+        cdef double since_ns
+        cdef event* one = to
+        while at < end and stamp <= limit:
+            one[0] = slots[at % LANE_SLOTS]
+            # A stamp may be anything: times only grow, and none is yet to come.
+            since_ns = <double><int64_t>(stamp - begun) * scale
+            time_ns = begun_ns + <int64_t>min(max(since_ns, -1e15), 1e15)
+            self.least_ns = max(self.least_ns, min(time_ns, self.newest_ns))
+            one.time_ns = self.least_ns
+            one.image = self.image
+            if can_be(one):
+                if kind_of(one) == EVENT_ALLOC:
+                    self.total_bytes += <double>(one.size_tag & SIZE)
+                one += 1
+            else:
+                left_out += 1
+            at += 1
+            stamp = slots[at % LANE_SLOTS].time_ns  # of another lap, where none is left
+        source.next = at
+        source.stamp = stamp if at < source.end else NEVER
+        self.damaged += left_out
+        return one - to
+
+    @property
+    def is_damaged(self):
+        """Whether the process has written what its library would not."""
+        return self.damaged > 0 or self.total_bytes > MOST_BYTES
+
+    def owners(self):
+        """(number, thread id) of each ring that a thread has, and of which all has been taken."""
+        cdef int ring
+        found = []
+        for ring in range(1, self.used):
+            if self.ring(ring).owner and self.taken[ring] == load(&self.ring(ring).reserved):
+                found.append((ring, self.ring(ring).owner))
+        return found
+
+    def release(self, int ring):
+        """Gives a ring back: its thread is gone."""
+        self.ring(ring).inside = 0
+        self.ring(ring).owner = 0

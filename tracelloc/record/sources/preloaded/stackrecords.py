@@ -1,0 +1,131 @@
+"""Stacks that a process with the preloaded library has sent, and those that it could not finish.
+
+They lie in a ring of records in the shared memory (``probes/lane/records.h``), which the process
+may write to at any time: each record is copied, then checked.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import time
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.model.events import Miss, SentStacks
+from tracelloc.record import abi
+from tracelloc.record.kernel.ring import miss_of
+from tracelloc.record.sources.preloaded import ringmerge as lanemerge
+
+_HEAD_BYTES: Final = 8
+_STACK: Final = struct.Struct("<QHHI")
+"""The head of ``struct stack``."""
+_MISS_BYTES: Final = np.dtype(abi.MISS_FIELDS).itemsize
+_WALKED: Final = 0xFF
+"""Flags of stacks that walks end with; the others are for other records."""
+_MOST_WAITING: Final = 1024
+"""Misses that are held at once."""
+_UNWRITTEN_S: Final = 5.0
+"""How long a record may be unwritten."""
+
+
+class LaneRecords:
+    """The ring of records of one process. Not thread safe."""
+
+    def __init__(self, memory: mmap.mmap, image: int) -> None:
+        """``memory``: the whole file; ``image``: the number of the memory image."""
+        self._memory = memory
+        self._image = image
+        self._reserved, self._shared_taken = (
+            np.frombuffer(memory, np.uint64, 1, lanemerge.FIELDS[name])
+            for name in ("records_reserved", "records_taken")
+        )
+        self._taken = int(self._reserved[0])
+        self._shared_taken[0] = self._taken
+        self._stacks: list[tuple[int, int, npt.NDArray[np.uint64]]] = []
+        self._misses: list[Miss] = []
+        self._unwritten_since_s: float | None = None
+        self.is_damaged = False
+        """Whether there was what the library would not write: nothing more is read."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether records have come that are not taken."""
+        return int(self._reserved[0]) != self._taken
+
+    def take_stacks(self) -> list[tuple[int, SentStacks]]:
+        """(memory image, stacks) that were sent since the last time."""
+        self._read()
+        taken, self._stacks = self._stacks, []
+        if not taken:
+            return []
+        ids, flags, frames = zip(*taken, strict=True)
+        depths = np.fromiter(map(len, frames), np.int64, len(frames))
+        columns = np.array(ids, np.uint64), np.array(flags, np.uint16), depths
+        return [(self._image, SentStacks(*columns, np.concatenate(frames)))]
+
+    def take_misses(self, most: int) -> list[Miss]:
+        """Stacks that are to be finished, at most so many."""
+        if len(self._misses) < most:
+            self._read()
+        taken, self._misses = self._misses[:most], self._misses[most:]
+        return taken
+
+    def _read(self) -> None:
+        end, begun = int(self._reserved[0]), self._taken
+        if end == begun or self.is_damaged or len(self._misses) >= _MOST_WAITING:
+            self._unwritten_since_s = None
+            return
+        if not 0 <= end - begun <= lanemerge.RECORD_BYTES:
+            self.is_damaged = True
+            return
+        while self._taken < end and self._read_one(end):
+            pass
+        now_s = time.monotonic()
+        if self._taken != begun:
+            self._shared_taken[0], self._unwritten_since_s = self._taken, None
+        elif self._unwritten_since_s is None:
+            self._unwritten_since_s = now_s
+        elif now_s - self._unwritten_since_s > _UNWRITTEN_S:
+            # Its thread was made to leave it, and nobody else will finish it.
+            self.is_damaged = True
+
+    def _read_one(self, end: int) -> bool:
+        """Reads the next record. Whether there was one."""
+        at = self._taken % lanemerge.RECORD_BYTES
+        start = lanemerge.AT_RECORDS + at
+        head = int.from_bytes(self._memory[start : start + _HEAD_BYTES], "little")
+        length = head & 0xFFFFFFFF
+        room = min(lanemerge.RECORD_BYTES - at, end - self._taken)
+        if not head:
+            return False
+        if not _HEAD_BYTES <= length <= room or length % 8:
+            self.is_damaged = True
+            return False
+        record = self._memory[start + _HEAD_BYTES : start + length]
+        self.is_damaged = not self._note(head >> lanemerge.KIND_SHIFT, record)
+        # Whoever comes next tells by the zeros what is not written yet.
+        self._memory[start : start + length] = bytes(length)
+        self._taken += length
+        return not self.is_damaged
+
+    def _note(self, kind: int, record: bytes) -> bool:
+        """Notes a record that is no longer in the process's reach. Whether it can be one."""
+        if kind == lanemerge.RECORD_STACK and len(record) >= _STACK.size:
+            stack_id, n_frames, flags, _ = _STACK.unpack_from(record)
+            is_whole = len(record) >= _STACK.size + 8 * n_frames
+            if not stack_id or n_frames > lanemerge.MOST_FRAMES or not is_whole:
+                return False
+            frames = np.frombuffer(record, np.uint64, n_frames, _STACK.size)
+            self._stacks.append((stack_id, flags & _WALKED, frames))
+        elif kind == lanemerge.RECORD_MISS and len(record) >= _MISS_BYTES:
+            miss = miss_of(memoryview(record), 0)
+            if not miss.stack_id:
+                return False
+            self._misses.append(replace(miss, image=self._image))
+        else:
+            return kind == lanemerge.RECORD_PAD
+        return True

@@ -1,0 +1,1 @@
+"""Symbolization: addresses to names, lines and inlined functions."""

@@ -1,0 +1,175 @@
+"""``tracelloc symbols``: what is known of each file that a process has mapped.
+
+Answers why a stack shows ``???`` or no line, and which package would bring what is missing.
+dpkg keeps the files of each package in ``/var/lib/dpkg/info/PACKAGE.list`` (one path per
+line); rpm is asked by its own command, which the hint leaves to the user.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+from tracelloc.model.codefiles import Unresolved
+from tracelloc.record.process.procfs import VDSO, Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.symbolization.modulesymbols import ModuleSymbols
+from tracelloc.record.symbolization.symbolizer import Symbolizer
+from tracelloc.record.worker.client import FileReadError
+from tracelloc.system.debugpackages import debug_hints
+from tracelloc.text import printable
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleReport:
+    """Names, lines and unwind information of one file."""
+
+    module: str
+    functions: int
+    """Functions with a name."""
+    names: str
+    """Source of the names, in words."""
+    lines: str | None = None
+    """Source of the lines; None if there are none."""
+    no_lines: str | None = None
+    """Why there are no lines, or less than all."""
+    unwind: str | None = None
+    """Sections that tell how to leave a function."""
+    build_id: str | None = None
+    troubles: tuple[str, ...] = ()
+    """Debug files that were found and don't fit."""
+    advice: str | None = None
+    """What would add names or lines."""
+
+
+def take_inventory(process: Process) -> list[ModuleReport]:
+    """One report per mapped file of code, in the order of their addresses."""
+    space = AddressSpace(process)
+    symbolizer = Symbolizer(space)
+    try:
+        space.refresh()
+        modules = [symbolizer.module(module) for module in space.modules]
+        lacking = [m.module.path for m in modules if m.module.path != VDSO and _lacks_some(m)]
+        hints = debug_hints(process.memory_directory / "root", lacking)
+        reports = [_report(module, hints) for module in modules]
+        reports.extend(_unreadable(space))
+        reports.extend(_generated(space, symbolizer))
+        return reports
+    finally:
+        symbolizer.close()
+        space.close()
+
+
+def _lacks_some(symbols: ModuleSymbols) -> bool:
+    """Whether names or lines are missing that another package may have."""
+    try:
+        return not (symbols.may_have_lines and _has_all_names(symbols))
+    except FileReadError:
+        return False
+
+
+def _report(symbols: ModuleSymbols, hints: dict[str, str]) -> ModuleReport:
+    try:
+        return _readable_report(symbols, hints)
+    except FileReadError as error:
+        why = f"nowhere: {Unresolved.UNREAD.value} ({error})"
+        return ModuleReport(symbols.module.path, 0, why, build_id=symbols.module.elf.build_id)
+
+
+def _readable_report(symbols: ModuleSymbols, hints: dict[str, str]) -> ModuleReport:
+    elf = symbols.module.elf
+    functions, has_embedded, unread = symbols.counted
+    path = symbols.module.path
+    debug = symbols.debug_file
+    lines = no_lines = advice = None
+    if symbols.may_have_lines:
+        own = symbols.has_own_lines
+        lines = "its own DWARF" if own or debug is None else f"DWARF in {debug.path}"
+        no_lines = symbols.lines.reason
+    else:
+        no_lines = "no debug information (DWARF)"
+    if not (symbols.may_have_lines and _has_all_names(symbols)) and path != VDSO:
+        advice = hints.get(path) or (
+            "compile it with -g" if _has_all_names(symbols) else "build it with -g, don't strip it"
+        )
+    return ModuleReport(
+        module=path,
+        functions=functions,
+        names=_names(symbols, functions, has_embedded=has_embedded),
+        lines=lines,
+        no_lines=no_lines,
+        unwind=", ".join(elf.unwind_sections) or None,
+        build_id=elf.build_id,
+        troubles=(*symbols.troubles, *dict.fromkeys([*unread, *elf.troubles])),
+        advice=advice,
+    )
+
+
+def _has_all_names(symbols: ModuleSymbols) -> bool:
+    return symbols.has_symbols or symbols.counted[1] or symbols.debug_file is not None
+
+
+def _names(symbols: ModuleSymbols, functions: int, *, has_embedded: bool) -> str:
+    sources = []
+    if symbols.has_symbols:
+        sources.append("its symbol table")
+    elif symbols.debug_file is not None:
+        sources.append(f"{symbols.debug_file.path} (by {symbols.debug_file.found_by})")
+    elif has_embedded:
+        sources.append("its compressed symbol table (.gnu_debugdata)")
+    elif functions:
+        sources.append("its exported functions only (.dynsym)")
+    return ", ".join(sources) or "nowhere: it is stripped"
+
+
+def _unreadable(space: AddressSpace) -> Iterator[ModuleReport]:
+    """Files that are mapped as code and can't be looked into."""
+    seen = set()
+    for mapping in space.mappings:
+        reason = space.reason(mapping)
+        if reason is not None and mapping.path not in seen:
+            seen.add(mapping.path)
+            yield ModuleReport(mapping.path, 0, f"nowhere: {reason.value}")
+
+
+def _generated(space: AddressSpace, symbolizer: Symbolizer) -> Iterator[ModuleReport]:
+    """Code that no file holds: just-in-time compilers make it."""
+    size_bytes = sum(
+        mapping.end - mapping.start
+        for mapping in space.mappings
+        if mapping.executable and not mapping.is_file and not mapping.path.startswith("[")
+    )
+    if not size_bytes:
+        return
+    perf_map = symbolizer.perf_map
+    perf_map.reload()
+    if len(perf_map):
+        but = () if perf_map.reason is None else (f"{perf_map.path}: {perf_map.reason}",)
+        yield ModuleReport("[generated code]", len(perf_map), f"{perf_map.path}", troubles=but)
+        return
+    why = f"{perf_map.path}: {perf_map.reason or 'there is no such file'}"
+    advice = "node --perf-basic-prof, java with a perf-map agent"
+    yield ModuleReport("[generated code]", 0, why, advice=advice)
+
+
+def text_inventory(reports: Iterable[ModuleReport]) -> Iterator[str]:
+    """The inventory as text, a paragraph per file."""
+    for report in reports:
+        yield printable(report.module)
+        yield f"    names   {report.functions:,} functions from {printable(report.names)}"
+        if report.lines is None:
+            yield f"    lines   none: {printable(report.no_lines or 'it is not a file')}"
+        else:
+            but = f"; but {printable(report.no_lines)}" if report.no_lines else ""
+            yield f"    lines   from {printable(report.lines)}{but}"
+        yield f"    unwind  {report.unwind or 'nothing: stacks go on by frame pointers'}"
+        for trouble in report.troubles:
+            yield f"    note    {printable(trouble)}"
+        if report.advice is not None:
+            yield f"    to add  {printable(report.advice)}"
+
+
+def json_inventory(reports: Iterable[ModuleReport]) -> str:
+    """The inventory as one JSON array, on one line."""
+    return json.dumps([asdict(report) for report in reports], separators=(",", ":"))

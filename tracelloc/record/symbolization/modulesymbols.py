@@ -1,0 +1,270 @@
+"""Names of functions, of mapped files and of generated code.
+
+Names of generated code come from the file that its maker writes for perf,
+``/tmp/perf-PID.map`` (tools/perf/Documentation/jit-interface.txt of the kernel): one line
+per function, ``START SIZE name``, numbers in hexadecimal, appended as code is made. Node
+writes it with ``--perf-basic-prof``, CPython with ``-X perf``, Java with an agent. It is
+believed only if the target's user or root owns it: anybody may write to /tmp.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Final
+
+import numpy as np
+
+from tracelloc.files.dwarf import SourceFrame, SourceLines
+from tracelloc.files.elf import RawTable, Symbol, SymbolTable
+from tracelloc.files.elf.debugfiles import DebugFile, DebugReferences, find_debug_file
+from tracelloc.record.mallocs.discovery import Module
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.worker.client import NAME_WORKER, FileWorker
+from tracelloc.record.worker.workerfile import WorkerFile
+from tracelloc.system.syscalls import NotRegularError, open_inside
+
+_LARGEST_BYTES: Final = 512 << 20
+_PIECE_BYTES: Final = 4 << 20
+"""Bytes of the file that are read at once."""
+_MOST_FUNCTIONS: Final = 1 << 20
+"""Functions that are kept: some 200 MiB. Large Java programs have a tenth."""
+_MOST_NAME_BYTES: Final = 128 << 20
+"""Bytes of all their names."""
+_LONGEST_NAME: Final = 1024
+_RELOAD_S: Final = 1.0
+"""The file is looked at again no more often than this."""
+
+
+_JAVASCRIPT: Final = re.compile(
+    r"(?:JS|LazyCompile|Function|Eval|Script):[~^*+]?(?P<name>\S*) (?P<file>\S.*):(?P<line>\d+):\d+"
+)
+"""V8's ``JS:*name file:line:column``; the mark says how well it was compiled."""
+_PYTHON: Final = re.compile(r"py::(?P<name>[^:]+):(?P<file>.+)")
+"""CPython's ``py::name:file``."""
+
+
+def describe(name: str) -> tuple[str, str | None, int | None]:
+    """Function, source file and the function's first line, as far as the name tells."""
+    match = _JAVASCRIPT.fullmatch(name)
+    if match is not None:
+        return match["name"] or "(anonymous)", match["file"], int(match["line"][:9])
+    match = _PYTHON.fullmatch(name)
+    if match is not None:
+        return match["name"], match["file"], None
+    return name, None, None
+
+
+class PerfMap:
+    """The perf map of one process; read when first needed, and again as it grows."""
+
+    def __init__(self, process: Process, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._process = process
+        # Asked now: the process may have ended when the file is first needed.
+        self._inner_pid = process.inner_pid()
+        self._users = (0, *process.user_ids())
+        self._clock_s = clock_s
+        self._next_look_s = float("-inf")
+        self._read_bytes = 0
+        self._functions: dict[int, tuple[int, str]] = {}
+        self._name_bytes = 0
+        self._full: str | None = None
+        """Why no more of the file is read."""
+        self._table = SymbolTable([])
+        self.reason: str | None = None
+        """Why the file is not believed, if it is there."""
+
+    @property
+    def path(self) -> PurePosixPath:
+        """Path of the file in the target's own root, by its own PID."""
+        return PurePosixPath(f"/tmp/perf-{self._inner_pid}.map")  # noqa: S108
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+    def find_all(
+        self, addresses: np.ndarray[tuple[int], np.dtype[np.uint64]]
+    ) -> list[Symbol | None]:
+        """The functions that hold these addresses of the target, None where there is none."""
+        now_s = self._clock_s()
+        if now_s >= self._next_look_s:
+            self._next_look_s = now_s + _RELOAD_S
+            self.reload()
+        return self._table.find_all(addresses)
+
+    def reload(self) -> None:
+        """Reads what is new in the file, if it may be believed."""
+        descriptor = self._open()
+        if descriptor is None:
+            return
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            self.reason = self._distrust(status)
+            if self.reason is not None or status.st_size == self._read_bytes:
+                return
+            if status.st_size < self._read_bytes:
+                self._functions.clear()
+                self._read_bytes = self._name_bytes = 0
+                self._full = None
+            self.reason = self._full
+            if self._full is not None:
+                return
+            self._read_on(file, status.st_size)
+        functions = [(start, size, name) for start, (size, name) in self._functions.items()]
+        self._table = SymbolTable([RawTable.made_up(functions)])
+
+    def _read_on(self, file: BinaryIO, size_bytes: int) -> None:
+        file.seek(self._read_bytes)
+        while self._read_bytes < size_bytes and self._full is None:
+            data = file.read(min(_PIECE_BYTES, size_bytes - self._read_bytes))
+            # The last line may still be being written.
+            end = data.rfind(b"\n") + 1
+            if not end:
+                # Unless it has no end.
+                self._full = "it has endless lines" if len(data) == _PIECE_BYTES else None
+                break
+            self._read_bytes += end
+            file.seek(self._read_bytes)
+            self._add(data[:end])
+        self.reason = self._full
+
+    def _open(self) -> int | None:
+        roots = [self._process.memory_directory / "root"]
+        if self._inner_pid == self._process.pid:
+            # A process that has ended has no root any more, but its file may be there.
+            roots.append(Path("/"))
+        for root in roots:
+            try:
+                return open_inside(root, str(self.path))
+            except NotRegularError as error:
+                self.reason = error.strerror
+                return None
+            except OSError:
+                continue
+        return None
+
+    def _distrust(self, status: os.stat_result) -> str | None:
+        if not stat.S_ISREG(status.st_mode):
+            return "it is not a regular file"
+        if status.st_uid not in self._users:
+            return "it belongs to another user"
+        if status.st_mode & stat.S_IWOTH:
+            return "others may write to it"
+        if status.st_size > _LARGEST_BYTES:
+            return "it is too large"
+        return None
+
+    def _add(self, data: bytes) -> None:
+        for line in data.split(b"\n"):
+            fields = line.split(None, 2)
+            if len(fields) < 3:
+                continue
+            try:
+                start, size = int(fields[0], 16), int(fields[1], 16)
+            except ValueError:
+                continue
+            if 0 < size < 1 << 32 and 0 <= start < 1 << 56:
+                # Memory is used again for other code: the last line holds.
+                name = fields[2][:_LONGEST_NAME].decode(errors="replace")
+                _, before = self._functions.get(start, (0, ""))
+                self._functions[start] = size, name
+                self._name_bytes += len(name) - len(before)
+                if len(self._functions) > _MOST_FUNCTIONS or self._name_bytes > _MOST_NAME_BYTES:
+                    self._full = f"only its first {len(self._functions):,} functions are read"
+                    return
+
+
+class ModuleSymbols:
+    """Names and lines of one mapped file, looked up on demand. Thread safe.
+
+    Another process reads the file (``tracelloc.record.worker``): whatever is asked may raise
+    FileReadError.
+    """
+
+    def __init__(
+        self, module: Module, roots: Sequence[Path], worker: FileWorker = NAME_WORKER
+    ) -> None:
+        """``roots``: directories that stand for ``/`` when debug files are searched."""
+        self.module = module
+        self.troubles: list[str] = []
+        """Debug files that were found and don't fit, for people."""
+        self._roots = roots
+        self._lock = threading.RLock()
+        self._file = WorkerFile(worker, module.elf.descriptor(), module.path)
+        self._debug_has_lines = False
+
+    @cached_property
+    def _described(self) -> tuple[bool, bool, DebugReferences]:
+        return self._file.describe()
+
+    @property
+    def has_symbols(self) -> bool:
+        """Whether it has its full symbol table, which stripping takes away."""
+        return self._described[0]
+
+    @property
+    def has_own_lines(self) -> bool:
+        """Whether the mapped file itself has debug information."""
+        return self._described[1]
+
+    @cached_property
+    def debug_file(self) -> DebugFile | None:
+        """The separate debug file of the module."""
+        with self._lock:
+            references = self._described[2]
+            path = self.module.path
+            return find_debug_file(references, path, self._roots, self._fits, self.troubles)
+
+    def _fits(self, found: DebugFile) -> bool:
+        fits, has_lines = self._file.take_debug_file(found)
+        self._debug_has_lines = fits and has_lines
+        return fits
+
+    @cached_property
+    def counted(self) -> tuple[int, bool, list[str]]:
+        """How many functions have names, whether a symbol table is embedded, what is not read."""
+        self._complete()
+        return self._file.count()
+
+    def find_all(self, addresses: Sequence[int]) -> list[Symbol | None]:
+        """The functions, PLT stubs included, that hold these addresses of the file's own."""
+        self._complete()
+        return self._file.symbols(addresses)
+
+    def _complete(self) -> None:
+        """Has the debug file looked for before names are, if it may have some."""
+        if not self.has_symbols:
+            self.debug_file  # noqa: B018 - it is looked for
+
+    @cached_property
+    def lines(self) -> SourceLines:
+        """Lines and inlined functions, from the file itself or its debug file."""
+        with self._lock:
+            elf, debug = self.module.elf, self.debug_file
+            return SourceLines(
+                elf, debug, lambda file: self._file.decoder(of_debug=file is not elf)
+            )
+
+    @property
+    def may_have_lines(self) -> bool:
+        """Whether there is any debug information at all."""
+        return self.has_own_lines or (self.debug_file is not None and self._debug_has_lines)
+
+    def chains(self, addresses: Sequence[int]) -> list[tuple[SourceFrame, ...]]:
+        """Per address of the file's own: its inlined functions and their function."""
+        return self.lines.chains(addresses)
+
+    def close(self) -> None:
+        """Closes what was opened for it; not the mapped file itself."""
+        if "lines" in self.__dict__:
+            self.lines.close()
+        self._file.close()
+        debug = self.__dict__.get("debug_file")
+        if debug is not None:
+            debug.close()

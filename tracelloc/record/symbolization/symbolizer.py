@@ -1,0 +1,387 @@
+"""Return addresses to frames, at the time they are shown and only for what is shown.
+
+A thread of its own reads symbol tables and debug information, so that neither capture nor
+a view has to wait: a view may ask for what is known by now (``peek``), or wait for the
+rest (``frames``). Names come first, then lines and inlined functions.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from tracelloc.files.demangle import demangle
+from tracelloc.files.dwarf import SourceFrame
+from tracelloc.files.elf import Symbol
+from tracelloc.model.codefiles import Place, Unresolved
+from tracelloc.model.frames import Frame, unnamed
+from tracelloc.model.runtimeframes import RuntimeFrame
+from tracelloc.record.mallocs.discovery import Module
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.symbolization.modulesymbols import ModuleSymbols, PerfMap, describe
+from tracelloc.record.symbolization.sourcemap import SourceMap
+from tracelloc.record.worker.client import FileReadError
+
+T = TypeVar("T")
+Frames = tuple[Frame, ...]
+"""What one address stands for: inlined functions first, the one they are in last."""
+
+GENERATED: Final = "[generated code]"
+"""The module of functions that a perf map names."""
+_RETRY_S: Final = 1.0
+"""Generated code without a name is looked up again no more often than this."""
+_LAST_S: Final = 1.0
+"""How long what is being looked up at the end is waited for."""
+_BATCH: Final = 512
+"""Addresses whose lines are looked up at a time: what is found is shown that soon."""
+
+
+class Symbolizer:
+    """Frames by address, each looked up once. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        space: AddressSpace,
+        sources: SourceMap | None = None,
+        like: Symbolizer | None = None,
+    ) -> None:
+        """``like``: of a process that maps some of these files too; to be closed after this."""
+        self.perf_map = PerfMap(space.process)
+        self.version = 0
+        """Grows with every frame that becomes known or better known."""
+        self._space = space
+        self._sources = sources or SourceMap()
+        self._modules: dict[int, ModuleSymbols] = {} if like is None else like._modules
+        self._owns_modules = like is None
+        self._known: dict[int, Frames] = {}
+        self._final: set[int] = set()
+        """Addresses of which nothing more will become known."""
+        self._wanted: dict[int, None] = {}
+        """Addresses to be looked up, in the order of being asked for."""
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._generation = -1
+        self._image = space.image
+        self._retried_s = 0.0
+
+    def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
+        """Has these looked up, and waits for it. Whether all are."""
+        wanted = dict.fromkeys(addresses)
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            self._ask(wanted)
+            while not self._final.issuperset(wanted):
+                if self._failure is not None:
+                    raise self._failure
+                left = None if end is None else end - time.monotonic()
+                if self._closed or (left is not None and left <= 0):
+                    return False
+                self._changed.wait(left)
+        return True
+
+    def peek(self, addresses: Iterable[int]) -> list[Frame]:
+        """The frames of these return addresses, in their order; those not known yet are PENDING."""
+        addresses = list(addresses)
+        with self._changed:
+            if self._failure is not None:
+                raise self._failure
+            self._ask(addresses)
+            known = [self._known.get(address) for address in addresses]
+        found: list[Frame] = []
+        for address, frames in zip(addresses, known, strict=True):
+            found.extend(frames or (self._pending(address),))
+        return found
+
+    @property
+    def waiting(self) -> int:
+        """How many addresses are being looked up."""
+        return len(self._wanted)
+
+    def place(self, address: int) -> Place[Module] | Unresolved:
+        """Where an address of code lies, or why that can't be said."""
+        return self._space.place(address)
+
+    def module(self, module: Module) -> ModuleSymbols:
+        """Symbols of a mapped file."""
+        symbols = self._modules.get(id(module))
+        if symbols is None:
+            roots = (self._space.process.memory_directory / "root", Path("/"))
+            # Others may be doing so at this moment.
+            symbols = self._modules.setdefault(id(module), ModuleSymbols(module, roots))
+        return symbols
+
+    def close(self) -> None:
+        """Ends the thread after what it is at. Nothing new becomes known.
+
+        If that takes long, the thread and its files are left to the end of this process.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(_LAST_S)
+            if self._thread.is_alive():
+                return
+        if self._owns_modules:
+            for module in self._modules.values():
+                module.close()
+
+    def _ask(self, addresses: Iterable[int]) -> None:
+        """Notes what is not known. With the lock held."""
+        self._forget_outdated()
+        new = [a for a in addresses if a not in self._final and a not in self._wanted]
+        if not new or self._closed:
+            return
+        self._wanted.update(dict.fromkeys(new))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="symbols", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _forget_outdated(self) -> None:
+        """Forgets unnamed addresses that may have a name by now: new mappings, generated code."""
+        reasons: tuple[Unresolved, ...] = ()
+        if self._image != self._space.image:
+            self._image = self._space.image
+            self._known.clear()
+            self._final.clear()
+            self.version += 1
+        if self._generation != self._space.generation:
+            self._generation = self._space.generation
+            reasons = tuple(Unresolved)
+        elif time.monotonic() - self._retried_s > _RETRY_S:
+            self._retried_s = time.monotonic()
+            reasons = (Unresolved.ANONYMOUS,)
+        if reasons:
+            stale = [a for a in self._final if self._known[a][-1].reason in reasons]
+            self._final.difference_update(stale)
+
+    def _pending(self, address: int) -> Frame:
+        interpreted = self._interpreted(address)
+        if interpreted is not None:
+            return interpreted
+        place = self._space.place(address - 1)
+        if isinstance(place, Place) and place.module is not None:
+            inside = place.module.elf.address_of(place.file_offset)
+            offset = None if inside is None else inside + 1
+            return unnamed(address, place.module.path, offset, Unresolved.PENDING)
+        return unnamed(address, None, None, Unresolved.PENDING)
+
+    def _interpreted(self, address: int) -> Frame | None:
+        """A function's line that a runtime has named; None if it is another address."""
+        found = self._space.files.runtime_frames.find(address)
+        return None if found is None else _runtime_frame(address, found, self._sources)
+
+    def _work(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    while not self._wanted and not self._closed:
+                        self._changed.wait()
+                    if self._closed:
+                        return
+                    addresses = list(self._wanted)
+                self._look_up(addresses)
+        except BaseException as failure:  # noqa: BLE001 - raised again where it is asked for
+            with self._changed:
+                self._failure = failure
+                self._changed.notify_all()
+
+    def _publish(self, frames: dict[int, Frames], *, final: bool) -> None:
+        with self._changed:
+            self._known.update(frames)
+            self.version += 1
+            if final:
+                self._final.update(frames)
+                for address in frames:
+                    self._wanted.pop(address, None)
+            self._changed.notify_all()
+
+    def _look_up(self, addresses: Sequence[int]) -> None:
+        """Names everything, then finds the lines, file by file."""
+        in_modules: dict[int, list[tuple[int, Place[Module], int]]] = {}
+        generated: list[int] = []
+        settled: dict[int, Frames] = {}
+        for address in addresses:
+            interpreted = self._interpreted(address)
+            if interpreted is not None:
+                settled[address] = (interpreted,)
+                continue
+            # A call may be the last thing in its function: the return address is then
+            # already the next one's. The byte before it is still the caller's.
+            place = self._space.place(address - 1)
+            if isinstance(place, Place) and place.module is not None:
+                inside = place.module.elf.address_of(place.file_offset)
+                if inside is not None:
+                    found = in_modules.setdefault(id(place.module), [])
+                    found.append((address, place, inside))
+                else:
+                    # Mapped, but outside of every segment: no address of the file's own.
+                    path = place.module.path
+                    settled[address] = (unnamed(address, path, None, Unresolved.NO_SYMBOL),)
+            elif isinstance(place, Place) and place.reason is Unresolved.ANONYMOUS:
+                generated.append(address)
+            else:
+                settled[address] = (_nameless(address, place),)
+        if settled:
+            self._publish(settled, final=True)
+        if generated:
+            self._publish(self._generated(generated), final=True)
+        named = [
+            one for g in in_modules.values() if (one := self._tried(self._named, g)) is not None
+        ]
+        for module, addressed, symbols in named:
+            self._tried(self._add_lines, addressed, module, symbols)
+
+    def _tried(
+        self, read: Callable[..., T], group: list[tuple[int, Place[Module], int]], /, *more: Any
+    ) -> T | None:
+        """What reads a file, whose content is somebody's else: at worst there are no names."""
+        try:
+            return read(group, *more)
+        except Exception as error:  # noqa: BLE001 - whatever it is, others' names don't depend on it
+            module = group[0][1].module
+            assert module is not None
+            what = (
+                str(error)
+                if isinstance(error, FileReadError)
+                else f"{type(error).__name__}: {error}"
+            )
+            text = f"{Unresolved.UNREAD.value} ({what})"
+            if text not in module.elf.troubles:
+                module.elf.troubles.append(text)
+            nameless: dict[int, Frames] = {
+                address: self._known.get(address)
+                or (unnamed(address, module.path, inside + 1, Unresolved.UNREAD),)
+                for address, _, inside in group
+                if address not in self._final
+            }
+            self._publish(nameless, final=True)
+            return None
+
+    def _generated(self, addresses: list[int]) -> dict[int, Frames]:
+        before = np.array(addresses, np.uint64) - np.uint64(1)
+        frames: dict[int, Frames] = {}
+        for address, symbol in zip(addresses, self.perf_map.find_all(before), strict=True):
+            place = self._space.place(address - 1)
+            if symbol is None:
+                frames[address] = (_nameless(address, place),)
+                continue
+            function, file, line = describe(symbol.name)
+            frame = Frame(
+                address=address,
+                symbol=function,
+                raw_symbol=symbol.name,
+                offset=address - symbol.address,
+                size=symbol.size,
+                module=GENERATED,
+                module_offset=None,
+                file=self._sources.apply(file),
+                line=line,
+            )
+            frames[address] = (frame,)
+        return frames
+
+    def _named(
+        self, group: list[tuple[int, Place[Module], int]]
+    ) -> tuple[ModuleSymbols, list[tuple[int, Place[Module], int]], list[Symbol | None]]:
+        assert group[0][1].module is not None
+        module = self.module(group[0][1].module)
+        symbols = module.find_all([inside for _, _, inside in group])
+        frames: dict[int, Frames] = {
+            address: (_named_frame(address, module.module.path, inside, symbol),)
+            for (address, _, inside), symbol in zip(group, symbols, strict=True)
+        }
+        self._publish(frames, final=not module.may_have_lines)
+        return module, group, symbols
+
+    def _add_lines(
+        self,
+        group: list[tuple[int, Place[Module], int]],
+        module: ModuleSymbols,
+        symbols: list[Symbol | None],
+    ) -> None:
+        if not module.may_have_lines:
+            return
+        for start in range(0, len(group), _BATCH):
+            if self._closed:
+                return
+            part = group[start : start + _BATCH]
+            chains = module.chains([inside for _, _, inside in part])
+            frames: dict[int, Frames] = {}
+            for (address, _, inside), symbol, chain in zip(
+                part, symbols[start : start + _BATCH], chains, strict=True
+            ):
+                base = _named_frame(address, module.module.path, inside, symbol)
+                frames[address] = self._with_lines(base, chain)
+            self._publish(frames, final=True)
+
+    def _with_lines(self, base: Frame, chain: Sequence[SourceFrame]) -> Frames:
+        """The frames of an address whose source is known: innermost inlined one first."""
+        if not chain:
+            return (base,)
+        frames = [
+            replace(
+                base,
+                symbol=None if inner.function is None else demangle(inner.function),
+                raw_symbol=inner.function,
+                offset=None,
+                size=None,
+                reason=Unresolved.NO_SYMBOL if inner.function is None else None,
+                file=self._sources.apply(inner.file),
+                line=inner.line,
+                inlined=True,
+            )
+            for inner in chain[:-1]
+        ]
+        outer = chain[-1]
+        raw = base.raw_symbol if base.raw_symbol is not None else outer.function
+        frames.append(
+            replace(
+                base,
+                symbol=None if raw is None else demangle(raw),
+                raw_symbol=raw,
+                reason=base.reason if raw is None else None,
+                file=self._sources.apply(outer.file),
+                line=outer.line,
+            )
+        )
+        return tuple(frames)
+
+
+def _named_frame(address: int, path: str, inside: int, symbol: Symbol | None) -> Frame:
+    """``inside``: the file's own address of the byte before the return address."""
+    if symbol is None:
+        return unnamed(address, path, inside + 1, Unresolved.NO_SYMBOL)
+    return Frame(
+        address=address,
+        symbol=demangle(symbol.name),
+        raw_symbol=symbol.name,
+        offset=inside + 1 - symbol.address,
+        size=symbol.size or None,
+        module=path,
+        module_offset=inside + 1,
+    )
+
+
+def _nameless(address: int, place: Place[Module] | Unresolved) -> Frame:
+    if isinstance(place, Unresolved):
+        return unnamed(address, None, None, place)
+    return unnamed(address, place.mapping.path or None, place.file_offset + 1, place.reason)
+
+
+def _runtime_frame(address: int, found: RuntimeFrame, sources: SourceMap) -> Frame:
+    file = sources.apply(found.file)
+    name = found.function or "[function that is gone]"
+    # Many functions have the same name: what is in which file tells them apart.
+    identity = name if file is None else f"{name} ({file}:{found.first_line})"
+    module = f"[{found.runtime}]"
+    return Frame(address, name, identity, None, None, module, None, file=file, line=found.line)

@@ -1,0 +1,37 @@
+"""The symbolizers of a trace: one for each process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.symbolization.sourcemap import SourceMap
+from tracelloc.record.symbolization.symbolizer import Symbolizer
+
+
+class Symbolizers:
+    """One per process, made when it is first asked for. Thread safe."""
+
+    def __init__(self, space_of: Callable[[int], AddressSpace], sources: SourceMap) -> None:
+        """``space_of``: the address space of a process by its number in the trace."""
+        self._space_of = space_of
+        self._sources = sources
+        self._lock = threading.Lock()
+        self._symbolizers: dict[int, Symbolizer] = {}
+
+    def of(self, number: int) -> Symbolizer:
+        """The symbolizer of a process."""
+        with self._lock:
+            if number not in self._symbolizers:
+                first = next(iter(self._symbolizers.values()), None)
+                space = self._space_of(number)
+                self._symbolizers[number] = Symbolizer(space, self._sources, like=first)
+            return self._symbolizers[number]
+
+    def close(self) -> None:
+        """Ends their threads. Nothing new becomes known."""
+        with self._lock:
+            # The first one has what is known of files for all of them.
+            for symbolizer in reversed(self._symbolizers.values()):
+                symbolizer.close()

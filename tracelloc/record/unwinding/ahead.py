@@ -1,0 +1,254 @@
+"""Rows that are made before a stack needs them, on a thread of their own.
+
+What is mapped is looked at again for each file, so that libraries that come while others are
+being looked through are not forgotten. Small files come first: little is waited for then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.model.codefiles import Mapping, Unresolved
+from tracelloc.record.kernel.rowtable import RowTable
+from tracelloc.record.mallocs.discovery import Module
+from tracelloc.record.process.procfs import AddressMap
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.unwinding.sitememory import SiteMemory
+from tracelloc.record.worker.client import ROW_WORKER, FileReadError
+from tracelloc.record.worker.unwindtables import UnwindTables
+
+U64 = npt.NDArray[np.uint64]
+RowsOf = Callable[[Module, UnwindTables], tuple[U64, U64]]
+
+_SHARE: Final = 2
+"""One part in so many of the table is filled beforehand: of a set's four ways, two are then taken
+on average, and one row in 26 has to go."""
+_MOST_SITES: Final = 1 << 20
+"""Call sites of a file whose rows are all made; a second's work. Chromium has more."""
+_LARGE_BYTES: Final = 8 << 20
+"""Mappings from this size on get the rows first that earlier runs needed."""
+_NO_ROWS: Final = np.empty(0, np.uint64), np.empty(0, np.uint64)
+
+
+class RowsAhead:
+    """Makes rows for what is mapped. Safe to use from several threads."""
+
+    def __init__(self, space: AddressSpace, table: RowTable, memory: SiteMemory) -> None:
+        """Begins nothing yet. ``memory``: where stacks came by in large files in earlier runs."""
+        self._space = space
+        self._table = table
+        self._memory = memory
+        self._changed = threading.Condition()
+        """Guards everything below but ``_met``, which is for the thread that pumps."""
+        self._maps = AddressMap([])
+        self._made: set[Mapping] = set()
+        """Mappings that have their rows, or get them now."""
+        self._recalled: set[Mapping] = set()
+        """Large mappings with the rows that earlier runs needed."""
+        self._supplied: set[Mapping] = set()
+        """Mappings with rows where stacks of earlier programs came by."""
+        self._whole = False
+        """Whether mappings get all their rows that have those of earlier programs."""
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self._large: set[int] = set()
+        """Modules with too many call sites to have all their rows made."""
+        self._met: dict[int, list[int]] = {}
+        """By module: where stacks came by without a row, as the file counts addresses."""
+
+    def fork(self, space: AddressSpace, table: RowTable) -> RowsAhead:
+        """Returns one for a copy of the address space."""
+        child = RowsAhead(space, table, self._memory)
+        with self._changed:
+            child._maps = self._maps
+            child._made = set(self._made)
+            child._recalled = set(self._recalled)
+            child._supplied = set(self._supplied)
+        return child
+
+    def begin_image(self) -> None:
+        """The process has begun another program: no row is of use any more."""
+        self.renew(AddressMap([]))
+        with self._changed:
+            self._whole = False
+
+    def renew(self, maps: AddressMap) -> None:
+        """Learns what code is mapped now; of what was there before the rows are kept."""
+        there = set(maps.mappings)
+        with self._changed:
+            self._maps = maps
+            for known in (self._made, self._recalled, self._supplied):
+                known.intersection_update(there)
+
+    # What is made aside.
+
+    def begin(self, *, whole: bool) -> None:
+        """Begins to make rows; unless ``whole``, none of files that earlier programs had."""
+        with self._changed:
+            self._whole |= whole
+            if self._thread is None and not self._stopped:
+                self._thread = threading.Thread(target=self._work, name="rows", daemon=True)
+                self._thread.start()
+
+    def await_all(self, timeout_s: float | None = None) -> None:
+        """Waits until there is nothing left to be made, but not longer."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._thread is None, timeout_s)
+
+    def stop(self) -> None:
+        """Ends after the file that is being looked through. Begins nothing any more."""
+        with self._changed:
+            self._stopped = True
+        self.await_all()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether files of earlier programs are still without some rows."""
+        with self._changed:
+            return not self._supplied <= self._made
+
+    def _work(self) -> None:
+        try:
+            while (job := self._next()) is not None:
+                self._try_to_make(*job)
+        finally:
+            ROW_WORKER.rest()
+            self._note_end()
+
+    def _try_to_make(self, mapping: Mapping, rows_of: RowsOf) -> None:
+        """Makes rows of a file, whose content is somebody else's: at worst there are none."""
+        try:
+            self.make(mapping, rows_of)
+        except FileReadError as error:
+            module = self._space.module_of(mapping)
+            if module is not None:
+                module.elf.troubles.append(f"its unwind tables can't be read ({error})")
+
+    def _note_end(self) -> None:
+        with self._changed:
+            if self._thread is threading.current_thread():
+                self._thread = None
+                self._changed.notify_all()
+
+    def _next(self) -> tuple[Mapping, RowsOf] | None:
+        """What is to be made next; None ends the thread."""
+        with self._changed:
+            done = self._made if self._whole else self._made | self._supplied
+            left = [m for m in self._maps.mappings if m not in done]
+            if not left or self._stopped:
+                # At once: what is mapped from here on is for another thread.
+                self._note_end()
+                return None
+            for mapping in left:
+                if mapping.end - mapping.start >= _LARGE_BYTES and mapping not in self._recalled:
+                    self._recalled.add(mapping)
+                    return mapping, self._remembered_rows
+            mapping = min(left, key=lambda m: m.end - m.start)
+            self._made.add(mapping)
+            return mapping, self._all_rows
+
+    def make(self, mapping: Mapping, rows_of: RowsOf) -> None:
+        """Makes rows of a mapping; those that earlier runs needed, if there is no room for more."""
+        generation = self._table.generation
+        sites, rows = self._rows_of(mapping, rows_of)
+        if not 0 < len(sites) <= self._room():
+            self._note_large(mapping)
+            sites, rows = self._rows_of(mapping, self._remembered_rows)
+        if len(sites) and not self._table.insert(sites, rows, generation):
+            # What is mapped has changed: this may be there still.
+            with self._changed:
+                self._made.discard(mapping)
+                self._recalled.discard(mapping)
+
+    def _room(self) -> int:
+        return self._table.capacity // _SHARE - len(self._table)
+
+    def _note_large(self, mapping: Mapping) -> None:
+        module = self._space.module_of(mapping)
+        if module is not None:
+            self._large.add(id(module))
+
+    def _rows_of(self, mapping: Mapping, rows_of: RowsOf) -> tuple[U64, U64]:
+        """Call sites in a mapping, as addresses of the process, and their rows."""
+        place = self._space.place(mapping.start)
+        if isinstance(place, Unresolved) or place.module is None:
+            return _NO_ROWS
+        tables = self._space.files.tables(place.module)
+        start = place.module.elf.address_of(place.file_offset)
+        if tables is None or start is None:
+            return _NO_ROWS
+        sites, rows = rows_of(place.module, tables)
+        first = np.uint64(start)
+        size = np.uint64(mapping.end - mapping.start)
+        inside = (sites >= first) & (sites < first + size)
+        return sites[inside] - first + np.uint64(mapping.start), rows[inside]
+
+    def _all_rows(self, module: Module, tables: UnwindTables) -> tuple[U64, U64]:
+        sites, rows = tables.all_rows(_MOST_SITES)
+        probed = (module.elf.address_of(offset) for offset in sorted(module.elf.usdt_offsets))
+        more = np.array([address for address in probed if address is not None], np.uint64)
+        if not len(more):
+            return sites, rows
+        more_rows = tables.rows(more, ahead=True)
+        return np.concatenate([sites, more]), np.concatenate([rows, more_rows])
+
+    def _remembered_rows(self, module: Module, tables: UnwindTables) -> tuple[U64, U64]:
+        sites = self._memory.recall(module.elf.build_id)
+        return (sites, tables.rows(sites, ahead=True)) if len(sites) else _NO_ROWS
+
+    # Where stacks came by: for the thread that pumps.
+
+    def note_met(self, module: Module, address: int) -> None:
+        """A stack came by where there was no row, as the file counts addresses."""
+        self._met.setdefault(id(module), []).append(address)
+
+    def remember(self) -> None:
+        """Notes for the next run where stacks came by in large files."""
+        for module in self._space.modules:
+            if id(module) in self._large:
+                met = np.array(self._met.get(id(module), ()), np.uint64)
+                self._memory.remember(module.elf.build_id, met)
+
+    def note_passed(self, frames: U64) -> None:
+        """Notes for other programs where stacks came by: all return addresses of this one.
+
+        They are sorted.
+        """
+        sites = frames - np.uint64(1)
+        bounds = np.array([(m.start, m.end) for m in self._maps.mappings], np.uint64)
+        inside = np.searchsorted(sites, bounds).reshape(-1, 2).tolist()
+        for mapping, (first, last) in zip(self._maps.mappings, inside, strict=True):
+            if first == last and mapping in self._supplied:
+                continue
+            module = self._space.module_of(mapping)
+            start = module.elf.address_of(mapping.offset) if module is not None else None
+            tables = self._space.files.tables(module) if module is not None else None
+            if tables is not None and start is not None:
+                tables.note_passed(sites[first:last] - np.uint64(mapping.start) + np.uint64(start))
+
+    def supply_passed(self) -> bool:
+        """Makes the rows where stacks of earlier programs came by.
+
+        Whether there are files that no earlier program had, and that have no rows yet.
+        """
+        any_unknown = False
+        for mapping in self._maps.mappings:
+            if mapping in self._supplied or mapping in self._made:
+                continue
+            module = self._space.module_of(mapping)
+            tables = self._space.files.tables(module) if module is not None else None
+            if tables is None:
+                continue
+            if tables.passed_rows is None:
+                any_unknown = True
+                continue
+            sites, rows = self._rows_of(mapping, lambda _, known: known.passed_rows or _NO_ROWS)
+            self._table.insert(sites, rows, self._table.generation)
+            with self._changed:
+                self._supplied.add(mapping)
+        return any_unknown

@@ -1,0 +1,153 @@
+"""Telling return addresses from junk in stacks that were walked by frame pointers.
+
+Code compiled without frame pointers uses the register for something else; the walk
+then picks up words of the stack that merely look like frames. A true return address
+points behind a call instruction in executable memory. The first one that does not
+ends the stack: what follows is not shown, and the stack is marked.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from tracelloc.files.cfi.rules import SIGNAL_RETURN
+from tracelloc.heap.stacks import U64
+from tracelloc.model.codefiles import Place, Unresolved, is_c_library
+from tracelloc.model.stackflags import StackFlag
+from tracelloc.record.mallocs.discovery import Module
+from tracelloc.record.process.space import AddressSpace
+
+_LONGEST_CALL: Final = 8
+_START_FUNCTIONS: Final = ("_start", "__libc_start_main", "__libc_start_call_main", "start_thread")
+"""Outermost functions of static programs."""
+_MOST_VERDICTS: Final = 1 << 20
+"""Junk differs from stack to stack: forget it all rather than grow without end."""
+_LOWEST_CODE: Final = 0x1000
+_HIGHEST_CODE: Final = 1 << 56
+
+
+class FrameChecker:
+    """Cuts stacks at their first frame that is no return address. Remembers verdicts."""
+
+    def __init__(self, space: AddressSpace) -> None:
+        self._space = space
+        self._verdicts: dict[int, bool] = {}
+
+    def has_unknown(self, frames: U64) -> bool:
+        """Whether a frame lies where nothing was mapped when the maps were last read.
+
+        ``frames`` are sorted.
+        """
+        mappings = self._space.mappings
+        starts = np.array([mapping.start for mapping in mappings], np.uint64)
+        ends = np.array([mapping.end for mapping in mappings], np.uint64)
+        called = frames - np.uint64(1)
+        inside = np.searchsorted(called, ends) - np.searchsorted(called, starts)
+        # Nearly always all of them are.
+        return int(inside.sum()) < len(frames) and any(
+            _LOWEST_CODE <= frame < _HIGHEST_CODE and self._space.find(frame - 1) is None
+            for frame in frames.tolist()
+        )
+
+    def trim(self, frames: tuple[int, ...], flags: StackFlag) -> tuple[tuple[int, ...], StackFlag]:
+        """The frames up to the first that can't be one, and what is wrong with the rest.
+
+        How the walk ended says little: the register may hold anything where code
+        without frame pointers begins. A stack is whole if it reaches the code that
+        starts programs and threads; else it is broken, unless it is only too deep.
+        """
+        kept = self.credible(frames)
+        cut = len(kept) < len(frames)
+        frames = kept
+        if not cut and flags & StackFlag.TRUNCATED:
+            return frames, StackFlag.TRUNCATED
+        return frames, StackFlag(0) if self._is_whole(frames) else StackFlag.BROKEN
+
+    def credible(self, frames: tuple[int, ...]) -> tuple[int, ...]:
+        """The frames up to the first that can't be one."""
+        for n, frame in enumerate(frames):
+            if not self._is_return_address(frame):
+                # The innermost one was put on the stack by the call that was probed.
+                return frames[: max(n, 1)]
+        return frames
+
+    def _is_whole(self, frames: tuple[int, ...]) -> bool:
+        """Whether the outermost frame belongs to what calls main or a thread's function.
+
+        In a dynamic program that is the C library, called by nobody: a program's own
+        function is the next one in. (The C library's other functions have no frame
+        pointers: a stack that ends in one of them ends early.)
+        """
+        place = self._space.place(frames[-1] - 1)
+        if isinstance(place, Unresolved) or place.module is None:
+            return False
+        if is_c_library(place.module.path):
+            if len(frames) < 2:
+                return False
+            inner = self._space.place(frames[-2] - 1)
+            return isinstance(inner, Place) and inner.module is not place.module
+        if not self._space.is_static:
+            return False
+        inside = place.module.elf.address_of(place.file_offset)
+        return inside is not None and place.module.elf.function_at(inside) in _START_FUNCTIONS
+
+    def _is_return_address(self, address: int) -> bool:
+        verdict = self._verdicts.get(address)
+        if verdict is None:
+            if len(self._verdicts) >= _MOST_VERDICTS:
+                self._verdicts.clear()
+            verdict = self._verdicts[address] = self._look(address)
+        return verdict
+
+    def _look(self, address: int) -> bool:
+        if not _LOWEST_CODE <= address < _HIGHEST_CODE:
+            return False
+        place = self._space.place(address - 1)
+        if isinstance(place, Unresolved) or place.reason is Unresolved.NOT_CODE:
+            return False
+        if place.module is None:
+            # Generated code and the kernel's pages: there is no file to look into.
+            return True
+        return place.file_offset in place.module.elf.usdt_offsets or _follows_call(place)
+
+
+def _follows_call(place: Place[Module]) -> bool:
+    assert place.module is not None
+    end = place.file_offset + 1
+    start = max(0, end - _LONGEST_CALL)
+    code = place.module.elf.read(start, end - start + len(SIGNAL_RETURN))
+    return ends_in_call(code[: end - start]) or code[end - start :] == SIGNAL_RETURN
+
+
+def ends_in_call(code: bytes) -> bool:
+    """Whether x86-64 code bytes end with a call instruction.
+
+    ``e8 rel32``, or ``ff /2`` with its operand in a register or in memory (Intel SDM
+    volume 2, CALL and tables 2-2, 2-3). Prefixes stand before these bytes.
+    """
+    if len(code) >= 5 and code[-5] == 0xE8:
+        return True
+    return any(
+        code[-length] == 0xFF and _indirect_call_length(code[-length:]) == length
+        for length in range(2, min(len(code), 7) + 1)
+    )
+
+
+def _indirect_call_length(code: bytes) -> int:
+    """Bytes of the ``ff /2`` instruction at the start of ``code``; 0 if it is another."""
+    modrm = code[1]
+    if modrm >> 3 & 7 != 2:
+        return 0
+    mode, operand = modrm >> 6, modrm & 7
+    if mode == 3:
+        return 2
+    length = 2
+    if operand == 4:
+        length += 1
+        if mode == 0 and len(code) > 2 and code[2] & 7 == 5:
+            return length + 4
+    elif mode == 0 and operand == 5:
+        return length + 4
+    return length + (0, 1, 4)[mode]

@@ -1,0 +1,285 @@
+"""What the probes say of stacks, made whole, checked, and noted by id: for one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from tracelloc.heap.stacks import U64, Frames, Stacks
+from tracelloc.model.events import Miss, SentStacks
+from tracelloc.model.stackflags import StackFlag
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.kernel.rowtable import RowMemory, RowTable
+from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.mallocs.discovery import Module
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.runtimes.merge import StackMerger
+from tracelloc.record.unwinding.addresses import AddressSet
+from tracelloc.record.unwinding.ahead import RowsAhead
+from tracelloc.record.unwinding.leading import LeadingFrames
+from tracelloc.record.unwinding.plausible import FrameChecker
+from tracelloc.record.unwinding.sitememory import SiteMemory
+from tracelloc.record.unwinding.unwinder import Unwinder
+from tracelloc.record.worker.unwindtables import UnwindTables
+from tracelloc.system.invoker import invoker
+
+_R_STATE: Final = 24
+"""Where in ``struct r_debug`` (link.h) the state is, in bytes."""
+_MOST_LOOKS: Final = 8
+"""How often the maps are read again because they changed while they were read."""
+_PATIENCE_S: Final = 3.0
+"""How long a process waits for rows; those that take longer are made on the way. It is a second's
+work at most, but others may want the processors, too."""
+_SHORT_LIFE_S: Final = 1.0
+"""Programs that live longer get all rows of files of which earlier ones needed some."""
+NO_INFORMATION: Final = "frame pointers, for want of call-frame information"
+"""How stacks are followed through a file; where it has none, they may break there."""
+_ALL: Final = 0.8
+"""The share that counts as all: there is padding, and some functions are written by hand."""
+
+
+class StackSource:
+    """Notes stacks, for the thread that pumps.
+
+    Keeps the address space up to date: whoever finds an address that nothing is known of
+    asks for the maps to be read again.
+    """
+
+    def __init__(
+        self,
+        space: AddressSpace,
+        stacks: Stacks,
+        words: SpaceWords,
+        *,
+        rows: RowMemory | None,
+        config: CaptureConfig,
+        on_modules: Callable[[Sequence[Module]], None],
+        like: StackSource | None = None,
+    ) -> None:
+        """``on_modules`` hears of files that are mapped for the first time.
+
+        Without ``rows`` stacks are walked by frame pointers. ``config``: what the probes do.
+        ``like``: of the process that
+        this one was forked off.
+        """
+        self._space = space
+        self._stacks = stacks
+        self._words = words
+        self._on_modules = on_modules
+        self._checker = FrameChecker(space)
+        self.merger: StackMerger | None = None
+        """Puts a runtime's functions into stacks; None: the probes don't read them."""
+        if config.python:
+            parent = None if like is None or like.merger is None else like.merger.runtime
+            self.merger = StackMerger(space, stacks, words, parent)
+        self.leading: LeadingFrames | None = None
+        """What stacks begin with that were walked by an allocator; None: they are not."""
+        self._unwinder: Unwinder | None = None
+        self._is_closed = False
+        self._image = words.image
+        self._loader_calls = words.loader_calls
+        self._prewarm_due_s: float | None = None
+        """When the rest is to be done, by ``time.monotonic``."""
+        self._passed = AddressSet()
+        """Return addresses in this program's stacks."""
+        if like is not None and like._unwinder is not None:
+            table = like._unwinder.table.fork(words.publish_tag, words.generation)
+            self._unwinder = like._unwinder.fork(space, table, self.refresh)
+        elif rows is not None:
+            table = RowTable(rows, words.publish_tag)
+            ahead = RowsAhead(space, table, SiteMemory(invoker()))
+            self._unwinder = Unwinder(space, table, config.max_frames, ahead, self.refresh)
+            self._find_loader()
+            self._renew(words.generation)
+        if self.merger is not None:
+            self.merger.look()
+
+    @property
+    def pid(self) -> int:
+        """The process's."""
+        return self._space.process.pid
+
+    def await_rows(self) -> None:
+        """Waits until what is mapped has its rows, but not too long."""
+        if self._unwinder is not None:
+            self._unwinder.ahead.await_all(_PATIENCE_S)
+
+    def close(self) -> None:
+        """Ends what is done aside, and drops the rows. May be called twice."""
+        if self._unwinder is None or self._is_closed:
+            return
+        self._is_closed = True
+        self._unwinder.ahead.stop()
+        self._unwinder.ahead.note_passed(self._all_passed())
+        self._unwinder.ahead.remember()
+        self._unwinder.table.close()
+
+    def begin_image(self, stacks: Stacks) -> None:
+        """The process has begun another program, with these stacks; its address space knows."""
+        self._stacks = stacks
+        self._image = self._words.image
+        self._checker = FrameChecker(self._space)
+        if self._unwinder is not None:
+            self._unwinder.ahead.note_passed(self._all_passed())
+            self._unwinder.begin_image()
+        self._passed = AddressSet()
+        if self.merger is not None:
+            self.merger.begin_image(stacks)
+
+    def methods(self) -> dict[str, str]:
+        """By file of code, in words: by what stacks are followed through it."""
+        if self._unwinder is None:
+            return dict.fromkeys((m.path for m in self._space.modules), "frame pointers")
+        tables_of = self._space.files.tables
+        return {m.path: _in_words(tables_of(m)) for m in self._space.modules}
+
+    def refresh(self) -> None:
+        """Reads again what is mapped, and passes on what is new.
+
+        Not before ``begin_image``, if the process has begun another program.
+        """
+        if self._words.image != self._image:
+            return
+        self._loader_calls = self._words.loader_calls
+        for _ in range(_MOST_LOOKS):
+            generation = self._words.generation
+            before = self._space.generation
+            self._on_modules(self._space.refresh())
+            self._find_loader()
+            if self.merger is not None:
+                self.merger.look()
+            if self._unwinder is None:
+                return
+            known = self._unwinder.table.generation
+            if generation == known and self._unwinder.lost_code():
+                self._words.note_change()
+                generation = self._words.generation
+            if generation == known and self._space.generation == before:
+                return
+            if self._renew(generation):
+                return
+
+    def _find_loader(self) -> None:
+        address = self._space.variable("_r_debug")
+        self._words.set_loader_state(0 if address is None else address + _R_STATE)
+
+    def _renew(self, generation: int) -> bool:
+        """Takes over what is mapped now; ``generation`` was read before the maps were.
+
+        False if that was outdated before it was done.
+        """
+        assert self._unwinder is not None
+        if not self._unwinder.renew(generation, lambda: self._words.generation):
+            return False
+        if self._unwinder.ahead.supply_passed():
+            self._unwinder.ahead.begin(whole=False)
+        if self._unwinder.ahead.has_more:
+            self._prewarm_due_s = time.monotonic() + _SHORT_LIFE_S
+        return True
+
+    def catch_up(self) -> None:
+        """Reads the maps again if the loader has changed them since."""
+        if self._prewarm_due_s is not None and time.monotonic() >= self._prewarm_due_s:
+            self._prewarm_due_s = None
+            assert self._unwinder is not None
+            self._unwinder.ahead.begin(whole=True)
+        table = None if self._unwinder is None else self._unwinder.table
+        is_outdated = table is not None and self._words.generation != table.generation
+        if is_outdated or self._words.loader_calls != self._loader_calls:
+            self.refresh()
+        if self.merger is not None:
+            self.merger.settle()
+
+    def note(self, new: SentStacks) -> None:
+        """Notes stacks that the probes could walk to their end."""
+        if self.merger is None:
+            self._note_code(new)
+            return
+        is_named = new.flags & np.uint16(StackFlag.NAMES) != 0
+        is_merged = new.flags & np.uint16(StackFlag.PYTHON) != 0
+        self.merger.note_names(new.select(is_named))
+        self._note_code(new.select(~(is_merged | is_named)))
+        self.merger.note(new.select(is_merged))
+
+    def _note_code(self, new: SentStacks) -> None:
+        if self.leading is not None:
+            new = self.leading.without_all(new)
+        if self._checker.has_unknown(self._note_passed(new.frames)):
+            self.refresh()
+        if self._unwinder is None:
+            guessed, settle = new, self._checker.trim
+        else:
+            special = StackFlag.GUESSED | StackFlag.CODE
+            is_guessed = new.flags & np.uint16(special) != 0
+            guessed, settle = new.select(is_guessed), self._settle
+            self._stacks.add_sent(new.select(~is_guessed))
+        for stack_id, flags, guess in guessed.rows():
+            settled = settle(guess, StackFlag(flags))
+            if flags & StackFlag.CODE and self.merger is not None:
+                self.merger.note_code(stack_id, *settled)
+            else:
+                self._stacks.add(stack_id, *settled)
+
+    def hasten(self, misses: Sequence[Miss]) -> None:
+        """Gives the probes the rows for which these misses are waiting.
+
+        The space must be up to date as of when they were taken.
+        """
+        assert self._unwinder is not None
+        self._unwinder.hasten(misses)
+
+    def finish(self, misses: Sequence[Miss]) -> None:
+        """Finishes stacks that the probes could not follow, and supplies the rows.
+
+        As for ``hasten``.
+        """
+        assert self._unwinder is not None
+        finished = self._unwinder.finish(misses)
+        self._note_passed(np.array([f for stack in finished for f in stack.frames], np.uint64))
+        for stack in finished:
+            frames = stack.frames if self.leading is None else self.leading.without(stack.frames)
+            self._stacks.add(stack.stack_id, *self._settle(frames, stack.flags))
+        if self.merger is not None:
+            self.merger.settle()
+
+    def _note_passed(self, frames: U64) -> U64:
+        """Notes where stacks came by. Returns those addresses that are new, in their order."""
+        new = np.empty_like(frames)
+        return np.sort(new[: self._passed.add(frames, new)])
+
+    def _all_passed(self) -> U64:
+        """Return addresses in this program's stacks, in their order, each once."""
+        passed = np.empty(len(self._passed), np.uint64)
+        self._passed.copy(passed)
+        return np.sort(passed)
+
+    def _settle(self, frames: Frames, flags: StackFlag) -> tuple[Frames, StackFlag]:
+        """What is to be believed of a stack that was walked by rows."""
+        if not flags & StackFlag.GUESSED:
+            return frames, flags
+        assert self._unwinder is not None
+        kept = self._checker.credible(frames)
+        if len(kept) < len(frames) and self._unwinder.is_bottom(frames[len(kept)]):
+            return frames[: len(kept) + 1], StackFlag(0)
+        is_whole = len(kept) == len(frames)
+        if is_whole and flags != StackFlag.GUESSED:
+            return frames, flags & ~StackFlag.GUESSED
+        if kept and self._unwinder.is_unreadable(kept[-1]):
+            return kept, StackFlag.BAD_CFI
+        return kept, StackFlag(0) if is_whole else StackFlag.BROKEN
+
+
+def _in_words(tables: UnwindTables | None) -> str:
+    covered = None if tables is None else tables.covered_share
+    if tables is None or covered is None:
+        return "call-frame information, rows made when needed"
+    if covered > _ALL:
+        return "call-frame information"
+    if tables.trouble is not None:
+        return f"{NO_INFORMATION}: {tables.trouble}"
+    if covered < 1 - _ALL:
+        return NO_INFORMATION
+    return f"call-frame information for {covered:.0%} of its code, frame pointers elsewhere"

@@ -1,0 +1,322 @@
+"""Stacks without frame pointers: rows for the probes, and what they could not finish.
+
+The probes follow a stack by rows, one per call site (``probes/walk_rows.h``), which are made
+beforehand as far as there is room (``record/unwinding/ahead.py``). Others are made when a stack
+first comes by: the probes then send its registers and memory (a miss), from which it is
+finished here by the full rules, exactly, while the row serves for the next time.
+
+Rows are for what was mapped when they were made. Each time the loader maps or unmaps a
+library, or something else does, the generation in their keys changes, and rows of what is
+still mapped move to the new one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.files.cfi.rules import FALLBACK_ROW
+from tracelloc.files.cfi.walk import End
+from tracelloc.model.codefiles import Mapping, Unresolved
+from tracelloc.model.events import Miss
+from tracelloc.model.stackflags import StackFlag
+from tracelloc.record.abi import REGION_SHIFT, REGION_TAG
+from tracelloc.record.kernel.rowtable import RowTable
+from tracelloc.record.process.procfs import AddressMap
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.unwinding.ahead import RowsAhead
+from tracelloc.record.worker.client import AskedFile, FileReadError
+from tracelloc.record.worker.unwindtables import UnwindTables
+from tracelloc.record.worker.walklayout import GENERATED, UNREADABLE
+from tracelloc.record.worker.walks import FollowedStack, StackWalker
+
+U64 = npt.NDArray[np.uint64]
+
+_MOST_REGIONS: Final = 1 << 14
+"""Regions of generated code with a row: 1 GiB of it."""
+_MOST_EARLIER: Final = 32
+"""Generations whose mappings are kept."""
+_MOST_KNOWN: Final = 1 << 16
+"""Addresses that are noted to have rows. A hot program needs a few thousand."""
+
+_FLAGS: Final = {
+    End.OUTERMOST: StackFlag(0),
+    End.LIMIT: StackFlag.TRUNCATED,
+    End.OUTSIDE_COPY: StackFlag.SHORT_COPY,
+    End.NO_MODULE: StackFlag.UNMAPPED,
+    End.DAMAGED: StackFlag.BAD_CFI,
+    End.UNKNOWN_REGISTER: StackFlag.BAD_CFI,
+    End.NO_PROGRESS: StackFlag.BROKEN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A stack that the probes had left to us."""
+
+    stack_id: int
+    frames: tuple[int, ...]
+    flags: StackFlag
+
+
+def generated_regions(mappings: Iterable[Mapping]) -> list[int]:
+    """Numbers of regions with code of no file, and in which no file can be mapped.
+
+    Around the code there may be other memory of the program's own, such as what a just-in-time
+    compiler has reserved for more.
+    """
+    regions: set[int] = set()
+    run: list[Mapping] = []
+    for mapping in [*mappings, None]:
+        is_own = mapping is not None and not mapping.is_file and not mapping.path.startswith("[")
+        if run and (not is_own or mapping is None or mapping.start != run[-1].end):
+            least, most = -(-run[0].start >> REGION_SHIFT), run[-1].end >> REGION_SHIFT
+            for code in (each for each in run if each.executable):
+                first, last = code.start >> REGION_SHIFT, -(-code.end >> REGION_SHIFT)
+                regions.update(range(max(first, least), min(last, most)))
+            run = []
+        if is_own and mapping is not None:
+            run.append(mapping)
+    return sorted(regions)
+
+
+class Unwinder:
+    """Makes rows and finishes stacks. For the thread that pumps."""
+
+    def __init__(
+        self,
+        space: AddressSpace,
+        table: RowTable,
+        max_frames: int,
+        ahead: RowsAhead,
+        refresh: Callable[[], None],
+    ) -> None:
+        """``refresh`` is called when a stack comes by code that was not mapped before."""
+        self._space = space
+        self.ahead = ahead
+        """What makes rows beforehand; for the same address space and table."""
+        self._refresh = refresh
+        self._may_refresh = False
+        self.table = table
+        self._max_frames = max_frames
+        self._maps = AddressMap([])
+        self._since: dict[Mapping, int] = {}
+        """Generation from which on a mapping is known to have been there all the time."""
+        self._known: set[int] = set()
+        """Addresses that got rows when stacks came by; as long as the mappings stay as they are."""
+        self._walker = StackWalker(space.process.pid)
+        self._renewals = 0
+        """How often the walker has learnt what is mapped."""
+        self._earlier: OrderedDict[int, StackWalker] = OrderedDict()
+        """Walkers by generation, which know what was mapped then."""
+
+    def fork(self, space: AddressSpace, table: RowTable, refresh: Callable[[], None]) -> Unwinder:
+        """Returns an unwinder for a copy of the address space."""
+        ahead = self.ahead.fork(space, table)
+        child = Unwinder(space, table, self._max_frames, ahead, refresh)
+        child._maps = self._maps
+        child._since = dict.fromkeys(self._maps.mappings, table.generation)
+        child._tell_walker()
+        return child
+
+    def begin_image(self) -> None:
+        """The process has begun another program: no row is of use any more."""
+        self._earlier.clear()
+        self._maps = AddressMap([])
+        self._tell_walker()
+        self.ahead.begin_image()
+
+    def renew(self, generation: int, read: Callable[[], int]) -> bool:
+        """Learns what is mapped now, as of a generation; ``read`` gives the current one.
+
+        The address space must have been refreshed after ``generation`` was read. False if
+        the generation has changed meanwhile: what the maps say may be of the next one.
+        """
+        mappings = self._space.mappings
+        code = [m for m in mappings if m.executable]
+        before = set(self._maps.mappings)
+        kept = [m for m in code if m in before]
+        starts = np.array([m.start for m in kept], np.uint64)
+        ends = np.array([m.end for m in kept], np.uint64)
+        if read() != generation:
+            return False
+        if generation != self.table.generation and self._maps.mappings:
+            self._keep_earlier()
+        self._maps = AddressMap(code)
+        self._known.clear()
+        if generation == self.table.generation:
+            # Rows are never made for the kernel's own pages, such as the one for uprobes.
+            is_new = any(m not in before and not m.path.startswith("[") for m in code)
+            if is_new and self.table.is_shared:
+                # What is new here may be something else there.
+                self.table.renew(generation, starts, ends)
+            self._since = {m: self._since.get(m, generation) for m in code}
+        else:
+            # What looks the same may have been something else in between, but for what is
+            # never unmapped.
+            kept_for_good = self._space.permanent_files()
+            self._since = {m: 0 if m.file_id in kept_for_good else generation for m in code}
+            self.table.renew(generation, starts, ends)
+        self._cover_generated(mappings)
+        self.ahead.renew(self._maps)
+        # Now: later, the space may know another state.
+        self._tell_walker()
+        return True
+
+    def _keep_earlier(self) -> None:
+        """Keeps what was mapped for stacks of that generation that are still to come."""
+        self._earlier[self.table.generation] = self._walker
+        self._walker = StackWalker(self._space.process.pid)
+        while len(self._earlier) > _MOST_EARLIER:
+            self._earlier.popitem(last=False)
+
+    def _cover_generated(self, mappings: Iterable[Mapping]) -> None:
+        """Rows for whole regions of code that belongs to no file: of it nothing is known.
+
+        A just-in-time compiler makes new code all the time; nothing has to be asked for it.
+        """
+        keys = np.array(generated_regions(mappings)[:_MOST_REGIONS], np.uint64)
+        if len(keys):
+            rows = np.full(len(keys), FALLBACK_ROW, np.uint64)
+            self.table.insert(keys | np.uint64(REGION_TAG), rows, self.table.generation)
+
+    def lost_code(self) -> bool:
+        """Whether code that was there the last time is gone or another, by the maps."""
+        now = set(self._space.mappings)
+        return any(
+            before.is_file or self._is_file_now(before)
+            for before in self._maps.mappings
+            if before not in now
+        )
+
+    def _is_file_now(self, before: Mapping) -> bool:
+        # Generated code has the same row wherever it is, as long as there is no file.
+        mapping = self._space.find(before.start)
+        return mapping is not None and mapping.is_file
+
+    def is_bottom(self, address: int) -> bool:
+        """Whether this is where somebody built a stack by hand (makecontext, fibers).
+
+        A function's first byte is no return address: nobody called, it was put there.
+        """
+        tables, inside = self._tables_at(address)
+        return tables is not None and tables.is_start(inside)
+
+    def is_unreadable(self, return_address: int) -> bool:
+        """Whether the call is in code whose information the file has, but that can't be read."""
+        tables, inside = self._tables_at(return_address - 1)
+        is_fallback = tables is not None and tables.row(inside) == FALLBACK_ROW
+        return is_fallback and tables is not None and tables.trouble is not None
+
+    def _tables_at(self, address: int) -> tuple[UnwindTables | None, int]:
+        """The information of the file that is mapped there, and the file's own address."""
+        place = self._space.place(address)
+        if isinstance(place, Unresolved) or place.module is None:
+            return None, 0
+        inside = place.module.elf.address_of(place.file_offset)
+        return (None, 0) if inside is None else (self._space.files.tables(place.module), inside)
+
+    def hasten(self, misses: Iterable[Miss]) -> None:
+        """Gives the probes the rows for which these misses are waiting.
+
+        Until they are there, thousands more come for want of the same few.
+        """
+        self._may_refresh = True
+        by_missing = {miss.missing: miss for miss in misses}
+        new = [miss for missing, miss in by_missing.items() if missing not in self._known]
+        if new:
+            self._follow(new)
+
+    def finish(self, misses: Iterable[Miss]) -> list[Finished]:
+        """The stacks of these misses; their rows are in the table when this returns."""
+        self._may_refresh = True
+        misses = list(misses)
+        earlier = [n for n, miss in enumerate(misses) if miss.generation in self._earlier]
+        if not earlier:
+            followed = self._follow(misses)
+        else:
+            followed = [None] * len(misses)
+            now = sorted(set(range(len(misses))).difference(earlier))
+            for numbers, follow in ((earlier, self._follow_earlier), (now, self._follow)):
+                found = follow([misses[n] for n in numbers])
+                for n, stack in zip(numbers, found, strict=True):
+                    followed[n] = stack
+        return [_finished(*pair) for pair in zip(misses, followed, strict=True)]
+
+    def _follow_earlier(self, misses: Sequence[Miss]) -> Sequence[FollowedStack | None]:
+        """What came of stacks of earlier generations; rows for these are of no use any more."""
+        found: list[FollowedStack | None] = []
+        for miss in misses:
+            try:
+                found += self._earlier[miss.generation].follow([miss], self._max_frames)[0]
+            except FileReadError:
+                found.append(None)
+        return found
+
+    def _tell_walker(self) -> None:
+        self._renewals += 1
+        self._walker.renew(*self._code())
+
+    def _follow(self, misses: Sequence[Miss]) -> Sequence[FollowedStack | None]:
+        """What came of these stacks, None where nothing can be said; notes the rows on the way."""
+        generation, renewals = self.table.generation, self._renewals
+        try:
+            followed, rows = self._walker.follow(misses, self._max_frames)
+        except FileReadError:
+            return [None] * len(misses)
+        self._note_rows(rows, generation)
+        if self._may_refresh and any(stack.met_unmapped for stack in followed):
+            self._may_refresh = False
+            self._refresh()
+            if self._renewals != renewals:
+                return self._follow(misses)
+        return followed
+
+    def _note_rows(self, rows: dict[int, int], generation: int) -> None:
+        """Gives the probes rows that were made for a generation."""
+        inside = {address: row for address, row in rows.items() if self._maps.find(address)}
+        if not inside:
+            return
+        addresses = np.fromiter(inside.keys(), np.uint64, len(inside))
+        values = np.fromiter(inside.values(), np.uint64, len(inside))
+        if not self.table.insert(addresses, values, generation):
+            return
+        for address in inside.keys() - self._known:
+            place = self._space.place(address)
+            if not isinstance(place, Unresolved) and place.module is not None:
+                at = place.module.elf.address_of(place.file_offset)
+                if at is not None:
+                    self.ahead.note_met(place.module, at)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known.update(inside)
+
+    def _code(self) -> tuple[list[tuple[int, int, int, int, int]], list[AskedFile]]:
+        """What is mapped, and the files, as ``StackWalker.renew`` takes them."""
+        rows, files = [], dict[int, AskedFile]()
+        for mapping in self._maps.mappings:
+            place = self._space.place(mapping.start)
+            number, offset = UNREADABLE, 0
+            if not isinstance(place, Unresolved) and place.mapping == mapping:
+                offset = place.file_offset
+                if place.reason is Unresolved.ANONYMOUS:
+                    number = GENERATED
+                elif place.module is not None:
+                    number = place.module.elf.number
+                    files[number] = place.module.elf
+            rows.append((mapping.start, mapping.end, self._since[mapping], number, offset))
+        return rows, list(files.values())
+
+
+def _finished(miss: Miss, followed: FollowedStack | None) -> Finished:
+    if followed is None:
+        return Finished(miss.stack_id, miss.registers[:1], StackFlag.BAD_CFI)
+    flags = _FLAGS[followed.walk.end]
+    if followed.walk.fallback_count:
+        flags |= StackFlag.GUESSED
+    return Finished(miss.stack_id, followed.walk.frames, flags)

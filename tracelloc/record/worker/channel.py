@@ -1,0 +1,85 @@
+"""Messages over a Unix socket: JSON and bytes, with both lengths in front, and descriptors.
+
+The two ends do not trust one another equally: what the worker sends is read with a limit of size
+and time, by a decoder that makes nothing but plain values, and never with descriptors.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tracelloc.errors import MalformedError
+from tracelloc.system.bounded import parse_json
+
+_LENGTHS: Final = struct.Struct("<II")
+LARGEST_TEXT: Final = 64 << 20
+"""Bytes of JSON in a message."""
+LARGEST_BYTES: Final = 64 << 20
+"""Bytes behind it."""
+MOST_DESCRIPTORS: Final = 2
+"""Descriptors that a message may bring."""
+
+
+class ChannelError(OSError):
+    """The other end is silent, or sends what is no message."""
+
+
+def send(
+    channel: socket.socket, message: object, data: bytes = b"", descriptors: Sequence[int] = ()
+) -> None:
+    """Sends a message. Raises OSError."""
+    text = json.dumps(message, separators=(",", ":")).encode()
+    head = _LENGTHS.pack(len(text), len(data))
+    if descriptors:
+        head = head[socket.send_fds(channel, [head], descriptors) :]
+    channel.sendall(b"".join((head, text, data)))
+
+
+def receive(channel: socket.socket, patience_s: float) -> tuple[Any, bytes]:
+    """A message without descriptors: the kernel closes those that come. Raises OSError."""
+    end_s = time.monotonic() + patience_s
+    return _content(channel, _exactly(channel, _LENGTHS.size, end_s), end_s)
+
+
+def receive_question(channel: socket.socket) -> tuple[Any, bytes, list[int]]:
+    """A message, its bytes and its descriptors, however long they take. Raises OSError."""
+    head, descriptors, _, _ = socket.recv_fds(
+        channel, _LENGTHS.size, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+    )
+    head += _exactly(channel, _LENGTHS.size - len(head), None)
+    return *_content(channel, head, None), descriptors
+
+
+def _content(channel: socket.socket, head: bytes, end_s: float | None) -> tuple[Any, bytes]:
+    text_bytes, data_bytes = _LENGTHS.unpack(head)
+    if text_bytes > LARGEST_TEXT or data_bytes > LARGEST_BYTES:
+        raise ChannelError("its answer is too long")
+    text = _exactly(channel, text_bytes, end_s)
+    try:
+        message = parse_json(text)
+    except (ValueError, MalformedError) as error:
+        raise ChannelError("its answer is not JSON") from error
+    return message, _exactly(channel, data_bytes, end_s)
+
+
+def _exactly(channel: socket.socket, count: int, end_s: float | None) -> bytes:
+    parts: list[bytes] = []
+    while count:
+        left_s = None if end_s is None else end_s - time.monotonic()
+        if left_s is not None and left_s <= 0:
+            raise ChannelError("it has not answered for too long")
+        channel.settimeout(left_s)
+        try:
+            part = channel.recv(min(count, 1 << 20))
+        except TimeoutError:
+            continue
+        if not part:
+            raise ConnectionResetError("it ended")
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)

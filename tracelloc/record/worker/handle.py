@@ -1,0 +1,85 @@
+"""What a worker is asked about: a file that is open here, known to it by a number."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+from tracelloc.record.worker.client import FileReadError, FileWorker
+
+T = TypeVar("T")
+NUMBERS: Final[Iterator[int]] = itertools.count()
+"""Numbers for all that workers are asked about."""
+
+
+class FileHandle:
+    """One file. Every question may raise FileReadError."""
+
+    def __init__(self, worker: FileWorker, descriptor: int, path: str) -> None:
+        """The descriptor stays the caller's, and open; ``path`` is for people."""
+        self.number = next(NUMBERS)
+        self.path = path
+        self.missing = f"{worker.what} in {path}"
+        self.generation = 0
+        self.failure: str | None = None
+        self._worker = worker
+        self._descriptor = descriptor
+
+    def beginning(self) -> list[tuple[list[Any], list[int]]]:
+        """What a new worker is to be told, and with which descriptors."""
+        return [(["open"], [self._descriptor])]
+
+    def close(self) -> None:
+        """Has the worker close it."""
+        self._worker.forget(self)
+
+    def exchange(self, *question: Any, data: bytes = b"") -> tuple[Any, bytes]:
+        """The answer as it came, and its bytes."""
+        return self._worker.exchange(self, question, data)
+
+    def _asked(
+        self, take: Callable[[Any], T], what: str, *more: Any, descriptors: Sequence[int] = ()
+    ) -> T:
+        """``take`` makes a result of the answer."""
+        answer = self._worker.ask(self, what, *more, descriptors=descriptors)
+        with odd_answers(what):
+            return take(answer)
+        raise AssertionError
+
+
+class odd_answers:  # noqa: N801 - a context manager, used as a function
+    """Turns what goes wrong when an answer is looked at into FileReadError."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ValueError | TypeError | OverflowError):
+            raise FileReadError(f"an odd answer to {self._what!r}") from error
+
+
+def text_or_none(value: object) -> str | None:
+    """The value, which is neither anything else. Raises TypeError."""
+    if not isinstance(value, str | None):
+        raise TypeError
+    return value
+
+
+def whole_number(value: object) -> int:
+    """A number of 64 bits. Raises TypeError, ValueError."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError
+    if not 0 <= value < 1 << 64:
+        raise ValueError
+    return value
+
+
+def text(value: object) -> str:
+    """The value, which is text. Raises TypeError."""
+    if not isinstance(value, str):
+        raise TypeError
+    return value

@@ -1,0 +1,115 @@
+"""One file in a worker: its names and lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from tracelloc.files.dwarf.decoder import DwarfDecoder, open_decoder
+from tracelloc.files.elf import ElfFile, NotElfError, RawTable, SymbolTable
+from tracelloc.files.elf.debugfiles import belongs_to, embedded_symbols, references_of
+from tracelloc.files.elf.plt import plt_functions
+from tracelloc.files.elf.sections import SectionError
+
+
+class ReadFile:
+    """A file of code, and its debug file if it has one. Its methods answer the questions."""
+
+    def __init__(self, elf: ElfFile) -> None:
+        self._elf = elf
+        self._debug: ElfFile | None = None
+        self._decoders: dict[bool, DwarfDecoder] = {}
+
+    def describe(self) -> list[Any]:
+        """Whether it has a symbol table, whether lines, and what it says of its debug file."""
+        return [
+            self._own_table is not None,
+            _has_lines(self._elf),
+            *astuple(references_of(self._elf)),
+        ]
+
+    def add_debug_file(self, descriptor: int, *, by_name: bool) -> list[bool]:
+        """Whether a file is this one's debug file, and if so, has lines; it is then kept."""
+        try:
+            debug = ElfFile(descriptor)
+        except NotElfError:
+            return [False, False]
+        if not belongs_to(debug, references_of(self._elf), by_name=by_name):
+            debug.close()
+            return [False, False]
+        self._debug = debug
+        return [True, _has_lines(debug)]
+
+    @cached_property
+    def _own_table(self) -> RawTable | None:
+        return self._elf.table(".symtab")
+
+    @cached_property
+    def _embedded(self) -> ElfFile | None:
+        return embedded_symbols(self._elf)
+
+    @cached_property
+    def _table(self) -> SymbolTable:
+        tables = list(self._elf.tables())
+        if self._own_table is None:
+            if self._embedded is not None:
+                tables.extend(self._embedded.tables())
+            if self._debug is not None:
+                tables.extend(self._debug.tables())
+        stubs = plt_functions(self._elf)
+        if stubs:
+            tables.append(RawTable.made_up(stubs))
+        return SymbolTable(tables)
+
+    def count(self) -> list[Any]:
+        """How many functions have names, whether a symbol table is embedded, what is not read."""
+        return [len(self._table), self._embedded is not None, self._elf.troubles]
+
+    def symbols(self, addresses: Sequence[int]) -> list[Any]:
+        """Per address the name, address and size of its function."""
+        found = self._table.find_all(np.array(addresses, np.uint64))
+        return [None if symbol is None else astuple(symbol) for symbol in found]
+
+    def decode(self, *, of_debug: bool) -> str | None:
+        """Makes ready to answer ``chains``. Why that can't be."""
+        elf = self._debug if of_debug else self._elf
+        decoder = "it has no debug file" if elf is None else open_decoder(elf)
+        if isinstance(decoder, str):
+            return decoder
+        self._decoders[of_debug] = decoder
+        return None
+
+    def chains(self, addresses: Sequence[int], *, of_debug: bool) -> list[Any]:
+        """Chains, the paths of .dwo files, and why not all is known."""
+        decoder = self._decoders[of_debug]
+        chains = decoder.chains(addresses)
+        plain = [[astuple(frame) for frame in chain] for chain in chains]
+        return [plain, decoder.split_paths, decoder.reason]
+
+    def close(self) -> None:
+        """Closes what was given."""
+        for elf in (self._elf, self._debug):
+            if elf is not None:
+                elf.close()
+
+
+def _has_lines(elf: ElfFile) -> bool:
+    try:
+        return elf.open_section(".debug_line") is not None
+    except SectionError:
+        return False
+
+
+NAME_ANSWERS: Final[dict[str, Callable[..., Any]]] = {
+    "describe": lambda file, _: file.describe(),
+    "count": lambda file, _: file.count(),
+    "symbols": lambda file, _, addresses: file.symbols(addresses),
+    "debug": lambda file, given, by_name: file.add_debug_file(given[0], by_name=by_name),
+    "decode": lambda file, _, of_debug: file.decode(of_debug=of_debug),
+    "chains": lambda file, _, addresses, of_debug: file.chains(addresses, of_debug=of_debug),
+}
+"""Questions about a file: of it and of the descriptors that were sent along."""

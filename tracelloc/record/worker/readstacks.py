@@ -1,0 +1,85 @@
+"""Call stacks in a worker: what the probes could not follow is followed by the full rules.
+
+``walks`` has the other side, and the layout of what is sent.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from tracelloc.files.cfi.core import RuleSet, StackCopy, unwind
+from tracelloc.files.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP
+from tracelloc.record.worker.readcode import ReadCode
+from tracelloc.record.worker.walklayout import CODE_DTYPE, GENERATED, MISS_DTYPE
+
+_REGISTERS: Final = (RIP, RSP, RBP, RBX, 12, 13, 14, 15)
+"""DWARF numbers in the order of ``enum miss_register``."""
+
+
+class _MappedCode:
+    """What is mapped, and what was looked up in it."""
+
+    def __init__(self, files: Mapping[int, ReadCode], mappings: Any) -> None:
+        self._files = files
+        self._starts: list[int] = mappings["start"].tolist()
+        self._mappings: list[tuple[int, int, int, int, int]] = mappings.tolist()
+        self.rows: dict[int, int] = {}
+        """Rows by address that were made on the way."""
+        self.has_unmapped = False
+
+    def at(self, generation: int) -> Callable[[int], RuleSet | None]:
+        """The rules by address as of a generation."""
+        return lambda address: self._look_up(address, generation)
+
+    def _look_up(self, address: int, generation: int) -> RuleSet | None:
+        """None if there are none. Raises CfiError."""
+        at = bisect_right(self._starts, address) - 1
+        start, end, since, number, offset = self._mappings[at] if at >= 0 else (0,) * 5
+        if address >= end:
+            self.has_unmapped = True
+            return None
+        # It may be that something else was mapped there then.
+        if since > generation:
+            return None
+        if number == GENERATED:
+            rules = FRAME_POINTER
+        else:
+            file = self._files.get(number)
+            inside = None if file is None else file.elf.address_of(offset + address - start)
+            if file is None or file.cfi is None or inside is None:
+                # A file that can't be read: to guess would be to invent.
+                return None
+            rules = file.rules(inside)
+        self.rows[address] = rules.row(address)
+        return rules
+
+
+def finish_stacks(
+    files: Mapping[int, ReadCode], data: bytes, limit: int, mappings: int, misses: int
+) -> tuple[Any, bytes]:
+    """Per stack its end, guessed frames, number of frames and whether code was not mapped.
+
+    The bytes: all frames, then addresses, then their rows.
+    """
+    code = _MappedCode(files, np.frombuffer(data, CODE_DTYPE, mappings))
+    at = mappings * CODE_DTYPE.itemsize
+    heads = np.frombuffer(data, MISS_DTYPE, misses, at)
+    at += misses * MISS_DTYPE.itemsize
+    walks, frames = [], list[int]()
+    for registers, generation, address, holes, size in heads.tolist():
+        code.has_unmapped = False
+        walk = unwind(
+            dict(zip(_REGISTERS, registers, strict=True)),
+            StackCopy(address, data[at : at + size], holes),
+            code.at(generation),
+            limit=limit,
+        )
+        at += size
+        walks.append([int(walk.end), walk.fallback_count, len(walk.frames), code.has_unmapped])
+        frames += walk.frames
+    words = [*frames, *code.rows.keys(), *code.rows.values()]
+    return walks, np.array(words, np.uint64).tobytes()

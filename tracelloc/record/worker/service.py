@@ -1,0 +1,129 @@
+"""What runs in a worker: one question after the other about files that it is given.
+
+Files are known by numbers that the other end chooses, and are given as descriptors: their own
+and that of their debug file. Runs without rights (``tracelloc.system.confined``), so everything
+that is imported has to be imported before. A question may take so much CPU time, then it ends the
+process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import resource
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from tracelloc.files.elf import ElfFile
+from tracelloc.files.elf.sections import load_zstd
+from tracelloc.record.worker.channel import receive_question, send
+from tracelloc.record.worker.readcode import CODE_ANSWERS, ReadCode
+from tracelloc.record.worker.readfile import NAME_ANSWERS, ReadFile
+from tracelloc.record.worker.readstacks import finish_stacks
+
+load_zstd()
+
+_CPU_S: Final = 120.0
+"""For one question;"""
+_STACKS_CPU_S: Final = 10.0
+"""for some call stacks, while the thread that pumps is waiting."""
+_SYS_CLONE: Final = 56
+_CLONE_PARENT: Final = 0x8000
+
+
+class KnownFile:
+    """A file that was given, as the different questions look at it."""
+
+    def __init__(self, elf: ElfFile) -> None:
+        self.names = ReadFile(elf)
+        self.code = ReadCode(elf)
+
+
+class FileService:
+    """The files that were given, by number."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, KnownFile] = {}
+
+    def answer(
+        self, question: Sequence[Any], data: bytes, descriptors: Sequence[int]
+    ) -> tuple[Any, bytes]:
+        """The answer to ``[number, what, ...]``, and its bytes. Raises anything."""
+        number, what, *more = question
+        if what == "open":
+            self._files[number] = KnownFile(ElfFile(descriptors[0]))
+            return None, b""
+        if what == "close":
+            file = self._files.pop(number, None)
+            if file is not None:
+                file.names.close()
+            return None, b""
+        if what == "stacks":
+            codes = {number: file.code for number, file in self._files.items()}
+            return finish_stacks(codes, data, *more)
+        file = self._files[number]
+        if what in CODE_ANSWERS:
+            return CODE_ANSWERS[what](file.code, data, *more)
+        return NAME_ANSWERS[what](file.names, descriptors, *more), b""
+
+
+def serve(channel: socket.socket) -> None:
+    """Answers what comes until the other end has gone."""
+    service = FileService()
+    while True:
+        try:
+            question, data, descriptors = receive_question(channel)
+        except OSError:
+            return
+        # The default action of its signal is the end.
+        signal.setitimer(signal.ITIMER_PROF, _STACKS_CPU_S if question[1] == "stacks" else _CPU_S)
+        found = b""
+        try:
+            answer, found = service.answer(question, data, descriptors)
+            message = {"answer": answer}
+        except MemoryError:
+            os._exit(errno.ENOMEM)
+        except Exception as error:  # noqa: BLE001 - whatever it is, this file is not read
+            message = {"error": f"{type(error).__name__}: {error}"}
+        send(channel, message, found)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def fork_workers(own_bytes: int, confine_worker: Callable[[], None]) -> None:
+    """Forks a worker for each socket that comes over standard input, until the other end is gone.
+
+    A message is the bytes that the worker may take beyond ours, the answer its process id.
+    ``confine_worker``: gives up, in a worker, what only this process needs.
+    """
+    with socket.socket(fileno=0) as control:
+        while True:
+            try:
+                memory_bytes, _, (descriptor,) = receive_question(control)
+            except (OSError, ValueError):
+                return
+            pid = _fork_sibling()
+            if pid == 0:
+                control.close()
+                bound = own_bytes + memory_bytes
+                resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
+                resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+                os.dup2(descriptor, 0)
+                os.close(descriptor)
+                confine_worker()
+                with socket.socket(fileno=0) as channel:
+                    serve(channel)
+                os._exit(0)
+            os.close(descriptor)
+            send(control, pid)
+
+
+def _fork_sibling() -> int:
+    """Forks a child of our parent's, which learns how it ends. Returns 0 there, else its PID.
+
+    This process has one thread, which nothing in the C library needs to be told of.
+    """
+    # PyDLL: the interpreter's lock is not given away.
+    return int(ctypes.PyDLL(None).syscall(_SYS_CLONE, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))

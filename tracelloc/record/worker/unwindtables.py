@@ -1,0 +1,127 @@
+"""The call-frame information of one file, as workers read it. From any thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.record.worker.client import ROW_WORKER, FileReadError
+from tracelloc.record.worker.handle import FileHandle, odd_answers, text_or_none, whole_number
+from tracelloc.record.worker.targetfile import TargetFile
+
+U64 = npt.NDArray[np.uint64]
+
+_MOST_REMEMBERED: Final = 1 << 16
+"""Call sites that stacks came by. A hot program needs a few thousand."""
+_MOST_PLACES: Final = 1 << 16
+"""Addresses of which more is known."""
+_NOWHERE: Final = np.uint64((1 << 64) - 1)
+
+
+class UnwindTables:
+    """Addresses are the file's own virtual ones."""
+
+    def __init__(self, elf: TargetFile) -> None:
+        """Reads nothing yet; ``elf`` stays the caller's."""
+        self._elf = elf
+        self._ahead = FileHandle(ROW_WORKER, elf.descriptor(), elf.path)
+        self._lock = threading.Lock()
+        self._all_rows: tuple[U64, U64] | None = None
+        self._places: dict[int, tuple[int, bool]] = {}
+        self.passed_rows: tuple[U64, U64] | None = None
+        """Call sites that stacks of ended programs came by, sorted, and their rows; None: no
+        program has ended yet that had it mapped."""
+        self.covered_share: float | None = None
+        """About which share of the code has information, 0 to 1; None before ``all_rows``."""
+        self.trouble: str | None = None
+        """Why information that the file has can't be read."""
+
+    @property
+    def troubles(self) -> list[str]:
+        """What was not read, for people."""
+        return self._elf.troubles
+
+    def all_rows(self, most: int) -> tuple[U64, U64]:
+        """All call sites and their rows; none if they are more than ``most``.
+
+        Worked out once. Raises FileReadError.
+        """
+        with self._lock:
+            if self._all_rows is None:
+                (share, trouble), words = self._rows_of(
+                    self._ahead, lambda found: (found[0], found[1]), "all rows", most
+                )
+                with odd_answers("all rows"):
+                    self.covered_share = float(share)
+                    self.trouble = text_or_none(trouble) or self.trouble
+                half = len(words) // 2
+                self._all_rows = words[:half], words[half:]
+            return self._all_rows
+
+    def rows(self, addresses: U64, *, ahead: bool = False) -> U64:
+        """The rows for some addresses. Raises FileReadError.
+
+        ``ahead``: others are not kept waiting.
+        """
+        file: FileHandle = self._ahead if ahead else self._elf
+        trouble, rows = self._rows_of(file, text_or_none, "rows", data=addresses.tobytes())
+        if len(rows) != len(addresses):
+            raise FileReadError("an odd answer to 'rows'")
+        self.trouble = trouble or self.trouble
+        return rows
+
+    def _rows_of(
+        self, file: FileHandle, take: Callable[[Any], Any], *question: Any, data: bytes = b""
+    ) -> tuple[Any, U64]:
+        answer, words = file.exchange(*question, data=data)
+        with odd_answers(question[0]):
+            return take(answer), np.frombuffer(words, np.uint64)
+        raise AssertionError
+
+    def note_passed(self, sites: U64) -> None:
+        """Notes call sites, distinct ones, that stacks of a program came by, which has ended."""
+        if self.passed_rows is None:
+            self.passed_rows = np.empty(0, np.uint64), np.empty(0, np.uint64)
+        known, rows = self.passed_rows
+        at = np.searchsorted(known, sites)
+        new = sites[np.append(known, _NOWHERE)[at] != sites]
+        if len(new) and len(known) + len(new) <= _MOST_REMEMBERED:
+            try:
+                more = self.rows(new)
+            except FileReadError:
+                return
+            sites, rows = np.append(known, new), np.append(rows, more)
+            order = np.argsort(sites)
+            self.passed_rows = sites[order], rows[order]
+
+    def is_start(self, address: int) -> bool:
+        """Whether a function that has information begins at this address."""
+        return self._at(address)[1]
+
+    def row(self, address: int) -> int:
+        """The row for an address; 0 if it can't be told."""
+        return self._at(address)[0]
+
+    def _at(self, address: int) -> tuple[int, bool]:
+        found = self._places.get(address)
+        if found is None:
+            if len(self._places) >= _MOST_PLACES:
+                self._places.clear()
+            try:
+                answer, _ = self._elf.exchange("at", address)
+                with odd_answers("at"):
+                    row, is_start, trouble = answer
+                    found = whole_number(row), bool(is_start)
+                    self.trouble = text_or_none(trouble) or self.trouble
+            except FileReadError:
+                pass
+            found = self._places[address] = found or (0, False)
+        return found
+
+    def close(self) -> None:
+        """Has the worker close it; the file itself stays the caller's."""
+        self._ahead.close()

@@ -1,0 +1,131 @@
+"""One file as the worker reads it: its symbols, lines and inlined functions.
+
+What it answers is believed no more than the file itself would be: values of other types, and
+functions that can't be at an address, are an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tracelloc.files.dwarf import Chain, SourceFrame
+from tracelloc.files.elf import Symbol
+from tracelloc.files.elf.debugfiles import DebugFile, DebugReferences
+from tracelloc.record.worker.client import FileWorker
+from tracelloc.record.worker.handle import FileHandle, text_or_none
+
+
+class WorkerFile(FileHandle):
+    """Every question may raise FileReadError."""
+
+    def __init__(self, worker: FileWorker, descriptor: int, path: str) -> None:
+        """See ``FileHandle``."""
+        super().__init__(worker, descriptor, path)
+        self._debug: DebugFile | None = None
+        self._decoded: set[bool] = set()
+
+    def beginning(self) -> list[tuple[list[Any], list[int]]]:
+        """What a new worker is to be told, and with which descriptors."""
+        told = super().beginning()
+        if self._debug is not None:
+            told.append((["debug", self._debug.by_name], [self._debug.descriptor()]))
+        return told + [(["decode", of_debug], []) for of_debug in self._decoded]
+
+    def describe(self) -> tuple[bool, bool, DebugReferences]:
+        """Whether it has a symbol table, whether lines, and what it says of its debug file."""
+
+        def take(answer: Any) -> tuple[bool, bool, DebugReferences]:
+            has_symbols, has_lines, build_id, name, checksum = answer
+            references = DebugReferences(text_or_none(build_id), text_or_none(name), checksum)
+            return bool(has_symbols), bool(has_lines), references
+
+        return self._asked(take, "describe")
+
+    def take_debug_file(self, found: DebugFile) -> tuple[bool, bool]:
+        """Whether a file is its debug file, which has to stay open then, and has lines."""
+
+        def take(answer: Any) -> tuple[bool, bool]:
+            fits, has_lines = answer
+            return bool(fits), bool(has_lines)
+
+        fits, has_lines = self._asked(
+            take, "debug", found.by_name, descriptors=[found.descriptor()]
+        )
+        if fits:
+            self._debug = found
+        return fits, has_lines
+
+    def count(self) -> tuple[int, bool, list[str]]:
+        """How many functions have names, whether a symbol table is embedded, what is not read."""
+
+        def take(answer: Any) -> tuple[int, bool, list[str]]:
+            functions, has_embedded, troubles = answer
+            return int(functions), bool(has_embedded), [str(each) for each in troubles]
+
+        return self._asked(take, "count")
+
+    def symbols(self, addresses: Sequence[int]) -> list[Symbol | None]:
+        """The function at each address, None where there is none."""
+
+        def take(answer: Any) -> list[Symbol | None]:
+            return [_symbol(*pair) for pair in zip(answer, addresses, strict=True)]
+
+        return self._asked(take, "symbols", addresses)
+
+    def decoder(self, *, of_debug: bool) -> FileDecoder | str:
+        """What knows its lines, from itself or its debug file; or why there are none."""
+        reason = self._asked(text_or_none, "decode", of_debug)
+        if reason is not None:
+            return reason
+        self._decoded.add(of_debug)
+        return FileDecoder(self, of_debug=of_debug)
+
+    def chains(
+        self, addresses: Sequence[int], *, of_debug: bool
+    ) -> tuple[list[Chain], list[str | None], str | None]:
+        """One chain per address, paths as ``LineDecoder`` has them, and why not all is known."""
+
+        def take(answer: Any) -> tuple[list[Chain], list[str | None], str | None]:
+            chains, paths, reason = answer
+            found = [
+                tuple(_source_frame(*frame) for frame in chain)
+                for chain, _ in zip(chains, addresses, strict=True)
+            ]
+            split = [text_or_none(path) for path, _ in zip(paths, addresses, strict=True)]
+            return found, split, text_or_none(reason)
+
+        return self._asked(take, "chains", addresses, of_debug)
+
+
+class FileDecoder:
+    """Lines and inlined functions: a ``LineDecoder`` (``tracelloc.files.dwarf.sourcelines``)."""
+
+    def __init__(self, file: WorkerFile, *, of_debug: bool) -> None:
+        self.split_paths: list[str | None] = []
+        self.reason: str | None = None
+        self._file = file
+        self._of_debug = of_debug
+
+    def chains(self, addresses: Sequence[int]) -> list[Chain]:
+        """One chain per address. Raises FileReadError."""
+        found, self.split_paths, self.reason = self._file.chains(addresses, of_debug=self._of_debug)
+        return found
+
+
+def _symbol(fields: Any, address: int) -> Symbol | None:
+    if fields is None:
+        return None
+    name, start, size = fields
+    if not (isinstance(name, str) and 0 <= start <= address and 0 <= size < 1 << 64):
+        raise ValueError
+    return Symbol(name, int(start), int(size))
+
+
+def _source_frame(function: Any, file: Any, line: Any, inlined: Any) -> SourceFrame:
+    return SourceFrame(
+        text_or_none(function),
+        text_or_none(file),
+        None if line is None else int(line),
+        inlined=bool(inlined),
+    )

@@ -1,0 +1,178 @@
+"""The process that workers are forked off: Python, and all that reads files, imported once.
+
+It gives up all rights (``tracelloc.system.confined``) before the first of them is there, and
+never sees a byte of a file. Workers are this program's own children (CLONE_PARENT, clone(2)), so
+that it learns how each has ended.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from tracelloc.record.worker.channel import ChannelError, receive, send
+from tracelloc.system.confined import CONFINE, start_reader
+
+LEAST_MEMORY_BYTES: Final = 128 << 20
+_MOST_FILES: Final = 4096
+_MOST_ADDRESSES: Final = 1 << 46
+"""Bytes: no limit. Each worker has its own."""
+_PATIENCE_S: Final = 60.0
+"""For a fork: on a busy machine, the imports before the first one take some seconds."""
+_TRIES: Final = 2
+
+SCRIPT = f"""{CONFINE}
+import sys
+sys.path[:0] = sys.argv[1:]
+from tracelloc.record.worker.service import fork_workers
+with open("/proc/self/statm") as file:
+    own_bytes = int(file.read().split()[0]) * resource.getpagesize()
+confine({_MOST_ADDRESSES}, {_MOST_FILES}, role="zygote")
+fork_workers(own_bytes, lambda: filter_calls("reader"))
+"""
+
+
+class ForkedWorker:
+    """A process that was forked off the zygote, and a child of ours. Thread safe."""
+
+    def __init__(self, pid: int, channel: socket.socket) -> None:
+        """Raises OSError if there is no such child."""
+        self.pid = pid
+        self.channel = channel
+        self._lock = threading.Lock()
+        self._status: int | None = None
+        self._descriptor = os.pidfd_open(pid)
+        os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+
+    @property
+    def rss_bytes(self) -> int:
+        """Bytes of memory that it has resident, those that are the zygote's as well included."""
+        return rss_of(self.pid)
+
+    def kill(self) -> None:
+        """Ends it. It is still to be waited for."""
+        with self._lock, suppress(ProcessLookupError):
+            if self._status is None:
+                signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """How it has ended, as ``subprocess`` says it; None if it has not. To be asked once."""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        if not poll.poll(timeout_s * 1000):
+            return None
+        with self._lock:
+            try:
+                _, status = os.waitpid(self.pid, 0)
+            except ChildProcessError:  # somebody else has waited for it
+                status = 0
+            os.close(self._descriptor)
+            self._status = os.waitstatus_to_exitcode(status)
+        return self._status
+
+
+def rss_of(pid: int) -> int:
+    """Bytes of memory that a process has resident; 0 if it has ended."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(pages) * os.sysconf("SC_PAGESIZE")
+
+
+class Zygote:
+    """Started when first needed, or before, and again if somebody ends it. Thread safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def start(self) -> None:
+        """Starts it, if it is not there: it gets ready while others do something else."""
+        with self._lock, suppress(OSError):
+            self._ensure()
+
+    def fork(self, memory_bytes: int) -> ForkedWorker:
+        """A new worker that may take so much memory beyond what is shared. Raises OSError."""
+        with self._lock:
+            for tries_left in reversed(range(_TRIES)):
+                try:
+                    return self._fork(max(memory_bytes, LEAST_MEMORY_BYTES))
+                except OSError:
+                    self._end()
+                    if not tries_left:
+                        raise
+                except BaseException:
+                    # After an interrupt, the answer may not be taken for the next one's.
+                    self._end()
+                    raise
+            raise AssertionError
+
+    @property
+    def rss_bytes(self) -> int:
+        """Bytes of memory that it has resident, which workers share for the most part."""
+        process = self._process
+        return 0 if process is None else rss_of(process.pid)
+
+    def close(self) -> None:
+        """Ends it; workers go on."""
+        with self._lock:
+            self._end()
+
+    def _fork(self, memory_bytes: int) -> ForkedWorker:
+        control = self._ensure()
+        ours, its = socket.socketpair()
+        try:
+            with its:
+                control.settimeout(_PATIENCE_S)
+                send(control, memory_bytes, descriptors=[its.fileno()])
+            pid, _ = receive(control, _PATIENCE_S)
+            if not isinstance(pid, int) or pid <= 1:
+                raise ChannelError("its answer is odd")
+            return ForkedWorker(pid, ours)
+        except BaseException:
+            ours.close()
+            raise
+
+    def _ensure(self) -> socket.socket:
+        if self._control is not None:
+            return self._control
+        if not sys.executable:
+            raise OSError("Python's own program is not known")
+        package = str(Path(__file__).parents[3])
+        paths = [package, *(path for path in sys.path if path and path != package)]
+        ours, its = socket.socketpair()
+        try:
+            with its:
+                self._process = start_reader(
+                    [SCRIPT, *paths], {"OPENBLAS_NUM_THREADS": "1"}, channel=its.fileno()
+                )
+        except BaseException:
+            ours.close()
+            raise
+        self._control = ours
+        return ours
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        control, self._control = self._control, None
+        if control is not None:
+            control.close()
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+ZYGOTE: Final = Zygote()
+"""The program's own."""
+atexit.register(ZYGOTE.close)

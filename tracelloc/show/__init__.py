@@ -1,0 +1,1 @@
+"""The showing wing: reports, exports and recordings of figures, on any machine."""

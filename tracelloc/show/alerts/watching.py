@@ -1,0 +1,343 @@
+"""What is watched while tracing: rules that end it, a command told of leaks, suppressions.
+
+The command is run once for each leak, in the background, as the user who called tracelloc:
+directly, not by a shell, so that
+nothing in it is expanded; names from the target only come in the JSON on its standard input.
+Whatever it does, tracing goes on: it has a thread of its own, a session of its own, and a
+bounded time.
+
+Suppressions hide known leaks, by files in LeakSanitizer's syntax.
+A line ``leak:PATTERN`` suppresses what is allocated through a frame whose function, source
+file or module matches; the pattern is looked for anywhere in the name, ``*`` stands for any
+text, ``^`` and ``$`` hold it to the beginning and the end. Lines that begin with ``#`` are
+comments (clang's AddressSanitizer documentation, "Suppressions"). What is suppressed is no
+suspect any more, but is added up and said.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import queue
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from tracelloc.errors import UsageError
+from tracelloc.show.alerts.rules import ON_LEAK_PATIENCE_S, PER_MINUTE, WatchOptions, WatchRule
+from tracelloc.show.filters import NamedStack
+from tracelloc.show.presentation.facts import stack_facts, summary, suspect_facts
+from tracelloc.show.presentation.naming import REPORT_PATIENCE_S, Namer
+from tracelloc.show.presentation.suspects import NamedSuspect, name_suspects, suspects_of
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.system.invoker import Invoker, environment_of, invoker
+from tracelloc.text import NS_PER_S, format_duration, format_size, printable
+from tracelloc.verdict.findings import Suppressed
+from tracelloc.verdict.judgement import Member, Suspect, Verdict
+
+_FIRST_GROWTH_NS: Final = 60 * NS_PER_S
+
+
+def _leak(snapshot: Snapshot) -> float | None:
+    judgements = [suspect.judgement for suspect in suspects_of(snapshot)]
+    rates = [j.rate_bytes_per_min for j in judgements if j.verdict is Verdict.LEAKING]
+    return sum(rates) if rates else None
+
+
+def _growth(snapshot: Snapshot) -> float | None:
+    if snapshot.elapsed_ns < _FIRST_GROWTH_NS:
+        return None
+    return float(snapshot.growth_per_min.sum())
+
+
+_VALUES: Final[dict[str, Callable[[Snapshot], float | None]]] = {
+    "leak": _leak,
+    "growth": _growth,
+    "live": lambda snapshot: snapshot.live_bytes,
+    "peak": lambda snapshot: None if snapshot.peak is None else snapshot.peak.size_bytes,
+    "rss": lambda snapshot: snapshot.rss_bytes,
+}
+"""The quantities of rules; None where there is no value yet."""
+
+
+def breach(rule: WatchRule, snapshot: Snapshot) -> str | None:
+    """The rule with the figure that broke it; None while none does."""
+    value = _VALUES[rule.quantity](snapshot)
+    if value is None or value <= rule.limit_bytes:
+        return None
+    unit = "/min" if PER_MINUTE[rule.quantity] else ""
+    limit = f" > {format_size(rule.limit_bytes)}{unit}" if rule.limit_bytes else ""
+    return f"{rule.quantity}{limit} ({format_size(round(value))}{unit})"
+
+
+_MOST_WAITING: Final = 64
+
+
+class LeakCommand:
+    """A command that is run for each leak; see the module."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        say: Callable[[str], None],
+        patience_s: float = ON_LEAK_PATIENCE_S,
+        who: Invoker | None = None,
+    ) -> None:
+        """``who`` runs it; None: who called tracelloc, also by sudo."""
+        self._command = list(command)
+        self._name = printable(command[0])
+        self._say = say
+        self._patience_s = patience_s
+        self._who = who or invoker()
+        # Ours come later, as the bound on our own memory does.
+        self._data_limit = resource.getrlimit(resource.RLIMIT_DATA)
+        self._told: set[tuple[int, int]] = set()
+        """(process, stack) of leaks that the command was run for."""
+        self._waiting: queue.Queue[str | None] = queue.Queue()
+        self._closing = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._work, name="on-leak", daemon=True)
+        self._thread.start()
+
+    def look(self, snapshot: Snapshot, namer: Namer) -> None:
+        """Runs the command soon for what is called leaking and was not before."""
+        number = snapshot.target.number
+        fresh = [suspect for suspect in suspects_of(snapshot) if self._is_new(number, suspect)]
+        for named in name_suspects(snapshot, namer, fresh):
+            if self._waiting.qsize() >= _MOST_WAITING:
+                # They are not told yet: the next look finds them again.
+                return
+            self._told.update((number, member.stack) for member in named.suspect.members)
+            self._waiting.put(json.dumps(_leak_facts(snapshot, named)))
+
+    def _is_new(self, number: int, suspect: Suspect) -> bool:
+        stacks = {(number, member.stack) for member in suspect.members}
+        return suspect.judgement.verdict is Verdict.LEAKING and not stacks & self._told
+
+    @property
+    def told_count(self) -> int:
+        """Stacks of leaks that it was run for, or soon will be."""
+        return len(self._told)
+
+    def close(self) -> None:
+        """Lets it finish what is waiting, for as long as it may take for one leak."""
+        self._waiting.put(None)
+        self._thread.join(self._patience_s)
+        self._closing.set()
+        self._kill()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._closing.is_set():
+            report = self._waiting.get()
+            if report is None:
+                return
+            self._run(report)
+
+    def _run(self, report: str) -> None:
+        # Standard output carries the reports: what the command prints goes beside it.
+        streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": sys.stderr.fileno()}
+        try:
+            process = subprocess.Popen(
+                self._command, start_new_session=True, **streams, **self._rights()
+            )
+        except OSError as error:
+            self._say(f"error: cannot run {self._name}: {error.strerror}")
+            return
+        self._process = process
+        with suppress(OSError):  # it may have ended, or have other rights
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, self._data_limit)
+        try:
+            process.communicate(report.encode() + b"\n", self._patience_s)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            process.wait()
+            limit = format_duration(self._patience_s)
+            self._say(f"error: {self._name} took more than {limit} and was killed")
+        else:
+            if process.returncode and not self._closing.is_set():
+                self._say(f"error: {self._name} ended with status {process.returncode}")
+        finally:
+            self._process = None
+
+    def _rights(self) -> dict[str, Any]:
+        """The user, the groups and the environment, as arguments of ``Popen``."""
+        own = (name + b"=" + value for name, value in os.environb.items())
+        entries = (entry.partition(b"=") for entry in environment_of(self._who, own))
+        environment = {name: value for name, _, value in entries}
+        if self._who.uid == os.geteuid():
+            return {"env": environment}
+        groups = os.getgrouplist(pwd.getpwuid(self._who.uid).pw_name, self._who.gid)
+        user = {"user": self._who.uid, "group": self._who.gid, "extra_groups": groups}
+        return {"env": environment, **user}
+
+    def _kill(self) -> None:
+        process = self._process
+        # Its children too: they are in its session. Until it is waited for, its id is its own.
+        if process is not None and process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _leak_facts(snapshot: Snapshot, named: NamedSuspect) -> dict[str, Any]:
+    """A suspect with its stack, and the figures of its process."""
+    suspect = suspect_facts(named) | {"stack": stack_facts(named.stack)}
+    return summary(snapshot) | {"suspect": suspect}
+
+
+_KIND: Final = "leak:"
+_LARGEST_BYTES: Final = 1 << 20
+
+
+def read_suppressions(paths: Iterable[Path]) -> Suppressions:
+    """Reads suppression files. Raises UsageError for unreadable files and invalid lines."""
+    patterns = []
+    for path in paths:
+        try:
+            with path.open("rb") as stream:
+                text = stream.read(_LARGEST_BYTES).decode(errors="replace")
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        for number, line in enumerate(text.splitlines(), 1):
+            entry = line.strip()
+            if not entry or entry.startswith("#"):
+                continue
+            if not entry.startswith(_KIND) or not entry.removeprefix(_KIND):
+                raise UsageError(
+                    f"{path}:{number}: {printable(entry[:80])!r} is not a suppression",
+                    hint="write leak:PATTERN, one per line",
+                )
+            patterns.append(entry.removeprefix(_KIND))
+    return Suppressions(patterns)
+
+
+class Suppressions:
+    """Patterns, and what they match. For one thread at a time."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._matches = [_compiled(pattern).search for pattern in patterns]
+        self._known: dict[tuple[int, int], tuple[NamedStack, bool]] = {}
+        """By process and stack."""
+
+    def apply(
+        self, snapshot: Snapshot, namer: Namer, patience_s: float = REPORT_PATIENCE_S
+    ) -> Snapshot:
+        """The snapshot without suspects that are suppressed, and what these are together.
+
+        Waits ``patience_s`` at most for names; what has none yet is not suppressed.
+        """
+        findings = snapshot.findings
+        if not self._matches or findings is None:
+            return snapshot
+        namer.prepare(snapshot, findings.suspect_of, patience_s)
+        kept: list[Suspect] = []
+        suppressed: list[int] = []
+        rate = 0.0
+        for suspect in findings.suspects:
+            matched = [m for m in suspect.members if self._is_known(snapshot, namer, m.stack)]
+            suppressed += [member.stack for member in matched]
+            lost = sum(member.rate_bytes_per_min for member in matched)
+            rate += lost
+            if len(matched) < len(suspect.members):
+                kept.append(_without(suspect, matched, lost) if matched else suspect)
+        return replace(
+            snapshot,
+            findings=replace(
+                findings,
+                suspects=tuple(kept),
+                suspect_of={m.stack: s for s in kept for m in s.members},
+                suppressed=Suppressed(
+                    stacks=len(suppressed),
+                    rate_bytes_per_min=rate,
+                    live_bytes=int(snapshot.totals.live_bytes[suppressed].sum()),
+                ),
+            ),
+        )
+
+    def _is_known(self, snapshot: Snapshot, namer: Namer, index: int) -> bool:
+        stack = namer.stack(snapshot, index)
+        key = snapshot.target.number, index
+        known = self._known.get(key)
+        # The same stack is another object as soon as more of its names are known.
+        if known is None or known[0] is not stack:
+            known = self._known[key] = stack, self._is_matched(stack)
+        return known[1]
+
+    def _is_matched(self, stack: NamedStack) -> bool:
+        names = {
+            name
+            for frame in stack.frames
+            for name in (frame.symbol, frame.raw_symbol, frame.file, frame.module)
+            if name is not None
+        }
+        return any(match(name) for match in self._matches for name in names)
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    start, end = pattern.startswith("^"), pattern.endswith("$")
+    middle = pattern[start : len(pattern) - end]
+    text = ".*".join(map(re.escape, middle.split("*")))
+    return re.compile(f"{'^' * start}{text}{'$' * end}", re.DOTALL)
+
+
+def _without(suspect: Suspect, gone: list[Member], lost: float) -> Suspect:
+    """A group without some of its stacks."""
+    left = tuple(member for member in suspect.members if member not in gone)
+    rate = max(0.0, suspect.judgement.rate_bytes_per_min - lost)
+    shares = max(sum(member.share for member in left), 1e-9)
+    return Suspect(
+        replace(suspect.judgement, rate_bytes_per_min=rate),
+        tuple(replace(member, share=member.share / shares) for member in left),
+        suspect.frame if len(left) > 1 else None,
+    )
+
+
+class Watch:
+    """What one run watches for."""
+
+    def __init__(
+        self, options: WatchOptions, say: Callable[[str], None], who: Invoker | None = None
+    ) -> None:
+        """``who`` runs commands, see ``LeakCommand``. Raises UsageError for bad suppressions."""
+        self._rules = options.rules
+        self.suppressions: Suppressions = read_suppressions(options.suppressions)
+        self._command = None
+        if options.on_leak:
+            self._command = LeakCommand(options.on_leak, say, who=who)
+        self.broken: str | None = None
+        """Why tracing ends with ``FAILED_STATUS``; None unless a rule was broken."""
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether there is anything to look for."""
+        return bool(self._rules) or self._command is not None
+
+    def look(self, snapshot: Snapshot, namer: Namer) -> bool:
+        """Does what this moment asks for. Whether a rule is broken, by now or before."""
+        if self._command is not None:
+            self._command.look(snapshot, namer)
+        for rule in self._rules:
+            reason = breach(rule, snapshot)
+            if reason is not None and self.broken is None:
+                self.broken = f"{reason} in process {snapshot.target.pid}"
+        return self.broken is not None
+
+    @property
+    def leak_count(self) -> int:
+        """Stacks of leaks that the command was run for."""
+        return 0 if self._command is None else self._command.told_count
+
+    def close(self) -> None:
+        """Waits for commands that run, within bounds. May be called twice."""
+        if self._command is not None:
+            self._command.close()
+            self._command = None

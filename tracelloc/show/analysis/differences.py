@@ -1,0 +1,356 @@
+"""Figures that views show and a snapshot does not hold: pure functions of snapshots.
+
+Everything is a column by stack, thread or bin, computed from copies, outside of any lock.
+Counts are blocks and sizes are bytes as requested; where blocks were sampled, each counts
+for what it stands for, rounded as the totals are, so that both agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.heap.blocks import Blocks, first_rows
+from tracelloc.heap.sampling import weights
+from tracelloc.heap.totals import COUNT_PARTS, I64, Totals
+from tracelloc.snapshots.blocks import BlockSelection, block_stats
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.text import NS_PER_S
+
+F64 = npt.NDArray[np.float64]
+U64 = npt.NDArray[np.uint64]
+
+NO_AGE: Final = -1
+"""Mean age of a stack that holds no block."""
+_EXACT_FLOAT: Final = 1 << 53
+"""Sums below this are exact in float64, in which ``bincount`` adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment that the user set a mark at."""
+
+    name: str
+    now_ns: int
+    """CLOCK_MONOTONIC: what was born later has come since."""
+    elapsed_ns: int
+    """Since tracing began."""
+    totals: Totals
+
+
+def mark(snapshot: Snapshot, name: str) -> Mark:
+    """Keeps of a snapshot what later ones are compared with: no blocks."""
+    return Mark(name, snapshot.now_ns, snapshot.elapsed_ns, snapshot.totals)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Changes between two moments, per stack; columns as long as the later one's."""
+
+    elapsed_ns: int
+    live_bytes: I64
+    """Growth in bytes; negative if it shrank."""
+    live_count: I64
+    allocated_bytes: I64
+    allocated_count: I64
+    freed_bytes: I64
+    freed_count: I64
+
+    def per_second(self, column: I64) -> F64:
+        """A column that only grows as a rate; zero if no time has passed.
+
+        Where it has fallen, a process has begun another program, or is not counted any more.
+        """
+        seconds = self.elapsed_ns / NS_PER_S
+        return np.maximum(column, 0) / seconds if seconds > 0 else np.zeros(len(column))
+
+
+def change(before: Mark | Snapshot | None, after: Mark | Snapshot) -> Change:
+    """Changes from one moment (None: the start) to another."""
+    later = after.totals
+    if before is None:
+        earlier, since_ns = Totals.empty(len(later)), 0
+    else:
+        earlier, since_ns = before.totals, before.elapsed_ns
+
+    def grown(name: str) -> I64:
+        column: I64 = getattr(later, name).copy()
+        old: I64 = getattr(earlier, name)[: len(column)]
+        column[: len(old)] -= old
+        return column
+
+    allocated_bytes, freed_bytes = grown("allocated_bytes"), grown("freed_bytes")
+    allocated_count, freed_count = grown("allocated_count"), grown("freed_count")
+    return Change(
+        elapsed_ns=after.elapsed_ns - since_ns,
+        live_bytes=allocated_bytes - freed_bytes,
+        live_count=allocated_count - freed_count,
+        allocated_bytes=allocated_bytes,
+        allocated_count=allocated_count,
+        freed_bytes=freed_bytes,
+        freed_count=freed_count,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of the blocks that are shown; all that are given must hold."""
+
+    min_age_ns: int = 0
+    max_age_ns: int | None = None
+    min_size_bytes: int = 0
+    max_size_bytes: int | None = None
+    born_after_ns: int | None = None
+    """CLOCK_MONOTONIC; ``now_ns`` of a mark: only what has come since. Births are of the
+    timer's last tick, so of the first 2 to 11 ms after the mark blocks may be left out."""
+    born_before_ns: int | None = None
+    """CLOCK_MONOTONIC; only what had come by then."""
+    stack: int | None = None
+    tid: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every block is within them."""
+        return self == ALL
+
+
+ALL: Final = Limits()
+
+
+def choose(blocks: Blocks, now_ns: int, limits: Limits = ALL) -> Blocks:
+    """The blocks within limits. Blocks born after ``now_ns`` have no age yet."""
+    if limits.is_open:
+        return blocks
+    kept = np.ones(len(blocks), np.bool_)
+    if limits.stack is not None:
+        kept &= blocks.stack == limits.stack
+    if limits.tid is not None:
+        kept &= blocks.tid == limits.tid
+    if limits.min_size_bytes > 0:
+        kept &= blocks.size >= _u64(limits.min_size_bytes)
+    if limits.max_size_bytes is not None:
+        kept &= blocks.size <= _u64(limits.max_size_bytes)
+    if limits.min_age_ns > 0:
+        if limits.min_age_ns > now_ns:
+            kept[:] = False
+        kept &= blocks.birth_ns <= _u64(now_ns - limits.min_age_ns)
+    if limits.max_age_ns is not None:
+        kept &= blocks.birth_ns >= _u64(now_ns - limits.max_age_ns)
+    if limits.born_after_ns is not None:
+        kept &= blocks.birth_ns > _u64(limits.born_after_ns)
+    if limits.born_before_ns is not None:
+        kept &= blocks.birth_ns <= _u64(limits.born_before_ns)
+    return blocks.select(kept)
+
+
+def _u64(number: int) -> np.uint64:
+    return np.uint64(min(max(number, 0), 0xFFFFFFFFFFFFFFFF))
+
+
+class Amounts(NamedTuple):
+    """The weight of each of some blocks."""
+
+    parts: I64 | None
+    """In parts of ``COUNT_PARTS``; None: one block each."""
+    size_bytes: U64
+
+
+def amounts(blocks: Blocks, sample_bytes: int | None, each_bytes: U64 | None = None) -> Amounts:
+    """Per block what it stands for (itself, unless blocks were sampled).
+
+    ``each_bytes``: other bytes of each block than those asked for.
+    """
+    each = blocks.size if each_bytes is None else each_bytes
+    if sample_bytes is None:
+        return Amounts(None, each)
+    weight = blocks.weight
+    if weight is None:
+        weight = weights(blocks.size, sample_bytes)
+    parts = np.rint(weight * COUNT_PARTS).astype(np.int64)
+    return Amounts(parts, np.rint(weight * each).astype(np.uint64))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Columns by stack, thread or bin."""
+
+    size_bytes: I64
+    count: I64
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all keys."""
+        return int(self.size_bytes.sum())
+
+    @property
+    def total_count(self) -> int:
+        """Blocks of all keys."""
+        return int(self.count.sum())
+
+
+def held_by(keys: npt.NDArray[np.integer], length: int, amount: Amounts) -> Held:
+    """Bytes and blocks per key; keys are below ``length``. Exact."""
+    sizes = _sum_by(keys, amount.size_bytes, length)
+    if amount.parts is None:
+        return Held(sizes, np.bincount(keys, minlength=length).astype(np.int64))
+    parts = _sum_by(keys, amount.parts.astype(np.uint64), length)
+    return Held(sizes, (parts + COUNT_PARTS // 2) // COUNT_PARTS)
+
+
+def _sum_by(keys: npt.NDArray[np.integer], values: U64, length: int) -> I64:
+    if len(values) and int(values.max()) * len(values) >= _EXACT_FLOAT:
+        sums = np.zeros(length, np.int64)
+        np.add.at(sums, keys, values.astype(np.int64))
+        return sums
+    return np.bincount(keys, weights=values, minlength=length).astype(np.int64)
+
+
+def held_by_stack(blocks: Blocks, stacks: int, sample_bytes: int | None) -> Held:
+    """Live bytes and blocks of the first ``stacks`` stacks."""
+    known = blocks.stack < stacks
+    if not known.all():
+        blocks = blocks.select(known)
+    return held_by(blocks.stack, stacks, amounts(blocks, sample_bytes))
+
+
+def mean_ages_ns(blocks: Blocks, stacks: int, now_ns: int, sample_bytes: int | None) -> I64:
+    """Per stack the mean age of its blocks, each with the same weight; ``NO_AGE`` without."""
+    if not len(blocks):
+        return np.full(stacks, NO_AGE, np.int64)
+    # Relative to the oldest, so that sums of float64 stay precise.
+    first = blocks.birth_ns.min()
+    since = (blocks.birth_ns - first).astype(np.float64)
+    parts = amounts(blocks, sample_bytes).parts
+    counts: npt.NDArray[np.number]
+    if parts is None:
+        counts = np.bincount(blocks.stack, minlength=stacks)[:stacks]
+        sums = np.bincount(blocks.stack, weights=since, minlength=stacks)[:stacks]
+    else:
+        counts = np.bincount(blocks.stack, weights=parts, minlength=stacks)[:stacks]
+        sums = np.bincount(blocks.stack, weights=since * parts, minlength=stacks)[:stacks]
+    born = sums / np.maximum(counts, 1)
+    ages = np.maximum(now_ns - int(first) - np.rint(born).astype(np.int64), 0)
+    return np.where(counts > 0, ages, NO_AGE)
+
+
+@dataclass(frozen=True, slots=True)
+class StackFigures:
+    """One row per stack index, for tables; the snapshot's ``growth_per_min`` goes with it."""
+
+    live_bytes: I64
+    """Live bytes of blocks within the limits."""
+    live_count: I64
+    share: F64
+    """Share of the bytes of all stacks within the limits; 0 to 1."""
+    mean_age_ns: I64
+    """``NO_AGE`` if it holds none, or if blocks were not copied."""
+    allocations_per_s: F64
+    """Since the snapshot before; limits play no part."""
+
+
+def stack_figures(
+    snapshot: Snapshot, before: Mark | None = None, limits: Limits = ALL
+) -> StackFigures:
+    """Figures of a table of stacks. Limits need a snapshot with blocks.
+
+    Rates are those since ``before``, or since the start.
+    """
+    stacks = len(snapshot.totals)
+    if snapshot.blocks is None:
+        assert limits.is_open, "limits need a snapshot with blocks"
+        held = Held(snapshot.totals.live_bytes, snapshot.totals.live_count)
+        ages = np.full(stacks, NO_AGE, np.int64)
+    else:
+        blocks = choose(snapshot.blocks, snapshot.now_ns, limits)
+        ages = mean_ages_ns(blocks, stacks, snapshot.now_ns, snapshot.sample_bytes)
+        if limits.is_open:
+            held = Held(snapshot.totals.live_bytes, snapshot.totals.live_count)
+        else:
+            held = held_by_stack(blocks, stacks, snapshot.sample_bytes)
+    moved = change(before, snapshot)
+    return StackFigures(
+        live_bytes=held.size_bytes,
+        live_count=held.count,
+        share=held.size_bytes / max(held.total_bytes, 1),
+        mean_age_ns=ages,
+        allocations_per_s=moved.per_second(moved.allocated_count),
+    )
+
+
+class BlockOrder(Enum):
+    """Order of a list of blocks: the value says what comes first."""
+
+    SIZE = "size"
+    """The largest; of equal ones the oldest."""
+    AGE = "age"
+    """The oldest; of equal ones the largest."""
+    YOUTH = "youth"
+    """The youngest; of equal ones the largest."""
+
+
+def list_blocks(
+    snapshot: Snapshot, n: int, order: BlockOrder = BlockOrder.SIZE, limits: Limits = ALL
+) -> BlockSelection:
+    """The first ``n`` blocks within limits, and what all within them are together."""
+    assert snapshot.blocks is not None
+    blocks = choose(snapshot.blocks, snapshot.now_ns, limits)
+    all_of_them = held_by(np.zeros(len(blocks), np.intp), 1, amounts(blocks, snapshot.sample_bytes))
+    smallest_first, oldest_first = ~blocks.size, blocks.birth_ns
+    keys = {
+        BlockOrder.SIZE: (smallest_first, oldest_first),
+        BlockOrder.AGE: (oldest_first, smallest_first),
+        BlockOrder.YOUTH: (~oldest_first, smallest_first),
+    }[order]
+    rows = first_rows(n, *keys, blocks.address)
+    first = block_stats(blocks.select(rows), snapshot.now_ns)
+    return BlockSelection(all_of_them.total_count, all_of_them.total_bytes, first)
+
+
+@dataclass(frozen=True, slots=True)
+class StackChange:
+    """Change of one stack."""
+
+    stack: int
+    live_bytes: int
+    live_count: int
+    """May be negative: fewer, but larger blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinceMark:
+    """All that has changed; outstanding figures may be negative."""
+
+    elapsed_ns: int
+    live_bytes: int
+    live_count: int
+    allocated_bytes: int
+    freed_bytes: int
+    growing: int
+    """Stacks that hold more bytes."""
+    top: tuple[StackChange, ...]
+    """Stacks that have grown most, the largest first."""
+
+
+def since_mark(snapshot: Snapshot, mark: Snapshot | None, top: int) -> SinceMark | None:
+    """None without a mark, and where the process's table has begun anew since."""
+    if mark is None or mark.table_number != snapshot.table_number:
+        return None
+    changed = change(mark, snapshot)
+    more = np.flatnonzero(changed.live_bytes > 0)
+    largest = more[np.lexsort((more, -changed.live_bytes[more]))][:top].tolist()
+    return SinceMark(
+        elapsed_ns=changed.elapsed_ns,
+        live_bytes=int(changed.live_bytes.sum()),
+        live_count=int(changed.live_count.sum()),
+        allocated_bytes=int(changed.allocated_bytes.sum()),
+        freed_bytes=int(changed.freed_bytes.sum()),
+        growing=len(more),
+        top=tuple(
+            StackChange(row, int(changed.live_bytes[row]), int(changed.live_count[row]))
+            for row in largest
+        ),
+    )

@@ -1,0 +1,381 @@
+"""Histograms of live blocks by size, age and thread, details of a stack, and wasted bytes.
+
+Waste is what the malloc library gives beyond what was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.heap.blocks import Blocks
+from tracelloc.show.analysis.differences import ALL, Amounts, Limits, amounts, choose, held_by
+from tracelloc.snapshots.blocks import Usable
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow, ThreadWork
+from tracelloc.text import NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Waste:
+    """Bytes that some blocks waste; estimates where blocks were sampled."""
+
+    usable_bytes: int
+    """What the program could use, of the blocks of which that is known."""
+    waste_bytes: int
+    """The part of it that was not asked for."""
+    unknown_count: int
+    """Blocks of which it is not known."""
+
+    @property
+    def share(self) -> float:
+        """Wasted share of the usable bytes; 0 to 1."""
+        return self.waste_bytes / max(self.usable_bytes, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class StackWaste:
+    """Bytes wasted by the blocks of one call stack."""
+
+    index: int
+    """Index of the stack."""
+    count: int
+    waste: Waste
+
+
+@dataclass(frozen=True, slots=True)
+class TotalWaste:
+    """Bytes that blocks waste, and how their usable sizes became known."""
+
+    waste: Waste
+    read_count: int
+    """Blocks whose size was read from the process."""
+    computed_count: int
+    """Blocks whose size follows from the request."""
+    header_bytes: int
+    """What blocks of known size take beside their usable bytes."""
+
+
+def waste_by(
+    keys: npt.NDArray[np.integer],
+    length: int,
+    blocks: Blocks,
+    sample_bytes: int | None,
+    usable: Usable | None,
+) -> Sequence[Waste | None]:
+    """Per key, all of which are below ``length``; None where nothing was measured."""
+    if usable is None:
+        return [None] * length
+    known = usable.known
+    waste = np.where(known, usable.size_bytes - blocks.size, np.uint64(0))
+    wasted = held_by(keys, length, amounts(blocks, sample_bytes, waste)).size_bytes
+    asked = held_by(keys[known], length, amounts(blocks.select(known), sample_bytes)).size_bytes
+    unknown = held_by(keys[~known], length, amounts(blocks.select(~known), sample_bytes)).count
+    return [
+        Waste(asked_bytes + waste_bytes, waste_bytes, count)
+        for asked_bytes, waste_bytes, count in zip(
+            asked.tolist(), wasted.tolist(), unknown.tolist(), strict=True
+        )
+    ]
+
+
+def total_waste(
+    blocks: Blocks, sample_bytes: int | None, usable: Usable, header_bytes: int
+) -> TotalWaste:
+    """Sums the waste of blocks. ``header_bytes``: what each takes beside its usable bytes."""
+    alike = np.zeros(len(blocks), np.intp)
+    (waste,) = waste_by(alike, 1, blocks, sample_bytes, usable)
+    assert waste is not None
+    read, computed = (
+        held_by(alike[chosen], 1, amounts(blocks.select(chosen), sample_bytes)).total_count
+        for chosen in (usable.read, usable.known & ~usable.read)
+    )
+    return TotalWaste(waste, read, computed, (read + computed) * header_bytes)
+
+
+def wasteful_stacks(
+    blocks: Blocks, sample_bytes: int | None, usable: Usable, n: int
+) -> list[StackWaste]:
+    """The ``n`` stacks that waste most bytes, most first; only those that waste any."""
+    length = int(blocks.stack.max(initial=0)) + 1
+    counts = held_by(blocks.stack, length, amounts(blocks, sample_bytes)).count
+    wasting = [
+        StackWaste(index, int(counts[index]), waste)
+        for index, waste in enumerate(waste_by(blocks.stack, length, blocks, sample_bytes, usable))
+        if waste is not None and waste.waste_bytes
+    ]
+    wasting.sort(key=lambda found: (-found.waste.waste_bytes, found.index))
+    return wasting[:n]
+
+
+_POWERS: Final = np.array([1 << bit for bit in range(64)], np.uint64)
+AGE_STEPS_S: Final = (0, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10_800, 36_000, 86_400)
+"""Where bins of ages begin."""
+_AGE_STEPS_NS: Final = np.array(AGE_STEPS_S, np.int64) * NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """A bin of a histogram, between two sizes in bytes or two ages in ns."""
+
+    low: int
+    high: int | None
+    """For sizes the largest that is included (``low``, if it is one exact size), for ages the
+    first that is not; None: no end."""
+    count: int
+    size_bytes: int
+    waste: Waste | None = None
+    """None: not measured."""
+
+
+def size_bins(
+    blocks: Blocks, sample_bytes: int | None = None, usable: Usable | None = None
+) -> list[Bin]:
+    """Blocks by powers of two: 0, 1, 2-3, 4-7 …; from the smallest to the largest used.
+
+    ``usable``: what the allocator gives for each of them.
+    """
+    if not len(blocks):
+        return []
+    keys = _bit_lengths(blocks)
+    low, high = int(keys.min()), int(keys.max())
+    held = held_by(keys, 65, amounts(blocks, sample_bytes))
+    waste = waste_by(keys, 65, blocks, sample_bytes, usable)
+    return [
+        Bin(
+            1 << bits - 1 if bits else 0,
+            (1 << bits) - 1,
+            int(held.count[bits]),
+            int(held.size_bytes[bits]),
+            waste[bits],
+        )
+        for bits in range(low, high + 1)
+    ]
+
+
+def _bit_lengths(blocks: Blocks) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    if int(blocks.size.max()) < 1 << 53:
+        # The exponent of a float64 that holds the number exactly.
+        return np.frexp(blocks.size.astype(np.float64))[1].astype(np.intp)
+    return np.searchsorted(_POWERS, blocks.size, side="right")
+
+
+def frequent_sizes(
+    blocks: Blocks,
+    n: int,
+    sample_bytes: int | None = None,
+    usable: Usable | None = None,
+) -> list[Bin]:
+    """The ``n`` exact sizes that hold most bytes; the smaller if equal."""
+    if not len(blocks):
+        return []
+    sizes, keys = np.unique(blocks.size, return_inverse=True)
+    held = held_by(keys, len(sizes), amounts(blocks, sample_bytes))
+    order = np.lexsort((sizes, -held.size_bytes))[:n]
+    waste = waste_by(keys, len(sizes), blocks, sample_bytes, usable)
+    return [
+        Bin(size, size, int(held.count[row]), int(held.size_bytes[row]), waste[row])
+        for row, size in zip(order.tolist(), sizes[order].tolist(), strict=True)
+    ]
+
+
+def age_bins(blocks: Blocks, now_ns: int, sample_bytes: int | None = None) -> list[Bin]:
+    """Blocks by age, from the youngest bin to the oldest used; the bins are always the same."""
+    if not len(blocks):
+        return []
+    ages = np.maximum(now_ns - blocks.birth_ns.astype(np.int64), 0)
+    keys = np.searchsorted(_AGE_STEPS_NS, ages, side="right") - 1
+    held = held_by(keys, len(_AGE_STEPS_NS), amounts(blocks, sample_bytes))
+    ends = [*pairwise(_AGE_STEPS_NS.tolist()), (int(_AGE_STEPS_NS[-1]), None)]
+    used = int(keys.max()) + 1
+    return [
+        Bin(low, high, int(held.count[bin_]), int(held.size_bytes[bin_]))
+        for bin_, (low, high) in enumerate(ends[:used])
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStat:
+    """Live blocks that one thread has allocated."""
+
+    tid: int
+    name: str | None
+    """None: it had ended before its name was asked for."""
+    live_bytes: int
+    live_count: int
+    share: float
+    """Share of the bytes of all threads; 0 to 1."""
+    bytes_per_min: int | None
+    """By how much it has grown since an earlier moment; None without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadsBefore:
+    """Live bytes per thread at an earlier moment."""
+
+    now_ns: int
+    live_bytes: Mapping[int, int]
+
+
+def threads_of(
+    blocks: Blocks,
+    names: Mapping[int, str],
+    now_ns: int,
+    before: ThreadsBefore | None = None,
+    sample_bytes: int | None = None,
+) -> list[ThreadStat]:
+    """Threads by the bytes they hold, most first. Those that have held some since are kept."""
+    # Thread ids are below 2^22 (PID_MAX_LIMIT): counting them is quicker than sorting.
+    length = int(blocks.tid.max()) + 1 if len(blocks) else 0
+    held = held_by(blocks.tid, length, amounts(blocks, sample_bytes))
+    tids = np.flatnonzero(held.count).tolist()
+    sizes = {tid: int(held.size_bytes[tid]) for tid in tids}
+    counts = {tid: int(held.count[tid]) for tid in tids}
+    if before is not None:
+        gone = [tid for tid, size in before.live_bytes.items() if size and tid not in sizes]
+        sizes.update(dict.fromkeys(gone, 0))
+    total = max(sum(sizes.values()), 1)
+    stats = [
+        ThreadStat(
+            tid=tid,
+            name=names.get(tid),
+            live_bytes=size,
+            live_count=counts.get(tid, 0),
+            share=size / total,
+            bytes_per_min=_per_min(size, tid, now_ns, before),
+        )
+        for tid, size in sizes.items()
+    ]
+    stats.sort(key=lambda stat: (-stat.live_bytes, stat.tid))
+    return stats
+
+
+def threads_then(stats: list[ThreadStat], now_ns: int) -> ThreadsBefore:
+    """What later tables of threads are compared with."""
+    return ThreadsBefore(now_ns, {stat.tid: stat.live_bytes for stat in stats})
+
+
+def _per_min(size: int, tid: int, now_ns: int, before: ThreadsBefore | None) -> int | None:
+    if before is None or now_ns <= before.now_ns:
+        return None
+    grown = size - before.live_bytes.get(tid, 0)
+    return round(grown * 60 * NS_PER_S / (now_ns - before.now_ns))
+
+
+@dataclass(frozen=True, slots=True)
+class StackDetails:
+    """Figures of one stack. Ages in ns; None where there is nothing to say."""
+
+    index: int
+    live_bytes: int
+    live_count: int
+    allocated_count: int
+    freed_count: int
+    peak_bytes: int
+    growth_bytes_per_min: int
+    last_age_ns: int | None
+    """How long ago it last allocated."""
+    mean_age_ns: int | None
+    oldest_age_ns: int | None
+    sizes: list[Bin]
+    ages: list[Bin]
+    threads: list[ThreadStat]
+    history: tuple[list[int], list[int]]
+    """(times on CLOCK_MONOTONIC, bytes outstanding then), with now as the last."""
+
+    @property
+    def freed_share(self) -> float | None:
+        """Freed share of the blocks it ever allocated; None if there were none."""
+        return self.freed_count / self.allocated_count if self.allocated_count else None
+
+
+def stack_details(
+    snapshot: Snapshot,
+    index: int,
+    names: Mapping[int, str],
+    limits: Limits = ALL,
+) -> StackDetails:
+    """Details of one stack; histograms of its blocks within limits need a snapshot with blocks."""
+    now_ns, sampled, totals = snapshot.now_ns, snapshot.sample_bytes, snapshot.totals
+    blocks = Blocks.empty()
+    if snapshot.blocks is not None:
+        every = snapshot.blocks
+        blocks = choose(every.select(every.stack == index), now_ns, limits)
+    live_bytes = int(totals.allocated_bytes[index] - totals.freed_bytes[index])
+    times, sizes = snapshot.history.series(index)
+    last_ns = int(totals.last_ns[index])
+    ages = np.maximum(now_ns - blocks.birth_ns.astype(np.int64), 0)
+    return StackDetails(
+        index=index,
+        live_bytes=live_bytes,
+        live_count=int(totals.allocated_count[index] - totals.freed_count[index]),
+        allocated_count=int(totals.allocated_count[index]),
+        freed_count=int(totals.freed_count[index]),
+        peak_bytes=max(int(totals.peak_bytes[index]), live_bytes),
+        growth_bytes_per_min=int(snapshot.growth_per_min[index]),
+        last_age_ns=max(0, now_ns - last_ns) if last_ns else None,
+        mean_age_ns=_mean(ages, amounts(blocks, sampled)),
+        oldest_age_ns=int(ages.max()) if len(ages) else None,
+        sizes=size_bins(blocks, sampled),
+        ages=age_bins(blocks, now_ns, sampled),
+        threads=threads_of(blocks, names, now_ns, sample_bytes=sampled),
+        history=([*times, now_ns], [*sizes, live_bytes]),
+    )
+
+
+def _mean(ages: np.ndarray[tuple[int], np.dtype[np.int64]], amount: Amounts) -> int | None:
+    if not len(ages):
+        return None
+    return round(float(np.average(ages, weights=amount.parts)))
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadRow:
+    """A thread with its live blocks and its activity."""
+
+    held: ThreadStat
+    """Live blocks that it has allocated."""
+    work: ThreadWork
+    """What it has done since tracing began."""
+
+    @property
+    def tid(self) -> int:
+        """0: what can't be assigned to a thread."""
+        return self.held.tid
+
+    @property
+    def name(self) -> str | None:
+        """None: it had ended before its name was asked for."""
+        return self.held.name
+
+
+def thread_rows(
+    held: Sequence[ThreadStat], activity: ThreadActivity | None, *, narrowed: bool
+) -> list[ThreadRow]:
+    """Threads that hold anything, in their order, then others that have done anything.
+
+    If the view is ``narrowed``, those that hold something only.
+    """
+    works = {} if activity is None else {work.tid: work for work in activity.threads}
+    rows = []
+    for stat in held:
+        nothing = ThreadWork(stat.tid, stat.name, 0, 0, 0, 0, 0, 0, 0, 0)
+        rows.append(ThreadRow(stat, works.pop(stat.tid, nothing)))
+    if not narrowed:
+        rows.extend(
+            ThreadRow(ThreadStat(work.tid, work.name, 0, 0, 0.0, None), work)
+            for work in works.values()
+        )
+    return rows
+
+
+def flows_of(activity: ThreadActivity, tid: int) -> tuple[list[ThreadFlow], list[ThreadFlow]]:
+    """(blocks of this thread that others freed, others' that it freed), most bytes first."""
+    given = [flow for flow in activity.flows if flow.maker_tid == tid]
+    taken = [flow for flow in activity.flows if flow.ender_tid == tid]
+    return given, taken

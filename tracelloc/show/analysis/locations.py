@@ -1,0 +1,118 @@
+"""Places in code that several processes have in common, as addresses of one made-up space.
+
+A place is a file and the offset in it; the file may be mapped anywhere, by any number of
+processes. Code that belongs to no file is its process's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from tracelloc.heap.stacks import Frames
+from tracelloc.model.codefiles import CodeModule, Place, Unresolved
+from tracelloc.model.process import Target
+from tracelloc.model.runtimeframes import is_runtime_frame
+
+PlaceOf = Callable[[Target, int], Place[CodeModule] | Unresolved]
+"""Where an address of a process's code lies."""
+
+_PAGE_BITS: Final = 12
+_FIRST_MADE_UP: Final = 1 << 63
+"""No address of any program's: for places whose own address another place has."""
+
+_INTERPRETED: Final = "interpreted"
+"""The file of lines that a runtime has named: all processes have them in common."""
+
+_Key = tuple[object, int]
+"""A file, or a program of a process, and the offset in it of the byte before the address."""
+
+
+@dataclass(slots=True)
+class _Code:
+    """What is known of one program that a process has executed."""
+
+    target: Target
+    pages: dict[int, tuple[CodeModule, int]] = field(default_factory=dict)
+    """By page of memory: the file, and what has to be added for the offset in it."""
+    starts: dict[tuple[int, int], int] = field(default_factory=dict)
+    """By the id of a file and a page of it: what has to be added for the address."""
+    known: dict[int, int] = field(default_factory=dict)
+    """Addresses that were looked up lately."""
+
+
+class Locations:
+    """Addresses of places. An address stays what it is; other threads may ask for owners."""
+
+    def __init__(self, place_of: PlaceOf) -> None:
+        self._place_of = place_of
+        self._codes: dict[int, _Code] = {}
+        """By the number of the process."""
+        self._address_of: dict[_Key, int] = {}
+        self._owners: dict[int, tuple[_Key, _Code, int]] = {}
+        """By address: the place, and a program that has it, at the address that follows."""
+
+    def begin(self, target: Target) -> None:
+        """Call before ``translate``: the process may have begun another program."""
+        code = self._codes.get(target.number)
+        if code is None or code.target.exec_count != target.exec_count:
+            self._codes[target.number] = _Code(target)
+
+    def end(self, target: Target) -> None:
+        """Call after ``translate``."""
+        self._codes[target.number].known = {}
+
+    def translate(self, target: Target, frames: Frames) -> Frames:
+        """Return addresses of a process as addresses of places."""
+        code = self._codes[target.number]
+        known = code.known
+        for frame in frames:
+            if frame not in known:
+                known[frame] = self._address(code, frame)
+        return tuple(map(known.__getitem__, frames))
+
+    def _address(self, code: _Code, own: int) -> int:
+        key = self._key(code, own)
+        address = self._address_of.get(key)
+        if address is None:
+            # Where it is nobody else's, the address is the one that users know.
+            address = own if own not in self._owners else _FIRST_MADE_UP + len(self._owners)
+            self._owners[address] = key, code, own
+            self._address_of[key] = address
+        return address
+
+    def _key(self, code: _Code, own: int) -> _Key:
+        if is_runtime_frame(own):
+            return _INTERPRETED, own
+        # The return address itself may already be behind the end of the mapping.
+        before = own - 1
+        found = code.pages.get(before >> _PAGE_BITS)
+        if found is None:
+            place = self._place_of(code.target, before)
+            if not isinstance(place, Place) or place.module is None:
+                return (code.target.number, code.target.exec_count), own
+            found = place.module, place.file_offset - before
+            code.pages[before >> _PAGE_BITS] = found
+            page = id(place.module), place.file_offset >> _PAGE_BITS
+            code.starts[page] = before - place.file_offset
+        module, shift = found
+        return id(module), before + shift
+
+    def owner(self, address: int) -> tuple[Target, int] | None:
+        """A process that still has a place in its memory, and the place's address there."""
+        key, code, own = self._owners[address]
+        if key[0] is _INTERPRETED:
+            return code.target, own
+        if self._codes.get(code.target.number) is not code:
+            # Its process has begun another program since: another one may have the same file.
+            file, offset = key
+            for other in list(self._codes.values()):
+                start = other.starts.get((file, offset >> _PAGE_BITS))  # type: ignore[arg-type]
+                if start is not None:
+                    code, own = other, offset + start + 1
+                    self._owners[address] = key, code, own
+                    break
+            else:
+                return None
+        return code.target, own

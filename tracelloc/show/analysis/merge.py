@@ -1,0 +1,342 @@
+"""One snapshot of all processes of a trace: every figure is the sum of theirs.
+
+A call stack that several of them have, as forked workers do, is one stack. Figures of those
+that have ended count as they were at their ends, as in the list of processes; rates and
+findings are those of the processes that run. What has no sum is missing: the peak, which
+each process had at its own time, and where resident memory comes from, for pages may be
+shared. Per stack the peak is the largest of any process, a lower bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Final
+
+import numpy as np
+
+from tracelloc.heap.blocks import Blocks
+from tracelloc.heap.history import SAMPLES, History
+from tracelloc.heap.ranges import MappedStack, Mappings
+from tracelloc.heap.series import POINTS, Points
+from tracelloc.heap.stacks import NO_STACK, Frames, Mask, Stacks
+from tracelloc.heap.table import Oddities
+from tracelloc.heap.totals import I64, Totals
+from tracelloc.model.counters import Counter
+from tracelloc.model.overhead import Overhead
+from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES, Target
+from tracelloc.model.stackflags import StackFlag
+from tracelloc.show.analysis.locations import Locations, PlaceOf
+from tracelloc.show.analysis.mergedfindings import MergedProcess, merged_findings
+from tracelloc.snapshots.blocks import BlockSelection
+from tracelloc.snapshots.losses import LossCounts
+from tracelloc.snapshots.snapshot import ProcessSum, Snapshot, TraceSnapshot
+from tracelloc.snapshots.threadactivity import merged_activity
+
+_SUMS: Final = tuple(
+    column.name
+    for column in fields(Totals)
+    if column.name not in ("peak_bytes", "first_ns", "last_ns", "sample_bytes")
+)
+_LATE: Final = np.iinfo(np.int64).max
+_SPILLED: Final = {
+    "unmatched_frees": Counter.SPILL_UNMATCHED,
+    "address_reuses": Counter.SPILL_REUSES,
+    "odd_restores": Counter.SPILL_ODD_RESTORES,
+}
+"""By oddity: the counter of all processes that is in each one's figure."""
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """The stacks that one program has, and the processes that were forked off it."""
+
+    stacks: Stacks
+    merged: I64 = field(default_factory=lambda: np.zeros(1, np.int64))
+    """By own index: the merged one; -1 for stacks that have not allocated anything."""
+    nameless: dict[int, int] = field(default_factory=dict)
+    """Own indices of stacks whose frames are not known yet, and the ids they have here."""
+
+
+class TraceMerger:
+    """Makes merged snapshots of one trace. Indices of stacks stay the same. Not thread safe."""
+
+    def __init__(self, place_of: PlaceOf) -> None:
+        """``place_of``: where an address of a process's code lies."""
+        self.locations = Locations(place_of)
+        """What the merged stacks' addresses mean."""
+        self._stacks = Stacks()
+        self._index_of: dict[tuple[Frames, int], int] = {}
+        self._ids = 0
+        self._numbers: dict[int, _Numbers] = {}
+        """By the identity of their stacks."""
+        self._ended: dict[int, MergedProcess] = {}
+        """By number: processes whose figures are all in ``_ended_sum``."""
+        self._ended_sum: MergedProcess | None = None
+        self._now_ns = 0
+
+    def merge(self, trace: TraceSnapshot, *, running_only: bool = False) -> Snapshot:
+        """The sum of all processes of a trace, or of those that run, if any does."""
+        with_threads = trace.root.threads is not None
+        last, before_ns, self._now_ns = self._ended_sum, self._now_ns, trace.root.now_ns
+        lacks_threads = last is not None and with_threads and last.one.threads is None
+        # Of a recording, an earlier moment may be next, when these still ran.
+        if lacks_threads or self._now_ns < before_ns:
+            self._ended, self._ended_sum = {}, None
+        running = [self._part(one) for one in trace.living]
+        ended = [
+            self._part(one)
+            for one in trace.processes
+            if one.target.has_ended and one.target.number not in self._ended
+        ]
+        if ended:
+            before = [] if self._ended_sum is None else [self._ended_sum]
+            whole = self._sum([*before, *ended], [])
+            self._ended.update((part.one.target.number, part) for part in ended)
+            every = np.arange(len(whole.totals))
+            self._ended_sum = MergedProcess(whole, every, every, every)
+        is_partial = running_only and bool(running)
+        past = [] if self._ended_sum is None or is_partial else [self._ended_sum]
+        found = self._sum([*past, *running], running)
+        judged = running or list(self._ended.values())
+        root = trace.root
+        ended_count = 0 if is_partial else len(self._ended)
+        ended_bytes = sum(part.one.live_bytes for part in past)
+        return replace(
+            found,
+            target=replace(
+                root.target,
+                command="running processes" if is_partial else "all processes",
+                number=RUNNING_PROCESSES if is_partial else ALL_PROCESSES,
+                exec_count=0,
+                has_ended=not running,
+            ),
+            time_s=root.time_s,
+            findings=merged_findings(judged, len(self._stacks), self.locations, found),
+            blocks=None if root.blocks is None else found.blocks,
+            threads=found.threads if with_threads else None,
+            merged=ProcessSum(len(running) + ended_count, ended_count, ended_bytes),
+        )
+
+    # Stacks.
+
+    def _part(self, one: Snapshot) -> MergedProcess:
+        """A process, its stacks numbered."""
+        numbers = self._numbers.setdefault(id(one.stacks), _Numbers(one.stacks))
+        count = len(one.totals)
+        if count > len(numbers.merged):
+            more = np.full(count - len(numbers.merged), -1, np.int64)
+            numbers.merged = np.concatenate([numbers.merged, more])
+        merged = numbers.merged[:count]
+        used = one.totals.allocated_count > 0
+        if one.mappings is not None:
+            used[[each.stack for each in one.mappings.stacks if each.stack < count]] = True
+        self.locations.begin(one.target)
+        for index in np.flatnonzero(used & (merged < 0)).tolist():
+            merged[index] = self._index(one, numbers, index)
+        for index, stack_id in list(numbers.nameless.items()):
+            frames = one.stacks.frames(index)
+            if frames is not None:
+                places = self.locations.translate(one.target, frames)
+                self._stacks.add(stack_id, places, one.stacks.flags(index))
+                del numbers.nameless[index]
+        self.locations.end(one.target)
+        rows = np.flatnonzero(used)
+        return MergedProcess(one, merged, rows, merged[rows])
+
+    def _index(self, one: Snapshot, numbers: _Numbers, index: int) -> int:
+        """The merged index of a process's stack."""
+        frames, flags = one.stacks.frames(index), one.stacks.flags(index)
+        if frames is None:
+            self._ids += 1
+            numbers.nameless[index] = self._ids
+            return int(self._stacks.indices(np.array([self._ids], np.uint64))[0])
+        key = self.locations.translate(one.target, frames), int(flags)
+        found = self._index_of.get(key)
+        if found is None:
+            self._ids += 1
+            found = self._index_of[key] = self._stacks.add(self._ids, key[0], flags)
+        return found
+
+    # Sums.
+
+    def _sum(self, parts: Sequence[MergedProcess], running: Sequence[MergedProcess]) -> Snapshot:
+        """The figures of some parts, of which some processes run; not all else is right."""
+        ones = [part.one for part in parts]
+        now_ns = max(one.now_ns for one in ones)
+        start_ns = min(one.now_ns - one.elapsed_ns for one in ones)
+        stacks, count = self._stacks, len(self._stacks)
+        totals = _totals(parts, count)
+
+        def count_used(of_kind: Mask) -> int:
+            return int(np.count_nonzero(of_kind & (totals.allocated_count > 0)))
+
+        growth = np.zeros(count, np.int64)
+        for part in running:
+            np.add.at(growth, part.at, part.one.growth_per_min[part.rows])
+        sizes = [rss for one in ones if (rss := _rss_bytes(one)) is not None]
+        cores = [part.one.cpu_cores for part in running if part.one.cpu_cores is not None]
+        history = _history(parts, count)
+        past = zip(*history.total(), strict=True)
+        return Snapshot(
+            target=Target(0, ""),
+            time_s=ones[0].time_s,
+            started_ns=start_ns,
+            cpu_cores=sum(cores) if cores else None,
+            rss_bytes=sum(sizes) if sizes else None,
+            totals=totals,
+            growth_per_min=growth,
+            stacks=stacks,
+            events=sum(one.events for one in ones),
+            overhead=_overhead([part.one for part in running]),
+            losses=_losses(ones),
+            gaps=tuple(dict.fromkeys(gap for one in ones for gap in one.gaps)),
+            truncated_stacks=count_used(stacks.have(StackFlag.TRUNCATED)),
+            broken_stacks=count_used(stacks.have(StackFlag.BROKEN | StackFlag.UNREADABLE)),
+            partial_allocations=int(totals.allocated_count[stacks.are_partial[:count]].sum()),
+            unknown_stacks=count_used(stacks.are_unknown),
+            top_blocks=BlockSelection(
+                int(totals.live_count.sum()), int(totals.live_bytes.sum()), ()
+            ),
+            old_blocks=None,
+            runtimes=tuple(dict.fromkeys(r for one in ones for r in one.runtimes)),
+            allocators=tuple(dict.fromkeys(a for one in ones for a in one.allocators)),
+            mappings=_mappings(parts),
+            live_history=tuple((time_ns - start_ns, held) for time_ns, held in past),
+            now_ns=now_ns,
+            blocks=_blocks(running),
+            history=history,
+            series=_series(ones),
+            temporary=ones[0].temporary,
+            unordered_count=sum(one.unordered_count for one in ones),
+            threads=merged_activity([one.threads for one in ones if one.threads is not None]),
+            thread_names={tid: name for one in ones for tid, name in one.thread_names.items()},
+            stack_methods={path: how for one in ones for path, how in one.stack_methods.items()},
+        )
+
+
+def _totals(parts: Sequence[MergedProcess], count: int) -> Totals:
+    found = Totals.empty(count, parts[0].one.sample_bytes)
+    found.first_ns[:] = _LATE
+    for part in parts:
+        at, rows, own = part.at, part.rows, part.one.totals
+        for name in _SUMS:
+            np.add.at(getattr(found, name), at, getattr(own, name)[rows])
+        np.maximum.at(found.peak_bytes, at, own.peak_bytes[rows])
+        np.maximum.at(found.last_ns, at, own.last_ns[rows])
+        first = own.first_ns[rows]
+        np.minimum.at(found.first_ns, at, np.where(first > 0, first, _LATE))
+    found.first_ns[found.first_ns == _LATE] = 0
+    np.maximum(found.peak_bytes, found.live_bytes, out=found.peak_bytes)
+    return found
+
+
+def _rss_bytes(one: Snapshot) -> int | None:
+    """Resident bytes; a process may have ended after its memory was read."""
+    return None if one.target.has_ended else one.rss_bytes
+
+
+def _losses(ones: Sequence[Snapshot]) -> LossCounts:
+    """The capture's counters are those of all, whichever process they are read with."""
+    newest = max(ones, key=lambda one: one.now_ns).losses
+    return replace(
+        newest,
+        oddities=Oddities(
+            **{
+                name: newest.counters[spilled]
+                + sum(
+                    getattr(one.losses.oddities, name) - one.losses.counters[spilled]
+                    for one in ones
+                )
+                for name, spilled in _SPILLED.items()
+            }
+        ),
+    )
+
+
+def _overhead(ones: Sequence[Snapshot]) -> Overhead:
+    shares = [each.overhead.probe_share for each in ones if each.overhead.probe_share is not None]
+    slow = dict.fromkeys(name for each in ones for name in each.overhead.slow_probes)
+    rate = sum(each.overhead.events_per_s for each in ones)
+    return Overhead(rate, shares[0] if shares else None, tuple(slow))
+
+
+def _blocks(parts: Sequence[MergedProcess]) -> Blocks:
+    """Blocks of all processes; those of ended ones are no longer known."""
+    runs = []
+    for part in parts:
+        if part.one.blocks is not None:
+            own = part.one.blocks
+            stack = np.maximum(part.merged[own.stack], NO_STACK).astype(np.uint32)
+            runs.append(replace(own, stack=stack))
+    return Blocks.concatenate(runs)
+
+
+def _mappings(parts: Sequence[MergedProcess]) -> Mappings | None:
+    known = [(part, part.one.mappings) for part in parts if part.one.mappings is not None]
+    if not known:
+        return None
+    found: dict[int, MappedStack] = {}
+    for part, mappings in known:
+        for each in mappings.stacks:
+            index = max(int(part.merged[each.stack]), NO_STACK)
+            old = found.get(index, MappedStack(index, 0, 0, each.oldest_ns))
+            found[index] = MappedStack(
+                index,
+                old.count + each.count,
+                old.size_bytes + each.size_bytes,
+                min(old.oldest_ns, each.oldest_ns),
+            )
+    largest = sorted(found.values(), key=lambda each: -each.size_bytes)
+    return Mappings(tuple(largest), sum(m.of_allocators_bytes for _, m in known))
+
+
+# What was held over time: each process has its own times, and holds what it held last.
+
+
+def _history(parts: Sequence[MergedProcess], count: int) -> History:
+    """At moments that processes had a sample at, evenly over the whole time."""
+    tables = [part.one.history.held() for part in parts]
+    times = np.unique(np.concatenate([np.array(times, np.int64) for times, _ in tables]))
+    times = times[_evenly(times, SAMPLES)]
+    held = np.zeros((count, len(times)), np.int64)
+    for part, (own_times, table) in zip(parts, tables, strict=True):
+        column = np.searchsorted(np.array(own_times), times, side="right") - 1
+        rows = part.rows[part.rows < len(table)]
+        values = np.where(column >= 0, table[rows][:, column], 0)
+        np.add.at(held, part.merged[rows], values)
+    return History.of(times.tolist(), list(held.T))
+
+
+def _evenly(times_ns: I64, most: int) -> I64:
+    """Positions of at most so many of ascending times, evenly, the last included."""
+    if len(times_ns) <= most:
+        return np.arange(len(times_ns))
+    # Whole numbers: float64 has no room for the nanoseconds of a hundred days.
+    edges = times_ns[0] + np.arange(most) * (times_ns[-1] - times_ns[0]) // (most - 1)
+    return np.unique(np.searchsorted(times_ns, edges, side="right") - 1)
+
+
+def _series(ones: Sequence[Snapshot]) -> Points | None:
+    """Sums series of several processes, by the changes from point to point."""
+    known = [(one, one.series) for one in ones if one.series is not None]
+    if not known:
+        return None
+    times, held, resident, seen = [], [], [], []
+    for one, series in known:
+        # What is known of this moment is the last point.
+        last = _rss_bytes(one)
+        rss = np.append(series.rss_bytes, -1 if last is None else last)
+        times.append(np.append(series.time_ns, one.now_ns))
+        held.append(np.diff(np.append(series.live_bytes, one.live_bytes), prepend=0))
+        resident.append(np.diff(np.maximum(rss, 0), prepend=0))
+        seen.append(np.diff((rss >= 0).astype(np.int64), prepend=0))
+    time_ns = np.concatenate(times)
+    order = np.argsort(time_ns, kind="stable")
+    time_ns = time_ns[order]
+    columns = [np.cumsum(np.concatenate(column)[order]) for column in (held, resident, seen)]
+    # What happens at one time is all seen after it.
+    last_of_time = np.flatnonzero(np.append(np.diff(time_ns) > 0, True))
+    chosen = last_of_time[_evenly(time_ns[last_of_time], POINTS)]
+    live_bytes, rss_bytes, running = (column[chosen] for column in columns)
+    return Points(time_ns[chosen], live_bytes, np.where(running > 0, rss_bytes, -1))

@@ -1,0 +1,166 @@
+"""Verdicts and suspects of several processes, merged by stack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+import numpy as np
+
+from tracelloc.heap.totals import I64
+from tracelloc.show.analysis.locations import Locations
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.text import NS_PER_S
+from tracelloc.verdict.findings import Findings, Moment, Suppressed, rank
+from tracelloc.verdict.judgement import CODE_OF, Member, Sites, Suspect, Verdict
+
+_COUNTS: Final = ("survivors", "born_in_window", "alive", "alive_bytes", "born", "asked",
+                   "unreachable")  # fmt: skip
+"""Columns of ``Sites`` that are added up."""
+_WORST: Final = (CODE_OF[Verdict.GROWING], CODE_OF[Verdict.LEAKING])
+"""Before all others, the last one first."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedProcess:
+    """A process whose stacks have merged indices."""
+
+    one: Snapshot
+    merged: I64
+    """By own index; -1 for stacks that have not allocated anything."""
+    rows: I64
+    """Own indices of the others."""
+    at: I64
+    """Merged indices of ``rows``."""
+
+
+def merged_findings(
+    parts: Sequence[MergedProcess], count: int, locations: Locations, merged: Snapshot
+) -> Findings | None:
+    """Findings of ``count`` stacks, each with the worst verdict of any process; rates are added.
+
+    ``merged``: the sum of the parts. None before there was time to look at any of them.
+    """
+    known = [(part, part.one.findings) for part in parts if part.one.findings is not None]
+    if not known:
+        return None
+    start_ns = merged.now_ns - merged.elapsed_ns
+    suspects, left_out = _suspects(known, locations)
+    retracted = np.zeros(count, np.int64)
+    for part, found in known:
+        rows = part.rows[part.rows < len(found.retracted)]
+        np.add.at(retracted, part.merged[rows], found.retracted[rows])
+    puts_up = [found.suppressed for _, found in known if found.suppressed is not None]
+    return Findings(
+        moment=Moment(
+            start_ns,
+            max(found.moment.now_ns for _, found in known),
+            any(found.moment.sampled for _, found in known),
+        ),
+        suspects=suspects,
+        suspects_left_out=left_out,
+        suspect_of={member.stack: each for each in suspects for member in each.members},
+        sites=_sites(known, count, start_ns),
+        retracted=retracted,
+        suppressed=Suppressed(
+            sum(each.stacks for each in puts_up),
+            sum(each.rate_bytes_per_min for each in puts_up),
+            sum(each.live_bytes for each in puts_up),
+        )
+        if puts_up
+        else None,
+    )
+
+
+def _sites(known: Sequence[tuple[MergedProcess, Findings]], count: int, start_ns: int) -> Sites:
+    """Per stack the figures of the processes that have the worst verdict."""
+    parts, places = [], []
+    for part, found in known:
+        rows = part.rows[part.rows < len(found.sites)]
+        sites = found.sites.select(rows)
+        later_s = (found.moment.start_ns - start_ns) / NS_PER_S
+        parts.append(replace(sites, since_s=sites.since_s + later_s))
+        places.append(part.merged[rows])
+    whole, at = Sites.concatenate([*parts, _unseen(parts[0])]), np.concatenate(places)
+    code = whole.code[:-1]
+    badness = (code == _WORST[0]) + 2 * (code == _WORST[1])
+    order = np.lexsort((whole.alive_bytes[:-1], badness, at))
+    chosen = np.full(count, len(at), np.intp)
+    # Of several assignments to one stack, the last one holds.
+    chosen[at[order]] = order
+    alike = np.flatnonzero(code == whole.code[chosen[at]])
+    columns: dict[str, Any] = {}
+    for name in _COUNTS:
+        columns[name] = np.zeros(count)
+        np.add.at(columns[name], at[alike], getattr(whole, name)[alike])
+    columns["rate_bytes_per_min"] = np.zeros(count)
+    np.add.at(columns["rate_bytes_per_min"], at, whole.rate_bytes_per_min[:-1])
+    return replace(whole.select(chosen), **columns)
+
+
+def _unseen(like: Sites) -> Sites:
+    """One row, for stacks that nothing is known of."""
+    columns = {field.name: np.zeros(1, getattr(like, field.name).dtype) for field in fields(Sites)}
+    return replace(Sites(**columns), code=np.full(1, CODE_OF[Verdict.DECIDING], np.uint8))
+
+
+def _suspects(
+    known: Sequence[tuple[MergedProcess, Findings]], locations: Locations
+) -> tuple[tuple[Suspect, ...], int]:
+    """Suspects that share a stack are one. Returns them, and how many more there are."""
+    groups: dict[int, list[tuple[int, Suspect]]] = {}
+    group_of: dict[int, int] = {}
+    """By stack."""
+    for number, (part, suspect) in enumerate(
+        (part, suspect) for part, found in known for suspect in found.suspects
+    ):
+        group = [(part.one.target.number, _renumbered(suspect, part, locations))]
+        stacks = [member.stack for member in group[0][1].members]
+        for other in {group_of[stack] for stack in stacks if stack in group_of}:
+            group += groups.pop(other)
+        groups[number] = group
+        group_of.update((m.stack, number) for _, each in group for m in each.members)
+    merged = sorted(map(_merged_suspect, groups.values()), key=rank)
+    return tuple(merged), sum(found.suspects_left_out for _, found in known)
+
+
+def _renumbered(suspect: Suspect, part: MergedProcess, locations: Locations) -> Suspect:
+    members = tuple(
+        replace(member, stack=int(part.merged[member.stack])) for member in suspect.members
+    )
+    frame = suspect.frame
+    if frame is not None:
+        locations.begin(part.one.target)
+        (frame,) = locations.translate(part.one.target, (frame,))
+    return replace(suspect, members=members, frame=frame)
+
+
+def _merged_suspect(found: Sequence[tuple[int, Suspect]]) -> Suspect:
+    """The worst one's judgement, with the rates of all. ``found``: with their processes."""
+    if len(found) == 1:
+        return found[0][1]
+    group = [suspect for _, suspect in found]
+    processes = len({number for number, _ in found})
+    worst = min(group, key=rank).judgement
+    rates: dict[int, float] = {}
+    for suspect in group:
+        for member in suspect.members:
+            rates[member.stack] = rates.get(member.stack, 0.0) + member.rate_bytes_per_min
+    rate = sum(each.judgement.rate_bytes_per_min for each in group)
+    total = max(sum(rates.values()), 1e-9)
+    members = [Member(stack, own, own / total) for stack, own in rates.items()]
+    frames = {each.frame for each in group if each.frame is not None}
+    judgement = replace(
+        worst,
+        rate_bytes_per_min=rate,
+        since_ns=min(each.judgement.since_ns for each in group),
+        evidence=f"{worst.evidence} (the worst of {processes} processes)",
+        never_freed=all(each.judgement.never_freed for each in group),
+        survivors=sum(each.judgement.survivors for each in group),
+        retracted=sum(each.judgement.retracted for each in group),
+        searched=sum(each.judgement.searched for each in group),
+        unreachable=sum(each.judgement.unreachable for each in group),
+    )
+    frame = frames.pop() if len(frames) == 1 and len(members) > 1 else None
+    return Suspect(judgement, tuple(sorted(members, key=lambda m: -m.share)), frame)

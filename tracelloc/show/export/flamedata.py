@@ -1,0 +1,217 @@
+"""A profile as a tree of columns: what the flame graphs draw.
+
+Children follow their parents; the root has number 0. Names, files and places are
+numbers into lists, so that each is there once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib import resources
+from typing import Any, Final
+
+import numpy as np
+
+from tracelloc.heap.totals import I64
+from tracelloc.model.frames import Frame
+from tracelloc.show.presentation.calltree import (
+    Merged,
+    Merger,
+    Step,
+    outer_steps,
+    shown_frames,
+    steps,
+)
+from tracelloc.show.presentation.naming import frame_name
+from tracelloc.show.presentation.profile import FigureUnit, Metric, Profile, Sample
+from tracelloc.show.presentation.suspects import NamedSuspect, headline, sentences
+from tracelloc.text import NS_PER_S, about_of, format_duration, printable
+
+_NOTHING: Final = -1
+_MOST_SUSPECTS: Final = 20
+"""Listed above the graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """Something that widths can show; never negative."""
+
+    key: str
+    short: str
+    """For a button."""
+    name: str
+    unit: FigureUnit
+    weight: Callable[[Sample], int]
+
+
+_DIFFERENCE: Final = (
+    Width(
+        "growth",
+        "More",
+        "more than before",
+        FigureUnit.BYTES,
+        lambda s: max(0, s.weight(Metric.BYTES)),
+    ),
+    Width(
+        "less",
+        "Less",
+        "less than before",
+        FigureUnit.BYTES,
+        lambda s: max(0, -s.weight(Metric.BYTES)),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FlameTree:
+    """Merged stacks. Names, modules and places are numbers into lists; -1: none."""
+
+    merged: Merged
+    widths: Sequence[Width]
+    own: Sequence[I64]
+    """Per width and node, of stacks that end there."""
+    growth: I64
+    """Bytes per minute, or by which a difference differs; of stacks that end there."""
+    names: Sequence[str]
+    modules: Sequence[str]
+    places: Sequence[str]
+    name: Sequence[int]
+    module: Sequence[int]
+    place: Sequence[int]
+    """``file:line`` of the call; the file alone where lines differ."""
+
+
+def _numbered(texts: Iterable[str | None]) -> tuple[list[str], list[int]]:
+    """(distinct texts, which of them each is)."""
+    known: dict[str, int] = {}
+    numbers = [known.setdefault(text, len(known)) if text else _NOTHING for text in texts]
+    return list(known), numbers
+
+
+def _widths(profile: Profile, metric: Metric) -> Iterator[Width]:
+    """The metrics to show, the requested one included."""
+    for each in Metric:
+        if each is Metric.GROWTH and profile.is_difference:
+            continue
+        if each is metric or profile.shows(each):
+            after = partial(_after, each)
+            yield Width(each.value, each.value.capitalize(), each.noun, each.unit, after)
+        if each is Metric.BYTES and profile.is_difference:
+            yield from _DIFFERENCE
+
+
+def _after(metric: Metric, sample: Sample) -> int:
+    return max(0, sample.after(metric))
+
+
+def flame_tree(profile: Profile, metric: Metric) -> FlameTree:
+    """Stacks merged by the names and files of what is shown of them, the root module first.
+
+    ``metric`` is among its widths.
+    """
+    merger = Merger(Step("all", None))
+    ends = np.empty(len(profile.samples), np.int64)
+    frames: dict[int, Frame] = {}
+    files: dict[int, str | None] = {}
+    for row, sample in enumerate(profile.samples):
+        shown = list(shown_frames(sample.stack))
+        path: list[tuple[str, str | None]] = [(name, frame.module) for name, frame in shown]
+        path += reversed(outer_steps(sample.stack, sample.stat.index))
+        path.reverse()
+        nodes = merger.add(path)
+        ends[row] = nodes[-1]
+        nodes.reverse()
+        for node, (_, frame) in zip(nodes, shown, strict=False):
+            first = frames.setdefault(node, frame)
+            if first is not frame and (first.file, first.line) != (frame.file, frame.line):
+                same = files.get(node, first.file) == first.file == frame.file
+                files[node] = first.file if same else None
+    merged = merger.merged()
+
+    def own(weight: Callable[[Sample], int]) -> I64:
+        return merged.own_of(ends, np.array(list(map(weight, profile.samples)), np.int64))
+
+    widths = tuple(_widths(profile, metric))
+    growth = Metric.BYTES if profile.is_difference else Metric.GROWTH
+    names, name = _numbered(step.name for step in merged.steps)
+    modules, module = _numbered(step.module for step in merged.steps)
+    places, place = _numbered(
+        files[node] if node in files else _place(frames.get(node)) for node in range(len(merged))
+    )
+    columns = [own(width.weight) for width in widths]
+    growths = own(lambda sample: sample.weight(growth))
+    return FlameTree(merged, widths, columns, growths, names, modules, places, name, module, place)
+
+
+def _place(frame: Frame | None) -> str | None:
+    if frame is None or not frame.file or not frame.line:
+        return None if frame is None else frame.file
+    return f"{frame.file}:{frame.line}"
+
+
+def elapsed(profile: Profile) -> str:
+    """How long the profile was traced, or the time between both of a difference; may be empty."""
+    seconds = round(profile.elapsed_ns / NS_PER_S)
+    if not seconds:
+        return ""
+    return f"{format_duration(seconds)} {'apart' if profile.is_difference else 'traced'}"
+
+
+def _suspect(named: NamedSuspect, profile: Profile) -> dict[str, Any]:
+    """``path`` leads to its frame from the root on; of a group ``search`` finds what it shares."""
+    path = [printable(name) for name, _ in steps(named.stack, named.suspect.stack)]
+    about = about_of(profile.sample_bytes)
+    shared = None if named.shared is None else printable(frame_name(named.shared.frame))
+    return {
+        "name": shared or path[-1],
+        "headline": headline(named.judgement, named.now_ns, about=about),
+        "why": list(sentences(named)),
+        "search": shared,
+        "path": path,
+    }
+
+
+def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) -> dict[str, Any]:
+    """Data of the page; ``refresh_s`` is how often it asks for newer."""
+    tree = flame_tree(profile, metric)
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(profile.time_s))
+    return {
+        "title": printable(profile.target.command) or "?",
+        "pid": profile.target.pid,
+        "when": when,
+        "elapsed": elapsed(profile),
+        "sampled": profile.sample_bytes is not None,
+        "difference": profile.is_difference,
+        "notes": [printable(note) for note in profile.notes],
+        "suspects": [_suspect(named, profile) for named in profile.suspects[:_MOST_SUSPECTS]],
+        "refresh": refresh_s,
+        "metric": metric.value,
+        "metrics": [
+            {
+                "key": w.key,
+                "short": w.short,
+                "name": w.name,
+                "unit": w.unit.value,
+                "own": column.tolist(),
+            }
+            for w, column in zip(tree.widths, tree.own, strict=True)
+        ],
+        "growth": tree.growth.tolist(),
+        "growthUnit": "bytes" if profile.is_difference else "bytes/min",
+        "names": list(map(printable, tree.names)),
+        "modules": list(map(printable, tree.modules)),
+        "places": list(map(printable, tree.places)),
+        "parent": tree.merged.parent.tolist(),
+        "name": tree.name,
+        "module": tree.module,
+        "place": tree.place,
+    }
+
+
+@cache
+def asset(name: str) -> str:
+    """The text of a file that flame graphs are made of."""
+    return resources.files("tracelloc.show.export").joinpath("web", name).read_text("utf-8")

@@ -1,0 +1,219 @@
+"""Flame graphs: one SVG picture, alive in a browser, and one HTML page.
+
+In the picture callers lie above what they call. Each frame has a tooltip; in a browser a
+click zooms, and ``/`` searches. Frames too narrow to be seen at full width are left out, and
+counted.
+
+The page needs nothing else: no network, no other file. Names get into it in one place, as
+JSON in which nothing can end the element that it stands in; the page's own script puts them
+into text only. Should that ever fail, the page's policy runs no script but that one, by its
+hash, and fetches nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+from xml.sax.saxutils import escape, quoteattr
+
+import numpy as np
+
+from tracelloc.heap.totals import I64
+from tracelloc.model.codefiles import is_c_library
+from tracelloc.show.export.flamedata import FlameTree, asset, elapsed, flame_tree, page_data
+from tracelloc.show.presentation.profile import FigureUnit, Metric, Profile
+from tracelloc.text import about_of, format_size, plural, printable
+
+_WIDTH: Final = 1180
+_LEFT: Final = 10
+_TOP: Final = 58
+_ROW: Final = 18
+_BOTTOM: Final = 26
+_ADVANCE: Final = 6.95
+"""Pixels per character of the font; a little more than it has."""
+_NARROWEST: Final = 0.8
+"""Pixels of a frame that is drawn."""
+_HUES: Final = (24, 206, 152, 268, 338, 46, 182, 96)
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    node: int
+    start: float
+    width: float
+    depth: int
+
+
+def write_svg(profile: Profile, metric: Metric) -> Iterator[bytes]:
+    """The file."""
+    tree = flame_tree(profile, metric)
+    at = next(n for n, width in enumerate(tree.widths) if width.key == metric.value)
+    columns = tree.merged.totals_of(tree.own[at])
+    totals = columns.tolist()
+    growth = tree.merged.totals_of(tree.growth).tolist()
+    boxes, hidden = _laid_out(tree, columns)
+    height = _TOP + _ROW * (1 + max(box.depth for box in boxes)) + _BOTTOM
+    unit = tree.widths[at].unit
+    colours = _Colours(tree, totals, growth if profile.is_difference else None)
+    yield _head(profile, f"{_figure(totals[0], unit)} {tree.widths[at].name}", height).encode()
+    names, modules = list(map(printable, tree.names)), list(map(printable, tree.modules))
+    for box in boxes:
+        node = box.node
+        module = tree.module[node]
+        lines = [names[tree.name[node]], modules[module] if module >= 0 else ""]
+        share = 100 * totals[node] / totals[0] if totals[0] else 100.0
+        lines.append(f"{_figure(totals[node], unit)}, {share:.2f} %")
+        if profile.is_difference:
+            lines.append(f"{'+' if growth[node] > 0 else ''}{format_size(growth[node])}")
+        yield _frame(box, "\n".join(filter(None, lines)), lines[0], colours.of(node)).encode()
+    yield _tail(profile, hidden, height).encode()
+
+
+def _laid_out(tree: FlameTree, totals: I64) -> tuple[list[_Box], int]:
+    """Boxes wide enough to see, callers first, and the number of other frames."""
+    shares = totals / max(int(totals[0]), 1)
+    wide = np.flatnonzero(shares[1:] * _WIDTH >= _NARROWEST) + 1
+    # The widest first: what is too narrow comes after all others of its parent.
+    order = wide[np.lexsort((wide, -totals[wide]))]
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for node, parent in zip(order.tolist(), tree.merged.parent[order].tolist(), strict=True):
+        children[parent].append(node)
+    boxes: list[_Box] = []
+    pending = [_Box(0, 0.0, 1.0, 0)]
+    while pending:
+        box = pending.pop()
+        boxes.append(box)
+        start = box.start
+        for child in children[box.node]:
+            width = float(shares[child])
+            pending.append(_Box(child, start, width, box.depth + 1))
+            start += width
+    there = int(np.count_nonzero(totals[1:] > 0))
+    return boxes, there + 1 - len(boxes)
+
+
+class _Colours:
+    """Colours of boxes: by file, or by growth for a difference."""
+
+    def __init__(self, tree: FlameTree, totals: list[int], growth: list[int] | None) -> None:
+        self._tree = tree
+        self._growth = growth
+        self._most = 1
+        if growth is not None:
+            most = [abs(g) for g, t in zip(growth, totals, strict=True) if t < 0.95 * totals[0]]
+            self._most = max(most, default=0) or abs(growth[0]) or 1
+        weights = np.zeros(len(tree.modules) + 1, np.float64)
+        np.add.at(weights, np.array(tree.module), np.array(totals, np.float64))
+        ranked = np.argsort(-weights[:-1], kind="stable").tolist()
+        own = [module for module in ranked if not is_c_library(tree.modules[module])]
+        self._hues = dict(zip(own, _HUES, strict=False))
+
+    def of(self, node: int) -> str:
+        if self._growth is not None:
+            ratio = self._growth[node] / self._most
+            part = min(1.0, abs(ratio)) ** 0.5
+            if part < 0.02:
+                return "hsl(220,8%,88%)"
+            return f"hsl({10 if ratio > 0 else 212},{30 + 55 * part:.0f}%,{88 - 24 * part:.0f}%)"
+        hue = self._hues.get(self._tree.module[node])
+        shade = zlib.crc32(self._tree.names[self._tree.name[node]].encode()) % 9
+        if hue is None:
+            return f"hsl(220,6%,{84 - shade}%)"
+        return f"hsl({hue + shade - 4},74%,{78 - shade}%)"
+
+
+def _figure(value: int, unit: FigureUnit) -> str:
+    return unit.format(value) + ("/min" if unit is FigureUnit.RATE else "")
+
+
+def _head(profile: Profile, total: str, height: int) -> str:
+    target = profile.target
+    title = f"{printable(target.command)} (process {target.pid})"
+    about = about_of(profile.sample_bytes)
+    subtitle = ", ".join(filter(None, [f"{about}{total}", elapsed(profile)]))
+    width = _WIDTH + 2 * _LEFT
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" data-width="{_WIDTH}" data-left="{_LEFT}" '
+        f'data-advance="{_ADVANCE}" role="img">\n'
+        f"<title>{escape(title)}: heap</title>\n<style>{asset('picture.css')}</style>\n"
+        f'<text class="title" x="{_LEFT}" y="24">{escape(title)}</text>\n'
+        f'<text class="soft" x="{_LEFT}" y="44">{escape(subtitle)}</text>\n'
+        f'<text class="button" id="reset" x="{width - 160}" y="24">Reset zoom</text>\n'
+        f'<text class="button" id="search" x="{width - 70}" y="24">Search /</text>\n'
+        f'<text class="soft" id="result" x="{width - 160}" y="44"></text>\n'
+        '<g id="frames">\n'
+    )
+
+
+def _frame(box: _Box, tip: str, name: str, colour: str) -> str:
+    x, width = _LEFT + box.start * _WIDTH, box.width * _WIDTH
+    y = _TOP + box.depth * _ROW
+    room = int((width - 8) / _ADVANCE)
+    label = "" if room < 3 else name if len(name) <= room else f"{name[: room - 1]}…"
+    text = f'<text x="{x + 4:.2f}" y="{y + 12.5}">{escape(label)}</text>' if label else ""
+    return (
+        f'<g data-x="{box.start:.9g}" data-w="{box.width:.9g}" data-d="{box.depth}" '
+        f"data-name={quoteattr(name)}><title>{escape(tip)}</title>"
+        f'<rect x="{x:.2f}" y="{y}" width="{max(0.3, width - (width > 3)):.2f}" '
+        f'height="{_ROW - 1}" rx="1.5" fill="{colour}"/>'
+        f"{text}</g>\n"
+    )
+
+
+def _tail(profile: Profile, hidden: int, height: int) -> str:
+    notes = [printable(note) for note in profile.notes]
+    if hidden:
+        notes.insert(0, f"{plural(hidden, 'frame')} too narrow to draw")
+    text = escape("; ".join(notes))
+    # Nothing of the target's gets into the script: it reads what the elements say.
+    script = asset("picture.js")
+    assert "]]>" not in script
+    return (
+        f'</g>\n<text class="soft" x="{_LEFT}" y="{height - 9}">{text}</text>\n'
+        f"<script><![CDATA[{script}]]></script>\n</svg>\n"
+    )
+
+
+_SCRIPTS: Final = ("model.js", "draw.js", "page.js")
+_ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+
+
+def write_html(profile: Profile, metric: Metric, refresh_s: float | None = None) -> Iterator[bytes]:
+    """The file; with ``refresh_s`` it asks its server for ``flamegraph.json`` that often."""
+    data = page_data(profile, metric, refresh_s)
+    script = "".join(map(asset, _SCRIPTS))
+    title = html.escape(f"{printable(profile.target.command)} – heap")
+    parts = {
+        "POLICY": policy(script, live=refresh_s is not None),
+        "TITLE": title,
+        "STYLE": asset("style.css"),
+        "DATA": embedded(data),
+        "SCRIPT": script,
+    }
+    # In one pass: what is filled in is never searched for further places.
+    yield re.sub("@([A-Z]+)@", lambda place: parts[place[1]], asset("page.html")).encode()
+
+
+def embedded(data: dict[str, Any]) -> str:
+    """JSON that may stand between any two tags."""
+    return json.dumps(data, separators=(",", ":")).translate(_ESCAPES)
+
+
+def policy(script: str, *, live: bool) -> str:
+    """The Content-Security-Policy: this script, any style, nothing from elsewhere."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    asks = "'self'" if live else "'none'"
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+        f"connect-src {asks}; base-uri 'none'; form-action 'none'"
+    )

@@ -1,0 +1,202 @@
+"""Formats that list stacks, or moments, one after the other.
+
+Folded stacks have one line per distinct stack, ``ROOT;outermost;…;innermost FIGURE``: the
+input of flamegraph.pl and of everything that reads its format. Frames are divided by
+semicolons, the figure by the last blank. A difference has two figures per line, before and
+after, as flamegraph.pl reads differences.
+
+CSV is a table of stacks (RFC 4180): one row per stack, the largest first, a header row above.
+
+speedscope's own JSON has one profile per metric, of type ``sampled``. The schema is
+https://www.speedscope.app/file-format-schema.json.
+
+A Chrome trace has outstanding bytes over time as counter events, for Perfetto and
+chrome://tracing: "Trace Event Format" (JSON object form, phase C).
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tracelloc.show.presentation.calltree import outer_steps, shown_frames, steps
+from tracelloc.show.presentation.naming import NamedStack
+from tracelloc.show.presentation.profile import (
+    FIGURES,
+    FigureUnit,
+    Metric,
+    Profile,
+    Sample,
+    figures_of,
+)
+from tracelloc.text import printable
+
+
+def write_folded(profile: Profile, metric: Metric) -> Iterator[bytes]:
+    """Every stack that has any of it, filtered frames left out.
+
+    The format knows no figures below zero: of growth, stacks that shrank are left out.
+    """
+    before: Counter[str] = Counter()
+    after: Counter[str] = Counter()
+    for sample in profile.samples:
+        line = fold(sample.stack, sample.stat.index)
+        after[line] += sample.after(metric)
+        if sample.before is not None:
+            before[line] += metric.of(sample.before)
+    for line in sorted(after):
+        if profile.is_difference:
+            if before[line] > 0 or after[line] > 0:
+                figures = f"{max(0, before[line])} {max(0, after[line])}"
+                yield f"{line} {figures}\n".encode(errors="backslashreplace")
+        elif after[line] > 0:
+            yield f"{line} {after[line]}\n".encode(errors="backslashreplace")
+
+
+def fold(stack: NamedStack, index: int) -> str:
+    """The line of one stack without its figure."""
+    return ";".join(_clean(step.name) for step in steps(stack, index))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _clean(name: str) -> str:
+    return printable(name).replace(";", ":")
+
+
+CSV_PLACE: Final = ("stack_id", "verdict", "function", "module", "file", "line", "stack")
+_ROWS_PER_PIECE: Final = 256
+
+
+def write_csv(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 - it has all
+    """The file; of a difference with the earlier figures in columns of their own."""
+    names = [figure.name for figure in FIGURES]
+    earlier = tuple(f"{name}_before" for name in names) if profile.is_difference else ()
+    rows: list[tuple[object, ...]] = [(*names, *earlier, *CSV_PLACE)]
+    for sample in profile.samples:
+        rows.append(_csv_row(sample))
+        if len(rows) >= _ROWS_PER_PIECE:
+            yield _csv_text(rows)
+            rows.clear()
+    yield _csv_text(rows)
+
+
+def _csv_row(sample: Sample) -> tuple[object, ...]:
+    figures = tuple(figures_of(sample.stat).values())
+    if sample.before is not None:
+        figures += tuple(figures_of(sample.before).values())
+    name, frame = next(shown_frames(sample.stack), ("", None))
+    file: tuple[object, ...] = ("", "", "")
+    if frame is not None:
+        file = (
+            _csv_cell(frame.module or ""),
+            _csv_cell(frame.file or ""),
+            "" if frame.line is None else frame.line,
+        )
+    stack = _csv_cell(fold(sample.stack, sample.stat.index))
+    return (*figures, sample.stat.index, sample.verdict or "", _csv_cell(name), *file, stack)
+
+
+def _csv_cell(text: str) -> str:
+    """Spreadsheets take text that begins like this for a formula; a quote says it is none."""
+    text = printable(text)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+def _csv_text(rows: list[tuple[object, ...]]) -> bytes:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\r\n").writerows(rows)
+    return out.getvalue().encode()
+
+
+def write_speedscope(profile: Profile, metric: Metric) -> Iterator[bytes]:
+    """The file. Of a difference, what is more and what is less are profiles of their own."""
+    frames: dict[tuple[str, str, int], int] = {}
+    stacks = [_numbered(sample, frames) for sample in profile.samples]
+    profiles: list[dict[str, Any]] = []
+    active = 0
+    for each in Metric:
+        unit = "none" if each.unit is FigureUnit.BLOCKS else "bytes"
+        weights = [sample.weight(each) for sample in profile.samples]
+        if each is metric:
+            active = len(profiles)
+        elif not profile.shows(each):
+            continue
+        signs = (("more ", 1), ("less ", -1)) if profile.is_difference else (("", 1),)
+        for word, sign in signs:
+            signed = [sign * weight for weight in weights]
+            profiles.append(_sampled(f"{word}{each.title}", unit, stacks, signed))
+    content = {
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "name": f"{printable(profile.target.command)} ({profile.target.pid})",
+        "exporter": "tracelloc",
+        "activeProfileIndex": active,
+        "shared": {"frames": [_frame(*key) for key in frames]},
+        "profiles": profiles,
+    }
+    yield json.dumps(content, separators=(",", ":")).encode()
+
+
+def _numbered(sample: Sample, frames: dict[tuple[str, str, int], int]) -> list[int]:
+    """Numbers of the frames to be shown, outermost first, below the root module."""
+    stack = sample.stack
+    keys = [(name, f.file or "", f.line or 0) for name, f in shown_frames(stack)]
+    keys += [(step.name, "", 0) for step in reversed(outer_steps(stack, sample.stat.index))]
+    return [frames.setdefault(key, len(frames)) for key in reversed(keys)]
+
+
+def _frame(name: str, file: str, line: int) -> dict[str, Any]:
+    frame: dict[str, Any] = {"name": printable(name)}
+    if file:
+        frame["file"] = printable(file)
+    if line:
+        frame["line"] = line
+    return frame
+
+
+def _sampled(title: str, unit: str, stacks: list[list[int]], weights: list[int]) -> dict[str, Any]:
+    """A profile of the weights above zero: others can't be in it."""
+    held = [n for n, weight in enumerate(weights) if weight > 0]
+    return {
+        "type": "sampled",
+        "name": title,
+        "unit": unit,
+        "startValue": 0,
+        "endValue": sum(weights[n] for n in held),
+        "samples": [stacks[n] for n in held],
+        "weights": [weights[n] for n in held],
+    }
+
+
+def write_trace(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 - bytes only
+    """One event per moment of the history; times in microseconds since tracing began."""
+    pid = profile.target.pid
+    events: list[dict[str, Any]] = [
+        {
+            "ph": "M",
+            "name": "process_name",
+            "pid": pid,
+            "args": {"name": printable(profile.target.command)},
+        }
+    ]
+    events.extend(
+        {
+            "ph": "C",
+            "name": "live heap",
+            "pid": pid,
+            "tid": 0,
+            "ts": time_ns / 1000,
+            "args": {"bytes": held},
+        }
+        for time_ns, held in profile.series
+    )
+    content = {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {"notes": [printable(note) for note in profile.notes]},
+    }
+    yield json.dumps(content, separators=(",", ":")).encode()

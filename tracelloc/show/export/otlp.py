@@ -1,0 +1,311 @@
+"""OpenTelemetry profiles (OTLP), written with the official protobuf definitions.
+
+These are https://github.com/open-telemetry/opentelemetry-proto, package
+``opentelemetry.proto.profiles.v1development``; its comments say what messages mean. A profile
+has one sample type there, so each process has one for each of its figures. All share a
+dictionary, whose tables begin with a zero value. Attributes are those of the semantic
+conventions (https://opentelemetry.io/docs/specs/semconv/): ``process.*``, ``container.id``,
+``host.name``, ``service.name``, ``profile.frame.type``; what was lost has names of its own.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from tracelloc import __version__
+from tracelloc.model.codefiles import base_name
+from tracelloc.model.frames import Frame
+from tracelloc.show.export.definitions import new_profiles
+from tracelloc.show.export.otelnames import service_attributes
+from tracelloc.show.presentation.calltree import UNKNOWN, outer_steps, shown_frames
+from tracelloc.show.presentation.profile import (
+    ALLOCATED_BYTES,
+    ALLOCATED_COUNT,
+    LIVE_BYTES,
+    LIVE_COUNT,
+    Figure,
+    FigureUnit,
+    MappedFile,
+    Metric,
+    Profile,
+    Sample,
+)
+from tracelloc.text import printable
+
+AttributeValue = str | int | bool | tuple[str, ...]
+
+_FIGURES: Final = (LIVE_BYTES, LIVE_COUNT, ALLOCATED_BYTES, ALLOCATED_COUNT)
+_COUNTS: Final = (
+    "lost_events", "unmatched_frees", "overflows", "truncated_stacks", "broken_stacks",
+    "partial_allocations", "unknown_stacks",
+)  # fmt: skip
+"""Keys of reports that say what is missing."""
+_FRAME_TYPES: Final = {"[Python]": "cpython"}
+"""Types of frames by what stands for their file; those of other files are native."""
+_U64: Final = (1 << 64) - 1
+_MOST: Final = (1 << 63) - 1
+
+
+def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
+    """The file, a ``ProfilesData``, in one piece."""
+    message = new_profiles()
+    fill(message, profile.parts or [profile], metric)
+    yield message.SerializeToString()
+
+
+def fill(
+    message: Any,
+    profiles: Sequence[Profile],
+    metric: Metric = Metric.BYTES,
+    *,
+    attributes: Mapping[str, str] | None = None,
+    new_id: Callable[[], bytes] | None = None,
+) -> None:
+    """Puts a profile of each process in a message with the fields of ``ProfilesData``.
+
+    The metric's figure comes first, which is what viewers show. ``attributes``: what the user
+    says of the resource, else the environment does. ``new_id`` makes 16 bytes for each profile.
+    """
+    user = service_attributes(os.environ) if attributes is None else attributes
+    tables = Tables(message.dictionary)
+    figure = metric.figure if metric.figure.sample_type else LIVE_BYTES
+    figures = (figure, *(one for one in _FIGURES if one is not figure))
+    for profile in profiles:
+        resource = message.resource_profiles.add()
+        for key, value in (_resource(profile) | dict(user)).items():
+            entry = resource.resource.attributes.add()
+            entry.key = key
+            _set(entry.value, value)
+        scope = resource.scope_profiles.add()
+        scope.scope.name, scope.scope.version = "tracelloc", __version__
+        _Writer(scope, tables, profile, new_id).write(figures)
+
+
+def _resource(profile: Profile) -> dict[str, AttributeValue]:
+    """Attributes of a process by the semantic conventions, as far as they are known."""
+    target = profile.target
+    name = base_name(target.executable) or target.command
+    found: dict[str, AttributeValue] = {
+        "service.name": target.command or "unknown_service",
+        "process.pid": target.pid,
+        "process.parent_pid": target.parent_pid,
+        "process.executable.name": name,
+        "process.executable.path": target.executable,
+        "container.id": target.container_id,
+        "host.name": target.host,
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _set(message: Any, value: AttributeValue) -> None:
+    """Gives an ``AnyValue`` its value."""
+    if isinstance(value, bool):
+        message.bool_value = value
+    elif isinstance(value, int):
+        message.int_value = _signed(value)
+    elif isinstance(value, str):
+        message.string_value = printable(value)
+    else:
+        for each in value:
+            message.array_value.values.add().string_value = printable(each)
+
+
+def _signed(value: int) -> int:
+    """A number of 64 bits; those of damaged recordings may have more."""
+    return max(-_MOST - 1, min(value, _MOST))
+
+
+class Tables:
+    """Numbers what comes up, by its value: tables of a dictionary have nothing twice."""
+
+    def __init__(self, dictionary: Any) -> None:
+        self._dictionary = dictionary
+        self._strings: dict[str, int] = {"": 0}
+        self._known: dict[tuple[Any, ...], int] = {}
+        dictionary.string_table.append("")
+        for name in ("mapping", "location", "function", "link", "attribute", "stack"):
+            # The zero value, which stands for nothing.
+            getattr(dictionary, f"{name}_table").add()
+
+    def string(self, text: str) -> int:
+        """Index of a string, made printable: readers show strings as they are."""
+        text = printable(text)
+        known = self._strings.get(text)
+        if known is None:
+            known = self._strings[text] = len(self._strings)
+            self._dictionary.string_table.append(text)
+        return known
+
+    def attribute(self, key: str, value: AttributeValue) -> int:
+        """Index of an attribute."""
+        index, new = self._index("attribute", key, type(value), value)
+        if new is not None:
+            new.key_strindex = self.string(key)
+            _set(new.value, value)
+        return index
+
+    def mapping(self, file: MappedFile) -> int:
+        """Index of a mapping, with the file's build ID."""
+        index, new = self._index("mapping", file)
+        if new is not None:
+            new.memory_start, new.memory_limit = file.start & _U64, file.end & _U64
+            new.file_offset = file.offset & _U64
+            new.filename_strindex = self.string(file.path)
+            if file.build_id:
+                key = "process.executable.build_id.gnu"
+                new.attribute_indices.append(self.attribute(key, file.build_id))
+        return index
+
+    def function(self, name: str, raw: str, file: str) -> int:
+        """Index of a function: its name, its name for the linker, its source file."""
+        index, new = self._index("function", name, raw, file)
+        if new is not None:
+            new.name_strindex, new.system_name_strindex = self.string(name), self.string(raw)
+            new.filename_strindex = self.string(file)
+        return index
+
+    def location(
+        self, address: int, mapping: int, kind: str | None, lines: tuple[tuple[int, int], ...]
+    ) -> int:
+        """Index of a location. ``lines``: functions and lines in them, inlined ones first."""
+        index, new = self._index("location", address, mapping, kind, lines)
+        if new is not None:
+            new.address, new.mapping_index = address & _U64, mapping
+            for function, line in lines:
+                entry = new.lines.add()
+                entry.function_index, entry.line = function, _signed(line)
+            if kind is not None:
+                new.attribute_indices.append(self.attribute("profile.frame.type", kind))
+        return index
+
+    def stack(self, locations: tuple[int, ...]) -> int:
+        """Index of a stack, innermost location first."""
+        index, new = self._index("stack", locations)
+        if new is not None:
+            new.location_indices.extend(locations)
+        return index
+
+    def _index(self, table: str, *value: Any) -> tuple[int, Any]:
+        """Index of a value in a table, and what is to be filled in if it is new, else None."""
+        known = self._known.get((table, *value))
+        if known is not None:
+            return known, None
+        entries = getattr(self._dictionary, f"{table}_table")
+        self._known[table, *value] = index = len(entries)
+        return index, entries.add()
+
+
+class _Writer:
+    """Writes the profiles of one process."""
+
+    def __init__(
+        self, scope: Any, tables: Tables, profile: Profile, new_id: Callable[[], bytes] | None
+    ) -> None:
+        self._scope = scope
+        self._tables = tables
+        self._profile = profile
+        self._new_id = new_id
+        self._files = sorted(profile.files, key=lambda file: (file.start, file.path))
+        self._starts = [file.start for file in self._files]
+        self._mappings: dict[tuple[int, str | None], int] = {}
+
+    def write(self, figures: Sequence[Figure]) -> None:
+        """A ``Profile`` for each figure."""
+        attributes = [self._tables.attribute(*pair) for pair in _missing(self._profile)]
+        stacks: dict[int, int] = {}
+        """Stacks by the samples' numbers; those that weigh nothing are in no table."""
+        elapsed_ns = max(0, self._profile.elapsed_ns)
+        begun_ns = round(self._profile.time_s * 1e9) - elapsed_ns
+        for figure in figures:
+            message = self._scope.profiles.add()
+            self._type(message.sample_type, figure.sample_type or "", _unit(figure))
+            for number, sample in enumerate(self._profile.samples):
+                value = figure.of(sample.stat)
+                if value:
+                    if number not in stacks:
+                        stacks[number] = self._stack(sample)
+                    entry = message.samples.add()
+                    entry.stack_index = stacks[number]
+                    entry.values.append(_signed(value))
+            message.time_unix_nano = max(0, begun_ns) & _U64
+            message.duration_nano = elapsed_ns & _U64
+            self._type(message.period_type, "space", "bytes")
+            message.period = _signed(self._profile.sample_bytes or 1)
+            message.attribute_indices.extend(attributes)
+            if self._new_id is not None:
+                message.profile_id = self._new_id()
+
+    def _type(self, message: Any, name: str, unit: str) -> None:
+        message.type_strindex = self._tables.string(name)
+        message.unit_strindex = self._tables.string(unit)
+
+    def _stack(self, sample: Sample) -> int:
+        """Index of a sample's stack. Inlined functions share the location of their caller."""
+        stack = sample.stack
+        if not stack.frames:
+            outer = reversed(outer_steps(stack, sample.stat.index))
+            return self._tables.stack(tuple(self._unknown(step.name) for step in outer))
+        found: list[int] = []
+        lines: list[tuple[int, int]] = []
+        last: Frame | None = None
+        for name, frame in shown_frames(stack):
+            if last is not None and not (last.inlined and last.address == frame.address):
+                found.append(self._location(last, lines))
+                lines = []
+            raw = frame.raw_symbol or ""
+            function = self._tables.function(name, "" if raw == name else raw, frame.file or "")
+            lines.append((function, frame.line or 0))
+            last = frame
+        if last is not None:
+            found.append(self._location(last, lines))
+        return self._tables.stack(tuple(found or [self._unknown(UNKNOWN)]))
+
+    def _unknown(self, name: str) -> int:
+        return self._tables.location(0, 0, None, ((self._tables.function(name, "", ""), 0),))
+
+    def _location(self, frame: Frame, lines: Sequence[tuple[int, int]]) -> int:
+        kind = _FRAME_TYPES.get(frame.module or "")
+        if kind is not None:
+            # Interpreted code has no address.
+            return self._tables.location(0, 0, kind, tuple(lines))
+        mapping = self._mapping_of(frame.address, frame.module)
+        # A return address may already be another line's, or another function's.
+        address = max(0, frame.address - 1)
+        return self._tables.location(address, mapping, "native" if mapping else None, tuple(lines))
+
+    def _mapping_of(self, address: int, module: str | None) -> int:
+        """Index of the mapping that an address is in; 0 if it is in none."""
+        known = self._mappings.get((address, module))
+        if known is None:
+            known = 0
+            # What was mapped at different times may overlap: the right one has the name.
+            for at in range(bisect.bisect_right(self._starts, address - 1), 0, -1):
+                file = self._files[at - 1]
+                if file.path == module and file.start < address <= file.end:
+                    known = self._tables.mapping(file)
+                    break
+            self._mappings[address, module] = known
+        return known
+
+
+def _unit(figure: Figure) -> str:
+    return "count" if figure.unit is FigureUnit.BLOCKS else "bytes"
+
+
+def _missing(profile: Profile) -> Iterator[tuple[str, AttributeValue]]:
+    """What was lost, or not seen as it was: counts as in reports, and the same in words."""
+    facts = profile.facts
+    for key in _COUNTS:
+        if isinstance(facts.get(key), int):
+            yield f"tracelloc.{key}", facts[key]
+    for cause, count in (facts.get("lost") or {}).items():
+        yield f"tracelloc.lost.{cause}", count
+    if profile.is_difference:
+        yield "tracelloc.difference", True
+    if profile.sample_bytes is not None:
+        yield "tracelloc.sample_bytes", profile.sample_bytes
+    if profile.notes:
+        yield "tracelloc.notes", tuple(profile.notes)

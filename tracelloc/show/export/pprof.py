@@ -1,0 +1,231 @@
+"""pprof's profile.proto, gzip'd: what ``go tool pprof`` and continuous profilers read.
+
+Field numbers and their meaning are those of
+https://github.com/google/pprof/blob/main/proto/profile.proto. Sample types are those of
+Go's heap profiles, which is what profilers know; of the peak and of temporary allocations
+there is one more if that is asked for. Of a difference all figures are differences, as
+``-diff_base`` makes them. The wire format is described in
+https://protobuf.dev/programming-guides/encoding/.
+"""
+
+from __future__ import annotations
+
+import bisect
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from tracelloc.model.frames import Frame
+from tracelloc.show.presentation.calltree import UNKNOWN, outer_steps, shown_frames
+from tracelloc.show.presentation.profile import (
+    ALLOCATED_BYTES,
+    ALLOCATED_COUNT,
+    LIVE_BYTES,
+    LIVE_COUNT,
+    FigureUnit,
+    MappedFile,
+    Metric,
+    Profile,
+    Sample,
+)
+from tracelloc.text import printable
+
+_GO_FIGURES: Final = (LIVE_COUNT, LIVE_BYTES, ALLOCATED_COUNT, ALLOCATED_BYTES)
+_PIECE_BYTES: Final = 1 << 16
+
+# Fields of Profile, and of the messages in it.
+_SAMPLE_TYPE, _SAMPLE, _MAPPING, _LOCATION, _FUNCTION, _STRING = 1, 2, 3, 4, 5, 6
+_TIME_NS, _DURATION_NS, _PERIOD_TYPE, _PERIOD, _COMMENT, _DEFAULT_TYPE = 9, 10, 11, 12, 13, 14
+
+_Line = tuple[int, int]
+"""Function id and line number."""
+
+
+def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
+    """The file in pieces."""
+    # The header's time is left 0: the same profile makes the same file.
+    packer = zlib.compressobj(6, zlib.DEFLATED, 31)
+    pending: list[bytes] = []
+    size = 0
+    for message in _Encoder(profile, metric).messages():
+        pending.append(message)
+        size += len(message)
+        if size >= _PIECE_BYTES:
+            yield packer.compress(b"".join(pending))
+            pending.clear()
+            size = 0
+    yield packer.compress(b"".join(pending)) + packer.flush()
+
+
+_VARINT: Final = 0
+_LENGTH: Final = 2
+_MASK: Final = (1 << 64) - 1
+
+_SMALL: Final = tuple(bytes([n]) for n in range(0x80)) + tuple(
+    bytes([n & 0x7F | 0x80, n >> 7]) for n in range(0x80, 0x4000)
+)
+"""Most numbers are small: those below 2^14, ready made."""
+
+
+def varint(number: int) -> bytes:
+    """A number, seven bits per byte, the lowest first; negative ones as 64 bits."""
+    if 0 <= number < 0x4000:
+        return _SMALL[number]
+    number &= _MASK
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def number(field: int, value: int) -> bytes:
+    """A field with a number; nothing for 0, which is what a missing field means."""
+    return varint(field << 3 | _VARINT) + varint(value) if value else b""
+
+
+def data(field: int, content: bytes) -> bytes:
+    """A field with bytes, a string or a message."""
+    return varint(field << 3 | _LENGTH) + varint(len(content)) + content
+
+
+def packed(field: int, values: Iterable[int]) -> bytes:
+    """A repeated field of numbers, zeros included."""
+    return data(field, b"".join(map(varint, values)))
+
+
+class _Encoder:
+    """Numbers strings, functions and locations as they come up."""
+
+    def __init__(self, profile: Profile, metric: Metric) -> None:
+        self._profile = profile
+        figure = metric.figure if metric.figure.sample_type else LIVE_BYTES
+        self._default_type = figure.sample_type or ""
+        more = () if figure in _GO_FIGURES else (figure,)
+        self._figures = (*_GO_FIGURES, *more)
+        self._strings: dict[str, int] = {"": 0}
+        self._functions: dict[tuple[str, str, str], int] = {}
+        self._locations: dict[tuple[int, tuple[_Line, ...]], int] = {}
+        self._new: list[bytes] = []
+        self._files = sorted(profile.files, key=lambda f: (f.start, f.path))
+        self._starts = [file.start for file in self._files]
+        self._mappings: dict[int, int] = {}
+
+    def messages(self) -> Iterator[bytes]:
+        """All fields of the profile; the strings last."""
+        for figure in self._figures:
+            unit = "count" if figure.unit is FigureUnit.BLOCKS else "bytes"
+            yield data(_SAMPLE_TYPE, self._type(figure.sample_type or "", unit))
+        for at, file in enumerate(self._files, 1):
+            yield data(_MAPPING, self._mapping(at, file))
+        for sample in self._profile.samples:
+            encoded = self._sample(sample)
+            yield from self._new
+            self._new.clear()
+            yield encoded
+        profile = self._profile
+        yield number(_TIME_NS, round(profile.time_s * 1e9))
+        yield number(_DURATION_NS, profile.elapsed_ns)
+        yield data(_PERIOD_TYPE, self._type("space", "bytes"))
+        yield number(_PERIOD, profile.sample_bytes or 1)
+        about = f"tracelloc: {profile.target.command}, process {profile.target.pid}"
+        yield packed(_COMMENT, [self._string(line) for line in (about, *profile.notes)])
+        yield number(_DEFAULT_TYPE, self._string(self._default_type))
+        for text in self._strings:
+            yield data(_STRING, text.encode())
+
+    def _string(self, text: str) -> int:
+        """Number of a string, made printable: readers print strings as they are."""
+        return self._strings.setdefault(printable(text), len(self._strings))
+
+    def _type(self, name: str, unit: str) -> bytes:
+        return number(1, self._string(name)) + number(2, self._string(unit))
+
+    def _mapping(self, at: int, file: MappedFile) -> bytes:
+        fields = [at, file.start, file.end, file.offset, self._string(file.path)]
+        fields.append(self._string(file.build_id or ""))
+        # Functions, files, lines and inlined frames are there: nothing is to be looked up.
+        fields.extend([1, 1, 1, 1])
+        return b"".join(number(field, value) for field, value in enumerate(fields, 1))
+
+    def _sample(self, sample: Sample) -> bytes:
+        values = [figure.of(sample.stat) for figure in self._figures]
+        content = packed(1, self._stack(sample)) + packed(2, values)
+        mean = _mean_size(sample)
+        if mean:
+            # As Go's heap profiles have it: -tagfocus=bytes=1mb: shows large blocks only.
+            label = number(1, self._string("bytes")) + number(3, mean)
+            content += data(3, label + number(4, self._string("bytes")))
+        if sample.pid is not None:
+            # -tagfocus=pid=123 shows one process, -tagroot=pid each by itself.
+            content += data(3, number(1, self._string("pid")) + number(3, sample.pid))
+        return data(_SAMPLE, content)
+
+    def _stack(self, sample: Sample) -> Sequence[int]:
+        """Locations, innermost first. Inlined functions share the one of their caller."""
+        stack = sample.stack
+        if not stack.frames:
+            outer = reversed(outer_steps(stack, sample.stat.index))
+            return [self._location(0, [(self._function(s.name, "", ""), 0)], None) for s in outer]
+        found: list[int] = []
+        lines: list[_Line] = []
+        last: Frame | None = None
+        for name, frame in shown_frames(stack):
+            if last is not None and not (last.inlined and last.address == frame.address):
+                found.append(self._location(last.address, lines, last.module))
+                lines = []
+            raw = frame.raw_symbol or ""
+            lines.append((self._function(name, raw, frame.file or ""), frame.line or 0))
+            last = frame
+        if last is not None:
+            found.append(self._location(last.address, lines, last.module))
+        return found or [self._location(0, [(self._function(UNKNOWN, "", ""), 0)], None)]
+
+    def _function(self, name: str, raw: str, file: str) -> int:
+        # pprof takes template arguments out of names that equal their system name.
+        key = name, "" if raw == name else raw, file
+        known = self._functions.get(key)
+        if known is None:
+            known = self._functions[key] = len(self._functions) + 1
+            content = number(1, known) + number(2, self._string(name))
+            content += number(3, self._string(key[1])) + number(4, self._string(file))
+            self._new.append(data(_FUNCTION, content))
+        return known
+
+    def _location(self, address: int, lines: list[_Line], module: str | None) -> int:
+        key = address, tuple(lines)
+        known = self._locations.get(key)
+        if known is None:
+            known = self._locations[key] = len(self._locations) + 1
+            content = number(1, known) + number(2, self._mapping_of(address, module))
+            content += number(3, address)
+            for function, line in lines:
+                content += data(4, number(1, function) + number(2, line))
+            self._new.append(data(_LOCATION, content))
+        return known
+
+    def _mapping_of(self, address: int, module: str | None) -> int:
+        """The number of the mapping that an address is in; 0 if it is in none."""
+        known = self._mappings.get(address)
+        if known is None:
+            at = bisect.bisect_right(self._starts, address - 1)
+            known = 0
+            # What was mapped at different times may overlap: the right one has the name.
+            for candidate in range(at, 0, -1):
+                file = self._files[candidate - 1]
+                if file.path == module and file.start < address <= file.end:
+                    known = candidate
+                    break
+            self._mappings[address] = known
+        return known
+
+
+def _mean_size(sample: Sample) -> int:
+    """Bytes per block that it holds, or held; 0 where that means nothing."""
+    stat = sample.stat
+    if sample.before is not None:
+        return 0
+    if stat.live_count:
+        return stat.live_bytes // stat.live_count
+    return stat.allocated_bytes // stat.allocated_count if stat.allocated_count else 0

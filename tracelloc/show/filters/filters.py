@@ -1,0 +1,365 @@
+"""Which frames of a stack are noise, by rules that may change while they are used.
+
+Rules come in layers: the shipped ones, the user's own file, ``--filters`` files, then what
+is added at run time. Of the rules of enabled groups that match a frame, the last decides.
+Figures are never changed by a filter, and what it hides is counted.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tracelloc.errors import UsageError
+from tracelloc.model.codefiles import is_c_library
+from tracelloc.model.frames import Frame
+from tracelloc.show.filters.functions import function_name, trait_name
+from tracelloc.show.filters.rules import Action, Match, On, Rule, RuleFile, nearest
+
+REVEALED: Final = 3
+"""Frames that are shown of a stack of which every frame would be hidden."""
+
+WRAPPERS: Final = "wrappers"
+"""The group of functions that wrap malloc."""
+_ALLOCATING: Final = frozenset({
+    WRAPPERS, "redis", "postgresql", "mariadb", "nginx", "jvm", "bind", "numpy", "ffmpeg", "ruby",
+    "perl", "php", "openssl", "sqlite",
+})  # fmt: skip
+"""Groups whose hidden functions wrap malloc, those of one project each."""
+_MOST_VERDICTS: Final = 1 << 17
+"""Names whose verdicts are remembered: programs that write code may have any number."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackLine:
+    """One line of a filtered stack."""
+
+    frame: Frame | None
+    """What to show; None: ``count`` hidden frames."""
+    label: str | None
+    """What to call it instead: it stands for a run of ``count`` frames."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStack:
+    """A symbolized call stack, innermost frame first, and how much of it to show.
+
+    A run that is collapsed is shown by its innermost frame, the one of the run that is not
+    hidden; all of its frames carry the run's label, and none counts as hidden.
+    """
+
+    frames: Sequence[Frame]
+    hidden: Sequence[bool]
+    labels: Sequence[str | None] = ()
+    """Per frame the label of the run it belongs to; empty if there is none."""
+
+    @property
+    def all_labels(self) -> Sequence[str | None]:
+        """One label or None per frame."""
+        return self.labels or (None,) * len(self.frames)
+
+    def below(self, caller: Frame) -> NamedStack:
+        """Adds an outermost caller, which is shown."""
+        return NamedStack([*self.frames, caller], [*self.hidden, False], [*self.all_labels, None])
+
+    def parts(self) -> Iterator[StackLine]:
+        """What to show, innermost first. All counts and plain frames add up to the stack."""
+        filtered = 0
+        run: StackLine | None = None
+        for frame, hidden, label in zip(self.frames, self.hidden, self.all_labels, strict=True):
+            if hidden and label is None:
+                if run is not None:
+                    yield run
+                    run = None
+                filtered += 1
+                continue
+            if hidden and run is not None:
+                run = StackLine(run.frame, run.label, run.count + 1)
+                continue
+            if run is not None:
+                yield run
+                run = None
+            if filtered:
+                yield StackLine(None, None, filtered)
+                filtered = 0
+            run = StackLine(frame, label, 1) if label is not None else None
+            if run is None:
+                yield StackLine(frame, None, 1)
+        if run is not None:
+            yield run
+        if filtered:
+            yield StackLine(None, None, filtered)
+
+
+_Verdict = tuple[Action, str | None]
+_Test = tuple[int, Callable[[str], object], _Verdict]
+_SHOW: Final[_Verdict] = (Action.SHOW, None)
+_HIDE: Final[_Verdict] = (Action.HIDE, None)
+_WRAPS: Final[_Verdict] = (Action.HIDE, WRAPPERS)
+"""A wrapper of malloc: functions without a name that it calls are part of it."""
+_UNMATCHED: Final[_Verdict] = (Action.SHOW, "")
+"""No rule matched. Unlike a rule's own show, a cut further in hides such frames."""
+_SUBJECTS: Final = {On.SYMBOL: 0, On.TRAIT: 1, On.MODULE: 2, On.FILE: 3}
+
+
+class Filters:
+    """Layers of rules, with their verdicts on names and stacks remembered.
+
+    Not thread safe. ``version`` grows whenever verdicts may have changed.
+    """
+
+    def __init__(self, files: Iterable[RuleFile] = ()) -> None:
+        """Raises UsageError for a switch of a group that no rule belongs to."""
+        self.version = 0
+        self.enabled = True
+        """Whether rules apply; else every frame is shown."""
+        self._rules: list[Rule] = []
+        self._groups: dict[str, bool] = {}
+        self._added: list[Rule] = []
+        self._measured: frozenset[str] = frozenset()
+        self._program: list[_Test] | None = None
+        self._verdicts: dict[tuple[str | None, str | None, str | None], _Verdict] = {}
+        self._stacks: dict[int, NamedStack] = {}
+        for file in files:
+            self._rules += file.rules
+            for rule in file.rules:
+                self._add_group(rule)
+            for group, enabled in file.groups.items():
+                if group not in self._groups:
+                    line = file.lines().of("groups", group)
+                    raise UsageError(
+                        f"{file.name}:{line}: there is no group {group!r}",
+                        hint=nearest(group, self._groups),
+                    )
+                self._groups[group] = enabled
+
+    def copy(self) -> Filters:
+        """A copy of rules and switches, for another thread."""
+        copy = Filters()
+        copy._rules = list(self._rules)
+        copy._groups = dict(self._groups)
+        copy._added = list(self._added)
+        copy._measured = self._measured
+        copy.enabled = self.enabled
+        return copy
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """All rules, those of disabled groups included, the deciding ones last."""
+        return (*self._rules, *self._added)
+
+    @property
+    def added(self) -> tuple[Rule, ...]:
+        """The rules added at run time."""
+        return tuple(self._added)
+
+    @property
+    def groups(self) -> dict[str, bool]:
+        """Every group of any rule, and whether it is enabled."""
+        return dict(self._groups)
+
+    @property
+    def measured(self) -> frozenset[str]:
+        """Functions that are hidden as wrappers of malloc by how they are used."""
+        return self._measured
+
+    def hide_measured(self, names: frozenset[str]) -> None:
+        """Hides these functions as part of the group of wrappers, unless a rule decides."""
+        if not names <= self._measured:
+            self._measured |= names
+            self._change()
+
+    def add(self, rule: Rule) -> None:
+        """Adds a rule after all others. Raises UsageError for a bad regular expression."""
+        try:
+            rule.tester()
+        except (re.error, OverflowError, RecursionError) as error:
+            raise UsageError(f"this is not a regular expression: {error}") from error
+        self._added.append(rule)
+        self._add_group(rule)
+        self._change()
+
+    def remove(self, rule: Rule) -> None:
+        """Removes the latest such rule that was added at run time."""
+        self._added.reverse()
+        try:
+            self._added.remove(rule)
+        finally:
+            self._added.reverse()
+        self._change()
+
+    def set_group(self, group: str, enabled: bool) -> None:
+        """Switches a group. Raises UsageError if no rule belongs to it."""
+        if group not in self._groups:
+            hint = nearest(group, self._groups)
+            raise UsageError(f"there is no filter group {group!r}", hint=hint)
+        if self._groups[group] is not enabled:
+            self._groups[group] = enabled
+            self._change()
+
+    def set_enabled(self, enabled: bool) -> None:
+        """Switches all rules at once; groups stay as they are."""
+        if enabled is not self.enabled:
+            self.enabled = enabled
+            self._change()
+
+    def apply(self, frames: Sequence[Frame], stack: int | None = None) -> NamedStack:
+        """What to show of these frames, innermost first.
+
+        ``stack`` is a number by which the result is remembered, for as long as the number
+        stands for the same frames.
+        """
+        if stack is not None:
+            known = self._stacks.get(stack)
+            # Comparing costs little: the frames of a known stack are the same objects.
+            if known is not None and known.frames == frames:
+                return known
+        if self.enabled:
+            result = _arranged(frames, self._judged(frames))
+        else:
+            result = NamedStack(frames, [False] * len(frames))
+        if stack is not None:
+            self._stacks[stack] = result
+        return result
+
+    def _judged(self, frames: Sequence[Frame]) -> list[_Verdict]:
+        known = self._verdicts
+        verdicts = []
+        for frame in frames:
+            key = frame.symbol, frame.module, frame.file
+            verdict = known.get(key)
+            if verdict is None:
+                if len(known) >= _MOST_VERDICTS:
+                    known.clear()
+                verdict = known[key] = self._judge(key)
+            verdicts.append(verdict)
+        return verdicts
+
+    def _judge(self, key: tuple[str | None, str | None, str | None]) -> _Verdict:
+        symbol, module, file = key
+        function = trait = None
+        if symbol is not None:
+            function, trait = function_name(symbol), trait_name(symbol)
+        subjects = function, trait, module, file
+        if self._program is None:
+            enabled = [rule for rule in self.rules if self._groups.get(rule.group, True)]
+            self._program = _compile(enabled)
+        for on, matches, verdict in self._program:
+            subject = subjects[on]
+            if subject is not None and matches(subject):
+                return verdict
+        is_wrapper = symbol in self._measured and self._groups.get(WRAPPERS, True)
+        return _WRAPS if is_wrapper else _UNMATCHED
+
+    def _add_group(self, rule: Rule) -> None:
+        if rule.group:
+            self._groups.setdefault(rule.group, True)
+
+    def _change(self) -> None:
+        self.version += 1
+        self._program = None
+        self._verdicts.clear()
+        self._stacks.clear()
+
+
+def _compile(rules: Sequence[Rule]) -> list[_Test]:
+    """Tests in the order in which the first that succeeds decides.
+
+    Neighbours that look for a prefix, or a suffix, and say the same are one test.
+    """
+    program: list[_Test] = []
+    previous: tuple[Match, On, _Verdict] | None = None
+    patterns: list[str] = []
+
+    def close() -> None:
+        if previous is not None and patterns:
+            match, on, verdict = previous
+            choices = tuple(patterns)
+            # Bound as defaults: the loop goes on.
+            test = (
+                (lambda subject, c=choices: subject.startswith(c))
+                if match is Match.PREFIX
+                else (lambda subject, c=choices: subject.endswith(c))
+            )
+            program.append((_SUBJECTS[on], test, verdict))
+        patterns.clear()
+
+    for rule in reversed(rules):
+        wraps = rule.action is Action.HIDE and rule.group in _ALLOCATING
+        verdict = _WRAPS if wraps else (rule.action, rule.label)
+        kind = rule.match, rule.on, verdict
+        if kind != previous:
+            close()
+            previous = kind
+        if rule.match in (Match.PREFIX, Match.SUFFIX):
+            patterns.append(rule.pattern)
+        else:
+            program.append((_SUBJECTS[rule.on], rule.tester(), verdict))
+    close()
+    return program
+
+
+def _arranged(frames: Sequence[Frame], verdicts: list[_Verdict]) -> NamedStack:
+    """The frames of a stack, hidden and collapsed as verdicts say."""
+    _hide_nameless(frames, verdicts)
+    for index, (action, _) in enumerate(verdicts):
+        if action is Action.CUT:
+            # Only a rule that says so brings back what is outside.
+            verdicts[index:] = [v if v == _SHOW else _HIDE for v in verdicts[index:]]
+            break
+    if not any(
+        action is Action.SHOW and not _is_libc(frame.module)
+        for frame, (action, _) in zip(frames, verdicts, strict=True)
+    ):
+        for index in _revealed(frames, verdicts):
+            verdicts[index] = _SHOW
+    hidden = [action is not Action.SHOW for action, _ in verdicts]
+    if not any(action is Action.COLLAPSE for action, _ in verdicts):
+        return NamedStack(frames, hidden)
+    labels: list[str | None] = [None] * len(frames)
+    run, last = None, -1
+    for index, (action, label) in enumerate(verdicts):
+        if action is Action.SHOW:
+            run = None
+        elif action is Action.COLLAPSE:
+            if run == label:
+                # What is hidden between two frames of a run belongs to it.
+                labels[last + 1 : index] = [label] * (index - last - 1)
+            else:
+                hidden[index] = False
+            labels[index] = run = label
+            last = index
+    return NamedStack(frames, hidden, labels)
+
+
+def _hide_nameless(frames: Sequence[Frame], verdicts: list[_Verdict]) -> None:
+    """Hides functions without names inside a wrapper of malloc of the same file."""
+    for index, frame in enumerate(frames):
+        if frame.symbol is None or _is_libc(frame.module):
+            continue
+        inner = frames[:index]
+        if verdicts[index] == _WRAPS and all(
+            each.module == frame.module or _is_libc(each.module) for each in inner
+        ):
+            verdicts[:index] = [_WRAPS] * index
+        return
+
+
+def _revealed(frames: Sequence[Frame], verdicts: Sequence[_Verdict]) -> list[int]:
+    """What to show where all is noise or libc's: the innermost few that are not libc's.
+
+    What would be collapsed goes first: which of a library's functions allocates tells more
+    than the plumbing between it and malloc.
+    """
+    own = [index for index, frame in enumerate(frames) if not _is_libc(frame.module)]
+    collapsed = [index for index in own if verdicts[index][0] is Action.COLLAPSE]
+    return (collapsed or own or list(range(len(frames))))[:REVEALED]
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _is_libc(module: str | None) -> bool:
+    return module is not None and is_c_library(module)

@@ -1,0 +1,292 @@
+"""Files of other tools and of our own, read back: pprof, heaptrack, folded stacks, JSON.
+
+Snapshots in JSON are as tracelloc.show.export.jsonfile describes and writes them. Folded stacks may
+have two figures per line, as a difference has them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from pathlib import Path
+from typing import Any, Final
+
+from tracelloc.errors import MalformedError, TracellocError, UsageError
+from tracelloc.files.elf.sections import SectionError, unzstd
+from tracelloc.model.codefiles import Unresolved
+from tracelloc.model.frames import Frame
+from tracelloc.model.process import Target
+from tracelloc.show.export.jsonfile import FORMAT, VERSION
+from tracelloc.show.filters import NamedStack, load_filters
+from tracelloc.show.importers import heaptrack, pprof
+from tracelloc.show.presentation.combined import joined, trace_profiles
+from tracelloc.show.presentation.naming import Namers
+from tracelloc.show.presentation.profile import FIGURES, MappedFile, Metric, Profile, Sample
+from tracelloc.show.recording.container import is_recording
+from tracelloc.show.recording.reader import RecordedTrace
+from tracelloc.show.recording.times import find_moment
+from tracelloc.snapshots.snapshot import StackStat
+from tracelloc.system.bounded import parse_json
+from tracelloc.text import NS_PER_S
+
+LARGEST_BYTES: Final = 1 << 28
+"""Largest file that is read, unpacked; dozens of times what ten thousand stacks take."""
+_MOST_JSON_BYTES: Final = 1 << 30
+"""Memory for the values of a snapshot in JSON."""
+_LARGEST_SUM: Final = 1 << 60
+"""Largest sum of a figure over all stacks."""
+GZIP: Final = b"\x1f\x8b"
+ZSTD: Final = b"\x28\xb5\x2f\xfd"
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+
+
+def read_profile(path: Path, time_text: str | None = None) -> Profile:
+    """A pprof file, a snapshot in JSON, folded stacks, or a recording: the content tells which.
+
+    ``time_text``: which moment of a recording; None: the last one. Raises TracellocError, in one
+    line, for what is none of them or damaged.
+    """
+    try:
+        if is_recording(path):
+            return _recorded(path, time_text)
+        if time_text is not None:
+            raise UsageError(f"{path} is no recording: it has one moment only")
+        content = content_of(path)
+        if content.lstrip()[:1] == b"{":
+            profile = read_json(content)
+        elif heaptrack.is_heaptrack(content):
+            profile = heaptrack.read(content, path.stat().st_mtime)
+        elif not _is_text(content):
+            profile = pprof.read(content, path.stat().st_mtime)
+        else:
+            profile = read_folded(content, path.stat().st_mtime)
+        _check(profile)
+    except OSError as error:
+        raise TracellocError(f"{path} cannot be read: {error.strerror}") from error
+    except MalformedError as error:
+        raise TracellocError(
+            f"{path} cannot be read: {error}",
+            hint="known are recordings, pprof files, JSON snapshots, heaptrack's files and folded "
+            "stacks",
+        ) from error
+    return profile
+
+
+def _recorded(path: Path, time_text: str | None) -> Profile:
+    """A moment of a recording, all processes in one."""
+    recording = RecordedTrace(path)
+    filters, _ = load_filters()
+    namers = Namers(recording, filters, short_names=False)
+    trace = recording.trace_at(find_moment(recording, time_text))
+    profile = joined(trace_profiles(trace, namers, freed=True))
+    recording.close()
+    return profile
+
+
+def _check(profile: Profile) -> None:
+    """Checks that 64 bits hold the sums of its figures, and of two such profiles."""
+    befores = [sample.before for sample in profile.samples if sample.before is not None]
+    stats = [*(sample.stat for sample in profile.samples), *befores]
+    for figure in FIGURES:
+        if sum(abs(figure.of(stat)) for stat in stats) > _LARGEST_SUM:
+            raise MalformedError(f"its {figure.name} are implausibly large")
+
+
+def content_of(path: Path) -> bytes:
+    """What is in a file, unpacked. Raises OSError and MalformedError."""
+    with path.open("rb") as stream:
+        packed = stream.read(LARGEST_BYTES + 1)
+    if packed[:4] == ZSTD:
+        return _unpacked_zstd(packed)
+    if packed[:2] != GZIP:
+        if len(packed) > LARGEST_BYTES:
+            raise MalformedError("it is larger than 256 MiB")
+        return packed
+    unpacker = zlib.decompressobj(31)
+    try:
+        content = unpacker.decompress(packed, LARGEST_BYTES + 1)
+    except zlib.error as error:
+        raise MalformedError(f"its compression is damaged ({error})") from error
+    if len(content) > LARGEST_BYTES:
+        raise MalformedError("it is larger than 256 MiB, unpacked")
+    if not unpacker.eof:
+        raise MalformedError("it ends too early")
+    return content
+
+
+def _unpacked_zstd(packed: bytes) -> bytes:
+    try:
+        content = unzstd(packed, LARGEST_BYTES)
+    except SectionError as error:
+        raise MalformedError(
+            "it is compressed by zstd: install the Python package zstandard"
+        ) from error
+    except Exception as error:  # the kinds depend on who implements zstd
+        raise MalformedError(f"its compression is damaged ({error})") from error
+    if len(content) > LARGEST_BYTES:
+        raise MalformedError("it is larger than 256 MiB, unpacked")
+    return content
+
+
+def _is_text(content: bytes) -> bool:
+    """Folded stacks are; a profile has control characters among its first bytes."""
+    return not _CONTROL.search(content, 0, 4096)
+
+
+_LINE: Final = re.compile(r"(?P<stack>.*?)(?: (?P<before>\d+))? (?P<after>\d+)")
+
+
+def read_folded(content: bytes, time_s: float) -> Profile:
+    """One sample per line; the figure is taken for outstanding bytes.
+
+    The first name is the root: frames are given it as their module. ``time_s`` is when
+    the file was written.
+    """
+    samples = []
+    has_before = False
+    root = ""
+    for number, line in enumerate(content.decode(errors="backslashreplace").splitlines(), 1):
+        if not line.strip():
+            continue
+        match = _LINE.fullmatch(line.rstrip())
+        if match is None or len(match["after"]) > 18 or len(match["before"] or "") > 18:
+            raise MalformedError(f"line {number} is not a folded stack and a figure")
+        before = match["before"]
+        has_before = has_before or before is not None
+        root, *names = match["stack"].split(";")
+        frames = [Frame(0, name, name, None, None, root, None) for name in reversed(names)]
+        stack = NamedStack(frames, [False] * len(frames))
+        was, now = int(before or 0), int(match["after"])
+        stat = StackStat(number, now - was, 0, 0, 0, 0)
+        earlier = StackStat(number, was, 0, 0, 0, 0) if before is not None else None
+        samples.append(Sample(stat, stack, earlier))
+    samples.sort(key=lambda sample: (-sample.stat.live_bytes, sample.stat.index))
+    return Profile(
+        target=Target(0, root if samples else "unknown"),
+        time_s=time_s,
+        elapsed_ns=0,
+        sample_bytes=None,
+        samples=samples,
+        facts={"difference": True} if has_before else {},
+        has_modules=False,
+        metrics=frozenset({Metric.BYTES}),
+    )
+
+
+_TEXTS: Final = ("symbol", "raw_symbol", "module", "file")
+_NUMBERS: Final = ("offset", "size", "module_offset", "line")
+"""Numeric fields of frames; null if unknown."""
+_REASONS: Final = {reason.value: reason for reason in Unresolved}
+
+
+def read_json(content: bytes) -> Profile:
+    """Reads the profile. Raises MalformedError."""
+    try:
+        entry = parse_json(content, _MOST_JSON_BYTES)
+    except ValueError as error:
+        raise MalformedError(f"it is damaged JSON ({error})") from error
+    if not isinstance(entry, dict) or entry.get("format") != FORMAT:
+        raise MalformedError("it is JSON, but not a snapshot of tracelloc's")
+    if entry.get("version") != VERSION:
+        raise MalformedError(f"it has version {entry.get('version')}, this program reads {VERSION}")
+    try:
+        return _profile(entry)
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+        raise MalformedError(f"something in it is missing or wrong ({error!r})") from error
+
+
+def _profile(entry: dict[str, Any]) -> Profile:
+    frames = [_frame(each) for each in entry["frames"]]
+    history = entry["history"]
+    facts: dict[str, Any] = dict(entry["figures"])
+    if entry["difference"]:
+        facts["difference"] = True
+    sample_bytes = entry["sample_bytes"]
+    return Profile(
+        target=Target(int(entry["pid"]), _text(entry["command"])),
+        time_s=_seconds(entry["time"]),
+        elapsed_ns=round(_seconds(entry["elapsed_s"]) * NS_PER_S),
+        sample_bytes=None if sample_bytes is None else int(sample_bytes),
+        samples=[_sample(each, frames) for each in entry["stacks"]],
+        files=[_file(each) for each in entry["modules"]],
+        notes=[_text(note) for note in entry["notes"]],
+        series=[
+            (round(_seconds(time_s) * NS_PER_S), int(held))
+            for time_s, held in zip(history["elapsed_s"], history["bytes"], strict=True)
+        ],
+        facts=facts,
+        metrics=frozenset(Metric).difference(
+            metric
+            for metric in Metric
+            if any(metric.figure.name not in each for each in entry["stacks"])
+        ),
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return value
+
+
+def _maybe_text(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _maybe_number(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _seconds(value: Any) -> float:
+    seconds = float(value)
+    if not math.isfinite(seconds):
+        raise ValueError(f"{value!r} is not a time")
+    return seconds
+
+
+def _frame(entry: dict[str, Any]) -> Frame:
+    reason = entry["reason"]
+    known: dict[str, Any] = {name: _maybe_text(entry[name]) for name in _TEXTS}
+    known |= {name: _maybe_number(entry[name]) for name in _NUMBERS}
+    return Frame(
+        address=int(entry["address"]),
+        reason=None if reason is None else _REASONS[reason],
+        inlined=bool(entry["inlined"]),
+        **known,
+    )
+
+
+def _file(entry: dict[str, Any]) -> MappedFile:
+    return MappedFile(
+        path=_text(entry["path"]),
+        start=int(entry["start"]),
+        end=int(entry["end"]),
+        offset=int(entry["offset"]),
+        build_id=_maybe_text(entry["build_id"]),
+    )
+
+
+def _stat(index: int, entry: dict[str, Any]) -> StackStat:
+    return StackStat(
+        index, *(int(entry.get(f.name, 0) if f.optional else entry[f.name]) for f in FIGURES)
+    )
+
+
+def _sample(entry: dict[str, Any], frames: list[Frame]) -> Sample:
+    index = int(entry["stack_id"])
+    chosen = [frames[at] for at in entry["frames"] if at >= 0]
+    hidden = [False] * len(chosen)
+    for at in entry.get("hidden", ()):
+        hidden[at] = True
+    labels: list[str | None] = []
+    if entry.get("labels"):
+        labels = [None] * len(chosen)
+        for at, label in entry["labels"].items():
+            labels[int(at)] = _text(label)
+    before = entry.get("before")
+    return Sample(
+        stat=_stat(index, entry),
+        stack=NamedStack(chosen, hidden, labels),
+        before=None if before is None else _stat(index, before),
+    )

@@ -1,0 +1,76 @@
+"""What has to be said before any figure: that figures can't be right, or can't show what grows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from tracelloc.model.counters import Counter
+from tracelloc.show.presentation.completeness import incompleteness
+from tracelloc.show.presentation.processfacts import Account
+from tracelloc.show.presentation.untraced import untraced_growth
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.text import format_size, plural
+
+_MORE_THAN_SPACE: Final = 2
+"""Chunks of a pool count beside the blocks in them: live bytes may be twice what is mapped."""
+
+
+class Alert(Protocol):
+    """One matter in three lengths."""
+
+    @property
+    def sentence(self) -> str:
+        """All of it."""
+
+    @property
+    def clause(self) -> str:
+        """What matters, on a line."""
+
+    @property
+    def short(self) -> str:
+        """A few words, for narrow screens."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImplausibleSizes:
+    """Sizes of a custom allocator that are none."""
+
+    what: str
+    short: str
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong and what to do."""
+        return f"{self.what}: correct size or size_bytes in the custom allocators file"
+
+    @property
+    def clause(self) -> str:
+        """The sentence without the advice."""
+        return self.what
+
+
+def implausible_sizes(snapshot: Snapshot) -> ImplausibleSizes | None:
+    """Whether sizes are no sizes: beyond all memory, or in sum beyond what is mapped."""
+    impossible = snapshot.losses.counters[Counter.IMPOSSIBLE_SIZES]
+    if impossible:
+        what = plural(impossible, "allocation")
+        return ImplausibleSizes(
+            f"{what} with sizes that cannot be (the argument is a pointer?) are left out",
+            f"{what} of impossible sizes",
+        )
+    space = 0 if snapshot.memory is None else snapshot.memory.now.space
+    if not space or snapshot.losses.events or snapshot.live_bytes <= _MORE_THAN_SPACE * space:
+        return None
+    live = format_size(snapshot.live_bytes)
+    return ImplausibleSizes(
+        f"{live} cannot be live: the process has {format_size(space)} of address space",
+        f"{live} cannot be live",
+    )
+
+
+def alert_of(snapshot: Snapshot, found: Account | None = None) -> Alert | None:
+    """What has to be said first; None: nothing. ``found``: the snapshot's account, if known."""
+    return (
+        incompleteness(snapshot) or implausible_sizes(snapshot) or untraced_growth(snapshot, found)
+    )

@@ -1,0 +1,260 @@
+"""Call stacks merged into one tree: what flame graphs and call trees draw.
+
+A node is a function below its callers (or, inverted, above what it called). Nodes lie in
+columns, parents before their children; the root has number 0.
+
+A live tree is kept from one snapshot to the next. Most stacks stay the same from tick to
+tick; only their weights change, and these are added up by arrays. Names of a stack are asked
+for when it first holds something and, while names still come in, again: those with unknown
+frames at once, the others a few at a time. Totals are exact at any time, whatever the names
+are by then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tracelloc.heap.stacks import NO_STACK
+from tracelloc.heap.totals import I64
+from tracelloc.model.codefiles import Unresolved, base_name, is_c_library
+from tracelloc.model.frames import Frame
+from tracelloc.show.filters import NamedStack
+from tracelloc.show.presentation.naming import Namer, frame_name
+from tracelloc.show.presentation.profile import Metric
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.text import NS_PER_S
+
+UNKNOWN = "[unknown]"
+
+
+class Step(NamedTuple):
+    """One line of a stack: what makes two nodes the same."""
+
+    name: str
+    module: str | None
+
+
+def shown_frames(stack: NamedStack) -> Iterator[tuple[str, Frame]]:
+    """(name, frame) of what is to be shown, innermost first; runs as ``[label]``."""
+    for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True):
+        if not hidden:
+            yield f"[{label}]" if label else frame_name(frame), frame
+
+
+def root_name(stack: NamedStack) -> str:
+    """The module that the stack starts in: the outermost that is not the C runtime's."""
+    outermost = UNKNOWN
+    for frame in reversed(stack.frames):
+        if frame.module:
+            module = base_name(frame.module)
+            if not is_c_library(module):
+                return module
+            if outermost is UNKNOWN:
+                outermost = module
+    return outermost
+
+
+def outer_steps(stack: NamedStack, index: int) -> list[Step]:
+    """Steps above the frames: the root module, or why there are no frames."""
+    if stack.frames:
+        return [Step(root_name(stack), None)]
+    reason = "[no call stack]" if index == NO_STACK else "[call stack lost]"
+    return [Step(UNKNOWN, None), Step(reason, None)]
+
+
+def steps(stack: NamedStack, index: int) -> list[Step]:
+    """Shown steps of a stack, its root module first, the allocating function last.
+
+    Filtered frames are left out, collapsed runs are one step called ``[label]``.
+    """
+    found = [Step(name, frame.module) for name, frame in shown_frames(stack)]
+    found.reverse()
+    return outer_steps(stack, index) + found
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Call stacks merged into columns of nodes. ``parent[n] < n``; the root is its own parent."""
+
+    steps: Sequence[Step]
+    parent: I64
+    depth: I64
+    """0 for the root."""
+    levels: Sequence[I64]
+    """The nodes of each depth, the root's first."""
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def own_of(self, ends: I64, weights: I64) -> I64:
+        """Per node the weights of stacks that end there; ``ends`` has the node of each."""
+        own = np.zeros(len(self.parent), np.int64)
+        np.add.at(own, ends, weights)
+        return own
+
+    def totals_of(self, own: I64) -> I64:
+        """Per node its own weight and that of all nodes below."""
+        totals = own.copy()
+        for nodes in reversed(self.levels[1:]):
+            np.add.at(totals, self.parent[nodes], totals[nodes])
+        return totals
+
+
+class Merger:
+    """Merges call stacks. Nodes are only ever added, and keep their numbers."""
+
+    def __init__(self, root: Step) -> None:
+        self._steps = [root]
+        self._parents = [0]
+        self._depths = [0]
+        self._known: dict[tuple[int, str, str | None], int] = {}
+        self._merged: Merged | None = None
+
+    def add(self, path: Iterable[tuple[str, str | None]]) -> list[int]:
+        """The nodes of a stack, the root's first, for its steps from there on."""
+        nodes = [0]
+        at = 0
+        for name, module in path:
+            key = at, name, module
+            child = self._known.get(key)
+            if child is None:
+                child = self._known[key] = len(self._steps)
+                self._steps.append(Step(name, module))
+                self._parents.append(at)
+                self._depths.append(self._depths[at] + 1)
+                self._merged = None
+            nodes.append(child)
+            at = child
+        return nodes
+
+    def merged(self) -> Merged:
+        """The merged stacks that were added so far."""
+        if self._merged is None:
+            depth = np.array(self._depths, np.int64)
+            order = np.argsort(depth, kind="stable")
+            levels = np.split(order, np.cumsum(np.bincount(depth))[:-1])
+            parent = np.array(self._parents, np.int64)
+            # Who shows this may do so while more is added.
+            self._merged = Merged(list(self._steps), parent, depth, levels)
+        return self._merged
+
+
+@dataclass(frozen=True, slots=True)
+class CallTree(Merged):
+    """Merged stacks with their weights."""
+
+    own: Mapping[Metric, I64]
+    """Per node, of stacks that end there."""
+    totals: Mapping[Metric, I64]
+    """Per node, its children included."""
+    stacks: Sequence[int | None]
+    """The index of a stack that ends in the node, None if none does."""
+
+    @classmethod
+    def of(
+        cls, merged: Merged, ends: I64, stacks: Iterable[int], weights: Mapping[Metric, I64]
+    ) -> CallTree:
+        """Makes a tree of stacks: the node that each ends in, and what each weighs."""
+        own = {metric: merged.own_of(ends, column) for metric, column in weights.items()}
+        ending: list[int | None] = [None] * len(merged)
+        for node, index in zip(ends.tolist(), stacks, strict=True):
+            ending[node] = index
+        totals = {metric: merged.totals_of(column) for metric, column in own.items()}
+        columns = merged.steps, merged.parent, merged.depth, merged.levels
+        return cls(*columns, own, totals, ending)
+
+
+_BUDGET_S: Final = 0.02
+"""How long one update goes on asking for names again that it had already."""
+_NO_NODE: Final = -1
+
+
+class LiveTree:
+    """A call tree that is kept from snapshot to snapshot; nodes keep their numbers."""
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        inverted: bool = False,
+        budget_s: float = _BUDGET_S,
+        clock_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self.inverted = inverted
+        self._root = Step(root, None)
+        self._budget_ns = round(budget_s * NS_PER_S)
+        self._clock_ns = clock_ns
+        self._version: tuple[int, int] | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._merger = Merger(self._root)
+        self._ends = np.full(64, _NO_NODE, np.int64)
+        """Per stack the node that it ends in."""
+        self._unsure: set[int] = set()
+        """Stacks with frames that may get another name."""
+        self._stale: dict[int, None] = {}
+        """Stacks whose names are older than the newest, the longest waiting first."""
+
+    def update(
+        self,
+        snapshot: Snapshot,
+        namer: Namer,
+        weights: Mapping[Metric, I64],
+    ) -> CallTree:
+        """The tree of all stacks that weigh something; ``weights`` has a column per metric."""
+        version = namer.version
+        if self._version is None or self._version[1] != version[1]:
+            self._forget()
+        holding = np.flatnonzero(np.logical_or.reduce([column != 0 for column in weights.values()]))
+        self._make_room(len(snapshot.totals))
+        fresh = holding[self._ends[holding] == _NO_NODE].tolist()
+        if version != self._version:
+            named = np.flatnonzero(self._ends != _NO_NODE).tolist()
+            self._stale.update(dict.fromkeys(named))
+        self._version = version
+        for index in fresh:
+            self._name(snapshot, namer, index)
+        again = self._unsure.difference(fresh)
+        for index in sorted(again):
+            self._name(snapshot, namer, index)
+        self._name_stale(snapshot, namer)
+        return CallTree.of(
+            self._merger.merged(),
+            self._ends[holding],
+            holding.tolist(),
+            {metric: column[holding] for metric, column in weights.items()},
+        )
+
+    def _make_room(self, stacks: int) -> None:
+        if stacks > len(self._ends):
+            ends = np.full(max(stacks, 2 * len(self._ends)), _NO_NODE, np.int64)
+            ends[: len(self._ends)] = self._ends
+            self._ends = ends
+
+    def _name_stale(self, snapshot: Snapshot, namer: Namer) -> None:
+        started_ns = self._clock_ns()
+        while self._stale and self._clock_ns() - started_ns <= self._budget_ns:
+            self._name(snapshot, namer, next(iter(self._stale)))
+
+    def _name(self, snapshot: Snapshot, namer: Namer, index: int) -> None:
+        """Finds the node that a stack ends in, by the names of now."""
+        self._stale.pop(index, None)
+        stack = namer.stack(snapshot, index)
+        if _is_unsure(stack):
+            self._unsure.add(index)
+        else:
+            self._unsure.discard(index)
+        path = steps(stack, index)
+        if self.inverted:
+            path.reverse()
+        self._ends[index] = self._merger.add(path)[-1]
+
+
+def _is_unsure(stack: NamedStack) -> bool:
+    return not stack.frames or any(f.reason is Unresolved.PENDING for f in stack.frames)

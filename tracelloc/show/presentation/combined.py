@@ -1,0 +1,262 @@
+"""Profiles of snapshots and of traces, all of a trace as one, and the difference of two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from tracelloc.heap.ranges import MappedStack
+from tracelloc.model.codefiles import Place, base_name
+from tracelloc.model.frames import Frame
+from tracelloc.show.filters import NamedStack
+from tracelloc.show.presentation.calltree import outer_steps, root_name, shown_frames
+from tracelloc.show.presentation.facts import target_facts
+from tracelloc.show.presentation.naming import Namer, Namers
+from tracelloc.show.presentation.processfacts import losses_line
+from tracelloc.show.presentation.profile import FIGURES, MappedFile, Profile, Sample
+from tracelloc.show.presentation.suspects import NamedSuspect, name_suspects, suspects_of
+from tracelloc.show.presentation.window import window_sentence
+from tracelloc.snapshots.snapshot import Snapshot, StackStat, TraceSnapshot
+from tracelloc.text import NS_PER_S, printable, sampling_of
+from tracelloc.verdict.findings import rank
+
+Progress = Callable[[int, int], None]
+"""Told how much is done, of how much."""
+
+MAPPED = "[mmap]"
+"""The outermost frame of stacks whose figures are mappings and not blocks."""
+
+_STEP = 512
+"""Stacks between two notes of progress."""
+
+
+def profile_of(
+    snapshot: Snapshot,
+    namer: Namer,
+    *,
+    freed: bool = True,
+    progress: Progress | None = None,
+    patience_s: float | None = None,
+) -> Profile:
+    """Makes the profile of a snapshot; waits for names at most ``patience_s``.
+
+    Without ``freed`` only stacks that hold a block.
+    """
+    stats = snapshot.top_stacks(freed=freed)
+    mapped = [] if snapshot.mappings is None else [m.stack for m in snapshot.mappings.stacks]
+    namer.prepare(snapshot, [*(stat.index for stat in stats), *mapped], patience_s)
+    samples = []
+    addresses: set[int] = set()
+    findings = snapshot.findings
+    for number, stat in enumerate(stats):
+        if progress is not None and number % _STEP == 0:
+            progress(number, len(stats))
+        verdict = None if findings is None else findings.verdict(stat.index).value
+        samples.append(Sample(stat, namer.stack(snapshot, stat.index), verdict=verdict))
+        addresses.update(snapshot.frames(stat.index))
+    for held in snapshot.mappings.stacks if snapshot.mappings is not None else ():
+        samples.append(_mapped(held, namer.stack(snapshot, held.stack)))
+        addresses.update(snapshot.frames(held.stack))
+    return Profile(
+        target=snapshot.target,
+        time_s=snapshot.time_s,
+        elapsed_ns=snapshot.elapsed_ns,
+        sample_bytes=snapshot.sample_bytes,
+        samples=samples,
+        files=_files(namer, addresses),
+        notes=_notes(snapshot),
+        suspects=name_suspects(snapshot, namer, suspects_of(snapshot)),
+        series=(*snapshot.live_history, (snapshot.elapsed_ns, snapshot.live_bytes)),
+        facts=target_facts(snapshot),
+        table_number=snapshot.table_number,
+    )
+
+
+def _mapped(held: MappedStack, stack: NamedStack) -> Sample:
+    """A sample of what a stack has mapped, under the frame ``MAPPED``."""
+    stat = StackStat(
+        held.stack, held.size_bytes, held.count, held.size_bytes, held.count, growth_bytes_per_min=0
+    )
+    return Sample(stat, stack.below(Frame(0, MAPPED, None, None, None, None, None)))
+
+
+def is_of_mappings(sample: Sample) -> bool:
+    """Whether a sample is of what its stack has mapped, and not of blocks."""
+    frames = sample.stack.frames
+    return bool(frames) and frames[-1].symbol == MAPPED
+
+
+def _notes(snapshot: Snapshot) -> list[str]:
+    notes = [losses_line(snapshot)]
+    if (window := window_sentence(snapshot)) is not None:
+        notes.insert(0, window)
+    if snapshot.sample_bytes is not None:
+        notes.append(f"estimated from samples, {sampling_of(snapshot.sample_bytes)}")
+    return notes
+
+
+def _files(namer: Namer, addresses: set[int]) -> list[MappedFile]:
+    files: dict[tuple[int, str], MappedFile] = {}
+    for address in addresses:
+        place = namer.place(address - 1)
+        if not isinstance(place, Place) or place.module is None:
+            continue
+        mapping = place.mapping
+        key = mapping.start, mapping.path
+        if key not in files:
+            files[key] = MappedFile(
+                path=mapping.path,
+                start=mapping.start,
+                end=mapping.end,
+                offset=mapping.offset,
+                build_id=place.module.build_id,
+            )
+    return [files[key] for key in sorted(files)]
+
+
+def trace_profiles(
+    trace: TraceSnapshot,
+    namers: Namers,
+    *,
+    freed: bool,
+    marks: Mapping[int, Snapshot] | None = None,
+    progress: Progress | None = None,
+    patience_s: float | None = None,
+) -> list[Profile]:
+    """A profile of each process; see ``profile_of``.
+
+    ``marks``: by number, processes as they were earlier; their profiles are what they have
+    more since then.
+    """
+
+    def profile(one: Snapshot) -> Profile:
+        namer = namers.of(one.target)
+        now = profile_of(one, namer, freed=freed, progress=progress, patience_s=patience_s)
+        if not marks:
+            return now
+        mark = marks.get(one.target.number)
+        return since(
+            None if mark is None else profile_of(mark, namer, freed=freed, patience_s=patience_s),
+            now,
+        )
+
+    return [profile(one) for one in trace.processes]
+
+
+def since(before: Profile | None, now: Profile) -> Profile:
+    """Difference of a process to before; all of it if it was not there then."""
+    return difference(replace(now, samples=()) if before is None else before, now)
+
+
+def joined(profiles: Sequence[Profile]) -> Profile:
+    """The profile of a trace: that of its only process, or all of them in one.
+
+    Each stack then begins with its process, and stacks are renumbered. There are no
+    ``files``: in different processes different ones are at the same addresses.
+    """
+    whole = profiles[0]
+    if len(profiles) == 1:
+        return whole
+    samples: list[Sample] = []
+    suspects: list[NamedSuspect] = []
+    notes: list[str] = []
+    first_index = 0
+    for profile in profiles:
+        name = f"{printable(profile.target.command)}-{profile.target.pid}"
+        own = [_sample_of(sample, profile, name, first_index) for sample in profile.samples]
+        suspects += (_suspect_of(suspect, name, first_index) for suspect in profile.suspects)
+        notes += (f"{name}: {note}" for note in profile.notes)
+        first_index = 1 + max((sample.stat.index for sample in own), default=first_index - 1)
+        samples += own
+    samples.sort(key=lambda sample: (-sample.stat.live_bytes, sample.stat.index))
+    suspects.sort(key=lambda named: rank(named.suspect))
+    return Profile(
+        target=whole.target,
+        time_s=whole.time_s,
+        elapsed_ns=whole.elapsed_ns,
+        sample_bytes=whole.sample_bytes,
+        samples=samples,
+        notes=notes,
+        suspects=suspects,
+        facts={"difference": True} if whole.is_difference else {},
+        parts=profiles,
+    )
+
+
+def _sample_of(sample: Sample, profile: Profile, name: str, first_index: int) -> Sample:
+    """A sample of a process among others."""
+    stat = replace(sample.stat, index=first_index + sample.stat.index)
+    stack = _begun_by(sample.stack, name)
+    return replace(sample, stat=stat, stack=stack, pid=profile.target.pid)
+
+
+def _suspect_of(named: NamedSuspect, name: str, first_index: int) -> NamedSuspect:
+    members = (replace(m, stack=first_index + m.stack) for m in named.suspect.members)
+    suspect = replace(named.suspect, members=tuple(members))
+    return replace(named, suspect=suspect, stack=_begun_by(named.stack, name))
+
+
+def _begun_by(stack: NamedStack, process: str) -> NamedStack:
+    """The stack with its process as the root, above the module that it starts in."""
+    if not stack.frames:
+        return stack
+    return stack.below(Frame(0, root_name(stack), None, None, None, process, None))
+
+
+def difference(before: Profile, after: Profile) -> Profile:
+    """Subtracts profiles stack by stack: what ``after`` has more.
+
+    Stacks are the same if what is shown of them has the same names and files; lines and
+    addresses may differ, as they do between two runs or builds.
+    """
+    with_modules = before.has_modules and after.has_modules
+    old, new = _merged(before, with_modules), _merged(after, with_modules)
+    samples = []
+    for key, sample in (old | new).items():
+        # Of both, the later names are kept: the right-hand side of | wins.
+        zero = StackStat(sample.stat.index, 0, 0, 0, 0, 0)
+        was = old[key].stat if key in old else zero
+        now = new[key].stat if key in new else zero
+        samples.append(Sample(_minus(now, was), sample.stack, was, pid=sample.pid))
+    samples.sort(key=lambda s: (-s.stat.live_bytes, s.stat.index))
+    elapsed_ns = round((after.time_s - before.time_s) * NS_PER_S)
+    return replace(
+        after,
+        elapsed_ns=max(0, elapsed_ns),
+        samples=samples,
+        files=after.files or before.files,
+        notes=[*(f"before: {note}" for note in before.notes), *after.notes],
+        suspects=(),
+        facts={"difference": True},
+        has_modules=with_modules,
+        metrics=before.metrics & after.metrics,
+        parts=(),
+    )
+
+
+def _merged(profile: Profile, with_modules: bool) -> dict[tuple[str, ...], Sample]:
+    """Samples by what makes them the same."""
+    merged: dict[tuple[str, ...], Sample] = {}
+    for sample in profile.samples:
+        key = _identity(sample, with_modules)
+        known = merged.get(key)
+        if known is None:
+            merged[key] = sample
+        else:
+            merged[key] = replace(known, stat=_minus(known.stat, sample.stat, -1))
+    return merged
+
+
+def _identity(sample: Sample, with_modules: bool) -> tuple[str, ...]:
+    if not sample.stack.frames:
+        return tuple(step.name for step in outer_steps(sample.stack, sample.stat.index))
+    names: list[str] = []
+    for name, frame in shown_frames(sample.stack):
+        names.append(name)
+        if with_modules:
+            names.append(base_name(frame.module or ""))
+    return tuple(names)
+
+
+def _minus(a: StackStat, b: StackStat, sign: int = 1) -> StackStat:
+    return StackStat(a.index, *(figure.of(a) - sign * figure.of(b) for figure in FIGURES))

@@ -1,0 +1,262 @@
+"""Snapshots, suspects and stacks written out: as JSON values, and stacks as lines of text.
+
+Sizes in bytes, times in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from tracelloc.files.demangle.short import shorten
+from tracelloc.heap.stacks import NO_STACK
+from tracelloc.model.codefiles import Unresolved
+from tracelloc.model.frames import Frame
+from tracelloc.model.mallocs import found_json
+from tracelloc.show.filters import NamedStack
+from tracelloc.show.presentation.completeness import completeness_facts
+from tracelloc.show.presentation.cost import tracing_cost
+from tracelloc.show.presentation.processfacts import memory_facts
+from tracelloc.show.presentation.sharedframes import PartShare
+from tracelloc.show.presentation.suspects import NamedSuspect
+from tracelloc.show.presentation.window import window_facts
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.threadactivity import ThreadActivity
+from tracelloc.text import NS_PER_S, plural, printable
+
+_FRAME: Final = ("address", "symbol", "offset", "size", "module", "file", "line", "inlined")
+_THREAD: Final = (
+    ("tid", "tid"), ("name", "name"),
+    ("allocated_bytes", "allocated_bytes"), ("allocations", "allocated_count"),
+    ("freed_bytes", "freed_bytes"), ("frees", "freed_count"),
+    ("freed_for_others_bytes", "freed_for_others_bytes"),
+    ("frees_for_others", "freed_for_others_count"),
+    ("freed_by_others_bytes", "freed_by_others_bytes"),
+    ("frees_by_others", "freed_by_others_count"),
+)  # fmt: skip
+_FLOW: Final = (
+    ("from_tid", "maker_tid"), ("to_tid", "ender_tid"), ("bytes", "size_bytes"),
+    ("allocations", "count"),
+)  # fmt: skip
+"""Keys, and the attributes that they stand for."""
+
+
+def summary(snapshot: Snapshot) -> dict[str, Any]:
+    """The report without its lists: figures of the whole target."""
+    totals, share = snapshot.totals, snapshot.overhead.probe_share
+    cost = tracing_cost(snapshot)
+    return {
+        "time": round(snapshot.time_s, 6),
+        "pid": snapshot.target.pid,
+        "command": snapshot.target.command,
+        "ppid": snapshot.target.parent_pid,
+        "exec_count": snapshot.target.exec_count,
+        "elapsed_s": round(snapshot.elapsed_ns / NS_PER_S, 3),
+        "completeness": completeness_facts(snapshot),
+        "sample_bytes": snapshot.sample_bytes,
+        "window": window_facts(snapshot),
+        "live_bytes": snapshot.live_bytes,
+        "live_allocations": snapshot.live_count,
+        "live_stacks": snapshot.live_stacks,
+        "allocated_bytes": int(totals.allocated_bytes.sum()),
+        "allocations": int(totals.allocated_count.sum()),
+        "freed_bytes": int(totals.freed_bytes.sum()),
+        "frees": int(totals.freed_count.sum()),
+        "unmatched_frees": snapshot.losses.oddities.unmatched_frees,
+        "lost_events": snapshot.losses.events,
+        "live_allocations_bounds": snapshot.count_bounds,
+        "overflows": snapshot.losses.overflows,
+        "overflow_map_events": snapshot.losses.spilled_events,
+        "events_per_s": round(snapshot.overhead.events_per_s, 1),
+        "malloc_libraries": found_json(snapshot.allocators),
+        "probe_share": None if share is None else round(share, 4),
+        "probe_cores": None if cost is None else round(cost.cores, 4),
+        "slow_probes": list(snapshot.overhead.slow_probes),
+        "lost": snapshot.losses.by_cause,
+        "failed_tasks": [
+            {"task": task, "count": count} for task, count in snapshot.losses.failed_tasks.items()
+        ],
+        "truncated_stacks": snapshot.truncated_stacks,
+        "broken_stacks": snapshot.broken_stacks,
+        "partial_allocations": snapshot.partial_allocations,
+        "unknown_stacks": snapshot.unknown_stacks,
+        "rss_bytes": snapshot.rss_bytes,
+        "memory": memory_facts(snapshot),
+        "growth_bytes_per_min": int(snapshot.growth_per_min.sum()),
+        "suspect_count": _suspect_count(snapshot),
+        "suppressed": _suppressed(snapshot),
+    }
+
+
+def suspect_facts(named: NamedSuspect) -> dict[str, Any]:
+    """A suspect without its stack.
+
+    ``since_s`` is for how long it has been growing; ``group`` is null for a single stack.
+    """
+    judgement = named.judgement
+    return {
+        "stack_id": named.suspect.stack,
+        "verdict": judgement.verdict.value,
+        "rate_bytes_per_min": round(judgement.rate_bytes_per_min, 1),
+        "since_s": round(named.since_s, 3),
+        "confidence": round(judgement.confidence, 4),
+        "evidence": judgement.evidence,
+        "never_freed": judgement.never_freed,
+        "verdict_in_s": round(judgement.verdict_in_s, 3),
+        "retracted": judgement.retracted,
+        "searched_blocks": judgement.searched,
+        "unreachable_blocks": judgement.unreachable,
+        "group": _group(named),
+    }
+
+
+def _group(named: NamedSuspect) -> dict[str, Any] | None:
+    members, shared = named.suspect.members, named.shared
+    if len(members) == 1:
+        return None
+    return {
+        "frame": None if shared is None else frame_facts(shared.frame),
+        "callers": [] if shared is None else _shares(shared.callers),
+        "callees": [] if shared is None else _shares(shared.callees),
+        "lines": [] if shared is None else _shares(shared.lines, "line"),
+        "stacks": [
+            {
+                "stack_id": member.stack,
+                "share": round(member.share, 4),
+                "rate_bytes_per_min": round(member.rate_bytes_per_min, 1),
+            }
+            for member in members
+        ],
+    }
+
+
+def _shares(parts: Sequence[PartShare], key: str = "name") -> list[dict[str, Any]]:
+    return [{key: part.name, "share": round(part.share, 4)} for part in parts]
+
+
+def _suppressed(snapshot: Snapshot) -> dict[str, Any] | None:
+    suppressed = None if snapshot.findings is None else snapshot.findings.suppressed
+    if suppressed is None:
+        return None
+    return {
+        "stacks": suppressed.stacks,
+        "rate_bytes_per_min": round(suppressed.rate_bytes_per_min, 1),
+        "live_bytes": suppressed.live_bytes,
+    }
+
+
+def _suspect_count(snapshot: Snapshot) -> int | None:
+    findings = snapshot.findings
+    return None if findings is None else len(findings.suspects) + findings.suspects_left_out
+
+
+def stack_facts(stack: NamedStack) -> list[dict[str, Any]]:
+    """Frames of a stack, innermost first."""
+    return [
+        frame_facts(frame) | {"hidden": hidden, "label": label}
+        for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True)
+    ]
+
+
+def frame_facts(frame: Frame, attributes: Sequence[str] = _FRAME) -> dict[str, Any]:
+    """Attributes of a frame under their own names, and why others are not known."""
+    reason = None if frame.reason is None else frame.reason.value
+    return {name: getattr(frame, name) for name in attributes} | {"reason": reason}
+
+
+def peak_facts(snapshot: Snapshot) -> dict[str, Any]:
+    """The high-water mark of live bytes and its time; zeros before any allocation."""
+    peak = snapshot.peak
+    if peak is None:
+        return {"bytes": 0, "allocations": 0, "ago_s": 0.0, "stacks": 0}
+    return {
+        "bytes": peak.size_bytes,
+        "allocations": int(peak.live_count.sum()),
+        "ago_s": max(0, snapshot.now_ns - peak.time_ns) / NS_PER_S,
+        "stacks": int(np.count_nonzero(peak.live_bytes)),
+    }
+
+
+def temporary_facts(snapshot: Snapshot) -> dict[str, Any]:
+    """Temporary allocations: freed almost at once by the thread that had allocated them."""
+    totals, policy = snapshot.totals, snapshot.temporary
+    return {
+        "allocations": int(totals.temporary_count.sum()),
+        "bytes": int(totals.temporary_bytes.sum()),
+        "unknown_allocations": snapshot.unordered_count,
+        "most_between": policy.between if policy.life_ns is None else None,
+        "most_s": None if policy.life_ns is None else policy.life_ns / NS_PER_S,
+        "stacks": int(np.count_nonzero(totals.temporary_count)),
+    }
+
+
+def thread_facts(activity: ThreadActivity) -> dict[str, Any]:
+    """All threads and flows. ``tid`` is 0 for what can't be assigned to a thread."""
+    return {
+        "remote_freed_bytes": activity.remote_freed_bytes,
+        "remote_freed_allocations": activity.remote_freed_count,
+        "remote_share": round(activity.remote_share, 6),
+        "threads": [
+            {key: getattr(thread, name) for key, name in _THREAD} for thread in activity.threads
+        ],
+        "flows": [{key: getattr(flow, name) for key, name in _FLOW} for flow in activity.flows],
+    }
+
+
+def target_facts(snapshot: Snapshot) -> dict[str, Any]:
+    """The summary with the peak, temporary allocations and, if they are known, threads."""
+    facts = summary(snapshot)
+    facts["peak"] = peak_facts(snapshot)
+    facts["temporary"] = temporary_facts(snapshot)
+    if snapshot.threads is not None:
+        facts["threads"] = thread_facts(snapshot.threads)
+    return facts
+
+
+def stack_lines(stack: NamedStack, index: int, *, long_names: bool = True) -> Iterator[str]:
+    """Lines of the stack with this index, innermost frame first; hidden runs as a number."""
+    if not stack.frames:
+        reason = "could not be taken" if index == NO_STACK else "was lost"
+        yield f"        [the call stack {reason}]"
+        return
+    for part in stack.parts():
+        if part.frame is None:
+            yield f"         ({plural(part.count, 'frame')} hidden)"
+            continue
+        if part.label is None:
+            text = format_frame(part.frame, long_names=long_names)
+        else:
+            text = f"[{printable(part.label)}] ({plural(part.count, 'frame')})"
+        # What stands for missing frames has no address.
+        address = f"0x{part.frame.address:016x}: " if part.frame.address else ""
+        yield f"        {address}{text}"
+
+
+def format_frame(frame: Frame, *, long_names: bool = True) -> str:
+    """Formats a frame: ``name+0x32/0x76 in FILE (file:line)``.
+
+    Without a name it is ``???``; without a file, the reason is given.
+    Functions that were inlined have no offset: ``name [inlined] in FILE (file:line)``.
+    """
+    if frame.symbol is not None:
+        name = printable(frame.symbol if long_names else shorten(frame.symbol))
+        if frame.offset is not None:
+            name += f"+0x{frame.offset:x}"
+            name += f"/0x{frame.size:x}" if frame.size is not None else ""
+        elif frame.inlined:
+            name += " [inlined]"
+    else:
+        name = "naming…" if frame.reason is Unresolved.PENDING else "???"
+    if frame.reason is not None and (not frame.module or frame.reason is Unresolved.UNREAD):
+        name += f" [{frame.reason.value}]"
+    return name + where(frame)
+
+
+def where(frame: Frame) -> str:
+    """Formats the place of a frame: `` in FILE (file:line)``, as far as it is known."""
+    text = f" in {printable(frame.module)}" if frame.module else ""
+    if frame.file:
+        text += f" ({printable(frame.file)}{'' if frame.line is None else f':{frame.line}'})"
+    return text

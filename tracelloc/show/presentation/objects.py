@@ -1,0 +1,199 @@
+"""Types that grow, who keeps their objects, and censuses, in words and as JSON values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tracelloc.snapshots.objects import (
+    GrowingType,
+    Holder,
+    Holders,
+    ObjectCensus,
+    ObjectFindings,
+    TypeCount,
+    TypeSuspect,
+)
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.text import format_duration, format_percent, format_size, plural, printable
+from tracelloc.verdict.judgement import Verdict
+
+NOT_COUNTED: Final = "Python's objects were not counted"
+_MOST_HOLDERS: Final = 2
+"""Holders of a suspect that are named."""
+_MOST_PARTS: Final = 4
+_NOTABLE_SHARE: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class TypeGrowth:
+    """A type in a census, and how much it has grown since the first one."""
+
+    now: TypeCount
+    count_change: int
+    bytes_change: int
+
+
+def growths(now: ObjectCensus, first: ObjectCensus) -> list[TypeGrowth]:
+    """All types of two censuses: what has grown most comes first, then what is largest."""
+    before = {found.name: found for found in first.types}
+    gone = [TypeCount(name, 0, 0) for name in before.keys() - {found.name for found in now.types}]
+    found = [
+        TypeGrowth(one, one.count - old.count, one.size_bytes - old.size_bytes)
+        for one in (*now.types, *gone)
+        for old in [before.get(one.name, TypeCount(one.name, 0, 0))]
+    ]
+    return sorted(found, key=lambda one: (-one.bytes_change, -one.now.size_bytes, one.now.name))
+
+
+def type_suspects(snapshot: Snapshot) -> tuple[TypeSuspect, ...]:
+    """Types that grow; none in what is no Python program."""
+    return () if snapshot.objects is None else snapshot.objects.suspects
+
+
+def growing_for_s(suspect: TypeSuspect, snapshot: Snapshot) -> float:
+    """For how many seconds a type has been growing."""
+    return max(0.0, snapshot.time_s - suspect.growth.since_s)
+
+
+def main_holder(suspect: TypeSuspect) -> Holder | None:
+    """Who keeps most of what is new; None: that is not known."""
+    holders = None if suspect.holders is None else suspect.holders.holders
+    return holders[0] if holders else None
+
+
+def holder_text(holder: Holder) -> str:
+    """``app.CACHE[…] in dict (/srv/app.py)``, harmless to print."""
+    kind = f" in {holder.type_name}" if holder.type_name else ""
+    place = holder_place(holder)
+    return printable(f"{holder.path}{kind}{f' ({place})' if place else ''}")
+
+
+def holder_place(holder: Holder) -> str:
+    """``/srv/app.py:9``: the file of the module, or where the function begins."""
+    line = "" if holder.line is None else f":{holder.line}"
+    return f"{holder.file}{line}" if holder.file else ""
+
+
+def type_headline(suspect: TypeSuspect, for_s: float) -> str:
+    """``growing 412 KiB/min for 45 s, possible leak``."""
+    unsure = "" if suspect.verdict is Verdict.LEAKING else ", possible leak"
+    rate = format_size(round(suspect.bytes_per_min))
+    return f"{suspect.verdict.value} {rate}/min for {format_duration(for_s)}{unsure}"
+
+
+def type_title(suspect: TypeSuspect) -> str:
+    """``app.Session ← app.CACHE[…]``: the type and who keeps it."""
+    holder = main_holder(suspect)
+    return suspect.name if holder is None else f"{suspect.name} ← {holder.path}"
+
+
+def type_sentences(suspect: TypeSuspect) -> Iterator[str]:
+    """How fast it grows and with what, and who keeps what is new; harmless to print."""
+    growth = suspect.growth
+    objects = f"{plural(suspect.count, 'object')} of {suspect.name}"
+    yield printable(f"{objects}, {_pace(growth)}{_parts(suspect.parts)}")
+    holders = suspect.holders
+    if holders is None or not holders.sample_count:
+        yield "who keeps them is not known"
+        return
+    looked_at = plural(holders.sample_count, "new object")
+    for number, holder in enumerate(holders.holders[:_MOST_HOLDERS]):
+        share = holder.count / holders.sample_count
+        if number and share < _NOTABLE_SHARE:
+            break
+        of = f" of {looked_at} looked at" if not number else ""
+        yield f"kept by {holder_text(holder)}: {format_percent(share, 0)}{of}"
+
+
+def _pace(growth: GrowingType) -> str:
+    return f"{growth.count_per_min:+,.0f}/min"
+
+
+def _parts(parts: Iterable[GrowingType]) -> str:
+    """What the objects keep."""
+    found = sorted(parts, key=lambda part: -part.bytes_per_min)
+    if not found:
+        return ""
+    names = [f"{part.name} {_pace(part)}" for part in found[:_MOST_PARTS]]
+    more = f" and {len(found) - _MOST_PARTS} more" if len(found) > _MOST_PARTS else ""
+    return f", with {', '.join(names)}{more}"
+
+
+# JSON.
+
+
+def object_facts(found: ObjectFindings | None) -> dict[str, Any]:
+    """A program's objects: the last census with changes since the first, and holders."""
+    if found is None or found.now is None or found.first is None:
+        why = None if found is None else found.trouble
+        return {"trouble": why or "there is no Python, or its objects were not counted yet"}
+    return census_facts(found.now, found.first, found.holders) | {"trouble": found.trouble}
+
+
+def census_facts(
+    now: ObjectCensus, first: ObjectCensus, holders: Mapping[str, Holders]
+) -> dict[str, Any]:
+    """A census with changes since another one. Bytes, seconds; ``time`` since 1970."""
+    return {
+        "time": round(now.time_s, 3),
+        "elapsed_s": round(now.time_s - first.time_s, 3),
+        "census_s": round(now.took_s, 6),
+        "objects": now.count,
+        "blocks": now.block_count,
+        "block_bytes": now.block_bytes,
+        "changed_pools": now.changed_pools,
+        "types": [
+            {
+                "type": row.now.name,
+                "objects": row.now.count,
+                "bytes": row.now.size_bytes,
+                "objects_change": row.count_change,
+                "bytes_change": row.bytes_change,
+            }
+            for row in growths(now, first)
+        ],
+        "holders": [{"type": name, **_holders(found)} for name, found in holders.items()],
+    }
+
+
+def _holders(found: Holders) -> dict[str, Any]:
+    return {
+        "samples": found.sample_count,
+        "skipped_tables": found.skipped_tables,
+        "holders": [
+            {
+                "path": one.path,
+                "type": one.type_name or None,
+                "samples": one.count,
+                "unresolved_steps": one.unresolved,
+                "file": one.file,
+                "line": one.line,
+            }
+            for one in found.holders
+        ],
+    }
+
+
+def type_suspect_facts(suspect: TypeSuspect, snapshot: Snapshot) -> dict[str, Any]:
+    """A type that grows; its rates are without its parts."""
+    found = suspect.holders
+    return {
+        "verdict": suspect.verdict.value,
+        **_growth(suspect.growth),
+        "objects": suspect.count,
+        "bytes": suspect.size_bytes,
+        "since_s": round(growing_for_s(suspect, snapshot), 3),
+        "total_bytes_per_min": round(suspect.bytes_per_min, 1),
+        "parts": [_growth(part) for part in suspect.parts],
+        "holders": [] if found is None else _holders(found)["holders"],
+    }
+
+
+def _growth(growth: GrowingType) -> dict[str, Any]:
+    return {
+        "type": growth.name,
+        "objects_per_min": round(growth.count_per_min, 1),
+        "bytes_per_min": round(growth.bytes_per_min, 1),
+    }

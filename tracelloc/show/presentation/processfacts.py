@@ -1,0 +1,377 @@
+"""Memory, waste, overhead and losses of a whole process, as text and JSON.
+
+What the process has grown by since tracing began is compared with the blocks that it has
+allocated since and still holds, with what the allocator adds to each of them: rounding up
+and, in glibc, headers. A snapshot with usable sizes says it to the byte, if all are known.
+Without them it is worked out from the mean size of each stack's blocks (``heap/usable.py``),
+so it is exact where a stack's blocks are of one size. Where mappings are traced, what the
+process keeps of those it has made by itself counts as well; what allocators map is in their
+blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from tracelloc.heap.totals import Totals
+from tracelloc.heap.usable import Formula, formula_for, header_bytes
+from tracelloc.model.codefiles import base_name
+from tracelloc.model.counters import Counter
+from tracelloc.model.mallocs import main_library
+from tracelloc.model.memoryusage import Limit, MemoryUsage
+from tracelloc.show.analysis.histograms import TotalWaste, Waste, total_waste
+from tracelloc.show.presentation.suspects import suspects_of
+from tracelloc.snapshots.blocks import UsableSizes
+from tracelloc.snapshots.losses import LossCounts
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.text import (
+    NS_PER_S,
+    about_of,
+    format_estimate,
+    format_percent,
+    format_size,
+    plural,
+    printable,
+)
+from tracelloc.verdict.judgement import Verdict
+
+_NOTABLE_BYTES: Final = 1 << 20
+"""Growth below this is not taken apart: pages and rounding are as large."""
+_MOSTLY_TRACED: Final = 0.7
+_MORE_THAN_ALL: Final = 1.3
+_SLOPE_NS: Final = 60 * NS_PER_S
+"""Growth of resident memory is judged over this time at least."""
+_FARTHEST_S: Final = 30 * 86400.0
+"""Nothing further away is forecast."""
+_FORECAST_PER_WATCHED: Final = 100.0
+"""Nor what is further away than this many times the time that growth was watched for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Accounts for resident memory, in bytes."""
+
+    growth_bytes: int
+    """Growth of memory in use since tracing began, swapped pages included."""
+    traced_bytes: int
+    """Bytes of live blocks."""
+    overhead_bytes: int | None
+    """Overhead of the malloc library on them; None if unknown."""
+    mapped_bytes: int | None
+    """Resident bytes of its own mappings; None if they are not traced."""
+    traced_share: float | None
+    """Traced bytes as a share of the growth; None if there is hardly any, or in windows."""
+    sentence: str
+
+    @property
+    def is_mostly_traced(self) -> bool:
+        """Whether the blocks tell where most of the growth comes from."""
+        return self.traced_share is None or self.traced_share >= _MOSTLY_TRACED
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """When memory will run out."""
+
+    limit: Limit
+    rate_bytes_per_min: float
+    by_leaks: bool
+    """The rate is that of what leaks; else, of all memory lately."""
+    left_s: float
+
+    @property
+    def sentence(self) -> str:
+        """The forecast as a sentence."""
+        whose = "leaks" if self.by_leaks else "memory growth"
+        return (
+            f"at {format_size(round(self.rate_bytes_per_min))}/min of {whose}, the "
+            f"{self.limit.what}'s limit of {format_size(self.limit.size_bytes)} is reached in "
+            f"{format_estimate(self.left_s)}"
+        )
+
+
+def forecast(snapshot: Snapshot) -> Forecast | None:
+    """Forecasts when memory runs out: by the leaks, if any, else by recent growth.
+
+    None if it does not grow, or if that is too far away for what has been seen so far: a
+    hundred times as long as the growth was watched, or a month.
+    """
+    memory = snapshot.memory
+    if memory is None or memory.limit is None:
+        return None
+    leaking = [
+        suspect.judgement
+        for suspect in suspects_of(snapshot)
+        if suspect.judgement.verdict is Verdict.LEAKING
+    ]
+    if leaking:
+        rate = sum(judgement.rate_bytes_per_min for judgement in leaking)
+        watched_ns = snapshot.now_ns - min(judgement.since_ns for judgement in leaking)
+    else:
+        rate, watched_ns = _slope_per_min(memory)
+    if rate <= 0:
+        return None
+    left_s = memory.limit.free_bytes / rate * 60
+    if left_s > min(_FARTHEST_S, _FORECAST_PER_WATCHED * watched_ns / NS_PER_S):
+        return None
+    return Forecast(memory.limit, rate, bool(leaking), left_s)
+
+
+def _slope_per_min(memory: MemoryUsage) -> tuple[float, int]:
+    """(bytes per minute, over how many ns): the newer half of what is known; 0 if that is short."""
+    if len(memory.history) < 2:
+        return 0.0, 0
+    last_ns, last = memory.history[-1]
+    middle_ns = (memory.history[0][0] + last_ns) // 2
+    from_ns, first = next(point for point in memory.history if point[0] >= middle_ns)
+    if last_ns - from_ns < _SLOPE_NS:
+        return 0.0, 0
+    return (last - first) / (last_ns - from_ns) * 60 * NS_PER_S, last_ns - from_ns
+
+
+def account(snapshot: Snapshot) -> Account | None:
+    """Compares memory growth with traced blocks; None if memory was never seen."""
+    memory = snapshot.memory
+    if memory is None:
+        return None
+    growth = memory.now.kept - memory.start.kept
+    traced = snapshot.live_bytes
+    overhead = _overhead(snapshot)
+    mapped = memory.mapped_bytes
+    known = traced + (overhead or 0) + (mapped or 0)
+    return Account(
+        growth_bytes=growth,
+        traced_bytes=traced,
+        overhead_bytes=overhead,
+        mapped_bytes=mapped,
+        # What a window has is no part of what has grown before it.
+        traced_share=known / growth
+        if growth >= _NOTABLE_BYTES and snapshot.window is None
+        else None,
+        sentence=_sentence(snapshot, memory, growth, known, overhead or 0),
+    )
+
+
+def _overhead(snapshot: Snapshot) -> int | None:
+    """Overhead of the malloc library on live blocks; None if unknown."""
+    sizes = snapshot.usable
+    if sizes is not None and sizes.has_sizes and snapshot.blocks is not None:
+        blocks = snapshot.blocks
+        total = total_waste(blocks, snapshot.sample_bytes, sizes.of(blocks), sizes.header_bytes)
+        if not total.waste.unknown_count:
+            return total.waste.waste_bytes + total.header_bytes
+    main = main_library(snapshot.allocators)
+    formula = None if main is None or main.others else formula_for(main)
+    if main is None or formula is None:
+        return None
+    return _overhead_by_means(snapshot.totals, formula, header_bytes(main))
+
+
+def _overhead_by_means(totals: Totals, formula: Formula, header: int) -> int:
+    """Overhead if a stack's blocks were all of their mean size; unknown roundings are left out."""
+    holding = totals.live_count > 0
+    counts, held = totals.live_count[holding], totals.live_bytes[holding]
+    mean = np.ceil(np.maximum(held, 0) / counts).astype(np.uint64)
+    usable, known = formula(mean)
+    each = np.where(known, usable, mean).astype(np.int64) + header
+    return max(0, int((each * counts).sum()) - int(held.sum()))
+
+
+def _sentence(
+    snapshot: Snapshot, memory: MemoryUsage, growth: int, known: int, overhead: int
+) -> str:
+    """One sentence. ``known``: bytes of blocks and mappings, ``overhead``: part of it."""
+    rss = f"RSS {format_size(memory.now.rss)}"
+    signed = f"{'+' if growth >= 0 else ''}{format_size(growth)} since tracing began"
+    what = f"traced blocks{' and mappings' if memory.mapped_bytes else ''}"
+    added = ""
+    if overhead >= _NOTABLE_BYTES:
+        added = f", {format_size(overhead)} of it overhead of the malloc library"
+    traced = f"{format_size(known)} in {what}{added}"
+    if snapshot.window is not None:
+        return f"{rss}, {signed}, {format_size(known)} in {what} of one window"
+    if growth < _NOTABLE_BYTES:
+        is_more = known >= _NOTABLE_BYTES + max(0, growth)
+        return f"{rss}, {signed}, {traced}{_why_more(snapshot) if is_more else ''}"
+    share = known / growth
+    if share > _MORE_THAN_ALL:
+        return f"{rss}, {signed}, {traced}{_why_more(snapshot)}"
+    part = format_percent(min(share, 1), 0)
+    traced = f"{rss}, {signed}, {part} of it in {what}{added}"
+    return traced if share >= _MOSTLY_TRACED else f"{traced}; {_elsewhere(memory, known)}"
+
+
+def _why_more(snapshot: Snapshot) -> str:
+    """Why traced blocks may have more bytes than resident memory has grown by."""
+    why = "memory counts as resident (RSS) once it is written to"
+    if snapshot.losses.oddities.unmatched_frees:
+        why += ", and memory that was freed before is used again"
+    return f" (more than RSS has grown: {why})"
+
+
+def _elsewhere(memory: MemoryUsage, known: int) -> str:
+    """Names what else has grown most."""
+    now, start = memory.now, memory.start
+    anonymous = now.anonymous + now.swapped - start.anonymous - start.swapped - known
+    files, shared = now.files - start.files, now.shared - start.shared
+    if files >= max(anonymous, shared):
+        return f"resident pages of mapped files have grown by {format_size(files)}"
+    if shared >= anonymous:
+        return f"shared memory has grown by {format_size(shared)}"
+    untraced = "" if memory.mapped_bytes is not None else ", direct mmap, thread stacks"
+    return (
+        f"anonymous memory outside of them has grown by {format_size(anonymous)}: fragmentation, "
+        f"malloc caches{untraced} or another malloc library"
+    )
+
+
+def memory_lines(snapshot: Snapshot) -> Iterator[str]:
+    """Sentences on where memory comes from and when it runs out."""
+    for found in (account(snapshot), forecast(snapshot)):
+        if found is not None:
+            yield found.sentence
+
+
+def memory_facts(snapshot: Snapshot) -> dict[str, Any]:
+    """Memory figures in JSON: bytes and seconds; {} if the process's memory was never seen."""
+    memory, found, ahead = snapshot.memory, account(snapshot), forecast(snapshot)
+    if memory is None or found is None:
+        return {}
+    limit = memory.limit
+    return {
+        "anonymous_bytes": memory.now.anonymous,
+        "file_bytes": memory.now.files,
+        "shared_bytes": memory.now.shared,
+        "swapped_bytes": memory.now.swapped,
+        "pss_bytes": memory.pss_bytes,
+        "growth_bytes": found.growth_bytes,
+        "traced_bytes": found.traced_bytes,
+        "malloc_overhead_bytes": found.overhead_bytes,
+        "mapped_bytes": found.mapped_bytes,
+        "traced_share": None if found.traced_share is None else round(found.traced_share, 4),
+        "explanation": found.sentence,
+        "limit": None if limit is None else limit.what,
+        "limit_bytes": None if limit is None else limit.size_bytes,
+        "limit_free_bytes": None if limit is None else limit.free_bytes,
+        "limit_reached_in_s": None if ahead is None else round(ahead.left_s),
+        "limit_rate_bytes_per_min": None if ahead is None else round(ahead.rate_bytes_per_min, 1),
+    }
+
+
+def waste_text(waste: Waste, about: str) -> str:
+    """Wasted bytes of a bin, a size or a stack. ``about``: ``~`` before estimates."""
+    known = f"{about}{format_size(waste.waste_bytes)} wasted ({format_percent(waste.share)})"
+    if not waste.unknown_count:
+        return known
+    unknown = f"{about}{waste.unknown_count:,} of unknown usable size"
+    return f"{known}, {unknown}" if waste.usable_bytes else unknown
+
+
+def waste_line(sizes: UsableSizes, total: TotalWaste, about: str) -> str:
+    """Usable and wasted bytes of all blocks, how they are known, and what speaks against them."""
+    return printable(", ".join(_parts(sizes, total, about)))
+
+
+def _parts(sizes: UsableSizes, total: TotalWaste, about: str) -> Iterator[str]:
+    usable = format_size(total.waste.usable_bytes)
+    yield f"usable sizes ({sizes.main.library.value}): {about}{usable}"
+    yield waste_text(total.waste, about)
+    if total.header_bytes:
+        yield f"{about}{format_size(total.header_bytes)} more in headers"
+    if total.read_count:
+        yield f"{about}{total.read_count:,} read from the process"
+    if total.computed_count:
+        yield f"{about}{total.computed_count:,} computed"
+    why = why_uncertain(sizes)
+    if why is not None:
+        yield why
+
+
+def why_uncertain(sizes: UsableSizes) -> str | None:
+    """Why usable sizes are uncertain; None if they are not."""
+    main = sizes.main
+    if not sizes.has_sizes:
+        return f"sizes of {main.library.value} in {base_name(main.file)} are not known"
+    if main.others:
+        others = ", ".join(main.others)
+        return f"all blocks are counted as {main.library.value}'s, but there is also {others}"
+    return None
+
+
+_LOSS_TEXTS = {
+    Counter.SKIPPED_RUNS: ("fork or exec unseen", "forks or execs unseen"),
+    Counter.LOST_MAPPINGS: ("mapping event lost", "mapping events lost"),
+    Counter.LOST_STACKS: ("stack lost", "stacks lost"),
+    Counter.STACK_TABLE_FULL: (
+        "stack without room in the stack table",
+        "stacks without room in the stack table",
+    ),
+    Counter.UNPAIRED_RETURNS: ("unpaired return", "unpaired returns"),
+    Counter.ABANDONED_CALLS: ("abandoned call", "abandoned calls"),
+    Counter.SAMPLE_TABLE_FULL: ("sample lost", "samples lost"),
+    Counter.LOST_PAIRS: ("short-lived allocation uncounted", "short-lived allocations uncounted"),
+    Counter.IMPOSSIBLE_SIZES: (
+        "allocation of impossible size left out",
+        "allocations of impossible sizes left out",
+    ),
+    Counter.UNREADABLE_RESULTS: ("unreadable result", "unreadable results"),
+}
+
+
+def losses_line(snapshot: Snapshot) -> str:
+    """One line on what was missed: three standing figures, then all others that are not 0."""
+    losses = snapshot.losses
+    parts = [
+        f"lost {plural(losses.events, 'event')}",
+        f"{plural(losses.oddities.unmatched_frees, 'unmatched free')}",
+        f"{plural(snapshot.truncated_stacks, 'truncated stack')}",
+    ]
+    if snapshot.broken_stacks:
+        parts.append(plural(snapshot.broken_stacks, "broken stack"))
+    if snapshot.partial_allocations:
+        parts.append(_partial(snapshot))
+    parts.extend(_rare_losses(losses))
+    if losses.overflows:
+        parts.append(_overflows(losses))
+    if snapshot.count_bounds is not None:
+        least, most = snapshot.count_bounds
+        parts.append(f"at least {least:,} and at most {most:,} live allocations, bytes unknown")
+    elif losses.events:
+        parts.append("live figures are uncertain")
+    return ", ".join(parts)
+
+
+def _partial(snapshot: Snapshot) -> str:
+    """How many allocations have no whole stack."""
+    count = snapshot.partial_allocations
+    share = count / max(int(snapshot.totals.allocated_count.sum()), 1)
+    about = about_of(snapshot.sample_bytes)
+    return f"{about}{plural(count, 'allocation')} ({format_percent(share, 2)}) with partial stacks"
+
+
+def _overflows(losses: LossCounts) -> str:
+    """What happened while the reader fell behind."""
+    text = (
+        f"{plural(losses.overflows, 'overflow')} of the event ring, "
+        f"{plural(losses.spilled_events, 'event')} in the overflow map"
+    )
+    if losses.events:
+        return f"{text} or lost"
+    return f"{text}: figures are exact, but peaks during that time were not seen"
+
+
+def _rare_losses(losses: LossCounts) -> Iterator[str]:
+    for counter, (one, many) in _LOSS_TEXTS.items():
+        count = losses.counters[counter]
+        if count:
+            yield f"{count:,} {one if count == 1 else many}"
+    for task, count in losses.failed_tasks.items():
+        yield f"{task} failed" if count == 1 else f"{task} failed {count:,} times"
+    if losses.oddities.address_reuses:
+        yield f"{plural(losses.oddities.address_reuses, 'unseen free')} found by address reuse"
+    if losses.oddities.odd_restores:
+        yield plural(losses.oddities.odd_restores, "unmatched failed realloc")

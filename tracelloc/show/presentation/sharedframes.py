@@ -1,0 +1,166 @@
+"""What the stacks of one suspect share: a function, and where they part from each other there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Final
+
+from tracelloc.model.codefiles import base_name
+from tracelloc.model.frames import Frame
+from tracelloc.show.filters import NamedStack
+from tracelloc.show.presentation.naming import Namer, frame_name
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.text import format_percent, printable
+from tracelloc.verdict.judgement import Suspect
+
+STACKS_NAMED: Final = 64
+"""Stacks of a group that are named: those with the largest shares."""
+_LISTED: Final = 5
+_UNSHOWN: Final = "[nothing shown]"
+
+
+@dataclass(frozen=True, slots=True)
+class PartShare:
+    """A caller, a callee or a line of the function that the stacks of a suspect share."""
+
+    name: str
+    """Not harmless yet."""
+    share: float
+    """Share of the suspect's rate, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFunction:
+    """The innermost function that all stacks of a suspect share, the largest shares first."""
+
+    frame: Frame
+    callers: Sequence[PartShare]
+    callees: Sequence[PartShare]
+    lines: Sequence[PartShare]
+    """``FILE:LINE`` where the stacks part: in the function or in its callers."""
+    parts_inside: bool
+    """Whether it is in the function; else all have the same frames from it to the allocation."""
+
+    def sentences(self) -> Iterator[str]:
+        """Where the stacks part, harmless to print; nothing if that is not known."""
+        if len(self.callers) > 1:
+            yield f"called by {_listed(self.callers)}"
+        elif len(self.callees) > 1 and not any(part.name == _UNSHOWN for part in self.callees):
+            yield f"through {_listed(self.callees)}"
+        elif len(self.lines) > 1:
+            lines = [PartShare(base_name(line.name), line.share) for line in self.lines]
+            who = "" if self.parts_inside else f"called by {printable(self.callers[0].name)} "
+            yield f"{who}at {_listed(lines)}"
+        elif len(self.callees) > 1:
+            yield f"through {_listed(self.callees)}"
+
+
+@dataclass(slots=True)
+class _Stack:
+    """One stack of the group."""
+
+    named: NamedStack
+    share: float
+    at: int
+    """Position of its frame in the shared function."""
+
+    @property
+    def frame(self) -> Frame:
+        return self.named.frames[self.at]
+
+    def inner(self) -> Sequence[int]:
+        """Positions of the shown frames from the shared one inwards."""
+        return [self.at, *(n for n in range(self.at - 1, -1, -1) if not self.named.hidden[n])]
+
+    def beside(self, way: int) -> Frame | None:
+        """The next shown frame in another function: ``way`` 1 is outwards, -1 inwards."""
+        own, frames = frame_name(self.frame), self.named.frames
+        for other in range(self.at + way, len(frames) if way > 0 else -1, way):
+            if not self.named.hidden[other] and frame_name(frames[other]) != own:
+                return frames[other]
+        return None
+
+
+def shared_function(snapshot: Snapshot, namer: Namer, suspect: Suspect) -> SharedFunction | None:
+    """What the stacks share, as far as names are known; None for a single stack."""
+    if len(suspect.members) < 2 or suspect.frame is None:
+        return None
+    stacks = []
+    for member in suspect.members[:STACKS_NAMED]:
+        named = namer.stack(snapshot, member.stack)
+        at = _position(named, suspect.frame)
+        if at is not None:
+            stacks.append(_Stack(named, member.share, at))
+    if not stacks:
+        return None
+    parts_inside = len({_addresses(stack) for stack in stacks}) > 1
+    if parts_inside:
+        _step_inwards(stacks)
+    own = [(stack.frame if parts_inside else stack.beside(1), stack.share) for stack in stacks]
+    return SharedFunction(
+        stacks[0].frame,
+        callers=_ranked((_name(stack.beside(1)), stack.share) for stack in stacks),
+        callees=_ranked((_name(stack.beside(-1)), stack.share) for stack in stacks),
+        lines=_ranked((_line(frame), share) for frame, share in own),
+        parts_inside=parts_inside,
+    )
+
+
+def _position(stack: NamedStack, address: int) -> int | None:
+    """Position of the outermost shown frame at this address or further in; else of any frame."""
+    found = None
+    for at, frame in enumerate(stack.frames):
+        if frame.address == address:
+            found = at
+    if found is None:
+        return None
+    shown = (at for at in range(found, -1, -1) if not stack.hidden[at])
+    return next(shown, found)
+
+
+def _addresses(stack: _Stack) -> tuple[int, ...]:
+    return tuple(frame.address for frame in stack.named.frames[: stack.at])
+
+
+def _step_inwards(stacks: Sequence[_Stack]) -> None:
+    """Moves on to the innermost function that is the same in all stacks.
+
+    Stacks may pass through it at different addresses, which is why it is no shared frame yet.
+    """
+    inner = [stack.inner() for stack in stacks]
+
+    def is_shared(at: tuple[int, ...]) -> bool:
+        pairs = zip(stacks, at, strict=True)
+        return len({frame_name(stack.named.frames[n]) for stack, n in pairs}) == 1
+
+    for deeper in takewhile(is_shared, zip(*inner, strict=False)):
+        for stack, at in zip(stacks, deeper, strict=True):
+            stack.at = at
+
+
+def _name(frame: Frame | None) -> str:
+    return _UNSHOWN if frame is None else frame_name(frame)
+
+
+def _line(frame: Frame | None) -> str | None:
+    if frame is None or frame.file is None or frame.line is None:
+        return None
+    return f"{frame.file}:{frame.line}"
+
+
+def _ranked(parts: Iterable[tuple[str | None, float]]) -> Sequence[PartShare]:
+    shares: defaultdict[str, float] = defaultdict(float)
+    for name, share in parts:
+        if name is not None:
+            shares[name] += share
+    ranked = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(PartShare(name, share) for name, share in ranked)
+
+
+def _listed(parts: Sequence[PartShare]) -> str:
+    shown = [f"{printable(p.name)} {format_percent(p.share, 0)}" for p in parts[:_LISTED]]
+    more = len(parts) - len(shown)
+    return f"{', '.join(shown)}{f' and {more:,} more' if more else ''}"

@@ -1,0 +1,145 @@
+"""Live bytes per line of a function's source file: what pprof's ``list`` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tracelloc.heap.totals import I64
+from tracelloc.model.frames import Frame
+from tracelloc.show.filters import NamedStack
+from tracelloc.show.presentation.calltree import Step, shown_frames
+from tracelloc.show.presentation.naming import Namer, frame_name
+from tracelloc.snapshots.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFunction:
+    """A function whose source is wanted."""
+
+    step: Step
+    file: str | None = None
+    """The source file; None: that of its heaviest frame."""
+
+
+def listed_function(frame: Frame) -> ListedFunction:
+    """The function of a frame."""
+    return ListedFunction(Step(frame_name(frame), frame.module), frame.file)
+
+
+@dataclass(slots=True)
+class LineFigures:
+    """Live blocks of the stacks that pass one line, each stack once."""
+
+    own_bytes: int = 0
+    """Bytes of stacks of which this is the innermost line that no filter hides."""
+    bytes: int = 0
+    count: int = 0
+    stack: int = -1
+    """The heaviest of the stacks."""
+    stack_bytes: int = -1
+
+    def add(self, stack: int, size_bytes: int, count: int, *, is_own: bool) -> None:
+        """Adds a stack."""
+        self.own_bytes += size_bytes if is_own else 0
+        self.bytes += size_bytes
+        self.count += count
+        if size_bytes > self.stack_bytes:
+            self.stack, self.stack_bytes = stack, size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SourceListing:
+    """Figures of one function, and of each line of its file that allocates or leads there."""
+
+    function: ListedFunction
+    file: str | None
+    """None: no frame of it has one."""
+    figures: LineFigures
+    """The function's."""
+    lines: Mapping[int, LineFigures]
+    own_lines: frozenset[int]
+    """Lines of the function."""
+
+    @property
+    def heaviest_line(self) -> int:
+        """The function's line with most bytes; 0: it has none."""
+        own = [line for line in self.own_lines if line in self.lines]
+        return max(own, key=lambda line: (self.lines[line].bytes, -line), default=0)
+
+
+@dataclass(slots=True)
+class _Passage:
+    """How a stack passes the file and the function."""
+
+    named: NamedStack
+    lines: frozenset[int]
+    own: int
+    """The innermost shown line, if it is of the file; else 0."""
+    function_lines: frozenset[int]
+    is_through: bool
+    """Whether it passes the function, which may lack lines."""
+    is_innermost: bool
+
+
+@dataclass(slots=True)
+class SourceLister:
+    """Makes listings of one function, from one snapshot to the next."""
+
+    function: ListedFunction
+    _file: str | None = None
+    _passages: dict[int, _Passage] = field(default_factory=dict)
+
+    def listing(
+        self, snapshot: Snapshot, namer: Namer, stacks: Sequence[int], sizes: I64, counts: I64
+    ) -> SourceListing:
+        """The listing of some stacks, the heaviest first; ``sizes`` and ``counts`` by stack."""
+        if self._file is None:
+            self._file = self.function.file or self._find_file(snapshot, namer, stacks)
+            self._passages.clear()
+        lines: dict[int, LineFigures] = {}
+        whole, own_lines = LineFigures(), set[int]()
+        for stack in stacks:
+            passage = self._passage(namer.stack(snapshot, stack), stack)
+            if not passage.lines and not passage.is_through:
+                continue
+            size_bytes, count = int(sizes[stack]), int(counts[stack])
+            for line in passage.lines:
+                figures = lines.setdefault(line, LineFigures())
+                figures.add(stack, size_bytes, count, is_own=line == passage.own)
+            own_lines |= passage.function_lines
+            if passage.is_through:
+                whole.add(stack, size_bytes, count, is_own=passage.is_innermost)
+        return SourceListing(self.function, self._file, whole, lines, frozenset(own_lines))
+
+    def _find_file(self, snapshot: Snapshot, namer: Namer, stacks: Sequence[int]) -> str | None:
+        for stack in stacks:
+            for name, frame in shown_frames(namer.stack(snapshot, stack)):
+                if frame.file is not None and Step(name, frame.module) == self.function.step:
+                    return frame.file
+        return None
+
+    def _passage(self, named: NamedStack, stack: int) -> _Passage:
+        known = self._passages.get(stack)
+        if known is None or known.named is not named:
+            known = self._passages[stack] = self._pass(named)
+        return known
+
+    def _pass(self, named: NamedStack) -> _Passage:
+        lines = [
+            frame.line
+            for frame in named.frames
+            if frame.file is not None and frame.file == self._file and frame.line
+        ]
+        shown = list(shown_frames(named))
+        through = [frame for name, frame in shown if Step(name, frame.module) == self.function.step]
+        first = shown[0][1] if shown else None
+        is_here = first is not None and self._file is not None and first.file == self._file
+        return _Passage(
+            named,
+            frozenset(lines),
+            (first.line or 0) if is_here and first is not None else 0,
+            frozenset(frame.line or 0 for frame in through if frame.file == self._file) - {0},
+            bool(through),
+            bool(through) and through[0] is first,
+        )

@@ -1,0 +1,188 @@
+"""Suspects by name, and what reports and the screen say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tracelloc.heap.cohorts import F64
+from tracelloc.heap.totals import I64
+from tracelloc.show.filters import NamedStack
+from tracelloc.show.presentation.naming import Namer, frame_name
+from tracelloc.show.presentation.sharedframes import STACKS_NAMED, SharedFunction, shared_function
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.text import (
+    NS_PER_S,
+    format_duration,
+    format_percent,
+    format_size,
+    plural,
+    printable,
+)
+from tracelloc.verdict.findings import are_suspects
+from tracelloc.verdict.judgement import CODE_OF, Codes, Judgement, Suspect, Verdict
+from tracelloc.verdict.parameters import P
+
+_SURE: Final = 0.5
+"""Confidence from which on a leak is said to be one without a *probably*."""
+NOTHING_YET: Final = "no allocations seen yet: is the target idle?"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSuspect:
+    """A suspect with names."""
+
+    suspect: Suspect
+    now_ns: int
+    """When this was said, CLOCK_MONOTONIC."""
+    stack: NamedStack
+    """The one with the largest share."""
+    shared: SharedFunction | None
+    """The function that all its stacks share; None for a single stack."""
+
+    @property
+    def judgement(self) -> Judgement:
+        """The judgement of the suspect."""
+        return self.suspect.judgement
+
+    @property
+    def since_s(self) -> float:
+        """For how many seconds it has been growing."""
+        return max(0, self.now_ns - self.judgement.since_ns) / NS_PER_S
+
+
+def stacks_to_name(suspects: Sequence[Suspect]) -> set[int]:
+    """The stacks of which ``name_suspects`` wants names."""
+    return {member.stack for suspect in suspects for member in suspect.members[:STACKS_NAMED]}
+
+
+def suspects_of(snapshot: Snapshot, n: int | None = None) -> Sequence[Suspect]:
+    """The ``n`` best; none before there was time to look."""
+    return () if snapshot.findings is None else snapshot.findings.suspects[:n]
+
+
+def name_suspects(
+    snapshot: Snapshot, namer: Namer, suspects: Sequence[Suspect]
+) -> list[NamedSuspect]:
+    """Names suspects, as far as names are known by now."""
+    return [
+        NamedSuspect(
+            suspect=suspect,
+            now_ns=snapshot.now_ns,
+            stack=namer.stack(snapshot, suspect.stack),
+            shared=shared_function(snapshot, namer, suspect),
+        )
+        for suspect in suspects
+    ]
+
+
+def verdict_codes(snapshot: Snapshot) -> Codes | None:
+    """Per stack an index of ``judgement.VERDICTS``, as ``Findings.verdict``; None before a look."""
+    findings = snapshot.findings
+    if findings is None:
+        return None
+    codes = np.full(len(snapshot.totals), CODE_OF[Verdict.DECIDING])
+    known = findings.codes[: len(codes)]
+    codes[: len(known)] = known
+    for suspect in findings.suspects:
+        stacks = [member.stack for member in suspect.members]
+        codes[stacks] = CODE_OF[suspect.judgement.verdict]
+    return codes
+
+
+def unsure_growth(snapshot: Snapshot) -> tuple[I64, F64]:
+    """(stacks, bytes per minute of each) of what grows and is no suspect: too early to tell."""
+    findings = snapshot.findings
+    if findings is None:
+        return np.zeros(0, np.int64), np.zeros(0)
+    sites, stacks = findings.sites, len(snapshot.totals)
+    grows = (findings.codes == CODE_OF[Verdict.GROWING]) & ~are_suspects(sites)
+    grows[[stack for stack in findings.suspect_of if stack < len(grows)]] = False
+    rows = np.flatnonzero(grows[:stacks])
+    return rows, sites.rate_bytes_per_min[rows]
+
+
+def suspect_ranks(snapshot: Snapshot) -> I64:
+    """Per stack its place: leaks first, then what grows, by rate; others come after all."""
+    suspects = suspects_of(snapshot)
+    rows, rates = unsure_growth(snapshot)
+    keys = [
+        (each.judgement.verdict is not Verdict.LEAKING, -each.judgement.rate_bytes_per_min)
+        for each in suspects
+    ]
+    keys += [(True, -rate) for rate in rates.tolist()]
+    ranks = np.full(len(snapshot.totals), len(keys), np.int64)
+    for rank, number in enumerate(sorted(range(len(keys)), key=keys.__getitem__)):
+        if number < len(suspects):
+            ranks[[member.stack for member in suspects[number].members]] = rank
+        else:
+            ranks[rows[number - len(suspects)]] = rank
+    return ranks
+
+
+def headline(judgement: Judgement, now_ns: int, *, about: str = "") -> str:
+    """Formats ``leaking 9.50 KiB/min for 10 m, confidence 97 %``; ``about`` marks estimates.
+
+    A leak of little confidence so far is said to be probable.
+    """
+    since_s = max(0, now_ns - judgement.since_ns) / NS_PER_S
+    confidence = format_percent(judgement.confidence, 0)
+    word = judgement.verdict.value
+    if judgement.verdict is Verdict.LEAKING:
+        sure = f", confidence {confidence}"
+        if judgement.confidence < _SURE:
+            word = f"probably {word}"
+    else:
+        sure = ", possible leak"
+        if judgement.confidence:
+            sure += f" (confidence {confidence})"
+    return (
+        f"{word} {about}{format_size(round(judgement.rate_bytes_per_min))}/min "
+        f"for {format_duration(since_s)}{sure}"
+    )
+
+
+def sentences(named: NamedSuspect) -> Iterator[str]:
+    """Why, and what a group shares, harmless to print."""
+    judgement = named.judgement
+    yield judgement.evidence
+    if judgement.retracted:
+        times = plural(judgement.retracted, "time")
+        yield f"verdict leaking retracted {times} before"
+    if named.shared is not None:
+        name = printable(frame_name(named.shared.frame))
+        yield f"sum of {len(named.suspect.members):,} stacks that share {name}"
+        yield from named.shared.sentences()
+
+
+def verdict_counts(snapshot: Snapshot) -> tuple[int | None, int | None]:
+    """How many suspects, types of objects included, (leak, grow); None before the first verdict."""
+    findings = snapshot.findings
+    if findings is None or findings.moment.watched_s < P.first_verdict_s:
+        return None, None
+    types = () if snapshot.objects is None else snapshot.objects.suspects
+    verdicts = [s.judgement.verdict for s in findings.suspects] + [t.verdict for t in types]
+    leaking = verdicts.count(Verdict.LEAKING)
+    return leaking, len(verdicts) - leaking + findings.suspects_left_out
+
+
+def suppressed_line(snapshot: Snapshot) -> str | None:
+    """What the user's suppressions hide; None if they hide nothing."""
+    suppressed = None if snapshot.findings is None else snapshot.findings.suppressed
+    if suppressed is None or not suppressed.stacks:
+        return None
+    return (
+        f"suppressed {plural(suppressed.stacks, 'suspect stack')}: "
+        f"{format_size(round(suppressed.rate_bytes_per_min))}/min, "
+        f"{format_size(suppressed.live_bytes)} live"
+    )
+
+
+def silence_line(snapshot: Snapshot) -> str | None:
+    """One line if nothing was allocated at all."""
+    if snapshot.events:
+        return None
+    return "no allocations were seen" if snapshot.target.has_ended else NOTHING_YET

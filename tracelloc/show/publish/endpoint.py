@@ -1,0 +1,385 @@
+"""Profiles over HTTP: for ``go tool pprof``, for scrapers, and for a browser.
+
+``/debug/pprof/heap`` answers as Go's net/http/pprof does, ``?seconds=N`` with what has
+changed within N seconds. ``/metrics`` is OpenMetrics, version 1.0.0
+(https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md), ``/`` the
+flame graph.
+"""
+
+from __future__ import annotations
+
+import http.server
+import ipaddress
+import json
+import math
+import socket
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from tracelloc import __version__
+from tracelloc.errors import TracellocError
+from tracelloc.show.export import flamegraph, pprof
+from tracelloc.show.export.flamedata import page_data
+from tracelloc.show.export.listings import fold
+from tracelloc.show.presentation.combined import joined, since
+from tracelloc.show.presentation.profile import Metric, Profile
+from tracelloc.show.publish.address import ListenAddress
+from tracelloc.show.publish.secrets import is_authorized
+from tracelloc.show.publish.unixsocket import listen_at, remove_socket
+from tracelloc.text import printable
+
+CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+TOP_STACKS: Final = 10
+"""Series that stacks get: each distinct stack is one for ever in a database of metrics."""
+_LONGEST_STACK: Final = 1000
+"""Characters of a stack's label; its innermost end is kept."""
+
+_GAUGES: Final = (
+    ("live_bytes", "bytes", "live_bytes", "Live bytes"),
+    ("live_allocations", "", "live_allocations", "Live blocks"),
+    ("live_stacks", "", "live_stacks", "Call stacks with live blocks"),
+    ("rss_bytes", "bytes", "rss_bytes", "Resident memory of the process"),
+    ("growth_bytes_per_min", "", "growth_bytes_per_min", "Growth over the last minute"),
+    ("events_per_second", "", "events_per_s", "Allocations and frees per second"),
+    (
+        "probe_share_ratio",
+        "ratio",
+        "probe_share",
+        "Probes' share of the target's CPU time",
+    ),
+    ("elapsed_seconds", "seconds", "elapsed_s", "Time since tracing began"),
+)
+_COUNTERS: Final = (
+    ("allocated_bytes", "bytes", "allocated_bytes", "Bytes allocated since tracing began"),
+    ("allocations", "", "allocations", "Blocks allocated since tracing began"),
+    (
+        "freed_bytes",
+        "bytes",
+        "freed_bytes",
+        "Bytes freed of those",
+    ),
+    ("frees", "", "frees", "Blocks freed of those"),
+    ("unmatched_frees", "", "unmatched_frees", "Frees of blocks from before tracing"),
+)
+
+
+def metrics(profiles: Sequence[Profile]) -> str:
+    """The OpenMetrics text of one process or several."""
+    return "".join(f"{line}\n" for line in _lines(profiles))
+
+
+def _lines(profiles: Sequence[Profile]) -> Iterator[str]:
+    for kind, figures in (("gauge", _GAUGES), ("counter", _COUNTERS)):
+        for name, unit, key, text in figures:
+            known = [profile for profile in profiles if profile.facts.get(key) is not None]
+            if known:
+                yield from _family(f"tracelloc_{name}", kind, unit, text)
+            total = "_total" if kind == "counter" else ""
+            for profile in known:
+                labels = _labels(_target(profile))
+                yield f"tracelloc_{name}{total}{labels} {profile.facts[key]}"
+    yield from _family("tracelloc_lost", "counter", "", "Events that were lost, by cause")
+    for profile in profiles:
+        lost: dict[str, Any] = profile.facts.get("lost", {})
+        for cause, count in lost.items():
+            yield f"tracelloc_lost_total{_labels({**_target(profile), 'cause': cause})} {count}"
+    text = f"Live bytes of the {TOP_STACKS} stacks with most of them"
+    yield from _family("tracelloc_stack_bytes", "gauge", "bytes", text)
+    for profile in profiles:
+        yield from _stacks(profile)
+    yield "# EOF"
+
+
+def _target(profile: Profile) -> dict[str, str]:
+    return {"pid": str(profile.target.pid), "command": profile.target.command}
+
+
+def _stacks(profile: Profile) -> Iterator[str]:
+    for sample in profile.samples[:TOP_STACKS]:
+        held = sample.weight(Metric.BYTES)
+        if held > 0:
+            stack = fold(sample.stack, sample.stat.index)[-_LONGEST_STACK:]
+            labels = {"stack_id": str(sample.stat.index), "stack": stack}
+            yield f"tracelloc_stack_bytes{_labels(_target(profile) | labels)} {held}"
+
+
+def _family(name: str, kind: str, unit: str, text: str) -> Iterator[str]:
+    yield f"# TYPE {name} {kind}"
+    if unit:
+        yield f"# UNIT {name} {unit}"
+    yield f"# HELP {name} {text}."
+
+
+def _labels(labels: dict[str, str]) -> str:
+    pairs = (f'{key}="{_escaped(value)}"' for key, value in labels.items())
+    return "{" + ",".join(pairs) + "}"
+
+
+def _escaped(value: str) -> str:
+    return printable(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+REFRESH_S: Final = 5.0
+"""How often a page in a browser asks for new figures."""
+_LONGEST_DELTA_S: Final = 300
+_MOST_CONNECTIONS: Final = 16
+_QUEUE_LENGTH: Final = 64
+_SOCKET_PATIENCE_S: Final = 30.0
+"""For taking an answer."""
+_REQUEST_PATIENCE_S: Final = 5.0
+"""For the whole of a request."""
+_MOST_DELTAS: Final = 4
+"""Clients that wait for what changes, at a time."""
+_POLL_S: Final = 0.1
+"""How often it is asked whether to end."""
+_PPROF_PATHS: Final = {
+    "/debug/pprof/heap": Metric.BYTES,
+    "/debug/pprof/allocs": Metric.ALLOCATED,
+}
+_INDEX: Final = "heap: live blocks\nallocs: all allocations since tracing began\n"
+
+
+def listen_on(address: ListenAddress) -> socket.socket:
+    """Takes an address, without answering anybody yet. Raises TracellocError.
+
+    A Unix socket is its owner's alone: ours, or of who called sudo.
+    """
+    if address.path is not None:
+        return listen_at(address.path, _QUEUE_LENGTH)
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((address.host, address.port))
+        # Only that tells whether somebody else answers there already.
+        listener.listen(_QUEUE_LENGTH)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TracellocError(f"cannot listen on {address}: {reason}") from error
+    return listener
+
+
+class Endpoint(http.server.ThreadingHTTPServer):
+    """A server in threads of its own, from its making to ``close``."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        take: Callable[[], Sequence[Profile]],
+        token: str | None = None,
+    ) -> None:
+        """Takes over the listener. ``take`` is called from any thread: one per process.
+
+        ``token``: what clients have to show.
+        """
+        self.take = take
+        self.token = token
+        self.closing = threading.Event()
+        self.deltas = threading.BoundedSemaphore(_MOST_DELTAS)
+        self._open: dict[socket.socket, float] = {}
+        """Connections, and since when (CLOCK_MONOTONIC) each has been waited for; the oldest
+        first, those that are being answered last."""
+        self._lock = threading.Lock()
+        address = listener.getsockname()
+        self.path = address if isinstance(address, str) else None
+        """Path of the Unix socket it listens on; None: it is a TCP port."""
+        super().__init__(("", 0), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        # What binding would have noted, without asking for the host's name.
+        self.server_address = address
+        self.server_name, self.server_port = "localhost", 0
+        self.is_loopback = False
+        """Whether it is a TCP port that only this machine can reach."""
+        if self.path is None:
+            self.server_name, self.server_port = str(address[0]), address[1]
+            name = self.server_name.partition("%")[0]
+            self.is_loopback = ipaddress.ip_address(name).is_loopback
+        self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_S,), daemon=True)
+        self._thread.start()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        return self.is_loopback or self.path is not None
+
+    @property
+    def url(self) -> str:
+        """Address of the flame graph page."""
+        if self.path is not None:
+            return f"unix:{self.path}"
+        host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
+        return f"http://{host}:{self.server_port}/"
+
+    def close(self) -> None:
+        """Stops listening; answers that are being given may be cut off."""
+        self.closing.set()
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+        if self.path is not None:
+            with suppress(OSError):
+                remove_socket(self.path)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A thread per connection, up to a number: who is slowest makes room for who comes."""
+        with self._lock:
+            if len(self._open) >= _MOST_CONNECTIONS:
+                slowest = min(self._open, key=self._open.__getitem__)
+                if self._open[slowest] == math.inf:
+                    self.shutdown_request(request)
+                    return
+                # Its thread finds it closed.
+                with suppress(OSError):
+                    slowest.shutdown(socket.SHUT_RDWR)
+                del self._open[slowest]
+            self._open[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Now and then: who takes too long to ask is not waited for."""
+        now_s = time.monotonic()
+        with self._lock:
+            for connection, since_s in list(self._open.items()):
+                if now_s - since_s > _REQUEST_PATIENCE_S:
+                    with suppress(OSError):
+                        connection.shutdown(socket.SHUT_RDWR)
+
+    def note_asked(self, request: socket.socket) -> None:
+        """A client has said what it wants: it may wait for its answer."""
+        with self._lock:
+            if request in self._open:
+                self._open[request] = math.inf
+
+    def note_answer(self, request: socket.socket) -> None:
+        """Notes that an answer is ready: from here on it is the client who is waited for."""
+        with self._lock:
+            if request in self._open:
+                self._open[request] = time.monotonic() + _SOCKET_PATIENCE_S - _REQUEST_PATIENCE_S
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """The thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._lock:
+                self._open.pop(request, None)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is nobody's error."""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Endpoint
+    timeout = _SOCKET_PATIENCE_S
+    server_version = f"tracelloc/{__version__}"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answers."""
+        self.server.note_asked(self.connection)
+        try:
+            self._answer()
+        except (BrokenPipeError, ConnectionResetError, TimeoutError):
+            self.close_connection = True
+        except TracellocError as error:
+            self._refuse(503, str(error))
+        except Exception as error:  # noqa: BLE001 - one bad answer must not end the others
+            self._refuse(500, f"{type(error).__name__}: {error}")
+
+    do_HEAD = do_GET  # noqa: N815 - the name is given
+
+    def _answer(self) -> None:
+        if not self._is_meant():
+            self._refuse(403, "this server answers only to its own address")
+            return
+        token = self.server.token
+        if token is not None and not is_authorized(self.headers.get("Authorization", ""), token):
+            self._refuse(401, "a token is needed, as Bearer or as the password of any user")
+            return
+        parts = urllib.parse.urlsplit(self.path)
+        if parts.path in _PPROF_PATHS:
+            self._pprof(_PPROF_PATHS[parts.path], urllib.parse.parse_qs(parts.query))
+        elif parts.path == "/debug/pprof/":
+            self._send("text/plain; charset=utf-8", [_INDEX.encode()])
+        elif parts.path == "/metrics":
+            self._send(CONTENT_TYPE, [metrics(self.server.take()).encode()])
+        elif parts.path == "/flamegraph.json":
+            data = page_data(joined(self.server.take()), Metric.BYTES, REFRESH_S)
+            self._send("application/json", [flamegraph.embedded(data).encode()])
+        elif parts.path == "/":
+            page = flamegraph.write_html(joined(self.server.take()), Metric.BYTES, REFRESH_S)
+            self._send("text/html; charset=utf-8", page)
+        else:
+            self._refuse(404, "known paths: /, /metrics, /debug/pprof/heap and /debug/pprof/allocs")
+
+    def _is_meant(self) -> bool:
+        """Whether the request names this machine, against pages that call it by their own name.
+
+        Only asked where that would lead around the wall that listening on loopback is.
+        """
+        if not self.server.is_loopback:
+            return True
+        name = urllib.parse.urlsplit(f"//{self.headers.get('Host', 'localhost')}").hostname or ""
+        if name == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(name).is_loopback
+        except ValueError:
+            return False
+
+    def _pprof(self, metric: Metric, query: dict[str, list[str]]) -> None:
+        text = query.get("seconds", ["0"])[-1]
+        if not (text.isascii() and text.isdigit() and len(text) < 9):
+            self._refuse(400, "seconds must be a whole number")
+            return
+        seconds = int(text)
+        if seconds > _LONGEST_DELTA_S:
+            self._refuse(400, f"seconds must be at most {_LONGEST_DELTA_S}")
+            return
+        profiles = self.server.take()
+        if seconds:
+            before = {profile.target.number: profile for profile in profiles}
+            if not self.server.deltas.acquire(blocking=False):
+                self._refuse(503, f"{_MOST_DELTAS} others are waiting for what changes")
+                return
+            try:
+                self.server.closing.wait(seconds)
+            finally:
+                self.server.deltas.release()
+            profiles = [since(before.get(p.target.number), p) for p in self.server.take()]
+        name = "allocs" if metric is Metric.ALLOCATED else "heap"
+        content = pprof.write(joined(profiles), metric)
+        self._send("application/octet-stream", content, f'attachment; filename="{name}"')
+
+    def _send(self, kind: str, pieces: Iterable[bytes], disposition: str | None = None) -> None:
+        more = {"Cache-Control": "no-store"}
+        if disposition is not None:
+            more["Content-Disposition"] = disposition
+        self._respond(200, kind, b"".join(pieces), more)
+
+    def _refuse(self, status: int, reason: str) -> None:
+        content = f"{json.dumps(reason)[1:-1]}\n".encode()
+        more = {"WWW-Authenticate": 'Basic realm="tracelloc"'} if status == 401 else {}
+        self._respond(status, "text/plain; charset=utf-8", content, more)
+
+    def _respond(self, status: int, kind: str, content: bytes, more: dict[str, str]) -> None:
+        self.server.note_answer(self.connection)
+        self.send_response(status)
+        headers = {"Content-Type": kind, "Content-Length": str(len(content))}
+        for header in (headers | {"X-Content-Type-Options": "nosniff"} | more).items():
+            self.send_header(*header)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is given
+        """Nothing: standard error belongs to the trace."""

@@ -1,0 +1,175 @@
+"""How servers take profiles: Pyroscope's HTTP API, and OTLP.
+
+Pyroscope: ``POST /ingest`` of
+https://grafana.com/docs/pyroscope/latest/reference-server-api/, format pprof: query
+parameters say whose profile it is and from when, the body is a form of the profile and
+how its sample types add up over time. OTLP: ``POST /v1development/profiles`` of
+https://opentelemetry.io/docs/specs/otlp/#otlphttp, binary protobuf, compressed by gzip.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import secrets
+import socket
+import urllib.parse
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple, Protocol
+
+from tracelloc import __version__
+from tracelloc.model.process import Target
+from tracelloc.show.export import otlp, pprof
+from tracelloc.show.export.definitions import new_request, new_response
+from tracelloc.show.export.otelnames import service_attributes
+from tracelloc.show.presentation.combined import joined
+from tracelloc.show.presentation.profile import Metric, Profile
+from tracelloc.show.publish.address import PushConfig
+from tracelloc.text import printable
+
+_CONFIG: Final = "sample_type_config"
+_TYPES: Final[dict[str, dict[str, object]]] = {
+    "inuse_objects": {"units": "objects", "aggregation": "average"},
+    "inuse_space": {"units": "bytes", "aggregation": "average"},
+    "alloc_objects": {"units": "objects", "aggregation": "sum"},
+    "alloc_space": {"units": "bytes", "aggregation": "sum"},
+}
+_UNSAFE_IN_NAMES: Final = str.maketrans(dict.fromkeys('{},="\\/ \t\n', "_"))
+
+
+class Parcel(NamedTuple):
+    """A profile, ready to be sent."""
+
+    from_s: float
+    until_s: float
+    """Beginning and end, in seconds since 1970."""
+    content: bytes
+
+
+class PushProtocol(Protocol):
+    """What a server expects."""
+
+    def pack(self, profiles: Sequence[Profile], from_s: float, until_s: float) -> Parcel:
+        """One parcel of each process's profile; allocations are those since ``from_s``."""
+
+    def request(self, parcel: Parcel) -> tuple[str, dict[str, str], bytes]:
+        """(URL, headers, body); who we are is added to the headers."""
+
+    def is_repeated(self, status: int) -> bool:
+        """Whether a request that is answered so is made again."""
+
+    def refused(self, answer: bytes) -> tuple[int, str]:
+        """(how many profiles were refused, why or what else is wrong) of a good answer."""
+
+
+def protocol_of(config: PushConfig, target: Target) -> PushProtocol:
+    """The protocol of a server, for a trace of this target."""
+    return Otlp(config) if config.is_otlp else Pyroscope(config, target)
+
+
+class Pyroscope:
+    """A server that is compatible with Pyroscope."""
+
+    def __init__(self, config: PushConfig, target: Target) -> None:
+        """``target``: the first process, which names the trace."""
+        self._config = config
+        self._target = target
+
+    def pack(self, profiles: Sequence[Profile], from_s: float, until_s: float) -> Parcel:
+        """A pprof file of all processes."""
+        content = b"".join(pprof.write(joined(profiles), Metric.BYTES))
+        return Parcel(from_s, until_s, content)
+
+    def request(self, parcel: Parcel) -> tuple[str, dict[str, str], bytes]:
+        """The file in a form."""
+        body, boundary = _form(parcel.content)
+        query = urllib.parse.urlencode(
+            {"name": self._name(), "from": int(parcel.from_s)}
+            | {"until": max(1, round(parcel.until_s))}
+            | {"format": "pprof", "spyName": "tracelloc"}
+        )
+        headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+        return f"{self._config.url}?{query}", headers, body
+
+    def is_repeated(self, status: int) -> bool:
+        """Errors of the server, and limits."""
+        return status in (408, 429) or status >= 500
+
+    def refused(self, _answer: bytes) -> tuple[int, str]:
+        """Nothing: it takes all or refuses all."""
+        return 0, ""
+
+    def _name(self) -> str:
+        labels = {"hostname": socket.gethostname(), "pid": str(self._target.pid)}
+        labels.update(self._config.labels)
+        pairs = ",".join(f"{key}={_plain(value)}" for key, value in labels.items())
+        return f"{_plain(self._config.name or self._target.command or 'unknown')}{{{pairs}}}"
+
+
+def _plain(name: str) -> str:
+    """Without what divides names and labels."""
+    return printable(name).translate(_UNSAFE_IN_NAMES)
+
+
+def _form(content: bytes) -> tuple[bytes, str]:
+    """A multipart/form-data body (RFC 7578) and its boundary."""
+    boundary = secrets.token_hex(16)
+    parts = (
+        ("profile", "profile.pb.gz", "application/octet-stream", content),
+        (_CONFIG, f"{_CONFIG}.json", "application/json", json.dumps(_TYPES).encode()),
+    )
+    body = b""
+    for name, file, kind, part in parts:
+        head = (
+            f"--{boundary}\r\nContent-Disposition: form-data; "
+            f'name="{name}"; filename="{file}"\r\nContent-Type: {kind}\r\n\r\n'
+        )
+        body += head.encode() + part + b"\r\n"
+    return body + f"--{boundary}--\r\n".encode(), boundary
+
+
+class Otlp:
+    """An OpenTelemetry collector, or another receiver of OTLP profiles."""
+
+    def __init__(self, config: PushConfig) -> None:
+        self._config = config
+        self._attributes = service_attributes(os.environ) | dict(config.labels)
+        if config.name is not None:
+            self._attributes["service.name"] = config.name
+
+    def pack(self, profiles: Sequence[Profile], from_s: float, until_s: float) -> Parcel:
+        """A request, compressed."""
+        message = new_request()
+        elapsed_ns = max(0, round((until_s - from_s) * 1e9))
+        timed = [replace(each, time_s=until_s, elapsed_ns=elapsed_ns) for each in profiles]
+        # The server can tell a request that is repeated because its answer was lost.
+        otlp.fill(
+            message, timed, attributes=self._attributes, new_id=lambda: secrets.token_bytes(16)
+        )
+        return Parcel(from_s, until_s, gzip.compress(message.SerializeToString(), 6, mtime=0))
+
+    def request(self, parcel: Parcel) -> tuple[str, dict[str, str], bytes]:
+        """The request, as it was packed."""
+        headers = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
+        return self._config.url, headers | dict(self._config.headers), parcel.content
+
+    def is_repeated(self, status: int) -> bool:
+        """The statuses that OTLP names, and no other ones."""
+        return status in (429, 502, 503, 504)
+
+    def refused(self, answer: bytes) -> tuple[int, str]:
+        """What the server says of a partial success."""
+        message = new_response()
+        try:
+            message.ParseFromString(answer)
+        except Exception:  # noqa: BLE001 - DecodeError of a library that need not be there
+            return 0, "its answer cannot be read"
+        partial = message.partial_success
+        return max(0, partial.rejected_profiles), partial.error_message
+
+
+def user_agent() -> str:
+    """Who we are."""
+    return f"tracelloc/{__version__}"

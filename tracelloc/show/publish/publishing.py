@@ -1,0 +1,279 @@
+"""Profiles pushed to a server at intervals; the endpoint and the push of one trace."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from tracelloc.model.process import Target
+from tracelloc.show.presentation.combined import is_of_mappings, trace_profiles
+from tracelloc.show.presentation.naming import Namers
+from tracelloc.show.presentation.profile import Profile
+from tracelloc.show.publish.address import ListenAddress, PushConfig, is_open_to_readers
+from tracelloc.show.publish.endpoint import Endpoint, listen_on
+from tracelloc.show.publish.protocols import Parcel, protocol_of, user_agent
+from tracelloc.snapshots.snapshot import TraceSnapshot
+from tracelloc.text import plural, printable
+
+MOST_WAITING: Final = 16
+"""Profiles kept while the server doesn't answer; the oldest goes first."""
+_PATIENCE_S: Final = 10.0
+_LAST_PATIENCE_S: Final = 3.0
+"""For each of the last attempts, when tracing has ended."""
+_FIRST_DELAY_S: Final = 1.0
+_LONGEST_DELAY_S: Final = 60.0
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_args: Any) -> None:
+        """None: a POST would be repeated as a GET without its body."""
+
+
+@dataclass(slots=True)
+class AllocatedBefore:
+    """What a process's stacks had allocated when the last profile was taken."""
+
+    table_number: tuple[int, int]
+    """See ``Profile``."""
+    totals: dict[tuple[int, bool], tuple[int, int]] = field(default_factory=dict)
+    """By stack, and whether it is of mappings: bytes and blocks."""
+
+
+class Pusher:
+    """A thread that takes profiles and sends them, from ``start`` to ``close``."""
+
+    def __init__(
+        self,
+        config: PushConfig,
+        target: Target,
+        take: Callable[[], Sequence[Profile]],
+        say: Callable[[str], None],
+        first_delay_s: float = _FIRST_DELAY_S,
+    ) -> None:
+        """``take`` gives the profile of each process; ``target``: the first of these.
+
+        ``say`` gets a line when the server starts or ends failing, from any thread.
+        """
+        self._config = config
+        self._protocol = protocol_of(config, target)
+        self._take = take
+        self._say = say
+        self._first_delay_s = first_delay_s
+        self._waiting: deque[Parcel] = deque()
+        self._allocated: dict[int, AllocatedBefore] = {}
+        """By process."""
+        self._since_s = time.time()
+        self._failing = False
+        self._remark = ""
+        """What the server said when it accepted the last profile."""
+        self.dropped = 0
+        """Profiles that were dropped."""
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="push", daemon=True)
+        self._opener = urllib.request.build_opener(_NoRedirect)
+
+    def start(self) -> None:
+        """Begins; the first profile is sent after one interval."""
+        self._since_s = time.time()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Sends what there is a last time, and ends."""
+        self._ending.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        next_take = time.monotonic() + self._config.interval_s
+        delay_s, next_try = self._first_delay_s, 0.0
+        while not self._ending.wait(max(0.0, self._until(next_take, next_try))):
+            if time.monotonic() >= next_take:
+                next_take += self._config.interval_s * (
+                    1 + max(0.0, time.monotonic() - next_take) // self._config.interval_s
+                )
+                self._pack()
+            if not self._waiting or time.monotonic() < next_try:
+                continue
+            if self._send_all(_PATIENCE_S):
+                delay_s, next_try = self._first_delay_s, 0.0
+            else:
+                next_try = time.monotonic() + delay_s
+                delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
+        self._pack()
+        self._send_all(_LAST_PATIENCE_S)
+        self.dropped += len(self._waiting)
+        if self.dropped:
+            self._say(f"{plural(self.dropped, 'profile')} could not be pushed")
+
+    def _until(self, next_take: float, next_try: float) -> float:
+        return (min(next_take, next_try) if self._waiting else next_take) - time.monotonic()
+
+    def _pack(self) -> None:
+        """Takes a profile and puts it in the queue."""
+        try:
+            profiles = self._take()
+            until_s = time.time()
+            new = [self._with_new_allocations(profile) for profile in profiles]
+            parcel = self._protocol.pack(new, self._since_s, until_s)
+        except Exception as error:  # noqa: BLE001 - the next one may be taken
+            self._fail(str(error) or type(error).__name__)
+            self.dropped += 1
+            return
+        if len(self._waiting) == MOST_WAITING:
+            self._waiting.popleft()
+            self.dropped += 1
+        self._waiting.append(parcel)
+        self._since_s = until_s
+
+    def _with_new_allocations(self, profile: Profile) -> Profile:
+        """Keeps only new allocations: the server adds them up over time."""
+        number, before = profile.target.number, self._allocated.get(profile.target.number)
+        if before is None or before.table_number != profile.table_number:
+            before = self._allocated[number] = AllocatedBefore(profile.table_number)
+        samples = []
+        for sample in profile.samples:
+            stat, key = sample.stat, (sample.stat.index, is_of_mappings(sample))
+            size, count = before.totals.get(key, (0, 0))
+            before.totals[key] = stat.allocated_bytes, stat.allocated_count
+            # Of mappings there is only what is left: that may have become less.
+            new = replace(
+                stat,
+                allocated_bytes=max(0, stat.allocated_bytes - size),
+                allocated_count=max(0, stat.allocated_count - count),
+            )
+            if new.live_count or new.allocated_count:
+                samples.append(replace(sample, stat=new))
+        return replace(profile, samples=samples)
+
+    def _send_all(self, patience_s: float) -> bool:
+        """Sends the oldest first. Whether nothing has to be tried again."""
+        while self._waiting:
+            trouble, again = self._send(self._waiting[0], patience_s)
+            if trouble and again:
+                self._fail(trouble)
+                return False
+            self._waiting.popleft()
+            if trouble:
+                self.dropped += 1
+                self._fail(trouble)
+                continue
+            if self._failing:
+                self._failing = False
+                self._say(f"{self._config.url} accepts profiles again")
+        return True
+
+    def _fail(self, trouble: str) -> None:
+        if not self._failing:
+            self._failing = True
+            self._say(f"error: cannot push to {self._config.url}: {printable(trouble)}")
+
+    def _send(self, parcel: Parcel, patience_s: float) -> tuple[str, bool]:
+        """(what went wrong, whether to try again); nothing if it is there."""
+        url, headers, body = self._protocol.request(parcel)
+        headers["User-Agent"] = user_agent()
+        if self._config.authorization is not None:
+            headers["Authorization"] = self._config.authorization
+        request = urllib.request.Request(  # noqa: S310 - http and https only
+            url, data=body, headers=headers, method="POST"
+        )
+        try:
+            with self._opener.open(request, timeout=patience_s) as answer:
+                self._note_refused(*self._protocol.refused(answer.read(1 << 16)))
+        except urllib.error.HTTPError as error:
+            with error:
+                again = self._protocol.is_repeated(error.code)
+                return f"it answered {error.code} {error.reason}", again
+        except urllib.error.URLError as error:
+            return str(getattr(error.reason, "strerror", None) or error.reason), True
+        except (OSError, http.client.HTTPException) as error:
+            return str(getattr(error, "strerror", None) or error or type(error).__name__), True
+        return "", False
+
+    def _note_refused(self, count: int, reason: str) -> None:
+        """Says what a server thinks of what it has accepted, once as long as it is the same."""
+        self.dropped += count
+        what = f"{plural(count, 'profile')} refused: " if count else ""
+        remark = f"{what}{printable(reason)}" if reason or count else ""
+        if remark and remark != self._remark:
+            self._say(f"{self._config.url}: {remark}")
+        self._remark = remark
+
+
+_NAMES_PATIENCE_S: Final = 5.0
+"""How long names are waited for; scrapers give up after ten seconds."""
+
+
+class ProfileSource:
+    """Makes the profiles of one snapshot at a time, and of each snapshot once."""
+
+    def __init__(self, take: Callable[[], TraceSnapshot], namers: Namers) -> None:
+        """``take`` may be called from any thread; ``namers`` are used by nobody else."""
+        self._take = take
+        self._namers = namers
+        self._lock = threading.Lock()
+        self._made: tuple[TraceSnapshot | None, Sequence[Profile]] = None, ()
+
+    def profiles(self) -> Sequence[Profile]:
+        """Profiles of each process, as it was a moment ago. Raises what the trace died of."""
+        with self._lock:
+            trace = self._take()
+            if self._made[0] is not trace:
+                profiles = trace_profiles(
+                    trace, self._namers, freed=True, patience_s=_NAMES_PATIENCE_S
+                )
+                self._made = trace, profiles
+            return self._made[1]
+
+
+class Sharing:
+    """The endpoint and the push of one trace, as far as requested."""
+
+    def __init__(
+        self, listen: ListenAddress | None, push: PushConfig | None, say: Callable[[str], None]
+    ) -> None:
+        """Takes the address, but answers nobody yet. Raises TracellocError."""
+        self._say = say
+        self._push = push
+        self._listener = None if listen is None else listen_on(listen)
+        self._token = None if listen is None else listen.token
+        self._endpoint: Endpoint | None = None
+        self._pusher: Pusher | None = None
+
+    def start(self, target: Target, take: Callable[[], TraceSnapshot], namers: Namers) -> None:
+        """Answers and pushes from here on. See ``ProfileSource``; ``target`` names the trace."""
+        source = ProfileSource(take, namers)
+        if self._listener is not None:
+            self._endpoint = Endpoint(self._listener, source.profiles, self._token)
+            is_open = not (self._endpoint.is_local or self._token)
+            public = "; anyone who can reach it can read it" if is_open else ""
+            if not self._endpoint.is_local and self._token:
+                public = "; its token can be read on the way: it is plain HTTP"
+            self._say(f"listening on {self._endpoint.url}{public}")
+        if self._push is not None:
+            self._pusher = Pusher(self._push, target, source.profiles, self._say)
+            self._pusher.start()
+            self._say(f"pushing to {self._push.url}")
+            if is_open_to_readers(self._push.url):
+                secret = " and the password" if self._push.authorization else ""
+                self._say(
+                    f"warning: profiles{secret} can be read on the way to {self._push.url}: "
+                    "use https"
+                )
+
+    def close(self) -> None:
+        """Stops both; call while snapshots can still be taken. May be called twice."""
+        if self._pusher is not None:
+            self._pusher.close()
+            self._pusher = None
+        if self._endpoint is not None:
+            self._endpoint.close()
+            self._endpoint = None
+        elif self._listener is not None:
+            self._listener.close()

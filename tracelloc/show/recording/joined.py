@@ -1,0 +1,212 @@
+"""Several recordings as one: all their processes, each as of the moment that is asked for.
+
+Recordings of another boot or machine have another CLOCK_MONOTONIC: their times are moved to that of
+the first recording, by the time of day.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import attrgetter
+from typing import Final
+
+import numpy as np
+
+from tracelloc.heap.history import History
+from tracelloc.heap.series import Points
+from tracelloc.heap.totals import I64
+from tracelloc.model.process import FollowCounts
+from tracelloc.show.recording.ladder import RecordedMoment
+from tracelloc.show.recording.reader import RecordedTrace
+from tracelloc.show.recording.recordednames import RecordedSymbols
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.text import NS_PER_S
+from tracelloc.verdict.findings import Findings
+from tracelloc.verdict.judgement import Suspect
+
+_NUMBERS: Final = 1 << 20
+"""Numbers of processes that each recording has for itself."""
+_SAME_CLOCK_S: Final = 60.0
+"""Clocks that differ by less are one, of which the time of day was set."""
+_PATIENCE_S: Final = 2.0
+"""A recording goes on that long, beyond the usual distance, after its last moment."""
+
+
+class JoinedTraces:
+    """Has what a ``RecordedTrace`` has. For one thread at a time."""
+
+    def __init__(self, recordings: Sequence[RecordedTrace]) -> None:
+        """The first one's root process is the root of all."""
+        self._recordings = sorted(recordings, key=lambda each: each.moments[0].time_s)
+        first = self._recordings[0]
+        self.path = first.path
+        self.about = first.about
+        self._shifts_s = [_shift_s(first, each) for each in self._recordings]
+        self.moments: list[RecordedMoment] = []
+        self._join()
+
+    has_events = False
+    """Single blocks are known of one recording alone."""
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether one of them may still be written to."""
+        return any(each.is_growing for each in self._recordings)
+
+    def close(self) -> None:
+        """Nothing can be asked for any more."""
+        for each in self._recordings:
+            each.close()
+
+    def reload(self) -> None:
+        """Reads what has come since."""
+        before = [len(each.moments) for each in self._recordings]
+        for each in self._recordings:
+            each.reload()
+        if before != [len(each.moments) for each in self._recordings]:
+            self._join()
+
+    def _join(self) -> None:
+        moments = [
+            moment._replace(uptime_s=moment.uptime_s + shift_s)
+            for each, shift_s in zip(self._recordings, self._shifts_s, strict=True)
+            for moment in each.moments
+        ]
+        moments.sort(key=attrgetter("uptime_s"))
+        self.moments = [each._replace(number=n, whole=0) for n, each in enumerate(moments)]
+
+    def of(self, number: int) -> RecordedSymbols:
+        """Names of a process, as of the moment that was asked for last."""
+        which, own = divmod(number, _NUMBERS)
+        return self._recordings[which].of(own)
+
+    def find(self, time_s: float) -> int:
+        """Index of the last moment that is not later, seconds since 1970; else the first."""
+        later = (n for n, moment in enumerate(self.moments) if moment.time_s > time_s)
+        return max(0, next(later, len(self.moments)) - 1)
+
+    def find_uptime(self, uptime_s: float) -> int:
+        """Index of the last moment that is not later, CLOCK_MONOTONIC; else the first."""
+        return max(0, bisect.bisect_right(self.moments, uptime_s, key=attrgetter("uptime_s")) - 1)
+
+    def trace_at(self, index: int) -> TraceSnapshot:
+        """All processes as they were at a moment. Raises TracellocError."""
+        return self.trace_as_of(self.moments[index].uptime_s)
+
+    def with_blocks(self, _index: int, trace: TraceSnapshot) -> TraceSnapshot:
+        """The trace as it is."""
+        return trace
+
+    def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
+        """All processes as of a time. Raises TracellocError."""
+        uptime_s = self.moments[self.find_uptime(uptime_s)].uptime_s
+        traces = [
+            _moved(each.trace_as_of(own_s), number * _NUMBERS, shift_s, ended=_is_over(each, own_s))
+            for number, (each, shift_s) in enumerate(
+                zip(self._recordings, self._shifts_s, strict=True)
+            )
+            if (own_s := uptime_s - shift_s) >= each.moments[0].uptime_s
+        ]
+        follows = [trace.follow for trace in traces if trace.follow is not None]
+        newest_ns, time_s = max((t.root.now_ns, t.root.time_s) for t in traces)
+        processes = [one for trace in traces for one in trace.processes]
+        # The time of all is the newest one's.
+        root = processes[0]
+        growth = root.history.growth_per_min(newest_ns, root.totals.live_bytes)
+        processes[0] = replace(root, now_ns=newest_ns, time_s=time_s, growth_per_min=growth)
+        return TraceSnapshot(
+            tuple(processes),
+            sum(trace.untraced_count for trace in traces),
+            reduce(_added, follows) if follows else FollowCounts(),
+        )
+
+
+AnyRecording = RecordedTrace | JoinedTraces
+
+
+def _added(one: FollowCounts, other: FollowCounts) -> FollowCounts:
+    return FollowCounts(
+        one.forks + other.forks, one.execs + other.execs, one.stopped_ns + other.stopped_ns
+    )
+
+
+def _shift_s(first: RecordedTrace, other: RecordedTrace) -> float:
+    """What is to be added to the times of another recording."""
+    clocks = [each.moments[0].time_s - each.moments[0].uptime_s for each in (first, other)]
+    shift_s = clocks[1] - clocks[0]
+    is_same = first.about.get("host") == other.about.get("host") and abs(shift_s) < _SAME_CLOCK_S
+    return 0.0 if is_same else shift_s
+
+
+def _is_over(recording: RecordedTrace, uptime_s: float) -> bool:
+    last = recording.moments[-1]
+    return uptime_s > last.uptime_s + last.step_s + _PATIENCE_S
+
+
+def _moved(trace: TraceSnapshot, base: int, shift_s: float, *, ended: bool) -> TraceSnapshot:
+    """A trace by another clock, with other numbers of processes."""
+    processes = []
+    for one in trace.processes:
+        target = one.target
+        target = replace(target, number=base + target.number, has_ended=target.has_ended or ended)
+        moved = _by_clock(one, round(shift_s * NS_PER_S))
+        processes.append(replace(moved, target=target))
+    return replace(trace, processes=tuple(processes))
+
+
+def _by_clock(one: Snapshot, shift_ns: int) -> Snapshot:
+    """A snapshot with all its times moved."""
+    if not shift_ns:
+        return one
+    totals, series, memory, peak = one.totals, one.series, one.memory, one.peak
+    times = one.history.times_ns
+    return replace(
+        one,
+        started_ns=one.started_ns + shift_ns,
+        now_ns=one.now_ns + shift_ns,
+        totals=replace(
+            totals,
+            first_ns=_moved_times(totals.first_ns, shift_ns),
+            last_ns=_moved_times(totals.last_ns, shift_ns),
+        ),
+        series=series and Points(series.time_ns + shift_ns, series.live_bytes, series.rss_bytes),
+        history=History.of([at + shift_ns for at in times], [one.history.at(at) for at in times]),
+        peak=peak and replace(peak, time_ns=peak.time_ns + shift_ns),
+        findings=one.findings and _findings(one.findings, shift_ns),
+        memory=memory
+        and replace(memory, history=tuple((at + shift_ns, size) for at, size in memory.history)),
+        mappings=one.mappings
+        and replace(
+            one.mappings,
+            stacks=tuple(
+                replace(each, oldest_ns=each.oldest_ns + shift_ns) for each in one.mappings.stacks
+            ),
+        ),
+    )
+
+
+def _moved_times(column: I64, shift_ns: int) -> I64:
+    """Times, 0 of what never was."""
+    moved: I64 = np.where(column == 0, 0, column + shift_ns)
+    return moved
+
+
+def _findings(findings: Findings, shift_ns: int) -> Findings:
+    moment = findings.moment
+    suspects = tuple(_suspect(each, shift_ns) for each in findings.suspects)
+    return replace(
+        findings,
+        moment=replace(
+            moment, start_ns=moment.start_ns + shift_ns, now_ns=moment.now_ns + shift_ns
+        ),
+        suspects=suspects,
+        suspect_of={member.stack: each for each in suspects for member in each.members},
+    )
+
+
+def _suspect(suspect: Suspect, shift_ns: int) -> Suspect:
+    judgement = suspect.judgement
+    return replace(suspect, judgement=replace(judgement, since_ns=judgement.since_ns + shift_ns))

@@ -1,0 +1,164 @@
+"""How far apart moments may be that lie far back, and how moments are folded.
+
+Moments are kept in groups: the first one whole, each other one as the difference from an earlier
+one. Folding replaces several groups by one with fewer moments; what a moment shows is not
+changed by that. The group that is being written, the present, is never touched.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from tracelloc.show.recording.changes import MomentChain, decode, encode
+from tracelloc.show.recording.container import checked, checksum, transaction, used_bytes
+
+GROUP: Final = 60
+"""Moments in a group."""
+STEPS_S: Final = (1, 10, 60, 600, 3600)
+"""Distances of moments."""
+_KEPT_S: Final = {1: 3600.0, 10: 86_400.0, 60: 7 * 86_400.0, 600: 30 * 86_400.0}
+"""For how long moments are kept at a distance, where there is room."""
+
+
+class RecordedMoment(NamedTuple):
+    """One moment of a recording, without what was seen then."""
+
+    number: int
+    time_s: float
+    """Seconds since 1970."""
+    uptime_s: float
+    """CLOCK_MONOTONIC, which never jumps."""
+    step_s: int
+    """About how far the next one is away."""
+    whole: int
+    """Number of the moment from which on the differences are to be applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class MomentGroup:
+    """Some moments in a row. Numbers are those of moments."""
+
+    whole: int
+    """The first one, which is whole."""
+    last: int
+    last_s: float
+    """CLOCK_MONOTONIC, seconds."""
+    step_s: int
+    count: int
+
+
+class Folder:
+    """Folds what is old, and the oldest if the file gets too large."""
+
+    def __init__(self, connection: sqlite3.Connection, most_bytes: int, most_s: float) -> None:
+        """``most_bytes``: what the file may hold; ``most_s``: how far it reaches back."""
+        self._connection = connection
+        self._most_bytes = most_bytes
+        self._most_s = most_s
+
+    def groups(self) -> list[MomentGroup]:
+        """All but the newest, oldest first."""
+        rows = self._connection.execute(
+            "SELECT whole, MAX(number), MAX(uptime_s), MAX(step_s), COUNT(*) FROM moments "
+            "GROUP BY whole ORDER BY whole"
+        ).fetchall()
+        return [MomentGroup(*row) for row in rows[:-1]]
+
+    def fold(self, now_s: float) -> bool:
+        """Does one piece of work, if there is any. Whether there may be more."""
+        groups = self.groups()
+        if groups and now_s - groups[0].last_s > self._most_s:
+            self._delete(groups[:1])
+            return True
+        if (due := _due(groups, now_s)) is not None:
+            self._merge(due)
+            return True
+        if used_bytes(self._connection) <= self._most_bytes or not groups:
+            return False
+        if (some := _oldest_alike(groups)) is not None:
+            self._merge(some)
+        else:
+            self._delete(groups[:1])
+        return True
+
+    def _delete(self, groups: list[MomentGroup]) -> None:
+        with transaction(self._connection):
+            self._drop(groups)
+
+    def _drop(self, groups: list[MomentGroup]) -> None:
+        between = groups[0].whole, groups[-1].last
+        for table in ("moments", "contents"):
+            self._connection.execute(f"DELETE FROM {table} WHERE number BETWEEN ? AND ?", between)  # noqa: S608
+
+    def _merge(self, groups: list[MomentGroup]) -> None:
+        """Makes one group of several with moments that are further apart."""
+        step_s = next(step for step in STEPS_S if step > groups[0].step_s)
+        rows = []
+        whole = due_s = None
+        kept = MomentChain()
+        for group in groups:
+            chain = MomentChain()
+            for moment, data in moments_of(self._connection, group.whole, group.last):
+                now = decode(data, chain.base)
+                chain.add(now)
+                if due_s is not None and moment.uptime_s < due_s:
+                    continue
+                due_s = moment.uptime_s + step_s - groups[0].step_s / 2
+                whole = moment.number if whole is None else whole
+                rows.append((moment._replace(step_s=step_s, whole=whole), encode(now, kept.base)))
+                kept.add(now)
+        with transaction(self._connection):
+            self._drop(groups)
+            for row in rows:
+                insert(self._connection, *row)
+
+
+def insert(connection: sqlite3.Connection, moment: RecordedMoment, data: bytes) -> None:
+    """Adds a moment."""
+    crc = checksum(data, moment.number, moment.whole)
+    connection.execute("INSERT INTO moments VALUES (?, ?, ?, ?, ?)", moment)
+    connection.execute("INSERT INTO contents VALUES (?, ?, ?)", (moment.number, crc, data))
+
+
+def moments_of(
+    connection: sqlite3.Connection, first: int, last: int
+) -> Iterator[tuple[RecordedMoment, bytes]]:
+    """Moments with their data, by number. Raises MalformedError."""
+    rows = connection.execute(
+        "SELECT number, time_s, uptime_s, step_s, whole, crc, data "
+        "FROM moments JOIN contents USING (number) WHERE number BETWEEN ? AND ? ORDER BY number",
+        (first, last),
+    )
+    for *of_moment, crc, data in rows:
+        moment = RecordedMoment(*of_moment)
+        yield moment, checked(data, crc, moment.number, moment.whole)
+
+
+def _runs(groups: list[MomentGroup]) -> dict[int, list[MomentGroup]]:
+    """For each distance the oldest groups that have it, as many as one group is made of."""
+    runs: dict[int, list[MomentGroup]] = {}
+    for step_s, next_s in pairwise(STEPS_S):
+        found = [group for group in groups if group.step_s == step_s]
+        if len(found) >= next_s // step_s:
+            runs[step_s] = found[: next_s // step_s]
+    return runs
+
+
+def _due(groups: list[MomentGroup], now_s: float) -> list[MomentGroup] | None:
+    for step_s, run in _runs(groups).items():
+        if now_s - run[-1].last_s > _KEPT_S[step_s]:
+            return run
+    return None
+
+
+def _oldest_alike(groups: list[MomentGroup]) -> list[MomentGroup] | None:
+    """What to fold where there is no room: the oldest that can be; None if nothing can."""
+    runs = _runs(groups)
+    if runs:
+        return runs[max(runs)]
+    foldable = [group for group in groups if group.step_s < STEPS_S[-1]]
+    return [group for group in foldable if group.step_s == foldable[0].step_s] or None

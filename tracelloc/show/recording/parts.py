@@ -1,0 +1,234 @@
+"""A snapshot taken apart into what a recording keeps, and put together again.
+
+Left out is what can be computed from the rest, single blocks but for the largest, and threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, Final
+
+import numpy as np
+
+from tracelloc.errors import MalformedError
+from tracelloc.heap.history import History
+from tracelloc.heap.series import Points
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import Peak
+from tracelloc.heap.totals import COLUMNS, Totals
+from tracelloc.model.counters import Counter
+from tracelloc.model.process import FollowCounts
+from tracelloc.show.recording.changes import I64, MomentParts, ProcessKey, ProcessParts
+from tracelloc.show.recording.plain import from_plain, to_plain, types_of
+from tracelloc.snapshots.objects import ObjectFindings
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.verdict.findings import Findings, Moment, Suppressed
+from tracelloc.verdict.judgement import VERDICTS, Sites, Suspect
+
+_NOT_FACTS: Final = {
+    "totals", "growth_per_min", "stacks", "series", "findings", "live_history", "history", "peak",
+    "blocks", "usable", "threads", "logged",
+}  # fmt: skip
+_FACT_TYPES: Final = {n: t for n, t in types_of(Snapshot).items() if n not in _NOT_FACTS}
+_LATER_FACTS: Final = frozenset({"objects", "gaps"})
+"""Facts that the first recordings don't have."""
+_MOST_TYPES: Final = 100
+"""Types of objects that are kept one by one: the largest, and those that have grown most."""
+_SITE_TYPES: Final = {
+    field.name: np.uint8 if field.name == "code"
+    else np.bool_ if str(field.type) == "Mask"
+    else np.float64
+    for field in fields(Sites)
+}  # fmt: skip
+_POINTS: Final = tuple(field.name for field in fields(Points))
+_RETRACTED: Final = "retracted"
+_ROWS: Final = {
+    "totals": list(COLUMNS),
+    "series": list(_POINTS),
+    "findings": [*_SITE_TYPES, _RETRACTED],
+}
+"""What rows of tables are: other versions of this program may have other ones."""
+
+HistorySample = Callable[[ProcessKey, int], I64]
+"""What every stack held at a time of a process's history."""
+
+
+class Dissector:
+    """Takes traces apart; what has not changed since the last one is not converted again."""
+
+    def __init__(self, book_of: Callable[[Stacks], int]) -> None:
+        """``book_of``: the number under which the stacks of a process are kept."""
+        self._book_of = book_of
+        self._known: dict[tuple[ProcessKey, str], tuple[Any, Any]] = {}
+
+    def parts(self, trace: TraceSnapshot) -> MomentParts:
+        """All that a recording keeps of a trace, but for stacks, history and names."""
+        facts = {"untraced_count": trace.untraced_count, "follow": to_plain(trace.follow)}
+        return MomentParts(facts, {key_of(one): self._process(one) for one in trace.processes})
+
+    def _converted(
+        self, key: ProcessKey, name: str, value: Any, convert: Callable[[Any], Any]
+    ) -> Any:
+        known = self._known.get((key, name))
+        if known is None or known[0] is not value or isinstance(value, Mapping):
+            known = self._known[key, name] = value, convert(value)
+        return known[1]
+
+    def _process(self, one: Snapshot) -> ProcessParts:
+        key = key_of(one)
+        facts = {
+            name: self._converted(key, name, getattr(one, name), _CONVERTERS.get(name, to_plain))
+            for name in _FACT_TYPES
+        }
+        facts["sample_bytes"] = one.totals.sample_bytes
+        facts["book"] = self._book_of(one.stacks)
+        facts["history"] = one.history.times_ns
+        facts["rows"] = _ROWS
+        tables = {"totals": np.stack([getattr(one.totals, name) for name in COLUMNS])}
+        if one.peak is not None:
+            facts["peak"] = [int(one.peak.time_ns), int(one.peak.size_bytes)]
+            tables["peak"] = np.stack([one.peak.live_bytes, one.peak.live_count])
+        if one.series is not None:
+            tables["series"] = np.stack([getattr(one.series, name) for name in _POINTS])
+        if one.findings is not None:
+            converted = self._converted(key, "findings", one.findings, _findings)
+            facts["findings"], tables["findings"] = converted
+        return ProcessParts(facts, tables)
+
+
+def key_of(one: Snapshot) -> ProcessKey:
+    """What tells a program of a process from all others of the trace."""
+    return one.target.number, one.target.exec_count
+
+
+def _findings(findings: Findings) -> tuple[dict[str, Any], I64]:
+    facts = {
+        "moment": to_plain(findings.moment),
+        "suspects": to_plain(findings.suspects),
+        "left_out": findings.suspects_left_out,
+        "suppressed": to_plain(findings.suppressed),
+    }
+    columns = [_words(getattr(findings.sites, name)) for name in _SITE_TYPES]
+    return facts, np.stack([*columns, findings.retracted.astype(np.int64)])
+
+
+def _objects(found: ObjectFindings | None) -> Any:
+    """Findings with the types that matter; the others are summed up."""
+    if found is None or found.now is None or found.first is None:
+        return to_plain(found)
+    before = {one.name: one.size_bytes for one in found.first.types}
+    grown = sorted(found.now.types, key=lambda one: before.get(one.name, 0) - one.size_bytes)
+    largest = found.now.types[:_MOST_TYPES]
+    kept = {one.name for one in (*largest, *grown[:_MOST_TYPES])}
+    now, first = found.now.reduced_to(kept), found.first.reduced_to(kept)
+    return to_plain(replace(found, now=now, first=first))
+
+
+_CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {"objects": _objects}
+"""By name, where a fact is not kept as it is."""
+
+
+def _words(column: Any) -> I64:
+    """A column as 64-bit words: of floats, their bits."""
+    words: I64 = column.view(np.int64) if column.dtype == np.float64 else column.astype(np.int64)
+    return words
+
+
+def trace_of(
+    parts: MomentParts, stacks_of: Callable[[int], Stacks], sample: HistorySample
+) -> TraceSnapshot:
+    """Puts a trace together. Raises MalformedError."""
+    try:
+        processes = tuple(
+            _snapshot(key, one, stacks_of, sample) for key, one in parts.processes.items()
+        )
+        if not processes:
+            raise MalformedError("a moment has no process")
+        return TraceSnapshot(
+            processes,
+            from_plain(int, parts.facts["untraced_count"]),
+            from_plain(FollowCounts | None, parts.facts["follow"]),
+        )
+    except (KeyError, ValueError, TypeError, IndexError, OverflowError) as error:
+        raise MalformedError(f"a moment is damaged ({type(error).__name__})") from error
+
+
+def _snapshot(
+    key: ProcessKey, parts: ProcessParts, stacks_of: Callable[[int], Stacks], sample: HistorySample
+) -> Snapshot:
+    facts, tables = parts.facts, parts.tables
+    values = {
+        name: from_plain(t, facts[name])
+        for name, t in _FACT_TYPES.items()
+        if name in facts or name not in _LATER_FACTS
+    }
+    values["losses"].counters.update({c: 0 for c in Counter if c not in values["losses"].counters})
+    names = {name: from_plain(tuple[str, ...], each) for name, each in facts["rows"].items()}
+    totals = Totals(
+        **_named(tables["totals"], names["totals"], COLUMNS),
+        sample_bytes=from_plain(int | None, facts["sample_bytes"]),
+    )
+    stacks = stacks_of(from_plain(int, facts["book"]))
+    if len(stacks) < len(totals):
+        raise MalformedError("stacks are missing")
+    times = list(from_plain(tuple[int, ...], facts["history"]))
+    history = History.of(times, [sample(key, time_ns) for time_ns in times])
+    peak = None
+    if "peak" in facts:
+        peak = Peak(*from_plain(tuple[int, int], facts["peak"]), *_rows(tables["peak"], 2))
+    held = zip(*history.total(), strict=True)
+    return Snapshot(
+        **values,
+        totals=totals,
+        stacks=stacks,
+        series=Points(**_named(tables["series"], names["series"], _POINTS))
+        if "series" in tables
+        else None,
+        findings=_found(facts["findings"], tables["findings"], names["findings"])
+        if "findings" in facts
+        else None,
+        growth_per_min=history.growth_per_min(values["now_ns"], totals.live_bytes),
+        live_history=tuple((time_ns - values["started_ns"], size) for time_ns, size in held),
+        history=history,
+        peak=peak,
+    )
+
+
+def _named(table: I64, names: Sequence[str], wanted: Iterable[str]) -> dict[str, I64]:
+    """Rows by name; zeros for what was not recorded yet."""
+    rows = dict(zip(names, _rows(table, len(names)), strict=True))
+    missing = np.zeros(table.shape[1], np.int64)
+    return {name: rows.get(name, missing) for name in wanted}
+
+
+def _rows(table: I64, count: int) -> I64:
+    if len(table) != count:
+        raise MalformedError("a table has not the rows that it should")
+    return table
+
+
+def _found(facts: dict[str, Any], table: I64, names: Sequence[str]) -> Findings:
+    rows = _named(table, names, [*_SITE_TYPES, _RETRACTED])
+    suspects = from_plain(tuple[Suspect, ...], facts["suspects"])
+    columns: dict[str, Any] = {
+        name: rows[name].view(np.float64) if kind is np.float64 else rows[name].astype(kind)
+        for name, kind in _SITE_TYPES.items()
+    }
+    sites = Sites(**columns)
+    stacks = [member.stack for suspect in suspects for member in suspect.members]
+    if any(not suspect.members for suspect in suspects) or not all(
+        0 <= stack < len(sites) for stack in stacks
+    ):
+        raise MalformedError("a suspect has stacks that there are not")
+    if len(sites) and not 0 <= int(sites.code.max()) < len(VERDICTS):
+        raise MalformedError("a verdict is not known")
+    return Findings(
+        moment=from_plain(Moment, facts["moment"]),
+        suspects=suspects,
+        suspects_left_out=from_plain(int, facts["left_out"]),
+        suspect_of={member.stack: each for each in suspects for member in each.members},
+        sites=sites,
+        retracted=rows[_RETRACTED],
+        suppressed=from_plain(Suppressed | None, facts["suppressed"]),
+    )

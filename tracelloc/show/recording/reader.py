@@ -1,0 +1,292 @@
+"""Reads a recording: the trace as it was at any of its moments, with its names."""
+
+from __future__ import annotations
+
+import bisect
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from tracelloc.errors import MalformedError, TracellocError
+from tracelloc.heap.stacks import Stacks
+from tracelloc.show.recording import container
+from tracelloc.show.recording.changes import (
+    ANCHORS,
+    I64,
+    NOTHING,
+    MomentChain,
+    MomentParts,
+    ProcessKey,
+    arrays_unpacked,
+    decode,
+)
+from tracelloc.show.recording.container import checked
+from tracelloc.show.recording.events import blocks_at
+from tracelloc.show.recording.ladder import RecordedMoment
+from tracelloc.show.recording.parts import key_of, trace_of
+from tracelloc.show.recording.recordednames import RecordedSymbols
+from tracelloc.snapshots.snapshot import TraceSnapshot
+from tracelloc.system.bounded import UnpackBudget
+
+_MOST_STACKS: Final = 1 << 24
+_MOST_FRAMES: Final = 512
+_MOST_MOMENTS: Final = 1 << 19
+"""Folding leaves tens of thousands of a year."""
+_MOST_ABOUT: Final = 1 << 20
+"""Characters."""
+_TRACES: Final = 4
+"""Traces that are kept: somebody goes back and forth."""
+_NUMBER: Final = attrgetter("number")
+_UPTIME: Final = attrgetter("uptime_s")
+_TIME: Final = attrgetter("time_s")
+
+
+class RecordedTrace:
+    """A recording that was opened. For one thread at a time; errors are one line each."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises TracellocError if it can't be read."""
+        self.path = path
+        self.moments: list[RecordedMoment] = []
+        """Oldest first, at least one."""
+        self.about: dict[str, str] = {}
+        """What it is of: ``pid``, ``command``, ``host``, ``version``."""
+        self._symbols: dict[int, RecordedSymbols] = {}
+        self._books: dict[int, _RecordedBook] = {}
+        self._samples: dict[tuple[ProcessKey, int], I64] = {}
+        self._seen = {"stacks": -1, "names": -1}
+        """Numbers of the newest rows that were read."""
+        self._known: dict[int, MomentParts] = {}
+        """By number, some moments on the way to the one that was asked for last."""
+        self._traces: dict[int, TraceSnapshot] = {}
+        """By number, the last ones that were asked for."""
+        self._budget = UnpackBudget()
+        self._data_version = -1
+        self.is_growing: bool
+        """Whether it may still be written to."""
+        self.has_events: bool
+        """Whether single blocks are known, at least of the last moments."""
+        with container.rights_to_read(path):
+            self._connection, self.is_growing = container.open_recorded(path)
+            self.has_events = container.has_events(self._connection)
+        try:
+            self.reload()
+            if not self.moments:
+                raise TracellocError(f"{path} holds no moment yet")
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def close(self) -> None:
+        """Nothing can be asked for any more."""
+        self._connection.close()
+
+    def reload(self) -> None:
+        """Reads what has come since, if it is still being written."""
+        with self._reading():
+            self._reload()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """What is read within is of one state of the file."""
+        with container.failing(self.path, "read"), container.rights_to_read(self.path):
+            self._connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._connection.rollback()
+
+    def _reload(self) -> None:
+        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        if version == self._data_version:
+            return
+        self._read_moments()
+        self._read_about()
+        for number, book, first, crc, data in self._new_rows("stacks"):
+            self._seen["stacks"] = number
+            known = self._books.setdefault(book, _RecordedBook())
+            known.add(first, checked(data, crc, book, first), self._budget)
+        for number, process, programs, crc, data in self._new_rows("names"):
+            self._seen["names"] = number
+            content = checked(data, crc, process, programs)
+            self.of(process).add((process, programs), content, self._budget)
+        self._data_version = version
+
+    def _read_about(self) -> None:
+        about, left = {}, _MOST_ABOUT
+        for name, value in self._connection.execute("SELECT name, value FROM about"):
+            left -= len(name) + len(value)
+            if left < 0:
+                raise MalformedError("what it says of itself is too long")
+            about[name] = value
+        self.about = about
+
+    def _read_moments(self) -> None:
+        """Only new ones, unless old ones were folded."""
+        read = self._connection.execute
+        last = self.moments[-1].number if self.moments else -1
+        (old,) = read("SELECT COUNT(*) FROM moments WHERE number <= ?", (last,)).fetchone()
+        if old != len(self.moments):
+            self.moments, last = [], -1
+        for row in read("SELECT * FROM moments WHERE number > ? ORDER BY number", (last,)):
+            if not _is_moment(row) or len(self.moments) >= _MOST_MOMENTS:
+                raise MalformedError("its list of moments is damaged")
+            self.moments.append(RecordedMoment._make(row))
+
+    def _new_rows(self, table: str) -> sqlite3.Cursor:
+        return self._connection.execute(
+            f"SELECT * FROM {table} WHERE number > ? ORDER BY number",  # noqa: S608
+            (self._seen[table],),
+        )
+
+    def of(self, number: int) -> RecordedSymbols:
+        """Names of a process, as of the moment that was asked for last."""
+        return self._symbols.setdefault(number, RecordedSymbols())
+
+    def find(self, time_s: float) -> int:
+        """Index of the last moment that is not later, seconds since 1970; else the first."""
+        return max(0, bisect.bisect_right(self.moments, time_s, key=_TIME) - 1)
+
+    def find_uptime(self, uptime_s: float) -> int:
+        """Index of the last moment that is not later, CLOCK_MONOTONIC; else the first."""
+        return max(0, bisect.bisect_right(self.moments, uptime_s, key=_UPTIME) - 1)
+
+    def trace_at(self, index: int) -> TraceSnapshot:
+        """The trace as it was at a moment. Raises TracellocError if that part is damaged."""
+        with self._reading():
+            return self._trace(self.moments[index])
+
+    def with_blocks(self, index: int, trace: TraceSnapshot) -> TraceSnapshot:
+        """The trace of a moment with its outstanding blocks, where events reach back so far."""
+        if not self.has_events:
+            return trace
+        moment = self.moments[index].number
+        with self._reading():
+            processes = [
+                replace(one, blocks=blocks_at(self._connection, moment, key_of(one), one))
+                for one in trace.processes
+            ]
+        return replace(trace, processes=tuple(processes))
+
+    def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
+        """The trace as of a time, see ``find_uptime``, of what is written by now.
+
+        Moments may be folded at any time. Raises TracellocError.
+        """
+        with self._reading():
+            self._reload()
+            return self._trace(self.moments[self.find_uptime(uptime_s)])
+
+    def _trace(self, moment: RecordedMoment) -> TraceSnapshot:
+        trace = self._traces.get(moment.number)
+        if trace is None:
+            trace = trace_of(self._parts(moment), self._stacks, self._sample)
+            last = list(self._traces.items())[1 - _TRACES :]
+            self._traces = {**dict(last), moment.number: trace}
+        for one in trace.processes:
+            self.of(one.target.number).begin(one.target.exec_count)
+        return trace
+
+    def _parts(self, moment: RecordedMoment) -> MomentParts:
+        first = bisect.bisect_left(self.moments, moment.whole, key=_NUMBER)
+        rank = self.moments.index(moment, first) - first
+        path = [self.moments[first + each] for each in MomentChain.path(rank)]
+        kept = {one.number for one in path[: -(rank % ANCHORS) or None][-2:]} | {moment.number}
+        parts, start = NOTHING, 0
+        for at, one in enumerate(path):
+            if one.number in self._known:
+                parts, start = self._known[one.number], at + 1
+        known = {number: each for number, each in self._known.items() if number in kept}
+        for one in path[start:]:
+            parts = decode(self._data(one), parts)
+            if one.number in kept:
+                known[one.number] = parts
+        self._known = known
+        return parts
+
+    def _data(self, moment: RecordedMoment) -> bytes:
+        row = self._connection.execute(
+            "SELECT data, crc FROM contents WHERE number = ?", (moment.number,)
+        ).fetchone()
+        if row is None:
+            raise MalformedError("a moment is missing")
+        return checked(*row, moment.number, moment.whole)
+
+    def _stacks(self, book: int) -> Stacks:
+        if book not in self._books:
+            raise MalformedError("stacks are missing")
+        return self._books[book].stacks()
+
+    def _sample(self, key: ProcessKey, time_ns: int) -> I64:
+        held = self._samples.get((key, time_ns))
+        if held is None:
+            row = self._connection.execute(
+                "SELECT data, crc FROM samples WHERE process = ? AND programs = ? AND time_ns = ?",
+                (*key, time_ns),
+            ).fetchone()
+            if row is None:
+                raise MalformedError("a sample of the history is missing")
+            content = checked(*row, *key, time_ns)
+            (held,) = arrays_unpacked(content, np.int64, budget=self._budget)
+            self._samples[key, time_ns] = held
+        return held
+
+
+def _is_moment(row: tuple[object, ...]) -> bool:
+    """Whether values are of the types that the columns are declared as: SQLite stores any."""
+    number, time_s, uptime_s, step_s, whole = row
+    numbers = isinstance(number, int) and isinstance(step_s, int) and isinstance(whole, int)
+    return numbers and isinstance(time_s, float) and isinstance(uptime_s, float)
+
+
+class _RecordedBook:
+    """Stacks that some processes have in common, as far as they have been read."""
+
+    def __init__(self) -> None:
+        self._depths = np.zeros(0, np.int64)
+        self._starts = np.zeros(0, np.int64)
+        self._flags = np.zeros(0, np.uint16)
+        self._frames = np.zeros(0, np.uint64)
+        self._stacks = Stacks()
+        self._is_stale = True
+
+    def add(self, first: int, data: bytes, budget: UnpackBudget) -> None:
+        """Adds stacks from an index on, or what has become known of one. Raises MalformedError."""
+        depths, flags, frames = arrays_unpacked(data, np.int64, np.uint16, np.uint64, budget=budget)
+        # Where they start is kept, too; four columns are there twice while they are put together.
+        budget.take(8 * len(depths))
+        budget.check(4 * 8 * len(depths))
+        end = first + len(depths)
+        lengths = np.maximum(depths, 0)
+        if not 0 <= first <= len(self._depths) or end > _MOST_STACKS or len(flags) != len(depths):
+            raise MalformedError("stacks are damaged")
+        if (len(depths) and int(depths.max()) > _MOST_FRAMES) or int(lengths.sum()) != len(frames):
+            raise MalformedError("frames are damaged")
+        starts = np.cumsum(lengths) - lengths + len(self._frames)
+        starts[depths < 0] = -1
+        self._depths = _put(self._depths, first, lengths)
+        self._starts = _put(self._starts, first, starts)
+        self._flags = _put(self._flags, first, flags)
+        self._frames = np.append(self._frames, frames)
+        self._is_stale = True
+
+    def stacks(self) -> Stacks:
+        """All of them, also those that were first seen after the moment that is shown."""
+        if self._is_stale:
+            self._stacks.replace(self._starts, self._depths, self._flags, self._frames)
+            self._is_stale = False
+        return self._stacks
+
+
+def _put(column: np.ndarray, first: int, values: np.ndarray) -> np.ndarray:
+    """The column with other values from an index on."""
+    whole = np.zeros(max(len(column), first + len(values)), column.dtype)
+    whole[: len(column)] = column
+    whole[first : first + len(values)] = values
+    return whole

@@ -1,0 +1,216 @@
+"""Writes a recording: one moment after the other, each of them safe once it is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from tracelloc.errors import TracellocError
+from tracelloc.heap.stacks import Stacks
+from tracelloc.show.presentation.naming import Namers
+from tracelloc.show.recording import container
+from tracelloc.show.recording.changes import (
+    MomentChain,
+    MomentParts,
+    ProcessKey,
+    arrays_packed,
+    encode,
+)
+from tracelloc.show.recording.container import checksum, transaction
+from tracelloc.show.recording.events import EventWriter
+from tracelloc.show.recording.ladder import GROUP, STEPS_S, Folder, RecordedMoment, insert
+from tracelloc.show.recording.parts import Dissector, key_of
+from tracelloc.show.recording.recordednames import NamesWriter, addresses_of
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.system.invoker import User
+from tracelloc.text import NS_PER_S, format_size
+
+LEAST_SIZE: Final = 4 << 20
+_SPARE: Final = 8
+"""One part in so many of the file is for what comes until it is folded again."""
+_GROUPS: Final = 16
+"""A group takes one part in so many of the file at most: what is being written can't be folded."""
+
+
+@dataclass(slots=True)
+class _Book:
+    """The stacks that some processes have in common."""
+
+    number: int
+    stacks: Stacks
+    written: int = 0
+    """Stacks below this index are written."""
+    unknown: set[int] = field(default_factory=set)
+    """Written without their frames."""
+
+
+@dataclass(slots=True)
+class _Program:
+    """A program of a process: what has been written of it."""
+
+    names: NamesWriter = field(default_factory=NamesWriter)
+    named: int = 0
+    used: set[int] = field(default_factory=set)
+    samples: set[int] = field(default_factory=set)
+    """Times of its history that are written."""
+
+
+class RecordingWriter:
+    """For one thread at a time. Every method raises TracellocError if the file can't be written."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_bytes: int,
+        max_s: float,
+        users: Sequence[User] = (),
+        mode: int = 0o600,
+        events: bool = False,
+    ) -> None:
+        """``max_bytes``: how large the file may get; ``max_s``: how far it may reach back.
+
+        ``users``: with whose rights (``tracelloc.system.safefiles.writing``); by default, our own.
+        ``events``: every event that snapshots bring is kept, too.
+        """
+        self.path = path
+        self._mode = mode
+        users = users or [User(os.geteuid(), os.getegid())]
+        self._connection, self._users = container.create(path, users, mode, events=events)
+        self._max_bytes = max_bytes
+        self._events = EventWriter(self._connection, max_bytes) if events else None
+        self._folder = Folder(self._connection, max_bytes - max_bytes // _SPARE, max_s)
+        self._dissector = Dissector(lambda stacks: self._book(stacks).number)
+        self._books: dict[int, _Book] = {}
+        self._programs: dict[ProcessKey, _Program] = {}
+        self._chain = MomentChain()
+        self._count = 0
+        self._whole = 0
+        self._group_bytes = 0
+        self._is_folding = False
+
+    @property
+    def count(self) -> int:
+        """Moments that were added."""
+        return self._count
+
+    def describe(self, about: dict[str, str]) -> None:
+        """Notes what the recording is of: short texts by name."""
+        with container.failing(self.path, "written"), transaction(self._connection):
+            for row in about.items():
+                self._connection.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", row)
+
+    def add(self, trace: TraceSnapshot, namers: Namers, patience_s: float = 0.0) -> None:
+        """Writes a moment, and the names known by now; waits for others ``patience_s`` at most."""
+        with container.failing(self.path, "written"):
+            parts = self._dissector.parts(trace)
+            with transaction(self._connection):
+                for one in trace.processes:
+                    self._add_stacks(self._book(one.stacks), len(one.totals))
+                    self._add_samples(one)
+                    self._add_names(one, namers, patience_s)
+                self._add_moment(trace.root, parts)
+                self._add_events(trace)
+            if self._whole == self._count - 1 or self._is_folding:
+                self._is_folding = self._folder.fold(trace.root.now_ns / NS_PER_S)
+                self._check_size()
+
+    def _add_moment(self, root: Snapshot, parts: MomentParts) -> None:
+        is_large = self._group_bytes > self._max_bytes // _GROUPS
+        if self._count - self._whole >= GROUP or is_large:
+            self._whole, self._chain, self._group_bytes = self._count, MomentChain(), 0
+        uptime_s = root.now_ns / NS_PER_S
+        moment = RecordedMoment(self._count, root.time_s, uptime_s, STEPS_S[0], self._whole)
+        data = encode(parts, self._chain.base)
+        insert(self._connection, moment, data)
+        self._group_bytes += len(data)
+        self._chain.add(parts)
+        self._count += 1
+
+    def _add_events(self, trace: TraceSnapshot) -> None:
+        if self._events is not None:
+            for one in trace.processes:
+                if one.logged is not None:
+                    self._events.add(self._count - 1, key_of(one), one.logged)
+
+    def size_bytes(self) -> int:
+        """Size of what is recorded."""
+        with container.failing(self.path, "written"):
+            return container.used_bytes(self._connection)
+
+    def copy(self, path: Path) -> None:
+        """Writes all that is recorded by now to another file."""
+        container.copy_written(self._connection, path, self._users, self._mode)
+
+    def _check_size(self) -> None:
+        used = container.used_bytes(self._connection)
+        if used > self._max_bytes and not self._is_folding:
+            raise TracellocError(
+                f"{self.path}: call stacks, names and the last moments take {format_size(used)}",
+                hint="a larger --max-size is needed; what is recorded stays",
+            )
+
+    def _book(self, stacks: Stacks) -> _Book:
+        book = self._books.get(id(stacks))
+        if book is None:
+            book = self._books[id(stacks)] = _Book(len(self._books), stacks)
+        return book
+
+    def _add_stacks(self, book: _Book, count: int) -> None:
+        for first, end in [*_found_since(book), (book.written, count)]:
+            if end <= first:
+                continue
+            depths, flags, frames = book.stacks.columns(first, end)
+            data = arrays_packed(depths, flags, frames)
+            crc = checksum(data, book.number, first)
+            self._insert("stacks", None, book.number, first, crc, data)
+            book.unknown.update((np.flatnonzero(depths < 0) + first).tolist())
+        book.written = max(book.written, count)
+
+    def _add_samples(self, one: Snapshot) -> None:
+        key, program = key_of(one), self._program(one)
+        for time_ns in one.history.times_ns:
+            if time_ns not in program.samples:
+                program.samples.add(time_ns)
+                data = arrays_packed(one.history.at(time_ns))
+                crc = checksum(data, *key, time_ns)
+                self._insert("samples", *key, time_ns, crc, data)
+
+    def _add_names(self, one: Snapshot, namers: Namers, patience_s: float) -> None:
+        program = self._program(one)
+        used = np.flatnonzero(one.totals.allocated_count | one.totals.live_count)
+        # Frames of what is not known yet will be, and are asked for again then.
+        new = set(used.tolist()) - program.used
+        if one.mappings is not None:
+            new |= {held.stack for held in one.mappings.stacks} - program.used
+        program.used |= {index for index in new if one.frames(index)}
+        program.names.want(addresses_of(one, new))
+        data = program.names.batch(namers.of(one.target), patience_s)
+        if data is not None:
+            key = key_of(one)
+            self._insert("names", None, *key, checksum(data, *key), data)
+
+    def _program(self, one: Snapshot) -> _Program:
+        return self._programs.setdefault(key_of(one), _Program())
+
+    def _insert(self, table: str, *values: int | bytes | None) -> None:
+        places = ", ".join("?" * len(values))
+        self._connection.execute(f"INSERT INTO {table} VALUES ({places})", values)  # noqa: S608
+
+    def close(self) -> None:
+        """Leaves a file that is complete; one without any moment is removed."""
+        container.close_written(self._connection, self._users[-1])
+        if not self._count:
+            container.remove(self.path, self._users[-1])
+
+
+def _found_since(book: _Book) -> Iterator[tuple[int, int]]:
+    """Stacks, as ranges, whose frames have come since they were written without them."""
+    for index in [index for index in book.unknown if book.stacks.frames(index) is not None]:
+        book.unknown.discard(index)
+        yield index, index + 1

@@ -1,0 +1,176 @@
+"""Lines of reports that are made for logs: the time first, then the process, then key=value."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+from tracelloc.show.presentation.completeness import completeness_word
+from tracelloc.show.presentation.naming import frame_name
+from tracelloc.show.presentation.objects import growing_for_s, holder_place, main_holder
+from tracelloc.show.presentation.processfacts import account
+from tracelloc.show.presentation.suspects import NamedSuspect, verdict_counts
+from tracelloc.show.presentation.titles import source_place, stack_title
+from tracelloc.show.report.content import Request
+from tracelloc.snapshots.objects import TypeSuspect
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.text import (
+    NS_PER_S,
+    about_of,
+    format_duration,
+    format_percent,
+    format_size,
+    printable,
+)
+from tracelloc.verdict.judgement import Verdict
+
+
+def stamp_of(snapshot: Snapshot) -> str:
+    """``2026-11-21T23:22:08Z``: when it was taken, in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(snapshot.time_s))
+
+
+def head_line(given: Request) -> str:
+    """The figures of a process, one report a line: ``TIME pid=N COMMAND live=… growth=…``."""
+    return " ".join([_prefix(given.snapshot), *_figures(given.snapshot)])
+
+
+def _prefix(snapshot: Snapshot) -> str:
+    target = snapshot.target
+    return f"{stamp_of(snapshot)} pid={target.pid} {_word(target.command) or '?'}"
+
+
+def _figures(snapshot: Snapshot) -> Iterator[str]:
+    about = about_of(snapshot.sample_bytes)
+    if snapshot.gaps:
+        yield f"figures={completeness_word(snapshot)}"
+    if snapshot.window is not None:
+        yield f"window={snapshot.window.number}"
+        yield f"length={_joined(format_duration(snapshot.elapsed_ns / NS_PER_S))}"
+        if snapshot.window.ended_ago_ns is not None:
+            ago = _joined(format_duration(snapshot.window.ended_ago_ns / NS_PER_S))
+            yield f"ended_ago={ago}"
+    yield f"live={about}{_size(snapshot.live_bytes)}"
+    yield f"blocks={about}{snapshot.live_count}"
+    yield f"growth={about}{_signed(int(snapshot.growth_per_min.sum()))}/min"
+    if snapshot.rss_bytes is not None:
+        yield f"rss={_size(snapshot.rss_bytes)}"
+    found = account(snapshot)
+    if found is not None and found.traced_share is not None:
+        yield f"growth_traced={_percent(min(found.traced_share, 1))}"
+    yield f"events={snapshot.overhead.events_per_s:.0f}/s"
+    leaking, growing = verdict_counts(snapshot)
+    yield f"leaking={'?' if leaking is None else leaking}"
+    yield f"growing={'?' if growing is None else growing}"
+    yield f"lost={snapshot.losses.events}"
+    if snapshot.target.has_ended:
+        yield "ended=yes"
+
+
+def suspect_line(given: Request, named: NamedSuspect) -> str:
+    """A leak suspect: ``TIME pid=N COMMAND suspect=leaking rate=… in=… at=…``."""
+    judgement, suspect = named.judgement, named.suspect
+    totals, about = given.snapshot.totals, given.about
+    members = [member.stack for member in suspect.members]
+    shared = named.shared
+    if shared is None:
+        name, place = stack_title(named.stack, suspect.stack), _place(named)
+    else:
+        name, place = printable(frame_name(shared.frame)), source_place(shared.frame)
+    parts = [
+        _prefix(given.snapshot),
+        f"suspect={judgement.verdict.value}",
+        f"rate={about}{_signed(round(judgement.rate_bytes_per_min))}/min",
+        f"for={_joined(format_duration(named.since_s))}",
+        f"confidence={_percent(judgement.confidence)}",
+        f"live={about}{_size(int(totals.live_bytes[members].sum()))}",
+        f"blocks={about}{int(totals.live_count[members].sum())}",
+        f"stack={suspect.stack}",
+    ]
+    if len(members) > 1:
+        parts.append(f"stacks={len(members)}")
+    parts.append(f"in={_word(name)}")
+    if place:
+        parts.append(f"at={_word(place)}")
+    return " ".join(parts)
+
+
+def cleared_line(given: Request, stack: int, verdict: Verdict) -> str:
+    """A stack that was a leak suspect in an earlier report and is none any more."""
+    name = stack_title(given.namer.stack(given.snapshot, stack), stack)
+    return (
+        f"{_prefix(given.snapshot)} suspect=no verdict={verdict.value} stack={stack} "
+        f"in={_word(name)}"
+    )
+
+
+def type_line(given: Request, suspect: TypeSuspect) -> str:
+    """A type that grows: ``TIME pid=N COMMAND suspect=growing rate=… type=… held_by=… at=…``."""
+    holder = main_holder(suspect)
+    parts = [
+        _prefix(given.snapshot),
+        f"suspect={suspect.verdict.value}",
+        f"rate={_signed(round(suspect.bytes_per_min))}/min",
+        f"for={_joined(format_duration(growing_for_s(suspect, given.snapshot)))}",
+        f"live={_size(suspect.size_bytes)}",
+        f"objects={suspect.count}",
+        f"type={_word(suspect.name)}",
+    ]
+    if holder is not None:
+        parts.append(f"held_by={_word(holder.path)}")
+        if holder.file:
+            parts.append(f"at={_word(holder_place(holder))}")
+    return " ".join(parts)
+
+
+def type_state(suspect: TypeSuspect) -> tuple[str, ...]:
+    """What of a type has to change for it to be said again."""
+    holder = main_holder(suspect)
+    rate, size = _size(round(suspect.bytes_per_min)), _size(suspect.size_bytes)
+    return suspect.verdict.value, rate, size, "" if holder is None else holder.path
+
+
+def type_cleared_line(given: Request, name: str) -> str:
+    """A type that was a leak suspect in an earlier report and is none any more."""
+    return f"{_prefix(given.snapshot)} suspect=no type={_word(name)}"
+
+
+def suspect_state(given: Request, named: NamedSuspect) -> tuple[str, str, str]:
+    """What of a suspect has to change for it to be said again."""
+    totals, members = given.snapshot.totals, [member.stack for member in named.suspect.members]
+    judgement = named.judgement
+    return (
+        judgement.verdict.value,
+        _size(round(judgement.rate_bytes_per_min)),
+        _size(int(totals.live_bytes[members].sum())),
+    )
+
+
+def _place(named: NamedSuspect) -> str:
+    for part in named.stack.parts():
+        if part.frame is not None and part.label is None:
+            return source_place(part.frame)
+    return ""
+
+
+def _word(text: str) -> str:
+    """The text as one word of a line: in quotes if it has to be."""
+    text = printable(text)
+    return json.dumps(text, ensure_ascii=False) if set(text) & set(' "=') else text
+
+
+def _joined(text: str) -> str:
+    return text.replace(" ", "")
+
+
+def _size(size_bytes: int) -> str:
+    return _joined(format_size(size_bytes))
+
+
+def _signed(size_bytes: int) -> str:
+    return f"{'+' if size_bytes > 0 else ''}{_size(size_bytes)}"
+
+
+def _percent(share: float) -> str:
+    return _joined(format_percent(share, 0))

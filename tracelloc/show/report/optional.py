@@ -1,0 +1,36 @@
+"""The sections that reports have only if asked for by name: what the command line must know."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from functools import reduce
+from operator import or_
+from typing import Final
+
+from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+
+_ALL: Final = "all"
+
+SECTIONS: Final = {
+    "peak": NOTHING_ELSE,  # the stacks that held most at the high-water mark
+    "temporary": NOTHING_ELSE,  # allocations freed soon by the same thread
+    "sizes": Wanted(blocks=True, usable=True),  # by size, and what the malloc library wastes
+    "threads": Wanted(threads=True),  # which allocate, and which free
+    "objects": Wanted(objects=True),  # of Python programs, by type
+}
+"""What a snapshot must have for each; in the order in which text has them."""
+
+
+def parse_sections(text: str) -> frozenset[str]:
+    """Names from a list with commas; ``all`` are all. Raises ValueError."""
+    names = {word.strip() for word in text.split(",")}
+    for name in sorted(names - {_ALL}):
+        if name not in SECTIONS:
+            known = ", ".join(SECTIONS)
+            raise ValueError(f"{name!r} is not a section; known are {known} and {_ALL}")
+    return frozenset(SECTIONS) if _ALL in names else frozenset(names)
+
+
+def wanted_by(names: Set[str]) -> Wanted:
+    """What a snapshot must hold for these sections."""
+    return reduce(or_, (SECTIONS[name] for name in names), NOTHING_ELSE)

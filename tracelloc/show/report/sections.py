@@ -1,0 +1,348 @@
+"""The sections of reports, in one list, and those on leaks, sizes, threads, memory and losses.
+
+The section of sizes is a histogram, exact sizes, and what the allocator wastes; that of
+threads says who allocates, who frees, and what goes from one to another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tracelloc.heap.blocks import Blocks
+from tracelloc.show.analysis.histograms import (
+    Bin,
+    StackWaste,
+    Waste,
+    frequent_sizes,
+    size_bins,
+    total_waste,
+    wasteful_stacks,
+)
+from tracelloc.show.presentation.completeness import incompleteness
+from tracelloc.show.presentation.cost import overhead_line
+from tracelloc.show.presentation.facts import summary, thread_facts
+from tracelloc.show.presentation.processfacts import (
+    account,
+    losses_line,
+    memory_lines,
+    waste_line,
+    waste_text,
+    why_uncertain,
+)
+from tracelloc.show.presentation.window import window_sentence
+from tracelloc.show.report.content import (
+    Entry,
+    Request,
+    SectionContent,
+    largest,
+    share_of_allocations,
+)
+from tracelloc.show.report.loglines import head_line
+from tracelloc.show.report.objects import objects_part
+from tracelloc.show.report.optional import SECTIONS
+from tracelloc.show.report.suspects import suspects_part, symbols_part
+from tracelloc.show.report.top import (
+    allocations_part,
+    allocators_part,
+    mappings_part,
+    old_allocations_part,
+    peak_part,
+    since_mark_part,
+    temporary_part,
+)
+from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow, ThreadWork
+from tracelloc.text import format_percent, plural, printable
+
+
+def window_part(given: Request) -> SectionContent | None:
+    """From when to when figures are; None if all of the time was traced."""
+    snapshot = given.snapshot
+    sentence, window = window_sentence(snapshot), snapshot.window
+    if sentence is None or window is None:
+        return None
+    state = window.number, window.ended_ago_ns is None
+    return SectionContent([f"==> {sentence}"], said_again_if=state)
+
+
+def completeness_part(given: Request) -> SectionContent | None:
+    """What the figures lack; None if nothing."""
+    found = incompleteness(given.snapshot)
+    if found is None:
+        return None
+    return SectionContent([f"==> {found.sentence}"], said_again_if=given.snapshot.gaps)
+
+
+def memory_part(given: Request) -> SectionContent:
+    """Lines on memory, and on programs that were executed."""
+    snapshot = given.snapshot
+    lines = list(memory_lines(snapshot))
+    found = account(snapshot)
+    is_traced = found is None or found.is_mostly_traced
+    state = is_traced, len(lines), snapshot.target.exec_count
+    if snapshot.target.exec_count:
+        programs = plural(snapshot.target.exec_count, "program")
+        lines.append(f"{programs} executed since, now {printable(snapshot.target.command)}")
+    return SectionContent([f"==> {line}" for line in lines], said_again_if=state)
+
+
+def losses_part(given: Request) -> SectionContent:
+    """Lines on the overhead of tracing and on what it missed."""
+    snapshot = given.snapshot
+    losses = snapshot.losses
+    return SectionContent(
+        [f"==> {overhead_line(snapshot)}", f"==> {losses_line(snapshot)}"],
+        said_again_if=(
+            losses.events,
+            losses.overflows,
+            tuple(snapshot.overhead.slow_probes),
+            tuple(losses.failed_tasks.items()),
+        ),
+    )
+
+
+def sizes_part(given: Request) -> SectionContent:
+    """Live blocks by requested size, and the stacks that waste most.
+
+    In JSON, ``bins`` go from the smallest sizes on, ``top_sizes`` by the bytes they hold. A
+    bin's ``from_bytes`` and ``to_bytes`` are the smallest and the largest size in it.
+    ``usable_bytes`` and ``waste_bytes`` are of blocks whose usable size is known, all but
+    ``unknown_allocations``; null if it was not looked for. ``dropped_allocations`` are in
+    nothing of this, as their process has ended.
+    """
+    snapshot = given.snapshot
+    blocks = snapshot.blocks if snapshot.blocks is not None else Blocks.empty()
+    sampled, sizes = snapshot.sample_bytes, snapshot.usable
+    usable = None if sizes is None else sizes.of(blocks)
+    total = None
+    if sizes is not None and usable is not None and len(blocks):
+        total = total_waste(blocks, sampled, usable, sizes.header_bytes)
+    bins = size_bins(blocks, sampled, usable)
+    frequent = frequent_sizes(blocks, given.style.top, sampled, usable)
+    dropped_count = 0 if len(blocks) else snapshot.live_count
+    facts: dict[str, Any] = {
+        "bins": [{"from_bytes": bin_.low, "to_bytes": bin_.high, **_held(bin_)} for bin_ in bins],
+        "top_sizes": [{"size_bytes": size.low, **_held(size)} for size in frequent],
+        "dropped_allocations": dropped_count,
+        **_waste(None if total is None else total.waste),
+    }
+    if dropped_count:
+        count = plural(dropped_count, "allocation")
+        gone = f"==> sizes of {given.about}{count} are not known: the process has ended"
+        return SectionContent([gone], facts)
+    lines = ["==> live blocks by size:"]
+    lines += [_line(f"{bin_.low}-{bin_.high} B", bin_, given) for bin_ in bins]
+    lines.append(f"==> {len(frequent)} sizes with most bytes:")
+    lines += [_line(f"{size.low} B", size, given) for size in frequent]
+    if sizes is None or usable is None or total is None:
+        return SectionContent(lines, facts)
+    wasteful = wasteful_stacks(blocks, sampled, usable, given.style.top)
+    lines.append(f"==> {waste_line(sizes, total, given.about)}")
+    lines.append(f"==> {len(wasteful)} stacks that waste most:")
+    facts |= {
+        "malloc_library": sizes.main.library.value,
+        "uncertain": why_uncertain(sizes),
+        "header_bytes": total.header_bytes,
+        "read_allocations": total.read_count,
+        "computed_allocations": total.computed_count,
+    }
+    return SectionContent(
+        lines, facts, "top_stacks", [_entry(found, given.about) for found in wasteful]
+    )
+
+
+def _line(label: str, held: Bin, given: Request) -> str:
+    line = f"    {label:>24}: {given.amount(held.size_bytes, held.count)}"
+    if held.waste is not None and held.count:
+        line += f", {waste_text(held.waste, given.about)}"
+    return line
+
+
+def _entry(found: StackWaste, about: str) -> Entry:
+    count = plural(found.count, "allocation")
+    return Entry(
+        found.index,
+        f"{waste_text(found.waste, about)} in {about}{count}",
+        {"allocations": found.count, **_waste(found.waste)},
+    )
+
+
+def _held(held: Bin) -> dict[str, Any]:
+    return {"allocations": held.count, "bytes": held.size_bytes, **_waste(held.waste)}
+
+
+def _waste(waste: Waste | None) -> dict[str, Any]:
+    return {
+        "usable_bytes": None if waste is None else waste.usable_bytes,
+        "waste_bytes": None if waste is None else waste.waste_bytes,
+        "unknown_allocations": None if waste is None else waste.unknown_count,
+    }
+
+
+def threads_part(given: Request) -> SectionContent:
+    """The busiest threads, the largest flows, and the stacks by blocks others have freed."""
+    snapshot = given.snapshot
+    assert snapshot.threads is not None
+    wandering, order = largest(snapshot.totals.remote_count, given.style.top)
+    lines = list(_lines(snapshot.threads, given))
+    if order:
+        lines.append(f"==> {len(order)} top stacks out of {wandering:,} with such frees:")
+    entries = [
+        Entry(
+            stat.index,
+            f"{given.amount(stat.remote_bytes, stat.remote_count)} freed by other threads, "
+            f"{share_of_allocations(stat, stat.remote_count)}",
+            {
+                "remote_freed_bytes": stat.remote_bytes,
+                "remote_frees": stat.remote_count,
+                "allocations": stat.allocated_count,
+            },
+        )
+        for stat in snapshot.stack_stats(order)
+    ]
+    return SectionContent(lines, thread_facts(snapshot.threads), "top_allocators", entries)
+
+
+def _lines(activity: ThreadActivity, given: Request) -> Iterator[str]:
+    threads, flows = activity.threads[: given.style.top], activity.flows[: given.style.top]
+    yield f"==> {len(threads)} top threads out of {len(activity.threads):,}:"
+    for number, thread in enumerate(threads):
+        yield f"  {number:>4}: {_thread(thread, activity, given)}"
+    remote = given.amount(activity.remote_freed_bytes, activity.remote_freed_count)
+    yield (
+        f"==> {remote} freed by other threads ({format_percent(activity.remote_share)} of all "
+        f"frees), {len(flows)} top flows out of {len(activity.flows):,}:"
+    )
+    for number, flow in enumerate(flows):
+        yield f"  {number:>4}: {_flow(flow, activity, given)}"
+
+
+def _thread(thread: ThreadWork, activity: ThreadActivity, given: Request) -> str:
+    made = given.amount(thread.allocated_bytes, thread.allocated_count)
+    freed = given.amount(thread.freed_bytes, thread.freed_count)
+    parts = [f"{_name(thread.tid, activity)}: allocated {made}", f"freed {freed}"]
+    if thread.freed_for_others_count:
+        amount = given.amount(thread.freed_for_others_bytes, thread.freed_for_others_count)
+        parts.append(f"of which {amount} for other threads")
+    if thread.freed_by_others_count:
+        amount = given.amount(thread.freed_by_others_bytes, thread.freed_by_others_count)
+        parts.append(f"{amount} freed by other threads")
+    return ", ".join(parts)
+
+
+def _flow(flow: ThreadFlow, activity: ThreadActivity, given: Request) -> str:
+    moved = given.amount(flow.size_bytes, flow.count)
+    return f"{moved} from {_name(flow.maker_tid, activity)} to {_name(flow.ender_tid, activity)}"
+
+
+def _name(tid: int, activity: ThreadActivity) -> str:
+    if not tid:
+        return "unknown threads"
+    name = activity.names.get(tid)
+    return f"thread {tid}" if name is None else f"thread {tid} ({printable(name)})"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSection:
+    """A section of reports: how it is made and where it appears."""
+
+    make: Callable[[Request], SectionContent | None]
+    """None: this report does not have it."""
+    name: str | None = None
+    """The field of JSON that has the fields of the section; None: they are the report's own."""
+    json_place: int = 0
+    """JSON has what is there unasked in this order, then as it is listed."""
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether it is there only if asked for."""
+        return self.name in SECTIONS
+
+
+REPORT: Final = (
+    ReportSection(completeness_part),
+    ReportSection(window_part),
+    ReportSection(suspects_part),
+    ReportSection(allocations_part),
+    ReportSection(old_allocations_part, json_place=2),
+    ReportSection(allocators_part),
+    ReportSection(since_mark_part, "since_mark"),
+    ReportSection(peak_part, "peak"),
+    ReportSection(temporary_part, "temporary"),
+    ReportSection(sizes_part, "sizes"),
+    ReportSection(threads_part, "threads"),
+    ReportSection(objects_part, "objects"),
+    ReportSection(memory_part),
+    ReportSection(mappings_part, "mappings", json_place=1),
+    ReportSection(symbols_part),
+    ReportSection(losses_part),
+)
+"""In the order in which text has them."""
+
+
+def parts_of(given: Request) -> list[tuple[ReportSection, SectionContent]]:
+    """The sections of a report, their stacks with names as far as these are known in time."""
+    parts = []
+    for section in REPORT:
+        if not section.is_optional or section.name in given.style.show:
+            part = section.make(given)
+            if part is not None:
+                parts.append((section, part))
+    indices = {stack for _, part in parts for stack in part.stacks}
+    given.namer.prepare(given.snapshot, indices, given.namer.patience_s)
+    return parts
+
+
+def report_lines(given: Request) -> Iterator[str]:
+    """The report as lines of text, the last one of a full report empty.
+
+    What has not changed since an earlier report is left out, but for the first line.
+    """
+    yield head_line(given)
+    for section, part in parts_of(given):
+        if given.earlier.is_news(section, part.state):
+            yield from part.text(given)
+    if given.earlier.is_full:
+        yield ""
+
+
+def report_facts(given: Request) -> dict[str, Any]:
+    """The report for JSON: the summary, then the fields of its sections.
+
+    What hardly ever changes is left out where an earlier report had it.
+    """
+    report = summary(given.snapshot)
+    for key in ("malloc_libraries", "slow_probes"):
+        if not given.earlier.is_news(key, json.dumps(report[key])):
+            del report[key]
+    if not given.earlier.is_full:
+        report["lost"] = {cause: count for cause, count in report["lost"].items() if count}
+    for section, part in sorted(parts_of(given), key=_json_order):
+        fields = part.json(given)
+        report |= fields if section.name is None else {section.name: fields}
+    return report if given.earlier.is_full else _shortened(report)
+
+
+_REPEATED: Final = 3
+"""Stacks of a group that are said again in every report."""
+
+
+def _shortened(report: dict[str, Any]) -> dict[str, Any]:
+    """The report without nulls and what earlier ones said of suspects' groups and memory."""
+    report["memory"].pop("explanation", None)
+    for suspect in report["suspects"]:
+        if suspect["group"] is not None and "stack" not in suspect:
+            suspect["group"] = {"stacks": suspect["group"]["stacks"][:_REPEATED]}
+    return {key: _without_nulls(value) for key, value in report.items() if value is not None}
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
+def _json_order(found: tuple[ReportSection, SectionContent]) -> tuple[bool, int]:
+    return found[0].is_optional, found[0].json_place

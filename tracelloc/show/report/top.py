@@ -1,0 +1,215 @@
+"""The sections that list blocks and call stacks by one figure, the largest first."""
+
+from __future__ import annotations
+
+from tracelloc.heap.temporary import TemporaryPolicy
+from tracelloc.show.analysis.differences import since_mark
+from tracelloc.show.presentation.facts import peak_facts, temporary_facts
+from tracelloc.show.report.content import (
+    Entry,
+    Request,
+    SectionContent,
+    largest,
+    share_of_allocations,
+)
+from tracelloc.snapshots.blocks import BlockSelection
+from tracelloc.text import (
+    NS_PER_S,
+    format_duration,
+    format_percent,
+    format_size,
+    plural,
+    sampling_of,
+)
+
+_TEMPORARY = "temporary allocation"
+
+
+def allocations_part(given: Request) -> SectionContent:
+    """The largest live blocks."""
+    blocks = given.snapshot.top_blocks
+    return SectionContent(
+        [_title(blocks, "", given)],
+        {},
+        "top_allocations",
+        _entries(blocks),
+        has_changing_title=True,
+    )
+
+
+def old_allocations_part(given: Request) -> SectionContent | None:
+    """The largest live blocks of at least some age; None if no age was asked for."""
+    old = given.snapshot.old_blocks
+    if old is None:
+        return None
+    age_s = (given.style.min_age_ns or 0) / NS_PER_S
+    return SectionContent(
+        [_title(old, f" older than {format_duration(age_s)}", given)],
+        {"old_bytes": old.size_bytes, "old_allocations": old.count},
+        "top_old_allocations",
+        _entries(old),
+        has_changing_title=True,
+    )
+
+
+def _title(blocks: BlockSelection, which: str, given: Request) -> str:
+    about, sampled = given.about, given.snapshot.sample_bytes
+    note = "" if sampled is None else f" (sampled, {sampling_of(sampled)})"
+    return (
+        f"==> {len(blocks.largest)} top allocations{which} out of {about}{blocks.count:,} "
+        f"for a total of {about}{format_size(blocks.size_bytes)}{note}"
+    )
+
+
+def _entries(blocks: BlockSelection) -> list[Entry]:
+    return [
+        Entry(
+            block.stack,
+            f"{format_size(block.size_bytes)} ({format_duration(block.age_ns / NS_PER_S)} old)",
+            {
+                "address": block.address,
+                "size_bytes": block.size_bytes,
+                "age_s": round(block.age_ns / NS_PER_S, 3),
+            },
+            label=f"    0x{block.address:016x}",
+            state=(block.address, block.size_bytes, block.stack),
+        )
+        for block in blocks.largest
+    ]
+
+
+def allocators_part(given: Request) -> SectionContent:
+    """The stacks with most live bytes."""
+    stats, findings = given.snapshot.top_stacks(given.style.top), given.snapshot.findings
+    entries = [
+        Entry(
+            stat.index,
+            given.amount(stat.live_bytes, stat.live_count),
+            {
+                "bytes": stat.live_bytes,
+                "allocations": stat.live_count,
+                "growth_bytes_per_min": stat.growth_bytes_per_min,
+                "verdict": None if findings is None else findings.verdict(stat.index).value,
+            },
+        )
+        for stat in stats
+    ]
+    title = f"==> {len(stats)} top allocators out of {given.snapshot.live_stacks:,}:"
+    return SectionContent([title], {}, "top_allocators", entries, has_changing_title=True)
+
+
+def since_mark_part(given: Request) -> SectionContent | None:
+    """The stacks that have grown most since the mark; None without a mark."""
+    since = since_mark(given.snapshot, given.mark, given.style.top)
+    if since is None:
+        return None
+    title = (
+        f"==> since the mark {format_duration(since.elapsed_ns / NS_PER_S)} ago: "
+        f"{_more(since.live_bytes, since.live_count, given.about)}, "
+        f"{len(since.top)} top growers out of {since.growing:,}:"
+    )
+    facts = {
+        "elapsed_s": since.elapsed_ns / NS_PER_S,
+        "live_bytes": since.live_bytes,
+        "live_allocations": since.live_count,
+        "allocated_bytes": since.allocated_bytes,
+        "freed_bytes": since.freed_bytes,
+        "growing_stacks": since.growing,
+    }
+    entries = [
+        Entry(
+            changed.stack,
+            _more(changed.live_bytes, changed.live_count, given.about),
+            {"bytes": changed.live_bytes, "allocations": changed.live_count},
+        )
+        for changed in since.top
+    ]
+    return SectionContent([title], facts, "top_allocators", entries)
+
+
+def _more(size_bytes: int, count: int, about: str) -> str:
+    sign = "+" if size_bytes >= 0 else ""
+    return f"{about}{sign}{format_size(size_bytes)} in {about}{count:+,} allocations"
+
+
+def peak_part(given: Request) -> SectionContent:
+    """The high-water mark, and the stacks that held most then."""
+    snapshot, about, entries = given.snapshot, given.about, []
+    facts, peak = peak_facts(snapshot), snapshot.peak
+    order = () if peak is None else largest(peak.live_bytes, given.style.top)[1]
+    for stack in order:
+        assert peak is not None
+        size_bytes, count = int(peak.live_bytes[stack]), int(peak.live_count[stack])
+        live_bytes = int(snapshot.totals.live_bytes[stack])
+        share = format_percent(size_bytes / max(peak.size_bytes, 1))
+        text = f"{given.amount(size_bytes, count)} ({share}), now {about}{format_size(live_bytes)}"
+        figures = {"bytes": size_bytes, "allocations": count, "live_bytes": live_bytes}
+        entries.append(Entry(stack, text, figures))
+    title = (
+        f"==> peak {format_duration(facts['ago_s'])} ago: "
+        f"{given.amount(facts['bytes'], facts['allocations'])}, "
+        f"now {about}{format_size(snapshot.live_bytes)}, "
+        f"{len(entries)} top allocators out of {facts['stacks']:,} then:"
+    )
+    return SectionContent([title], facts, "top_allocators", entries)
+
+
+def temporary_part(given: Request) -> SectionContent:
+    """All temporary allocations, then the stacks by the number of theirs."""
+    snapshot = given.snapshot
+    facts = temporary_facts(snapshot)
+    order = largest(snapshot.totals.temporary_count, given.style.top)[1]
+    unknown = ""
+    if facts["unknown_allocations"]:
+        unknown = f", {given.about}{facts['unknown_allocations']:,} more not known"
+    share = facts["allocations"] / max(int(snapshot.totals.freed_count.sum()), 1)
+    title = (
+        f"==> {given.amount(facts['bytes'], facts['allocations'], _TEMPORARY)} "
+        f"({_meaning(snapshot.temporary)}), {format_percent(share)} of all frees{unknown}; "
+        f"{len(order)} top stacks out of {facts['stacks']:,}:"
+    )
+    entries = [
+        Entry(
+            stat.index,
+            f"{given.amount(stat.temporary_bytes, stat.temporary_count, _TEMPORARY)}, "
+            f"{share_of_allocations(stat, stat.temporary_count)}",
+            {
+                "temporary_allocations": stat.temporary_count,
+                "temporary_bytes": stat.temporary_bytes,
+                "allocations": stat.allocated_count,
+            },
+        )
+        for stat in snapshot.stack_stats(order)
+    ]
+    return SectionContent([title], facts, "top_allocators", entries)
+
+
+def _meaning(policy: TemporaryPolicy) -> str:
+    if policy.life_ns is not None:
+        return f"freed by the same thread within {format_duration(policy.life_ns / NS_PER_S)}"
+    if policy.between == 0:
+        return "freed by the same thread before any other allocation"
+    return f"freed by the same thread after at most {plural(policy.between, 'other allocation')}"
+
+
+def mappings_part(given: Request) -> SectionContent | None:
+    """The stacks that have mapped most by themselves; None if mappings are not traced."""
+    mappings, entries = given.snapshot.mappings, []
+    if mappings is None:
+        return None
+    for held in mappings.stacks[: given.style.top]:
+        age_ns, count = given.snapshot.now_ns - held.oldest_ns, plural(held.count, "mapping")
+        oldest = format_duration(age_ns / NS_PER_S)
+        text = f"{format_size(held.size_bytes)} in {count}, the oldest {oldest} old"
+        figures = {"bytes": held.size_bytes, "mappings": held.count, "oldest_s": age_ns / NS_PER_S}
+        entries.append(Entry(held.stack, text, figures))
+    title = (
+        f"==> {len(entries)} top mappings' stacks out of {len(mappings.stacks):,}: "
+        f"{plural(mappings.count, 'mapping')} for a total of {format_size(mappings.size_bytes)}"
+    )
+    facts = {
+        "bytes": mappings.size_bytes,
+        "mappings": mappings.count,
+        "of_malloc_bytes": mappings.of_allocators_bytes,
+    }
+    return SectionContent([title], facts, "top", entries)

@@ -1,0 +1,1 @@
+"""What both wings need of the operating system: safe files, confinement, users, system calls."""

@@ -1,0 +1,82 @@
+"""Packages of the distribution that bring a file's debug information."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from tracelloc.system.syscalls import open_inside
+
+_DPKG_LISTS: Final = "var/lib/dpkg/info"
+
+_RPM_DATABASES: Final = ("var/lib/rpm", "usr/lib/sysimage/rpm")
+
+_DEBUG_PACKAGES: Final = {"libc6": "libc6-dbg", "musl": "musl-dbgsym"}
+"""Packages whose debug package has a name, or a place, of its own."""
+
+_LONGEST_LIST: Final = 16 << 20
+"""Bytes of a list that are read."""
+
+_MOST_LISTED: Final = 256 << 20
+"""Bytes of all lists together."""
+
+
+def debug_hints(root: Path, paths: Iterable[str]) -> dict[str, str]:
+    """Per path of a file in a package: what to do to get its debug information.
+
+    ``root``: the directory that is ``/`` for those paths.
+    """
+    wanted = {spelling: path for path in paths for spelling in _spellings(path)}
+    if not wanted:
+        return {}
+    owners = _dpkg_owners(root, wanted)
+    if owners:
+        return {path: _apt_hint(package) for path, package in owners.items()}
+    if any((root / name).is_dir() for name in _RPM_DATABASES):
+        return {
+            path: f'dnf debuginfo-install "$(rpm -qf {path})"'
+            for path in wanted.values()
+            if path.startswith("/usr/")
+        }
+    return {}
+
+
+def _spellings(path: str) -> list[str]:
+    """``/lib`` is a link to ``/usr/lib``, and package lists may have either."""
+    if path.startswith("/usr/"):
+        return [path, path.removeprefix("/usr")]
+    return [path, f"/usr{path}"]
+
+
+def _dpkg_owners(root: Path, wanted: dict[str, str]) -> dict[str, str]:
+    """Package by path."""
+    owners: dict[str, str] = {}
+    try:
+        directory = open_inside(root, _DPKG_LISTS, os.O_DIRECTORY)
+    except OSError:
+        return owners
+    try:
+        names = sorted(n for n in os.listdir(directory) if n.endswith(".list"))  # noqa: PTH208
+    finally:
+        os.close(directory)
+    left = _MOST_LISTED
+    for name in names:
+        try:
+            with os.fdopen(open_inside(root, f"{_DPKG_LISTS}/{name}"), "rb") as file:
+                content = file.read(min(left, _LONGEST_LIST))
+        except OSError:
+            continue
+        left -= len(content)
+        for spelling in wanted.keys() & set(os.fsdecode(content).split("\n")):
+            # ``libc6:amd64.list``: the architecture is no part of the name.
+            package = name.removesuffix(".list").partition(":")[0]
+            owners.setdefault(wanted[spelling], package)
+    return owners
+
+
+def _apt_hint(package: str) -> str:
+    if package in _DEBUG_PACKAGES:
+        return f"apt install {_DEBUG_PACKAGES[package]}"
+    return f"apt install {package}-dbgsym, from the distribution's archive of debug symbols"

@@ -1,0 +1,184 @@
+"""Who runs the program, and files that are read and written on that user's behalf.
+
+Under sudo that is who called sudo: such files are reached with that user's rights and not
+root's, and what others could have written is not believed. The directories are those of
+https://specifications.freedesktop.org/basedir-spec/latest/.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pwd
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tracelloc.startup import OWN_PREFIX
+from tracelloc.text import printable
+
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+_ROOTS_CACHE: Final = Path("/var/cache")
+
+
+class User(NamedTuple):
+    """A user and a group, with whose rights files are used."""
+
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Invoker:
+    """Who runs the program, on whose behalf files are read and written."""
+
+    uid: int
+    gid: int
+    config: Path
+    """The directory of this user's configuration."""
+    cache: Path
+    """The directory of what can be made again at any time."""
+
+    @property
+    def user(self) -> User:
+        """The user and the group alone."""
+        return User(self.uid, self.gid)
+
+    @property
+    def filters(self) -> Path:
+        """The user's own rules, whether there are any or not."""
+        return self.config / "tracelloc" / "filters.toml"
+
+
+def invoker(environment: Mapping[str, str] = os.environ) -> Invoker:
+    """Who called the program, or called sudo to run it."""
+    uid, gid = os.geteuid(), os.getegid()
+    home = environment.get("HOME", "")
+    called_by = environment.get("SUDO_UID", "")
+    if uid == 0 and called_by.isascii() and called_by.isdigit() and len(called_by) < 10:
+        with contextlib.suppress(KeyError):
+            entry = pwd.getpwuid(int(called_by))
+            uid, gid, home = entry.pw_uid, entry.pw_gid, entry.pw_dir
+
+    def directory(variable: str, usual: str) -> Path:
+        # What is no absolute path is to be ignored, says the specification.
+        given = environment.get(variable, "")
+        return Path(given) if given.startswith("/") else Path(home or "/nonexistent") / usual
+
+    cache = directory("XDG_CACHE_HOME", ".cache")
+    if uid == 0:
+        # $HOME may be another user's, who could have put links there.
+        given = environment.get("XDG_CACHE_HOME", "").startswith("/")
+        is_own = given and is_changed_only_by(cache, User(uid, gid))
+        cache = cache if is_own else _ROOTS_CACHE
+    return Invoker(uid, gid, directory("XDG_CONFIG_HOME", ".config"), cache)
+
+
+def sudo_caller(environment: Mapping[str, str]) -> User | None:
+    """User and group who called sudo: what root makes under it belongs to them."""
+    user, group = environment.get("SUDO_UID", ""), environment.get("SUDO_GID", "")
+    if os.geteuid() or not all(text.isascii() and text.isdigit() for text in (user, group)):
+        return None
+    return User(int(user), int(group))
+
+
+def effective_user() -> Invoker:
+    """The user whose rights this program has, whoever called sudo: for the kernel to believe."""
+    environment = dict(os.environ)
+    if environment.pop("SUDO_UID", None) is not None:
+        # It may still be the invoking user's.
+        with contextlib.suppress(KeyError):
+            environment["HOME"] = pwd.getpwuid(os.geteuid()).pw_dir
+    return invoker(environment)
+
+
+@contextlib.contextmanager
+def rights_of(who: Invoker | User) -> Iterator[None]:
+    """The thread's rights on files become the user's: root must not follow their links.
+
+    setfsuid(2) is the only way that leaves the other threads alone.
+    """
+    if os.geteuid() == who.uid:
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    user, group = libc.setfsuid(-1), libc.setfsgid(-1)
+    libc.setfsgid(who.gid)
+    libc.setfsuid(who.uid)
+    try:
+        if libc.setfsuid(-1) != who.uid:
+            raise PermissionError(0, f"the rights of user {who.uid} could not be taken on")
+        yield
+    finally:
+        libc.setfsuid(user)
+        libc.setfsgid(group)
+
+
+def is_changed_only_by(path: Path, user: User) -> bool:
+    """Whether only this user and root can replace a path's file or any directory above it.
+
+    Links count as what they lead to; what does not exist is left out.
+    """
+    real = Path(os.path.realpath(path))
+    for place in (real, *real.parents):
+        try:
+            status = place.lstat()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+        if status.st_uid not in (0, user.uid):
+            return False
+        if stat.S_ISDIR(status.st_mode) and others_replace_entries(status, user):
+            return False
+    return True
+
+
+def others_replace_entries(directory: os.stat_result, user: User) -> bool:
+    """Whether its permissions let other users replace the entries of root or of the user."""
+    # Everybody's group is often their own; root's files are in groups that others are members of.
+    writers = stat.S_IWOTH | (0 if user.uid else stat.S_IWGRP)
+    return bool(directory.st_mode & writers) and not directory.st_mode & stat.S_ISVTX
+
+
+def trusted_bytes(path: Path, who: Invoker, most_bytes: int) -> bytes:
+    """The content of a user's own file. Raises OSError if others could have written it."""
+    # Whoever can write a directory can put another file into it.
+    for folder in (path.parent, Path(os.path.realpath(path)).parent):
+        with contextlib.suppress(FileNotFoundError):
+            _check_writers(folder.stat(), who, f"its directory {printable(str(folder))}")
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(0, "it is not a regular file")
+        _check_writers(status, who, "it")
+        content = stream.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(0, f"it is larger than {most_bytes >> 20} MiB")
+    return content
+
+
+def _check_writers(status: os.stat_result, who: Invoker, what: str) -> None:
+    if status.st_uid not in (0, who.uid):
+        raise PermissionError(0, f"{what} belongs to another user")
+    if status.st_mode & _OTHERS_WRITE:
+        raise PermissionError(0, f"other users can write {what} (chmod go-w makes it yours)")
+
+
+def environment_of(who: Invoker, environment: Iterable[bytes]) -> list[bytes]:
+    """The environment for a program that a user runs: nothing of tracelloc's own, or of sudo's."""
+    kept = [e for e in environment if not e.startswith(OWN_PREFIX.encode())]
+    if who.uid == os.geteuid():
+        return kept
+    entry = pwd.getpwuid(who.uid)
+    user = {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
+    user["SHELL"] = entry.pw_shell
+    dropped = tuple(f"{name}=".encode() for name in user)
+    kept = [e for e in kept if not e.startswith((b"SUDO_", *dropped))]
+    return kept + [os.fsencode(f"{name}={value}") for name, value in user.items()]

@@ -1,0 +1,55 @@
+"""Directories of what can be made again at any time.
+
+Root's is below /var/cache/tracelloc, another user's below ``$XDG_CACHE_HOME`` or ``~/.cache``, and
+is used with that user's rights.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from tracelloc.system.invoker import Invoker, rights_of, trusted_bytes
+from tracelloc.system.safefiles.resolve import destination, directory_made
+from tracelloc.system.safefiles.writing import replace_file
+
+_MOST_FILES_LOOKED_AT: Final = 4096
+
+
+class CacheDirectory:
+    """Files of one kind, of which the least lately used ones make room."""
+
+    def __init__(self, who: Invoker, name: str, suffix: str, most_files: int) -> None:
+        """``name``: of the directory, "" for the one that all have in common."""
+        self.path: Path = who.cache / "tracelloc" / name
+        self._who = who
+        self._suffix = suffix
+        self._most_files = most_files
+
+    def recall(self, name: str, most_bytes: int) -> bytes:
+        """The content of a file. Raises OSError if there is none that only the user can write."""
+        path = self.path / (name + self._suffix)
+        with destination(path, self._who.user) as found, rights_of(self._who):
+            content = trusted_bytes(path, self._who, most_bytes)
+            os.utime(found.name, dir_fd=found.directory, follow_symlinks=False)
+        return content
+
+    def remember(self, name: str, pieces: Sequence[bytes]) -> None:
+        """Writes a file. Whatever goes wrong, there is none, or the old one."""
+        user = self._who.user
+        with suppress(OSError), directory_made(self.path, user) as directory:
+            replace_file(self.path / (name + self._suffix), pieces, [user])
+            with rights_of(self._who):
+                self._drop_oldest(directory)
+
+    def _drop_oldest(self, directory: int) -> None:
+        ages = []
+        with os.scandir(f"/proc/self/fd/{directory}") as entries:
+            for entry, _ in zip(entries, range(_MOST_FILES_LOOKED_AT), strict=False):
+                if entry.name.endswith(self._suffix) and entry.is_file(follow_symlinks=False):
+                    ages.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.name))
+        for _, name in sorted(ages, reverse=True)[self._most_files :]:
+            os.unlink(name, dir_fd=directory)

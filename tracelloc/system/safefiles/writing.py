@@ -1,0 +1,196 @@
+"""Files created, overwritten and replaced on behalf of a user.
+
+Under sudo the caller's rights come first: tracelloc then does nothing to that user's files and
+links that the user could not have done. Root's rights are used only where the caller may not write.
+A new file belongs to the caller in both cases; an existing one keeps its owner.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+from tracelloc.system.invoker import User, sudo_caller
+from tracelloc.system.safefiles.resolve import Destination, destination
+
+T = TypeVar("T")
+
+
+def output_users() -> tuple[User, ...]:
+    """The users with whose rights outputs are written, in the order of trying.
+
+    The first one owns what is made.
+    """
+    own = User(os.geteuid(), os.getegid())
+    caller = sudo_caller(os.environ)
+    return (own,) if caller is None else (caller, own)
+
+
+def open_output(path: Path, mode: int, users: Sequence[User]) -> int:
+    """Opens a file that is made, or emptied if it is there already. Raises OSError.
+
+    An existing file of another user, or one with further names (hard links), is refused.
+    ``mode``: permissions of a new one.
+    """
+
+    def act(found: Destination) -> int:
+        try:
+            return _created(found, found.name, mode, users)
+        except FileExistsError:
+            descriptor = found.open(os.O_WRONLY)
+        with _closing_unless_done(descriptor):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "it is not a regular file")
+            if status.st_uid not in {0, found.user.uid, users[0].uid}:
+                raise PermissionError(errno.EPERM, "it belongs to another user")
+            if status.st_nlink > 1:
+                raise PermissionError(errno.EPERM, "it has a second name (a hard link)")
+            os.ftruncate(descriptor, 0)
+        return descriptor
+
+    return tried(path, users, act)
+
+
+def open_existing(path: Path, users: Sequence[User]) -> int:
+    """Opens a pipe or device to be written to. Raises OSError; ENXIO: nobody reads a pipe."""
+    return tried(path, users, lambda found: found.open(os.O_WRONLY))
+
+
+def create_file(path: Path, mode: int, users: Sequence[User]) -> tuple[int, User]:
+    """Makes a file with exactly these permissions. Returns it open, and whose rights that took.
+
+    Raises OSError, FileExistsError if anything has this name, a link included.
+    """
+    if path.is_symlink():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    return tried(path, users, lambda found: (_created(found, found.name, mode, users), found.user))
+
+
+def status_of(path: Path, users: Sequence[User]) -> os.stat_result:
+    """The status of what a path leads to. Raises OSError."""
+    return tried(path, users, Destination.status)
+
+
+def remove_file(path: Path, users: Sequence[User]) -> None:
+    """Removes a file. Raises OSError."""
+    tried(path, users, Destination.unlink)
+
+
+def check_replaceable(path: Path, users: Sequence[User]) -> None:
+    """Raises OSError unless ``replace_file`` could write now. Leaves no trace."""
+
+    def act(found: Destination) -> None:
+        _check_rename(found)
+        name = _temporary_name()
+        os.close(_created(found, name, 0o600, users))
+        found.unlink(name)
+
+    tried(path, users, act)
+
+
+def replace_file(
+    path: Path,
+    pieces: Iterable[bytes],
+    users: Sequence[User],
+    mode: int | None = None,
+) -> None:
+    """Writes beside the file and renames: readers see the old content or the new.
+
+    A link of the user's stays: what it leads to is replaced. ``mode``: permissions; None: those
+    that the file had, 0600 if it is new. Raises OSError; the old file is then as it was.
+    """
+
+    def act(found: Destination) -> tuple[Destination, int, str]:
+        _check_rename(found)
+        bits = mode
+        if bits is None:
+            bits = 0o600
+            with suppress(FileNotFoundError):
+                bits = stat.S_IMODE(found.status().st_mode)
+        name = _temporary_name()
+        descriptor = _created(found, name, bits, users)
+        # The walk closes its own directory.
+        kept = Destination(os.dup(found.directory), found.name, found.user)
+        return kept, descriptor, name
+
+    found, descriptor, name = tried(path, users, act)
+    _UNFINISHED[name] = found
+    try:
+        with os.fdopen(descriptor, "wb", buffering=1 << 16) as stream:
+            stream.writelines(pieces)
+            stream.flush()
+            # Some file systems notice only now that there is no room.
+            os.fsync(descriptor)
+        found.rename(name)
+    except BaseException:
+        found.unlink(name)
+        raise
+    finally:
+        del _UNFINISHED[name]
+        os.close(found.directory)
+
+
+_UNFINISHED: Final[dict[str, Destination]] = {}
+"""Files that are being written beside those whose place they are to take."""
+
+
+def discard_unfinished() -> None:
+    """Removes what is half written: nobody will finish it."""
+    for name, found in list(_UNFINISHED.items()):
+        with suppress(OSError):
+            found.unlink(name)
+
+
+def tried(path: Path, users: Sequence[User], act: Callable[[Destination], T]) -> T:
+    """Does something with the rights of the first user who may. Raises OSError."""
+    for user in users[:-1]:
+        with suppress(PermissionError), destination(path, user) as found:
+            return act(found)
+    with destination(path, users[-1]) as found:
+        return act(found)
+
+
+def _created(found: Destination, name: str, mode: int, users: Sequence[User]) -> int:
+    descriptor = found.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, name)
+    with _closing_unless_done(descriptor):
+        os.fchmod(descriptor, mode)
+        if found.user != users[0]:
+            # File systems without owners refuse, and need none.
+            with suppress(PermissionError, OverflowError):
+                os.fchown(descriptor, *users[0])
+    return descriptor
+
+
+@contextmanager
+def _closing_unless_done(descriptor: int) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _check_rename(found: Destination) -> None:
+    """Raises PermissionError if another user's file is in the way, in a sticky directory."""
+    directory = os.fstat(found.directory)
+    try:
+        status = found.status()
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a directory")
+    if directory.st_mode & stat.S_ISVTX and found.user.uid not in (
+        0, directory.st_uid, status.st_uid,
+    ):  # fmt: skip
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def _temporary_name() -> str:
+    return f".tracelloc-{secrets.token_hex(8)}"
