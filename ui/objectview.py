@@ -142,7 +142,7 @@ def _why_empty(snapshot: Snapshot) -> str:
         return "objects of several processes: choose a single one (9)"
     if snapshot.objects is not None and snapshot.objects.trouble:
         return f"{NOT_COUNTED}: {snapshot.objects.trouble}"
-    if not any(runtime.is_python for runtime in snapshot.runtimes):
+    if not any(runtime.counts_objects for runtime in snapshot.runtimes):
         return "no Python program: there are no objects to count"
     return "objects are being counted… (not with --no-search)"
 

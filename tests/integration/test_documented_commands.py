@@ -213,9 +213,7 @@ def run_line(scene: Scene, line: str, place: Path) -> subprocess.CompletedProces
         if not (place / name).exists():
             shutil.copy(place / "shop", place / name)
         if " objects " in line:
-            targets.append(
-                Target(["/usr/bin/python3", TARGETS / "record/runtimes/cpython.py"]).process
-            )
+            targets.append(Target(["/usr/bin/python3", TARGETS / "objects.py"]).process)
         else:
             targets.append(subprocess.Popen([place / name], stdin=subprocess.DEVNULL))
         line = line.replace("-p 1234", f"-p {targets[-1].pid}")

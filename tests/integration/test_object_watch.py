@@ -11,12 +11,12 @@ import pytest
 from tests.harness import TARGETS, Target, run_tracelloc
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.cpython.watch import ObjectWatch
+from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
 
 PYTHON = "/usr/bin/python3"
 ITEM = "__main__.Item"
 LOOKS = 8
-Watches = Callable[[int], ObjectWatch]
+Watches = Callable[[int], PythonObjectWatch]
 
 
 @pytest.fixture
@@ -25,17 +25,17 @@ def watch_of() -> Iterator[Watches]:
     spaces: list[AddressSpace] = []
     times_s = iter(range(10**9, 2 * 10**9, 5))
 
-    def begin(pid: int) -> ObjectWatch:
+    def begin(pid: int) -> PythonObjectWatch:
         spaces.append(AddressSpace(Process(pid)))
         spaces[-1].refresh()
-        return ObjectWatch(Process(pid), spaces[-1], lambda: float(next(times_s)))
+        return PythonObjectWatch(Process(pid), spaces[-1], lambda: float(next(times_s)))
 
     yield begin
     for space in spaces:
         space.close()
 
 
-def looks_at(watch: ObjectWatch, target: Target, words: str) -> list[tuple[str, str]]:
+def looks_at(watch: PythonObjectWatch, target: Target, words: str) -> list[tuple[str, str]]:
     """Types that are suspects in the end, and who keeps them."""
     for _ in range(LOOKS):
         target.ask(words)

@@ -24,7 +24,7 @@ TRACKED = (
 
 
 def open_program(targets: list[Target]) -> Target:
-    target = Target([PYTHON, TARGETS / "record/runtimes/cpython.py"])
+    target = Target([PYTHON, TARGETS / "objects.py"])
     targets.append(target)
     return target
 
@@ -114,7 +114,7 @@ def test_the_command(targets: list[Target]) -> None:
 @pytest.mark.parametrize(
     ("environment", "command"),
     [
-        ({"PYTHONMALLOC": "malloc"}, [PYTHON, TARGETS / "record/runtimes/cpython.py"]),
+        ({"PYTHONMALLOC": "malloc"}, [PYTHON, TARGETS / "objects.py"]),
         ({}, ["/bin/cat"]),
     ],
 )

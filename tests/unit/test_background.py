@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.runtimes.cpython.watch import ObjectWatch
+from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
 from tracelloc.record.session import objectcounts
 from tracelloc.record.session.background import BackgroundTurns, Turn
 from tracelloc.record.session.memorybudget import MemoryBudget
@@ -99,7 +99,7 @@ class Counted:
         self.fake = FakeWatch(is_growing=is_growing)
 
     @property
-    def objects(self) -> ObjectWatch:
+    def objects(self) -> PythonObjectWatch:
         return self.fake  # type: ignore[return-value]
 
 

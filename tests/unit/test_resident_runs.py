@@ -12,9 +12,9 @@ from contextlib import suppress
 
 import pytest
 
+from tracelloc.record.process import memory
+from tracelloc.record.process.memory import PAGE_BYTES, RemoteMemory
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.runtimes.cpython import memory
-from tracelloc.record.runtimes.cpython.memory import PAGE_BYTES, RemoteMemory
 
 _NORESERVE = 0x4000
 _LIBC = ctypes.CDLL(None, use_errno=True)

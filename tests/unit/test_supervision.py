@@ -17,8 +17,8 @@ from tests.unit.stage import A, Stage, Stages
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.kernel.overheadlimit import OverheadLimit
+from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.runtimes.cpython.memory import RemoteMemory
 from tracelloc.record.runtimes.cpython.types import are_mapped
 from tracelloc.record.session import outside
 from tracelloc.record.session.session import Session

@@ -54,7 +54,7 @@ class LiveSource:
         self._scan = ProcessScan()
         self.has_many = run.options.trace.follow
         self.has_python = self.has_many or any(
-            runtime.is_python for runtime in run.session.root.runtimes()
+            runtime.counts_objects for runtime in run.session.root.runtimes()
         )
         self.writes_files = bool(run.options.outputs)
         self._advice = SymbolAdvice()

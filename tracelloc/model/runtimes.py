@@ -20,5 +20,5 @@ class Runtime:
     """What gives names to the code that it generates; empty: it generates none, or nothing does."""
     collects: bool = True
     """A garbage collector frees blocks late: references are not counted."""
-    is_python: bool = False
+    counts_objects: bool = False
     """Whether its objects are counted by type."""

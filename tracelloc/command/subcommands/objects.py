@@ -24,8 +24,7 @@ from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines, progress_of
 
 if TYPE_CHECKING:
-    from tracelloc.record.runtimes.cpython.holders import ObjectAddresses
-    from tracelloc.snapshots.objects import Holders, ObjectCensus
+    from tracelloc.snapshots.objects import ObjectCensus
 
 _GROWING_TYPES: Final = 5
 """Types whose holders are shown if nothing else is asked for."""
@@ -48,31 +47,23 @@ def _add_arguments(parser: ArgumentParser) -> None:
 def _run(given: Namespace) -> None:
     from tracelloc.model.process import Target
     from tracelloc.record.process.processlist import open_target
-    from tracelloc.record.runtimes.cpython.census import Censuses
-    from tracelloc.record.runtimes.cpython.holders import HolderSearch, ObjectAddresses
+    from tracelloc.record.runtimes.supported import object_counter
     from tracelloc.show.report.objects import json_census, text_census, wanted_types
 
     process = open_target(given.pid)
+    counter = object_counter(process)
     target = Target(process.pid, process.command())
-    censuses = Censuses(process)
-    search = HolderSearch(process)
     first: ObjectCensus | None = None
-    before: ObjectAddresses | None = None
     try:
         for number in itertools.count(1):
             with progress_of("counting objects"):
-                now = censuses.take(keep=True)
-                found = censuses.take_found()
-                holders: dict[str, Holders] = {}
+                now = counter.count()
+                is_first, first = first is None, first or now
                 most = given.holders if given.holders is not None else _GROWING_TYPES
-                if first is None:
-                    first, most = now, given.holders or 0
-                if most:
-                    wanted = wanted_types(now, first, most)
-                    holders = search.find(found, wanted, before) if wanted else {}
-                if before is None and given.every is not None:
-                    before = ObjectAddresses(found)
-                del found
+                if is_first:
+                    most = given.holders or 0
+                wanted = wanted_types(now, first, most) if most else []
+                holders = counter.find_holders(wanted, new_only=not is_first)
             if given.json:
                 print_lines([json_census(target, now, first, holders)])
             else:
@@ -82,7 +73,7 @@ def _run(given: Namespace) -> None:
                 break
             time.sleep(max(0.0, now.time_s + given.every - time.time()))
     finally:
-        search.close()
+        counter.close()
 
 
 SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.LOOK, _add_arguments, _run)

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.heap.blocks import Blocks
+from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.marking import Marks
-from tracelloc.record.runtimes.cpython.memory import RemoteMemory
 
 Mask = npt.NDArray[np.bool_]
 

@@ -39,7 +39,7 @@ _PYTHON: Final = Runtime(
     "they are counted by type (the view Objects, --show objects, tracelloc objects -p PID); with "
     "PYTHONMALLOC=malloc in its environment, each comes from malloc and has a stack",
     "O or --show objects counts them",
-    is_python=True,
+    counts_objects=True,
     collects=False,
 )
 _KNOWN: Final = (
@@ -128,12 +128,3 @@ def _by_name(name: str) -> Runtime | None:
 def is_python_name(name: str) -> bool:
     """Whether a file is Python, by its name."""
     return _by_name(name) is _PYTHON
-
-
-def has_python(modules: Iterable[Module]) -> bool:
-    """Whether CPython is among files of code: whatever they are called."""
-    return any(
-        is_python_name(base_name(module.path)) or module.elf.find_object("_PyRuntime") is not None
-        for module in modules
-        if is_python_name(base_name(module.path)) or ".so" not in base_name(module.path)
-    )

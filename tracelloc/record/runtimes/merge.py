@@ -18,13 +18,12 @@ from tracelloc.model.events import SentStacks
 from tracelloc.model.stackflags import StackFlag
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.cpython.interpreter import UnsupportedPython, find_cpython
-from tracelloc.record.runtimes.seam import MergedRuntime
+from tracelloc.record.runtimes.seam import MergedRuntime, UnsupportedRuntime
+from tracelloc.record.runtimes.supported import find_runtime
 
 _MOST_WAITING: Final = 1 << 14
 _MOST_LOOKS: Final = 100
 """How often a stack's code is looked for, which may be being finished: some seconds."""
-_SUPPORTED: Final = "3.11 to 3.14 are supported"
 
 
 @dataclass(slots=True)
@@ -72,9 +71,9 @@ class StackMerger:
             return
         self._generation = self._space.generation
         try:
-            self._runtime = find_cpython(self._space)
-        except UnsupportedPython as why:
-            self._unsupported = f"stacks have no frames of {why} ({_SUPPORTED})"
+            self._runtime = find_runtime(self._space)
+        except UnsupportedRuntime as why:
+            self._unsupported = str(why)
         if self._runtime is not None:
             if self._parent is not None:
                 self._runtime.share_names(self._parent)

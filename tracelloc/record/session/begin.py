@@ -9,7 +9,7 @@ from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.mallocs.otel import PROVIDER, otel_allocators
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.known import has_python
+from tracelloc.record.runtimes.supported import has_supported
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.probeset import find_allocators
 from tracelloc.record.session.session import Session
@@ -33,7 +33,7 @@ def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> 
             raise
         say(f"{error.message}: what it reports by itself is read instead ({PROVIDER}:alloc)")
         config = config.with_otel
-    config = config.with_python(config.follow or has_python(modules))
+    config = config.with_python(config.follow or has_supported(modules))
     if config.spares_python and not area_mappings(space.mappings):
         # Nobody has asked for it.
         config = replace(config, use_lane=False)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.runtimes.cpython.watch import ObjectWatch
+from tracelloc.record.runtimes.seam import ObjectWatch
 from tracelloc.record.session.background import BackgroundTurns, Turn
 from tracelloc.record.session.memorybudget import MemoryBudget, MemoryStage
 from tracelloc.record.session.outside import CENSUS

@@ -14,7 +14,8 @@ from tracelloc.model.memoryusage import MemoryUsage
 from tracelloc.record.process.residency import Residency
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.process.threadnames import ThreadNames
-from tracelloc.record.runtimes.cpython.watch import ObjectWatch
+from tracelloc.record.runtimes.seam import ObjectWatch
+from tracelloc.record.runtimes.supported import watch_objects
 from tracelloc.record.session.measuring import Measuring
 from tracelloc.record.session.supervision import BoundedWork, Supervisor
 from tracelloc.snapshots.snapshot import Snapshot
@@ -58,7 +59,7 @@ class OutsideReader:
     def begin_image(self) -> None:
         """The process has executed another program, or a first one: nothing is known of it."""
         self.residency = Residency(self._process)
-        self.objects = ObjectWatch(self._process, self._space)
+        self.objects: ObjectWatch = watch_objects(self._process, self._space)
 
     def _bounded(
         self, task: str, work: Callable[[], _T], patience_s: float = _PATIENCE_S

@@ -25,8 +25,8 @@ from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.cpumeter import CpuMeter
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.cpython.watch import ObjectWatch
 from tracelloc.record.runtimes.known import collects_garbage, runtimes_of
+from tracelloc.record.runtimes.seam import ObjectWatch
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.gapbook import GapBook
 from tracelloc.record.session.outside import Outside, OutsideReader

@@ -65,7 +65,7 @@ class EventSource(Protocol):
         """Gives up what could not be read. Raises the error if nothing can replace it."""
 
     def link(self, space: AddressSpace, words: SpaceWords) -> SourceLink | None:
-        """Its connection to one process; None if it does not replace that process's probes."""
+        """Connects a process to it; None if it does not replace that process's probes."""
 
 
 class SourceLink(Protocol):

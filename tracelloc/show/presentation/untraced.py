@@ -83,7 +83,7 @@ def _where(
         return "shared memory has grown", "pmap -X PID shows which", "shared memory (pmap -X PID)"
     if snapshot.runtimes:
         runtime = snapshot.runtimes[0]
-        if runtime.is_python and (types := type_suspects(snapshot)):
+        if runtime.counts_objects and (types := type_suspects(snapshot)):
             title = type_title(types[0])
             rate = f"{format_size(round(types[0].bytes_per_min))}/min"
             advice = f"most of it is {title}, {rate} (the view Objects, --show objects)"

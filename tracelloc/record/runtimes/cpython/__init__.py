@@ -1,1 +1,79 @@
-"""What a running CPython program has in memory, read from outside: by type, and who keeps it."""
+"""CPython: its frames, its objects by type, and who holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tracelloc.model.codefiles import base_name
+from tracelloc.record.mallocs.discovery import Module
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.runtimes.cpython.census import Censuses, FoundObjects
+from tracelloc.record.runtimes.cpython.holders import HolderSearch, ObjectAddresses
+from tracelloc.record.runtimes.cpython.interpreter import CPython, find_cpython
+from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
+from tracelloc.record.runtimes.known import is_python_name
+from tracelloc.snapshots.objects import Holders, ObjectCensus
+
+
+class PythonObjectCounter:
+    """See ``ObjectCounter``."""
+
+    def __init__(self, process: Process) -> None:
+        self._censuses = Censuses(process)
+        self._search = HolderSearch(process)
+        self._found: FoundObjects | None = None
+        self._first: ObjectAddresses | None = None
+
+    def count(self) -> ObjectCensus:
+        """Takes a census."""
+        now = self._censuses.take(keep=True)
+        self._found = self._censuses.take_found()
+        return now
+
+    def find_holders(self, types: Sequence[str], *, new_only: bool) -> dict[str, Holders]:
+        """See ``ObjectCounter``."""
+        found, self._found = self._found, None
+        if found is None:
+            return {}
+        holders = {}
+        if types:
+            holders = self._search.find(found, types, self._first if new_only else None)
+        if self._first is None:
+            self._first = ObjectAddresses(found)
+        return holders
+
+    def close(self) -> None:
+        """Closes the process's files."""
+        self._search.close()
+
+
+class CPythonSupport:
+    """See ``RuntimeSupport``."""
+
+    versions = "3.11 to 3.14"
+
+    def is_in(self, modules: Iterable[Module]) -> bool:
+        """Whether CPython is among files of code, whatever they are called."""
+        return any(
+            is_python_name(base_name(module.path))
+            or module.elf.find_object("_PyRuntime") is not None
+            for module in modules
+            if is_python_name(base_name(module.path)) or ".so" not in base_name(module.path)
+        )
+
+    def find(self, space: AddressSpace) -> CPython | None:
+        """See ``RuntimeSupport``."""
+        return find_cpython(space)
+
+    def watch(self, process: Process, space: AddressSpace) -> PythonObjectWatch:
+        """See ``RuntimeSupport``."""
+        return PythonObjectWatch(process, space)
+
+    def counter(self, process: Process) -> PythonObjectCounter:
+        """See ``RuntimeSupport``."""
+        return PythonObjectCounter(process)
+
+
+CPYTHON: Final = CPythonSupport()

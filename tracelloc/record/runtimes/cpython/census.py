@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.runtimes.cpython.large import (
     TABLE,
@@ -25,7 +26,6 @@ from tracelloc.record.runtimes.cpython.large import (
     read_large,
     table_bytes,
 )
-from tracelloc.record.runtimes.cpython.memory import U64, RemoteMemory
 from tracelloc.record.runtimes.cpython.names import TypeNames
 from tracelloc.record.runtimes.cpython.pools import I64, PoolBlocks, read_blocks
 from tracelloc.record.runtimes.cpython.types import Objects, Types

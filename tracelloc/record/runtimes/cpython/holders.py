@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.record.process.memory import U64
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython.census import FoundObjects
@@ -24,10 +25,10 @@ from tracelloc.record.runtimes.cpython.frames import (
     thread_locals,
 )
 from tracelloc.record.runtimes.cpython.image import HeapImage
-from tracelloc.record.runtimes.cpython.interpreter import CPython, UnsupportedPython, find_cpython
-from tracelloc.record.runtimes.cpython.memory import U64
+from tracelloc.record.runtimes.cpython.interpreter import CPython, find_cpython
 from tracelloc.record.runtimes.cpython.paths import PathNames
 from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
+from tracelloc.record.runtimes.seam import UnsupportedRuntime
 from tracelloc.snapshots.objects import Holder, Holders
 
 SAMPLES: Final = 200
@@ -57,14 +58,14 @@ class HolderSearch:
             self._own_space.refresh()
         try:
             return find_cpython(self._space)
-        except UnsupportedPython:
+        except UnsupportedRuntime:
             return None
 
     def has_python(self) -> bool:
         """Whether there is CPython in the process, of whatever version."""
         try:
             return find_cpython(self._space) is not None
-        except UnsupportedPython:
+        except UnsupportedRuntime:
             return True
 
     def find(

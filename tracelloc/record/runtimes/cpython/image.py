@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.runtimes.cpython.blocks import References
 from tracelloc.record.runtimes.cpython.census import FoundObjects
 from tracelloc.record.runtimes.cpython.frames import RunningFrame
@@ -26,7 +27,6 @@ from tracelloc.record.runtimes.cpython.large import (
     own_bytes,
     read_keys,
 )
-from tracelloc.record.runtimes.cpython.memory import U64, Mask
 from tracelloc.record.runtimes.cpython.pools import I64, POOL_BYTES
 
 MOST_BYTES: Final = 1 << 30

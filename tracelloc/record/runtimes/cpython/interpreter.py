@@ -23,7 +23,7 @@ from tracelloc.record.process.namespaces import other_pid_namespace
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython.codeobjects import CodeLayout, CodeObjects
 from tracelloc.record.runtimes.known import is_python_name
-from tracelloc.record.runtimes.seam import MergedRuntime
+from tracelloc.record.runtimes.seam import MergedRuntime, UnsupportedRuntime
 from tracelloc.system.syscalls import read_process
 
 _LOOP: Final = "_PyEval_EvalFrameDefault"
@@ -91,15 +91,11 @@ _PLACES: Final = {
 _SHIMS: Final = {"has_inner": 0, "inner": 0, "least_entry": 3, "has_shims": 1, "has_no_versions": 0}
 
 
-class UnsupportedPython(Exception):  # noqa: N818 - nothing fails for it
-    """A CPython whose frames are not known, and why."""
-
-
 class CPython:
     """CPython in one process, for one program of it (``seam.MergedRuntime``)."""
 
     def __init__(self, space: AddressSpace, module: Module, runtime: int) -> None:
-        """``runtime``: the address of ``_PyRuntime``. Raises UnsupportedPython."""
+        """``runtime``: the address of ``_PyRuntime``. Raises UnsupportedRuntime."""
         self._space = space
         self._process = space.process
         self._module = module
@@ -192,9 +188,9 @@ class CPython:
         at = self._space.object(self._module, "Py_Version")
         image = self.read(at, 8) if at is not None else b""
         if at is None:
-            raise UnsupportedPython("Python 3.10 or older")
+            raise UnsupportedRuntime("Python 3.10 or older")
         if len(image) < 8:
-            raise UnsupportedPython("Python of a version that can't be read")
+            raise UnsupportedRuntime("Python of a version that can't be read")
         number: int = struct.unpack("<Q", image)[0]
         return number >> 24 & 0xFF, number >> 16 & 0xFF
 
@@ -204,19 +200,19 @@ class CPython:
             return known
         places = _PLACES.get(self.version)
         if places is None:
-            raise UnsupportedPython(f"{self.title}, which is not known yet")
+            raise UnsupportedRuntime(f"{self.title}, which is not known yet")
         image = self.read(self.address, 8 * _WORDS)
         if len(image) < 8 * _WORDS or not image.startswith(_COOKIE):
-            raise UnsupportedPython(f"{self.title} without its table of offsets")
+            raise UnsupportedRuntime(f"{self.title} without its table of offsets")
         words = struct.unpack(f"<{_WORDS}Q", image)
         if words[2]:
-            raise UnsupportedPython(f"{self.title} without the GIL")
+            raise UnsupportedRuntime(f"{self.title} without the GIL")
         offsets = {name: words[place] for name, place in places.items()}
         if (
             max(offsets.values()) >= _OFFSETS_LIMIT
             or max(offsets[name] for name in ("next", "frame", "thread_id")) > 248
         ):
-            raise UnsupportedPython(f"{self.title} with a table of offsets that is damaged")
+            raise UnsupportedRuntime(f"{self.title} with a table of offsets that is damaged")
         code = replace(
             _CODE,
             **{name: offsets.pop(name) for name in ("file", "name", "lines", "first_line",
@@ -228,7 +224,7 @@ class CPython:
 
 
 def find_cpython(space: AddressSpace) -> CPython | None:
-    """CPython in what a process has mapped now. Raises UnsupportedPython."""
+    """CPython in what a process has mapped now. Raises UnsupportedRuntime."""
     executable = space.process.executable()
     for module in space.mapped_modules:
         if module.path == executable or is_python_name(base_name(module.path)):

@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.runtimes.cpython.blocks import Addresses
-from tracelloc.record.runtimes.cpython.memory import U64, Mask, RemoteMemory
 from tracelloc.record.runtimes.cpython.pools import I64, PoolBlocks
 from tracelloc.record.runtimes.cpython.types import Objects, Types, are_mapped
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.record.runtimes.cpython.memory import RemoteMemory
+from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.runtimes.cpython.types import TypeObject, Types
 
 _HEAP_TYPE: Final = 1 << 9

@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.record.process.memory import PAGE_BYTES, U64, Mask, RemoteMemory
 from tracelloc.record.process.procfs import parse_maps
 from tracelloc.record.runtimes.cpython.blocks import Addresses, find_blocks
-from tracelloc.record.runtimes.cpython.memory import PAGE_BYTES, U64, Mask, RemoteMemory
 from tracelloc.text import format_size
 
 I64 = npt.NDArray[np.int64]

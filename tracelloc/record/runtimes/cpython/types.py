@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.errors import TargetError
+from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.process.procfs import parse_maps
 from tracelloc.record.runtimes.cpython.blocks import Addresses, find_objects
-from tracelloc.record.runtimes.cpython.memory import U64, Mask, RemoteMemory
 from tracelloc.record.runtimes.cpython.pools import PoolBlocks
 
 I64 = npt.NDArray[np.int64]

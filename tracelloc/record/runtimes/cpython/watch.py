@@ -41,7 +41,7 @@ _POOL_MEMORY: Final = 4
 """Bytes that a census and a search for holders take for each byte of pools."""
 
 
-class ObjectWatch:
+class PythonObjectWatch:
     """Counts the objects of one memory image. Any thread may ask, one at a time is at work."""
 
     def __init__(

@@ -23,7 +23,7 @@ from tracelloc.record.mallocs.interposed import (
 from tracelloc.record.probe_points.placement import place_loader, place_marker
 from tracelloc.record.process.procfs import parse_maps
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.known import has_python
+from tracelloc.record.runtimes.supported import has_supported
 from tracelloc.record.sources.preloaded.sharedarea import (
     NEXT_VARIABLE,
     PRECEDED,
@@ -216,7 +216,7 @@ class PreloadedLink:
         other = self._other(modules, allocators)
         if other is not None:
             self._leave(other)
-        elif self._library is not None and self._source.spares_python and has_python(modules):
+        elif self._library is not None and self._source.spares_python and has_supported(modules):
             self._leave("stacks are to have functions of Python")
         elif self._library is not None:
             try:
