@@ -130,9 +130,6 @@ class FakeCapture:
     def fail(self, error: Exception) -> None:
         raise error
 
-    def link(self, _space: AddressSpace, _words: SpaceWords) -> None:
-        """Nothing replaces the probes."""
-
     def counters(self) -> Any:
         return self.counts.copy()
 

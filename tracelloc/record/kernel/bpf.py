@@ -30,7 +30,6 @@ from tracelloc.record.kernel.rowtable import RowMemory
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.kernel.trials import is_missed_by_links, usable_methods
 from tracelloc.record.probe_points.placement import ProbePoint
-from tracelloc.record.process.space import AddressSpace
 from tracelloc.startup import STARTUP
 
 
@@ -220,9 +219,6 @@ class Capture:
     def fail(self, error: Exception) -> None:
         """Raises the error: nothing replaces the probes."""
         raise error
-
-    def link(self, _space: AddressSpace, _words: SpaceWords) -> None:
-        """Returns None: probes replace nothing."""
 
     @property
     def written(self) -> tuple[int, ...]:

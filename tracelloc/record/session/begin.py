@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.record.kernel.bpf import Capture
@@ -14,9 +15,10 @@ from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.probeset import find_allocators
 from tracelloc.record.session.session import Session
 from tracelloc.record.session.supervision import Say, say_nothing
+from tracelloc.record.sources.preloaded.link import PreloadedLink
 from tracelloc.record.sources.preloaded.sharedarea import area_mappings
 from tracelloc.record.sources.preloaded.source import PreloadedSource
-from tracelloc.record.sources.seam import EventSource, Sources
+from tracelloc.record.sources.seam import Sources
 from tracelloc.startup import STARTUP
 
 
@@ -60,22 +62,27 @@ def await_program(process: Process, config: TraceConfig, say: Say = say_nothing)
 def _make(space: AddressSpace, config: TraceConfig, say: Say, *, waiting: bool = False) -> Session:
     capture = _capture(config, say)
     config = config.with_python(capture.config.python)
-    sources: list[EventSource] = [capture]
-    if config.use_lane and capture.rows is not None:
-        preloaded = PreloadedSource(
-            capture.rows,
-            capture.config,
-            say=say,
-            attach=capture.attach,
-            spares_python=config.spares_python,
-            max_stall_s=config.max_stall_s,
-        )
-        sources.insert(0, preloaded)
     try:
-        return Session(capture, config, space, say, sources=Sources(sources), waiting=waiting)
+        sources = _sources(capture, config, say)
+        return Session(capture, config, space, say, sources=sources, waiting=waiting)
     except BaseException:
         capture.close()
         raise
+
+
+def _sources(capture: Capture, config: TraceConfig, say: Say) -> Sources:
+    """The probes, and before them the preloaded library if that may be used."""
+    if not config.use_lane or capture.rows is None:
+        return Sources([capture])
+    preloaded = PreloadedSource(
+        capture.rows,
+        capture.config,
+        say=say,
+        attach=capture.attach,
+        spares_python=config.spares_python,
+        max_stall_s=config.max_stall_s,
+    )
+    return Sources([preloaded, capture], partial(PreloadedLink, preloaded))
 
 
 def _capture(config: TraceConfig, say: Say) -> Capture:

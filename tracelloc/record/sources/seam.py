@@ -64,9 +64,6 @@ class EventSource(Protocol):
     def fail(self, error: Exception) -> None:
         """Gives up what could not be read. Raises the error if nothing can replace it."""
 
-    def link(self, space: AddressSpace, words: SpaceWords) -> SourceLink | None:
-        """Connects a process to it; None if it does not replace that process's probes."""
-
 
 class SourceLink(Protocol):
     """How far a source replaces the probes of one process. Under the session's lock."""
@@ -121,12 +118,21 @@ class SourceLink(Protocol):
         """Nobody in the process need wait any more. May be called twice."""
 
 
+LinkMaker = Callable[[AddressSpace, SpaceWords], SourceLink | None]
+
+
 class Sources:
     """All sources of a session, read as one: those that replace probes come first."""
 
-    def __init__(self, every: Sequence[EventSource]) -> None:
-        """``every``: in the order in which their events apply, the probes last."""
+    def __init__(
+        self, every: Sequence[EventSource], link: LinkMaker = lambda _space, _words: None
+    ) -> None:
+        """``every``: in the order in which their events apply, the probes last.
+
+        ``link`` connects a process to a source that may replace its probes; None: none may.
+        """
         self._every = every
+        self.link = link
 
     @property
     def waits_ms(self) -> tuple[int, int]:
@@ -196,8 +202,3 @@ class Sources:
         """Gives back what they use."""
         for source in self._every:
             source.close()
-
-    def link(self, space: AddressSpace, words: SpaceWords) -> SourceLink | None:
-        """The connection of a process to a source that may replace its probes; None: none may."""
-        links = (source.link(space, words) for source in self._every)
-        return next((link for link in links if link is not None), None)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.model.codefiles import Mapping, base_name, is_c_library
@@ -32,9 +32,7 @@ from tracelloc.record.sources.preloaded.sharedarea import (
     Lane,
     area_mappings,
 )
-
-if TYPE_CHECKING:
-    from tracelloc.record.sources.preloaded.source import PreloadedSource
+from tracelloc.record.sources.preloaded.source import PreloadedSource
 
 _WORD_BYTES: Final = 4
 _ADDRESS_BYTES: Final = 8

@@ -23,8 +23,6 @@ from tracelloc.record.kernel.rowtable import RowMemory
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.sources.preloaded.link import PreloadedLink
 from tracelloc.record.sources.preloaded.sharedarea import Lane
 
 _WAITS_MS: Final = 0, 10
@@ -171,10 +169,6 @@ class PreloadedSource:
         if self.lane is None:
             self._close_last()
         self.failure = error
-
-    def link(self, space: AddressSpace, words: SpaceWords) -> PreloadedLink:
-        """See ``EventSource``."""
-        return PreloadedLink(self, space, words)
 
     def close(self) -> None:
         """See ``EventSource``."""
