@@ -62,7 +62,7 @@ screenshots: $(VENV)/.tools ## make the pictures in img/ again
 	$(BIN)/python -m tests.ui.pictures img
 
 docs: $(VENV)/.developer ## write the man page again, after a change of options
-	COLUMNS=1000 $(BIN)/argparse-manpage --module tracelloc.command.subcommands \
+	COLUMNS=1000 $(BIN)/argparse-manpage --module tracelloc.command.parser \
 	    --function whole_parser --project-name tracelloc --manual-title "User Commands" \
 	    --description "live heap profiler for running Linux programs" \
 	    --output tracelloc/docs/tracelloc.1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -32,6 +32,12 @@ def printable(name: str) -> str:
 def _escape(character: str) -> str:
     code = ord(character)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Prints lines, with escapes for what UTF-8 cannot encode."""
+    text = "".join(f"{line}\n" for line in lines)
+    sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
 
 
 _STATUS_IS_SHOWN: Final = threading.Event()
@@ -98,12 +104,12 @@ class Progress:
 
 
 @contextmanager
-def progress_of(text: str) -> Iterator[None]:
+def progress_of(text: str) -> Iterator[Progress]:
     """Says on standard error what is being done if it takes longer than a moment."""
     progress = Progress()
     progress.note(text)
     try:
-        yield
+        yield progress
     finally:
         progress.end()
 

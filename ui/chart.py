@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import ClassVar, Final
 
 import numpy as np
@@ -15,10 +13,10 @@ from textual.binding import Binding, BindingType
 
 from tracelloc.heap.totals import I64
 from tracelloc.show.presentation.calltree import Step, shown_frames
-from tracelloc.text import NS_PER_S, about_of, format_percent, format_size
+from tracelloc.text import about_of, format_percent, format_size
 from tracelloc.ui.functions import FUNCTIONS, FunctionKey
 from tracelloc.ui.lineview import COMPUTING, LineView, Piece
-from tracelloc.ui.plot import BEHIND, LABELS, Canvas, draw_axes, nice_ceiling
+from tracelloc.ui.plot import LABELS, Canvas, Drawing, nice_ceiling, runs_of
 from tracelloc.ui.tableview import clean, crop, fit, right
 from tracelloc.ui.view import Settings, Source, View, ViewSelection
 
@@ -137,25 +135,23 @@ def chart_content(_source: Source) -> Callable[[ViewSelection], ChartContent]:
     return content
 
 
-def draw_layers(content: ChartContent, width: int, height: int) -> list[list[tuple[str, str]]]:
+def draw_layers(content: ChartContent, width: int, height: int) -> Drawing:
     """A chart of so many cells, the line of times at its foot included."""
-    canvas = Canvas(width, height)
-    columns, rows = width - LABELS - BEHIND, height - 1
-    if columns < 8 or rows < 2 or not content.layers:
+    canvas = Canvas(width, height, content.times_ns[0], content.times_ns[-1])
+    if not canvas.has_room:
         return canvas.rows
-    start_ns, end_ns = content.times_ns[0], content.times_ns[-1]
-    end_ns = max(end_ns, start_ns + NS_PER_S)
-    at = start_ns + (np.arange(columns) + 1) * (end_ns - start_ns) / columns
-    values = [np.interp(at, content.times_ns, layer.bytes) for layer in content.layers]
+    values = [
+        np.interp(canvas.edges_ns(), content.times_ns, layer.bytes) for layer in content.layers
+    ]
     tops = np.cumsum(np.maximum(values, 0), axis=0)
     highest = nice_ceiling(float(tops[-1].max()))
-    draw_axes(canvas, highest, (columns, rows), (start_ns, end_ns))
-    cells = np.rint(tops / highest * rows).astype(int)
-    for x in range(columns):
+    canvas.draw_axes(highest)
+    cells = np.rint(tops / highest * canvas.lines).astype(int)
+    for x in range(canvas.columns):
         below = 0
         for number, top in enumerate(cells[:, x].tolist()):
             for y in range(below, top):
-                canvas.put(LABELS + x, rows - 1 - y, _mark(content, number), _style(number))
+                canvas.put(LABELS + x, canvas.lines - 1 - y, _mark(content, number), _style(number))
             below = top
     return canvas.rows
 
@@ -198,7 +194,7 @@ class ChartView(LineView[ChartContent]):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
         self._content = ChartContent()
-        self._drawing: list[list[tuple[str, str]]] = []
+        self._drawing: Drawing = []
 
     def show(self, content: ChartContent, *, at_once: bool = False) -> None:
         """Draws other layers. Rows have no order that someone could be at."""
@@ -236,8 +232,7 @@ class ChartView(LineView[ChartContent]):
     def fixed(self, line: int, width: int) -> Iterable[Piece]:
         """Lines of the chart, then what the rows are."""
         if line < len(self._drawing):
-            runs = itertools.groupby(self._drawing[line], itemgetter(1))
-            return [("".join(map(itemgetter(0), run)), style or None) for style, run in runs]
+            return [(text, style or None) for text, style in runs_of(self._drawing[line])]
         what = f"live bytes of {self._content.what} (c)" if self._content.what else ""
         title = f"{'live':>13}  {'share':>6}  {'peak':>11}  {what}"
         return [(crop(title, width), "lines--header")] if what else []

@@ -265,7 +265,7 @@ class ExportDialog(Dialog[None]):
         """Fills the list."""
 
         def cell(suffix: Hashable, _column: str) -> str:
-            return f"{suffix:<17} {EXPORTERS[str(suffix)].name}"
+            return f"{suffix:<17} {EXPORTERS[str(suffix)].title}"
 
         self.query_one(Table).show(TableRows(_FORMATS, cell))
 

@@ -72,25 +72,30 @@ def axis_label(value: float) -> str:
     return f"{text} {_UNITS[power]}"
 
 
-def columns_of(curve: Curve, start_ns: int, end_ns: int, width: int) -> F64:
-    """The value that holds in each column; NaN where none is known."""
-    values = np.full(width, np.nan)
-    if not len(curve.time_ns):
-        return values
-    times = np.asarray(curve.time_ns, np.int64)
-    known = np.asarray(curve.values, np.float64)
-    edges = start_ns + (np.arange(width) + 1) * (end_ns - start_ns) / width
-    at = np.searchsorted(times, edges, side="right") - 1
-    values[at >= 0] = known[at[at >= 0]]
-    values[values < 0] = np.nan
-    return values
+def runs_of(cells: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Cells of a row: neighbors of one style are one text."""
+    runs = groupby(cells, key=itemgetter(1))
+    return [("".join(map(itemgetter(0), run)), style) for style, run in runs]
 
 
 class Canvas:
-    """Cells to draw on."""
+    """Cells to draw on: a plot over time, with room for its axes and for the names of its lines."""
 
-    def __init__(self, width: int, height: int) -> None:
-        self.rows = [[(" ", "")] * width for _ in range(height)]
+    def __init__(self, width: int, height: int, start_ns: int, end_ns: int) -> None:
+        self.rows: Drawing = [[(" ", "")] * width for _ in range(height)]
+        self.columns, self.lines = width - LABELS - BEHIND, height - 1
+        """Cells of the plot itself."""
+        self.start_ns, self.end_ns = start_ns, max(end_ns, start_ns + NS_PER_S)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it is large enough to show anything."""
+        return self.columns >= 8 and self.lines >= 2
+
+    def edges_ns(self) -> F64:
+        """The time at which each column ends."""
+        length_ns = self.end_ns - self.start_ns
+        return self.start_ns + (np.arange(self.columns) + 1) * length_ns / self.columns
 
     def put(self, x: int, y: int, character: str, style: str, *, behind: bool = False) -> None:
         """``behind``: where nothing else is drawn."""
@@ -102,6 +107,43 @@ class Canvas:
         """Puts characters side by side."""
         for offset, character in enumerate(text):
             self.put(x + offset, y, character, style)
+
+    def draw_axes(self, top: float, clock: Callable[[int], str] | None = None) -> None:
+        """Values stand for the upper edge of their line, zero for the axis itself.
+
+        ``clock``: the time of day at a moment; None: times are told from now.
+        """
+        for y in range(self.lines):
+            if y % 2 == 0 and self.lines - y >= 2:
+                value = top * (self.lines - y) / self.lines
+                self.write(0, y, axis_label(value).rjust(LABELS - 1), "plot--axis")
+                self.put(LABELS - 1, y, "┤", "plot--axis")
+            else:
+                self.put(LABELS - 1, y, "│", "plot--axis")
+        self.write(0, self.lines, "0┼".rjust(LABELS) + "─" * self.columns, "plot--axis")
+        ticks = max(1, self.columns // 20)
+        for tick in range(ticks):
+            x = round(self.columns * tick / ticks)
+            ago_ns = (self.end_ns - self.start_ns) * (1 - x / self.columns)
+            words = f"-{format_duration(ago_ns / NS_PER_S)}"
+            if clock is not None:
+                words = clock(round(self.end_ns - ago_ns))
+            self.write(LABELS + x, self.lines, f"┬ {words} ", "plot--axis")
+        end = " now" if clock is None else " end"
+        self.write(LABELS + self.columns - 4, self.lines, end, "plot--axis")
+
+
+def _values_of(curve: Curve, canvas: Canvas) -> F64:
+    """The value that holds in each column; NaN where none is known."""
+    values = np.full(canvas.columns, np.nan)
+    if not len(curve.time_ns):
+        return values
+    times = np.asarray(curve.time_ns, np.int64)
+    known = np.asarray(curve.values, np.float64)
+    at = np.searchsorted(times, canvas.edges_ns(), side="right") - 1
+    values[at >= 0] = known[at[at >= 0]]
+    values[values < 0] = np.nan
+    return values
 
 
 def draw(
@@ -118,35 +160,33 @@ def draw(
 
     The first curve is an area, drawn in eighths of a cell; the others are lines.
     """
-    canvas = Canvas(width, height)
-    plot_width, plot_height = width - LABELS - BEHIND, height - 1
-    if plot_width < 8 or plot_height < 2:
+    canvas = Canvas(width, height, start_ns, end_ns)
+    if not canvas.has_room:
         return canvas.rows
-    end_ns = max(end_ns, start_ns + NS_PER_S)
-    lines = [(curve, columns_of(curve, start_ns, end_ns, plot_width)) for curve in curves]
+    lines = [(curve, _values_of(curve, canvas)) for curve in curves]
     known = [values[~np.isnan(values)] for _, values in lines]
     highest = [float(values.max()) if len(values) else 0.0 for values in known]
     # A line so high that the area would be flat stays outside, and says so.
     shown = [value for value in highest if value <= _FAR * highest[0]] if highest[0] else highest
     top = nice_ceiling(max(shown, default=1))
-    draw_axes(canvas, top, (plot_width, plot_height), (start_ns, end_ns), clock)
+    canvas.draw_axes(top, clock)
     names: dict[int, str] = {}
     for number, (curve, values) in enumerate(lines):
-        heights = np.nan_to_num(values, nan=-1.0) / top * plot_height
+        heights = np.nan_to_num(values, nan=-1.0) / top * canvas.lines
         if highest[number] > top:
             canvas.write(width - BEHIND + 1, 0, f"{curve.name} ↑"[: BEHIND - 1], curve.style)
             names[0] = curve.name
             continue
         if number:
-            _draw_line(canvas, heights.tolist(), plot_height, curve.style)
+            _draw_line(canvas, heights.tolist(), canvas.lines, curve.style)
         else:
-            _draw_area(canvas, heights.tolist(), plot_height, curve.style)
+            _draw_area(canvas, heights.tolist(), canvas.lines, curve.style)
         if heights[-1] >= 0:
-            _write_name(canvas, names, curve, _row(float(heights[-1]), plot_height))
+            _write_name(canvas, names, curve, _row(float(heights[-1]), canvas.lines))
     for name, time_ns in flags:
-        x = LABELS + int((time_ns - start_ns) / (end_ns - start_ns) * (plot_width - 1))
-        if LABELS <= x < LABELS + plot_width:
-            for y in range(plot_height):
+        x = LABELS + int((time_ns - start_ns) / (canvas.end_ns - start_ns) * (canvas.columns - 1))
+        if LABELS <= x < LABELS + canvas.columns:
+            for y in range(canvas.lines):
                 canvas.put(x, y, "┆", "plot--mark")
             left = x + 1 if x + 1 + len(name) <= width else x - len(name)
             canvas.write(left, 0, name, "plot--mark")
@@ -163,41 +203,6 @@ def _write_name(canvas: Canvas, names: dict[int, str], curve: Curve, y: int) -> 
     free = [row for row in (y, y - 1, y + 1) if row not in names and row >= 0]
     names[free[0]] = curve.name
     canvas.write(len(canvas.rows[0]) - BEHIND + 1, free[0], curve.name, curve.style)
-
-
-def draw_axes(
-    canvas: Canvas,
-    top: float,
-    size: tuple[int, int],
-    times_ns: tuple[int, int],
-    clock: Callable[[int], str] | None = None,
-) -> None:
-    """Values stand for the upper edge of their line, zero for the axis itself.
-
-    ``clock``: the time of day at a moment; None: times are told from now.
-    """
-    plot_width, plot_height = size
-    start_ns, end_ns = times_ns
-    for y in range(plot_height):
-        if y % 2 == 0 and plot_height - y >= 2:
-            value = top * (plot_height - y) / plot_height
-            canvas.write(0, y, axis_label(value).rjust(LABELS - 1), "plot--axis")
-            canvas.put(LABELS - 1, y, "┤", "plot--axis")
-        else:
-            canvas.put(LABELS - 1, y, "│", "plot--axis")
-    canvas.write(0, plot_height, "0┼".rjust(LABELS), "plot--axis")
-    for x in range(plot_width):
-        canvas.put(LABELS + x, plot_height, "─", "plot--axis")
-    ticks = max(1, plot_width // 20)
-    for tick in range(ticks):
-        x = round(plot_width * tick / ticks)
-        ago_ns = (end_ns - start_ns) * (1 - x / plot_width)
-        words = f"-{format_duration(ago_ns / NS_PER_S)}"
-        if clock is not None:
-            words = clock(round(end_ns - ago_ns))
-        canvas.write(LABELS + x, plot_height, f"┬ {words} ", "plot--axis")
-    end = " now" if clock is None else " end"
-    canvas.write(LABELS + plot_width - 4, plot_height, end, "plot--axis")
 
 
 def _draw_area(canvas: Canvas, heights: Sequence[float], plot_height: int, style: str) -> None:
@@ -269,8 +274,8 @@ class Plot(Widget):
             return Strip.blank(self.size.width, self.rich_style)
         styles: dict[str, Style] = {"": self.rich_style}
         segments = []
-        for name, cells in groupby(self._drawing[y], key=itemgetter(1)):
+        for text, name in runs_of(self._drawing[y]):
             if name not in styles:
                 styles[name] = self.get_component_rich_style(name)
-            segments.append(Segment("".join(map(itemgetter(0), cells)), styles[name]))
+            segments.append(Segment(text, styles[name]))
         return Strip(segments, len(self._drawing[y]))

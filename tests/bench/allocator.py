@@ -1,4 +1,4 @@
-"""The malloc and free that a running program uses, and whether probes sit on them."""
+"""Finds the malloc and free that a running program uses, and whether probes sit on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much room the live table takes for many outstanding blocks, and how fast it is read.
+"""How much memory does the live table take per block, and how fast is it read?
 
 Runs in a process of its own, so that the peak of resident memory is its own as well:
 ``python -m tests.bench.capacity [BLOCKS]`` prints one JSON object.

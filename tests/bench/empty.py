@@ -1,4 +1,4 @@
-"""Three empty probes, the least that any tracer of malloc and free must cost."""
+"""What do three empty probes cost, the least that any tracer of malloc and free must?"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What ``--follow`` costs: programs that live by making others, each beside itself untraced.
+"""What does ``--follow`` cost programs that start many others?
 
+Programs that live by making others are measured, each beside itself untraced.
 tracelloc is attached as a user would, with text reports to a file.
 """
 

@@ -1,4 +1,4 @@
-"""tracelloc with another stack walk: by the kernel's helper bpf_get_stack.
+"""What would the kernel's own stack walk, bpf_get_stack, cost instead of tracelloc's?
 
 A program with tracelloc's own options: ``python -m tests.bench.helperwalk -p PID --stacks fp``.
 """

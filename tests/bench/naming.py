@@ -1,4 +1,4 @@
-"""How fast call stacks become readable: 10,000 distinct stacks of 40 frames.
+"""How long do 10,000 distinct call stacks of 40 frames take to become readable?
 
 Their frames are functions of this very process, which loads bcc and so LLVM, C++ and C.
 Runs in a process of its own: ``python -m tests.bench.naming`` prints one JSON object.

@@ -1,4 +1,4 @@
-"""Counts of a Python program's objects from outside, against what it counts itself, and their cost.
+"""How exact are counts of a Python program's objects from outside, and what do they cost?
 
 A program has many objects and, while it runs, makes and drops others all the time. It is counted
 between two of its own counts, whose mean is the truth; stopped, the truth is what it said last.

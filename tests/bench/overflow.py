@@ -1,4 +1,4 @@
-"""How fast the spill map is emptied after an overflow, and what kernel memory it takes.
+"""How fast is the overflow map emptied, and how much kernel memory does it take?
 
 Runs in a process of its own: ``python -m tests.bench.overflow [ENTRIES]`` prints one JSON
 object. What the target pays is measured by storm.

@@ -1,4 +1,4 @@
-"""The costs as bars: one SVG file, written by hand, readable on light and dark ground."""
+"""Draws the costs as bars: one SVG file, readable on light and dark ground."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs under measurement and the tools beside them: started, heard, always ended."""
+"""Starts and ends programs under measurement and the tools beside them."""
 
 from __future__ import annotations
 

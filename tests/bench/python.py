@@ -1,5 +1,6 @@
-"""What frames of Python in stacks cost the target: time in BPF, by the kernel's own clock.
+"""What do frames of Python in call stacks cost the target?
 
+Measured as time in BPF, by the kernel's own clock.
 One program allocates at several depths of Python, beneath few C frames, with frames of Python
 read and without; the difference is theirs. ``PYTHONS`` in the environment names other interpreters.
 Runs in a process of its own: ``python -m tests.bench.python`` prints one JSON object.

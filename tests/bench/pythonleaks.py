@@ -1,4 +1,4 @@
-"""How soon leaks of running Python programs are named, and whether innocent programs are.
+"""How soon are leaks of running Python programs found, and are innocent programs suspected?
 
 Each program of ``tests/targets/pyleaks.py`` is attached to by the command as anybody would, without
 options that matter, and its JSON reports are read for a row of a leak suspect that says what leaks

@@ -1,5 +1,6 @@
-"""Verdicts on real programs that were recorded by ``python -m tests.corpus.real``.
+"""How right are verdicts on recordings of real programs?
 
+The recordings are those of ``python -m tests.corpus.real``.
 Each recording is judged as it is, and some times more with a leak put into it at a real call
 site. ``python -m tests.bench.realverdicts --half seen`` prints the table.
 """

@@ -1,4 +1,4 @@
-"""Recordings at length: a week of a service, and recorders that are killed.
+"""How large is a recording of a week, and what does a killed recorder leave?
 
 ``python -m tests.bench.recordings week [STEP_S]`` writes a simulated week, a moment each ``STEP_S``
 seconds, each ten in the last day and each second at the end (older ones are further apart anyway),

@@ -1,4 +1,4 @@
-"""Runs the measurements in interleaved rounds and gathers what they give."""
+"""Runs the measurements of ``make bench`` in interleaved rounds."""
 
 from __future__ import annotations
 

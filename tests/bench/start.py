@@ -1,4 +1,4 @@
-"""How soon the command is there: something to read, the first figures, what both cost.
+"""How soon after the start is there something to read, and what does that cost?
 
 Everything runs in a terminal of its own (a pty) of 120 by 40 cells, on a small program that
 allocates all the time. A first start on a machine has an empty cache directory. ``python -m

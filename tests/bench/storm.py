@@ -1,5 +1,6 @@
-"""Nanoseconds per malloc/free pair under each tool, on ``tests/targets/storm.c``.
+"""What does each malloc and free cost the target, in nanoseconds, under tracelloc and its peers?
 
+Runs ``tests/targets/storm.c``.
 Every round measures every tool once before the next round begins, so that ratios hold
 where the machine's speed drifts.
 """

@@ -1,4 +1,4 @@
-"""The results as text."""
+"""Prints the results of ``make bench`` as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured: tracelloc, its peers, and the bounds between which all of them lie.
+"""The tools that ``make bench`` compares: tracelloc, its peers, and the bounds of both.
 
 A live tool is attached to a running program; a wrapper has to start the program itself.
 """

@@ -1,5 +1,6 @@
-"""What the screen costs: 16,384 stacks, 327,680 live blocks, events as fast as they come.
+"""How much CPU time does the screen take, and how fast does it answer?
 
+16,384 stacks, 327,680 live blocks, events as fast as they come.
 The screen stands in a real terminal (tmux) of 120 by 40 cells. ``python -m
 tests.bench.tui`` prints one JSON object.
 """

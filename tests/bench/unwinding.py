@@ -1,4 +1,4 @@
-"""What whole stacks without frame pointers take to get going, on real programs.
+"""How long do whole stacks without frame pointers take to get going on real programs?
 
 For each program: rows that were ready before it ran, and the time for that; stacks that
 had to be left to user space (misses), those of them that were lost, and the time until

@@ -1,5 +1,6 @@
-"""What verdicts cost the profiler: per tick of the pump, and per look at all stacks.
+"""How much CPU time do verdicts take, and how long do events wait for them?
 
+Per tick of the pump, and per look at all stacks.
 ``python -m tests.bench.verdict_cost`` prints one JSON object: milliseconds of the thread's
 CPU time for a table of 300,000 outstanding blocks on 10,000 stacks, 40,000 events a second,
 ticks of 100 ms. A look is done piece by piece, in turns with events; the longest piece is

@@ -1,4 +1,4 @@
-"""How well leaks are told from what only looks like one, beside the rules that others use.
+"""How well do verdicts tell leaks from what only looks like one, beside the rules of others?
 
 Usage: python -m tests.bench.verdicts [--seeds N] [--kind programs|held-out|recorded] [NAME...]
 

@@ -27,7 +27,7 @@ from tracelloc.command.customallocators import parse_custom_allocators
 from tracelloc.errors import MalformedError, TracellocError, UnsupportedError
 from tracelloc.files.cfi.module import Cfi
 from tracelloc.files.cfi.reasons import CfiError
-from tracelloc.files.demangle import demangle, rustv0
+from tracelloc.files.demangle import demangle
 from tracelloc.files.dwarf.sourcelines import SourceLines
 from tracelloc.files.elf import ElfFile, NotElfError, SymbolTable
 from tracelloc.files.elf.debugfiles import debug_link, embedded_symbols
@@ -270,8 +270,6 @@ def _names(data: bytes) -> None:
     text = data.decode(errors="surrogateescape")
     if not text.startswith(("_Z", "__Z")):  # those are read by a process of their own
         demangle(text)
-    with suppress(Exception):
-        rustv0.read(text)
     describe(text)
 
 

@@ -12,6 +12,7 @@ from tests.harness import Builder, Target, Tracelloc, run_tracelloc
 from tests.unit.profiles import frame, large, peaked, profile, sample, small
 from tests.unit.test_export_formats import decoded
 from tests.unit.test_reading import save
+from tracelloc.show.export import EXPORTERS
 from tracelloc.show.presentation.combined import difference
 
 
@@ -60,10 +61,11 @@ def test_peaks(tmp_path: Path) -> None:
 
 
 def test_every_format(two: tuple[Path, Path], tmp_path: Path) -> None:
-    names = ["d.pb.gz", "d.json", "d.folded", "d.svg", "d.html", "d.csv", "d.speedscope.json"]
-    options = [word for name in names for word in ("-o", str(tmp_path / name))]
+    paths = [tmp_path / f"d{suffix}" for suffix in EXPORTERS]
+    options = [word for path in paths for word in ("-o", str(path))]
     result = run_tracelloc("diff", *two, *options)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert all(path.stat().st_size for path in paths)
     message = decoded((tmp_path / "d.pb.gz").read_bytes())
     assert sum(s.value[1] for s in message.sample) == 1748
     assert "server;main;grows 1024 3072" in (tmp_path / "d.folded").read_text().splitlines()

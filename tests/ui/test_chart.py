@@ -8,11 +8,12 @@ from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
 from tests.ui.source import CACHE, LEAK, LIVE, SECONDS, drive, press, shop, tick
-from tracelloc.text import format_size
+from tracelloc.text import NS_PER_S, format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.chart import ChartView
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.functions import FUNCTIONS
+from tracelloc.ui.plot import BEHIND, LABELS, Canvas, Curve, draw
 from tracelloc.ui.sourcescreen import SourceScreen
 
 MARKS = dict(zip(LIVE, "█▓▒░", strict=True))
@@ -120,3 +121,12 @@ def test_without_room_rows_are_left_and_without_blocks_a_word(tmp_path: Path) ->
         assert "no stacks match /nothing" in "\n".join(text_of(app))
 
     drive(shop(tmp_path), steps, (80, 14))
+
+
+def test_a_step_is_drawn_in_the_column_that_ends_with_it() -> None:
+    canvas = Canvas(LABELS + 10 + BEHIND, 5, 0, 10 * NS_PER_S)
+    assert canvas.edges_ns().tolist() == [second * NS_PER_S for second in range(1, 11)]
+    curve = Curve("heap", [0, 5 * NS_PER_S], [10, 20], "plot--heap")
+    rows = draw([curve], [], 0, 10 * NS_PER_S, width=LABELS + 10 + BEHIND, height=5)
+    lines = ["".join(cell for cell, _ in row[LABELS : LABELS + 10]) for row in rows]
+    assert lines[:4] == ["    ██████"] * 2 + ["██████████"] * 2

@@ -145,7 +145,7 @@ assert not wing, wing
 
 PLACES = {
     "textual": "ui", "rich": "ui", "elftools": "elf", "capstone": "machinecode",
-    "rust_demangler": "demangle", "sqlite3": "recording",
+    "pyderust": "demangle", "rust_demangler": "demangle", "sqlite3": "recording",
 }  # fmt: skip
 """Libraries, and the one folder that knows each."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from argparse import SUPPRESS
@@ -13,10 +14,10 @@ import pytest
 from tests.unit.test_architecture import MODULES
 from tracelloc.command.customallocators import KINDS
 from tracelloc.command.options import parse_options
-from tracelloc.command.parser import SUBCOMMANDS, Parser, build_parser
-from tracelloc.command.subcommands import COMMANDS
+from tracelloc.command.parser import build_parser, subcommand_parser
+from tracelloc.command.subcommands import all_subcommands, find_subcommand, subcommand_names
 from tracelloc.show import manual
-from tracelloc.show.export import EXPORTERS
+from tracelloc.show.export import EXPORTERS, FORMATS
 from tracelloc.show.filters.files import shipped_rules
 from tracelloc.show.presentation.profile import METRICS
 from tracelloc.show.report.optional import SECTIONS
@@ -79,11 +80,8 @@ def test_commands_are_found() -> None:
 
 @pytest.mark.parametrize("words", COMMAND_LINES)
 def test_commands_are_understood(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    if words and words[0] in SUBCOMMANDS:
-        command = COMMANDS[words[0]]
-        parser = Parser(prog=words[0])
-        command.add_arguments(parser)
-        parser.parse_args(words[1:])
+    if words and words[0] in subcommand_names():
+        subcommand_parser(find_subcommand(words[0])).parse_args(words[1:])
     elif {"--help", "--help-all", "--version"} & set(words):
         with pytest.raises(SystemExit, match="0"):
             parse_options(words)
@@ -94,10 +92,8 @@ def test_commands_are_understood(words: list[str], capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_options_are_those_there_are(page: Path) -> None:
     known = set(build_parser().flags()) | OF_OTHERS
-    for command in COMMANDS.values():
-        parser = Parser()
-        command.add_arguments(parser)
-        known.update(parser.flags())
+    for subcommand in all_subcommands():
+        known.update(subcommand_parser(subcommand).flags())
     shown = re.findall(r"(?<![\w-])--[a-z][\w-]+(?:=host)?", page.read_text())
     assert {option for option in shown if option not in known} == set()
 
@@ -160,6 +156,7 @@ def test_topics_are_the_files() -> None:
         ("allocators", KINDS),
         ("exports", EXPORTERS),
         ("exports", METRICS),
+        ("recordings", FORMATS),
         ("filters", {rule.group for rule in shipped_rules().rules}),
         ("glossary", [verdict.value for verdict in Verdict]),
         ("reports", SECTIONS),
@@ -199,6 +196,17 @@ def test_readme_is_short_and_names_the_commands() -> None:
     assert len(text.splitlines()) <= 200
     assert "make install" in text
     assert "make test" in text
+
+
+def test_the_page_of_benchmarks_has_the_question_of_each() -> None:
+    text = (ROOT / "tests" / "bench" / "README.md").read_text()
+    assert len(text.splitlines()) <= 60
+    rows = dict(re.findall(r"`(\w+)\.py` \| (.*) \|$", text, re.MULTILINE))
+    files = (path for path in (ROOT / "tests" / "bench").glob("*.py") if path.stem[0] != "_")
+    docstrings = {path.stem: ast.get_docstring(ast.parse(path.read_text())) or "" for path in files}
+    assert rows == {
+        name: text.partition("\n")[0].replace("``", "`") for name, text in docstrings.items()
+    }
 
 
 def test_the_man_page_is_that_of_the_options() -> None:

@@ -10,7 +10,7 @@ from tests.unit.leaks import LEAK, watched
 from tracelloc.show.presentation.naming import Namer, Namers
 from tracelloc.show.report.content import ReportStyle
 from tracelloc.show.report.earlier import FULL_AGAIN_S, EarlierReports
-from tracelloc.show.report.trace import trace_json, trace_text
+from tracelloc.show.report.trace import trace_report
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 
 STYLE = ReportStyle(2)
@@ -36,7 +36,9 @@ class One:
 def text(snapshot: Snapshot, earlier: EarlierReports, *, is_last: bool = False) -> list[str]:
     earlier.begin(is_last=is_last)
     namers = cast("Namers", One(watched(400.0).namer))
-    report = trace_text(TraceSnapshot((snapshot,)), namers, STYLE, {}, ended=False, earlier=earlier)
+    report = trace_report(
+        TraceSnapshot((snapshot,)), namers, STYLE, {}, ended=False, earlier=earlier
+    )
     return report.splitlines()
 
 
@@ -106,7 +108,9 @@ def test_json_has_frames_once_per_stack() -> None:
     def stacks(*, is_last: bool = False) -> list[bool]:
         earlier.begin(is_last=is_last)
         trace = TraceSnapshot((first,))
-        report = json.loads(trace_json(trace, namers, STYLE, {}, ended=False, earlier=earlier))
+        report = json.loads(
+            trace_report(trace, namers, STYLE, {}, ended=False, earlier=earlier, as_json=True)
+        )
         entries = [report[key] for key in ("suspects", "top_allocations", "top_allocators")]
         whole = [key in report for key in ("malloc_libraries", "slow_probes")]
         return [*whole, *("stack" in entry for found in entries for entry in found)]
@@ -114,7 +118,9 @@ def test_json_has_frames_once_per_stack() -> None:
     assert all(stacks())
     assert not any(stacks())
     earlier.begin()
-    line = trace_json(TraceSnapshot((first,)), namers, STYLE, {}, ended=False, earlier=earlier)
+    line = trace_report(
+        TraceSnapshot((first,)), namers, STYLE, {}, ended=False, earlier=earlier, as_json=True
+    )
     assert "null" not in line
     (group,) = (s["group"] for s in json.loads(line)["suspects"] if "group" in s)
     assert list(group) == ["stacks"]

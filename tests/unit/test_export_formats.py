@@ -8,6 +8,8 @@ import io
 import json
 import os
 import subprocess
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,10 @@ from tests.unit.profiles import (
     sample,
     small,
 )  # fmt: skip
-from tracelloc.show.export import EXPORTERS
+from tracelloc.command.parser import subcommand_parser
+from tracelloc.command.subcommands import find_subcommand
+from tracelloc.errors import UsageError
+from tracelloc.show.export import EXPORTERS, FORMATS
 from tracelloc.show.export.pprof import varint
 from tracelloc.show.presentation.combined import difference
 from tracelloc.show.presentation.profile import FIGURES, Metric, Profile
@@ -313,3 +318,45 @@ def test_nothing_and_hostile_names(suffix: str) -> None:
 
 def test_every_metric_adds_up() -> None:
     assert {metric: peaked().total(metric) for metric in Metric} == SUMS
+
+
+RECORDING = Path(__file__).parents[1] / "data" / "demo" / "leaky.rec"
+
+
+def report(*arguments: str) -> None:
+    """Runs the subcommand without its limit of memory, which would be that of all tests."""
+    subcommand = find_subcommand("report")
+    subcommand.run(subcommand_parser(subcommand).parse_args([str(RECORDING), *arguments]))
+
+
+@pytest.mark.parametrize("suffix", EXPORTERS)
+def test_report_writes_each_format_to_standard_output(
+    suffix: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    path, name = tmp_path / f"a{suffix}", EXPORTERS[suffix].name
+    assert FORMATS[name] is EXPORTERS[suffix]
+    report("-o", str(path))
+    capfdbinary.readouterr()
+    report("--format", name)
+    sys.stdout.flush()
+    assert capfdbinary.readouterr().out == path.read_bytes() != b""
+
+
+def test_report_has_the_formats_of_files_and_two_of_its_own() -> None:
+    parser = subcommand_parser(find_subcommand("report"))
+    choices = next(a.choices for a in parser._actions if "--format" in a.option_strings)
+    assert choices == ["text", "json", *dict.fromkeys(one.name for one in EXPORTERS.values())]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_binary_formats_are_not_written_to_terminals(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "isatty", lambda _: True)
+    refusal = (
+        pytest.raises(UsageError, match=f"{name} output is binary")
+        if name in ("pprof", "otlp")
+        else nullcontext()
+    )
+    with refusal:
+        report("--format", name)

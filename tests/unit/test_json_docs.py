@@ -32,7 +32,7 @@ from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namer, Namers
 from tracelloc.show.report.content import ReportStyle
 from tracelloc.show.report.optional import SECTIONS
-from tracelloc.show.report.trace import trace_json
+from tracelloc.show.report.trace import trace_report
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.verdict.findings import Suppressed
 
@@ -148,7 +148,9 @@ def check_all(snapshot: Snapshot, namer: Namer) -> Checker:
     style = ReportStyle(5, 0, show, has_many=True)
     trace = TraceSnapshot((snapshot,), 2, FollowCounts(1, 2, 3))
     marks = {snapshot.target.number: snapshot}
-    lines = trace_json(trace, cast("Namers", One()), style, marks, ended=True).splitlines()
+    lines = trace_report(
+        trace, cast("Namers", One()), style, marks, ended=True, as_json=True
+    ).splitlines()
     report, sums = map(json.loads, lines)
     checker.check(report, "")
     own = {key: value for key, value in sums.items() if key not in checker.tables[""]}

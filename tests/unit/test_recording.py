@@ -29,7 +29,7 @@ from tracelloc.show.recording.plain import to_plain
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.show.report.content import ReportStyle
-from tracelloc.show.report.trace import trace_text
+from tracelloc.show.report.trace import trace_report
 from tracelloc.system.confined import NOBODY
 
 END_S = 400.0
@@ -57,7 +57,7 @@ def test_every_moment_comes_back_equal(recorded: Path) -> None:
         found = recording.trace_at(index)
         assert_equal(found, wanted)
         assert recording.moments[index].time_s == wanted.root.time_s
-        assert trace_text(found, names, style, {}, ended=True) == trace_text(
+        assert trace_report(found, names, style, {}, ended=True) == trace_report(
             wanted, namers(END_S), style, {}, ended=True
         )
         count += 1

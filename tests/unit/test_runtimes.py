@@ -85,7 +85,7 @@ class Interpreter:
 @pytest.fixture
 def merger(monkeypatch: pytest.MonkeyPatch) -> StackMerger:
     runtime = Interpreter()
-    monkeypatch.setattr(merge, "find_cpython", lambda _: runtime)
+    monkeypatch.setattr(merge, "find_runtime", lambda _: runtime)
     return make(Stacks())
 
 
@@ -135,7 +135,7 @@ def test_frames_take_the_loops_place(
 
 def test_a_loop_that_jumps_to_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The frame within it is one that it has jumped to."""
-    monkeypatch.setattr(merge, "find_cpython", lambda _: Interpreter(inner_frames=1))
+    monkeypatch.setattr(merge, "find_runtime", lambda _: Interpreter(inner_frames=1))
     merger = make(Stacks())
     merger.note_code(5, (1, 90, LOOP, 2, 91, LOOP, LOOP, 3), StackFlag(0))
     merger.note(sent(6, 5, 11, 0, 12, 0, 13))

@@ -1,4 +1,4 @@
-"""The options of the command line, group by group, and the types of their arguments.
+"""The options of a trace, group by group, those that commands share, and types of arguments.
 
 Types are functions for argparse's ``type``; they raise ``argparse.ArgumentTypeError`` with a
 sentence that says what is wrong. Nothing that is slow to import is needed for help and for
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -64,7 +64,7 @@ def _whole(lowest: int, most: int | None = None, beyond: str = "") -> Callable[[
     return type_of(number)
 
 
-duration_type, _size = type_of(parse_duration), type_of(parse_size)
+duration_type, size_type = type_of(parse_duration), type_of(parse_size)
 count_type, positive_type = _whole(0), _whole(1)
 _between: Final = _whole(0, MOST_BETWEEN, "at most {} allocations in between can be told apart")
 
@@ -161,87 +161,34 @@ def add_option(group: Any, form: str, about: str, **more: Any) -> None:
 def add_all(parser: argparse.ArgumentParser) -> None:
     """All options of a trace."""
     groups = (
-        ("what to trace", _add_tracing),
-        ("probes", _add_probes),
+        ("what to trace", add_tracing),
+        ("probes", add_probes),
         ("reports", _add_reports),
         ("files", _add_files),
-        ("watching", _add_watch),
+        ("watching", add_watch),
         ("network", _add_live),
-        ("names and filters", _add_names),
+        ("names and filters", add_names),
         ("help", _add_rest),
     )
     for title, add_group in groups:
         add_group(parser.add_argument_group(title))
 
 
-def add_recording(parser: argparse.ArgumentParser) -> None:
-    """Options of ``record``: what is traced and watched, and where it is written."""
-    # Its --max-size is the file's.
-    parser.conflict_handler = "resolve"
-    _add_tracing(parser.add_argument_group("what to trace"))
-    _add_probes(parser.add_argument_group("probes"))
-    _add_watch(parser.add_argument_group("watching"))
-    _add_recording(parser.add_argument_group("recording"))
+def add_recordings(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
+    """Recordings as positional arguments."""
+    about = "recording; several are shown as one"
+    parser.add_argument("files", type=Path, nargs=nargs, metavar="FILE", help=about)
 
 
 # fmt: off
-def _add_recording(group: Any) -> None:
-    add = partial(add_option, group)
-    add("-o --output FILE", "the recording, a new file (default tracelloc-%%p-%%t.rec; %%p is the "
-        "PID, %%t the time)", dest="recording", default="tracelloc-%p-%t.rec")
-    _add_bounds(group)
-    add("--events", "keep every event in half of the file at most, the newest: single blocks are "
-        "known of each moment then")
-    add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C)",
-        type=duration_type)
-    add("--sources OLD=NEW", "look in directory NEW for source files that were compiled in OLD "
-        "(repeatable)", type=type_of(_directories), **_SEVERAL)
-
-
-def add_report(group: Any, formats: Sequence[str]) -> None:
-    """Options of ``report``."""
-    add = partial(add_option, group)
-    _add_at(group, "the moment to show")
-    add("--since TIME", "show what has changed since this moment")
-    add("--format", f"what is written to standard output: {', '.join(formats)} (default text)",
-        choices=formats, default=formats[0])
-    add("--top N", "entries per section (default 2)", type=count_type, default=2)
-    add("--show LIST", "add sections to text and JSON: peak, temporary; sizes, if record had "
-        "--events",
-        type=type_of(parse_sections), default=frozenset())
-    add_output(group, "to FILE instead")
-    _add_names(group)
-
-
-def _add_bounds(group: Any) -> None:
-    add = partial(add_option, group)
-    add("--max-size SIZE", "how large the file may get (default 200MiB): the oldest moments are "
-        "folded first", dest="recording_bytes", type=_size, default=200 << 20)
-    add("--max-time --keep TIME", "how far back the recording may reach (default 168h, a week): "
-        "--keep 30m keeps the last half hour", type=duration_type, default=7 * 86400.0)
-
-
-def add_merging(group: Any) -> None:
-    """Options of ``merge``."""
-    add_option(group, "-o --output FILE", "the recording, a new file", dest="recording",
-        type=Path, required=True)
-    _add_bounds(group)
-
-
-def add_open(group: Any) -> None:
-    """Options of ``open``."""
-    add_option(group, "-p --pid PID", "the recording that is being written of this process",
-        type=pid_type)
-    _add_at(group, "the moment to begin with")
-    _add_names(group)
-
-
-def _add_at(group: Any, what: str) -> None:
+def add_at(group: Any, what: str) -> None:
+    """``--at``, for every command that shows a snapshot of a recording."""
     add_option(group, "--at TIME", f"{what} (default: the last one): 03:15, 03:15:30, "
         "2026-11-22T03:15, +90m from the start, or --at=-5m from the end")
 
 
-def _add_tracing(group: Any) -> None:
+def add_tracing(group: Any) -> None:
+    """What is traced."""
     add = partial(add_option, group)
     add("-p --pid PID", "process to trace (default: choose from a list)", type=pid_type)
     add("-n --name NAME", "process to trace, by its name in ps, its executable, its argv[0], or "
@@ -261,10 +208,11 @@ def _add_tracing(group: Any) -> None:
         type=Path, **_SEVERAL)
     add("--mmap", "also trace memory that the program maps itself (mmap, mremap, sbrk), in whole "
         "pages, reported separately from blocks")
-    add("--min-size SIZE", "ignore smaller allocations (default 0)", type=_size, default=0)
-    add("--max-size SIZE", "ignore larger allocations (default: no limit)", type=_size)
+    add("--min-size SIZE", "ignore smaller allocations (default 0)", type=size_type, default=0)
+    add("--max-size SIZE", "ignore larger allocations (default: no limit)", type=size_type)
     add("--sample SIZE", "sample one allocation per SIZE bytes allocated, on average, and "
-        "estimate the rest: less overhead, but estimates (default: every allocation)", type=_size)
+        "estimate the rest: less overhead, but estimates (default: every allocation)",
+        type=size_type)
     add("--max-overhead PCT", "CPU time that the probes may cost, in percent of what the program's "
         "own work takes: where they cost more, they come off in between, and each report is of "
         "one window of time (default: no limit)", type=type_of(parse_percent))
@@ -272,10 +220,11 @@ def _add_tracing(group: Any) -> None:
         "and to count Python's objects: verdicts take longer and are less certain")
 
 
-def _add_probes(group: Any) -> None:
+def add_probes(group: Any) -> None:
+    """How it is traced."""
     add = partial(add_option, group)
     add("--events-size SIZE", "size of the event ring between probes and reader, at most (default "
-        "8MiB: room for 131,072 events)", type=_size, default=8 << 20)
+        "8MiB: room for 131,072 events)", type=size_type, default=8 << 20)
     add("--overflow-entries N", "how many addresses the overflow map can hold changes of while "
         "the ring is full, about 128 bytes of kernel memory each (default 262144; with 0, events "
         "that find the ring full are lost)",
@@ -287,7 +236,7 @@ def _add_probes(group: Any) -> None:
         type=_whole(2, 512, "more than {} frames can't be kept"), default=127)
     add("--max-memory SIZE", "memory that tracelloc itself may take (default: a quarter of what is "
         "available); shortly before, new call stacks are cut to their innermost frames, and at the "
-        "limit tracing ends", type=_size)
+        "limit tracing ends", type=size_type)
     add("--attach", "how probes are attached: by uprobe sessions (Linux 6.13), uprobe_multi links "
         "(Linux 6.6) or perf events (default auto: the first of these that the kernel supports)",
         choices=["auto", *(method.value for method in Method)], default="auto")
@@ -349,7 +298,8 @@ def add_output(group: Any, what: str = "FILE at the end and on SIGUSR1") -> None
         "confidential)", type=type_of(_file_mode))
 
 
-def _add_watch(group: Any) -> None:
+def add_watch(group: Any) -> None:
+    """What ends tracing or runs a command."""
     add = partial(add_option, group)
     add("--fail-if RULE", f"end with exit status {FAILED_STATUS} as soon as a report meets "
         "RULE: leak, 'leak > 1MiB/min', 'growth > 5MiB/min', 'live > 2GiB', 'peak > 2GiB' or "
@@ -380,7 +330,8 @@ def _add_live(group: Any) -> None:
         type=type_of(parse_label), **_SEVERAL)
 
 
-def _add_names(group: Any) -> None:
+def add_names(group: Any) -> None:
+    """How functions are named, and which are hidden."""
     add = partial(add_option, group)
     add("--filters FILE", "TOML file with more rules for hiding frames (repeatable)",
         type=Path, **_SEVERAL)
@@ -388,11 +339,16 @@ def _add_names(group: Any) -> None:
         "or off (repeatable)", type=type_of(_switch), **_SEVERAL)
     add("--no-filters", "disable the built-in and your own filters; those of --filters FILE "
         "still apply")
-    add("--sources OLD=NEW", "look in directory NEW for source files that were compiled in OLD "
-        "(repeatable)", type=type_of(_directories), **_SEVERAL)
+    add_sources(group)
     add("--short-names", "omit template arguments and parameters from function names, in files "
         "and JSON, too")
     add("--long-names", "show them in text reports")
+
+
+def add_sources(group: Any) -> None:
+    """``--sources``, for every command that shows or records source lines."""
+    add_option(group, "--sources OLD=NEW", "look in directory NEW for source files that were "
+        "compiled in OLD (repeatable)", type=type_of(_directories), **_SEVERAL)
 
 
 def _add_rest(group: Any) -> None:

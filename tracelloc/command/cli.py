@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
@@ -10,10 +9,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tracelloc.command.commandline import CommandLine, Mode, parse_command_line, what_begins
+from tracelloc.command.commandline import (
+    CommandLine,
+    Mode,
+    parse_command_line,
+    split_command,
+    what_begins,
+)
 from tracelloc.command.failures import report_failure
-from tracelloc.command.parser import SUBCOMMANDS
-from tracelloc.errors import UsageError
+from tracelloc.command.parser import subcommand_parser
+from tracelloc.command.subcommands import find_subcommand, subcommand_names
 from tracelloc.startup import STARTUP, import_numpy, take_own_variables
 
 
@@ -33,12 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: list[str], began_s: float) -> int:
-    if arguments and arguments[0] in SUBCOMMANDS:
-        from tracelloc.command.subcommands import run_subcommand  # noqa: PLC0415 - as below
-
+    if arguments and arguments[0] in subcommand_names():
         _heed_interrupts()
-        return run_subcommand(arguments[0], arguments[1:], _show_recording)
-    line = parse_command_line(arguments, terminal=_has_screen())
+        return _run_subcommand(arguments[0], arguments[1:])
+    line = parse_command_line(arguments, terminal=has_screen())
     STARTUP.begin(what_begins(line))
     try:
         return _run(line, began_s)
@@ -46,18 +49,22 @@ def _command(arguments: list[str], began_s: float) -> int:
         STARTUP.end()
 
 
-def _show_recording(given: argparse.Namespace) -> None:
-    if not _has_screen():
-        raise UsageError(
-            "open needs a terminal as standard input, output and error",
-            hint="tracelloc report writes text, JSON and files",
-        )
-    from tracelloc.command.screen import open_recording  # noqa: PLC0415 - as below
+def _run_subcommand(name: str, arguments: list[str]) -> int:
+    subcommand = find_subcommand(name)
+    command: tuple[str, ...] = ()
+    if subcommand.takes_command:
+        arguments, command = split_command(arguments)
+    given = subcommand_parser(subcommand).parse_args(arguments)
+    given.command = command
+    if subcommand.reads_files:
+        import_numpy()
+        from tracelloc.record.session.memorybudget import MemoryBudget, default_budget  # noqa: PLC0415
 
-    open_recording(given)
+        MemoryBudget(default_budget() // 2).enforce()
+    return subcommand.run(given) or 0
 
 
-def _has_screen() -> bool:
+def has_screen() -> bool:
     """Whether there is a terminal that one can draw on: that is done on standard error."""
     try:
         all_are = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))

@@ -10,23 +10,17 @@ from difflib import get_close_matches
 from typing import Any, Final, NoReturn
 
 from tracelloc.command.arguments import add_all
+from tracelloc.command.subcommands import (
+    Subcommand,
+    SubcommandGroup,
+    all_subcommands,
+    subcommand_names,
+)
 from tracelloc.errors import UsageError
 
-SUBCOMMANDS: Final = (
-    "completion", "diff", "doctor", "help", "lane-path", "merge", "objects", "open", "record",
-    "report", "symbols",
-)  # fmt: skip
-"""Words that stand before all options; ``subcommands`` has them."""
 _USAGE: Final = """tracelloc [-p PID | -n NAME] [options]
        tracelloc [options] -- CMD [ARG...]
-       tracelloc record -p PID -o FILE record now (or -n NAME, or -- CMD)
-       tracelloc open|report FILE      look later, as of any moment
-       tracelloc doctor [-p PID]       will it work, and what will be missing?
-       tracelloc symbols -p PID        where names and source lines come from
-       tracelloc objects -p PID        objects of a Python program by type
-       tracelloc diff BEFORE AFTER     compare two exports
-       tracelloc help [TOPIC]          the manual
-       tracelloc completion SHELL      completions for bash, zsh or fish"""
+       tracelloc SUBCOMMAND ..."""
 _DESCRIPTION: Final = (
     "Shows which call stacks of a running process allocate memory that is not freed, and which of "
     "them leak. With -- CMD, a program is traced from its first allocation; its exit status "
@@ -39,11 +33,14 @@ _EPILOG: Final = (
 
 
 class Formatter(argparse.HelpFormatter):
-    """Wraps paragraphs, and leaves words such as ``--help`` whole."""
+    """Wraps paragraphs, leaves lists as they are and words such as ``--help`` whole."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return textwrap.fill(
-            text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        wrapper = textwrap.TextWrapper(
+            width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        )
+        return "\n\n".join(
+            part if "\n  " in part else wrapper.fill(part) for part in text.strip().split("\n\n")
         )
 
 
@@ -62,9 +59,23 @@ class Parser(argparse.ArgumentParser):
         return [flag for action in self._actions for flag in action.option_strings]
 
 
+class TraceParser(Parser):
+    """The parser of the command without a subcommand; its help lists the subcommands."""
+
+    def format_help(self) -> str:
+        """All help. Only now each subcommand's module is imported."""
+        lists = {group: [f"{group.value}:"] for group in SubcommandGroup}
+        lists[SubcommandGroup.LOOK].append("  -p PID      Traces it and shows its heap (default).")
+        for subcommand in all_subcommands():
+            lists[subcommand.group].append(f"  {subcommand.name:<12}{subcommand.summary}")
+        listed = "\n".join(line for lines in lists.values() for line in lines)
+        self.description = f"{_DESCRIPTION}\n\n{listed}"
+        return super().format_help()
+
+
 def build_parser() -> Parser:
     """All options of a trace, defaults and units in their help."""
-    parser = Parser(
+    parser = TraceParser(
         prog="tracelloc",
         usage=_USAGE,
         description=_DESCRIPTION,
@@ -72,6 +83,23 @@ def build_parser() -> Parser:
         add_help=False,
     )
     add_all(parser)
+    return parser
+
+
+def subcommand_parser(subcommand: Subcommand) -> Parser:
+    """All arguments of a subcommand."""
+    parser = Parser(prog=f"tracelloc {subcommand.name}", description=subcommand.about)
+    subcommand.add_arguments(parser)
+    return parser
+
+
+def whole_parser() -> Parser:
+    """Options and subcommands in one, for completions and the man page."""
+    parser = build_parser()
+    parser.usage = "tracelloc [options] [-p PID | -n NAME | -- CMD [ARG...] | SUBCOMMAND]"
+    parsers = parser.add_subparsers(prog="tracelloc", title="subcommands", metavar="SUBCOMMAND")
+    for one in all_subcommands():
+        one.add_arguments(parsers.add_parser(one.name, help=one.summary, description=one.about))
     return parser
 
 
@@ -94,7 +122,7 @@ def _refuse(arguments: Sequence[str], unknown: Sequence[str], flags: Iterable[st
         hint = f"did you mean {close[0]}?" if close else "tracelloc --help-all shows all options"
     elif word.isdecimal():
         hint = f"did you mean tracelloc -p {word}?"
-    elif close := get_close_matches(word, SUBCOMMANDS, 1):
+    elif close := get_close_matches(word, subcommand_names(), 1):
         hint = f"did you mean tracelloc {close[0]}? (it stands before all options)"
     else:
         at = arguments.index(word)

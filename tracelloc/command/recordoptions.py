@@ -1,12 +1,14 @@
-"""What ``record`` asks for beside what every trace does."""
+"""Options of recordings: how large they may get, and what ``record`` asks for beside a trace."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from tracelloc.command.arguments import add_option, duration_type, size_type
 from tracelloc.command.commandline import CommandLine, recorded_command_line
 from tracelloc.errors import UsageError
 from tracelloc.text import format_size
@@ -27,6 +29,17 @@ class RecordOptions:
     """How far it may reach back."""
     events: bool = False
     """Every event is kept, too."""
+
+
+# fmt: off
+def add_bounds(group: Any) -> None:
+    """``--max-size`` and ``--max-time``, for every command that writes a recording."""
+    add = partial(add_option, group)
+    add("--max-size SIZE", "how large the file may get (default 200MiB): the oldest snapshots are "
+        "folded first", dest="recording_bytes", type=size_type, default=200 << 20)
+    add("--max-time --keep TIME", "how far back the recording may reach (default 168h, a week): "
+        "--keep 30m keeps the last half hour", type=duration_type, default=7 * 86400.0)
+# fmt: on
 
 
 def check_bounds(given: argparse.Namespace) -> None:

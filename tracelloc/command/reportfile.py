@@ -11,7 +11,7 @@ from dataclasses import replace
 from tracelloc.command.options import outputs_of
 from tracelloc.command.outputs import Messages, write_files
 from tracelloc.errors import TracellocError, UsageError
-from tracelloc.show.export import EXPORTERS, Exporter
+from tracelloc.show.export import FORMATS, Exporter
 from tracelloc.show.filters import load_filters
 from tracelloc.show.importers.recordings import open_recording
 from tracelloc.show.presentation.combined import joined, trace_profiles
@@ -20,8 +20,8 @@ from tracelloc.show.presentation.profile import METRICS
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.times import find_moment, shown_time
 from tracelloc.show.report.content import ReportStyle
-from tracelloc.show.report.optional import REPORT_FORMATS, wanted_by
-from tracelloc.show.report.trace import trace_json, trace_text
+from tracelloc.show.report.optional import wanted_by
+from tracelloc.show.report.trace import trace_report
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import plural
 
@@ -56,10 +56,10 @@ def report(given: argparse.Namespace) -> None:
         )
         if failures:
             raise failures[-1]
-    elif (suffix := REPORT_FORMATS[given.format]) is None:
-        _print(given, trace, namers, marks)
+    elif given.format in FORMATS:
+        _export(FORMATS[given.format], given, trace, namers, marks)
     else:
-        _export(EXPORTERS[suffix], given, trace, namers, marks)
+        _print(given, trace, namers, marks)
 
 
 def _with_blocks(recording: RecordedTrace, at: int, trace: TraceSnapshot) -> TraceSnapshot:
@@ -100,8 +100,8 @@ def _print(
     style = ReportStyle(
         given.top, None, given.show, has_many=many, long_names=given.long_names, is_recorded=True
     )
-    write = trace_json if given.format == "json" else trace_text
-    text = write(trace, namers, style, marks, ended=True)
+    as_json = given.format == "json"
+    text = trace_report(trace, namers, style, marks, ended=True, as_json=as_json)
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
 
 
@@ -112,8 +112,9 @@ def _export(
     namers: Namers,
     marks: Mapping[int, Snapshot],
 ) -> None:
-    if given.format == "pprof" and os.isatty(sys.stdout.fileno()):
-        raise UsageError("a pprof profile is no text", hint="-o FILE.pb.gz writes it to a file")
+    exporter.check()
+    if exporter.is_binary and os.isatty(sys.stdout.fileno()):
+        raise UsageError(f"{given.format} output is binary", hint="-o FILE writes it to a file")
     metric = METRICS[given.metric]
     freed = exporter.needs_freed(metric)
     profile = joined(trace_profiles(trace, namers, freed=freed, marks=marks or None))

@@ -16,7 +16,7 @@ from tracelloc.show.presentation.naming import REPORT_PATIENCE_S
 from tracelloc.show.presentation.processfacts import losses_line
 from tracelloc.show.report.content import ReportStyle
 from tracelloc.show.report.earlier import EarlierReports
-from tracelloc.show.report.trace import progress_line, trace_json, trace_text
+from tracelloc.show.report.trace import progress_line, trace_report
 from tracelloc.snapshots.snapshot import TraceSnapshot
 
 _LEAST_PATIENCE_S: Final = 0.25
@@ -152,8 +152,15 @@ class Reports:
             long_names=options.long_names,
         )
         self._earlier.begin(is_last=is_last or self._is_last(run))
-        report = trace_json if options.mode is Mode.JSON else trace_text
-        text = report(trace, run.namers, style, run.marks, ended=is_last, earlier=self._earlier)
+        text = trace_report(
+            trace,
+            run.namers,
+            style,
+            run.marks,
+            ended=is_last,
+            earlier=self._earlier,
+            as_json=options.mode is Mode.JSON,
+        )
         try:
             self._stream.write(text.encode(errors="backslashreplace"))
             self._stream.flush()

@@ -1,21 +1,21 @@
 """Names as their programmers wrote them: Rust (legacy and v0) and C++.
 
-Rust: pyderust (rustc's own reader) where it is installed, else rust-demangler for legacy
-names and tracelloc.files.demangle.rustv0 for v0 ones. C++: libstdc++, kept apart in
-tracelloc.files.demangle.cxxnames.
+Rust: pyderust, which is rustc's own reader. Where it can't be loaded, rust-demangler reads
+legacy names, and v0 names stay as they are.
+
+C++: libstdc++, kept apart in tracelloc.files.demangle.cxxnames.
 
 A name that can't be read stays as it is.
 """
 
 from __future__ import annotations
 
-import functools
 import re
 import threading
-from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
-from tracelloc.files.demangle import cxxnames, rustv0
+from tracelloc.files.demangle import cxxnames
 from tracelloc.text import LONGEST_TEXT
 
 LONGEST_NAME: Final = 16 << 10
@@ -91,10 +91,8 @@ def _demangle(name: str) -> str:
 def _read(name: str) -> str | None:
     if _CONTROL.search(name):
         return None
-    if _RUST_V0.fullmatch(name):
-        text = _read_rust(_LLVM.sub("", name), rustv0.read)
-    elif _RUST_LEGACY.fullmatch(name):
-        text = _read_rust(_LLVM.sub("", name), _read_legacy)
+    if _RUST_V0.fullmatch(name) or _RUST_LEGACY.fullmatch(name):
+        text = _read_rust(name)
     elif name.startswith(("_Z", "__Z")):
         text = cxxnames.read(name.removeprefix("_") if name.startswith("__") else name)
     else:
@@ -104,28 +102,21 @@ def _read(name: str) -> str | None:
     return text
 
 
-def _read_rust(name: str, slowly: Callable[[str], str]) -> str | None:
-    try:
-        return str((_pyderust() or slowly)(name))
-    except Exception:  # noqa: BLE001 - whatever it says, the name stays as it is
-        return None
+def _read_rust(name: str) -> str | None:
+    """A Rust name without its hash."""
+    name = _LLVM.sub("", name)
+    with suppress(Exception):  # whatever it says, the name stays as it is
+        try:
+            from pyderust import demangle as read  # noqa: PLC0415 - most targets are not Rust
+        except ImportError:
+            return _read_legacy(name) if _RUST_LEGACY.fullmatch(name) else None
+        return read(name)
+    return None
 
 
 def _read_legacy(name: str) -> str:
-    """A name like ``_ZN3foo17h0123456789abcdefE``, without LLVM's suffix. Raises anything."""
-    from rust_demangler.rust_legacy import (  # noqa: PLC0415 - most targets are not Rust
-        LegacyDemangler,
-    )
+    """A name like ``_ZN3foo17h0123456789abcdefE``, read by rust-demangler. Raises anything."""
+    from rust_demangler.rust_legacy import LegacyDemangler  # noqa: PLC0415 - as above
 
     # It reads ".." only in front of a "$".
     return _HASH.sub("", str(LegacyDemangler().demangle(name))).replace("..", "::")
-
-
-@functools.cache
-def _pyderust() -> Callable[[str], str] | None:
-    """The reader rustc's own tools use, if the extra ``fast`` is installed."""
-    try:
-        from pyderust import demangle as read  # noqa: PLC0415 - may be missing
-    except ImportError:
-        return None
-    return read  # type: ignore[no-any-return, unused-ignore]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tracelloc.show.presentation.naming import Namer
     from tracelloc.snapshots.snapshot import Snapshot
 
-__all__ = ["EXPORTERS", "FOLDED", "PPROF", "Exporter", "check_otlp", "exporter_for"]
+__all__ = ["EXPORTERS", "FOLDED", "FORMATS", "PPROF", "Exporter", "check_otlp", "exporter_for"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,8 @@ class Exporter:
     """A file format."""
 
     name: str
+    """The word for it on the command line."""
+    title: str
     """What it is, for people."""
     module: str
     """The module of this package that writes it."""
@@ -33,8 +35,15 @@ class Exporter:
     """Whether it holds figures of one metric only."""
     wanted: Wanted = NOTHING_ELSE
     """What a snapshot must have for all that it can hold."""
-    is_otlp: bool = False
-    """Whether it needs OTLP's definitions."""
+    is_binary: bool = False
+    """Whether it makes no sense on a terminal."""
+    needs_otlp: bool = False
+    """Whether it needs the definitions of OTLP."""
+
+    def check(self) -> None:
+        """Raises UsageError if it can't be written here."""
+        if self.needs_otlp:
+            check_otlp()
 
     def write(self, profile: Profile, metric: Metric) -> Iterator[bytes]:
         """The file's content in pieces. The metric is what it shows, or shows first."""
@@ -55,24 +64,31 @@ class Exporter:
         return self.write(profile_of(snapshot, namer, freed=self.needs_freed(metric)), metric)
 
 
-FOLDED: Final = Exporter("folded stacks", "listings", "write_folded", one_metric=True)
-PPROF: Final = Exporter("pprof", "pprof")
+FOLDED: Final = Exporter("folded", "folded stacks", "listings", "write_folded", one_metric=True)
+PPROF: Final = Exporter("pprof", "pprof", "pprof", is_binary=True)
 
 # fmt: off
 EXPORTERS: Final[dict[str, Exporter]] = {
     ".fg": FOLDED,
     ".folded": FOLDED,
-    ".svg": Exporter("flame graph as an SVG picture", "flamegraph", "write_svg", one_metric=True),
-    ".html": Exporter("interactive flame graph as an HTML page", "flamegraph", "write_html"),
+    ".svg": Exporter("svg", "flame graph as an SVG picture", "flamegraph", "write_svg",
+        one_metric=True),
+    ".html": Exporter("html", "interactive flame graph as an HTML page", "flamegraph",
+        "write_html"),
     ".pb.gz": PPROF,
-    ".speedscope.json": Exporter("speedscope", "listings", "write_speedscope"),
-    ".trace.json": Exporter("Chrome or Perfetto trace of live bytes", "listings", "write_trace"),
-    ".json": Exporter("full snapshot as JSON", "jsonfile", wanted=Wanted(threads=True)),
-    ".otlp": Exporter("OpenTelemetry profiles (OTLP)", "otlp", is_otlp=True),
-    ".csv": Exporter("table of stacks as CSV", "listings", "write_csv"),
+    ".speedscope.json": Exporter("speedscope", "speedscope", "listings", "write_speedscope"),
+    ".trace.json": Exporter("trace", "Chrome or Perfetto trace of live bytes", "listings",
+        "write_trace"),
+    ".json": Exporter("snapshot", "full snapshot as JSON", "jsonfile",
+        wanted=Wanted(threads=True)),
+    ".otlp": Exporter("otlp", "OpenTelemetry profiles (OTLP)", "otlp", is_binary=True,
+        needs_otlp=True),
+    ".csv": Exporter("csv", "table of stacks as CSV", "listings", "write_csv"),
 }
 # fmt: on
-"""By suffix; where one ends in another, the longer one comes first."""
+"""By suffix, for every list of formats; where one ends in another, the longer one comes first."""
+FORMATS: Final = {exporter.name: exporter for exporter in EXPORTERS.values()}
+"""Exporters by name."""
 
 
 def exporter_for(path: str) -> Exporter:
@@ -82,8 +98,7 @@ def exporter_for(path: str) -> Exporter:
     """
     for suffix, exporter in EXPORTERS.items():
         if path.endswith(suffix):
-            if exporter.is_otlp:
-                check_otlp()
+            exporter.check()
             return exporter
     known = ", ".join(EXPORTERS)
     raise UsageError(f"{path}: unknown suffix", hint=f"known are {known}")

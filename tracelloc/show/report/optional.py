@@ -21,14 +21,6 @@ SECTIONS: Final = {
 """What a snapshot must have for each; in the order in which text has them."""
 
 
-REPORT_FORMATS: Final = {
-    "text": None, "json": None, "folded": ".folded", "svg": ".svg", "html": ".html",
-    "pprof": ".pb.gz", "speedscope": ".speedscope.json", "trace": ".trace.json",
-    "snapshot": ".json", "csv": ".csv",
-}  # fmt: skip
-"""What a recording can be shown as; the suffix of files in that format, if they are no reports."""
-
-
 def parse_sections(text: str) -> frozenset[str]:
     """Names from a list with commas; ``all`` are all. Raises ValueError."""
     names = {word.strip() for word in text.split(",")}

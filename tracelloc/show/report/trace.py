@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tracelloc.model.process import FollowCounts
@@ -20,7 +20,7 @@ Marks = Mapping[int, Snapshot]
 """Processes as they were when the mark was set, by their numbers in the trace."""
 
 
-def trace_text(
+def trace_report(
     trace: TraceSnapshot,
     namers: Namers,
     style: ReportStyle,
@@ -28,37 +28,32 @@ def trace_text(
     *,
     ended: bool,
     earlier: EarlierReports | None = None,
+    as_json: bool = False,
 ) -> str:
-    """The report as text. ``ended``: with processes that have ended."""
-    lines = []
-    for given in _requests(trace, namers, style, marks, ended=ended, earlier=earlier):
-        if style.has_many and given.earlier.is_full:
-            lines.append(_heading(given.snapshot))
-        lines += report_lines(given)
+    """The report as text or as lines of JSON. ``ended``: with processes that have ended."""
+    earlier = EarlierReports() if earlier is None else earlier
+    shown = trace.processes if ended or len(trace.processes) == 1 else trace.living
+    lines: list[str] = []
+    for one in shown:
+        number = one.target.number
+        said = earlier.of(number, stamp_of(one))
+        given = Request(one, namers.of(one.target), style, marks.get(number), said)
+        if as_json:
+            report = report_facts(given)
+            if style.has_many:
+                report["ended"] = one.target.has_ended
+            lines.append(_json_line(report))
+        else:
+            if style.has_many and said.is_full:
+                lines.append(_heading(one))
+            lines += report_lines(given)
     if style.has_many:
-        lines += [_total_line(trace), ""]
+        lines += [_json_line(_total(trace))] if as_json else [_total_line(trace), ""]
     return "".join(f"{line}\n" for line in lines)
 
 
-def trace_json(
-    trace: TraceSnapshot,
-    namers: Namers,
-    style: ReportStyle,
-    marks: Marks,
-    *,
-    ended: bool,
-    earlier: EarlierReports | None = None,
-) -> str:
-    """The report as one JSON object per line. ``ended``: with processes that have ended."""
-    objects = []
-    for given in _requests(trace, namers, style, marks, ended=ended, earlier=earlier):
-        report = report_facts(given)
-        if style.has_many:
-            report["ended"] = given.snapshot.target.has_ended
-        objects.append(report)
-    if style.has_many:
-        objects.append(_total(trace))
-    return "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in objects)
+def _json_line(facts: dict[str, Any]) -> str:
+    return json.dumps(facts, separators=(",", ":"))
 
 
 def progress_line(trace: TraceSnapshot) -> str:
@@ -78,23 +73,6 @@ def _traced_line(snapshot: Snapshot) -> str:
         f"in {about}{snapshot.live_count:,} allocations from {snapshot.live_stacks:,} stacks, "
         f"{rate:,.0f} events/s"
     )
-
-
-def _requests(
-    trace: TraceSnapshot,
-    namers: Namers,
-    style: ReportStyle,
-    marks: Marks,
-    *,
-    ended: bool,
-    earlier: EarlierReports | None,
-) -> Iterator[Request]:
-    earlier = EarlierReports() if earlier is None else earlier
-    shown = trace.processes if ended or len(trace.processes) == 1 else trace.living
-    for one in shown:
-        number, namer = one.target.number, namers.of(one.target)
-        said = earlier.of(number, stamp_of(one))
-        yield Request(one, namer, style, marks.get(number), said)
 
 
 def _heading(snapshot: Snapshot) -> str:

@@ -1,0 +1,78 @@
+"""The registry of subcommands: help, completions and the man page show what is in it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tracelloc.command import subcommands
+from tracelloc.command.parser import build_parser, subcommand_parser, whole_parser
+from tracelloc.command.subcommands import (
+    Subcommand,
+    SubcommandGroup,
+    all_subcommands,
+    find_subcommand,
+    subcommand_names,
+)
+
+ALL = all_subcommands()
+ids = [one.name for one in ALL]
+
+
+def test_names_are_those_of_the_modules() -> None:
+    assert subcommand_names() == [
+        "completion", "diff", "doctor", "help", "lane-path", "merge", "objects", "open", "record",
+        "report", "symbols",
+    ]  # fmt: skip
+    assert sorted(ids) == subcommand_names()
+    assert find_subcommand("lane-path").module.endswith(".subcommands.lane_path")
+
+
+def test_groups_keep_together() -> None:
+    order = [one.group for one in ALL]
+    assert list(dict.fromkeys(order)) == list(SubcommandGroup)
+    assert order == sorted(order, key=list(SubcommandGroup).index)
+
+
+@pytest.mark.parametrize("one", ALL, ids=ids)
+def test_a_summary_fits_in_a_line_and_is_the_beginning_of_the_help(one: Subcommand) -> None:
+    assert re.fullmatch(r"[A-Z][a-z]+s .{10,}\.", one.summary)
+    assert len(one.summary) <= 65
+    shown = subcommand_parser(one).format_help()
+    assert f"\n\n{one.summary}\n" in shown
+    assert " ".join(one.about.split()) in " ".join(shown.split())
+    assert "--debug" in shown
+
+
+def test_help_lists_all_by_group() -> None:
+    shown = build_parser().format_help()
+    lists = re.findall(r"^([a-z ,-]+):\n((?:  .*\n)+)", shown, re.MULTILINE)
+    by_title = dict(lists)
+    for group in SubcommandGroup:
+        rows = re.findall(r"^  ([a-z][a-z-]+) +([A-Z].*)$", by_title[group.value], re.MULTILINE)
+        assert rows == [(one.name, one.summary) for one in ALL if one.group is group]
+    assert max(len(line) for lines in by_title.values() for line in lines.splitlines()) < 80
+
+
+def test_whole_parser_has_all_arguments() -> None:
+    parser = whole_parser()
+    for one in ALL:
+        own = subcommand_parser(one)
+        with pytest.raises(SystemExit):
+            parser.parse_args([one.name, "--help"])
+        choices = next(a.choices for a in parser._actions if a.choices and one.name in a.choices)
+        assert isinstance(choices, dict)
+        assert choices[one.name].flags() == own.flags()
+
+
+@pytest.mark.parametrize("one", ALL, ids=ids)
+def test_the_man_page_has_all_arguments(one: Subcommand) -> None:
+    """``make docs`` writes it again."""
+    page = (Path(subcommands.__file__).parents[2] / "docs" / "tracelloc.1").read_text()
+    plain = re.sub(r"\\f.|\\,|\\/|\\", "", page)
+    beginning = f".SH COMMAND 'tracelloc {one.name}'"
+    section = plain[plain.index(beginning) :].removeprefix(".SH").partition("\n.SH COMMAND")[0]
+    assert " ".join(one.about.split()) in " ".join(section.split())
+    assert [f for f in subcommand_parser(one).flags() if f not in section] == ["--help"]

@@ -1,0 +1,89 @@
+"""The registry of subcommands: each module of this package is one.
+
+A module's name is the subcommand's, its docstring the help, of which ``tracelloc --help`` shows the
+first line. A module imports only when it runs what is slow to import.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from importlib import import_module
+from pathlib import Path
+
+from tracelloc.command.arguments import add_option
+
+
+class SubcommandGroup(Enum):
+    """What subcommands are for; ``tracelloc --help`` lists them under these titles."""
+
+    LOOK = "look at a running process"
+    RECORD = "record, and look later"
+    CHECK = "check what will work"
+    HELP = "help and set-up"
+
+
+@dataclass(frozen=True, slots=True)
+class Subcommand:
+    """A word that stands before all options, and what it does. Modules call it ``SUBCOMMAND``."""
+
+    module: str
+    """The ``__name__`` of the module that defines it."""
+    group: SubcommandGroup
+    add_own_arguments: Callable[[ArgumentParser], object]
+    run: Callable[[Namespace], int | None]
+    """Returns the exit status, if that is not 0. Raises TracellocError."""
+    takes_command: bool = False
+    """Whether ``-- CMD [ARG...]`` may follow; ``run`` finds it as ``command``."""
+    reads_files: bool = False
+    """Whether it reads other people's files, whose content decides how much memory that takes."""
+
+    @property
+    def name(self) -> str:
+        """The word itself."""
+        return _name_of(self.module.rpartition(".")[2])
+
+    @property
+    def about(self) -> str:
+        """What it does, in one or more paragraphs."""
+        return sys.modules[self.module].__doc__ or ""
+
+    @property
+    def summary(self) -> str:
+        """What it does, in one line."""
+        return self.about.partition("\n")[0]
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Adds all its arguments to a parser."""
+        self.add_own_arguments(parser)
+        add_option(parser, "--debug", "show tracebacks")
+
+
+def subcommand_names() -> list[str]:
+    """The names of all subcommands, in alphabetical order."""
+    return sorted(
+        _name_of(path.stem)
+        for path in Path(__file__).parent.glob("*.py")
+        if not path.stem.startswith("_")
+    )
+
+
+def find_subcommand(name: str) -> Subcommand:
+    """The subcommand of this name, which is one of ``subcommand_names``."""
+    found = import_module(f"{__name__}.{name.replace('-', '_')}").SUBCOMMAND
+    assert isinstance(found, Subcommand)
+    return found
+
+
+def all_subcommands() -> list[Subcommand]:
+    """All subcommands, group by group."""
+    order = list(SubcommandGroup)
+    found = map(find_subcommand, subcommand_names())
+    return sorted(found, key=lambda subcommand: order.index(subcommand.group))
+
+
+def _name_of(module: str) -> str:
+    return module.replace("_", "-")

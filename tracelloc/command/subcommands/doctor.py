@@ -1,0 +1,34 @@
+"""Checks whether tracing will work here.
+
+It checks the machine and, with -p, a process. It reports what is missing, what will be slow, and
+how to fix it. Nothing is traced. The exit status is 0 if tracing will work.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import Final
+
+from tracelloc.command.arguments import add_option, pid_type
+from tracelloc.command.subcommands import Subcommand, SubcommandGroup
+from tracelloc.errors import TracellocError
+from tracelloc.text import print_lines, progress_of
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    add_option(parser, "-p --pid PID", "process to check as well", type=pid_type)
+
+
+def _run(given: Namespace) -> None:
+    from tracelloc.command.doctor import diagnose, diagnosis_lines, failures
+
+    with progress_of("looking"):
+        findings = diagnose(given.pid)
+    print_lines(diagnosis_lines(findings))
+    sys.stdout.flush()
+    if failures(findings):
+        raise TracellocError("tracing will not work here")
+
+
+SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.CHECK, _add_arguments, _run)

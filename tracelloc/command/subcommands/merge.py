@@ -1,0 +1,59 @@
+"""Makes one recording of several.
+
+Their processes may have run side by side or one after the other, also on several machines.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Final
+
+from tracelloc.command.arguments import add_option, add_recordings
+from tracelloc.command.recordoptions import add_bounds, check_bounds
+from tracelloc.command.subcommands import Subcommand, SubcommandGroup
+from tracelloc.errors import UsageError
+from tracelloc.text import format_percent, format_size, plural, printable, progress_of
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    add_recordings(parser)
+    about = "the recording, a new file"
+    add_option(parser, "-o --output FILE", about, dest="recording", type=Path, required=True)
+    add_bounds(parser)
+
+
+def _run(given: Namespace) -> None:
+    check_bounds(given)
+    if len(given.files) < 2:
+        raise UsageError("merge needs two recordings at least")
+    from tracelloc.show.filters import Filters
+    from tracelloc.show.importers.recordings import open_recordings
+    from tracelloc.show.presentation.naming import Namers
+    from tracelloc.show.recording.writer import RecordingWriter
+    from tracelloc.system.safefiles.writing import output_users
+
+    joined = open_recordings(given.files)
+    namers = Namers(joined, Filters(), short_names=False)
+    writer = RecordingWriter(
+        given.recording,
+        max_bytes=given.recording_bytes,
+        max_s=given.max_time,
+        users=output_users(),
+    )
+    try:
+        with progress_of("merging") as progress:
+            writer.describe(joined.about)
+            count = len(joined.moments)
+            for index in range(count):
+                writer.add(joined.trace_at(index), namers)
+                progress.note(f"merging, {format_percent(index / count, 0)}")
+    finally:
+        writer.close()
+    path, size = printable(str(writer.path)), format_size(writer.path.stat().st_size)
+    print(f"{plural(writer.count, 'moment')} in {path}, {size}")
+
+
+SUBCOMMAND: Final = Subcommand(
+    __name__, SubcommandGroup.RECORD, _add_arguments, _run, reads_files=True
+)

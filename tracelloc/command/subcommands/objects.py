@@ -1,0 +1,79 @@
+"""Counts the objects of a Python program by type.
+
+It reports how their numbers change and who holds them, for CPython 3.11 and newer. Memory is
+read from outside; the program is not stopped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from tracelloc.command.arguments import (
+    add_option,
+    count_type,
+    duration_type,
+    pid_type,
+    positive_type,
+)
+from tracelloc.command.subcommands import Subcommand, SubcommandGroup
+from tracelloc.text import print_lines, progress_of
+
+if TYPE_CHECKING:
+    from tracelloc.snapshots.objects import ObjectCensus
+
+_GROWING_TYPES: Final = 5
+"""Types whose holders are shown if nothing else is asked for."""
+
+
+# fmt: off
+def _add_arguments(parser: ArgumentParser) -> None:
+    add = partial(add_option, parser)
+    add("-p --pid PID", "process to inspect", type=pid_type, required=True)
+    add("--every TIME", "count again each TIME, until Ctrl-C or the end of the process, and show "
+        "what has changed since the first count", type=duration_type)
+    add("--count N", "end after N counts", type=positive_type)
+    add("--top N", "types to list (default 20)", type=count_type, default=20)
+    add("--holders N", "show who keeps the objects of the N types that grow most, or are largest "
+        "in the first count (default 5 from the second count on, 0: of none)", type=count_type)
+    add("--json", "one line of JSON for each count, all types")
+# fmt: on
+
+
+def _run(given: Namespace) -> None:
+    from tracelloc.model.process import Target
+    from tracelloc.record.process.processlist import open_target
+    from tracelloc.record.runtimes.supported import object_counter
+    from tracelloc.show.report.objects import json_census, text_census, wanted_types
+
+    process = open_target(given.pid)
+    counter = object_counter(process)
+    target = Target(process.pid, process.command())
+    first: ObjectCensus | None = None
+    try:
+        for number in itertools.count(1):
+            with progress_of("counting objects"):
+                now = counter.count()
+                is_first, first = first is None, first or now
+                most = given.holders if given.holders is not None else _GROWING_TYPES
+                if is_first:
+                    most = given.holders or 0
+                wanted = wanted_types(now, first, most) if most else []
+                holders = counter.find_holders(wanted, new_only=not is_first)
+            if given.json:
+                print_lines([json_census(target, now, first, holders)])
+            else:
+                print_lines(text_census(target, now, first, given.top, holders))
+            sys.stdout.flush()
+            if given.every is None or number == given.count:
+                break
+            time.sleep(max(0.0, now.time_s + given.every - time.time()))
+    finally:
+        counter.close()
+
+
+SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.LOOK, _add_arguments, _run)

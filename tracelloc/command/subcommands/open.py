@@ -1,0 +1,41 @@
+"""Shows a recording on the screen, with a time line.
+
+The recording may be one that is still being written.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Final
+
+from tracelloc.command.arguments import add_at, add_names, add_option, add_recordings, pid_type
+from tracelloc.command.subcommands import Subcommand, SubcommandGroup
+from tracelloc.errors import UsageError
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    add_recordings(parser, "*")
+    about = "the recording that is being written of this process"
+    add_option(parser, "-p --pid PID", about, type=pid_type)
+    add_at(parser, "the snapshot to begin with")
+    add_names(parser)
+
+
+def _run(given: Namespace) -> None:
+    if bool(given.files) == (given.pid is not None):
+        raise UsageError("open needs a FILE, or -p PID of a process that is being recorded")
+    from tracelloc.command.cli import has_screen
+
+    if not has_screen():
+        raise UsageError(
+            "open needs a terminal as standard input, output and error",
+            hint="tracelloc report writes text, JSON and files",
+        )
+    from tracelloc.command.screen import open_recording
+
+    open_recording(given)
+
+
+SUBCOMMAND: Final = Subcommand(
+    __name__, SubcommandGroup.RECORD, _add_arguments, _run, reads_files=True
+)

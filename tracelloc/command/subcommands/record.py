@@ -1,0 +1,56 @@
+"""Records a trace, one snapshot each second.
+
+tracelloc open, report and diff read the file, also while it is being written. The file stays below
+--max-size: the older snapshots are, the further apart they are kept.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from functools import partial
+from typing import Final
+
+from tracelloc.command.arguments import (
+    add_option,
+    add_probes,
+    add_sources,
+    add_tracing,
+    add_watch,
+    duration_type,
+)
+from tracelloc.command.recordoptions import add_bounds, record_options
+from tracelloc.command.subcommands import Subcommand, SubcommandGroup
+from tracelloc.startup import import_numpy
+
+
+# fmt: off
+def _add_arguments(parser: ArgumentParser) -> None:
+    # Its --max-size is the file's.
+    parser.conflict_handler = "resolve"
+    add_tracing(parser.add_argument_group("what to trace"))
+    add_probes(parser.add_argument_group("probes"))
+    add_watch(parser.add_argument_group("watching"))
+    group = parser.add_argument_group("recording")
+    add = partial(add_option, group)
+    add("-o --output FILE", "the recording, a new file (default tracelloc-%%p-%%t.rec; %%p is the "
+        "PID, %%t the time)", dest="recording", default="tracelloc-%p-%t.rec")
+    add_bounds(group)
+    add("--events", "keep every event in half of the file at most, the newest: single blocks are "
+        "known of each snapshot then")
+    add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C)",
+        type=duration_type)
+    add_sources(group)
+# fmt: on
+
+
+def _run(given: Namespace) -> int:
+    line, wanted = record_options(given, given.command)
+    import_numpy()
+    from tracelloc.command.record import record
+
+    return record(line, wanted)
+
+
+SUBCOMMAND: Final = Subcommand(
+    __name__, SubcommandGroup.RECORD, _add_arguments, _run, takes_command=True
+)

@@ -1,0 +1,50 @@
+"""Shows a snapshot of a recording as text, JSON or a file format."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from tracelloc.command.arguments import (
+    add_at,
+    add_names,
+    add_option,
+    add_output,
+    count_type,
+    type_of,
+)
+from tracelloc.command.subcommands import Subcommand, SubcommandGroup
+from tracelloc.show.export import FORMATS
+from tracelloc.show.report.optional import parse_sections
+
+_FORMATS: Final = ["text", "json", *FORMATS]
+
+
+# fmt: off
+def _add_arguments(parser: ArgumentParser) -> None:
+    add = partial(add_option, parser)
+    parser.add_argument("file", type=Path, metavar="FILE", help="recording, or file of heaptrack's")
+    add_at(parser, "the snapshot to show")
+    add("--since TIME", "show what has changed since this snapshot")
+    add("--format", f"what is written to standard output: {', '.join(_FORMATS)} (default "
+        "text)", choices=_FORMATS, default="text")
+    add("--top N", "entries per section (default 2)", type=count_type, default=2)
+    add("--show LIST", "add sections to text and JSON: peak, temporary; sizes, if record had "
+        "--events",
+        type=type_of(parse_sections), default=frozenset())
+    add_output(parser, "to FILE instead")
+    add_names(parser)
+# fmt: on
+
+
+def _run(given: Namespace) -> None:
+    from tracelloc.command.reportfile import report
+
+    report(given)
+
+
+SUBCOMMAND: Final = Subcommand(
+    __name__, SubcommandGroup.RECORD, _add_arguments, _run, reads_files=True
+)

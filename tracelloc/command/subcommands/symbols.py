@@ -1,0 +1,36 @@
+"""Shows where names, source lines and unwind tables come from.
+
+It lists each file that a process has mapped as code, and which package or option would add what is
+missing. Nothing is traced.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from functools import partial
+from typing import Final
+
+from tracelloc.command.arguments import add_option, pid_type
+from tracelloc.command.subcommands import Subcommand, SubcommandGroup
+from tracelloc.text import print_lines
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    add = partial(add_option, parser)
+    add("-p --pid PID", "process to inspect", type=pid_type, required=True)
+    add("--json", "one JSON array instead of text")
+
+
+def _run(given: Namespace) -> None:
+    from tracelloc.record.process.processlist import open_target
+    from tracelloc.record.symbolization.inventory import (
+        json_inventory,
+        take_inventory,
+        text_inventory,
+    )
+
+    reports = take_inventory(open_target(given.pid))
+    print_lines([json_inventory(reports)] if given.json else text_inventory(reports))
+
+
+SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.CHECK, _add_arguments, _run)
