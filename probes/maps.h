@@ -43,6 +43,11 @@
 #endif
 /* Scratch memories of each: more than one walk is under way where one was preempted. */
 #define SCRATCHES 2
+/*
+ * Further ones for all: with many more threads than processors, many may be preempted in the
+ * middle of a walk.
+ */
+#define SHARED_SCRATCHES 128
 
 /*
  * Stack ids that are remembered by their low bits (a power of two): finding one there
@@ -257,7 +262,7 @@ BPF_F_TABLE("hash", u64, struct call, calls, MAX_THREADS, MAP_NO_PREALLOC);
 BPF_F_TABLE("array", u32, struct call, no_call, 1, 0);
 
 /* Scratch memories of all processors, one processor's after the other's. */
-BPF_F_TABLE("array", u32, struct scratch, scratches, PROCESSORS * SCRATCHES, 0);
+BPF_F_TABLE("array", u32, struct scratch, scratches, PROCESSORS * SCRATCHES + SHARED_SCRATCHES, 0);
 
 #ifdef USE_ROWS
 /* Number of a set -> rows. Read and written by user space through mmap. */

@@ -57,8 +57,11 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _probes_compiled_once(shared: Path) -> Iterator[None]:
-    """What is compiled for one test serves the others; what stacks came by does not."""
-    cache = shared / "cache"
+    """What is compiled for one test serves the others; what stacks came by does not.
+
+    With ``TEST_CACHE`` set, it is kept in that directory, for other sessions.
+    """
+    cache = Path(os.environ.get("TEST_CACHE") or shared / "cache")
     (cache / "tracelloc").mkdir(parents=True, exist_ok=True)
     (cache / "tracelloc/call-sites").touch()
     with pytest.MonkeyPatch.context() as patch:

@@ -21,7 +21,7 @@ from typing import cast
 
 import numpy as np
 
-from tests.fuzz import sharedarea
+from tests.fuzz import pythonheap, sharedarea
 from tests.unit.hostile import MadeSection, elf_bytes, symbol_sections
 from tracelloc.command.customallocators import parse_custom_allocators
 from tracelloc.errors import MalformedError, TracellocError, UnsupportedError
@@ -374,7 +374,10 @@ def _heap(data: bytes) -> None:
     ends = np.append(piece_at, pool_words + sizes.sum())
     for start in known.tolist():
         end = ends[np.searchsorted(ends, start, side="right")] if start >= pool_words else 0
-        end = end or (start // _POOL_WORDS + 1) * _POOL_WORDS
+        if not end:
+            first = start // _POOL_WORDS * _POOL_WORDS
+            block = 2 * (int(words[first + 4]) >> 32) + 2
+            end = min(first + _POOL_WORDS, start + block)
         assert 0 <= references.size(start) <= end - start
     parents, queue = np.zeros(count, np.uint32), np.zeros(count + len(known), np.uint32)
     queue[: len(known)] = known >> 1
@@ -407,7 +410,7 @@ READERS: dict[str, Reader] = {
     "pprof": _profile(".pb.gz"), "json": _profile(".json"), "folded": _profile(".folded"),
     "suppressions": _suppressions, "names": _names, "recording": _recording, "moment": _moment,
     "answers": _answers, "stacks": _stacks, "python": _python, "heaptrack": _profile(".txt"),
-    "shared area": sharedarea.play, "heap": _heap,
+    "shared area": sharedarea.play, "heap": _heap, "python heap": pythonheap.play,
 }  # fmt: skip
 
 MAPS = b"""00400000-00401000 r-xp 00000000 fe:00 12    /bin/a
@@ -514,7 +517,7 @@ def seeds(reader: str, directory: Path) -> list[bytes]:
         "filters": [FILTERS], "allocators": [ALLOCATORS], "answers": ANSWERS,
         "python": [PYTHON + struct.pack("<2Q", 1, 0x4242424242424242) * 30],
         "heap": [_heap_image()], "heaptrack": [HEAPTRACK], "usdt": [NOTES],
-        "shared area": sharedarea.honest(),
+        "shared area": sharedarea.honest(), "python heap": pythonheap.honest(),
         "suppressions": [b"# known\nleak:foo*\nleak:^a$\n"],
         "names": [b"_RNvCs1234_7mycrate3foo", b"_ZN3foo17h0123456789abcdefE", b"JS:*x /y.js:1:2"],
     }  # fmt: skip

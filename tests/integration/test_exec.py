@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -119,3 +121,56 @@ def test_only_another_thread_moves_the_process_in_a_pid_namespace(builder: Build
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["0", "1", "1"]
+
+
+def test_a_program_whose_libraries_are_not_mapped_yet(builder: Builder, tmp_path: Path) -> None:
+    """It is not reported as having no malloc library while the dynamic linker is at work."""
+    program, fifo = builder.c("early"), tmp_path / "fifo"
+    os.mkfifo(fifo)
+    reading = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    filling = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    # The dynamic linker waits before it maps the first library: there is no room for a message.
+    with suppress(BlockingIOError):
+        while True:
+            os.write(filling, bytes(4096))
+    tracer = Tracelloc(
+        "--lane=off", "--json", "--interval", 60, "--",
+        "bash", "-c", f"LD_DEBUG=files exec {program} 7 2>{fifo}", directory=tmp_path,
+    )  # fmt: skip
+    tracer.wait_for("has begun another program")
+    os.set_blocking(reading, True)
+    os.close(filling)
+    while os.read(reading, 1 << 16):
+        pass
+    os.close(reading)
+    assert tracer.finish() == 7
+    assert not any("warning" in line for line in tracer.messages)
+    assert tracer.last()["allocations"] > 0
+
+
+def test_a_program_that_ends_before_it_is_checked(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """That it had no malloc library, or none that was found, is said when it ends."""
+    bare = tmp_path / "bare"
+    source = (
+        "void _start(void) {"
+        ' char c; __asm__ volatile("syscall" :: "a"(0), "D"(0), "S"(&c), "d"(1) : "rcx", "r11");'
+        ' __asm__ volatile("mov $60, %eax; xor %edi, %edi; syscall"); }'
+    )
+    subprocess.run(
+        ["gcc", "-x", "c", "-", "-nostdlib", "-static", "-o", bare],
+        input=source, text=True, check=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", "--lane=off", directory=tmp_path)
+    target.ask("alloc 50 100")
+    target.say(f"become {bare}")
+    tracer.wait_for("has begun another program")
+    target.say("end")
+    target.process.wait(PATIENCE_S)
+    assert tracer.finish() == 0
+    ends = [line for line in tracer.messages if "warning" in line]
+    assert len(ends) == 1
+    assert f"process {target.pid} ended before its malloc library was found" in ends[0]

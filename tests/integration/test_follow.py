@@ -46,6 +46,14 @@ def kept(report: dict[str, Any]) -> list[int]:
     return [sum(entry[key] for entry in mine) for key in ("allocations", "bytes")]
 
 
+def functions(report: dict[str, Any]) -> list[tuple[int, int, list[str | None]]]:
+    """Blocks, bytes and functions of each stack: whether blocks or only names are missing."""
+    return [
+        (entry["allocations"], entry["bytes"], [frame["symbol"] for frame in entry["stack"]])
+        for entry in report["top_allocators"]
+    ]
+
+
 def by_process(text: str) -> dict[int, dict[str, Any]]:
     """The last report of each process; their total must be the sum."""
     lines = [json.loads(line) for line in text.splitlines()]
@@ -63,7 +71,7 @@ def by_process(text: str) -> dict[int, dict[str, Any]]:
 def assert_family(reports: dict[int, dict[str, Any]], family: list[list[int]]) -> None:
     """``family``: what ``lineage.c`` says of its tree."""
     for pid, parent, blocks, size_bytes in family:
-        assert kept(reports[pid]) == [blocks, size_bytes], reports[pid]["command"]
+        assert kept(reports[pid]) == [blocks, size_bytes], functions(reports[pid])
         assert reports[pid]["ppid"] == parent
     assert len(reports) == len(family)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -259,3 +260,29 @@ def test_other_c_libraries_without_frame_pointers(
     assert names[1111][:4] == ["innermost", "middle", "outermost", "main"]
     assert names[333][:4] == ["innermost", "middle", "outermost", "in_thread"]
     assert names[4096][:6] == ["recurse"] * 5 + ["main"]
+
+
+@pytest.mark.parametrize(("threads", "rounds"), [(1, 30), (3, 10)])
+def test_libraries_opened_and_closed_beside_each_other(
+    builder: Builder, tmp_path: Path, threads: int, rounds: int
+) -> None:
+    """What the preloaded library sends is whole, whichever state of the mappings it is of.
+
+    All of it fits into the memory that is shared, however late it is taken.
+    """
+    library = builder.c("plugin", "-shared", "-fPIC")
+    tracer = Tracelloc(
+        "--lane=on", "--json", "--top", 100, "--interval", 60, "--",
+        builder.c("plugins"), library, threads, rounds, directory=tmp_path,
+    )  # fmt: skip
+    assert tracer.finish() == 0
+    report = tracer.last()
+    assert {cause: count for cause, count in report["lost"].items() if count} == {}
+    kept: Counter[tuple[str | None, ...]] = Counter()
+    for entry in report["top_allocators"]:
+        names = tuple(symbols(entry["stack"]))
+        if names[0] == "keep":
+            assert entry["bytes"] in (entry["allocations"] * 100, entry["allocations"] * 200)
+            kept[names] += entry["bytes"]
+    assert kept == {("keep", "run", "libc"): threads * rounds * (100 + 200)}
+    assert report["partial_allocations"] == 0

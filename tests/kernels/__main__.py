@@ -90,7 +90,12 @@ def run(row: Row, directory: Path) -> Result:
 
 
 def run_once(row: Row, directory: Path) -> Result:
-    """Boots a row's machine once."""
+    """Boots a row's machine once.
+
+    What it compiles of the probes does not depend on the kernel: rows with the same userland use
+    what earlier ones have left beside ``directory``.
+    """
+    cache = directory.parent / f"probes-{row.userland}.tar"
     directory.mkdir(parents=True, exist_ok=True)
     for old in directory.iterdir():
         old.unlink()
@@ -99,6 +104,7 @@ def run_once(row: Row, directory: Path) -> Result:
         "LAB_USERLAND": row.userland,
         "LAB_TIMEOUT": str(ROW_LIMIT_S),
         "LAB_APPEND": f"preempt={row.preempt}" if row.preempt else "",
+        "LAB_CACHE": str(cache),
     }
     start = time.monotonic()
     kernel = "?"
@@ -120,6 +126,8 @@ def run_once(row: Row, directory: Path) -> Result:
                 took_s = time.monotonic() - start
                 print(f"  {took_s:5.0f} s  {test[1].lower():7} {test[2]}", flush=True)
         status = guest.wait()
+    if (directory / "cache.tar").exists():
+        (directory / "cache.tar").replace(cache)
     result = Result(row, kernel, took_s=time.monotonic() - start)
     read(result, directory, status)
     return result

@@ -10,7 +10,7 @@
 #
 # Environment: LAB (cache of some GB; ~/.cache/tracelloc-kernels), LAB_USERLAND (bookworm or
 # trixie), LAB_CPUS (2), LAB_MEMORY (3G), LAB_APPEND (kernel parameters, such as preempt=full),
-# LAB_TIMEOUT (900 s), LAB_OUT.
+# LAB_TIMEOUT (900 s), LAB_OUT, LAB_CACHE (a file that is .lab-cache.tar in the work tree).
 #
 # Needs root (mmdebstrap, mke2fs -d keep owners), and from Debian: qemu-system-x86 mmdebstrap
 # busybox-static cpio zstd xz-utils e2fsprogs debian-archive-keyring.
@@ -121,6 +121,10 @@ flock -u 9
 printf '%s\0' "$@" >"$run/.lab-command"
 pack_tree >"$run/tree.tar"
 tar -C "$run" -rf "$run/tree.tar" .lab-command
+if [ -e "${LAB_CACHE:-}" ]; then
+    cp "$LAB_CACHE" "$run/.lab-cache.tar"
+    tar -C "$run" -rf "$run/tree.tar" .lab-cache.tar
+fi
 truncate -s 256M "$run/out.tar"
 # A /dev/kvm without vmx or svm (kvm_pvm) runs kernels made for it only, Debian's are not.
 accelerator="-accel tcg,thread=multi,tb-size=512 -cpu ${LAB_CPU:-Nehalem}"

@@ -1,16 +1,23 @@
 #!/bin/sh
 # What is run in each virtual machine: the demo, then the selected tests. Results go to $OUT.
+# Compiled probes come from .lab-cache.tar, if it is there, and go to $OUT/cache.tar.
 echo "running on $(uname -r)"
 case $(uname -v) in
 *PREEMPT_RT*) echo rt ;;
 *) sed 's/.*(\(.*\)).*/\1/' /sys/kernel/debug/sched/preempt ;;
 esac >"$OUT/preemption"
 touch .venv/.installed # the files just unpacked are newer
-export TEST_PATIENCE_S=900 DEMO_SECONDS=10
+export TEST_PATIENCE_S=900 TEST_CACHE=/tmp/cache DEMO_SECONDS=10
+mkdir -p "$TEST_CACHE/tracelloc"
+[ ! -e .lab-cache.tar ] || tar -C "$TEST_CACHE/tracelloc" -xf .lab-cache.tar
 {
+    export XDG_CACHE_HOME="$TEST_CACHE"
     timeout 600 make -s demo
     echo "demo ended with status $?"
 } >"$OUT/demo.txt" 2>&1
 tail -1 "$OUT/demo.txt"
-exec .venv/bin/python -m pytest -p no:cacheprovider --color=no --durations=5 --timeout=2400 --numprocesses 2 \
+.venv/bin/python -m pytest -p no:cacheprovider --color=no --durations=5 --timeout=2400 --numprocesses 2 \
     --dist worksteal -v --junitxml="$OUT/tests.xml" @"${1:-tests/kernels/selection.txt}"
+status=$?
+tar -C "$TEST_CACHE/tracelloc" -cf "$OUT/cache.tar" probes
+exit $status

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+
+import pytest
 
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
 PRELOADED = "/usr/lib/x86_64-linux-gnu/libz.so.1"
 """A link to the file that is mapped."""
@@ -32,5 +36,41 @@ def test_what_was_preloaded_is_known_after_the_end() -> None:
                 "cat", "libz", "libc",
             }  # fmt: skip
             assert space.permanent_files() == before
+        finally:
+            space.close()
+
+
+def test_what_was_preloaded_stays_when_the_environment_forgets_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Programs may take it out, for what they execute."""
+    script = (
+        "import mmap; print(flush=True); input(); kept = mmap.mmap(-1, 1 << 20); "
+        "print(flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={"LD_PRELOAD": str(LIBRARY)},
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"\n"
+        space = AddressSpace(Process(process.pid))
+        try:
+            space.refresh()
+            (ours,) = {m.file_id for m in space.mappings if m.path == str(LIBRARY)}
+            assert ours in space.permanent_files()
+            monkeypatch.setattr(Process, "preloaded", lambda _: [])
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"\n"
+            before = space.generation
+            space.refresh()
+            assert space.generation > before
+            assert ours in space.permanent_files()
+            space.begin_image(keep_modules=False)
+            space.refresh()
+            assert ours not in space.permanent_files()
+            process.communicate(b"\n")
         finally:
             space.close()

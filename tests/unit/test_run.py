@@ -113,6 +113,32 @@ def test_names_of_the_first_report_are_looked_up_ahead(
     assert asked == [([900, 700], 0.0)]
 
 
+def test_names_that_the_last_report_lacks_are_counted(
+    stage: Stages, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All processes are asked before any is waited for."""
+    play = stage()
+    child = play.start()
+    play.play(play.image(play.root), (A, 16, 700, 1, 7))
+    play.session.forked(play.root, 7, child, shares=False)
+    asked: list[tuple[int, float | None]] = []
+
+    def prepare(_: Namer, one: Snapshot, _indices: object, timeout_s: float | None) -> bool:
+        asked.append((one.target.pid, timeout_s))
+        return False
+
+    monkeypatch.setattr(Namer, "prepare", prepare)
+    monkeypatch.setattr(Namer, "waiting", 1234)
+    with running(play, "--json", "--follow") as (run, _, said):
+        reports, _ = front(monkeypatch, tmp_path)
+        run.finish(reports)
+    assert asked[:2] == [(play.root, 0.0), (child, 0.0)]
+    assert [pid for pid, left_s in asked if left_s] == [play.root, child, play.root, child]
+    assert said == [
+        "the last report lacks names or lines of 2,468 addresses: no time was left to look them up"
+    ]
+
+
 def test_files_hold_what_the_report_says(
     stage: Stages,
     monkeypatch: Any,

@@ -219,6 +219,7 @@ class Run:
             self._attempt(lambda: self._look_up_top(trace))
         # Each of them is done, whatever becomes of the others.
         self._attempt(lambda: front.finish(self, trace))
+        self._attempt(lambda: self._tell_missing_names(trace))
         self._attempt(lambda: self.write_files(trace))
         self._attempt(lambda: self.look(trace))
         self.watch.close()
@@ -228,10 +229,22 @@ class Run:
             raise self.troubles[-1]
 
     def _look_up_top(self, trace: TraceSnapshot) -> None:
-        for one in trace.processes:
-            namer = self.namers.of(one.target)
-            top = [stat.index for stat in one.top_stacks(self.options.top)]
+        tops = [
+            (self.namers.of(one.target), one, [s.index for s in one.top_stacks(self.options.top)])
+            for one in trace.processes
+        ]
+        # Asked side by side, all processes have their names before the first one's lines are read.
+        for namer, one, top in tops:
+            namer.prepare(one, top, 0.0)
+        for namer, one, top in tops:
             namer.prepare(one, top, namer.patience_s)
+
+    def _tell_missing_names(self, trace: TraceSnapshot) -> None:
+        """Says how many addresses have no name or line in the last report, if any."""
+        count = sum(self.namers.of(one.target).waiting for one in trace.processes)
+        if count and self.options.mode.reports:
+            what = f"names or lines of {count:,} addresses"
+            self.messages.say(f"the last report lacks {what}: no time was left to look them up")
 
     def _attempt(self, step: Callable[[], object]) -> None:
         """Does one of the last steps. What it raises is raised when all are done."""

@@ -133,7 +133,9 @@ class AddressSpace:
         self._maps = maps
         self._has_c_library = any(is_c_library(m.path) for m in maps.mappings if m.executable)
         if (executable := self.process.executable()) is not None:
-            self._first_files = executable, frozenset(map(base_name, self.process.preloaded()))
+            # A program may take its libraries out of its environment, as ours does.
+            preloaded = self._first_files[1].union(map(base_name, self.process.preloaded()))
+            self._first_files = executable, preloaded
         self.generation += 1
         opened = [(m, module) for m in maps.mappings if (module := self._open(m)) is not None]
         return self._confirmed(opened)
@@ -156,6 +158,7 @@ class AddressSpace:
         if not keep_modules:
             self._modules = {}
         self.image += 1
+        self._first_files = None, frozenset()
         self._text, self._lines = "", {}
         self._maps = AddressMap([])
         self._earlier = []

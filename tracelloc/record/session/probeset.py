@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
 from tracelloc.errors import TargetError, TracellocError
+from tracelloc.heap.blocks import Blocks
 from tracelloc.model.mallocs import FoundLibrary
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.bpf import Capture
@@ -32,6 +31,8 @@ from tracelloc.record.unwinding.leading import LeadingFrames, code_ranges
 from tracelloc.text import printable
 
 _LOADER_PROGRAM: Final = "loader_changes"
+_LOADING_S: Final = 2.0
+"""How long a program that was executed may take to map its malloc library."""
 
 
 def find_allocators(space: AddressSpace, selection: MallocChoice) -> list[Module]:
@@ -100,6 +101,8 @@ class ProbeSet:
         self._flaw, self._has_ended = "", False
         self._trouble: TracellocError | None = None
         """Why the last files that could not be probed could not."""
+        self._check_by_s: float | None = None
+        """When the program that was begun last is to have an allocator; None: it was checked."""
         self.points: list[ProbePoint] = []
         """All of them, even while this is paused."""
         self.found: tuple[FoundLibrary, ...] = ()
@@ -247,20 +250,55 @@ class ProbeSet:
         slow = (point.label for point in self.points if point.is_single_stepped)
         return tuple(dict.fromkeys(slow))
 
+    @property
+    def _has_allocator(self) -> bool:
+        """Whether one of the probed allocators is mapped now."""
+        mapped = self._space.mapped_modules
+        return any(allocator.module in mapped for allocator in self._allocators)
+
     def check(self) -> None:
         """Raises TracellocError unless one of the probed allocators is mapped now."""
-        mapped = self._space.mapped_modules
-        if not any(allocator.module in mapped for allocator in self._allocators):
+        if not self._has_allocator:
             raise self._trouble or no_allocator(self._space, self._selection)
 
+    def check_later(self) -> None:
+        """Has ``look_after`` check, once the dynamic linker has had time to map libraries."""
+        self._check_by_s = time.monotonic() + _LOADING_S
+
+    def check_last(self, say: Callable[[str], None], *, has_events: bool) -> None:
+        """Tells ``say`` if tracing ends before ``look_after`` could check, without events."""
+        if self._check_by_s is not None and not (has_events or self._has_allocator):
+            pid = self._space.process.pid
+            say(f"warning: tracing of process {pid} ended before its malloc library was found")
+        self._check_by_s = None
+
+    def _check_late(self, say: Callable[[str], None], refresh: Callable[[], None]) -> None:
+        assert self._check_by_s is not None
+        is_due = time.monotonic() >= self._check_by_s
+        if is_due:
+            refresh()
+        if self._has_allocator:
+            self._check_by_s = None
+        elif is_due:
+            self._check_by_s = None
+            try:
+                self.check()
+            except TracellocError as error:
+                say(f"warning: {error}")
+
     def look_after(
-        self, say: Callable[[str], None], live: Callable[[], npt.NDArray[np.uint64]]
+        self,
+        say: Callable[[str], None],
+        live: Callable[[], Blocks],
+        refresh: Callable[[], None],
     ) -> None:
         """See ``Attachments.look_after``; hands over from the process's library if that is due.
 
-        ``live``: the addresses of its live blocks.
+        ``live``: its live blocks. ``refresh``: reads again what is mapped.
         """
         self._attachments.look_after(say)
+        if self._check_by_s is not None:
+            self._check_late(say, refresh)
         if self._link is None:
             return
         self._link.look_after()
@@ -269,7 +307,7 @@ class ProbeSet:
         # Nobody allocates until that is done.
         self._link.begin_hand_over()
         try:
-            self._capture.note_sampled(live())
+            self._capture.note_sampled(live().address)
             self.attach((), all_loaded=True)
         except TracellocError as error:
             pid = self._space.process.pid

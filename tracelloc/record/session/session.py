@@ -223,7 +223,7 @@ class Session:
         with self._lock:
             self._drain_rest()
             for one in self.processes.living:
-                one.gaps.look(is_last=True)
+                one.look_last()
                 self.supervisor.run(JUDGING, one.process.pid, partial(one.judge, stopped_ns))
             self._stopped_ns = stopped_ns
 

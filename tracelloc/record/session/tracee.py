@@ -144,13 +144,13 @@ class Tracee:
 
         Probes in files that the new program maps as well have gone on by themselves, unless
         it was begun by another thread than the first (not ``same_thread``): the kernel knows
-        the process by that one. Raises TracellocError if the new program can't be traced;
-        it is then seen to allocate nothing.
+        the process by that one. Raises TracellocError if the new program can't be traced: it
+        then seems to allocate nothing. If it does not stop, ``look_after`` says why.
         """
         command = self.target.command
         with suppress(TargetError):  # it may have ended meanwhile
             command = self.process.command()
-        # The program that we have started ourselves is no other one.
+        # A program that we have started ourselves does not count.
         exec_count = self.target.exec_count + execs * self._has_begun
         self.target = replace(self.target, command=command, exec_count=exec_count)
         self.is_starting = is_stopped or not self._has_begun
@@ -169,7 +169,7 @@ class Tracee:
             self.probes.clear(same_thread=same_thread)
         self.source.refresh()
         if not (self.is_starting or had_lane):
-            self.probes.check()
+            self.probes.check_later()
 
     def load(self) -> None:
         """Libraries have come or gone, and it is stopped. Raises TargetError without allocator."""
@@ -180,14 +180,19 @@ class Tracee:
             self.probes.check()
 
     def end(self) -> None:
-        """Notes that it has ended: its totals are kept, what they were made of is not.
+        """Notes that it has ended: its totals are kept, its blocks are not.
 
-        Its probes are still to be taken out, but there is nobody left whom they could meet.
+        Its probes are still to be taken out, but nobody is left to run into them.
         """
-        self.gaps.look(is_last=True)
+        self.look_last()
         self.target = replace(self.target, has_ended=True)
         self.source.close()
         self.heap.table.drop_blocks()
+
+    def look_last(self) -> None:
+        """Notes what is missing from its figures when no more events will come."""
+        self.gaps.look(is_last=True)
+        self.probes.check_last(self._supervisor.say, has_events=self.heap.table.events > 0)
 
     def close(self) -> None:
         """Ends its threads and closes its files; the probes must be gone."""
@@ -241,7 +246,7 @@ class Tracee:
         ``say`` is told what users should know of. Raises TracellocError.
         """
         self.gaps.look()
-        self.probes.look_after(say, lambda: self.heap.table.raw_blocks().address)
+        self.probes.look_after(say, self.heap.table.raw_blocks, self.source.refresh)
         self.probes.settle(all_loaded=False, say=say)
         # What was loaded may be an allocator that nothing else will ever call.
         self.source.catch_up()

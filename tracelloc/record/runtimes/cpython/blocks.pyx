@@ -271,8 +271,8 @@ cdef inline int64_t target_of(const Memory* memory, Addresses pools,
 
 
 cdef inline int64_t words_of(const Memory* memory, int64_t start) noexcept nogil:
-    """How many words of a block or piece are used: never beyond its pool or piece, whatever the
-    target's memory says."""
+    """How many words of a block or piece are used: never more than it has, nor beyond its pool,
+    whatever the target's memory says."""
     cdef Py_ssize_t piece
     cdef int64_t size, most
     if start < memory.pool_words:
@@ -281,7 +281,9 @@ cdef inline int64_t words_of(const Memory* memory, int64_t start) noexcept nogil
     else:
         piece = piece_of(<const uint64_t*>memory.piece_at, memory.piece_count, <uint64_t>start)
         size = most = <int64_t>(memory.piece_ends[piece] - memory.piece_starts[piece]) // 8
-    if memory.limits[start >> 1]:
+    if 0 < memory.limits[start >> 1] < size:
+        # A larger one would lead into the next block, whose word is then taken for its own: paths
+        # back to a root could go round in circles.
         size = memory.limits[start >> 1]
     return size if size < most else most
 

@@ -11,6 +11,8 @@ from tracelloc.record.runtimes.cpython.interpreter import CPython
 
 _MOST_THREADS: Final = 4096
 _MOST_FRAMES: Final = 1000
+"""Of one thread."""
+_MOST_FRAMES_OF_ALL: Final = 1 << 16
 _MOST_LOCALS: Final = 1 << 12
 _NAMES_AT: Final = 96
 """In a code object: the names of local variables (``co_localsplusnames``)."""
@@ -75,7 +77,7 @@ def running_frames(python: CPython, codes: FrameCodes) -> list[RunningFrame]:
         frame = _word(python, thread + at["frame"])
         if at["has_inner"]:
             frame = _word(python, frame + at["inner"])
-        for _ in range(_MOST_FRAMES):
+        for _ in range(min(_MOST_FRAMES, _MOST_FRAMES_OF_ALL - len(found))):
             image = python.read(frame, _FRAME_BYTES)
             if len(image) < _FRAME_BYTES:
                 break

@@ -41,7 +41,12 @@ _SET_MASK, _SET_TABLE = 4, 5
 _DEQUE_LEFT, _DEQUE_RIGHT, _DEQUE_BLOCK_BYTES = 3, 4, 66 * 8
 """Words of a deque: its first block and its last one. The last word of a block is the next one's
 address (Modules/_collectionsmodule.c)."""
-_MOST_DEQUE_BLOCKS: Final = 1 << 15
+_MOST_DEQUE_ROUNDS: Final = 1 << 15
+"""Blocks of one deque that are followed."""
+_MOST_DEQUE_BLOCKS: Final = MOST_BYTES // _DEQUE_BLOCK_BYTES
+"""Blocks of all deques."""
+_SLACK_WORDS: Final = 16
+"""Words of nothing behind the image: objects that are cut off are read as far as here."""
 _POOL_WORDS: Final = POOL_BYTES // 8
 
 
@@ -95,7 +100,7 @@ class HeapImage:
         rounded = (sizes + 1) // 2 * 2
         self.pool_words = len(blocks.addresses) * _POOL_WORDS
         self.piece_at = self.pool_words + np.cumsum(rounded) - rounded
-        self.words = np.zeros(self.pool_words + int(rounded.sum()) + 8, np.uint64)
+        self.words = np.zeros(self.pool_words + int(rounded.sum()) + _SLACK_WORDS, np.uint64)
         self.words[: self.pool_words] = blocks.words[: self.pool_words]
         was_read = self._read(pieces.rows)
         self.piece_type = pieces.type
@@ -303,15 +308,17 @@ class HeapImage:
     def _deques(self, of: I64, head: U64) -> U64:
         deques = head[self._named("collections.deque")[of]]
         left, right = deques[:, _DEQUE_LEFT].copy(), deques[:, _DEQUE_RIGHT].copy()
-        found = [np.empty((0, 2), np.uint64)]
-        for _ in range(_MOST_DEQUE_BLOCKS):
-            if not len(left):
+        found, room = [np.empty((0, 2), np.uint64)], _MOST_DEQUE_BLOCKS
+        for _ in range(_MOST_DEQUE_ROUNDS):
+            if not 0 < len(left) <= room:
                 break
+            room -= len(left)
             found.append(_rows(left, np.full(len(left), _DEQUE_BLOCK_BYTES, np.uint64)))
             more = left != right
             left, right = left[more], right[more]
             blocks, was_read = self.found.memory.read(left, _DEQUE_BLOCK_BYTES)
             left, right = blocks[was_read, -1].copy(), right[was_read]
+        self.skipped_count += len(left)
         return np.concatenate(found)
 
     def address(self, word: int) -> int:

@@ -34,6 +34,13 @@ _WORDS: Final = 90
 """Words of ``_Py_DebugOffsets`` that are read."""
 _NEWEST: Final = (3, 14)
 _OFFSETS_LIMIT: Final = 1 << 16
+_MOST_OFFSETS: Final = {
+    248: ("next", "frame", "thread_id", "file", "name", "lines", "first_line", "locals"),
+    79: ("entry",),
+    72: ("previous", "code", "instruction"),
+}
+"""Largest offsets of what is read from the first 256 bytes of threads' records and code objects,
+and from the first 80 of frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +215,8 @@ class CPython:
         if words[2]:
             raise UnsupportedRuntime(f"{self.title} without the GIL")
         offsets = {name: words[place] for name, place in places.items()}
-        if (
-            max(offsets.values()) >= _OFFSETS_LIMIT
-            or max(offsets[name] for name in ("next", "frame", "thread_id")) > 248
+        if max(offsets.values()) >= _OFFSETS_LIMIT or any(
+            offsets[name] > most for most, names in _MOST_OFFSETS.items() for name in names
         ):
             raise UnsupportedRuntime(f"{self.title} with a table of offsets that is damaged")
         code = replace(
