@@ -5,11 +5,11 @@ BIN := $(VENV)/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 DEMO := $(VENV)/demo
 DEMO_SECONDS ?= 15
-LANE_TESTS := allocators ends exact exec interrupts launch leaderless live stacks symbols waste
+PRELOADED_TESTS := allocators ends exact exec interrupts launch leaderless live stacks symbols waste
 PYTEST := $(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test capabilities lane fuzz soak lint bench kernels screenshots docs clean
+.PHONY: help install demo test capabilities preloaded fuzz soak lint bench kernels screenshots docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | \
@@ -31,9 +31,9 @@ capabilities: $(VENV)/.tools ## run the tests that trace with the documented cap
 	$(SUDO) env TEST_CAPABILITIES=1 "PATH=$$PATH" $(BIN)/python -m pytest -m "not alone" \
 	    --numprocesses 2 --dist worksteal tests/integration $(PYTEST_ARGS)
 
-lane: $(VENV)/.tools ## run the tests that trace with the preloaded library instead of probes
-	$(SUDO) env TEST_LANE=1 "PATH=$$PATH" $(BIN)/python -m pytest -m "not alone" --numprocesses 2 \
-	    --dist worksteal $(addprefix tests/integration/test_,$(addsuffix .py,$(LANE_TESTS))) \
+preloaded: $(VENV)/.tools ## run the tests that trace with the preloaded library instead of probes
+	$(SUDO) env TEST_PRELOAD=1 "PATH=$$PATH" $(BIN)/python -m pytest -m "not alone" --numprocesses 2 \
+	    --dist worksteal $(addprefix tests/integration/test_,$(addsuffix .py,$(PRELOADED_TESTS))) \
 	    $(PYTEST_ARGS)
 
 fuzz: $(VENV)/.tools ## damage the input of every reader anew, for ten minutes (FUZZ_SECONDS)

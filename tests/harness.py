@@ -90,7 +90,7 @@ class Target:
     """A target program that answers each line it is sent with one line."""
 
     def __init__(self, command: Sequence[str | Path], **options: Any) -> None:
-        if USES_LANE:
+        if USES_LIBRARY:
             environment = options.get("env") or os.environ
             others = environment.get("LD_PRELOAD")
             preloaded = f"{LIBRARY}:{others}" if others else str(LIBRARY)
@@ -132,10 +132,10 @@ class Target:
                 stream.close()
 
 
-USES_LANE = bool(os.environ.get("TEST_LANE"))
+USES_LIBRARY = bool(os.environ.get("TEST_PRELOAD"))
 """Whether targets have the library preloaded and report by themselves, where they can."""
 _NEED_PROBES = (
-    "--lane",
+    "--preload",
     "--follow",
     "--mmap",
     "--max-overhead",
@@ -162,22 +162,22 @@ def tracelloc_command(*arguments: str | Path | int, module: str = "tracelloc") -
     """
     if IS_SLOW and module == "tracelloc":
         module = "tests.patient"
-    if USES_LANE:
-        arguments = _by_lane(arguments)
+    if USES_LIBRARY:
+        arguments = _by_library(arguments)
     rights = only_with_capabilities() if os.environ.get("TEST_CAPABILITIES") else []
     if rights and "perf" in arguments:
         pytest.skip("probes by perf events need CAP_SYS_ADMIN")
     return [*rights, sys.executable, "-m", module, *map(str, arguments)]
 
 
-def _by_lane(arguments: tuple[str | Path | int, ...]) -> tuple[str | Path | int, ...]:
-    """Asks for the lane where a process is traced and nothing is asked for that needs probes."""
+def _by_library(arguments: tuple[str | Path | int, ...]) -> tuple[str | Path | int, ...]:
+    """Asks for the preloaded library where a process is traced and nothing needs probes."""
     process = [n for n, word in enumerate(arguments) if word in ("-p", "-n", "--")]
     given = arguments[: arguments.index("--") if "--" in arguments else None]
     is_trace = bool(process) and (str(arguments[0]).startswith("-") or arguments[0] == "record")
     if not is_trace or any(str(word).startswith(_NEED_PROBES) for word in given):
         return arguments
-    return (*arguments[: process[0]], "--lane", "on", *arguments[process[0] :])
+    return (*arguments[: process[0]], "--preload", "on", *arguments[process[0] :])
 
 
 class Tracelloc:

@@ -24,7 +24,7 @@ ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$(gcc -print-file-name=libasan.so) \
     "$python" -m pytest -q -s -p no:cacheprovider --noconftest \
     tests/unit/test_table.py tests/unit/test_short_lives.py tests/unit/test_lives.py \
     tests/unit/test_cohorts.py \
-    tests/unit/test_reachability.py tests/unit/test_lane.py \
+    tests/unit/test_reachability.py tests/unit/test_preloaded.py \
     tests/unit/test_fork.py tests/unit/test_ring.py tests/unit/test_sampling.py \
     tests/unit/test_survival.py tests/unit/test_drain.py tests/unit/test_addresses.py \
     tests/unit/test_cfi_programs.py tests/unit/test_cfi_rows.py \

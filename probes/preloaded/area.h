@@ -6,79 +6,79 @@
  *
  * The profiler believes nothing that it reads here: the process may write what it likes.
  */
-#ifndef TRACELLOC_LANE_AREA_H
-#define TRACELLOC_LANE_AREA_H
+#ifndef TRACELLOC_PRELOADED_AREA_H
+#define TRACELLOC_PRELOADED_AREA_H
 
 #include <linux/types.h>
 #include "../event.h"
 
-#define LANE_MAGIC 0x31656e616c6c7274ULL
-#define LANE_PAGE 4096
+#define PRELOAD_MAGIC 0x31656e616c6c7274ULL
+#define PRELOAD_PAGE 4096
 
 /* Rings, of which each thread takes one; the first is for all that find none. */
-#define LANE_RINGS 256
+#define PRELOAD_RINGS 256
 /* Slots of a ring: a power of two. */
-#define LANE_SLOTS 16384
+#define PRELOAD_SLOTS 16384
 /* A ring is full for those who come anew when so many slots are left: for signal handlers. */
-#define LANE_SPARE_SLOTS 64
+#define PRELOAD_SPARE_SLOTS 64
 /* Bytes of the ring of records: a power of two. */
-#define LANE_RECORD_BYTES (8U << 20)
+#define PRELOAD_RECORD_BYTES (8U << 20)
 /* Stacks that are remembered as sent: sets of eight, powers of two. */
-#define LANE_KNOWN_SETS (1U << 15)
-#define LANE_KNOWN_WAYS 8
+#define PRELOAD_KNOWN_SETS (1U << 15)
+#define PRELOAD_KNOWN_WAYS 8
 /* Most frames of a stack. */
-#define LANE_MOST_FRAMES 512
+#define PRELOAD_MOST_FRAMES 512
 /* Sets of unwind entries, each a cache line: keys and rows as in struct row_set (maps.h). */
-#define LANE_ROW_SETS_LOG2 18
-#define LANE_ROW_WAYS 4
-#define LANE_KEY_TAG_SHIFT 48
-#define LANE_REGION_SHIFT 16
+#define PRELOAD_ROW_SETS_LOG2 18
+#define PRELOAD_ROW_WAYS 4
+#define PRELOAD_KEY_TAG_SHIFT 48
+#define PRELOAD_REGION_SHIFT 16
 
 /* Distances between samples in bytes, to be drawn from; the profiler. */
-#define LANE_GAPS 65536
+#define PRELOAD_GAPS 65536
 /* Sampled blocks, by sets of a cache line, and how many there are of each hash, up to 255. */
-#define LANE_SAMPLED_SETS (1U << 17)
-#define LANE_SAMPLED_WAYS 8
-#define LANE_FILTER_BYTES 65536
+#define PRELOAD_SAMPLED_SETS (1U << 17)
+#define PRELOAD_SAMPLED_WAYS 8
+#define PRELOAD_FILTER_BYTES 65536
 
 /* Walks that a ring's threads remember, and the words that each goes by. */
-#define LANE_MEMOS 16
-#define LANE_MEMO_WORDS 160
+#define PRELOAD_MEMOS 16
+#define PRELOAD_MEMO_WORDS 160
 
 /* What orders events of different rings. */
-enum lane_clock {
-	LANE_CLOCK_TSC = 0,     /* the processors' time stamp counters, which run as one */
-	LANE_CLOCK_COUNTER = 1, /* `counter`, one more for each event */
+enum preload_clock {
+	PRELOAD_CLOCK_TSC = 0,     /* the processors' time stamp counters, which run as one */
+	PRELOAD_CLOCK_COUNTER = 1, /* `counter`, one more for each event */
 };
 
-/* Value of the library's variable tracelloc_lane_state, 0 at first. */
-enum lane_state {
-	LANE_READY = 1,   /* the file is there */
-	LANE_REFUSED = 2, /* it could not be made: nothing will ever be reported */
-	LANE_PRECEDED = 3, /* another malloc comes before the library's: nothing will be reported */
-	LANE_CONFINED = 4, /* a filter may forbid system calls that the library makes: likewise */
-	LANE_LIMITED = 5,  /* the address space is limited, and the memory is for the program: likewise */
+/* Value of the library's variable tracelloc_preload_state, 0 at first. */
+enum preload_state {
+	PRELOAD_READY = 1,   /* the file is there */
+	PRELOAD_REFUSED = 2, /* it could not be made: nothing will ever be reported */
+	PRELOAD_PRECEDED = 3, /* another malloc comes before the library's: nothing will be reported */
+	PRELOAD_CONFINED = 4, /* a filter may forbid system calls that the library makes: likewise */
+	PRELOAD_LIMITED = 5,  /* the address space is limited, and the memory is for the program: likewise */
 };
 
 /* Why what the process reports would not be all, or none of it could be reported. */
-enum lane_reason {
-	LANE_DEEP_BIND = 1, /* a library was opened to call the C library's functions past it */
-	LANE_NAMESPACE = 2, /* a library was opened in another namespace, with a C library of its own */
-	LANE_NO_CLOCK = 3,  /* the program gives up nearly all system calls, or reading the clock */
-	LANE_FILTERED = 4,  /* the program filters system calls */
-	LANE_NO_ROOM = 5,   /* the rest of the memory can't be mapped */
-	LANE_LOCKED = 6,    /* the program locks all of its memory */
+enum preload_reason {
+	PRELOAD_DEEP_BIND = 1, /* a library was opened to call the C library's functions past it */
+	PRELOAD_NAMESPACE = 2, /* a library was opened in another namespace, with a C library of its own */
+	PRELOAD_NO_CLOCK = 3,  /* the program gives up nearly all system calls, or reading the clock */
+	PRELOAD_FILTERED = 4,  /* the program filters system calls */
+	PRELOAD_NO_ROOM = 5,   /* the rest of the memory can't be mapped */
+	PRELOAD_LOCKED = 6,    /* the program locks all of its memory */
 };
 
 /* The first page: all that an idle process has mapped. */
-struct lane_control {
+struct preload_control {
 	__u64 magic;
 	__u32 pid;        /* of the process, as it sees itself; the library */
 	__u32 registered; /* whether membarrier(2) reaches the process; the library */
 	__u64 size_bytes; /* of the file; the library */
 	__u32 unused_first;
 	__u32 is_late;    /* a profiler was waited for, and did not come in time; the library */
-	__u32 why_not;    /* enum lane_reason; the library */
+	__u32 why_not;    /* enum preload_reason; the library */
 	__u32 gave_up;    /* a thread has waited for `max_stall`; the library, cleared by the profiler */
 	__u64 unused[3];
 	/*
@@ -92,7 +92,7 @@ struct lane_control {
 	/* The profiler: */
 	__u64 min_size; /* of blocks that are reported, in bytes */
 	__u64 max_size;
-	__u32 clock;      /* enum lane_clock */
+	__u32 clock;      /* enum preload_clock */
 	__u32 max_frames; /* of a stack */
 	__u32 may_call;   /* whether threads may make system calls: no seccomp filter is seen */
 	__u32 samples;    /* whether only blocks that samples fall into are reported */
@@ -100,7 +100,7 @@ struct lane_control {
 	__u64 unused_too[3];
 	struct space space; /* `loads` is the library's */
 	__u8 gap[63 & -sizeof(struct space)];
-	__u64 counter; /* of LANE_CLOCK_COUNTER */
+	__u64 counter; /* of PRELOAD_CLOCK_COUNTER */
 	__u64 gap_counter[7];
 	__u64 records_reserved; /* bytes of the ring of records, since the start; the library */
 	__u64 gap_reserved[7];
@@ -110,7 +110,7 @@ struct lane_control {
 };
 
 /* A remembered walk: where each word was read, and what it was (memo.h). */
-struct lane_memo {
+struct preload_memo {
 	__u64 sp; /* where the walk began; 0: none */
 	__u64 pc;
 	__u64 bp;
@@ -119,12 +119,12 @@ struct lane_memo {
 	__u64 stack_id;
 	__u32 n_words;
 	__u32 uses_bp; /* whether the caller's frame pointer counts */
-	__u64 words[LANE_MEMO_WORDS];
-	__u32 places[LANE_MEMO_WORDS]; /* bytes from sp */
+	__u64 words[PRELOAD_MEMO_WORDS];
+	__u32 places[PRELOAD_MEMO_WORDS]; /* bytes from sp */
 };
 
 /* One thread's ring, and what it works with. */
-struct lane_ring {
+struct preload_ring {
 	__u64 reserved; /* slots, since the start; the thread */
 	__u64 gap_reserved[7];
 	__u64 taken; /* slots, since the start; the profiler */
@@ -135,40 +135,40 @@ struct lane_ring {
 	__u32 inside; /* a call is under way; of the first ring: how many are */
 	__u64 gap_owner[6];
 	/* The thread's own: */
-	__u8 page[LANE_PAGE]; /* a copy of one that is not of its own stack */
-	__u64 frames[LANE_MOST_FRAMES];
-	struct lane_memo memos[LANE_MEMOS];
+	__u8 page[PRELOAD_PAGE]; /* a copy of one that is not of its own stack */
+	__u64 frames[PRELOAD_MOST_FRAMES];
+	struct preload_memo memos[PRELOAD_MEMOS];
 };
 
 /* What a record of the ring of records is. Its head is 8 bytes: its length with the head, a
    multiple of 8, below this. A head of 0 is not written yet: who takes records leaves zeros. */
-enum lane_record {
-	LANE_RECORD_PAD = 1,   /* nothing */
-	LANE_RECORD_STACK = 2, /* struct stack with its used frames */
-	LANE_RECORD_MISS = 3,  /* struct miss with the memory of its pages */
+enum preload_record {
+	PRELOAD_RECORD_PAD = 1,   /* nothing */
+	PRELOAD_RECORD_STACK = 2, /* struct stack with its used frames */
+	PRELOAD_RECORD_MISS = 3,  /* struct miss with the memory of its pages */
 };
-#define LANE_RECORD_KIND_SHIFT 32
+#define PRELOAD_RECORD_KIND_SHIFT 32
 
 /* Pages of stack in a miss, at most. */
-#define LANE_MISS_PAGES 17
+#define PRELOAD_MISS_PAGES 17
 
-struct lane_row_set {
-	__u64 keys[LANE_ROW_WAYS];
-	__u64 rows[LANE_ROW_WAYS];
+struct preload_row_set {
+	__u64 keys[PRELOAD_ROW_WAYS];
+	__u64 rows[PRELOAD_ROW_WAYS];
 };
 
 /* Where everything is in the file. */
-#define LANE_CEIL(bytes) (((bytes) + LANE_PAGE - 1) / LANE_PAGE * LANE_PAGE)
-#define LANE_AT_ROWS LANE_CEIL(sizeof(struct lane_control))
-#define LANE_AT_KNOWN (LANE_AT_ROWS + (sizeof(struct lane_row_set) << LANE_ROW_SETS_LOG2))
-#define LANE_AT_RECORDS (LANE_AT_KNOWN + 8UL * LANE_KNOWN_SETS * LANE_KNOWN_WAYS)
-#define LANE_AT_GAPS (LANE_AT_RECORDS + LANE_RECORD_BYTES)
-#define LANE_AT_FILTER (LANE_AT_GAPS + 8UL * LANE_GAPS)
-#define LANE_AT_SAMPLED (LANE_AT_FILTER + LANE_FILTER_BYTES)
-#define LANE_AT_RINGS (LANE_AT_SAMPLED + 8UL * LANE_SAMPLED_SETS * LANE_SAMPLED_WAYS)
-#define LANE_RING_BYTES LANE_CEIL(sizeof(struct lane_ring))
-#define LANE_AT_SLOTS (LANE_AT_RINGS + LANE_RINGS * LANE_RING_BYTES)
-#define LANE_SLOTS_BYTES LANE_CEIL(LANE_SLOTS * sizeof(struct event))
-#define LANE_BYTES (LANE_AT_SLOTS + LANE_RINGS * LANE_SLOTS_BYTES)
+#define PRELOAD_CEIL(bytes) (((bytes) + PRELOAD_PAGE - 1) / PRELOAD_PAGE * PRELOAD_PAGE)
+#define PRELOAD_AT_ROWS PRELOAD_CEIL(sizeof(struct preload_control))
+#define PRELOAD_AT_KNOWN (PRELOAD_AT_ROWS + (sizeof(struct preload_row_set) << PRELOAD_ROW_SETS_LOG2))
+#define PRELOAD_AT_RECORDS (PRELOAD_AT_KNOWN + 8UL * PRELOAD_KNOWN_SETS * PRELOAD_KNOWN_WAYS)
+#define PRELOAD_AT_GAPS (PRELOAD_AT_RECORDS + PRELOAD_RECORD_BYTES)
+#define PRELOAD_AT_FILTER (PRELOAD_AT_GAPS + 8UL * PRELOAD_GAPS)
+#define PRELOAD_AT_SAMPLED (PRELOAD_AT_FILTER + PRELOAD_FILTER_BYTES)
+#define PRELOAD_AT_RINGS (PRELOAD_AT_SAMPLED + 8UL * PRELOAD_SAMPLED_SETS * PRELOAD_SAMPLED_WAYS)
+#define PRELOAD_RING_BYTES PRELOAD_CEIL(sizeof(struct preload_ring))
+#define PRELOAD_AT_SLOTS (PRELOAD_AT_RINGS + PRELOAD_RINGS * PRELOAD_RING_BYTES)
+#define PRELOAD_SLOTS_BYTES PRELOAD_CEIL(PRELOAD_SLOTS * sizeof(struct event))
+#define PRELOAD_BYTES (PRELOAD_AT_SLOTS + PRELOAD_RINGS * PRELOAD_SLOTS_BYTES)
 
 #endif

@@ -20,7 +20,7 @@ static inline int is_inside(u64 at, u64 outer)
 	return outer && at < outer;
 }
 
-static inline int is_sampling(const struct lane_control *control)
+static inline int is_sampling(const struct preload_control *control)
 {
 	return control && control->samples;
 }
@@ -28,7 +28,7 @@ static inline int is_sampling(const struct lane_control *control)
 /* Whether a block of this size, that is about to be allocated, is not to be reported. */
 static inline int is_hidden(u64 size)
 {
-	const struct lane_control *control = guard.control;
+	const struct preload_control *control = guard.control;
 
 	return !control || size < control->min_size || size > control->max_size ||
 	       (control->samples && !is_sampled(size));
@@ -36,7 +36,7 @@ static inline int is_hidden(u64 size)
 
 static void report_block(const u64 *frame, u64 address, u64 size)
 {
-	struct lane_control *control = guard.control;
+	struct preload_control *control = guard.control;
 	u64 stack_id;
 
 	if (!control || !begin_report(EVENT_ALLOC))
@@ -53,7 +53,7 @@ static void report_block(const u64 *frame, u64 address, u64 size)
 /* A block is about to be freed, for now or for good. Whether that was reported. */
 static int report(u32 kind, u64 address)
 {
-	const struct lane_control *control = guard.control;
+	const struct preload_control *control = guard.control;
 
 	if (!control || (control->samples && !take_sampled(address)) || !begin_report(kind))
 		return 0;
@@ -65,7 +65,7 @@ static int report(u32 kind, u64 address)
 /* The block that a resize was to take lives on. */
 static void restore(u64 address)
 {
-	const struct lane_control *control = guard.control;
+	const struct preload_control *control = guard.control;
 
 	if (!control || (control->samples && !note_sampled(address)) || !begin_report(EVENT_RESTORE))
 		return;

@@ -28,7 +28,7 @@
  * process that they trace and in no other, and also takes away those that have died
  * (uprobes' reference counters). In the file, for it is found by where it is there.
  */
-EXPORT __attribute__((section(".probes"))) volatile __u16 tracelloc_lane_awaited = 0;
+EXPORT __attribute__((section(".probes"))) volatile __u16 tracelloc_preload_awaited = 0;
 
 extern char **environ __attribute__((weak));
 
@@ -120,7 +120,7 @@ static int gains_rights(int file)
  */
 static int takes_library(int file)
 {
-	u64 page[LANE_PAGE / 8];
+	u64 page[PRELOAD_PAGE / 8];
 	const char *text = (const char *)page;
 	const Elf64_Ehdr *header = (const Elf64_Ehdr *)page;
 	const Elf64_Phdr *parts;
@@ -180,9 +180,9 @@ static long open_program(const char *name, int is_path, const char *paths)
 /* Whether what this process executes now is to report by itself as well. */
 static int is_preloaded_on(void)
 {
-	const struct lane_control *control = guard.control;
+	const struct preload_control *control = guard.control;
 
-	return control && *launch_path && tracelloc_lane_awaited && may_call(control) &&
+	return control && *launch_path && tracelloc_preload_awaited && may_call(control) &&
 	       /* A child of vfork(2) has the same memory. */
 	       control->pid == (u32)system_call(SYS_getpid, 0, 0, 0, 0, 0, 0) &&
 	       !system_call(SYS_access, (u64)launch_path, ACCESS_READ, 0, 0, 0, 0);

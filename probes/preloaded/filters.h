@@ -54,7 +54,7 @@ static int is_confined(void)
 }
 
 /* Whether system calls may be made that the program's own C library need not make. */
-static inline int may_call(const struct lane_control *control)
+static inline int may_call(const struct preload_control *control)
 {
 	return *(volatile u32 *)&control->may_call && !has_filter;
 }
@@ -64,7 +64,7 @@ static void leave(u32 why);
 /* The strict mode of seccomp(2) forbids reading the time stamp counter as well. */
 static __attribute__((noinline)) void note_filter(int is_strict)
 {
-	leave(is_strict ? LANE_NO_CLOCK : LANE_FILTERED);
+	leave(is_strict ? PRELOAD_NO_CLOCK : PRELOAD_FILTERED);
 	has_filter = 1;
 }
 
@@ -75,7 +75,7 @@ static __attribute__((used)) void note_system_call(u64 number, u64 first, u64 se
 	else if (number == SYS_prctl && first == PR_SET_SECCOMP)
 		note_filter(second != SECCOMP_MODE_FILTER);
 	else if (number == SYS_prctl && first == PR_SET_TSC && second == PR_TSC_SIGSEGV)
-		leave(LANE_NO_CLOCK);
+		leave(PRELOAD_NO_CLOCK);
 }
 
 /*

@@ -17,7 +17,7 @@
 
 #include "report.h"
 
-static inline void note_in_ring(struct lane_ring *ring, int is_inside)
+static inline void note_in_ring(struct preload_ring *ring, int is_inside)
 {
 	if (likely(ring != ring_at(0)))
 		*(volatile u32 *)&ring->inside = is_inside;
@@ -28,7 +28,7 @@ static inline void note_in_ring(struct lane_ring *ring, int is_inside)
 /* The process is about to do what ends the library's being exact. Waits until there are probes. */
 static __attribute__((noinline)) void leave(u32 why)
 {
-	struct lane_control *control = guard.control;
+	struct preload_control *control = guard.control;
 	u64 begun = __builtin_ia32_rdtsc();
 
 	if (!control)
@@ -41,17 +41,17 @@ static __attribute__((noinline)) void leave(u32 why)
 	for (u32 tries = 0; !me.inside && is_wanted(control) && may_wait(control, tries, begun);)
 		tries++;
 	/* Nothing may be stamped any more. */
-	if (why == LANE_NO_CLOCK)
+	if (why == PRELOAD_NO_CLOCK)
 		__atomic_store_n(&control->holder, 0, __ATOMIC_SEQ_CST);
 }
 
-static inline int is_leaving(const struct lane_control *control)
+static inline int is_leaving(const struct preload_control *control)
 {
 	return *(volatile u32 *)&control->leaving && is_wanted(control);
 }
 
 /* A call is about to begin while the process leaves. Signal handlers may come and go here. */
-static __attribute__((noinline)) void wait_outside(struct lane_control *control)
+static __attribute__((noinline)) void wait_outside(struct preload_control *control)
 {
 	u64 begun = __builtin_ia32_rdtsc();
 	int waits = 1;
@@ -76,7 +76,7 @@ static inline int is_left(u64 frame)
 }
 
 /* Says that a call is under way that may be reported; `frame` is its function's. */
-static inline void note_call(struct lane_control *control, const u64 *frame)
+static inline void note_call(struct preload_control *control, const u64 *frame)
 {
 	if (unlikely(me.inside != 1) && is_left((u64)frame))
 		me.inside = 1;
@@ -88,7 +88,7 @@ static inline void note_call(struct lane_control *control, const u64 *frame)
 	if (unlikely(!me.ring || !guard.area) && !take_ring()) {
 		if (!guard.area) {
 			note_inside(-1);
-			leave(LANE_NO_ROOM);
+			leave(PRELOAD_NO_ROOM);
 			note_inside(1);
 		}
 		return;
@@ -102,7 +102,7 @@ static inline void note_call(struct lane_control *control, const u64 *frame)
 /* A call begins. Where blocks are sampled, it is noted once it is known to make one (RESIZER). */
 static inline void begin_call(const u64 *frame)
 {
-	struct lane_control *control = guard.control;
+	struct preload_control *control = guard.control;
 
 	note_inside(1);
 	if (likely(control) && !control->samples && likely(is_wanted(control)))
@@ -112,7 +112,7 @@ static inline void begin_call(const u64 *frame)
 /* The call under way makes a block that is sampled. Whether it is still to be reported. */
 static __attribute__((noinline)) int begin_sample(const u64 *frame)
 {
-	struct lane_control *control = guard.control;
+	struct preload_control *control = guard.control;
 
 	if (control && is_wanted(control))
 		note_call(control, frame);

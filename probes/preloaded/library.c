@@ -40,7 +40,7 @@
  *   profiler sees it. (With the counter, or where the process could not be registered, reserving
  *   is a locked addition itself.) Slots that are reserved but not written have stamps
  *   above those before them in their ring. So below T, and below the last written stamp of each
- *   ring that has an unwritten slot, all is there: that is merged, the rest waits (lanemerge.pyx).
+ *   ring that has an unwritten slot, all is there: that is merged, the rest waits (ringmerge.pyx).
  *   A thread that was preempted in between holds others up until it runs again.
  *
  * Leaving
@@ -66,7 +66,7 @@
 #include "others.h"
 
 /* RTLD_DEEPBIND of glibc's dlopen(3); musl has nothing of the kind. */
-#define LANE_RTLD_DEEPBIND 8
+#define PRELOAD_RTLD_DEEPBIND 8
 /* How often, and for how long each time, an executed program waits for its profiler: a second. */
 #define BEGIN_WAITS 5000
 #define BEGIN_WAIT_NS 150000
@@ -145,12 +145,12 @@ static int map_zeros(void *at, u64 bytes)
  */
 static int fork_by(int (*function)(void))
 {
-	struct lane_control *control = guard.control;
+	struct preload_control *control = guard.control;
 	u8 *area = guard.area, *place = guard.place;
 	int pid = function();
 
-	if (!pid && control && !guard.control && map_zeros(control, LANE_PAGE) && me.inside &&
-	    (!place || map_zeros(place, LANE_BYTES))) {
+	if (!pid && control && !guard.control && map_zeros(control, PRELOAD_PAGE) && me.inside &&
+	    (!place || map_zeros(place, PRELOAD_BYTES))) {
 		guard.area = area;
 		guard.control = control;
 	}
@@ -190,7 +190,7 @@ static u64 count_unloads(void)
  */
 EXPORT int dlclose(void *library)
 {
-	struct lane_control *control = guard.control;
+	struct preload_control *control = guard.control;
 	int (*close)(void *) = (int (*)(void *))find_one("dlclose");
 	u64 before;
 	int result;
@@ -218,8 +218,8 @@ EXPORT void *dlopen(const char *file, int mode)
 
 	if (!open)
 		return NULL;
-	if (mode & LANE_RTLD_DEEPBIND)
-		leave(LANE_DEEP_BIND);
+	if (mode & PRELOAD_RTLD_DEEPBIND)
+		leave(PRELOAD_DEEP_BIND);
 	return open(file, mode);
 }
 
@@ -230,7 +230,7 @@ EXPORT void *dlmopen(long namespace, const char *file, int mode)
 
 	if (!open)
 		return NULL;
-	leave(LANE_NAMESPACE);
+	leave(PRELOAD_NAMESPACE);
 	return open(namespace, file, mode);
 }
 
@@ -244,32 +244,32 @@ EXPORT int mlockall(int flags)
 
 	if (!lock)
 		return -1;
-	leave(LANE_LOCKED);
+	leave(PRELOAD_LOCKED);
 	if (guard.area && !is_wanted(guard.control)) {
-		system_call(SYS_munmap, (u64)guard.area, LANE_BYTES, 0, 0, 0, 0);
+		system_call(SYS_munmap, (u64)guard.area, PRELOAD_BYTES, 0, 0, 0, 0);
 		guard.area = guard.place = NULL;
 	}
 	return lock(flags);
 }
 
 /* Whether the shared memory has been made, or could not be: for the profiler. */
-EXPORT volatile u32 tracelloc_lane_state;
+EXPORT volatile u32 tracelloc_preload_state;
 
 /* What the library's malloc calls: the profiler finds by it which malloc library that is. */
-EXPORT void *volatile tracelloc_lane_next;
+EXPORT void *volatile tracelloc_preload_next;
 
 /* Called when that is decided, before the first allocation. */
-EXPORT __attribute__((noinline)) void tracelloc_lane_ready(void)
+EXPORT __attribute__((noinline)) void tracelloc_preload_ready(void)
 {
 	__asm__ volatile("nop");
 }
 
 /* A process that is traced already, and has begun another program, waits for its profiler. */
-static void await_profiler(struct lane_control *control)
+static void await_profiler(struct preload_control *control)
 {
 	struct { u64 seconds, nanoseconds; } time = {0, BEGIN_WAIT_NS};
 
-	for (u32 waits = 0; tracelloc_lane_awaited && !is_wanted(control); waits++) {
+	for (u32 waits = 0; tracelloc_preload_awaited && !is_wanted(control); waits++) {
 		if (waits == BEGIN_WAITS) {
 			control->is_late = 1;
 			return;
@@ -288,50 +288,50 @@ static u64 limit_of(u32 resource)
 }
 
 /* Makes the shared memory. Without it the process is as if this were not here. The state then. */
-static enum lane_state make_area(void)
+static enum preload_state make_area(void)
 {
-	struct lane_control *control;
+	struct preload_control *control;
 	long file, page;
 
 	if (is_confined()) {
 		has_filter = 1;
-		return LANE_CONFINED;
+		return PRELOAD_CONFINED;
 	}
 	otel_begin();
 	if (limit_of(RLIMIT_AS) != RLIM_INFINITY)
-		return LANE_LIMITED;
+		return PRELOAD_LIMITED;
 	/* To grow a file beyond the limit would end the process. */
-	if (limit_of(RLIMIT_FSIZE) < LANE_BYTES)
-		return LANE_REFUSED;
+	if (limit_of(RLIMIT_FSIZE) < PRELOAD_BYTES)
+		return PRELOAD_REFUSED;
 	/* Shared memory can't be told to be wiped; this page says where it is, and can. */
-	if (system_call(SYS_madvise, (u64)&guard, LANE_PAGE, MADV_WIPEONFORK, 0, 0, 0))
-		return LANE_REFUSED;
-	file = system_call(SYS_memfd_create, (u64) "tracelloc-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING,
+	if (system_call(SYS_madvise, (u64)&guard, PRELOAD_PAGE, MADV_WIPEONFORK, 0, 0, 0))
+		return PRELOAD_REFUSED;
+	file = system_call(SYS_memfd_create, (u64) "tracelloc-preload", MFD_CLOEXEC | MFD_ALLOW_SEALING,
 			   0, 0, 0, 0);
 	if (file < 0)
-		return LANE_REFUSED;
+		return PRELOAD_REFUSED;
 	page = -1;
-	if (!system_call(SYS_ftruncate, file, LANE_BYTES, 0, 0, 0, 0) &&
+	if (!system_call(SYS_ftruncate, file, PRELOAD_BYTES, 0, 0, 0, 0) &&
 	    !system_call(SYS_fcntl, file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, 0,
 			 0, 0))
-		page = system_call(SYS_mmap, 0, LANE_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file,
+		page = system_call(SYS_mmap, 0, PRELOAD_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file,
 				   0);
 	system_call(SYS_close, file, 0, 0, 0, 0, 0);
 	if (page < 0)
-		return LANE_REFUSED;
-	control = (struct lane_control *)page;
-	if (system_call(SYS_madvise, page, LANE_PAGE, MADV_DONTFORK, 0, 0, 0)) {
-		system_call(SYS_munmap, page, LANE_PAGE, 0, 0, 0, 0);
-		return LANE_REFUSED;
+		return PRELOAD_REFUSED;
+	control = (struct preload_control *)page;
+	if (system_call(SYS_madvise, page, PRELOAD_PAGE, MADV_DONTFORK, 0, 0, 0)) {
+		system_call(SYS_munmap, page, PRELOAD_PAGE, 0, 0, 0, 0);
+		return PRELOAD_REFUSED;
 	}
-	system_call(SYS_madvise, page, LANE_PAGE, MADV_DONTDUMP, 0, 0, 0);
-	control->size_bytes = LANE_BYTES;
+	system_call(SYS_madvise, page, PRELOAD_PAGE, MADV_DONTDUMP, 0, 0, 0);
+	control->size_bytes = PRELOAD_BYTES;
 	control->pid = system_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
 	control->registered = !system_call(SYS_membarrier,
 					   MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0, 0, 0, 0);
-	__atomic_store_n(&control->magic, LANE_MAGIC, __ATOMIC_RELEASE);
+	__atomic_store_n(&control->magic, PRELOAD_MAGIC, __ATOMIC_RELEASE);
 	guard.control = control;
-	return is_preceded ? LANE_PRECEDED : LANE_READY;
+	return is_preceded ? PRELOAD_PRECEDED : PRELOAD_READY;
 }
 
 /* Whoever allocates first, or else the loader, begins; others wait until that is done. */
@@ -340,15 +340,15 @@ static __attribute__((noinline, used)) void begin_once(void)
 	static u32 begun, done;
 
 	if (!__atomic_exchange_n(&begun, 1, __ATOMIC_ACQ_REL)) {
-		enum lane_state state = LANE_REFUSED;
+		enum preload_state state = PRELOAD_REFUSED;
 
 		first_stack = (u64)__builtin_frame_address(0);
 		if (find_next())
 			state = make_area();
 		find_others();
-		tracelloc_lane_next = next.malloc;
-		tracelloc_lane_state = state;
-		tracelloc_lane_ready();
+		tracelloc_preload_next = next.malloc;
+		tracelloc_preload_state = state;
+		tracelloc_preload_ready();
 		if (guard.control && !is_preceded)
 			await_profiler(guard.control);
 		__atomic_store_n(&done, 1, __ATOMIC_RELEASE);

@@ -250,12 +250,12 @@ static void *lacking_reallocarray(void *block, size_t n, size_t size)
 
 static void *lacking_pvalloc(size_t size)
 {
-	return next.memalign(LANE_PAGE, LANE_CEIL(size));
+	return next.memalign(PRELOAD_PAGE, PRELOAD_CEIL(size));
 }
 
 static void *lacking_valloc(size_t size)
 {
-	return next.memalign(LANE_PAGE, size);
+	return next.memalign(PRELOAD_PAGE, size);
 }
 
 /* The next definition of another function; NULL: there is none. */

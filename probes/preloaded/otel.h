@@ -53,7 +53,7 @@ enum otel_table {
 static struct {
 	u8 filter[OTEL_FILTER_BYTES];
 	u64 sets[OTEL_SETS][OTEL_WAYS];
-} otel_said __attribute__((aligned(LANE_PAGE)));
+} otel_said __attribute__((aligned(PRELOAD_PAGE)));
 
 /* Bytes until the next sample, 0: to be drawn; pseudo-random numbers. */
 static __thread u64 otel_until __attribute__((tls_model("initial-exec")));
@@ -101,7 +101,7 @@ static u32 otel_is_wiped;
 
 static void otel_begin(void)
 {
-	otel_is_wiped = !system_call(SYS_madvise, (u64)&otel_said, LANE_CEIL(sizeof(otel_said)),
+	otel_is_wiped = !system_call(SYS_madvise, (u64)&otel_said, PRELOAD_CEIL(sizeof(otel_said)),
 				     MADV_WIPEONFORK, 0, 0, 0);
 }
 

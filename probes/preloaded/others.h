@@ -196,7 +196,7 @@ static u64 lacking_allocate(u64 size, u64 alignment, u64 b, u64 c)
 {
 	(void)b, (void)c;
 	/* What is no alignment is another argument. */
-	if (alignment && alignment <= LANE_PAGE && !(alignment & (alignment - 1)))
+	if (alignment && alignment <= PRELOAD_PAGE && !(alignment & (alignment - 1)))
 		return (u64)memalign(alignment, size);
 	return (u64)malloc(size);
 }
@@ -276,8 +276,8 @@ static int hide_lacking(struct dl_phdr_info *object, size_t size, void *argument
 		low = (u64)symbol < low ? (u64)symbol : low;
 		high = (u64)(symbol + 1) > high ? (u64)(symbol + 1) : high;
 	}
-	low &= -(u64)LANE_PAGE;
-	length = high > low ? LANE_CEIL(high - low) : 0;
+	low &= -(u64)PRELOAD_PAGE;
+	length = high > low ? PRELOAD_CEIL(high - low) : 0;
 	if (!length || system_call(SYS_mprotect, low, length, PROT_READ | PROT_WRITE, 0, 0, 0))
 		return 1;
 	for (u32 n = 0; n < N_HIDDEN; n++) {

@@ -14,18 +14,18 @@
  * The memory of a new record of this many bytes, its head not counted. NULL: nobody wants it, or
  * there is no room for it in time.
  */
-static u64 *reserve_record(struct lane_control *control, u64 bytes, u64 *length)
+static u64 *reserve_record(struct preload_control *control, u64 bytes, u64 *length)
 {
-	u8 *ring = guard.area + LANE_AT_RECORDS;
+	u8 *ring = guard.area + PRELOAD_AT_RECORDS;
 	u64 whole = (bytes + 8 + 7) & ~7ULL, begun = __builtin_ia32_rdtsc();
 
 	for (u32 tries = 0;; tries++) {
 		u64 from = *(volatile u64 *)&control->records_reserved;
 		u64 taken = *(volatile u64 *)&control->records_taken;
-		u64 at = from % LANE_RECORD_BYTES;
-		u64 padding = at + whole > LANE_RECORD_BYTES ? LANE_RECORD_BYTES - at : 0;
+		u64 at = from % PRELOAD_RECORD_BYTES;
+		u64 padding = at + whole > PRELOAD_RECORD_BYTES ? PRELOAD_RECORD_BYTES - at : 0;
 
-		if (from + padding + whole - taken > LANE_RECORD_BYTES) {
+		if (from + padding + whole - taken > PRELOAD_RECORD_BYTES) {
 			if (!is_wanted(control) || !may_wait(control, tries, begun)) {
 				count(COUNTER_LOST_STACKS);
 				return NULL;
@@ -38,16 +38,16 @@ static u64 *reserve_record(struct lane_control *control, u64 bytes, u64 *length)
 			continue;
 		if (padding)
 			__atomic_store_n((u64 *)(ring + at),
-					 padding | (u64)LANE_RECORD_PAD << LANE_RECORD_KIND_SHIFT,
+					 padding | (u64)PRELOAD_RECORD_PAD << PRELOAD_RECORD_KIND_SHIFT,
 					 __ATOMIC_RELEASE);
 		*length = whole;
-		return (u64 *)(ring + (from + padding) % LANE_RECORD_BYTES);
+		return (u64 *)(ring + (from + padding) % PRELOAD_RECORD_BYTES);
 	}
 }
 
 static void finish_record(u64 *record, u32 kind, u64 length)
 {
-	__atomic_store_n(record, length | (u64)kind << LANE_RECORD_KIND_SHIFT, __ATOMIC_RELEASE);
+	__atomic_store_n(record, length | (u64)kind << PRELOAD_RECORD_KIND_SHIFT, __ATOMIC_RELEASE);
 }
 
 static void copy_words(u64 *to, const u64 *from, u64 n)
@@ -58,10 +58,10 @@ static void copy_words(u64 *to, const u64 *from, u64 n)
 /* Whether a stack of this id has been sent. */
 static int is_known(u64 stack_id)
 {
-	u64 *set = (u64 *)(guard.area + LANE_AT_KNOWN) +
-		   (stack_id >> 6) % LANE_KNOWN_SETS * LANE_KNOWN_WAYS;
+	u64 *set = (u64 *)(guard.area + PRELOAD_AT_KNOWN) +
+		   (stack_id >> 6) % PRELOAD_KNOWN_SETS * PRELOAD_KNOWN_WAYS;
 
-	for (u32 way = 0; way < LANE_KNOWN_WAYS; way++)
+	for (u32 way = 0; way < PRELOAD_KNOWN_WAYS; way++)
 		if (*(volatile u64 *)&set[way] == stack_id)
 			return 1;
 	return 0;
@@ -70,11 +70,11 @@ static int is_known(u64 stack_id)
 /* Remembers it; where there is no room, another one will be sent again. */
 static void note_known(u64 stack_id)
 {
-	u64 *set = (u64 *)(guard.area + LANE_AT_KNOWN) +
-		   (stack_id >> 6) % LANE_KNOWN_SETS * LANE_KNOWN_WAYS;
-	u32 at = stack_id >> 40 & (LANE_KNOWN_WAYS - 1);
+	u64 *set = (u64 *)(guard.area + PRELOAD_AT_KNOWN) +
+		   (stack_id >> 6) % PRELOAD_KNOWN_SETS * PRELOAD_KNOWN_WAYS;
+	u32 at = stack_id >> 40 & (PRELOAD_KNOWN_WAYS - 1);
 
-	for (u32 way = 0; way < LANE_KNOWN_WAYS; way++)
+	for (u32 way = 0; way < PRELOAD_KNOWN_WAYS; way++)
 		if (!*(volatile u64 *)&set[way]) {
 			at = way;
 			break;
@@ -83,7 +83,7 @@ static void note_known(u64 stack_id)
 }
 
 /* Sends a stack. */
-static void send_stack(struct lane_control *control, u64 stack_id, const u64 *frames, u32 n,
+static void send_stack(struct preload_control *control, u64 stack_id, const u64 *frames, u32 n,
 		       u32 flags)
 {
 	u64 length, *record = reserve_record(control, 16 + 8UL * n, &length);
@@ -96,7 +96,7 @@ static void send_stack(struct lane_control *control, u64 stack_id, const u64 *fr
 	stack->flags = flags;
 	stack->image = control->space.image;
 	copy_words(stack->frames, frames, n);
-	finish_record(record, LANE_RECORD_STACK, length);
+	finish_record(record, PRELOAD_RECORD_STACK, length);
 	note_known(stack_id);
 }
 

@@ -6,9 +6,9 @@
 #include "stack.h"
 #include "thread.h"
 
-static struct lane_ring *ring_at(u32 number)
+static struct preload_ring *ring_at(u32 number)
 {
-	return (struct lane_ring *)(guard.area + LANE_AT_RINGS + number * LANE_RING_BYTES);
+	return (struct preload_ring *)(guard.area + PRELOAD_AT_RINGS + number * PRELOAD_RING_BYTES);
 }
 
 /* Takes a ring for this thread; the first one, which is for many, if no other is free. */
@@ -19,7 +19,7 @@ static __attribute__((noinline)) int take_ring(void)
 	if ((!guard.area && !map_area()) || !may_call(guard.control))
 		return 0;
 	me.tid = system_call(SYS_gettid, 0, 0, 0, 0, 0, 0);
-	for (u32 n = 1; n < LANE_RINGS && !number; n++) {
+	for (u32 n = 1; n < PRELOAD_RINGS && !number; n++) {
 		u32 nobody = 0;
 
 		if (!ring_at(n)->owner &&
@@ -27,18 +27,18 @@ static __attribute__((noinline)) int take_ring(void)
 						__ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 			number = n;
 	}
-	me.slots = (struct event *)(guard.area + LANE_AT_SLOTS + number * LANE_SLOTS_BYTES);
+	me.slots = (struct event *)(guard.area + PRELOAD_AT_SLOTS + number * PRELOAD_SLOTS_BYTES);
 	me.ring = ring_at(number);
 	me.taken = 0;
 	me.ring->busy = 0;
 	find_stack(guard.control);
-	for (u32 n = 0; number && n < LANE_MEMOS; n++)
+	for (u32 n = 0; number && n < PRELOAD_MEMOS; n++)
 		me.ring->memos[n].sp = 0;
 	return 1;
 }
 
 /* Waits for the first ring, which threads have by turns. Whether this one has it now. */
-static __attribute__((noinline)) int lock_ring(struct lane_control *control, struct lane_ring *ring)
+static __attribute__((noinline)) int lock_ring(struct preload_control *control, struct preload_ring *ring)
 {
 	u64 begun = __builtin_ia32_rdtsc();
 
@@ -88,13 +88,13 @@ static inline void end_report(void)
 }
 
 /* Whether there is room for an event; waits for it. */
-static int await_slot(struct lane_control *control, struct lane_ring *ring)
+static int await_slot(struct preload_control *control, struct preload_ring *ring)
 {
 	u64 begun = __builtin_ia32_rdtsc();
 
 	for (u32 tries = 0;; tries++) {
 		me.taken = *(volatile u64 *)&ring->taken;
-		if (ring->reserved - me.taken < LANE_SLOTS - LANE_SPARE_SLOTS)
+		if (ring->reserved - me.taken < PRELOAD_SLOTS - PRELOAD_SPARE_SLOTS)
 			return 1;
 		if (!is_wanted(control) || !may_wait(control, tries, begun))
 			return 0;
@@ -103,21 +103,21 @@ static int await_slot(struct lane_control *control, struct lane_ring *ring)
 
 static inline void emit(u32 kind, u64 address, u64 size, u64 stack_id)
 {
-	struct lane_control *control = guard.control;
-	struct lane_ring *ring = me.ring;
+	struct preload_control *control = guard.control;
+	struct preload_ring *ring = me.ring;
 	u64 slot = 1;
 	struct event *event;
 
-	if (unlikely(*(volatile u64 *)&ring->reserved - me.taken >= LANE_SLOTS - LANE_SPARE_SLOTS) &&
+	if (unlikely(*(volatile u64 *)&ring->reserved - me.taken >= PRELOAD_SLOTS - PRELOAD_SPARE_SLOTS) &&
 	    !await_slot(control, ring)) {
 		lose(kind);
 		return;
 	}
-	if (unlikely(control->clock == LANE_CLOCK_COUNTER || !control->registered))
+	if (unlikely(control->clock == PRELOAD_CLOCK_COUNTER || !control->registered))
 		slot = __atomic_fetch_add(&ring->reserved, 1, __ATOMIC_SEQ_CST);
 	else
 		__asm__ volatile("xaddq %0, %1" : "+r"(slot), "+m"(ring->reserved) : : "memory");
-	event = &me.slots[slot % LANE_SLOTS];
+	event = &me.slots[slot % PRELOAD_SLOTS];
 	event->time_ns = stamp_now(control);
 	event->address = address;
 	event->stack_id = stack_id;
@@ -125,7 +125,7 @@ static inline void emit(u32 kind, u64 address, u64 size, u64 stack_id)
 	event->image = control->space.image;
 	__atomic_store_n(&event->size_tag,
 			 size | (u64)kind << EVENT_SIZE_BITS |
-				 (slot / LANE_SLOTS + 1) << EVENT_LAP_BIT,
+				 (slot / PRELOAD_SLOTS + 1) << EVENT_LAP_BIT,
 			 __ATOMIC_RELEASE);
 }
 

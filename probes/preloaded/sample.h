@@ -18,13 +18,13 @@ static inline u64 hash_of(u64 address)
 
 static u8 *filter_of(u64 address)
 {
-	return guard.area + LANE_AT_FILTER + (hash_of(address) >> 48) % LANE_FILTER_BYTES;
+	return guard.area + PRELOAD_AT_FILTER + (hash_of(address) >> 48) % PRELOAD_FILTER_BYTES;
 }
 
 static u64 *sampled_set(u64 address)
 {
-	return (u64 *)(guard.area + LANE_AT_SAMPLED) +
-	       (hash_of(address) >> 24) % LANE_SAMPLED_SETS * LANE_SAMPLED_WAYS;
+	return (u64 *)(guard.area + PRELOAD_AT_SAMPLED) +
+	       (hash_of(address) >> 24) % PRELOAD_SAMPLED_SETS * PRELOAD_SAMPLED_WAYS;
 }
 
 static int note_sampled(u64 address)
@@ -32,7 +32,7 @@ static int note_sampled(u64 address)
 	u64 *set = sampled_set(address);
 
 	change_filter(filter_of(address), 1);
-	for (u32 way = 0; way < LANE_SAMPLED_WAYS; way++) {
+	for (u32 way = 0; way < PRELOAD_SAMPLED_WAYS; way++) {
 		u64 nothing = 0;
 
 		if (__atomic_compare_exchange_n(&set[way], &nothing, address, 0, __ATOMIC_SEQ_CST,
@@ -52,7 +52,7 @@ static int take_sampled(u64 address)
 	if (!guard.area || likely(!*filter_of(address)))
 		return 0;
 	set = sampled_set(address);
-	for (u32 way = 0; way < LANE_SAMPLED_WAYS; way++) {
+	for (u32 way = 0; way < PRELOAD_SAMPLED_WAYS; way++) {
 		if (set[way] == address) {
 			__atomic_store_n(&set[way], 0, __ATOMIC_SEQ_CST);
 			change_filter(filter_of(address), -1);
@@ -70,7 +70,7 @@ static u64 draw_gap(void)
 	me.dice ^= me.dice >> 12;
 	me.dice ^= me.dice << 25;
 	me.dice ^= me.dice >> 27;
-	return ((u64 *)(guard.area + LANE_AT_GAPS))[(me.dice * 0x2545f4914f6cdd1dULL >> 32) % LANE_GAPS];
+	return ((u64 *)(guard.area + PRELOAD_AT_GAPS))[(me.dice * 0x2545f4914f6cdd1dULL >> 32) % PRELOAD_GAPS];
 }
 
 static inline int is_sampled(u64 size)

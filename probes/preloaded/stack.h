@@ -25,48 +25,48 @@
 static u64 first_stack;
 
 /* Pages that a stack has grown by, at most, since it was last seen. */
-#define STACK_STRIDE (2048UL * LANE_PAGE)
+#define STACK_STRIDE (2048UL * PRELOAD_PAGE)
 
 /* rt_sigprocmask(2) reads a mask before it finds that it can't do that with it. */
-static int can_read(const struct lane_control *control, u64 address)
+static int can_read(const struct preload_control *control, u64 address)
 {
 	return may_call(control) &&
 	       system_call(SYS_rt_sigprocmask, 99, address & ~7ULL, 0, 8, 0, 0) != -EFAULT;
 }
 
-static inline int is_first_thread(const struct lane_control *control)
+static inline int is_first_thread(const struct preload_control *control)
 {
 	return me.tid == control->pid;
 }
 
 /* Finds the end of this thread's own stack. */
-static void find_stack(const struct lane_control *control)
+static void find_stack(const struct preload_control *control)
 {
 	u64 end = is_first_thread(control) ? first_stack : (u64)&me;
 
-	me.low = end & -(u64)LANE_PAGE;
-	me.high = is_first_thread(control) ? me.low + LANE_PAGE : end & ~7ULL;
+	me.low = end & -(u64)PRELOAD_PAGE;
+	me.high = is_first_thread(control) ? me.low + PRELOAD_PAGE : end & ~7ULL;
 	me.hole = 0;
 }
 
 /* Whether this thread's own stack has grown down to a page. */
-static __attribute__((noinline)) int has_grown(const struct lane_control *control, u64 page)
+static __attribute__((noinline)) int has_grown(const struct preload_control *control, u64 page)
 {
 	if (page <= me.hole || me.low - page > STACK_STRIDE || !may_call(control))
 		return 0;
-	while (me.low > page && can_read(control, me.low - LANE_PAGE))
-		me.low -= LANE_PAGE;
+	while (me.low > page && can_read(control, me.low - PRELOAD_PAGE))
+		me.low -= PRELOAD_PAGE;
 	if (me.low > page)
 		me.hole = page;
 	return me.low <= page;
 }
 
 /* Whether the page that the first thread's stack seems to end with is followed by more of it. */
-static int goes_on(const struct lane_control *control, u64 page)
+static int goes_on(const struct preload_control *control, u64 page)
 {
 	if (page != me.high || !is_first_thread(control) || !can_read(control, page))
 		return 0;
-	me.high += LANE_PAGE;
+	me.high += PRELOAD_PAGE;
 	return 1;
 }
 
@@ -81,9 +81,9 @@ struct walk {
 };
 
 /* A walk begins: from here on up the stack is in use. */
-static inline void open_stack(const struct lane_control *control, struct walk *walk, u64 sp)
+static inline void open_stack(const struct preload_control *control, struct walk *walk, u64 sp)
 {
-	u64 page = sp & -(u64)LANE_PAGE;
+	u64 page = sp & -(u64)PRELOAD_PAGE;
 
 	if (likely(sp - me.low < me.high - me.low) || has_grown(control, page)) {
 		walk->is_own = 1;
@@ -93,7 +93,7 @@ static inline void open_stack(const struct lane_control *control, struct walk *w
 }
 
 /* Copies memory that may not be there; under a filter of system calls, nothing. Bytes. */
-static u64 copy_memory(const struct lane_control *control, void *to, u64 from, u64 bytes)
+static u64 copy_memory(const struct preload_control *control, void *to, u64 from, u64 bytes)
 {
 	struct { u64 start, bytes; } local = {(u64)to, bytes}, remote = {from, bytes};
 	long copied = 0;
@@ -107,8 +107,8 @@ static u64 copy_memory(const struct lane_control *control, void *to, u64 from, u
 /* Gets at another page. Whether it can be read. */
 static __attribute__((noinline)) int open_page(struct walk *walk, u64 address)
 {
-	const struct lane_control *control = guard.control;
-	u64 page = address & -(u64)LANE_PAGE;
+	const struct preload_control *control = guard.control;
+	u64 page = address & -(u64)PRELOAD_PAGE;
 
 	if (!control || address >> 47)
 		return 0;
@@ -116,14 +116,14 @@ static __attribute__((noinline)) int open_page(struct walk *walk, u64 address)
 		walk->high = me.high;
 		return 1;
 	}
-	if (copy_memory(control, walk->page, page, LANE_PAGE) == LANE_PAGE)
+	if (copy_memory(control, walk->page, page, PRELOAD_PAGE) == PRELOAD_PAGE)
 		walk->shift = (u64)walk->page - page;
 	else if (!may_call(control) && !walk->guessed)
 		walk->shift = 0;
 	else
 		return 0;
 	walk->low = page;
-	walk->high = page + LANE_PAGE;
+	walk->high = page + PRELOAD_PAGE;
 	return 1;
 }
 
@@ -141,19 +141,19 @@ static inline u64 read_word(struct walk *walk, u64 address)
  * How many pages from this one on can be sent: of the thread's own stack up to its end, of others
  * what can be read now.
  */
-static u32 count_pages(const struct lane_control *control, const struct walk *walk, u64 start)
+static u32 count_pages(const struct preload_control *control, const struct walk *walk, u64 start)
 {
-	u64 end = start + LANE_MISS_PAGES * LANE_PAGE, at = start + LANE_PAGE;
+	u64 end = start + PRELOAD_MISS_PAGES * PRELOAD_PAGE, at = start + PRELOAD_PAGE;
 
 	if (walk->is_own)
 		while (at < end && (at < me.high || goes_on(control, at)))
-			at += LANE_PAGE;
+			at += PRELOAD_PAGE;
 	else if (may_call(control))
 		while (at < end && can_read(control, at))
-			at += LANE_PAGE;
+			at += PRELOAD_PAGE;
 	else if (walk->high - start <= end - start) /* as far as there are frames for sure */
 		at = walk->high;
-	return (at - start) / LANE_PAGE;
+	return (at - start) / PRELOAD_PAGE;
 }
 
 #endif

@@ -9,17 +9,17 @@
 
 /* Wiped when the process forks: its child is to be idle. Pages of its own. */
 static struct guard {
-	struct lane_control *control; /* NULL: idle for good */
+	struct preload_control *control; /* NULL: idle for good */
 	u8 *area;                     /* all of the file, once events were wanted */
 	u8 *place;                    /* where that is going to be */
 	u32 mapping;                  /* a thread is mapping it */
-	u8 rest[LANE_PAGE - 28];
-} guard __attribute__((aligned(LANE_PAGE)));
+	u8 rest[PRELOAD_PAGE - 28];
+} guard __attribute__((aligned(PRELOAD_PAGE)));
 
 /* What a thread keeps: little, for it is taken from its stack. */
 struct thread {
-	struct lane_ring *ring;
-	struct lane_ring *noted; /* where it says that a call is under way; NULL: none is */
+	struct preload_ring *ring;
+	struct preload_ring *noted; /* where it says that a call is under way; NULL: none is */
 	struct event *slots;
 	u64 taken;   /* slots that the profiler had taken when last looked */
 	u64 call;    /* where the return address of the allocator's call under way is; 0: none */
@@ -42,7 +42,7 @@ static inline void note_inside(int by)
 	__asm__ volatile("addl %1, %0" : "+m"(me.inside) : "er"(by) : "memory");
 }
 
-static inline int is_wanted(const struct lane_control *control)
+static inline int is_wanted(const struct preload_control *control)
 {
 	return control && *(volatile u32 *)&control->holder & FUTEX_TID_MASK;
 }
@@ -56,7 +56,7 @@ static inline void count(u32 which)
  * Waits a moment for the profiler, longer where many have passed. `begun` is when the first one
  * was. Returns whether to go on waiting.
  */
-static int may_wait(struct lane_control *control, u32 tries, u64 begun)
+static int may_wait(struct preload_control *control, u32 tries, u64 begun)
 {
 	struct { u64 seconds, nanoseconds; } time = {0, 50000};
 
@@ -72,11 +72,11 @@ static int may_wait(struct lane_control *control, u32 tries, u64 begun)
 	return 1;
 }
 
-static inline u64 stamp_now(struct lane_control *control)
+static inline u64 stamp_now(struct preload_control *control)
 {
 	u32 low, high;
 
-	if (unlikely(control->clock == LANE_CLOCK_COUNTER))
+	if (unlikely(control->clock == PRELOAD_CLOCK_COUNTER))
 		return __atomic_fetch_add(&control->counter, 1, __ATOMIC_SEQ_CST);
 	__asm__ volatile("lfence\n\trdtsc" : "=a"(low), "=d"(high) : : "memory");
 	return (u64)high << 32 | low;
@@ -99,11 +99,11 @@ static __attribute__((noinline)) int map_area(void)
 	if (!guard.area && guard.control) {
 		area = -1;
 		if (may_call(guard.control))
-			area = system_call(SYS_mmap, 0, LANE_BYTES, PROT_NONE,
+			area = system_call(SYS_mmap, 0, PRELOAD_BYTES, PROT_NONE,
 					   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 		if (area > 0) {
 			guard.place = (u8 *)area;
-			area = system_call(SYS_mremap, (u64)guard.control, 0, LANE_BYTES,
+			area = system_call(SYS_mremap, (u64)guard.control, 0, PRELOAD_BYTES,
 					   MREMAP_MAYMOVE | MREMAP_FIXED, area, 0);
 		}
 		if (area > 0)

@@ -27,12 +27,12 @@ static inline u64 state_of(const struct space *space)
 static inline u64 find_row(u64 address, u64 tag)
 {
 	u64 key = address | tag;
-	u64 hashed = key & ((1ULL << (LANE_KEY_TAG_SHIFT + ROW_SALT_BITS)) - 1);
-	u64 index = (hashed * 0x9e3779b97f4a7c15ULL) >> (64 - LANE_ROW_SETS_LOG2);
-	volatile struct lane_row_set *set =
-		(struct lane_row_set *)(guard.area + LANE_AT_ROWS) + index;
+	u64 hashed = key & ((1ULL << (PRELOAD_KEY_TAG_SHIFT + ROW_SALT_BITS)) - 1);
+	u64 index = (hashed * 0x9e3779b97f4a7c15ULL) >> (64 - PRELOAD_ROW_SETS_LOG2);
+	volatile struct preload_row_set *set =
+		(struct preload_row_set *)(guard.area + PRELOAD_AT_ROWS) + index;
 
-	for (u32 way = 0; way < LANE_ROW_WAYS; way++) {
+	for (u32 way = 0; way < PRELOAD_ROW_WAYS; way++) {
 		if (set->keys[way] == key) {
 			u64 row = set->rows[way];
 
@@ -46,7 +46,7 @@ static inline u64 find_row(u64 address, u64 tag)
  * Leaves the stack to the profiler: registers as they are here, and the memory of the stack, our
  * own frames included, which it walks through and leaves out. Returns the id of what it will find.
  */
-static __attribute__((noinline)) u64 send_miss(struct lane_control *control,
+static __attribute__((noinline)) u64 send_miss(struct preload_control *control,
 					       const struct walk *walk, u64 hash, u64 missing)
 {
 	struct miss *miss;
@@ -59,9 +59,9 @@ static __attribute__((noinline)) u64 send_miss(struct lane_control *control,
 			 "movq %%r14, 48(%0)\n\tmovq %%r15, 56(%0)"
 			 : : "D"(registers) : "rax", "memory");
 	count(COUNTER_MISSES);
-	start = registers[MISS_SP] & -(u64)LANE_PAGE;
+	start = registers[MISS_SP] & -(u64)PRELOAD_PAGE;
 	pages = count_pages(control, walk, start);
-	record = reserve_record(control, sizeof(struct miss) + pages * (u64)LANE_PAGE, &length);
+	record = reserve_record(control, sizeof(struct miss) + pages * (u64)PRELOAD_PAGE, &length);
 	if (!record)
 		return 0;
 	id = mix(mix(hash, me.tid), __builtin_ia32_rdtsc()) | 1;
@@ -72,20 +72,20 @@ static __attribute__((noinline)) u64 send_miss(struct lane_control *control,
 	miss->missing = missing;
 	miss->stack_address = start;
 	if (walk->is_own || !may_call(control))
-		copy_words((u64 *)(miss + 1), (const u64 *)start, pages * (LANE_PAGE / 8));
+		copy_words((u64 *)(miss + 1), (const u64 *)start, pages * (PRELOAD_PAGE / 8));
 	else
-		pages = copy_memory(control, miss + 1, start, pages * (u64)LANE_PAGE) / LANE_PAGE;
+		pages = copy_memory(control, miss + 1, start, pages * (u64)PRELOAD_PAGE) / PRELOAD_PAGE;
 	miss->stack_pages = (1U << pages) - 1;
 	miss->tid = me.tid;
 	copy_words(miss->registers, registers, MISS_REGISTERS);
-	finish_record(record, LANE_RECORD_MISS, length);
+	finish_record(record, PRELOAD_RECORD_MISS, length);
 	return id;
 }
 
 /* The one place where a walk from there may be remembered. */
-static inline struct lane_memo *memo_of(struct lane_ring *ring, u64 sp, u64 pc)
+static inline struct preload_memo *memo_of(struct preload_ring *ring, u64 sp, u64 pc)
 {
-	return &ring->memos[((sp >> 3 ^ pc) * 0x9e3779b97f4a7c15ULL >> 32) % LANE_MEMOS];
+	return &ring->memos[((sp >> 3 ^ pc) * 0x9e3779b97f4a7c15ULL >> 32) % PRELOAD_MEMOS];
 }
 
 static inline u64 owner_of(const struct space *space)
@@ -94,7 +94,7 @@ static inline u64 owner_of(const struct space *space)
 }
 
 /* The id that a walk from here, on the thread's own stack, comes to, if it is remembered; or 0. */
-static inline u64 recall(const struct lane_memo *memo,
+static inline u64 recall(const struct preload_memo *memo,
 			 const struct space *space, u64 state, u64 sp, u64 pc, u64 bp)
 {
 	u64 room = me.high - sp, different = 0;
@@ -111,15 +111,15 @@ static inline u64 recall(const struct lane_memo *memo,
 }
 
 /* A walk that may be remembered notes what it goes by. */
-static inline void note_word(struct lane_memo *memo, u64 sp, u64 address, u64 word)
+static inline void note_word(struct preload_memo *memo, u64 sp, u64 address, u64 word)
 {
 	u32 n = memo->n_words;
 
-	if (n < LANE_MEMO_WORDS && address - sp < 1U << 30) {
+	if (n < PRELOAD_MEMO_WORDS && address - sp < 1U << 30) {
 		memo->words[n] = word;
 		memo->places[n] = address - sp;
 	} else {
-		n = LANE_MEMO_WORDS; /* one too many: it is not kept */
+		n = PRELOAD_MEMO_WORDS; /* one too many: it is not kept */
 	}
 	memo->n_words = n + 1;
 }
@@ -136,7 +136,7 @@ struct place {
 #define GO_ON (-1)
 
 /* The frame pointer counts. */
-static inline void use_bp(struct lane_memo *memo, u64 sp, struct place *at)
+static inline void use_bp(struct preload_memo *memo, u64 sp, struct place *at)
 {
 	if (at->is_callers_bp)
 		memo->uses_bp = 1;
@@ -159,7 +159,7 @@ static int step_signal(struct walk *walk, struct place *at)
 }
 
 /* Steps to the caller. Flags of the stack if that is its end, or GO_ON. */
-static inline int step(struct walk *walk, struct lane_memo *memo, u64 from, struct place *at,
+static inline int step(struct walk *walk, struct preload_memo *memo, u64 from, struct place *at,
 		       u64 row)
 {
 	u32 kind = ROW_KIND(row);
@@ -209,15 +209,15 @@ static inline int step(struct walk *walk, struct lane_memo *memo, u64 from, stru
 #define STOPPING_ROWS (1 << 0 | 1 << ROW_END | 1 << ROW_UNENCODABLE)
 
 /* Walks from where a function of this library, of this frame, returns to. Returns the id. */
-static u64 walk_stack(struct lane_control *control, struct lane_ring *ring, const u64 *frame)
+static u64 walk_stack(struct preload_control *control, struct preload_ring *ring, const u64 *frame)
 {
 	const struct space *space = &control->space;
-	u64 state = state_of(space), tag = state << LANE_KEY_TAG_SHIFT;
+	u64 state = state_of(space), tag = state << PRELOAD_KEY_TAG_SHIFT;
 	u64 hash = 0x1905 + (space->lineage << 32), id, from = (u64)(frame + 2);
 	struct place at = {.pc = frame[1], .sp = from, .bp = frame[0], .before = 1,
 			   .is_callers_bp = 1};
 	struct walk walk = {.page = ring->page};
-	struct lane_memo *memo = memo_of(ring, from, at.pc);
+	struct preload_memo *memo = memo_of(ring, from, at.pc);
 	u32 n = 0, most = control->max_frames;
 	int flags = GO_ON;
 
@@ -229,8 +229,8 @@ static u64 walk_stack(struct lane_control *control, struct lane_ring *ring, cons
 	memo->pc = at.pc;
 	memo->bp = at.bp;
 	memo->n_words = memo->uses_bp = 0;
-	if (most > LANE_MOST_FRAMES)
-		most = LANE_MOST_FRAMES;
+	if (most > PRELOAD_MOST_FRAMES)
+		most = PRELOAD_MOST_FRAMES;
 	for (flags = GO_ON; flags == GO_ON && n < most;) {
 		u64 row;
 
@@ -238,7 +238,7 @@ static u64 walk_stack(struct lane_control *control, struct lane_ring *ring, cons
 		hash = mix(hash, at.pc);
 		row = find_row(at.pc - at.before, tag);
 		if (unlikely(!row))
-			row = find_row(at.pc >> LANE_REGION_SHIFT | 1ULL << 47, tag);
+			row = find_row(at.pc >> PRELOAD_REGION_SHIFT | 1ULL << 47, tag);
 		if (STOPPING_ROWS >> (ROW_KIND(row) & 15) & 1)
 			flags = ROW_KIND(row) == ROW_END ? 0 : STACK_LOST_MISS;
 		else
@@ -259,7 +259,7 @@ static u64 walk_stack(struct lane_control *control, struct lane_ring *ring, cons
 	id = id ? id : 1;
 	if (!is_known(id))
 		send_stack(control, id, ring->frames, n, flags);
-	if (!flags && !at.far && walk.is_own && state && memo->n_words <= LANE_MEMO_WORDS) {
+	if (!flags && !at.far && walk.is_own && state && memo->n_words <= PRELOAD_MEMO_WORDS) {
 		memo->state = state;
 		memo->owner = owner_of(space);
 		memo->stack_id = id;
@@ -269,7 +269,7 @@ static u64 walk_stack(struct lane_control *control, struct lane_ring *ring, cons
 }
 
 /* The id of the stack that a function of this library, of this frame, returns to; 0: none. */
-static u64 capture_stack(struct lane_control *control, struct lane_ring *ring, const u64 *frame)
+static u64 capture_stack(struct preload_control *control, struct preload_ring *ring, const u64 *frame)
 {
 	u64 id;
 

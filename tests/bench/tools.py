@@ -228,17 +228,17 @@ TOOLS = (
         "tracelloc with bpf_get_stack",
         attach=_tracelloc("--stacks", "fp", module="tests.bench.helperwalk"),
     ),
-    Tool("lane-idle", "tracelloc's library, idle", attach=_nothing, starts_with=_PRELOADED),
+    Tool("library-idle", "tracelloc's library, idle", attach=_nothing, starts_with=_PRELOADED),
     Tool(
-        "lane",
-        "tracelloc --lane on",
-        attach=_tracelloc("--lane", "on"),
+        "library",
+        "tracelloc --preload on",
+        attach=_tracelloc("--preload", "on"),
         starts_with=_PRELOADED,
     ),
     Tool(
-        "lane-sampled",
-        "tracelloc --lane on --sample 512k",
-        attach=_tracelloc("--lane", "on", "--sample", "512k"),
+        "library-sampled",
+        "tracelloc --preload on --sample 512k",
+        attach=_tracelloc("--preload", "on", "--sample", "512k"),
         starts_with=_PRELOADED,
     ),
     Tool("tracelloc-perf", "tracelloc --attach perf", attach=_tracelloc("--attach", "perf")),
@@ -247,5 +247,5 @@ TOOLS = (
     Tool("heaptrack", "heaptrack, from the start", "heaptrack", "heaptrack", wrap=_heaptrack),
     Tool("massif", "valgrind --tool=massif", "valgrind", "valgrind", wrap=_massif),
 )
-LIVE_NAMES = ("untraced", "floor", "tracelloc", "lane-idle", "lane", "memleak", "bpftrace")
+LIVE_NAMES = ("untraced", "floor", "tracelloc", "library-idle", "library", "memleak", "bpftrace")
 """What real workloads are run under."""

@@ -17,9 +17,9 @@ import numpy as np
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.events import EVENT_DTYPE, EVENT_LAP_BIT, EVENT_SIZE_BITS
-from tracelloc.record.sources.preloaded import ringmerge as lanemerge
-from tracelloc.record.sources.preloaded.ringmerge import LaneRings
-from tracelloc.record.sources.preloaded.stackrecords import LaneRecords
+from tracelloc.record.sources.preloaded import ringmerge
+from tracelloc.record.sources.preloaded.ringmerge import AreaRings
+from tracelloc.record.sources.preloaded.stackrecords import AreaRecords
 
 STEP: Final = struct.Struct("<BBHQ")
 """A step: its kind, a ring, a word of small numbers, a value."""
@@ -34,7 +34,7 @@ _CONTROL_BYTES: Final = 512
 
 @cache
 def _memory() -> mmap.mmap:
-    return mmap.mmap(-1, lanemerge.FILE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return mmap.mmap(-1, ringmerge.FILE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 class FuzzedArea:
@@ -45,12 +45,12 @@ class FuzzedArea:
         self._memory.madvise(mmap.MADV_DONTNEED)
         for ring in range(3):
             self._set(self._ring(ring) + _OWNER_AT, 1)
-        self._memory[lanemerge.FIELDS["clock"]] = lanemerge.CLOCK_COUNTER
+        self._memory[ringmerge.FIELDS["clock"]] = ringmerge.CLOCK_COUNTER
         self._stamp = 1
-        self._set(lanemerge.FIELDS["counter"], 2)
+        self._set(ringmerge.FIELDS["counter"], 2)
         self._now_ns = 1
-        self._rings = LaneRings(memoryview(self._memory), 7, self._now_ns)
-        self._records = LaneRecords(self._memory, 7)
+        self._rings = AreaRings(memoryview(self._memory), 7, self._now_ns)
+        self._records = AreaRecords(self._memory, 7)
         self._table = LiveTable(Stacks())
 
     def _set(self, at: int, word: int) -> None:
@@ -60,7 +60,7 @@ class FuzzedArea:
         return int(_WORD.unpack_from(self._memory, at)[0])
 
     def _ring(self, number: int) -> int:
-        return lanemerge.AT_RINGS + number * lanemerge.RING_BYTES
+        return ringmerge.AT_RINGS + number * ringmerge.RING_BYTES
 
     def play(self, data: bytes) -> None:
         """Does what the bytes say, then takes the rest."""
@@ -78,7 +78,7 @@ class FuzzedArea:
             elif what == RECORD:
                 self._record(small, value)
             elif what == RACE:
-                slots = lanemerge.AT_SLOTS + ring * lanemerge.SLOTS_BYTES
+                slots = ringmerge.AT_SLOTS + ring * ringmerge.SLOTS_BYTES
                 race.append((slots + small % 4096 * 8, value))
             else:
                 self._now_ns += value % 10**9
@@ -90,33 +90,33 @@ class FuzzedArea:
         """Reserves a slot and writes an event, which may be none."""
         slot = self._get(self._ring(ring))
         self._set(self._ring(ring), slot + 1)
-        at = lanemerge.AT_SLOTS + ring * lanemerge.SLOTS_BYTES
-        at += slot % lanemerge.SLOTS * EVENT_DTYPE.itemsize
+        at = ringmerge.AT_SLOTS + ring * ringmerge.SLOTS_BYTES
+        at += slot % ringmerge.SLOTS * EVENT_DTYPE.itemsize
         kind, size = small & 15, value & 0xFFFF
         if small & 16:
             size = value >> 10
-        tag = size | kind << EVENT_SIZE_BITS | slot // lanemerge.SLOTS + 1 << EVENT_LAP_BIT
+        tag = size | kind << EVENT_SIZE_BITS | slot // ringmerge.SLOTS + 1 << EVENT_LAP_BIT
         stamp = value if small & 32 else self._stamp
         self._stamp += 1
-        self._set(lanemerge.FIELDS["counter"], self._stamp + 1)
+        self._set(ringmerge.FIELDS["counter"], self._stamp + 1)
         address = value >> 16 if small & 64 else 4096 + value % 64 * 16
         fields = address, tag & (1 << 64) - 1, small >> 8, stamp, small >> 12, 0
         self._memory[at : at + EVENT_DTYPE.itemsize] = struct.pack("<QQQQII", *fields)
 
     def _record(self, small: int, value: int) -> None:
         """Sends a record of a kind, with so many frames or pages of memory."""
-        field = lanemerge.FIELDS["records_reserved"]
+        field = ringmerge.FIELDS["records_reserved"]
         reserved, kind, n = self._get(field), small & 3, small >> 4 & 31
-        if kind == lanemerge.RECORD_STACK:
+        if kind == ringmerge.RECORD_STACK:
             content = struct.pack("<QHHI", value, n + (small >> 9 << 4), 0, 0) + bytes(8 * n)
         else:
             content = struct.pack("<QIIQQII", value, 0, 0, value, 0, value & 0x1FFFF, 1)
             content += bytes(64 + 64 * n)
         length = 8 + len(content) if small & 4 else value & 0xFFFF
-        at = reserved % lanemerge.RECORD_BYTES
-        if at + 8 + len(content) < lanemerge.RECORD_BYTES:
-            start = lanemerge.AT_RECORDS + at
-            head = length | kind << lanemerge.KIND_SHIFT
+        at = reserved % ringmerge.RECORD_BYTES
+        if at + 8 + len(content) < ringmerge.RECORD_BYTES:
+            start = ringmerge.AT_RECORDS + at
+            head = length | kind << ringmerge.KIND_SHIFT
             self._memory[start : start + 8 + len(content)] = _WORD.pack(head) + content
         self._set(field, reserved + length)
 

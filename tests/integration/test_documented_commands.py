@@ -269,7 +269,7 @@ def check_outputs(line: str, result: subprocess.CompletedProcess[str], place: Pa
         assert text.strip()
     elif "--json" in line:
         check_json(text)
-    elif "lane-path" in line:
+    elif "library-path" in line:
         assert Path(text.strip()).exists()
     elif re.search("tracelloc (help|completion|doctor|symbols|--help|--version)", line):
         assert len(text.split()) > 1

@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness import (
     PATIENCE_S,
-    USES_LANE,
+    USES_LIBRARY,
     Builder,
     Target,
     Tracelloc,
@@ -155,7 +155,7 @@ def test_target_killed(target: Target, tmp_path: Path) -> None:
     assert tracer.last()["live_bytes"] == LIVE_BYTES
 
 
-@pytest.mark.skipif(USES_LANE, reason="there is one message more")
+@pytest.mark.skipif(USES_LIBRARY, reason="there is one message more")
 def test_closed_stdout(target: Target, tmp_path: Path) -> None:
     """``tracelloc … | head -1`` ends quietly, its files written."""
     flames = tmp_path / "app.fg"

@@ -134,7 +134,7 @@ def test_a_program_whose_libraries_are_not_mapped_yet(builder: Builder, tmp_path
         while True:
             os.write(filling, bytes(4096))
     tracer = Tracelloc(
-        "--lane=off", "--json", "--interval", 60, "--",
+        "--preload=off", "--json", "--interval", 60, "--",
         "bash", "-c", f"LD_DEBUG=files exec {program} 7 2>{fifo}", directory=tmp_path,
     )  # fmt: skip
     tracer.wait_for("has begun another program")
@@ -164,7 +164,7 @@ def test_a_program_that_ends_before_it_is_checked(
     )  # fmt: skip
     target = Target([builder.c("lineage")])
     targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", "--lane=off", directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--json", "--preload=off", directory=tmp_path)
     target.ask("alloc 50 100")
     target.say(f"become {bare}")
     tracer.wait_for("has begun another program")

@@ -234,7 +234,8 @@ def test_no_harm(
     expected = untraced(command)
     assert expected[0] == status, expected
     done = run_tracelloc(
-        "--text", "--interval", 60, "--report", tmp_path / "report", "--lane", way, "--", *command,
+        "--text", "--interval", 60, "--report", tmp_path / "report", "--preload", way, "--",
+        *command,
         env=environment, cwd=tmp_path,
     )  # fmt: skip
     assert outcome_of(done) == expected, done.stderr

@@ -156,21 +156,21 @@ def test_proc_self(tmp_path: Path, prepare: Any, environment: dict[bytes, bytes]
     program = ["/usr/bin/python3", "-E", "-S", "-c", LOOK]
     environment = ENVIRONMENT | environment
     alone = look(program, tmp_path, prepare, environment)
-    traced = traced_look(program, tmp_path, prepare, environment, "--lane", "off")
+    traced = traced_look(program, tmp_path, prepare, environment, "--preload", "off")
     assert difference(alone, traced) == {}
 
 
 @pytest.mark.parametrize(
-    ("prepare", "own", "lane"),
+    ("prepare", "own", "preload"),
     [(plainly, b"", "on"), (oddly, b"libm.so.6", "on"), (plainly, b"", "auto")],
 )
-def test_proc_self_with_the_library(tmp_path: Path, prepare: Any, own: bytes, lane: str) -> None:
+def test_proc_self_with_the_library(tmp_path: Path, prepare: Any, own: bytes, preload: str) -> None:
     """The library has taken out what was put into the environment, and left zeros behind it."""
     program = ["/usr/bin/python3", "-E", "-S", "-c", LOOK]
     environment = ENVIRONMENT | ({b"LD_PRELOAD": own} if own else {})
     alone = look(program, tmp_path, prepare, environment)
-    traced = traced_look(program, tmp_path, prepare, environment, "--lane", lane)
-    said = "come by the preloaded library" if lane == "on" else "have functions of Python"
+    traced = traced_look(program, tmp_path, prepare, environment, "--preload", preload)
+    said = "come by the preloaded library" if preload == "on" else "have functions of Python"
     assert said in (tmp_path / "err").read_text()
     for found in (alone, traced):
         found["environ"] = found["environ"].rstrip("\0")

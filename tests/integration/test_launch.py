@@ -232,7 +232,7 @@ def test_under_sudo_the_command_is_the_callers(tmp_path: Path, options: tuple[st
         assert lines == ["65534", "65534", "65534", f"{home} nobody nobody", "1000"]
 
 
-@pytest.mark.parametrize("options", [("--lane=auto",), ("--lane=off",), ("--as-root",)])
+@pytest.mark.parametrize("options", [("--preload=auto",), ("--preload=off",), ("--as-root",)])
 def test_no_variable_of_tracellocs_reaches_the_program(options: tuple[str, ...]) -> None:
     """Nor what it executes, whoever runs it."""
     done = run_tracelloc(

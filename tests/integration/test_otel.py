@@ -174,7 +174,7 @@ def test_programs_without_probes(builder: Builder, targets: list[Target]) -> Non
     assert "has no probes otel_memory:alloc; leave --source out" in result.stderr
 
 
-@pytest.mark.parametrize("option", ["--sample=1m", "--mmap", "--malloc=libc", "--lane=on"])
+@pytest.mark.parametrize("option", ["--sample=1m", "--mmap", "--malloc=libc", "--preload=on"])
 def test_what_excludes_it(option: str) -> None:
     result = run_tracelloc("-p", os.getpid(), "--source", "otel", option)
     assert result.returncode == 2

@@ -272,7 +272,7 @@ def test_libraries_opened_and_closed_beside_each_other(
     """
     library = builder.c("plugin", "-shared", "-fPIC")
     tracer = Tracelloc(
-        "--lane=on", "--json", "--top", 100, "--interval", 60, "--",
+        "--preload=on", "--json", "--top", 100, "--interval", 60, "--",
         builder.c("plugins"), library, threads, rounds, directory=tmp_path,
     )  # fmt: skip
     assert tracer.finish() == 0

@@ -25,7 +25,7 @@ from tracelloc.record.session import begin
 from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
-from tracelloc.record.sources.preloaded import link as lanelink
+from tracelloc.record.sources.preloaded import link as link
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.record.unwinding import ahead, source
@@ -36,12 +36,12 @@ pytestmark = pytest.mark.bpf
 @pytest.fixture(autouse=True)
 def _is_let_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most calls of the library of truth pass by the preloaded one, which is as it should be."""
-    monkeypatch.setattr(lanelink, "direct_caller", lambda *_: None)
+    monkeypatch.setattr(link, "direct_caller", lambda *_: None)
 
 
 FIRST_SIZE = 1 << 27
 MOST = 20_000
-SOURCES = ["probes", "lane"]
+SOURCES = ["probes", "library"]
 WORDS = 256
 SWAPPED_CALLS = 1500
 """How often swapped.c calls each library's function."""
@@ -104,7 +104,7 @@ def compare(
     with file.open("wb") as out:
         out.truncate(8 * WORDS * MOST)
     environment = os.environ | {
-        "LD_PRELOAD": f"{truth}:{LIBRARY}" if by == "lane" else str(truth),
+        "LD_PRELOAD": f"{truth}:{LIBRARY}" if by == "library" else str(truth),
         "TRUTH_FILE": str(file), "TRUTH_EVERY": str(every),
         "PYTHONMALLOC": "malloc", "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
@@ -119,9 +119,9 @@ def compare(
         # Its own malloc is one, too, inside of which others would not count.
         capture = CaptureConfig(min_block_bytes=FIRST_SIZE, **config)
         choice = MallocChoice("libc.so")
-        trace = TraceConfig(capture, choice, use_lane=by == "lane")
+        trace = TraceConfig(capture, choice, use_library=by == "library")
         session = attach_to(Process(process.pid), trace)
-        assert session.root.probes.is_replaced == (by == "lane")
+        assert session.root.probes.is_replaced == (by == "library")
         table = session.root.heap.table
         stack_ids: dict[int, int] = {}
         apply = table.apply
@@ -280,7 +280,8 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "by"), [*((name, "probes") for name in PROGRAMS), ("perl", "lane"), ("llc", "lane")]
+    ("name", "by"),
+    [*((name, "probes") for name in PROGRAMS), ("perl", "library"), ("llc", "library")],
 )
 def test_programs(truth: Path, tmp_path: Path, name: str, by: str) -> None:
     """Debian's own programs, which have no frame pointers."""

@@ -27,7 +27,7 @@
 #include <unistd.h>
 #include <x86intrin.h>
 
-#include "lane/area.h"
+#include "preloaded/area.h"
 
 #include "command.h"
 
@@ -44,14 +44,14 @@ static uint64_t draw(void)
     return dice;
 }
 
-static struct lane_control *control(void)
+static struct preload_control *control(void)
 {
-    return (struct lane_control *)area;
+    return (struct preload_control *)area;
 }
 
-static struct lane_ring *ring_at(unsigned n)
+static struct preload_ring *ring_at(unsigned n)
 {
-    return (struct lane_ring *)(area + LANE_AT_RINGS + n * LANE_RING_BYTES);
+    return (struct preload_ring *)(area + PRELOAD_AT_RINGS + n * PRELOAD_RING_BYTES);
 }
 
 // The place in the shared file that is mapped; NULL if there is none.
@@ -62,7 +62,7 @@ static void *find(void)
     unsigned long start = 0;
 
     while (maps && fgets(line, sizeof(line), maps))
-        if (strstr(line, "/memfd:tracelloc-lane"))
+        if (strstr(line, "/memfd:tracelloc-preload"))
             sscanf(line, "%lx", &start);
     if (maps)
         fclose(maps);
@@ -72,20 +72,20 @@ static void *find(void)
 // A file of the right name, size and beginning, with other seals or a lease.
 static void make_file(int is_sealed)
 {
-    int file = memfd_create("tracelloc-lane", MFD_ALLOW_SEALING);
+    int file = memfd_create("tracelloc-preload", MFD_ALLOW_SEALING);
     char path[64];
-    struct lane_control *page;
+    struct preload_control *page;
 
-    if (ftruncate(file, LANE_BYTES))
+    if (ftruncate(file, PRELOAD_BYTES))
         _exit(3);
-    page = mmap(NULL, LANE_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    page->magic = LANE_MAGIC;
+    page = mmap(NULL, PRELOAD_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    page->magic = PRELOAD_MAGIC;
     page->pid = (uint32_t)getpid();
-    munmap(page, LANE_PAGE);
-    munmap(find(), LANE_PAGE);
+    munmap(page, PRELOAD_PAGE);
+    munmap(find(), PRELOAD_PAGE);
     if (is_sealed) {
         fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);
-        mmap(NULL, LANE_PAGE, PROT_READ, MAP_SHARED, file, 0);
+        mmap(NULL, PRELOAD_PAGE, PROT_READ, MAP_SHARED, file, 0);
         return;
     }
     fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
@@ -93,7 +93,7 @@ static void make_file(int is_sealed)
     int reading = open(path, O_RDONLY);
 
     close(file);
-    mmap(NULL, LANE_PAGE, PROT_READ, MAP_PRIVATE, reading, 0);
+    mmap(NULL, PRELOAD_PAGE, PROT_READ, MAP_PRIVATE, reading, 0);
     signal(SIGIO, SIG_IGN);
     if (fcntl(reading, F_SETLEASE, F_RDLCK))
         _exit(3);
@@ -103,55 +103,55 @@ static void report(uint64_t address, uint64_t size, uint64_t stack_id)
 {
     volatile uint64_t *reserved = (uint64_t *)&ring_at(RING)->reserved;
     uint64_t slot = *reserved;
-    struct event *event = (struct event *)(area + LANE_AT_SLOTS + RING * LANE_SLOTS_BYTES);
+    struct event *event = (struct event *)(area + PRELOAD_AT_SLOTS + RING * PRELOAD_SLOTS_BYTES);
 
-    while (*reserved - *(volatile uint64_t *)&ring_at(RING)->taken >= LANE_SLOTS - 64)
+    while (*reserved - *(volatile uint64_t *)&ring_at(RING)->taken >= PRELOAD_SLOTS - 64)
         usleep(100);
     *reserved = slot + 1;
-    event += slot % LANE_SLOTS;
+    event += slot % PRELOAD_SLOTS;
     event->time_ns = __rdtsc();
     event->address = address;
     event->stack_id = stack_id;
     event->tid = (uint32_t)getpid();
     __atomic_store_n((uint64_t *)&event->size_tag,
                      size | (uint64_t)EVENT_ALLOC << EVENT_SIZE_BITS |
-                         (slot / LANE_SLOTS + 1) << EVENT_LAP_BIT,
+                         (slot / PRELOAD_SLOTS + 1) << EVENT_LAP_BIT,
                      __ATOMIC_RELEASE);
 }
 
 static void send(uint64_t kind, const void *content, uint64_t size)
 {
     volatile uint64_t *reserved = (uint64_t *)&control()->records_reserved;
-    uint64_t whole = (size + 15) & ~7ul, from = *reserved, at = from % LANE_RECORD_BYTES;
-    uint64_t padding = at + whole > LANE_RECORD_BYTES ? LANE_RECORD_BYTES - at : 0;
-    uint8_t *ring = area + LANE_AT_RECORDS;
+    uint64_t whole = (size + 15) & ~7ul, from = *reserved, at = from % PRELOAD_RECORD_BYTES;
+    uint64_t padding = at + whole > PRELOAD_RECORD_BYTES ? PRELOAD_RECORD_BYTES - at : 0;
+    uint8_t *ring = area + PRELOAD_AT_RECORDS;
 
     while (from + padding + whole - *(volatile uint64_t *)&control()->records_taken >
-           LANE_RECORD_BYTES)
+           PRELOAD_RECORD_BYTES)
         usleep(100);
     if (padding)
         *(volatile uint64_t *)(ring + at) =
-            padding | (uint64_t)LANE_RECORD_PAD << LANE_RECORD_KIND_SHIFT;
-    at = (from + padding) % LANE_RECORD_BYTES;
+            padding | (uint64_t)PRELOAD_RECORD_PAD << PRELOAD_RECORD_KIND_SHIFT;
+    at = (from + padding) % PRELOAD_RECORD_BYTES;
     memcpy(ring + at + 8, content, size);
-    __atomic_store_n((uint64_t *)(ring + at), whole | kind << LANE_RECORD_KIND_SHIFT,
+    __atomic_store_n((uint64_t *)(ring + at), whole | kind << PRELOAD_RECORD_KIND_SHIFT,
                      __ATOMIC_RELEASE);
     *reserved = from + padding + whole;
 }
 
 static void send_miss(void)
 {
-    static uint8_t content[sizeof(struct miss) + LANE_MISS_PAGES * LANE_PAGE];
+    static uint8_t content[sizeof(struct miss) + PRELOAD_MISS_PAGES * PRELOAD_PAGE];
     struct miss *miss = (struct miss *)content;
 
     miss->stack_id = draw() | 1;
     miss->missing = draw() >> 17;
     miss->stack_address = 0x7f0000000000;
-    miss->stack_pages = (1u << LANE_MISS_PAGES) - 1;
+    miss->stack_pages = (1u << PRELOAD_MISS_PAGES) - 1;
     for (int n = 0; n < MISS_REGISTERS; n++)
         miss->registers[n] = draw() >> 17;
     miss->registers[MISS_SP] = miss->stack_address + 64;
-    send(LANE_RECORD_MISS, content, sizeof(content));
+    send(PRELOAD_RECORD_MISS, content, sizeof(content));
 }
 
 static void send_deep(void)
@@ -163,17 +163,17 @@ static void send_deep(void)
 
     stack.head.stack_id = draw() | 1;
     stack.head.n_frames = 65535;
-    send(LANE_RECORD_STACK, &stack, sizeof(stack.head) + sizeof(stack.frames));
+    send(PRELOAD_RECORD_STACK, &stack, sizeof(stack.head) + sizeof(stack.frames));
 }
 
 static void make_noise(void)
 {
-    uint64_t *words = (uint64_t *)(area + LANE_AT_RECORDS);
+    uint64_t *words = (uint64_t *)(area + PRELOAD_AT_RECORDS);
 
     area[draw() % 5000] = (uint8_t)draw();
-    words[draw() % (LANE_RECORD_BYTES / 8)] = draw();
-    ((uint64_t *)ring_at(draw() % LANE_RINGS))[draw() % 40] = draw() >> draw() % 64;
-    ((uint64_t *)(area + LANE_AT_SLOTS))[draw() % (8 * LANE_SLOTS_BYTES / 8)] = draw();
+    words[draw() % (PRELOAD_RECORD_BYTES / 8)] = draw();
+    ((uint64_t *)ring_at(draw() % PRELOAD_RINGS))[draw() % 40] = draw() >> draw() % 64;
+    ((uint64_t *)(area + PRELOAD_AT_SLOTS))[draw() % (8 * PRELOAD_SLOTS_BYTES / 8)] = draw();
 }
 
 static void lie(const char *way, uint64_t n)
@@ -206,7 +206,7 @@ int main(int argc, char **argv)
     if (!strcmp(way, "sealed") || !strcmp(way, "leased")) {
         make_file(!strcmp(way, "sealed"));
     } else {
-        area = mremap(find(), 0, LANE_BYTES, MREMAP_MAYMOVE);
+        area = mremap(find(), 0, PRELOAD_BYTES, MREMAP_MAYMOVE);
         if (area == MAP_FAILED)
             return 3;
     }

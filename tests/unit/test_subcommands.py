@@ -23,11 +23,11 @@ ids = [one.name for one in ALL]
 
 def test_names_are_those_of_the_modules() -> None:
     assert subcommand_names() == [
-        "completion", "diff", "doctor", "help", "lane-path", "merge", "objects", "open", "record",
-        "report", "symbols",
+        "completion", "diff", "doctor", "help", "library-path", "merge", "objects", "open",
+        "record", "report", "symbols",
     ]  # fmt: skip
     assert sorted(ids) == subcommand_names()
-    assert find_subcommand("lane-path").module.endswith(".subcommands.lane_path")
+    assert find_subcommand("library-path").module.endswith(".subcommands.library_path")
 
 
 def test_groups_keep_together() -> None:

@@ -243,9 +243,8 @@ def add_probes(group: Any) -> None:
     add("--source", "otel: what the program reports by itself, sampled, through OpenTelemetry's "
         "probes otel_memory:alloc and free (default: only where nothing else can be probed)",
         choices=["auto", "otel"], default="auto")
-    add("--lane", "whether a program reports its allocations by itself, through a library that it "
-        "has preloaded, instead of by probes: on, where that is possible; auto (default), where "
-        "nothing that was asked for needs probes, nor functions of Python; off",
+    add("--preload", "use the preloaded library instead of probes: on, where possible; auto "
+        "(default), where possible and nothing else needs probes, such as functions of Python; off",
         choices=["auto", "off", "on"], default="auto")
     add("--max-stall TIME", "how long a program that reports by itself waits for tracelloc before "
         "events are counted as lost instead (default 1s)", type=duration_type, default=1.0)

@@ -60,7 +60,7 @@ def parse_command_line(arguments: Sequence[str], *, terminal: bool) -> CommandLi
     _check(given, command)
     _check_watch(given)
     _check_overhead(given)
-    _check_lane(given)
+    _check_preload(given)
     _check_source(given)
     mode = _mode(given, terminal and not (given.fail_if or given.on_leak))
     _check_mode(given, command, mode)
@@ -72,7 +72,7 @@ def recorded_command_line(given: argparse.Namespace, command: tuple[str, ...]) -
     whole = argparse.Namespace(**(vars(parse_trace([])) | vars(given)))
     _check(whole, command)
     _check_watch(whole)
-    _check_lane(whole)
+    _check_preload(whole)
     _check_source(whole)
     _check_mode(whole, command, Mode.HEADLESS)
     return CommandLine(whole, command, Mode.HEADLESS)
@@ -164,7 +164,7 @@ def _check_source(given: argparse.Namespace) -> None:
         "--mmap": given.mmap,
         "--malloc": given.malloc is not None,
         "--allocators": bool(given.allocators),
-        "--lane=on": given.lane == "on",
+        "--preload=on": given.preload == "on",
         "--max-overhead": given.max_overhead is not None,
     }
     excluded = next((name for name, is_asked in asked.items() if is_asked), None)
@@ -172,12 +172,13 @@ def _check_source(given: argparse.Namespace) -> None:
         raise UsageError(f"--source=otel excludes {excluded}: the program says what is reported")
 
 
-def _check_lane(given: argparse.Namespace) -> None:
+def _check_preload(given: argparse.Namespace) -> None:
     """Raises UsageError for what the library can't do."""
     excluded = needs_probes(given)
-    if given.lane == "on" and excluded is not None:
+    if given.preload == "on" and excluded is not None:
         raise UsageError(
-            f"--lane=on excludes {excluded}, which needs probes", hint="--lane=auto uses them then"
+            f"--preload=on excludes {excluded}, which needs probes",
+            hint="--preload=auto uses them then",
         )
 
 

@@ -276,7 +276,9 @@ def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start
     system.check_all()
     file_limit = system.raise_file_limit()
     who = effective_user() if options.as_root else invoker()
-    wants_library = options.trace.use_lane and (LIBRARY.exists() or not options.trace.spares_python)
+    wants_library = options.trace.use_library and (
+        LIBRARY.exists() or not options.trace.spares_python
+    )
     preloaded = preloaded_library() if wants_library else None
     return LaunchStart(TracedProgram(options.command, who, file_limit, terminal, preloaded))
 

@@ -26,7 +26,7 @@ from tracelloc.record.mallocs.signatures import OUTER_FREE, FunctionKind, Signat
 from tracelloc.record.worker.targetfile import TargetFile
 
 _KNOWN: Final = (*FAMILIES, MAPPINGS, OPERATORS)
-PRELOADED_MARKER: Final = "tracelloc_lane_ready"
+PRELOADED_MARKER: Final = "tracelloc_preload_ready"
 """A function that only our own preloaded library has."""
 _NAMES: Final = tuple(
     {

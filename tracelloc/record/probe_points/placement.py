@@ -26,7 +26,7 @@ from tracelloc.record.worker.targetfile import Offsets, UsdtPlace
 LOADER_HOOK: Final = "_dl_debug_state"
 """What dynamic linkers call when they are about to change, and have changed, what is mapped
 (glibc elf/dl-debug.c; musl ldso/dynlink.c): the rendezvous for debuggers."""
-_MARKER_COUNTER: Final = "tracelloc_lane_awaited"
+_MARKER_COUNTER: Final = "tracelloc_preload_awaited"
 """How many profilers wait for the library to begin (``probes/preloaded/library.c``)."""
 _EXIT_COOKIE: Final = abi.FunctionCode.EXIT | abi.COOKIE_THROWS
 """Only functions that may throw have probes at their exits."""

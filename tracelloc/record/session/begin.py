@@ -38,7 +38,7 @@ def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> 
     config = config.with_python(config.follow or has_supported(modules))
     if config.spares_python and not area_mappings(space.mappings):
         # Nobody has asked for it.
-        config = replace(config, use_lane=False)
+        config = replace(config, use_library=False)
     session = _make(space, config, say)
     try:
         session.start(modules)
@@ -72,7 +72,7 @@ def _make(space: AddressSpace, config: TraceConfig, say: Say, *, waiting: bool =
 
 def _sources(capture: Capture, config: TraceConfig, say: Say) -> Sources:
     """The probes, and before them the preloaded library if that may be used."""
-    if not config.use_lane or capture.rows is None:
+    if not config.use_library or capture.rows is None:
         return Sources([capture])
     preloaded = PreloadedSource(
         capture.rows,

@@ -34,7 +34,7 @@ class TraceConfig:
     """What tracelloc itself may take; None: whatever there is."""
     max_overhead: OverheadLimit | None = None
     """What the probes may cost the target; None: whatever they do."""
-    use_lane: bool = False
+    use_library: bool = False
     """Whether a process that has the library preloaded reports by itself, where it can."""
     spares_python: bool = False
     """Whether Python's processes don't, for then stacks have no functions of Python."""
@@ -60,7 +60,7 @@ class TraceConfig:
         """A copy of it that reads what the program reports by itself."""
         capture = replace(self.capture, otel=True, sample_bytes=None, python=False)
         selection = replace(self.selection, otel=True, mappings=False)
-        return replace(self, capture=capture, selection=selection, use_lane=False)
+        return replace(self, capture=capture, selection=selection, use_library=False)
 
     def with_python(self, python: bool) -> TraceConfig:
         """A copy of it with frames of Python in stacks, or without.

@@ -162,13 +162,13 @@ class Tracee:
         self.outside.thread_names.forget_order()
         self.outside.begin_image()
         self._forget_image(now_ns)
-        stays = not (had_lane := self.probes.is_replaced) and same_thread
+        stays = not (was_replaced := self.probes.is_replaced) and same_thread
         self.space.begin_image(keep_modules=stays)
         self.source.begin_image(self.heap.stacks)
         if not stays:
             self.probes.clear(same_thread=same_thread)
         self.source.refresh()
-        if not (self.is_starting or had_lane):
+        if not (self.is_starting or was_replaced):
             self.probes.check_later()
 
     def load(self) -> None:

@@ -1,4 +1,4 @@
-"""Who wants a lane's events, as the process is told: it knows when that thread is gone."""
+"""Who wants a area's events, as the process is told: it knows when that thread is gone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _RobustHead(ctypes.Structure):
     )
 
 
-class LaneHolder:
+class AreaHolder:
     """A thread whose id says that events are wanted; the kernel takes it away if we die.
 
     The kernel does so for the robust futexes of a thread (Documentation/locking/robust-futexes).
@@ -41,7 +41,7 @@ class LaneHolder:
         """``word``: one element, in the shared memory."""
         self._word = word
         self._begun, self._end = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._hold, name="lane", daemon=True)
+        self._thread = threading.Thread(target=self._hold, name="area", daemon=True)
         self._thread.start()
         self._begun.wait()
 

@@ -1,4 +1,4 @@
-"""Whether a process's events come by its lane, and what is left to probes then."""
+"""Whether a process's events come by its area, and what is left to probes then."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tracelloc.record.sources.preloaded.sharedarea import (
     PRECEDED,
     REFUSALS,
     STATE_VARIABLE,
-    Lane,
+    SharedArea,
     area_mappings,
 )
 from tracelloc.record.sources.preloaded.source import PreloadedSource
@@ -58,7 +58,7 @@ class LinkState(Enum):
 
 
 class PreloadedLink:
-    """Finds a process's lane. Under the session's lock."""
+    """Finds a process's area. Under the session's lock."""
 
     def __init__(self, source: PreloadedSource, space: AddressSpace, words: SpaceWords) -> None:
         self.state = LinkState.UNKNOWN
@@ -100,42 +100,42 @@ class PreloadedLink:
 
     def look_after(self) -> None:
         """Finds out soon if probes have to take over, and has the process wait for them then."""
-        lane, now_s = self._source.lane, time.monotonic()
-        if lane is None:
+        area, now_s = self._source.area, time.monotonic()
+        if area is None:
             return
         if now_s >= self._look_after_s:
             with suppress(TargetError):
-                lane.look_after()
+                area.look_after()
             # That looks at all threads.
             took_s = time.monotonic() - now_s
             self._look_after_s = now_s + max(_LOOK_AFTER_S, _LOOK_AFTER_TIMES * took_s)
-        why = "" if self._leaving is not None else self._why_leave(lane)
+        why = "" if self._leaving is not None else self._why_leave(area)
         if why:
             self._leaving = why, now_s
             with suppress(OSError):
-                lane.begin_leaving()
+                area.begin_leaving()
 
-    def _why_leave(self, lane: Lane) -> str:
+    def _why_leave(self, area: SharedArea) -> str:
         """Why probes have to take over, about the process; empty: they need not."""
         if self._source.failure is not None:
             self._flaw = f"what the process reported can't be read: {self._source.failure}"
             return "has written what can't be read"
-        if lane.is_damaged:
+        if area.is_damaged:
             self._flaw = "the process has written to tracelloc's part of its memory"
             return "has written to tracelloc's part of its memory"
-        if lane.is_given_up:
+        if area.is_given_up:
             self._flaw = "the process could not wait for probes"
-        if lane.is_given_up or lane.is_leaving or lane.why_not:
-            return lane.why_not or "gives up the library"
-        if lane.is_filtered:
+        if area.is_given_up or area.is_leaving or area.why_not:
+            return area.why_not or "gives up the library"
+        if area.is_filtered:
             return "filters its system calls (seccomp)"
         return f"has loaded a library: {self._loaded}" if self._loaded else ""
 
     def take_flaw(self) -> str:
         """Why events were missed since this was last asked; empty: none were."""
-        lane = self._source.lane
-        if lane is not None and lane.was_given_up:
-            self._flaw, lane.was_given_up = "the process could not wait for tracelloc", False
+        area = self._source.area
+        if area is not None and area.was_given_up:
+            self._flaw, area.was_given_up = "the process could not wait for tracelloc", False
         flaw, self._flaw = self._flaw, ""
         return flaw
 
@@ -169,10 +169,10 @@ class PreloadedLink:
         Either the process waits for that, and all that it has reported is taken, or it has waited
         long enough.
         """
-        lane, leaving = self._source.lane, self._leaving
-        if lane is None or leaving is None:
+        area, leaving = self._source.area, self._leaving
+        if area is None or leaving is None:
             return False
-        return lane.is_left or time.monotonic() - leaving[1] > _LEAVE_S
+        return area.is_left or time.monotonic() - leaving[1] > _LEAVE_S
 
     def begin_hand_over(self) -> None:
         """Has probes take its place; to be ended by ``end_hand_over``."""
@@ -311,7 +311,7 @@ class PreloadedLink:
             self._leave(str(error))
         else:
             self.state = LinkState.CONNECTED
-            late = self._source.lane is not None and self._source.lane.is_late
+            late = self._source.area is not None and self._source.area.is_late
             self._say("events come by the preloaded library, not by probes", is_late=late)
 
     def _read(self, variable: str, size_bytes: int) -> int:

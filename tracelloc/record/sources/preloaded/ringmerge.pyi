@@ -40,7 +40,7 @@ LIMITED: Final[int]
 
 def ticks_per_second() -> float: ...
 
-class LaneRings:
+class AreaRings:
     damaged: int
     abandoned: int
     is_unfinished: bool

@@ -28,7 +28,7 @@ cdef extern from "preloaded/area.h":
     static long pass_barrier(void) { return syscall(SYS_membarrier, GLOBAL_EXPEDITED, 0, 0); }
     #include <stddef.h>
     enum {
-    #define PLACE(field) AT_##field = offsetof(struct lane_control, field)
+    #define PLACE(field) AT_##field = offsetof(struct preload_control, field)
         PLACE(magic), PLACE(pid), PLACE(size_bytes), PLACE(is_late), PLACE(holder),
         PLACE(why_not), PLACE(leaving), PLACE(gave_up), PLACE(max_stall),
         PLACE(min_size), PLACE(max_size), PLACE(clock), PLACE(max_frames), PLACE(may_call),
@@ -37,11 +37,11 @@ cdef extern from "preloaded/area.h":
     #define load(place) __atomic_load_n((place), __ATOMIC_SEQ_CST)
     #define store(place, value) __atomic_store_n((place), (value), __ATOMIC_RELEASE)
     """
-    struct lane_control:
+    struct preload_control:
         uint32_t clock
         uint32_t registered
         uint64_t counter
-    struct lane_ring:
+    struct preload_ring:
         uint64_t reserved
         uint64_t taken
         uint32_t owner
@@ -53,16 +53,16 @@ cdef extern from "preloaded/area.h":
         AT_is_late
         AT_why_not
         AT_leaving
-        LANE_DEEP_BIND
-        LANE_NAMESPACE
-        LANE_NO_CLOCK
-        LANE_FILTERED
-        LANE_NO_ROOM
-        LANE_LOCKED
-        LANE_REFUSED
-        LANE_PRECEDED
-        LANE_CONFINED
-        LANE_LIMITED
+        PRELOAD_DEEP_BIND
+        PRELOAD_NAMESPACE
+        PRELOAD_NO_CLOCK
+        PRELOAD_FILTERED
+        PRELOAD_NO_ROOM
+        PRELOAD_LOCKED
+        PRELOAD_REFUSED
+        PRELOAD_PRECEDED
+        PRELOAD_CONFINED
+        PRELOAD_LIMITED
         AT_gave_up
         AT_max_stall
         AT_holder
@@ -77,29 +77,29 @@ cdef extern from "preloaded/area.h":
         AT_records_reserved
         AT_records_taken
         AT_counters
-        LANE_MAGIC
-        LANE_AT_ROWS
-        LANE_AT_KNOWN
-        LANE_AT_RECORDS
-        LANE_AT_GAPS
-        LANE_GAPS
-        LANE_AT_FILTER
-        LANE_RECORD_BYTES
-        LANE_ROW_SETS_LOG2
-        LANE_MOST_FRAMES
-        LANE_RECORD_KIND_SHIFT
-        LANE_RECORD_PAD
-        LANE_RECORD_STACK
-        LANE_RECORD_MISS
-        LANE_CLOCK_TSC
-        LANE_RINGS
-        LANE_SLOTS
-        LANE_RING_BYTES
-        LANE_SLOTS_BYTES
-        LANE_AT_RINGS
-        LANE_AT_SLOTS
-        LANE_BYTES
-        LANE_CLOCK_COUNTER
+        PRELOAD_MAGIC
+        PRELOAD_AT_ROWS
+        PRELOAD_AT_KNOWN
+        PRELOAD_AT_RECORDS
+        PRELOAD_AT_GAPS
+        PRELOAD_GAPS
+        PRELOAD_AT_FILTER
+        PRELOAD_RECORD_BYTES
+        PRELOAD_ROW_SETS_LOG2
+        PRELOAD_MOST_FRAMES
+        PRELOAD_RECORD_KIND_SHIFT
+        PRELOAD_RECORD_PAD
+        PRELOAD_RECORD_STACK
+        PRELOAD_RECORD_MISS
+        PRELOAD_CLOCK_TSC
+        PRELOAD_RINGS
+        PRELOAD_SLOTS
+        PRELOAD_RING_BYTES
+        PRELOAD_SLOTS_BYTES
+        PRELOAD_AT_RINGS
+        PRELOAD_AT_SLOTS
+        PRELOAD_BYTES
+        PRELOAD_CLOCK_COUNTER
     uint64_t read_tsc() noexcept nogil
     long pass_barrier() noexcept nogil
     uint64_t load(const uint64_t* place) noexcept nogil
@@ -115,23 +115,23 @@ FIELDS = {
     "records_reserved": AT_records_reserved, "records_taken": AT_records_taken,
     "counters": AT_counters,
 }
-"""Where fields of ``struct lane_control`` are, in bytes."""
-MAGIC = <uint64_t>LANE_MAGIC
-AT_ROWS, AT_KNOWN, AT_RECORDS = LANE_AT_ROWS, LANE_AT_KNOWN, LANE_AT_RECORDS
-AT_GAPS, AT_FILTER, AT_RINGS = LANE_AT_GAPS, LANE_AT_FILTER, LANE_AT_RINGS
-AT_SLOTS, RING_BYTES, SLOTS_BYTES = LANE_AT_SLOTS, LANE_RING_BYTES, LANE_SLOTS_BYTES
+"""Where fields of ``struct preload_control`` are, in bytes."""
+MAGIC = <uint64_t>PRELOAD_MAGIC
+AT_ROWS, AT_KNOWN, AT_RECORDS = PRELOAD_AT_ROWS, PRELOAD_AT_KNOWN, PRELOAD_AT_RECORDS
+AT_GAPS, AT_FILTER, AT_RINGS = PRELOAD_AT_GAPS, PRELOAD_AT_FILTER, PRELOAD_AT_RINGS
+AT_SLOTS, RING_BYTES, SLOTS_BYTES = PRELOAD_AT_SLOTS, PRELOAD_RING_BYTES, PRELOAD_SLOTS_BYTES
 """Where parts of the file begin."""
-RECORD_BYTES, FILE_BYTES, SLOTS, RINGS = LANE_RECORD_BYTES, LANE_BYTES, LANE_SLOTS, LANE_RINGS
-GAPS = LANE_GAPS
-DEEP_BIND, NAMESPACE, NO_CLOCK = LANE_DEEP_BIND, LANE_NAMESPACE, LANE_NO_CLOCK
-FILTERED, NO_ROOM, LOCKED = LANE_FILTERED, LANE_NO_ROOM, LANE_LOCKED
-"""Why a process does not report all (``enum lane_reason``)."""
-REFUSED, PRECEDED, CONFINED, LIMITED = LANE_REFUSED, LANE_PRECEDED, LANE_CONFINED, LANE_LIMITED
-"""What the library has made of its beginning (``enum lane_state``)."""
-ROW_SETS, MOST_FRAMES = 1 << LANE_ROW_SETS_LOG2, LANE_MOST_FRAMES
-KIND_SHIFT = LANE_RECORD_KIND_SHIFT
-RECORD_PAD, RECORD_STACK, RECORD_MISS = LANE_RECORD_PAD, LANE_RECORD_STACK, LANE_RECORD_MISS
-CLOCK_TSC, CLOCK_COUNTER = LANE_CLOCK_TSC, LANE_CLOCK_COUNTER
+RECORD_BYTES, FILE_BYTES, SLOTS, RINGS = PRELOAD_RECORD_BYTES, PRELOAD_BYTES, PRELOAD_SLOTS, PRELOAD_RINGS
+GAPS = PRELOAD_GAPS
+DEEP_BIND, NAMESPACE, NO_CLOCK = PRELOAD_DEEP_BIND, PRELOAD_NAMESPACE, PRELOAD_NO_CLOCK
+FILTERED, NO_ROOM, LOCKED = PRELOAD_FILTERED, PRELOAD_NO_ROOM, PRELOAD_LOCKED
+"""Why a process does not report all (``enum preload_reason``)."""
+REFUSED, PRECEDED, CONFINED, LIMITED = PRELOAD_REFUSED, PRELOAD_PRECEDED, PRELOAD_CONFINED, PRELOAD_LIMITED
+"""What the library has made of its beginning (``enum preload_state``)."""
+ROW_SETS, MOST_FRAMES = 1 << PRELOAD_ROW_SETS_LOG2, PRELOAD_MOST_FRAMES
+KIND_SHIFT = PRELOAD_RECORD_KIND_SHIFT
+RECORD_PAD, RECORD_STACK, RECORD_MISS = PRELOAD_RECORD_PAD, PRELOAD_RECORD_STACK, PRELOAD_RECORD_MISS
+CLOCK_TSC, CLOCK_COUNTER = PRELOAD_CLOCK_TSC, PRELOAD_CLOCK_COUNTER
 
 _CALIBRATION_S = 0.002
 
@@ -162,8 +162,8 @@ def ticks_per_second():
 
 cdef inline bint is_written(const Source* source, uint64_t slot) noexcept nogil:
     """Whether a slot has been written in its lap."""
-    return load(&source.slots[slot % LANE_SLOTS].size_tag) >> EVENT_LAP_BIT == (
-        slot // LANE_SLOTS + 1 & LAPS
+    return load(&source.slots[slot % PRELOAD_SLOTS].size_tag) >> EVENT_LAP_BIT == (
+        slot // PRELOAD_SLOTS + 1 & LAPS
     )
 
 
@@ -175,15 +175,15 @@ cdef inline bint can_be(const event* e) noexcept nogil:
     )
 
 
-cdef class LaneRings:
+cdef class AreaRings:
     """The rings of one process. Not thread safe."""
 
     cdef uint8_t[::1] area
     cdef uint32_t image
-    cdef uint64_t[LANE_RINGS] taken
-    cdef uint64_t[LANE_RINGS] bounds  # up to here, all of a ring has been seen
-    cdef int64_t[LANE_RINGS] since_ns  # when its next slot was found unwritten; 0: it was not
-    cdef Source[LANE_RINGS] sources
+    cdef uint64_t[PRELOAD_RINGS] taken
+    cdef uint64_t[PRELOAD_RINGS] bounds  # up to here, all of a ring has been seen
+    cdef int64_t[PRELOAD_RINGS] since_ns  # when its next slot was found unwritten; 0: it was not
+    cdef Source[PRELOAD_RINGS] sources
     cdef uint64_t begun  # the clock when time_ns was last known
     cdef int64_t begun_ns
     cdef readonly int64_t damaged  # events that can't be
@@ -192,17 +192,17 @@ cdef class LaneRings:
     cdef readonly uint64_t fullest  # slots in use of the fullest ring, when last looked at
     cdef double total_bytes  # of all allocations so far
     cdef bint is_frozen  # nothing counts that is reserved from now on
-    cdef uint64_t[LANE_RINGS] ends  # then: where each ring ends
+    cdef uint64_t[PRELOAD_RINGS] ends  # then: where each ring ends
     cdef int64_t least_ns, newest_ns  # no event that is taken now is older, or newer
     cdef int used  # rings from the first one on that threads have had
 
     def __cinit__(self, uint8_t[::1] area, uint32_t image, int64_t now_ns):
         """``area``: the whole file. What its rings hold already is left out."""
         cdef int ring
-        assert area.shape[0] >= LANE_BYTES
+        assert area.shape[0] >= PRELOAD_BYTES
         self.area, self.image = area, image
         self.used = 1
-        for ring in range(LANE_RINGS):
+        for ring in range(PRELOAD_RINGS):
             self.taken[ring] = load(&self.ring(ring).reserved)
             store(&self.ring(ring).taken, self.taken[ring])
             if self.has_been_used(ring):
@@ -210,8 +210,8 @@ cdef class LaneRings:
         self.begun, self.begun_ns = self.clock(), now_ns
         self.least_ns = now_ns
 
-    cdef lane_ring* ring(self, int number) noexcept nogil:
-        return <lane_ring*>(&self.area[LANE_AT_RINGS] + number * <Py_ssize_t>LANE_RING_BYTES)
+    cdef preload_ring* ring(self, int number) noexcept nogil:
+        return <preload_ring*>(&self.area[PRELOAD_AT_RINGS] + number * <Py_ssize_t>PRELOAD_RING_BYTES)
 
     cdef inline bint has_been_used(self, int ring) noexcept nogil:
         return self.ring(ring).owner or load(&self.ring(ring).reserved)
@@ -223,7 +223,7 @@ cdef class LaneRings:
         owners of all before that; stores are seen by all in one order, those before as well. Rings
         that were given back are known here: since the first look, nobody else gives them back.
         """
-        while self.used < LANE_RINGS and self.has_been_used(self.used):
+        while self.used < PRELOAD_RINGS and self.has_been_used(self.used):
             self.used += 1
         return self.used
 
@@ -237,7 +237,7 @@ cdef class LaneRings:
         for ring in range(self.used):
             if load(&self.ring(ring).reserved) != self.taken[ring]:
                 return False
-        return self.used == LANE_RINGS or not self.has_been_used(self.used)
+        return self.used == PRELOAD_RINGS or not self.has_been_used(self.used)
 
     @property
     def inside(self):
@@ -256,12 +256,12 @@ cdef class LaneRings:
         if self.is_frozen:
             return
         self.is_frozen = True
-        for ring in range(LANE_RINGS):
+        for ring in range(PRELOAD_RINGS):
             self.ends[ring] = load(&self.ring(ring).reserved)
 
     cdef uint64_t clock(self) noexcept nogil:
-        cdef lane_control* control = <lane_control*>&self.area[0]
-        if control.clock == LANE_CLOCK_COUNTER:
+        cdef preload_control* control = <preload_control*>&self.area[0]
+        if control.clock == PRELOAD_CLOCK_COUNTER:
             return load(&control.counter) - 1  # the last one that was given
         return read_tsc()
 
@@ -275,7 +275,7 @@ cdef class LaneRings:
         cdef int ring
         self.is_unfinished, self.fullest = False, 0
         now = self.clock()
-        if (<lane_control*>&self.area[0]).registered and pass_barrier():
+        if (<preload_control*>&self.area[0]).registered and pass_barrier():
             raise OSError("membarrier")
         with nogil:
             cut = NEVER if whole else now
@@ -293,11 +293,11 @@ cdef class LaneRings:
             reserved = self.ends[number]
         source.next = source.end = self.taken[number]
         source.stamp = NEVER
-        if reserved - source.next > LANE_SLOTS:
+        if reserved - source.next > PRELOAD_SLOTS:
             reserved = source.next  # damaged: nothing of it is believed
             self.damaged += 1
         source.slots = <const event*>(
-            &self.area[LANE_AT_SLOTS] + number * <Py_ssize_t>LANE_SLOTS_BYTES
+            &self.area[PRELOAD_AT_SLOTS] + number * <Py_ssize_t>PRELOAD_SLOTS_BYTES
         )
         if self.is_abandoned(source, reserved, number, now_ns):
             self.taken[number] += 1
@@ -308,14 +308,14 @@ cdef class LaneRings:
             source.end += 1
         self.fullest = max(self.fullest, reserved - source.next)
         if source.end > source.next:
-            source.stamp = source.slots[source.next % LANE_SLOTS].time_ns
+            source.stamp = source.slots[source.next % PRELOAD_SLOTS].time_ns
         if source.end == reserved:
             self.bounds[number] = now
         else:
             self.is_unfinished = True
             if source.end > source.next:
                 self.bounds[number] = max(
-                    self.bounds[number], source.slots[(source.end - 1) % LANE_SLOTS].time_ns
+                    self.bounds[number], source.slots[(source.end - 1) % PRELOAD_SLOTS].time_ns
                 )
             if cut[0] != NEVER:
                 cut[0] = min(cut[0], self.bounds[number])
@@ -344,7 +344,7 @@ cdef class LaneRings:
         cdef Py_ssize_t count = 0, room = into.shape[0] // <Py_ssize_t>sizeof(event)
         cdef int used = 0, ring, first
         cdef uint64_t others, now = self.clock()
-        cdef int[LANE_RINGS] numbers
+        cdef int[PRELOAD_RINGS] numbers
         cdef Source* source
         cdef double scale = 0
         self.newest_ns = now_ns
@@ -392,7 +392,7 @@ cdef class LaneRings:
         cdef double since_ns
         cdef event* one = to
         while at < end and stamp <= limit:
-            one[0] = slots[at % LANE_SLOTS]
+            one[0] = slots[at % PRELOAD_SLOTS]
             # A stamp may be anything: times only grow, and none is yet to come.
             since_ns = <double><int64_t>(stamp - begun) * scale
             time_ns = begun_ns + <int64_t>min(max(since_ns, -1e15), 1e15)
@@ -406,7 +406,7 @@ cdef class LaneRings:
             else:
                 left_out += 1
             at += 1
-            stamp = slots[at % LANE_SLOTS].time_ns  # of another lap, where none is left
+            stamp = slots[at % PRELOAD_SLOTS].time_ns  # of another lap, where none is left
         source.next = at
         source.stamp = stamp if at < source.end else NEVER
         self.damaged += left_out

@@ -1,4 +1,4 @@
-"""The preloaded lane: events that a process writes into shared memory by itself.
+"""The preloaded area: events that a process writes into shared memory by itself.
 
 ``probes/preloaded`` runs in the process and makes that memory; ``ringmerge.pyx`` puts its events in
 order. The process could have written anything there to harm tracelloc: everything is copied before
@@ -26,25 +26,25 @@ from tracelloc.model.counters import Counter
 from tracelloc.model.events import EVENT_DTYPE, Events, Miss, SentStacks
 from tracelloc.record import abi
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.sources.preloaded import ringmerge as lanemerge
-from tracelloc.record.sources.preloaded.holder import LaneHolder
-from tracelloc.record.sources.preloaded.ringmerge import LaneRings
-from tracelloc.record.sources.preloaded.stackrecords import LaneRecords
+from tracelloc.record.sources.preloaded import ringmerge
+from tracelloc.record.sources.preloaded.holder import AreaHolder
+from tracelloc.record.sources.preloaded.ringmerge import AreaRings
+from tracelloc.record.sources.preloaded.stackrecords import AreaRecords
 
 LIBRARY: Final = Path(__file__).parent / "libtracelloc.abi3.so"
 """What programs have preloaded."""
-AREA_NAME: Final = "/memfd:tracelloc-lane"
+AREA_NAME: Final = "/memfd:tracelloc-preload"
 """How the shared memory is called in /proc/PID/maps."""
-STATE_VARIABLE: Final = "tracelloc_lane_state"
-PRECEDED: Final = lanemerge.PRECEDED
+STATE_VARIABLE: Final = "tracelloc_preload_state"
+PRECEDED: Final = ringmerge.PRECEDED
 """The variable's value where the program calls another malloc before the library's."""
 REFUSALS: Final = {
-    lanemerge.REFUSED: "the process could not make the memory for it",
-    lanemerge.CONFINED: "the process may not make all system calls (seccomp)",
-    lanemerge.LIMITED: "the process's address space is limited (RLIMIT_AS)",
+    ringmerge.REFUSED: "the process could not make the memory for it",
+    ringmerge.CONFINED: "the process may not make all system calls (seccomp)",
+    ringmerge.LIMITED: "the process's address space is limited (RLIMIT_AS)",
 }
-"""Why there is no shared memory, by the variable's value (``enum lane_state``)."""
-NEXT_VARIABLE: Final = "tracelloc_lane_next"
+"""Why there is no shared memory, by the variable's value (``enum preload_state``)."""
+NEXT_VARIABLE: Final = "tracelloc_preload_next"
 """What has the address of the malloc that the library's calls."""
 
 _F_GET_SEALS: Final = 1034
@@ -66,7 +66,7 @@ def preloaded_library() -> Path:
     if not LIBRARY.exists():
         raise UnsupportedError(
             f"{LIBRARY} is missing: it is built with tracelloc, for x86-64",
-            hint="--lane=off needs no library",
+            hint="--preload=off needs no library",
         )
     return LIBRARY
 
@@ -77,7 +77,7 @@ def area_mappings(mappings: Iterable[Mapping]) -> list[Mapping]:
 
 
 def usable_clock() -> int:
-    """What orders events of different threads (``enum lane_clock``).
+    """What orders events of different threads (``enum preload_clock``).
 
     The kernel lists the time stamp counter only while it finds that it runs everywhere as one.
     """
@@ -85,26 +85,26 @@ def usable_clock() -> int:
         sources = _CLOCK_SOURCES.read_text().split()
     except OSError:
         sources = []
-    return lanemerge.CLOCK_TSC if "tsc" in sources else lanemerge.CLOCK_COUNTER
+    return ringmerge.CLOCK_TSC if "tsc" in sources else ringmerge.CLOCK_COUNTER
 
 
 _REASONS: Final = {
     0: "",
-    lanemerge.FILTERED: "filters its system calls (seccomp)",
-    lanemerge.NO_ROOM: "has no room for the memory that it would share with tracelloc",
-    lanemerge.LOCKED: "locks its memory (mlockall)",
-    lanemerge.DEEP_BIND: "has a library that calls the C library directly (RTLD_DEEPBIND)",
-    lanemerge.NAMESPACE: "has a library in a namespace of its own (dlmopen)",
-    lanemerge.NO_CLOCK: "may make no system calls, or not read the time stamp counter",
+    ringmerge.FILTERED: "filters its system calls (seccomp)",
+    ringmerge.NO_ROOM: "has no room for the memory that it would share with tracelloc",
+    ringmerge.LOCKED: "locks its memory (mlockall)",
+    ringmerge.DEEP_BIND: "has a library that calls the C library directly (RTLD_DEEPBIND)",
+    ringmerge.NAMESPACE: "has a library in a namespace of its own (dlmopen)",
+    ringmerge.NO_CLOCK: "may make no system calls, or not read the time stamp counter",
 }
 
 
 def _reason(number: int) -> str:
-    """What ``enum lane_reason`` means, as what follows a process's name."""
+    """What ``enum preload_reason`` means, as what follows a process's name."""
     return _REASONS.get(number, "reports what it should not")
 
 
-class Lane:
+class SharedArea:
     """The shared memory of one process, from when it is found until ``close``."""
 
     def __init__(self, process: Process, mapping: Mapping, image: int) -> None:
@@ -114,7 +114,7 @@ class Lane:
         """
         self.image = image
         self._process = process
-        self._holder: LaneHolder | None = None
+        self._holder: AreaHolder | None = None
         self._is_over = self.was_given_up = False
         """``was_given_up``: whether the process had stopped reporting before we wanted that."""
         self.is_filtered = False
@@ -141,26 +141,26 @@ class Lane:
             seals = fcntl.fcntl(self._fd, _F_GET_SEALS)
         except OSError:
             seals = 0
-        if seals & _SEALS != _SEALS or os.fstat(self._fd).st_size != lanemerge.FILE_BYTES:
+        if seals & _SEALS != _SEALS or os.fstat(self._fd).st_size != ringmerge.FILE_BYTES:
             raise TargetError(f"process {pid} has {name} of another version of tracelloc preloaded")
         try:
-            memory = mmap.mmap(self._fd, lanemerge.FILE_BYTES)
+            memory = mmap.mmap(self._fd, ringmerge.FILE_BYTES)
         except OSError as error:
             raise TargetError(
                 f"process {pid}'s shared memory can't be mapped: {error.strerror}"
             ) from error
-        fields = lanemerge.FIELDS
+        fields = ringmerge.FIELDS
         magic, own_pid, reason = (
             int.from_bytes(memory[fields[name] : fields[name] + size], "little")
             for name, size in (("magic", 8), ("pid", 4), ("why_not", 4))
         )
-        if magic != lanemerge.MAGIC:
+        if magic != ringmerge.MAGIC:
             raise TargetError(f"process {pid} has {name} of another version of tracelloc preloaded")
         if own_pid != pid:
             # Threads go by the ids that they know themselves by.
             raise TargetError(f"process {pid} is in another PID namespace")
         if not reason and self._process.has_seccomp_filter():
-            reason = lanemerge.FILTERED
+            reason = ringmerge.FILTERED
         if reason:
             raise TargetError(f"process {pid} {_reason(reason)}")
         try:
@@ -168,32 +168,32 @@ class Lane:
         except OSError as error:
             raise TargetError(
                 f"process {pid} reports to another tracelloc through {name}",
-                hint="--lane=off uses probes, which several can have",
+                hint="--preload=off uses probes, which several can have",
             ) from error
         return memory
 
     def _begin(self) -> None:
         """Forgets what was there for an earlier profiler."""
-        self.rows = self._array(lanemerge.AT_ROWS, abi.ROW_SET_DTYPE, lanemerge.ROW_SETS)
-        self.space = self._array(lanemerge.FIELDS["space"], abi.SPACE_DTYPE, 1)
+        self.rows = self._array(ringmerge.AT_ROWS, abi.ROW_SET_DTYPE, ringmerge.ROW_SETS)
+        self.space = self._array(ringmerge.FIELDS["space"], abi.SPACE_DTYPE, 1)
         self._counters = self._field("counters", np.uint64, len(Counter))
         self._counters[:] = 0
         self._leaving = self._field("leaving", np.uint32)
         self._gave_up = self._field("gave_up", np.uint32)
         self._leaving[0] = self._gave_up[0] = 0
-        known = lanemerge.AT_RECORDS - lanemerge.AT_KNOWN
-        self._array(lanemerge.AT_KNOWN, np.dtype(np.uint8), known)[:] = 0
-        self._array(lanemerge.AT_RECORDS, np.dtype(np.uint8), lanemerge.RECORD_BYTES)[:] = 0
-        sampled = lanemerge.AT_RINGS - lanemerge.AT_FILTER
-        self._array(lanemerge.AT_FILTER, np.dtype(np.uint8), sampled)[:] = 0
-        self._records = LaneRecords(self._memory, self.image)
-        self._rings: LaneRings | None = None
+        known = ringmerge.AT_RECORDS - ringmerge.AT_KNOWN
+        self._array(ringmerge.AT_KNOWN, np.dtype(np.uint8), known)[:] = 0
+        self._array(ringmerge.AT_RECORDS, np.dtype(np.uint8), ringmerge.RECORD_BYTES)[:] = 0
+        sampled = ringmerge.AT_RINGS - ringmerge.AT_FILTER
+        self._array(ringmerge.AT_FILTER, np.dtype(np.uint8), sampled)[:] = 0
+        self._records = AreaRecords(self._memory, self.image)
+        self._rings: AreaRings | None = None
 
     def _array(self, at: int, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:
         return np.frombuffer(self._memory, dtype, count, at)
 
     def _field(self, name: str, kind: Any, count: int = 1) -> npt.NDArray[Any]:
-        return self._array(lanemerge.FIELDS[name], np.dtype(kind), count)
+        return self._array(ringmerge.FIELDS[name], np.dtype(kind), count)
 
     def set_up(
         self,
@@ -214,9 +214,9 @@ class Lane:
         self._field("samples", np.uint32)[0] = sample_bytes is not None
         if sample_bytes is not None:
             lengths = sampling.gaps(sample_bytes)
-            self._array(lanemerge.AT_GAPS, lengths.dtype, lanemerge.GAPS)[:] = lengths
+            self._array(ringmerge.AT_GAPS, lengths.dtype, ringmerge.GAPS)[:] = lengths
         self._field("clock", np.uint32)[0] = usable_clock() if clock is None else clock
-        max_stall_ticks = int(max_stall_s * lanemerge.ticks_per_second())
+        max_stall_ticks = int(max_stall_s * ringmerge.ticks_per_second())
         self._field("max_stall", np.uint64)[0] = max_stall_ticks
         self._field("max_frames", np.uint32)[0] = max_frames
         self._field("min_size", np.uint64)[0] = min_size
@@ -226,8 +226,8 @@ class Lane:
         """Events are wanted from here on."""
         if self._holder is None and not self._is_over:
             self.look_after()
-            self._rings = LaneRings(memoryview(self._memory), self.image, time.monotonic_ns())
-            self._holder = LaneHolder(self._field("holder", np.uint32))
+            self._rings = AreaRings(memoryview(self._memory), self.image, time.monotonic_ns())
+            self._holder = AreaHolder(self._field("holder", np.uint32))
 
     def switch_off(self) -> None:
         """Nothing is wanted any more; what was reported can still be taken."""
@@ -287,7 +287,7 @@ class Lane:
     @property
     def ring_share(self) -> float:
         """How full the fullest ring was, 0 to 1."""
-        return 0.0 if self._rings is None else self._rings.fullest / lanemerge.SLOTS
+        return 0.0 if self._rings is None else self._rings.fullest / ringmerge.SLOTS
 
     @property
     def is_quiet(self) -> bool:
@@ -362,7 +362,7 @@ class Lane:
         self.switch_off()
         if self._fd < 0:
             return
-        start, end = lanemerge.AT_ROWS, lanemerge.AT_RINGS
+        start, end = ringmerge.AT_ROWS, ringmerge.AT_RINGS
         # Memory that stays there is no harm but its own.
         _LIBC.fallocate(self._fd, _PUNCH_HOLE, ctypes.c_long(start), ctypes.c_long(end - start))
         os.close(self._fd)

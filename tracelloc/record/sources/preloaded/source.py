@@ -23,7 +23,7 @@ from tracelloc.record.kernel.rowtable import RowMemory
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.sources.preloaded.sharedarea import Lane
+from tracelloc.record.sources.preloaded.sharedarea import SharedArea
 
 _WAITS_MS: Final = 0, 10
 """Nobody wakes the reader: the process makes no system call for it."""
@@ -49,9 +49,9 @@ class PreloadedSource:
 
         ``say`` is told which of the two reports, and why; ``attach`` puts a probe on the library's
         marker; ``spares_python``: programs with Python are left to probes; ``clock``,
-        ``max_stall_s``: see ``Lane.set_up``.
+        ``max_stall_s``: see ``SharedArea.set_up``.
         """
-        self.lane: Lane | None = None
+        self.area: SharedArea | None = None
         self.say, self.attach, self.spares_python = say, attach, spares_python
         self._rows, self._config, self._clock = rows, config, clock
         self._max_stall_s = max_stall_s
@@ -59,15 +59,15 @@ class PreloadedSource:
         self._words: SpaceWords | None = None
         self._earlier = np.zeros(len(Counter), np.uint64)
         """Counters of areas that are no more."""
-        self._last: Lane | None = None
+        self._last: SharedArea | None = None
         """An area that is closed once what it has reported last is taken."""
         self.failure: Exception | None = None
         """Why the area that is in use could not be read."""
 
     def connect(self, process: Process, mapping: Mapping, words: SpaceWords) -> None:
         """Takes a process's events from its library from here on. Raises TargetError."""
-        lane = Lane(process, mapping, words.image)
-        lane.set_up(
+        area = SharedArea(process, mapping, words.image)
+        area.set_up(
             max_frames=self._config.max_frames,
             min_size=self._config.min_block_bytes,
             max_size=self._config.max_block_bytes,
@@ -75,23 +75,23 @@ class PreloadedSource:
             clock=self._clock,
             max_stall_s=self._max_stall_s,
         )
-        self._rows.move(lane.rows)
-        words.walk_elsewhere(lane.space)
-        self.lane, self._words, self.failure = lane, words, None
+        self._rows.move(area.rows)
+        words.walk_elsewhere(area.space)
+        self.area, self._words, self.failure = area, words, None
         if self._is_live:
-            lane.switch_on()
+            area.switch_on()
 
     def disconnect(self) -> None:
         """The memory image is no more, or there is no use for it. May be called twice."""
-        lane, words = self.lane, self._words
-        if lane is None or words is None:
+        area, words = self.area, self._words
+        if area is None or words is None:
             return
-        self.lane = self._words = None
+        self.area = self._words = None
         self._rows.move_back()
         words.walk_elsewhere(None)
-        lane.switch_off()
+        area.switch_off()
         self._close_last()
-        self._last = lane
+        self._last = area
 
     def _close_last(self) -> None:
         """Closes the last area, if there was one: all that it has reported is taken."""
@@ -101,72 +101,72 @@ class PreloadedSource:
             last.close()
 
     @property
-    def _areas(self) -> list[Lane]:
+    def _areas(self) -> list[SharedArea]:
         """The areas that can be read; the last one's events come before all others'."""
-        current = None if self.failure is not None else self.lane
-        return [lane for lane in (self._last, current) if lane is not None]
+        current = None if self.failure is not None else self.area
+        return [area for area in (self._last, current) if area is not None]
 
     @property
     def waits_ms(self) -> tuple[int, int]:
         """See ``EventSource``."""
-        return _IDLE_WAITS_MS if self.lane is None else _WAITS_MS
+        return _IDLE_WAITS_MS if self.area is None else _WAITS_MS
 
     @property
     def is_urgent(self) -> bool:
         """Whether it is in use: rings are small, and a thread waits for a full one."""
-        return self.lane is not None
+        return self.area is not None
 
     @property
     def is_quiet(self) -> bool:
         """See ``EventSource``."""
-        lane = self.lane
-        return lane is None or lane.is_quiet
+        area = self.area
+        return area is None or area.is_quiet
 
     def take_events(self) -> EventBatch:
         """See ``EventSource``."""
-        return joined_batch([_batch_of(lane) for lane in self._areas])
+        return joined_batch([_batch_of(area) for area in self._areas])
 
     @property
     def has_stacks(self) -> bool:
         """See ``EventSource``."""
-        return any(lane.has_records for lane in self._areas)
+        return any(area.has_records for area in self._areas)
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
         """See ``EventSource``. Nothing of an area that is no more comes after them."""
-        sent = [stacks for lane in self._areas for stacks in lane.take_stacks()]
+        sent = [stacks for area in self._areas for stacks in area.take_stacks()]
         self._close_last()
         return sent
 
     def take_misses(self, most: int) -> list[Miss]:
         """See ``EventSource``."""
         found: list[Miss] = []
-        for lane in self._areas:
-            found += lane.take_misses(most - len(found))
+        for area in self._areas:
+            found += area.take_misses(most - len(found))
         return found
 
     def counters(self) -> npt.NDArray[np.uint64]:
         """See ``EventSource``."""
-        lanes = [lane for lane in (self._last, self.lane) if lane is not None]
-        return sum((lane.counters() for lane in lanes), start=self._earlier.copy())
+        areas = [area for area in (self._last, self.area) if area is not None]
+        return sum((area.counters() for area in areas), start=self._earlier.copy())
 
     def set_live(self, live: bool) -> None:
         """See ``EventSource``."""
         self._is_live = live
-        if self.lane is not None:
+        if self.area is not None:
             if live:
-                self.lane.switch_on()
+                self.area.switch_on()
             else:
-                self.lane.switch_off()
+                self.area.switch_off()
 
     def forget_threads(self, _pid: int, is_gone: Callable[[int], bool]) -> int:
         """Gives back the rings of threads that are gone: there are no calls to drop."""
-        if self.lane is not None:
-            self.lane.release_rings(is_gone)
+        if self.area is not None:
+            self.area.release_rings(is_gone)
         return 0
 
     def fail(self, error: Exception) -> None:
         """Reads nothing more of the area: probes take over (``PreloadedLink``)."""
-        if self.lane is None:
+        if self.area is None:
             self._close_last()
         self.failure = error
 
@@ -176,6 +176,6 @@ class PreloadedSource:
         self._close_last()
 
 
-def _batch_of(lane: Lane) -> EventBatch:
-    events = lane.take()
-    return EventBatch(events, NO_PAIRS, lane.ring_share, overflowed=False, image=lane.image)
+def _batch_of(area: SharedArea) -> EventBatch:
+    events = area.take()
+    return EventBatch(events, NO_PAIRS, area.ring_share, overflowed=False, image=area.image)

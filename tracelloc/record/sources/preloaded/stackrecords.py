@@ -18,7 +18,7 @@ import numpy.typing as npt
 from tracelloc.model.events import Miss, SentStacks
 from tracelloc.record import abi
 from tracelloc.record.kernel.ring import miss_of
-from tracelloc.record.sources.preloaded import ringmerge as lanemerge
+from tracelloc.record.sources.preloaded import ringmerge
 
 _HEAD_BYTES: Final = 8
 _STACK: Final = struct.Struct("<QHHI")
@@ -32,7 +32,7 @@ _UNWRITTEN_S: Final = 5.0
 """How long a record may be unwritten."""
 
 
-class LaneRecords:
+class AreaRecords:
     """The ring of records of one process. Not thread safe."""
 
     def __init__(self, memory: mmap.mmap, image: int) -> None:
@@ -40,7 +40,7 @@ class LaneRecords:
         self._memory = memory
         self._image = image
         self._reserved, self._shared_taken = (
-            np.frombuffer(memory, np.uint64, 1, lanemerge.FIELDS[name])
+            np.frombuffer(memory, np.uint64, 1, ringmerge.FIELDS[name])
             for name in ("records_reserved", "records_taken")
         )
         self._taken = int(self._reserved[0])
@@ -79,7 +79,7 @@ class LaneRecords:
         if end == begun or self.is_damaged or len(self._misses) >= _MOST_WAITING:
             self._unwritten_since_s = None
             return
-        if not 0 <= end - begun <= lanemerge.RECORD_BYTES:
+        if not 0 <= end - begun <= ringmerge.RECORD_BYTES:
             self.is_damaged = True
             return
         while self._taken < end and self._read_one(end):
@@ -95,18 +95,18 @@ class LaneRecords:
 
     def _read_one(self, end: int) -> bool:
         """Reads the next record. Whether there was one."""
-        at = self._taken % lanemerge.RECORD_BYTES
-        start = lanemerge.AT_RECORDS + at
+        at = self._taken % ringmerge.RECORD_BYTES
+        start = ringmerge.AT_RECORDS + at
         head = int.from_bytes(self._memory[start : start + _HEAD_BYTES], "little")
         length = head & 0xFFFFFFFF
-        room = min(lanemerge.RECORD_BYTES - at, end - self._taken)
+        room = min(ringmerge.RECORD_BYTES - at, end - self._taken)
         if not head:
             return False
         if not _HEAD_BYTES <= length <= room or length % 8:
             self.is_damaged = True
             return False
         record = self._memory[start + _HEAD_BYTES : start + length]
-        self.is_damaged = not self._note(head >> lanemerge.KIND_SHIFT, record)
+        self.is_damaged = not self._note(head >> ringmerge.KIND_SHIFT, record)
         # Whoever comes next tells by the zeros what is not written yet.
         self._memory[start : start + length] = bytes(length)
         self._taken += length
@@ -114,18 +114,18 @@ class LaneRecords:
 
     def _note(self, kind: int, record: bytes) -> bool:
         """Notes a record that is no longer in the process's reach. Whether it can be one."""
-        if kind == lanemerge.RECORD_STACK and len(record) >= _STACK.size:
+        if kind == ringmerge.RECORD_STACK and len(record) >= _STACK.size:
             stack_id, n_frames, flags, _ = _STACK.unpack_from(record)
             is_whole = len(record) >= _STACK.size + 8 * n_frames
-            if not stack_id or n_frames > lanemerge.MOST_FRAMES or not is_whole:
+            if not stack_id or n_frames > ringmerge.MOST_FRAMES or not is_whole:
                 return False
             frames = np.frombuffer(record, np.uint64, n_frames, _STACK.size)
             self._stacks.append((stack_id, flags & _WALKED, frames))
-        elif kind == lanemerge.RECORD_MISS and len(record) >= _MISS_BYTES:
+        elif kind == ringmerge.RECORD_MISS and len(record) >= _MISS_BYTES:
             miss = miss_of(memoryview(record), 0)
             if not miss.stack_id:
                 return False
             self._misses.append(replace(miss, image=self._image))
         else:
-            return kind == lanemerge.RECORD_PAD
+            return kind == ringmerge.RECORD_PAD
         return True

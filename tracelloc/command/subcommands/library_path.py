@@ -1,6 +1,6 @@
 """Prints the path of the library that programs can preload.
 
-With it in LD_PRELOAD, a program reports its allocations without probes: see tracelloc help lane.
+With it in LD_PRELOAD, a program reports its allocations without probes: see tracelloc help preload.
 """
 
 from __future__ import annotations

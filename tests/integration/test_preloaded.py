@@ -27,8 +27,7 @@ from tracelloc.model.codefiles import Mapping
 from tracelloc.record.process.procfs import Process, parse_maps
 from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
-from tracelloc.record.sources.preloaded import ringmerge as lanemerge
-from tracelloc.record.sources.preloaded import sharedarea as lane
+from tracelloc.record.sources.preloaded import ringmerge, sharedarea
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
 pytestmark = pytest.mark.bpf
@@ -47,7 +46,7 @@ def armed(command: list[Any], targets: list[Target], **options: Any) -> Target:
 
 def traced(target: Target, tmp_path: Path, *options: str | int) -> Tracelloc:
     return Tracelloc(
-        "-p", target.pid, "--json", "--top", 1000, "--lane", "on", *options, directory=tmp_path
+        "-p", target.pid, "--json", "--top", 1000, "--preload", "on", *options, directory=tmp_path
     )
 
 
@@ -80,11 +79,11 @@ def test_clocks(
     builder: Builder, targets: list[Target], monkeypatch: pytest.MonkeyPatch, clock: str
 ) -> None:
     """Exact by either, over and over in one process."""
-    monkeypatch.setattr(lane, "usable_clock", lambda: getattr(lanemerge, clock))
+    monkeypatch.setattr(sharedarea, "usable_clock", lambda: getattr(ringmerge, clock))
     target = armed([builder.c("books"), 4, OPERATIONS, 8, 64], targets)
     for _ in range(2):
         before = json.loads(target.ask("run"))
-        session = attach_to(Process(target.pid), TraceConfig(use_lane=True))
+        session = attach_to(Process(target.pid), TraceConfig(use_library=True))
         try:
             assert session.root.probes.is_replaced
             after = json.loads(target.ask("run"))
@@ -104,7 +103,7 @@ def test_size_limits(builder: Builder, targets: list[Target], tmp_path: Path) ->
     """What is reported equals what probes say of those sizes, block by block."""
     target = armed([builder.c("books"), 4, OPERATIONS, 11, 3000], targets)
     whole = Tracelloc(
-        "-p", target.pid, "--json", "--lane", "off", "--top", 100_000, directory=tmp_path
+        "-p", target.pid, "--json", "--preload", "off", "--top", 100_000, directory=tmp_path
     )
     limited = traced(target, tmp_path, "--min-size", 100, "--max-size", "1k", "--top", 100_000)
     books = json.loads(target.ask("run"))
@@ -189,7 +188,7 @@ def test_threads_that_come_and_go(builder: Builder, targets: list[Target], tmp_p
 def test_launched(builder: Builder, tmp_path: Path, kind: str) -> None:
     """From the first allocation on, constructors included."""
     program = builder.c("early", compiler="gcc" if kind == "dynamic" else "musl-gcc")
-    done = run_tracelloc(*QUIET, "--lane", "on", "--", program, 7)
+    done = run_tracelloc(*QUIET, "--preload", "on", "--", program, 7)
     assert done.returncode == 7, done.stderr
     assert BY_ITSELF in done.stderr
     assert by_function(last_report(done.stderr)) == PROGRAM
@@ -198,7 +197,7 @@ def test_launched(builder: Builder, tmp_path: Path, kind: str) -> None:
 def test_executed_by_a_shell(builder: Builder) -> None:
     """Whatever comes before it: nothing of it is missed."""
     done = run_tracelloc(
-        *QUIET, "--lane", "on", "--", "sh", "-c", 'exec "$0" 7', builder.c("early")
+        *QUIET, "--preload", "on", "--", "sh", "-c", 'exec "$0" 7', builder.c("early")
     )
     assert done.returncode == 7, done.stderr
     assert done.stderr.count(BY_ITSELF) >= 1
@@ -269,7 +268,7 @@ def test_sanitized_programs_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_executed_without_the_library(builder: Builder) -> None:
     """While programs begin, they are stopped until there are probes."""
     command = (builder.c("executor"), "syscall", builder.c("early"), 7)
-    done = run_tracelloc(*QUIET, "--lane", "on", "--", *command)
+    done = run_tracelloc(*QUIET, "--preload", "on", "--", *command)
     assert done.returncode == 7, done.stderr
     assert f"{BY_PROBES}the program has not preloaded it\n" in done.stderr
     assert by_function(last_report(done.stderr, execs=1)) == PROGRAM
@@ -310,7 +309,7 @@ def test_executed_while_the_profiler_dies(
 @pytest.mark.parametrize("preload", ["on", "off"])
 def test_threads_that_end(builder: Builder, preload: str) -> None:
     """What glibc frees once more of what they had cached is in no figure."""
-    done = run_tracelloc(*QUIET, "--lane", preload, "--", builder.c("shortlived"))
+    done = run_tracelloc(*QUIET, "--preload", preload, "--", builder.c("shortlived"))
     assert done.returncode == 0, done.stderr
     report = last_report(done.stderr)
     assert report["frees"] == 80 * 50
@@ -322,7 +321,7 @@ def test_libraries_that_are_closed_again(builder: Builder, tmp_path: Path) -> No
     plugin = builder.c("plugin", "-shared", "-fPIC")
     program = builder.c("reopener", "-ldl")
     for preload in ("on", "off"):
-        done = run_tracelloc(*QUIET, "--lane", preload, "--", program, plugin, 300)
+        done = run_tracelloc(*QUIET, "--preload", preload, "--", program, plugin, 300)
         assert done.returncode == 0, done.stderr
         report = last_report(done.stderr)
         assert report["allocations"] >= 300
@@ -330,7 +329,7 @@ def test_libraries_that_are_closed_again(builder: Builder, tmp_path: Path) -> No
 
 
 def test_static_programs_have_probes(builder: Builder) -> None:
-    done = run_tracelloc(*QUIET, "--lane", "on", "--", builder.c("early", "-static"), 7)
+    done = run_tracelloc(*QUIET, "--preload", "on", "--", builder.c("early", "-static"), 7)
     assert done.returncode == 7, done.stderr
     assert f"{BY_PROBES}early" in done.stderr
     assert by_function(last_report(done.stderr)) == PROGRAM
@@ -342,7 +341,7 @@ def test_setuid_programs_have_probes(builder: Builder, tmp_path: Path) -> None:
     shutil.copy(builder.c("early"), program)
     os.chown(program, 65534, 65534)
     program.chmod(0o4755)
-    done = run_tracelloc(*QUIET, "--lane", "on", "--", program, 7)
+    done = run_tracelloc(*QUIET, "--preload", "on", "--", program, 7)
     assert done.returncode == 7, done.stderr
     assert f"{BY_PROBES}the program has not preloaded it\n" in done.stderr
     assert by_function(last_report(done.stderr)) == PROGRAM
@@ -389,7 +388,7 @@ def test_the_programs_own_preloaded_libraries_are_kept(
 ) -> None:
     monkeypatch.setenv("LD_PRELOAD", "libm.so.6")
     script = "echo $LD_PRELOAD; grep -c libm.so /proc/$$/maps; ls /proc/self/fd"
-    done = run_tracelloc("--lane", "on", "-o", tmp_path / "o.fg", "--", "sh", "-c", script)
+    done = run_tracelloc("--preload", "on", "-o", tmp_path / "o.fg", "--", "sh", "-c", script)
     lines = done.stdout.split()
     assert lines[0] == "libm.so.6"
     assert int(lines[1]) > 0
@@ -450,7 +449,7 @@ def test_system_calls_were_given_up_before(builder: Builder, way: str) -> None:
         done = subprocess.run(words, env=environment, timeout=PATIENCE_S, check=False)
         assert done.returncode == 7
         return
-    done = run_tracelloc(*QUIET, "--lane", "on", "--", *command)
+    done = run_tracelloc(*QUIET, "--preload", "on", "--", *command)
     assert done.returncode == 7, done.stderr
     assert by_function(last_report(done.stderr, execs=1)) == PROGRAM
 
@@ -487,7 +486,7 @@ def holder_of(target: Target) -> np.ndarray[Any, np.dtype[np.uint32]]:
     """The word of the shared memory that says who wants events."""
     process = Process(target.pid)
     mapping = next(filter(is_area, maps_of(process)))
-    address = mapping.start + lanemerge.FIELDS["holder"]
+    address = mapping.start + ringmerge.FIELDS["holder"]
     return np.frombuffer(process.read_memory(address, 4), np.uint32)
 
 
@@ -496,7 +495,7 @@ def maps_of(process: Process) -> list[Mapping]:
 
 
 def is_area(mapping: Mapping) -> bool:
-    return bool(lane.area_mappings([mapping]))
+    return bool(sharedarea.area_mappings([mapping]))
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -648,7 +647,7 @@ def test_trees_of_processes(tmp_path: Path) -> None:
     )
     assert (done.stdout, done.stderr) == (expected, b"")
     traced_run = run_tracelloc(
-        "--lane", "on", "-o", tmp_path / "out.fg", "--", "sh", "-c", script, env=os.environ
+        "--preload", "on", "-o", tmp_path / "out.fg", "--", "sh", "-c", script, env=os.environ
     )
     assert traced_run.stdout.encode() == expected
 

@@ -1,4 +1,4 @@
-"""The profiler's part of the preloaded lane. The program's threads are imitated, step by step:
+"""The profiler's part of the preloaded library. The program's threads are imitated, step by step:
 interleavings such as these can't be had from real ones on demand."""
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tracelloc.model.events import (
     EventKind,
     SentStacks,
 )
-from tracelloc.record.sources.preloaded import ringmerge as lanemerge
-from tracelloc.record.sources.preloaded.ringmerge import LaneRings
+from tracelloc.record.sources.preloaded import ringmerge
+from tracelloc.record.sources.preloaded.ringmerge import AreaRings
 from tracelloc.record.unwinding.leading import LeadingFrames
 
 WORD = struct.Struct("<Q")
@@ -33,13 +33,13 @@ IMAGE = 7
 class Area:
     """The shared memory, as a program with the counting clock would write it."""
 
-    memory: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, lanemerge.FILE_BYTES))
+    memory: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, ringmerge.FILE_BYTES))
     counter: int = 1
 
     def __post_init__(self) -> None:
         self.own(3)
-        self.memory[lanemerge.FIELDS["clock"]] = lanemerge.CLOCK_COUNTER
-        self.set(lanemerge.FIELDS["counter"], self.counter)
+        self.memory[ringmerge.FIELDS["clock"]] = ringmerge.CLOCK_COUNTER
+        self.set(ringmerge.FIELDS["counter"], self.counter)
 
     def set(self, at: int, word: int) -> None:
         self.memory[at : at + 8] = WORD.pack(word)
@@ -49,11 +49,11 @@ class Area:
 
     def stamp(self) -> int:
         self.counter += 1
-        self.set(lanemerge.FIELDS["counter"], self.counter)
+        self.set(ringmerge.FIELDS["counter"], self.counter)
         return self.counter - 1
 
     def ring(self, number: int) -> int:
-        return lanemerge.AT_RINGS + number * lanemerge.RING_BYTES
+        return ringmerge.AT_RINGS + number * ringmerge.RING_BYTES
 
     def own(self, rings: int) -> None:
         """Threads take the first rings, one after the other."""
@@ -68,17 +68,17 @@ class Area:
     def write(
         self, number: int, slot: int, stamp: int, address: int, kind: int = EventKind.ALLOC
     ) -> None:
-        at = lanemerge.AT_SLOTS + number * lanemerge.SLOTS_BYTES
-        at += slot % lanemerge.SLOTS * EVENT_DTYPE.itemsize
-        lap = slot // lanemerge.SLOTS + 1
+        at = ringmerge.AT_SLOTS + number * ringmerge.SLOTS_BYTES
+        at += slot % ringmerge.SLOTS * EVENT_DTYPE.itemsize
+        lap = slot // ringmerge.SLOTS + 1
         tag = 16 | kind << EVENT_SIZE_BITS | (lap << EVENT_LAP_BIT & (1 << 64) - 1)
         self.memory[at : at + 40] = struct.pack("<QQQQII", address, tag, 0, stamp, 1, 0)
 
-    def rings(self) -> LaneRings:
-        return LaneRings(memoryview(self.memory), IMAGE, 1)
+    def rings(self) -> AreaRings:
+        return AreaRings(memoryview(self.memory), IMAGE, 1)
 
 
-def take(rings: LaneRings, now_ns: int = 2, *, whole: bool = False) -> list[int]:
+def take(rings: AreaRings, now_ns: int = 2, *, whole: bool = False) -> list[int]:
     """Addresses of the events that are complete, in their order."""
     count, cut = rings.look(whole, now_ns)
     events = np.empty(count, EVENT_DTYPE)
@@ -100,7 +100,7 @@ class Thread:
     def step(self) -> None:
         if self._slot is None:
             taken = self._area.get(self._area.ring(self._number) + 64)
-            if self._area.get(self._area.ring(self._number)) - taken < lanemerge.SLOTS:
+            if self._area.get(self._area.ring(self._number)) - taken < ringmerge.SLOTS:
                 self._slot = self._area.reserve(self._number)
         elif self._stamp is None:
             self._stamp = self._area.stamp()
@@ -119,7 +119,7 @@ def test_any_interleaving_is_in_order_and_complete(seed: int) -> None:
     area = Area()
     # Rings that are near the end of a lap, which earlier threads have had.
     for number in range(6):
-        before = lanemerge.SLOTS * dice.randrange(6) - dice.randrange(2)
+        before = ringmerge.SLOTS * dice.randrange(6) - dice.randrange(2)
         area.set(area.ring(number), max(0, before))
     area.own(6)
     threads = [Thread(area, number) for number in range(6)]
@@ -207,11 +207,11 @@ def test_garbage() -> None:
     area.own(10)
     rings = area.rings()
     for number in range(8):
-        area.set(area.ring(number), dice.choice([5, lanemerge.SLOTS, 1 << 63, (1 << 64) - 1]))
+        area.set(area.ring(number), dice.choice([5, ringmerge.SLOTS, 1 << 63, (1 << 64) - 1]))
         area.set(area.ring(number) + 64, dice.getrandbits(64))
     size = 64 * EVENT_DTYPE.itemsize
     for number in range(8):
-        at = lanemerge.AT_SLOTS + number * lanemerge.SLOTS_BYTES
+        at = ringmerge.AT_SLOTS + number * ringmerge.SLOTS_BYTES
         area.memory[at : at + size] = dice.randbytes(size)
     for kind in range(16):
         area.write(9, area.reserve(9), area.stamp(), 1000 + kind, kind)
@@ -248,7 +248,7 @@ def test_leading_frames() -> None:
     ids=str,
 )  # fmt: skip
 def test_what_needs_probes(more: list[str]) -> None:
-    with pytest.raises(UsageError, match="--lane=on excludes"):
-        parse_command_line(["-p", "1", "--text", "--lane", "on", *more], terminal=False)
-    line = parse_command_line(["-p", "1", "--text", "--lane", "auto", *more], terminal=False)
-    assert not options_of(line).trace.use_lane
+    with pytest.raises(UsageError, match="--preload=on excludes"):
+        parse_command_line(["-p", "1", "--text", "--preload", "on", *more], terminal=False)
+    line = parse_command_line(["-p", "1", "--text", "--preload", "auto", *more], terminal=False)
+    assert not options_of(line).trace.use_library

@@ -95,12 +95,12 @@ def test_forked_children(builder: Builder, targets: list[Target], tmp_path: Path
     assert target.ask("fork") == "0"
 
 
-def test_the_lane_comes_first(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    """Who has the lane gets all, exactly; who listens besides gets the frees of what was said."""
+def test_tracelloc_comes_first(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """tracelloc gets all events; another listener gets the frees of what it was told before."""
     target = preloaded(builder, targets, 1)
     tracer = trace(target, tmp_path)
     figures(target, "grow")
-    exact = Tracelloc("-p", target.pid, "--lane=on", "--json", "--interval", "1h",
+    exact = Tracelloc("-p", target.pid, "--preload=on", "--json", "--interval", "1h",
                       directory=tmp_path)  # fmt: skip
     assert "events come by the preloaded library" in "".join(exact.messages)
     figures(target, "clear")

@@ -12,8 +12,8 @@ import pytest
 from tests.harness import PATIENCE_S, Builder, Target, run_tracelloc
 from tests.integration.test_allocators import LIBRARIES, PRELOADS, assert_lives, assert_totals
 from tests.integration.test_exact import OPERATIONS
-from tests.integration.test_lane import BY_ITSELF, BY_PROBES, said, traced
 from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_report
+from tests.integration.test_preloaded import BY_ITSELF, BY_PROBES, said, traced
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
 pytestmark = pytest.mark.bpf
@@ -102,7 +102,7 @@ def test_jemallocs_own_functions(builder: Builder, targets: list[Target], tmp_pa
 @pytest.mark.parametrize("malloc", ["jemalloc", "mimalloc"])
 def test_launched(builder: Builder, malloc: str) -> None:
     program = builder.c("early", *linked(malloc))
-    done = run_tracelloc(*QUIET, "--lane", "on", "--", program, 7)
+    done = run_tracelloc(*QUIET, "--preload", "on", "--", program, 7)
     assert done.returncode == 7, done.stderr
     assert BY_ITSELF in done.stderr
     assert by_function(last_report(done.stderr)) == PROGRAM
