@@ -67,7 +67,7 @@ class TraceParser(Parser):
         lists = {group: [f"{group.value}:"] for group in SubcommandGroup}
         lists[SubcommandGroup.LOOK].append("  -p PID      Traces it and shows its heap (default).")
         for subcommand in all_subcommands():
-            lists[subcommand.group].append(f"  {subcommand.name:<12}{subcommand.summary}")
+            lists[subcommand.group].append(f"  {subcommand.name:<14}{subcommand.summary}")
         listed = "\n".join(line for lines in lists.values() for line in lines)
         self.description = f"{_DESCRIPTION}\n\n{listed}"
         return super().format_help()
