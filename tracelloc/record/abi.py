@@ -1,4 +1,4 @@
-"""What the probes send: mirrors of the structs and enums in ``probes/event.h``.
+"""Data formats of the probes: mirrors of the structs and enums in ``probes/event.h``.
 
 Every offset, size and value here equals the C side's; a test compiles the header
 and compares. All times are CLOCK_MONOTONIC nanoseconds, all sizes bytes.
@@ -51,7 +51,7 @@ CONTROL_FIELDS: Final = [
 """``struct control``."""
 
 PARITIES: Final = 2
-"""Epochs that the probes tell apart."""
+"""Number of epochs that the probes distinguish."""
 
 CONTROL_DTYPE: Final = np.dtype(CONTROL_FIELDS)
 
@@ -81,10 +81,10 @@ PYTHON_FIELDS: Final = [
 """``struct python``."""
 
 PYTHON_PIECE_STARTS: Final = (80, 336, 592, 912)
-"""Where ``struct python_code`` has what was copied, in bytes behind the field ``code``."""
+"""Where ``struct python_code`` stores the copied pieces, in bytes from its field ``code``."""
 
 PYTHON_ENTRY: Final = 1
-"""Part of the first word of a frame of Python (``struct python_stack``)."""
+"""Bit in the first word of a Python frame (``struct python_stack``)."""
 
 SPACE_FIELDS: Final = [
     ("tag", "<u8"),
@@ -103,9 +103,9 @@ SPACE_FIELDS: Final = [
 
 SPACE_DTYPE: Final = np.dtype(SPACE_FIELDS)
 SALT_BITS: Final = 6
-"""Low bits of a tag that rows' places depend on (``ROW_SALT_BITS``)."""
+"""Low bits of a tag that select the set of rows (``ROW_SALT_BITS``)."""
 TAG_BITS: Final = 16
-"""Low bits of a space's tag that rows' keys carry; above them is its generation."""
+"""Low bits of a space's tag, which are in the keys of rows; above them is its generation."""
 GENERATION_MASK: Final = 0xFFFFFFFF
 
 MISS_REGISTERS: Final = 8
@@ -119,13 +119,13 @@ MISS_FIELDS: Final = [
     ("tid", "<u4"),
     ("registers", ("<u8", (MISS_REGISTERS,))),
 ]
-"""``struct miss``, which the copy of the stack follows."""
+"""``struct miss``, followed by the copy of the stack."""
 
 ROW_WAYS: Final = 4
 ROW_SET_DTYPE: Final = np.dtype([("keys", "<u8", (ROW_WAYS,)), ("rows", "<u8", (ROW_WAYS,))])
 """``struct row_set`` in ``probes/maps.h``."""
 KEY_TAG_SHIFT: Final = 48
-"""Where in a row's key the tag begins, above the address."""
+"""Shift of the tag in a row's key, above the address."""
 REGION_SHIFT: Final = 16
 REGION_TAG: Final = 1 << 47
 
@@ -160,11 +160,11 @@ COOKIE_ARGUMENT_BITS: Final = 4
 COOKIE_PLACE_SHIFT: Final = 32
 COOKIE_PLACE_MASK: Final = 0xFFF
 COOKIE_SIZE_SHIFT: Final = 44
-"""What the cookie of a probe says: its bits (``COOKIE_`` in ``probes/event.h``)."""
+"""Bits of a probe's cookie (``COOKIE_`` in ``probes/event.h``)."""
 OTEL_PLACE_BITS: Final = 21
 OTEL_IN_MEMORY: Final = 0x10
 OTEL_DISPLACEMENT_BITS: Final = 16
-"""Cookies of probes on what a program reports by itself (``OTEL_`` in ``probes/event.h``)."""
+"""Bits of the cookies of OpenTelemetry probes (``OTEL_`` in ``probes/event.h``)."""
 
 
 class EventRingNumber(IntEnum):
@@ -175,7 +175,7 @@ class EventRingNumber(IntEnum):
 
 
 class PythonProgram(IntEnum):
-    """Programs that call each other where frames of Python are walked (``enum python_program``)."""
+    """BPF programs that call each other to walk Python frames (``enum python_program``)."""
 
     WALKER = 0
     ALLOCATOR = 1
@@ -192,14 +192,14 @@ class Reporting(IntEnum):
 
 
 class ForkFlag(IntFlag):
-    """What the probes say of a process that a thread has made (``enum fork_flag``)."""
+    """What the probes report on a forked process (``enum fork_flag``)."""
 
     SHARES = 1
     MARKED = 2
 
 
 class SpillFlag(IntFlag):
-    """What an entry of map ``spill`` says of its address (``enum spill_flag``)."""
+    """What happened to the address of an entry in map ``spill`` (``enum spill_flag``)."""
 
     FREED = 1
     BORN = 2

@@ -1,1 +1,1 @@
-"""The probes: loaded, attached, and what they send, as arrays."""
+"""Loads and attaches the probes and reads what they send, as numpy arrays."""

@@ -1,21 +1,21 @@
-"""Attaching BPF programs to a process's code. All ways give the same events.
+"""Attaches BPF programs to a process's code. All methods deliver the same events.
 
 ``uprobe_multi`` links (bpf(2), Linux 6.6): one descriptor holds all probes of a program
-in a file, the cheaper way for the target, and quick to take away. Returns need another one,
-unless it is a session (Linux 6.13): there the program runs at both, and says at the entry
-whether the return is wanted. Perf events (perf_event_open(2) with the ``uprobe`` PMU,
-Linux 4.17): one descriptor per probe, held by a link that knows its cookie (Linux 5.15).
+in a file. They cost the target less and detach quickly. Return probes need a second link,
+unless the link is a session (Linux 6.13): there the program runs at both ends, and decides at
+the entry whether the return is wanted. Perf events (perf_event_open(2) with the ``uprobe`` PMU,
+Linux 4.17): one descriptor per probe, and one of a link that stores its cookie (Linux 5.15).
 
-None needs tracefs. In all of them the kernel filters by address space: all threads of the
-target, none of its forked children. Closing a descriptor takes its probes away, which
-the kernel also does when we are killed.
+No method needs tracefs. With all of them the kernel filters by address space: all threads of the
+target, none of its forked children. Closing a descriptor detaches its probes; the kernel
+closes it if tracelloc is killed.
 
-Which address space that is, the kernel asks of one thread: the main one, for links. When
-that ends (pthread_exit(3)) while others go on, perf events see nothing more. Links do for
-as long as the breakpoints stay, but those are taken out as soon as any probe at their place
-goes, and new ones are not put in (``uprobe_multi_link_filter()`` in kernel/trace/bpf_trace.c).
-So events of another thread that run no program are opened beside them, which keep the
-breakpoints where they are.
+The kernel identifies the address space by one thread: for links, the main thread. If that
+thread ends (pthread_exit(3)) while others continue, perf events report nothing more. Links
+still work while their breakpoints stay. But the kernel removes a breakpoint when any probe at
+its address is detached, and inserts no new one (``uprobe_multi_link_filter()`` in
+kernel/trace/bpf_trace.c). tracelloc therefore also opens perf events of another thread, which
+run no program and keep the breakpoints in place.
 """
 
 from __future__ import annotations
@@ -49,29 +49,29 @@ from tracelloc.system import syscalls
 _PMU: Final = Path("/sys/bus/event_source/devices/uprobe")
 _IOC_ENABLE: Final = 0x2400
 _COUNTER_BIT: Final = 32
-"""``config`` has the offset of a reference counter from here on, kernel/events/core.c."""
+"""``config`` holds the offset of a reference counter from this bit on, kernel/events/core.c."""
 _DISABLED: Final = 1
-"""Breakpoints are there all the same, include/uapi/linux/perf_event.h."""
+"""Breakpoints are inserted even so, include/uapi/linux/perf_event.h."""
 _MULTI_RETURN: Final = 1
 """BPF_F_UPROBE_MULTI_RETURN, include/uapi/linux/bpf.h."""
 
 _PERF_EVENT: Final = 41
-"""BPF_PERF_EVENT, include/uapi/linux/bpf.h; as are:"""
+"""BPF_PERF_EVENT, include/uapi/linux/bpf.h, like the next two."""
 _UPROBE_MULTI: Final = 48
 _UPROBE_SESSION: Final = 57
 _SESSION_PROGRAMS: Final = (ALLOCATOR_PROGRAM, MAPPING_PROGRAM)
-"""Programs that also run at returns."""
+"""Programs that also run at function returns."""
 
 _CLOSERS: Final = ThreadPoolExecutor(64, thread_name_prefix="detach")
-"""Threads that close descriptors, made when they are needed."""
+"""Threads that close descriptors, started on demand."""
 
 
 PLAIN: Final = "/plain"
-"""Behind a program's name: loaded for links that are no sessions."""
+"""Suffix of a program's name: the program is loaded for links that are not sessions."""
 
 
 def attach_type(method: Method, program: str) -> int:
-    """The expected_attach_type that the program of this name must be loaded with."""
+    """Returns the expected_attach_type with which to load the program of this name."""
     if method is Method.SESSION and program in _SESSION_PROGRAMS:
         return _UPROBE_SESSION
     return _UPROBE_MULTI if method.has_links else 0
@@ -127,7 +127,7 @@ class _EventLinkAttr(ctypes.Structure):
 
 
 class Attachment:
-    """Probes that are in place, until ``close``."""
+    """Attached probes, until ``close``."""
 
     def __init__(
         self,
@@ -138,13 +138,13 @@ class Attachment:
     ) -> None:
         """Attaches all points in their order, or none.
 
-        ``program`` gives the descriptor of a BPF program by name, loaded for this method.
-        Raises TargetError, PrivilegeError, or UnsupportedError if the kernel lacks it.
+        ``program`` returns the descriptor of a BPF program by name, loaded for this method.
+        Raises TargetError, PrivilegeError, or UnsupportedError if the kernel lacks the method.
         """
         self.method = method
         self.points = points
         self.thread_id = Process(pid).thread_id
-        """The thread that the kernel is to ask."""
+        """The thread by which the kernel identifies the address space."""
         self._program = program
         self._links: list[int] = []
         self._events: list[int] = []
@@ -158,10 +158,10 @@ class Attachment:
             raise
 
     def move(self, thread_id: int) -> list[int]:
-        """Has the kernel ask another thread: the one that it has asked so far has ended.
+        """Identifies the address space by another thread, after the previous one has ended.
 
-        What happened in between is missed by perf events, not by links. Returns descriptors
-        for ``close_soon``. Raises TracellocError, and has then changed nothing.
+        Perf events miss what happened in between; links don't. Returns descriptors for
+        ``close_soon``. Raises TracellocError, and has then changed nothing.
         """
         events: list[int] = []
         try:
@@ -183,7 +183,7 @@ class Attachment:
             self._links.append(self._link(pid, list(group)))
 
     def _link(self, pid: int, probes: Sequence[_Probe]) -> int:
-        """The descriptor of probes with one program in one file."""
+        """Returns the descriptor of a link for probes with one program in one file."""
         first = probes[0].point
         path_bytes = ctypes.create_string_buffer(os.fsencode(first.open_path))
         words = ctypes.c_uint64 * len(probes)
@@ -207,7 +207,7 @@ class Attachment:
             raise _explain(error, pid, first) from error
 
     def _open_events(self, thread_id: int, events: list[int]) -> None:
-        """One per probe, with its program; beside links, one per breakpoint, with none."""
+        """Opens one event per probe, with its program; with links, one per address, without."""
         pmu_type, return_bit = _read_pmu()
         keeps = self.method.has_links
         places = {(p.open_path, p.offset): _Probe(p) for p in self.points}
@@ -241,7 +241,7 @@ class Attachment:
         return syscalls.bpf(syscalls.BPF_LINK_CREATE, attributes)
 
     def close(self) -> None:
-        """Takes every probe away."""
+        """Detaches every probe."""
         descriptors = [*self._links, *self._events]
         self._links, self._events = [], []
         _close_all(descriptors)
@@ -249,7 +249,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """A point, or the return of its function."""
+    """A probe point, or the return of its function."""
 
     point: ProbePoint
     is_return: bool = False
@@ -259,10 +259,10 @@ class _Probe:
         return abi.FunctionCode.RETURN if self.is_return else self.point.cookie
 
     def program(self, method: Method) -> str:
-        """The name of its program.
+        """Returns the name of the BPF program.
 
-        A function that may throw is in no session: where another one is traced, too, that has
-        the kernel put a return probe there, which no exception gets through.
+        A function that may throw is never in a session. If another process is traced as well,
+        a session makes the kernel insert a return probe, which no exception can unwind past.
         """
         name = self.point.program
         throws = self.point.cookie & abi.COOKIE_THROWS
@@ -271,9 +271,9 @@ class _Probe:
 
 
 def _probes(points: Iterable[ProbePoint], method: Method) -> list[_Probe]:
-    """What to attach for points, ends of calls before their entries.
+    """Returns the probes to attach for points, returns before entries.
 
-    A session's probe is for both.
+    A session's probe covers both.
     """
     entries = [_Probe(point) for point in points]
     if method is Method.SESSION:
@@ -282,22 +282,22 @@ def _probes(points: Iterable[ProbePoint], method: Method) -> list[_Probe]:
 
 
 def _close_all(descriptors: Iterable[int]) -> None:
-    """Closes probes' descriptors.
+    """Closes the descriptors of probes, in parallel.
 
-    Each close waits until no processor can still be in the probe; side by side they
-    wait for the same moment.
+    Each close waits until no processor can still be in the probe; in parallel, they
+    wait for the same grace period.
     """
     list(_CLOSERS.map(os.close, descriptors))
 
 
 def close_soon(descriptors: Iterable[int]) -> None:
-    """Closes probes' descriptors without waiting for it."""
+    """Closes the descriptors of probes without waiting."""
     for descriptor in descriptors:
         _CLOSERS.submit(os.close, descriptor)
 
 
 def _read_pmu() -> tuple[int, int]:
-    """(type number, bit of ``config`` that asks for a return probe)."""
+    """Returns (type number, bit of ``config`` that requests a return probe)."""
     try:
         number = int((_PMU / "type").read_text())
         format_text = (_PMU / "format/retprobe").read_text()
@@ -315,8 +315,8 @@ def _explain(error: OSError, pid: int, point: ProbePoint) -> TracellocError:
     if error.errno in (errno.ESRCH, errno.ENOENT):
         return TargetError(f"{where}: process {pid} is ending")
     if error.errno == errno.EINVAL:
-        # One place can have one reference counter only (kernel/events/uprobes.c), and
-        # bcc's Python binding leaves to chance which one it passes.
+        # An address can have only one reference counter (kernel/events/uprobes.c), and
+        # the one that bcc's Python binding passes is arbitrary.
         hint = "if another tool (such as bcc's memleak) probes it as well, end that one first"
         return UnsupportedError(where, hint=hint)
     return UnsupportedError(where)

@@ -1,4 +1,4 @@
-"""The probes in the kernel: how they are compiled and loaded, and the memory that is shared."""
+"""The probes in the kernel: compiling and loading them, and the memory shared with them."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from tracelloc.startup import STARTUP
 
 
 class Capture:
-    """The programs, their rings, counters and control words: an ``EventSource``."""
+    """The BPF programs, their rings, counters and control words: an ``EventSource``."""
 
     waits_ms = 5, 100
-    """How long the rings may be left alone: while much comes, and while little does."""
+    """How long the rings may be left unread, with many events and with few."""
     is_urgent = False
     is_quiet = True
     has_stacks = True
@@ -45,9 +45,9 @@ class Capture:
     def __init__(
         self, config: CaptureConfig, method: Method | None = None, *, debug: bool = False
     ) -> None:
-        """Compiles the probes and makes their maps. Raises UnsupportedError.
+        """Compiles the probes and creates their maps. Raises UnsupportedError.
 
-        ``method`` forces one way of attaching; else it is the best that the kernel has.
+        ``method`` forces an attach method; by default the best that the kernel supports is used.
         """
         self.config = config
         self._methods = usable_methods() if method is None else [method]
@@ -63,7 +63,7 @@ class Capture:
         self.misses_fd = -1
         """Readable for epoll at every miss; -1 if there are none."""
         self.rows: RowMemory | None = None
-        """The rows of all address spaces, if stacks are walked by rows."""
+        """The unwind rows of all address spaces, if stacks are walked by rows."""
         if config.use_rows:
             self.misses_fd = self._bpf.map_fd("misses")
             self._misses = MissRing(self.misses_fd, config.misses_size_bytes)
@@ -73,7 +73,7 @@ class Capture:
         self._control = self._shared("control", abi.CONTROL_DTYPE, 1)
         self._drain = self._make_drain(config)
         self.mappings: EventRing | None = None
-        """What is mapped and unmapped, if that is traced."""
+        """The ring of mmap and munmap events, if they are traced."""
         if config.trace_mappings:
             self.mappings = self._event_ring("mappings", MAPPING_SLOTS)
         spaces = config.max_spaces if config.follow else 1
@@ -83,7 +83,7 @@ class Capture:
         self._free_slots = list(range(spaces - 1, -1, -1))
         self._tracepoints: list[int] = []
         self._watching: list[int] = []
-        """The programs at these."""
+        """Descriptors of the programs at the tracepoints."""
         self._stacks = self._make_stack_drain(config)
         if config.sample_bytes is not None:
             lengths = sampling.gaps(config.sample_bytes)
@@ -114,18 +114,18 @@ class Capture:
         return StackDrain(ring, self._control, kept, config.max_frames)
 
     def _shared(self, table: str, dtype: np.dtype[Any], entries: int) -> npt.NDArray[Any]:
-        """The memory of a mappable array map, which lives as long as the array."""
+        """Maps the memory of a mappable array map, which lives as long as the returned array."""
         pages = -(-dtype.itemsize * entries // mmap.PAGESIZE)
         memory = mmap.mmap(self._bpf.map_fd(table), pages * mmap.PAGESIZE)
         return np.frombuffer(memory, dtype, entries)
 
     @property
     def method(self) -> Method:
-        """How probes are attached; certain once some are."""
+        """The attach method; final once probes are attached."""
         return self._methods[0]
 
     def attach(self, pid: int, points: Sequence[ProbePoint]) -> Attachment:
-        """Puts probes in place, at the first time by the first method that works here.
+        """Attaches probes; the first time, with the first method that works on this machine.
 
         Raises TracellocError, and has then attached nothing.
         """
@@ -145,7 +145,7 @@ class Capture:
         return Attachment(self.method, pid, points, self.program)
 
     def load(self) -> None:
-        """Loads every program for the method, once. Raises UnsupportedError."""
+        """Loads every program for the current method, once. Raises UnsupportedError."""
         if self._loaded_for is self.method:
             return
         STARTUP.note("loading the probes into the kernel")
@@ -162,112 +162,112 @@ class Capture:
 
     @property
     def programs(self) -> dict[str, int]:
-        """The descriptors of the programs for uprobes, by name."""
+        """The descriptors of the uprobe programs, by name."""
         return {
             name: fd for name, fd in self.loaded.items() if name.removesuffix(PLAIN) in self._names
         }
 
     @property
     def loaded(self) -> dict[str, int]:
-        """The descriptors of all loaded programs, those at tracepoints included, by name."""
+        """The descriptors of all loaded programs, tracepoint programs included, by name."""
         return self._bpf.loaded
 
     def program(self, name: str) -> int:
-        """The descriptor of a program; plain ones are loaded when they are needed."""
+        """Returns the descriptor of a program; plain programs are loaded on first use."""
         if name.endswith(PLAIN) and name not in self.loaded:
             self._load(name)
         return self._bpf.fd(name)
 
     def set_live(self, live: bool) -> None:
-        """Lets the probes report, or stops them."""
+        """Starts or stops the probes' reports."""
         self._control["reporting"][0] = abi.Reporting.LIVE if live else abi.Reporting.STOPPED
 
     def pause(self) -> None:
-        """Stops reports of allocations and frees, for probes that are about to come off.
+        """Stops reports of allocations and frees, before the probes are detached.
 
-        Each program looks when it begins, so once an event of an address is left out, all later
-        ones are.
+        Each program checks at its start, so once an event of an address is left out, all later
+        ones are as well.
         """
         self._control["reporting"][0] = abi.Reporting.PAUSED
 
     def set_stop_at_loads(self, stop: bool) -> None:
-        """Whether threads get the stop signal when the loader has mapped something."""
+        """Sets whether a thread gets the stop signal after the loader has mapped something."""
         self._control["stop_at_loads"][0] = stop
 
     @property
     def overflows(self) -> int:
-        """How often the ring of events was found to have been full."""
+        """How often the ring of events was found to have overflowed."""
         return self._drain.overflows
 
     def take_events(self) -> EventBatch:
-        """Takes all events that are complete, in their order. Raises OSError."""
+        """Takes all complete events, in order. Raises OSError."""
         # Before the ring is read: from here on the probes may wake the reader again. Their clock
-        # is reset as well, long before its count of ticks wraps around.
+        # is reset as well, long before its tick count wraps around.
         self._wakeups.consumed = self._wakeups.produced
         self._control["woken"][0] = 0
         self._control["clock"][0] = 0
         return self._drain.take()
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """Takes (memory image, call stacks) that events refer to: all that have been sent."""
+        """Takes all sent (memory image, call stacks), to which events refer."""
         return self._stacks.take()
 
     def take_misses(self, most: int) -> list[Miss]:
-        """Takes up to ``most`` stacks that user space has to finish."""
+        """Takes up to ``most`` stacks that user space must finish."""
         return [] if self._misses is None else self._misses.take(most)
 
     def fail(self, error: Exception) -> None:
-        """Raises the error: nothing replaces the probes."""
+        """Raises the error, since nothing can replace the probes."""
         raise error
 
     @property
     def written(self) -> tuple[int, ...]:
-        """Up to where the probes have come in each ring."""
+        """The position up to which the probes have written each ring."""
         return tuple(ring.produced for ring in self._rings)
 
     def has_read(self, written: tuple[int, ...]) -> bool:
-        """Whether all that was ``written`` has been taken out of the rings.
+        """Returns whether everything up to ``written`` has been taken out of the rings.
 
-        What is behind a record that another processor has not finished stays there.
+        Records behind one that another processor has not finished stay in the ring.
         """
         rings = zip(self._rings, written, strict=True)
         return all(ring.consumed >= position for ring, position in rings)
 
     def new_space(self) -> SpaceWords:
-        """What the probes are told of one more address space. Raises UnsupportedError."""
+        """Returns the control words of one more address space. Raises UnsupportedError."""
         if not self._free_slots:
             raise UnsupportedError(f"more than {len(self._spaces)} processes can't be traced")
         return SpaceWords(self._spaces, self._free_slots.pop())
 
     def free_space(self, words: SpaceWords) -> None:
-        """Nobody has this address space any more."""
+        """Makes the slot of an unused address space available again."""
         self._free_slots.append(words.slot)
 
     def assign(self, pid: int, words: SpaceWords) -> None:
-        """Which address space a process has, where children are traced."""
+        """Assigns an address space to a process, if children are traced."""
         if self.config.follow:
             slot = ctypes.c_uint32(words.slot)
             set_entry(self._bpf.map_fd("space_of"), ctypes.c_uint32(pid), slot)
-            # Whoever had this place is found in the map.
+            # A displaced entry is still found in the hash map.
             self._near_spaces[pid % abi.NEAR_SPACES] = pid << 32 | words.slot + 1
 
     def unassign(self, pid: int) -> None:
-        """The process is not traced any more. For captures that follow."""
+        """Stops tracing the process. Only if children are followed."""
         place = pid % abi.NEAR_SPACES
         if int(self._near_spaces[place]) >> 32 == pid:
             self._near_spaces[place] = 0
         delete_entry(self._bpf.map_fd("space_of"), ctypes.c_uint32(pid))
 
     def take_fork(self, thread_id: int) -> abi.ForkFlag | None:
-        """What the probes say of the process that this thread has made, which is stopped.
+        """Takes what the probes recorded on the stopped process that this thread forked.
 
-        None: they were not live, or the thread's process is not traced. For captures that follow.
+        None if they were not live, or its process is not traced. Only if children are followed.
         """
         said = take_entry(self._bpf.map_fd("forks"), ctypes.c_uint32(thread_id))
         return None if said is None else abi.ForkFlag(said)
 
     def watch(self, pid: int) -> None:
-        """Has this process report when it begins another program. Raises UnsupportedError."""
+        """Makes the probes report when this process calls exec. Raises UnsupportedError."""
         self._control["tgid"][0] = pid
         for name, tracepoint in TRACEPOINTS.items():
             if name == "process_forks" and not self.config.follow:
@@ -276,18 +276,18 @@ class Capture:
             self._tracepoints.append(self._bpf.attach_tracepoint(name, tracepoint))
 
     def counters(self) -> npt.NDArray[np.uint64]:
-        """A copy of all counters, indexed by ``abi.Counter``."""
+        """Returns a copy of all counters, indexed by ``abi.Counter``."""
         counters = self._counters.copy()
         watching = (program_info(fd).recursion_misses for fd in self._watching)
         counters[Counter.SKIPPED_RUNS] = sum(watching)
         return counters
 
     def forget_threads(self, pid: int, is_gone: Callable[[int], bool]) -> int:
-        """Drops pairing records of this process's threads that are gone; how many.
+        """Drops pairing records of this process's ended threads; returns how many.
 
-        ``is_gone`` is asked once the records are listed: a thread that begins meanwhile, and
-        is in its first call, keeps its own. The probes see PIDs of the initial namespace:
-        where ours is another one, nothing matches and nothing is dropped.
+        ``is_gone`` is called after the records are listed, so the record of a thread that starts
+        meanwhile and is in its first call is kept. The probes see PIDs of the initial namespace:
+        if tracelloc runs in another one, nothing matches and nothing is dropped.
         """
         calls = self._bpf.map_fd("calls")
         keys = [key for key in keys_of(calls) if key >> 32 == pid]
@@ -297,7 +297,7 @@ class Capture:
         return len(gone)
 
     def note_sampled(self, addresses: npt.NDArray[np.uint64]) -> None:
-        """Has the probes report the frees of these blocks, which they have not seen allocated."""
+        """Makes the probes report the frees of blocks that they did not see allocated."""
         if self.config.sample_bytes is None:
             return
         sampled = self._bpf.map_fd("sampled")
@@ -305,7 +305,7 @@ class Capture:
             set_entry(sampled, ctypes.c_uint64(address), ctypes.c_uint64(0))
 
     def forget_window(self, pid: int) -> None:
-        """Drops calls that are under way and sampled blocks; no probe may be in place."""
+        """Drops pending calls and sampled blocks; no probe may be attached."""
         self.forget_threads(pid, lambda _: True)
         if self.config.sample_bytes is not None:
             sampled = HashMap(self._bpf.map_fd("sampled"), [("address", "<u8")], [("no", "<u8")])

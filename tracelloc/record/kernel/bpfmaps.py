@@ -1,7 +1,7 @@
-"""BPF maps: made, changed, emptied in batches, and a wait for all programs.
+"""Creates BPF maps, changes them, empties them in batches, and waits for all programs.
 
-Through bpf(2) itself: the batch commands fill arrays of ours, a million entries a second,
-where a call per entry takes ten times as long.
+Calls bpf(2) directly: its batch commands fill numpy arrays with a million entries a second;
+one call per entry takes ten times as long.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Columns = npt.NDArray[Any]
 """A structured array."""
 
 NAME_BYTES: Final = 16
-"""Longest name in the kernel, the terminating 0 included (BPF_OBJ_NAME_LEN)."""
+"""Longest name in the kernel, including the terminating 0 (BPF_OBJ_NAME_LEN)."""
 _BATCH_BYTES: Final = 1 << 20
-"""Read by one call at most. More than any bucket of a hash map holds, as the kernel asks for."""
+"""Most bytes read per call. The kernel requires more than any bucket of a hash map holds."""
 _ARRAY: Final = 2
 _ARRAY_OF_MAPS: Final = 12
 """BPF_MAP_TYPE_ARRAY and BPF_MAP_TYPE_ARRAY_OF_MAPS, include/uapi/linux/bpf.h."""
 
 
 def pick(records: Columns, which: npt.NDArray[Any]) -> Columns:
-    """Some records, by a mask or by their numbers.
+    """Returns some records, chosen by a mask or by indexes.
 
-    Each is copied as one thing: numpy does it field by field, several times as slowly.
+    Copies each record as a whole: numpy copies field by field, several times as slowly.
     """
     picked: Columns = records.view(f"V{records.itemsize}")[which].view(records.dtype)
     return picked
@@ -82,7 +82,7 @@ class _ElementAttr(ctypes.Structure):
 
 
 def create_map(spec: MapSpec, inner_fd: int = 0) -> int:
-    """Makes a map; ``inner_fd``: one like those that it holds. Raises OSError."""
+    """Creates a map; ``inner_fd`` is a template for its inner maps. Raises OSError."""
     attributes = _CreateAttr(
         map_type=spec.kind,
         key_size=spec.key_bytes,
@@ -104,7 +104,7 @@ def set_entry(
 
 
 def take_entry(map_fd: int, key: ctypes.c_uint32) -> int | None:
-    """Takes an entry out of a hash map of 32-bit values; None: there is none. Raises OSError."""
+    """Removes and returns a 32-bit value of a hash map; None if missing. Raises OSError."""
     value = ctypes.c_uint32()
     attributes = _ElementAttr(map_fd, ctypes.addressof(key), ctypes.addressof(value))
     try:
@@ -115,14 +115,14 @@ def take_entry(map_fd: int, key: ctypes.c_uint32) -> int | None:
 
 
 def delete_entry(map_fd: int, key: ctypes.c_uint32 | ctypes.c_uint64) -> None:
-    """Takes an entry out of a hash map, if it is there. Raises OSError."""
+    """Removes an entry from a hash map, if present. Raises OSError."""
     with suppress(FileNotFoundError):
         attributes = _ElementAttr(map_fd, ctypes.addressof(key))
         syscalls.bpf(syscalls.BPF_MAP_DELETE_ELEM, attributes)
 
 
 def keys_of(map_fd: int) -> Iterator[int]:
-    """The 64-bit keys of a hash map; those that come or go meanwhile may be missing."""
+    """Yields the 64-bit keys of a hash map; keys added or removed meanwhile may be missing."""
     key, following = ctypes.c_uint64(), ctypes.c_uint64()
     attributes = _ElementAttr(map_fd, 0, ctypes.addressof(following))
     with suppress(FileNotFoundError):
@@ -134,10 +134,10 @@ def keys_of(map_fd: int) -> Iterator[int]:
 
 
 class HashMap:
-    """A hash map of the probes', to be emptied."""
+    """A hash map of the probes, read and emptied in batches."""
 
     def __init__(self, map_fd: int, keys: list[Any], values: list[Any]) -> None:
-        """``keys`` and ``values``: their fields, as numpy's dtype takes them."""
+        """``keys`` and ``values`` are their fields, as numpy's dtype takes them."""
         self._fd = map_fd
         self._keys = np.dtype(keys)
         self._values = np.dtype(values)
@@ -145,10 +145,10 @@ class HashMap:
     def take(
         self, chosen: Callable[[Columns], npt.NDArray[np.bool_]]
     ) -> Iterator[tuple[Columns, Columns]]:
-        """Yields (keys, values) in batches and removes them, of those whose keys are chosen.
+        """Yields (keys, values) of the chosen keys in batches, and removes them.
 
-        They must not be changed by anyone meanwhile; others may come and go: entries never
-        move to another bucket (kernel/bpf/hashtab.c). Raises OSError.
+        Nobody may change the chosen entries meanwhile; others may come and go, since entries
+        never move to another bucket (kernel/bpf/hashtab.c). Raises OSError.
         """
         room = _BATCH_BYTES // (self._keys.itemsize + self._values.itemsize)
         keys = np.empty(room, self._keys)
@@ -183,12 +183,12 @@ class HashMap:
 
 
 class GracePeriod:
-    """A wait until every program has ended that was running when the wait began.
+    """A wait for the end of every BPF program that was running when the wait began.
 
-    An update of a map of maps does that before it returns to user space, so that nobody
-    uses the old map any more (maybe_wait_bpf_programs() in kernel/bpf/syscall.c): it is
-    synchronize_rcu(), some milliseconds of sleep. membarrier(2) comes to the same but is
-    refused on nohz_full kernels, and does nothing on a single processor.
+    An update of a map of maps waits for them before it returns to user space, so that no
+    program still uses the old map (maybe_wait_bpf_programs() in kernel/bpf/syscall.c): it calls
+    synchronize_rcu(), some milliseconds of sleep. membarrier(2) has the same effect, but is
+    refused on nohz_full kernels and does nothing on a single processor.
     """
 
     def __init__(self) -> None:
@@ -202,7 +202,7 @@ class GracePeriod:
             raise
 
     def wait(self) -> None:
-        """Waits. Raises OSError."""
+        """Waits for the grace period. Raises OSError."""
         set_entry(self._outer_fd, ctypes.c_uint32(0), ctypes.c_uint32(self._inner_fd))
 
     def close(self) -> None:

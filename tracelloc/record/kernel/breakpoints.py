@@ -1,4 +1,4 @@
-"""Whether breakpoints are in a process's code, seen from outside."""
+"""Checks from outside whether breakpoints are in a process's code."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
 
 _SIZE_BYTES: Final = 1 if platform.machine() == "x86_64" else 4
-"""Opcode of the instruction that replaces a probed one: int3, or brk on Arm."""
+"""Size of the breakpoint instruction's opcode: int3, or brk on Arm."""
 
 
 def are_in_place(process: Process, points: Iterable[ProbePoint]) -> bool:
-    """Whether code differs from its file at all of these points that are mapped.
+    """Returns whether the code differs from its file at each of these points that is mapped.
 
     Raises TargetError, OSError.
     """

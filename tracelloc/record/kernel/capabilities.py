@@ -1,4 +1,4 @@
-"""Whether this machine can trace, before anything is compiled: one clear reason if not."""
+"""Checks whether this machine can trace, before compiling: one clear reason if not."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tracelloc.errors import PrivilegeError, UnsupportedError
 from tracelloc.system import syscalls
 
 MINIMUM_KERNEL: Final = (6, 1)
-"""Below it, maps that take memory as they need it taint the kernel ("trace type BPF program
+"""On older kernels, maps that allocate on demand taint the kernel ("trace type BPF program
 uses run-time allocation"), and probes that preempt each other may be skipped."""
 UPROBE_MULTI_KERNEL: Final = (6, 6)
-"""The first with uprobe_multi links."""
+"""The first kernel with uprobe_multi links."""
 UPROBE_SESSION_KERNEL: Final = (6, 13)
-"""The first where one link is for entries and returns."""
+"""The first kernel where one link covers entries and returns."""
 FileLimit = tuple[int, int]
 """The soft and the hard limit of open files."""
 MACHINES: Final = ("x86_64",)
 
 ALL: Final = "CAP_SYS_ADMIN"
-"""Stands for all the others."""
+"""Implies all the others."""
 NEEDED: Final = ("CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE")
 """Without these nothing can be traced."""
 MAPPED_FILES: Final = "CAP_CHECKPOINT_RESTORE"
-"""With this, mapped files can be read whose names are gone."""
+"""Allows reading mapped files whose names are gone."""
 CAPABILITIES: Final = {
     "CAP_SYS_PTRACE": 19, ALL: 21, "CAP_PERFMON": 38, "CAP_BPF": 39, MAPPED_FILES: 40,
 }  # fmt: skip
@@ -39,7 +39,7 @@ _ROOT_HINT: Final = "run it with sudo, or give it CAP_BPF, CAP_PERFMON, CAP_SYS_
 
 
 def check_all() -> None:
-    """Raises UnsupportedError or PrivilegeError for the first thing that is missing."""
+    """Raises UnsupportedError or PrivilegeError for the first missing requirement."""
     check_machine(platform.machine())
     check_kernel(platform.release())
     check_capabilities(Path("/proc/self/status").read_text())
@@ -47,7 +47,7 @@ def check_all() -> None:
 
 
 def check_machine(machine: str) -> None:
-    """The probes read x86-64 registers."""
+    """Raises UnsupportedError unless the machine is supported: the probes read x86-64 registers."""
     if machine not in MACHINES:
         raise UnsupportedError(
             f"tracelloc does not run on {machine}", hint=f"it knows {', '.join(MACHINES)}"
@@ -55,13 +55,13 @@ def check_machine(machine: str) -> None:
 
 
 def kernel_is_at_least(release: str, version: tuple[int, int]) -> bool:
-    """Whether ``release``, as uname -r prints it, is this version or newer; True if unclear."""
+    """Returns whether ``release`` (from uname -r) is ``version`` or newer; True if unclear."""
     match = re.match(r"(\d+)\.(\d+)", release)
     return match is None or (int(match[1]), int(match[2])) >= version
 
 
 def check_kernel(release: str) -> None:
-    """``release`` as uname -r prints it."""
+    """Raises UnsupportedError if the kernel is too old; ``release`` is printed by uname -r."""
     if not kernel_is_at_least(release, MINIMUM_KERNEL):
         needed = ".".join(map(str, MINIMUM_KERNEL))
         raise UnsupportedError(
@@ -70,21 +70,21 @@ def check_kernel(release: str) -> None:
 
 
 def check_capabilities(status: str) -> None:
-    """``status`` is the text of /proc/self/status; needs root's powers or their BPF part."""
+    """Raises PrivilegeError without root's capabilities; ``status`` is /proc/self/status."""
     held = held_capabilities(status)
     if ALL not in held and not held.issuperset(NEEDED):
         raise PrivilegeError("tracing needs root", hint=_ROOT_HINT)
 
 
 def held_capabilities(status: str) -> set[str]:
-    """Which of ``CAPABILITIES`` are in effect; ``status`` is the text of /proc/self/status."""
+    """Returns the effective ``CAPABILITIES``; ``status`` is the text of /proc/self/status."""
     match = re.search(r"^CapEff:\s*([0-9a-fA-F]+)", status, re.MULTILINE)
     held = int(match[1], 16) if match else 0
     return {name for name, number in CAPABILITIES.items() if held >> number & 1}
 
 
 def check_bpf() -> None:
-    """Creates and closes a tiny map: the kernel's own word on whether BPF may be used."""
+    """Creates and closes a tiny map, to see whether the kernel permits BPF."""
     attributes = (ctypes.c_uint32 * 18)(2, 4, 8, 1)  # BPF_MAP_TYPE_ARRAY, key, value, entries
     try:
         os.close(syscalls.bpf(syscalls.BPF_MAP_CREATE, attributes))
@@ -93,7 +93,7 @@ def check_bpf() -> None:
 
 
 def explain_bpf_refusal(code: int) -> None:
-    """Raises the error for what bpf(2) answered."""
+    """Raises the error for an errno of bpf(2)."""
     if code == errno.ENOSYS:
         raise UnsupportedError(
             "this kernel has no BPF", hint="it must be built with CONFIG_BPF_SYSCALL=y"
@@ -108,9 +108,9 @@ def explain_bpf_refusal(code: int) -> None:
 
 
 def raise_file_limit() -> FileLimit:
-    """Lifts the soft limit of open files: each library of the target stays open.
+    """Raises the soft limit of open files, since each library of the target stays open.
 
-    Returns what it was, for programs that are started.
+    Returns the previous limits, for programs that tracelloc starts.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

@@ -1,4 +1,4 @@
-"""What the probes are compiled with."""
+"""The options with which the probes are compiled."""
 
 from __future__ import annotations
 
@@ -16,62 +16,62 @@ from tracelloc.record.kernel.precompiled import compiled
 from tracelloc.record.process.namespaces import pid_namespace
 
 MAPPING_SLOTS: Final = 1 << 16
-"""Events in the ring of what is mapped and unmapped: a power of two."""
+"""Capacity in events of the ring of mmap and munmap events: a power of two."""
 
 STOP_SIGNAL: Final = signal.SIGURG
-"""What a thread gets that is to stop for us: ignored wherever nobody waits for it."""
+"""The signal that stops a thread for tracelloc: ignored wherever nobody waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureConfig:
-    """What the probes are compiled with. Sizes in bytes."""
+    """The options with which the probes are compiled. Sizes in bytes."""
 
     events_size_bytes: int = 8 << 20
-    """Ring of events, at most."""
+    """Maximum size of the ring of events."""
     stacks_size_bytes: int = 4 << 20
-    """Ring of new stacks: a power of two of pages."""
+    """Size of the ring of new stacks: a power of two of pages."""
     max_stacks: int = 1 << 18
     max_threads: int = 1 << 16
     use_rows: bool = True
-    """Stacks by call-frame information, else by frame pointers."""
+    """Whether stacks are walked by call-frame information; otherwise by frame pointers."""
     row_sets: int = 1 << 18
-    """Sets of four rows, 64 bytes each: a power of two."""
+    """Number of sets of four rows, 64 bytes each: a power of two."""
     misses_size_bytes: int = 16 << 20
-    """Ring of stacks that are left to user space: a power of two of pages."""
+    """Size of the ring of stacks that user space must finish: a power of two of pages."""
     max_frames: int = 127
     min_block_bytes: int = 0
     """Smaller allocations are not reported."""
     max_block_bytes: int | None = None
     """Larger allocations are not reported."""
     sample_bytes: int | None = None
-    """Mean distance between samples; None: every allocation is reported."""
+    """Mean distance between samples; None reports every allocation."""
     follow: bool = False
-    """Whether children are traced, too."""
+    """Whether child processes are traced."""
     max_spaces: int = 1024
-    """Address spaces at a time; one, if children are not traced."""
+    """Concurrent address spaces; one, if children are not traced."""
     spill_entries: int = 1 << 18
-    """Addresses whose changes are kept while the ring of events is full; 0: none, they are
-    lost."""
+    """Addresses whose changes are stored while the ring of events is full; with 0, such
+    changes are lost."""
     trace_mappings: bool = False
-    """mmap and its kin, too."""
+    """Whether mmap and related calls are traced."""
     otel: bool = False
-    """What programs report by themselves is read, for OpenTelemetry's profiler, and no function is
-    probed."""
+    """Whether tracelloc reads the events that programs report for OpenTelemetry's profiler,
+    instead of probing functions."""
     python: bool = False
-    """Stacks have frames of Python in processes that CPython runs."""
+    """Whether stacks have Python frames in processes that run CPython."""
 
     @property
     def table_sample_bytes(self) -> int | None:
-        """What the table is told of samples: see ``LiveTable``."""
+        """The ``sample_bytes`` of the ``LiveTable``."""
         return sampling.GIVEN if self.otel else self.sample_bytes
 
     @property
     def ring_slots(self) -> int:
-        """Events that their ring has room for: a power of two."""
+        """Capacity of the event ring: a power of two."""
         return 1 << (self.events_size_bytes // EVENT_DTYPE.itemsize).bit_length() - 1
 
     def cflags(self) -> list[str]:
-        """The macros of ``probes/maps.h`` and ``probes/heap.bpf.c``."""
+        """Returns the macros for ``probes/maps.h`` and ``probes/heap.bpf.c``."""
         page = mmap.PAGESIZE
         flags = [
             f"-DPAGE_SIZE={page}",
@@ -111,7 +111,7 @@ class CaptureConfig:
         return flags
 
     def compile(self, *, debug: bool = False) -> CompiledProbes:
-        """The probes compiled so. Raises UnsupportedError."""
+        """Compiles the probes with these options. Raises UnsupportedError."""
         text = probes.source_text(
             use_rows=self.use_rows,
             trace_mappings=self.trace_mappings,

@@ -1,4 +1,4 @@
-"""A child process of ours, to see what probes do to a process: what they cost, what they break."""
+"""A child process on which tracelloc tests what probes cost and what they break."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 
 IDLE_PROGRAM: Final = "do_nothing"
-"""The BPF program that its probes run: it returns at once."""
+"""The BPF program of the child's probes, which returns at once."""
 
 
 class ChildEndedError(Exception):
-    """The child did not survive what it was asked to do."""
+    """The child did not survive a requested function."""
 
 
 class Child:
-    """A running ``childprogram``, until its context ends. Its ``free`` is there to be probed."""
+    """A running ``childprogram``, until its context ends; its ``free`` can be probed."""
 
     def __init__(self) -> None:
         """Raises UnsupportedError if there is no such function, OSError."""
@@ -36,7 +36,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            process_group=0,  # ^C is not for it
+            process_group=0,  # ^C must not reach it
         )
         assert self._popen.stdout is not None
         self._popen.stdout.readline()
@@ -59,7 +59,7 @@ class Child:
             raise UnsupportedError("the C library's code can't be read")
         (self._offset, _), (beyond_entry, is_single_stepped) = found_at
         self.has_cheap_entry = not (beyond_entry or is_single_stepped)
-        """Whether the very first instruction is emulated by the kernel."""
+        """Whether the kernel emulates the first instruction."""
 
     def __enter__(self) -> Self:
         return self
@@ -77,9 +77,9 @@ class Child:
         self._popen.wait()
 
     def point(self, *, at_entry: bool = False, returns: bool = False) -> ProbePoint:
-        """A probe on the function, where it is cheap or on its very first instruction.
+        """Returns a probe on free, where it is cheap or on its first instruction.
 
-        ``returns``: one on its return as well.
+        ``returns`` adds a return probe.
         """
         offset = self._free.offset + (0 if at_entry else self._offset)
         return ProbePoint(
@@ -93,7 +93,7 @@ class Child:
         return Attachment(method, self.process.pid, points, program)
 
     def ask(self, what: str) -> float:
-        """Has it do one of its program's functions. Raises ChildEndedError."""
+        """Makes the child run one function of its program. Raises ChildEndedError."""
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
         try:

@@ -1,7 +1,7 @@
-"""The program of ``child.Child``: does what it is asked to with free(3), of the C library.
+"""The program of ``child.Child``: calls the C library's free(3) in the requested way.
 
-Run by itself, isolated and without site packages, so that it starts quickly. Reads one of
-the functions' names per line, answers each with a line.
+Runs as a script, isolated and without site packages, so that it starts quickly. Reads the
+name of one of its functions per line, and answers each with a line.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _FILTER: Final = bytes.fromhex(
     "060000000000ff7f"  # allow
 )
 """struct sock_filter, include/uapi/linux/filter.h. Kills at numbers that x86-64 had not assigned
-before Linux 6.11, as the filters of many programs do with whatever they don't know."""
+before Linux 6.11, as many programs' filters do at unknown system calls."""
 _WITH_SHADOW_STACK: Final = bytes.fromhex(
     "53 4889fb"  # push %rbx; mov %rdi,%rbx: the function to call
     "bf01500000 be01000000 b89e000000 0f05"  # arch_prctl(ARCH_SHSTK_ENABLE, ARCH_SHSTK_SHSTK)
     "4885c0 7519"  # test %rax,%rax; jnz to the end
-    "31ff ffd3"  # the function, with no argument
+    "31ff ffd3"  # the function, with a null argument
     "bf02500000 be01000000 b89e000000 0f05"  # arch_prctl(ARCH_SHSTK_DISABLE, …)
     "31c0 5b c3"  # 0
-    "5b c3"  # what arch_prctl said
+    "5b c3"  # return arch_prctl's result
 )
-"""Machine code: calls a function with a shadow stack. Nothing that was called before may return
-meanwhile, so it can't be done in Python. arch/x86/include/uapi/asm/prctl.h."""
+"""Machine code: calls a function with a shadow stack. No earlier call may return
+meanwhile, so Python can't do this. arch/x86/include/uapi/asm/prctl.h."""
 
 
 def _once(calls: int) -> float:
@@ -52,12 +52,12 @@ def _once(calls: int) -> float:
 
 
 def cost() -> float:
-    """Nanoseconds per call."""
+    """Returns nanoseconds per call."""
     return min(_once(300) for _ in range(6))
 
 
 def thread() -> float:
-    """Another thread calls it."""
+    """Calls free in another thread."""
     other = threading.Thread(target=_once, args=(CALLS,))
     other.start()
     other.join()
@@ -65,7 +65,7 @@ def thread() -> float:
 
 
 def leave() -> float:
-    """The main thread ends, and another answers in its place."""
+    """Ends the main thread; another thread answers in its place."""
 
     def go_on() -> None:
         ended = False
@@ -81,7 +81,7 @@ def leave() -> float:
 
 
 def seccomp() -> float:
-    """Calls it under a filter that kills at unknown system calls."""
+    """Calls free under a filter that kills at unknown system calls."""
 
     class FilterProgram(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
@@ -96,7 +96,7 @@ def seccomp() -> float:
 
 
 def shadow_stack() -> float:
-    """Calls it with a shadow stack; not 0 where there are none."""
+    """Calls free with a shadow stack; returns nonzero if the machine has none."""
     memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     memory.write(_WITH_SHADOW_STACK)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -108,7 +108,7 @@ _FUNCTIONS: Final = {each.__name__: each for each in (cost, thread, leave, secco
 
 
 def main() -> None:
-    """Answers until its input ends."""
+    """Answers requests until the input ends."""
     for line in sys.stdin:
         print(_FUNCTIONS[line.strip()](), flush=True)
 

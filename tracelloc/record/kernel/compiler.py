@@ -1,7 +1,7 @@
 """Compiles the probes: the only module that knows bcc, and a program of its own.
 
-bcc brings LLVM, 150 MiB of it, for which nobody has any use afterwards: so
-``precompiled`` runs this file in a child process, where it imports nothing of ours.
+bcc loads LLVM, 150 MiB that are not needed after compiling. Therefore
+``precompiled`` runs this file in a child process, where it imports no tracelloc module.
 
 bcc is part of the distribution (python3-bpfcc on Debian and Ubuntu), never of PyPI,
 where that name belongs to a crystal-lattice package.
@@ -26,12 +26,12 @@ INSTALL_HINT: Final = (
 INSTRUCTION_BYTES: Final = 8
 LOAD_MAP: Final = (0x18, 1)
 """Operation (BPF_LD | BPF_IMM | BPF_DW) and source (BPF_PSEUDO_MAP_FD) of an instruction that
-takes the address of a map: the immediate operand says of which one."""
+loads the address of a map: the immediate operand identifies the map."""
 
 
 @dataclass(frozen=True, slots=True)
 class MapSpec:
-    """A BPF map to be made."""
+    """The specification of a BPF map to create."""
 
     name: str
     kind: int
@@ -48,10 +48,10 @@ class CompiledProbes:
 
     maps: tuple[MapSpec, ...]
     programs: dict[str, bytes]
-    """By name. Instructions that name a map have its place in ``maps`` as their operand."""
+    """By name. An instruction that refers to a map has its index in ``maps`` as the operand."""
 
     def to_json(self) -> dict[str, Any]:
-        """For the cache, and for the way out of the child."""
+        """Encodes for the cache, and for the child's answer."""
         return {
             "maps": [asdict(spec) for spec in self.maps],
             "programs": {
@@ -61,7 +61,7 @@ class CompiledProbes:
 
     @classmethod
     def from_json(cls, content: Any) -> CompiledProbes:
-        """The inverse. Raises ValueError, KeyError or TypeError if it isn't that."""
+        """Decodes ``to_json``'s output. Raises ValueError, KeyError or TypeError if malformed."""
         return cls(
             tuple(MapSpec(**spec) for spec in content["maps"]),
             {name: base64.b64decode(code) for name, code in content["programs"].items()},
@@ -73,7 +73,7 @@ class _BccError(Exception):
 
 
 def import_bcc() -> Any:
-    """The distribution's bcc module. Raises an exception that says what is wrong with it."""
+    """Imports the distribution's bcc module. Raises an exception that explains the problem."""
     try:
         bcc = importlib.import_module("bcc")
     except ImportError as error:
@@ -91,7 +91,7 @@ def import_bcc() -> Any:
 
 
 def compile_here(source: str, cflags: list[str], kernel_source: str) -> CompiledProbes:
-    """Compiles by bcc, in this process. Raises whatever bcc does."""
+    """Compiles with bcc in this process. Raises whatever bcc raises."""
     bcc = import_bcc()
     os.environ["BCC_KERNEL_SOURCE"] = kernel_source
     module = bcc.BPF(text=source.encode(), cflags=cflags)
@@ -100,7 +100,7 @@ def compile_here(source: str, cflags: list[str], kernel_source: str) -> Compiled
     lib.bpf_table_name.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     maps, places = [], {}
     for number in range(lib.bpf_num_tables(handle)):
-        # It has made the maps already; the instructions name them by their descriptors.
+        # bcc has already created the maps; the instructions refer to them by descriptor.
         name = lib.bpf_table_name(handle, number)
         places[lib.bpf_table_fd_id(handle, number)] = number
         maps.append(
@@ -121,7 +121,7 @@ def compile_here(source: str, cflags: list[str], kernel_source: str) -> Compiled
 
 
 def with_maps(code: bytes, places: dict[int, int]) -> bytes:
-    """Instructions that take maps by other numbers: ``places`` has the new ones by the old."""
+    """Returns instructions with maps renumbered: ``places`` maps old numbers to new ones."""
     changed = bytearray(code)
     for at in range(0, len(code), INSTRUCTION_BYTES):
         if (code[at], code[at + 1] >> 4) == LOAD_MAP:
@@ -131,7 +131,7 @@ def with_maps(code: bytes, places: dict[int, int]) -> bytes:
 
 
 def main() -> int:
-    """The child: reads what to compile from standard input, answers on standard output."""
+    """Runs the child: reads a request on standard input, answers on standard output."""
     answer_fd = os.dup(1)
     os.dup2(2, 1)  # libbcc may print
     wish = json.load(sys.stdin)

@@ -1,8 +1,8 @@
-"""All events in their order, whether they came through the ring or the overflow map; stacks.
+"""All events in order, from the ring and the overflow map; and call stacks.
 
-While the ring of events is full, the probes keep what becomes of each address in a hash
-map instead. ``probes/spill.h`` says how the two go together without anything getting
-lost or out of order; this is user space's part.
+While the ring of events is full, the probes store what happens to each address in a hash
+map instead. ``probes/spill.h`` describes how the two are combined without losing or
+reordering events; this module is user space's part.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tracelloc.record.kernel.ring import EventRing, StackRing
 Mask = npt.NDArray[np.bool_]
 
 ENTRY_DTYPE: Final = np.dtype([*SPILL_KEY_FIELDS, *SPILLED_FIELDS])
-"""What became of one address."""
+"""What happened to one address."""
 
 _PARITY_SHIFT: Final = np.uint64(EVENT_PARITY_BIT)
 
@@ -58,15 +58,15 @@ class Drain:
     """Takes events out of the ring and, when it was full, out of the overflow map."""
 
     def __init__(self, ring: EventRing, control: npt.NDArray[Any], spill: Spill | None) -> None:
-        """``control``: the shared ``struct control``. Without ``spill`` the rest is lost."""
+        """``control`` is the shared ``struct control``. Without ``spill``, overflow is lost."""
         self._ring = ring
         self._control = control
         self._spill = spill
         self.overflows = 0
-        """How often the ring was found to have been full."""
+        """How often the ring was found to have overflowed."""
 
     def take(self) -> EventBatch:
-        """All that is there. Raises OSError."""
+        """Takes all available events. Raises OSError."""
         events = self._ring.take()
         ring_share = len(events) / self._ring.room
         parity = int(self._control["epoch"][0]) % PARITIES
@@ -77,14 +77,14 @@ class Drain:
         return EventBatch(events, pairs, 1.0, overflowed=True)
 
     def close(self) -> None:
-        """Frees what the waiting takes."""
+        """Frees the maps of the grace period."""
         if self._spill is not None:
             self._spill.grace.close()
 
     def _take_epoch(self, spill: Spill, parity: int, events: Events) -> tuple[Events, Columns]:
-        """Ends an epoch: its events, those of the next one so far, and its pairs.
+        """Ends an epoch: returns its events, the next epoch's so far, and its pairs.
 
-        ``events``: what has been taken out of the ring already.
+        ``events`` have already been taken out of the ring.
         """
         self._control["epoch"][0] += 1
         spill.grace.wait()
@@ -99,7 +99,7 @@ class Drain:
         entries: list[Columns] = []
         for found in spill.entries.take(chosen):
             entries.append(_merged(*found, ENTRY_DTYPE))
-            # It must not fill up meanwhile if that can be helped.
+            # Prevents the ring from filling up meanwhile, if possible.
             later.append(self._ring.take())
         pairs = [_merged(*found, PAIR_DTYPE) for found in spill.pairs.take(chosen)]
         self._control["full"][0][parity] = 0
@@ -110,33 +110,33 @@ class Drain:
         )
 
     def _ring_up_to(self, spill: Spill, position: int) -> list[Events]:
-        """All records up to a position, those included that are still being written."""
+        """Takes all records up to a position, including those still being written."""
         events = [self._ring.take()]
         if self._ring.consumed < position:
-            # Programs of the new epoch were at it. Once they have ended, it is done.
+            # Programs of the new epoch were writing. When they have ended, their records are done.
             spill.grace.wait()
             events.append(self._ring.take())
         return events
 
 
 class StackDrain:
-    """Takes stacks out of their ring and, when it was full, out of the map beside it."""
+    """Takes stacks out of their ring and, when it was full, out of the overflow map."""
 
     def __init__(
         self, ring: StackRing, control: npt.NDArray[Any], map_fd: int | None, max_frames: int
     ) -> None:
-        """``control``: the shared ``struct control``; ``map_fd``: of map ``kept_stacks``."""
+        """``control`` is the shared ``struct control``; ``map_fd`` is of ``kept_stacks``."""
         self._ring = ring
         self._control = control
         value = [*STACK_HEAD_FIELDS, ("frames", "<u8", (max_frames,))]
         self._kept = None if map_fd is None else HashMap(map_fd, [("id", "<u8")], value)
 
     def take(self) -> list[tuple[int, SentStacks]]:
-        """(memory image, stacks) of all that are there. Raises OSError."""
+        """Takes all available (memory image, stacks). Raises OSError."""
         sent = self._ring.take()
         if self._kept is None or not self._control["kept_stacks"][0]:
             return sent
-        # Before the map is read: what comes later sets it again.
+        # Before the map is read: later stacks set it again.
         self._control["kept_stacks"][0] = 0
         for _, kept in self._kept.take(lambda keys: np.ones(len(keys), np.bool_)):
             depths = kept["n_frames"].astype(np.int64)
@@ -149,12 +149,12 @@ class StackDrain:
 
 
 def late_events(entries: Columns) -> Events:
-    """What entries of the overflow map (ENTRY_DTYPE) tell, as events in an order that is right.
+    """Returns overflow-map entries (ENTRY_DTYPE) as events in a correct order.
 
-    Each address has one entry, so only the order of its own events matters, and that a
-    thread's takings and restores are in the order of the thread: a restore here is of a
-    taking from before, so it comes first. Of a thread's takings all but the last are
-    known to have succeeded: they are frees like any others.
+    Each address has one entry, so only two orders matter: that of the address's own events, and
+    that a thread's takings and restores stay in the thread's order. A restore here undoes an
+    earlier taking, so it comes first. All but the last of a thread's takings are
+    known to have succeeded: they are plain frees.
     """
     flags = entries["flags"]
     taken = flags & SpillFlag.TAKEN != 0
@@ -181,7 +181,7 @@ def late_events(entries: Columns) -> Events:
 
 
 def _last_takings(takings: Columns) -> Mask:
-    """Which of these are their thread's last."""
+    """Returns a mask of the takings that are their thread's last."""
     order = np.lexsort((takings["stack_id"], takings["size"]))
     thread = takings["size"][order]
     last = np.ones(len(takings), np.bool_)
@@ -190,7 +190,7 @@ def _last_takings(takings: Columns) -> Mask:
 
 
 def _events(entries: Columns, kind: EventKind, tid: Columns | None = None) -> Events:
-    """Records of one kind. Frees have no thread: they are not told in the order of theirs."""
+    """Returns records of one kind. Frees have no thread, since they are not in its order."""
     events = np.zeros(len(entries), EVENT_DTYPE)
     for name in ("address", "image", "time_ns"):
         events[name] = entries[name]
@@ -201,7 +201,7 @@ def _events(entries: Columns, kind: EventKind, tid: Columns | None = None) -> Ev
 
 
 def by_image(batch: EventBatch) -> Iterator[tuple[int, Events]]:
-    """Yields (memory image, its events, in their order), in the order of the images' numbers."""
+    """Yields (memory image, its events in order), ordered by image number."""
     events = batch.events
     if not len(events):
         return
@@ -219,7 +219,7 @@ def by_image(batch: EventBatch) -> Iterator[tuple[int, Events]]:
 
 
 def _by_parity(events: Events, parity: int) -> tuple[Events, Events]:
-    """(events of an epoch of this parity, the others)"""
+    """Returns (events of an epoch of this parity, other events)."""
     ours = (events["size_tag"] >> _PARITY_SHIFT) & np.uint64(1) == parity
     return pick(events, ours), pick(events, ~ours)
 
@@ -230,7 +230,7 @@ def _joined(parts: list[Events]) -> Events:
 
 
 def _merged(keys: Columns, values: Columns, dtype: np.dtype[Any]) -> Columns:
-    """Keys and values side by side."""
+    """Returns records of keys and values side by side."""
     size = keys.itemsize
     rows = np.empty((len(keys), dtype.itemsize), np.uint8)
     rows[:, :size] = keys.view(np.uint8).reshape(len(keys), size)

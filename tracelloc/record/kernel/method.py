@@ -1,4 +1,4 @@
-"""Ways of attaching, by the names that users choose them by; ``attach`` does it."""
+"""Attach methods, by the names that users choose; ``attach`` implements them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Method(Enum):
-    """How probes are attached."""
+    """A way to attach probes."""
 
     SESSION = "session"
     MULTI = "multi"
@@ -15,7 +15,7 @@ class Method(Enum):
 
     @property
     def title(self) -> str:
-        """What it is called in reports."""
+        """The name in reports."""
         return _TITLES[self]
 
     @property

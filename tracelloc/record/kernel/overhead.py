@@ -1,10 +1,9 @@
-"""What tracing costs the target, estimated from measurements on this machine.
+"""Estimates what tracing costs the target, from measurements on this machine.
 
-Two parts per probe that is hit: the kernel's trap, whose price is measured once on a
-small child of ours with a program that does nothing, and the BPF program's own time,
-which the kernel adds up while it is asked to (BPF_ENABLE_STATS, Linux 5.8). Asking costs
-some nanoseconds per probe, so it is done for a moment now and then, or all the time where
-overhead is limited.
+Each hit of a probe costs two parts. The kernel's trap is measured once on a small child process,
+with a program that does nothing. The BPF program's own time is added up by the kernel while
+BPF_ENABLE_STATS (Linux 5.8) is on. That costs some nanoseconds per hit, so tracelloc turns it
+on only briefly now and then, or permanently if overhead is limited.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.text import NS_PER_S
 
 _STRETCH_S: Final = 0.25
-"""How long programs are timed at a time."""
+"""Duration of one measurement of the programs' time."""
 _GAP_S: Final = 10.0
-"""How long they are left alone in between."""
+"""Time between measurements."""
 _LOOK_S: Final = 0.1
-"""How often a limited overhead is looked at."""
+"""How often a limited overhead is checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrapCosts:
-    """Nanoseconds by which one hit of a probe delays a thread, the program's time apart."""
+    """Nanoseconds by which a probe hit delays a thread, without the program's own time."""
 
     cheap_ns: float
-    """At an instruction that the kernel emulates."""
+    """At an emulated instruction."""
     stepped_ns: float
-    """At one that it single-steps."""
+    """At a single-stepped instruction."""
     return_ns: float
     """At a function's return."""
 
 
 class Meter:
-    """Counts the programs' runs and the targets' CPU time over a stretch of time."""
+    """Measures the programs' runs and the targets' CPU time since its creation."""
 
     def __init__(
         self,
@@ -55,12 +54,12 @@ class Meter:
         programs: Mapping[str, int],
         points: Collection[ProbePoint],
     ) -> None:
-        """``processes``: those that are traced now; ``programs``: descriptors by name.
+        """``processes`` returns those traced now; ``programs`` are descriptors by name.
 
-        To be used within ``statistics``.
+        Use within ``statistics``.
         """
         self._processes = processes
-        # What runs on processes of ours costs the targets nothing.
+        # Programs that run in tracelloc's own processes cost the targets nothing.
         self._programs = {n: fd for n, fd in programs.items() if not n.startswith(IDLE_PROGRAM)}
         self._stepped = _mostly_stepped(points)
         self._returning = {p.program for p in points if p.returns}
@@ -71,17 +70,17 @@ class Meter:
         return {process.pid: process.cpu_ns() for process in self._processes()}
 
     def share(self, costs: TrapCosts) -> float | None:
-        """The probes' part of the CPU time that the targets have used since the beginning.
+        """Returns the probes' share of the targets' CPU time since the beginning.
 
-        None where that is not known, as when one of them has come or gone meanwhile.
+        None if unknown, for example if a target has started or ended meanwhile.
         """
         used = self.used(costs)
         return None if used is None or used[1] <= 0 else min(1.0, used[0] / used[1])
 
     def used(self, costs: TrapCosts) -> tuple[float, int] | None:
-        """(what the probes took, CPU time of the targets) since the beginning, in ns; as ``share``.
+        """Returns (probes' time, targets' CPU time) since the beginning, in ns; see ``share``.
 
-        CPU time is known in steps of 10 ms.
+        CPU time has a resolution of 10 ms.
         """
         then, now = self._cpu_ns, self._read_cpu()
         if then.keys() != now.keys() or None in (*then.values(), *now.values()):
@@ -102,7 +101,7 @@ class Meter:
 
 
 def _mostly_stepped(points: Iterable[ProbePoint]) -> set[str]:
-    """Programs most of whose probes are at instructions that are single-stepped."""
+    """Returns the programs most of whose probes are single-stepped."""
     balance: Counter[str] = Counter()
     for point in points:
         balance[point.program] += 1 if point.is_single_stepped else -1
@@ -110,11 +109,11 @@ def _mostly_stepped(points: Iterable[ProbePoint]) -> set[str]:
 
 
 def measure_traps(method: Method, program: Callable[[str], int]) -> TrapCosts:
-    """Measures on a child; takes some tenths of a second.
+    """Measures trap costs on a child process; takes some tenths of a second.
 
-    ``program`` gives descriptors of BPF programs loaded for ``method``; sessions' returns are
-    trapped like others. Raises
-    TracellocError, ChildEndedError or OSError if it can't be done here.
+    ``program`` returns descriptors of BPF programs loaded for ``method``; the traps of session
+    returns cost as much as others. Raises TracellocError, ChildEndedError or OSError if
+    measuring fails.
     """
     method = Method.MULTI if method.has_links else method
     with Child() as child:
@@ -129,20 +128,20 @@ def measure_traps(method: Method, program: Callable[[str], int]) -> TrapCosts:
 
         cheap_ns = delay_ns(child.point())
         both_ns = delay_ns(child.point(returns=True))
-        # Where the entry itself is emulated there is nothing that is single-stepped to measure by.
+        # If the entry is emulated, there is no single-stepped instruction to measure.
         stepped_ns = cheap_ns if child.has_cheap_entry else delay_ns(child.point(at_entry=True))
         return TrapCosts(cheap_ns, max(stepped_ns, cheap_ns), max(0.0, both_ns - cheap_ns))
 
 
 class RateMeter:
-    """Events per second, lately."""
+    """A recent rate of events per second."""
 
     def __init__(self) -> None:
         self._since: tuple[int, int] | None = None
         self._rate: float | None = None
 
     def note(self, now_ns: int, events: int) -> None:
-        """To be told now and then how many events there were."""
+        """Records the number of events so far; to be called now and then."""
         if self._since is None:
             self._since = now_ns, events
         elapsed_ns = now_ns - self._since[0]
@@ -151,7 +150,7 @@ class RateMeter:
             self._since = now_ns, events
 
     def per_second(self, elapsed_ns: int, events: int) -> float:
-        """Over the last second or so; before that, over all of ``elapsed_ns``."""
+        """Returns the rate of the last second or so; before that, of all ``elapsed_ns``."""
         if self._rate is not None:
             return self._rate
         return events * NS_PER_S / max(1, elapsed_ns)
@@ -173,7 +172,7 @@ def require_measuring() -> None:
 class OverheadWatch:
     """A thread that estimates the probes' share of the targets' CPU time.
 
-    Now and then, or all the time where it is limited.
+    It measures now and then, or permanently if the overhead is limited.
     """
 
     def __init__(
@@ -184,12 +183,12 @@ class OverheadWatch:
         points: Callable[[], Collection[ProbePoint]],
         account: OverheadAccount | None = None,
     ) -> None:
-        """Begins at once. See ``Meter``; ``programs``: those that are loaded now.
+        """Starts at once. See ``Meter``; ``programs`` returns those loaded now.
 
-        ``account``: of the overhead's limit, if there is one.
+        ``account`` is the account of the overhead limit, if there is one.
         """
         self.probe_share: float | None = None
-        """Share of the targets' CPU time, 0 to 1; None until it is known."""
+        """Share of the targets' CPU time, 0 to 1; None until known."""
         self._processes = processes
         self._method = method
         self._programs = programs
@@ -201,11 +200,11 @@ class OverheadWatch:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Tells the thread to end soon; may be called twice."""
+        """Makes the thread end soon; may be called twice."""
         self._stopping.set()
 
     def join(self) -> None:
-        """Waits until it no longer uses the programs."""
+        """Waits until the thread no longer uses the programs."""
         self._thread.join()
 
     def check(self) -> None:
@@ -214,7 +213,7 @@ class OverheadWatch:
             raise UnsupportedError(f"--max-overhead can't measure it here: {self._failure}")
 
     def _watch(self) -> None:
-        # Where it can't be measured, there is no estimate: only a limit is a reason to fail.
+        # If measuring fails, there is no estimate; that is an error only with a limit.
         try:
             if self._account is not None:
                 self._keep_account(self._account)
@@ -234,7 +233,7 @@ class OverheadWatch:
 
     def _keep_account(self, account: OverheadAccount) -> None:
         with statistics():
-            # What is used while the traps are measured counts as well.
+            # CPU time used while the traps are measured counts as well.
             meter, since_s = self._meter(), time.monotonic()
             costs = self._measure_traps()
             while not self._stopping.is_set():

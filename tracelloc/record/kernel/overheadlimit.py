@@ -1,8 +1,8 @@
-"""Keeps account of what probes cost the target, to say when they have to come off.
+"""Accounts for what probes cost the target, and decides when to detach them.
 
 The limit is a share of the CPU time that the target needs for its own work. What the probes cost
-is a debt, which the target's work pays back: for each second of work, that share of a second. A
-window may run up the debt of a minute's work. Then the probes are off until it is paid.
+is a debt, which the target's work repays: each second of work repays that share of a second. A
+window may run up the debt of a minute's work. Then the probes are off until it is repaid.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Final
 from tracelloc.text import NS_PER_S
 
 PERIOD_S: Final = 60.0
-"""Probes may use up what they are granted for so much time ahead."""
+"""How far ahead probes may use up their allowance, in seconds."""
 _LONGEST_PERIODS: Final = 5
-"""Debts are forgotten after so many periods without probes: the target may have gone idle."""
+"""Debts are dropped after this many periods without probes: the target may have gone idle."""
 _SAFETY: Final = 1.25
-"""Estimates of the cost are taken so many times: they leave out what probes do to caches."""
+"""Estimated costs are multiplied by this: they omit what probes do to caches."""
 _LEAST_DEBT_NS: Final = 10_000_000
-"""What never takes probes off: CPU time is known in steps of this."""
+"""Debt that never detaches probes: the resolution of CPU times."""
 _BATCH_NS: Final = 50_000_000
 _BATCH_S: Final = 1.0
-"""So much CPU time, or time, is counted at once, to be well above these steps."""
+"""CPU time, or time, that is counted at once, well above that resolution."""
 _RATE_S: Final = 10.0
-"""The target's use of processors is averaged over about this time."""
+"""Averaging time of the target's use of processors."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverheadLimit:
-    """What the option ``--max-overhead`` asks for."""
+    """The value of the option ``--max-overhead``."""
 
     share: float
     """CPU time that probes may cost, per CPU time of the target's own work: 0.05 is 5 %."""
@@ -37,27 +37,27 @@ class OverheadLimit:
 
 
 class OverheadAccount:
-    """One thread calls ``add``, another one the rest."""
+    """An account of probe costs. One thread calls ``add``, another one the rest."""
 
     def __init__(self, limit: OverheadLimit) -> None:
         self.limit = limit
         self.must_pause = False
-        """Whether the probes are to be off now."""
+        """Whether the probes must be detached now."""
         self._debt_ns = 0.0
         self._paused_s = 0.0
         self._own_cores: float | None = None
-        """Processors that the target's own work uses, lately."""
+        """Processors that the target's own work used lately."""
         self._probe_ns = self._cpu_ns = 0.0
         self._batch = 0.0, 0.0, 0.0
-        """CPU time of probes and of the target in ns, and seconds, that are to be counted."""
+        """Not yet counted: CPU time of probes and of the target in ns, and seconds."""
 
     @property
     def share(self) -> float | None:
-        """The probes' part of the target's CPU time so far, windows without probes included."""
+        """The probes' share of the target's CPU time so far, including time without probes."""
         return self._probe_ns / self._cpu_ns if self._cpu_ns else None
 
     def add(self, probe_ns: float, cpu_ns: float, elapsed_s: float) -> None:
-        """Counts a stretch of time: CPU time of the probes, and of the target with the probes."""
+        """Counts an interval: CPU time of the probes, and of the target including the probes."""
         probe_ns, cpu_ns = self._batch[0] + probe_ns, self._batch[1] + cpu_ns
         elapsed_s += self._batch[2]
         self._batch = probe_ns, cpu_ns, elapsed_s

@@ -1,7 +1,7 @@
-"""The probes compiled: by a child process the first time, from the cache directory later.
+"""The compiled probes: compiled by a child process the first time, then from the cache.
 
-What is compiled does not depend on the kernel that runs (the sources use no type of it
-but ``struct pt_regs``), only on source, options and bcc.
+The result does not depend on the running kernel (the sources use no kernel type
+except ``struct pt_regs``), only on source, options and bcc.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tracelloc.system.invoker import effective_user
 from tracelloc.system.safefiles.cache import CacheDirectory
 
 _MOST_FILES: Final = 64
-"""In the cache; the least lately used ones make room. About 120 KiB each."""
+"""Files in the cache; the least recently used are removed. About 120 KiB each."""
 _MOST_BYTES: Final = 4 << 20
 
 
 def compiled(
     source: str, cflags: Sequence[str], kernel_source: Path, *, debug: bool
 ) -> CompiledProbes:
-    """The probes compiled, or from the cache. Raises UnsupportedError.
+    """Returns the probes from the cache, or compiles them. Raises UnsupportedError.
 
-    ``kernel_source``: the directory that bcc is to take for the kernel's; ``debug``: shows
-    what the compiler says.
+    ``kernel_source`` is the directory that bcc uses as the kernel's; ``debug`` shows
+    the compiler's messages.
     """
     wish = json.dumps({"source": source, "cflags": [*cflags], "kernel": str(kernel_source)})
     headers = sorted(kernel_source.rglob("*.h"))
@@ -47,10 +47,10 @@ def compiled(
 
 
 class _Cache:
-    """Compiled code in files, named by what they are made of: a checksum, then JSON.
+    """Files of compiled code, named by a hash of all inputs: a checksum, then JSON.
 
-    It is loaded into the kernel as it is, so it is kept where only the effective user can
-    have put it: not in the directory of the user who called sudo.
+    The code is loaded into the kernel as stored, so it is stored where only the effective user
+    can have put it: not in the directory of the user who called sudo.
     """
 
     def __init__(self, made_of: bytes) -> None:
@@ -60,7 +60,7 @@ class _Cache:
         self._files = CacheDirectory(effective_user(), "probes", ".probes", _MOST_FILES)
 
     def recall(self) -> CompiledProbes | None:
-        """What was compiled of this before, if that is still there."""
+        """Returns the earlier result for these inputs, if still there."""
         try:
             digest, _, content = self._files.recall(self._name, _MOST_BYTES).partition(b"\n")
             if digest != _digest(content):
@@ -70,7 +70,7 @@ class _Cache:
             return None
 
     def remember(self, probes: CompiledProbes) -> None:
-        """Whatever goes wrong, it is compiled again the next time."""
+        """Stores a result; after any failure the probes are simply compiled again next time."""
         content = json.dumps(probes.to_json()).encode()
         self._files.remember(self._name, [_digest(content), b"\n", content])
 
@@ -80,7 +80,7 @@ def _digest(content: bytes) -> bytes:
 
 
 def _bcc_stamp() -> str:
-    """Tells one installed bcc from another, without importing it."""
+    """Returns a string that identifies the installed bcc, without importing it."""
     spec = importlib.util.find_spec("bcc")
     if spec is None or spec.origin is None:
         return ""
@@ -98,8 +98,8 @@ def _compile_aside(wish: str, *, debug: bool) -> CompiledProbes:
         text=True,
         errors="replace",
         check=False,
-        process_group=0,  # ^C is not for it
-        # It finds the modules that we do.
+        process_group=0,  # ^C must not reach it
+        # The child finds the modules that this process finds.
         env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
     try:

@@ -1,4 +1,4 @@
-"""What the kernel says of a loaded BPF program: how often it ran, what the JIT made of it."""
+"""The kernel's information on a loaded BPF program: its runs and its native code."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class ProgramInfo(ctypes.Structure):
     """``struct bpf_prog_info`` up to verified_insns (Linux 5.16), include/uapi/linux/bpf.h."""
 
     run_time_ns: int
-    """While ``statistics`` were on."""
+    """Time of the runs while ``statistics`` were on."""
     run_cnt: int
-    """While ``statistics`` were on."""
+    """Number of runs while ``statistics`` were on."""
     recursion_misses: int
-    """Runs that the kernel left out, another being under way on that processor. Always counted."""
+    """Runs that the kernel skipped, as another was active on that processor. Always counted."""
     verified_insns: int
-    """Instructions that the verifier went through before it let it in: a million at most."""
+    """Instructions that the verifier processed before it accepted the program; at most 10**6."""
     jited_prog_len: int
     """Bytes of native code."""
     jited_prog_insns: int
-    """Where the native code was written to; 0: it is not shown."""
+    """Address to which the native code was written; 0 if the kernel does not show it."""
 
     _fields_ = (
         ("head", ctypes.c_uint8 * 16),
@@ -51,7 +51,7 @@ class _InfoAttr(ctypes.Structure):
 
 
 def program_info(program_fd: int, native_code: ctypes.Array[Any] | None = None) -> ProgramInfo:
-    """What the kernel says of a program. ``native_code`` gets as much of it as fits in.
+    """Returns information on a program. ``native_code`` receives as much code as fits.
 
     Raises OSError.
     """
@@ -66,7 +66,7 @@ def program_info(program_fd: int, native_code: ctypes.Array[Any] | None = None) 
 
 @contextmanager
 def statistics() -> Iterator[None]:
-    """Lets the kernel add up every program's runs. Raises OSError if it can't."""
+    """Makes the kernel add up every program's runs. Raises OSError if it can't."""
     descriptor = syscalls.bpf(syscalls.BPF_ENABLE_STATS, (ctypes.c_uint32 * 1)(0))
     try:
         yield

@@ -1,4 +1,4 @@
-"""The programs in ``probes/``, by what is traced."""
+"""The names of the programs in ``probes/``, by what is traced."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PROGRAMS: Final = (
 """The programs for uprobes in ``probes/heap.bpf.c``."""
 
 OTEL_PROGRAMS: Final = ("otel_alloc", "otel_free", "loader_changes", "do_nothing")
-"""What takes their place where programs report by themselves: ``probes/otel.bpf.c``."""
+"""Uprobe programs for programs that report their own allocations: ``probes/otel.bpf.c``."""
 TRACEPOINTS: Final = {"process_execs": "sched_process_exec", "process_forks": "task_newtask"}
-"""Programs that are run for every process, and the raw tracepoints they sit on; the second
-only where children are followed."""
+"""Programs that run for every process, and their raw tracepoints; the second is attached
+only if children are followed."""
 
 
 def program_names(*, mappings: bool, otel: bool) -> tuple[str, ...]:
-    """The programs for uprobes that are loaded."""
+    """Returns the names of the uprobe programs to load."""
     names = OTEL_PROGRAMS if otel else PROGRAMS
     return (*names, MAPPING_PROGRAM) if mappings else names

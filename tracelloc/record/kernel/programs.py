@@ -1,4 +1,4 @@
-"""BPF programs, loaded by bpf(2) itself (include/uapi/linux/bpf.h) with the maps they use."""
+"""Loads BPF programs and their maps directly with bpf(2) (include/uapi/linux/bpf.h)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracelloc.record.kernel.proginfo import program_info
 from tracelloc.system import syscalls
 
 KPROBE: Final = 2
-"""BPF_PROG_TYPE_KPROBE: uprobes, too."""
+"""BPF_PROG_TYPE_KPROBE, also used for uprobes."""
 RAW_TRACEPOINT: Final = 17
 """BPF_PROG_TYPE_RAW_TRACEPOINT."""
 
@@ -26,7 +26,7 @@ _PROGRAM_ARRAY: Final = 3
 _PRIVATE_STACK: Final = re.compile(rb"\x65\x4c\x03[\x0c\x0d]", re.DOTALL)
 """add %gs:this_cpu_off,%r9 (emit_private_frame_ptr in arch/x86/net/bpf_jit_comp.c)."""
 _CODE_BYTES: Final = 1 << 18
-"""Native code of a program that is looked at."""
+"""Most native code of a program that is searched."""
 _LICENSE: Final = b"Dual MIT/GPL"
 _LOG_BYTES: Final = 16 << 20
 
@@ -57,10 +57,10 @@ class _TracepointAttr(ctypes.Structure):
 
 
 class Programs:
-    """The maps, and those of the programs that are loaded, until ``close``."""
+    """The maps and the loaded programs, until ``close``."""
 
     def __init__(self, probes: CompiledProbes, *, debug: bool = False) -> None:
-        """Makes all maps. ``debug``: prints the verifier's log of what it refuses.
+        """Creates all maps. ``debug`` prints the verifier's log of refused programs.
 
         Raises UnsupportedError or PrivilegeError.
         """
@@ -68,8 +68,8 @@ class Programs:
         self._debug = debug
         self._maps: dict[str, int] = {}
         self._arrays: dict[tuple[int, int], int] = {}
-        """Maps of programs, by their place and the attach type of those that use them: the kernel
-        lets no others call each other."""
+        """Program arrays, by map number and by the attach type of the programs that use them: the
+        kernel lets only programs of one attach type call each other."""
         self._loaded: dict[str, int] = {}
         try:
             for spec in probes.maps:
@@ -81,7 +81,7 @@ class Programs:
             raise UnsupportedError(f"the kernel refused to create a BPF map: {why}") from error
 
     def map_fd(self, name: str) -> int:
-        """The descriptor of a map."""
+        """Returns the descriptor of a map."""
         return self._maps[name]
 
     @property
@@ -90,14 +90,14 @@ class Programs:
         return dict(self._loaded)
 
     def fd(self, name: str) -> int:
-        """The descriptor of a loaded program."""
+        """Returns the descriptor of a loaded program."""
         return self._loaded[name]
 
     def load(self, name: str, kind: int, attach_type: int = 0) -> int:
-        """Loads a program, for this expected_attach_type, and returns its descriptor.
+        """Loads a program for this expected_attach_type, and returns its descriptor.
 
-        ``name``: what follows a slash tells it from the program of the same name. One that
-        was loaded under the name before is dropped; what it is attached to keeps it. Raises
+        A suffix after a slash in ``name`` distinguishes variants of a program. A program already
+        loaded under this name is dropped; its attachments keep it alive. Raises
         UnsupportedError or PrivilegeError.
         """
         written = name.partition("/")[0]
@@ -135,7 +135,7 @@ class Programs:
         return descriptor
 
     def let_call(self, name: str, attach_type: int, number: int) -> None:
-        """Lets programs of this attach type call one that is loaded for it, by its number.
+        """Allows programs of this attach type to call a program loaded for it, by number.
 
         Raises UnsupportedError.
         """
@@ -151,7 +151,7 @@ class Programs:
             ) from error
 
     def _places(self, attach_type: int) -> dict[int, int]:
-        """Descriptors of the maps that programs of this type use, by their places."""
+        """Returns the descriptors of the maps for programs of this attach type, by map number."""
         places = {}
         for number, spec in enumerate(self._probes.maps):
             if spec.kind != _PROGRAM_ARRAY:
@@ -164,7 +164,7 @@ class Programs:
         return places
 
     def _refusal(self, attributes: _LoadAttr) -> str:
-        """What the verifier says last of a program that was refused."""
+        """Returns the last line of the verifier's log for a refused program."""
         log = ctypes.create_string_buffer(_LOG_BYTES)
         attributes.log_level, attributes.log_size = 1, _LOG_BYTES
         attributes.log_buf = ctypes.addressof(log)
@@ -177,13 +177,13 @@ class Programs:
         return lines[-1] if lines else "no reason given"
 
     def drop(self, name: str) -> None:
-        """Unloads a program, if it is loaded, as soon as nothing is attached to it."""
+        """Unloads a program, if loaded, once nothing is attached to it."""
         descriptor = self._loaded.pop(name, None)
         if descriptor is not None:
             os.close(descriptor)
 
     def attach_tracepoint(self, name: str, tracepoint: str) -> int:
-        """A loaded program at a raw tracepoint, until the descriptor is closed.
+        """Attaches a loaded program to a raw tracepoint, until the descriptor is closed.
 
         Raises UnsupportedError.
         """
@@ -207,10 +207,10 @@ class Programs:
 
 
 def has_private_stack(program_fd: int) -> bool:
-    """Whether the kernel's native code of a program has a stack per processor.
+    """Returns whether a program's native code uses a private stack per processor.
 
-    That is what ``probes/preemption.h`` prevents on the kernels that are known. False where
-    the kernel does not show its code.
+    ``probes/preemption.h`` prevents that on all known kernels. False if the
+    kernel does not show the code.
     """
     code = ctypes.create_string_buffer(_CODE_BYTES)
     info = program_info(program_fd, code)

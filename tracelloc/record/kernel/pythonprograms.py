@@ -1,4 +1,4 @@
-"""The programs that walk and name frames of Python, and those that they go back to."""
+"""Connects programs that walk and name Python frames with the programs that call them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _CALLERS: Final = {
 
 
 def connect_walker(programs: Programs, name: str, attach_type: int) -> None:
-    """Has a program that is loaded get frames of Python, if it is one that captures stacks.
+    """Lets a loaded program get Python frames, if it captures stacks.
 
-    Programs call only those of their own attach type: each type has its walker. Raises
+    Programs can only call programs of their own attach type, so each type has its walker. Raises
     UnsupportedError.
     """
     number = _CALLERS.get(name.partition("/")[0])

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Records of the rings, sorted by the memory image that they are about."""
+"""Sorts the rings' records by memory image."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
@@ -14,15 +14,15 @@ cdef extern from "<linux/bpf.h>":
         BPF_RINGBUF_HDR_SZ
 
 cdef enum:
-    LAPS = (1 << 64 - EVENT_LAP_BIT) - 1  # as far as slots tell them apart
+    LAPS = (1 << 64 - EVENT_LAP_BIT) - 1  # mask of the laps that slots distinguish
 
-cdef struct Share:  # of one image
+cdef struct Share:  # records of one image
     uint32_t image
-    Py_ssize_t records, frames  # how many there are; then, where the next ones go
+    Py_ssize_t records, frames  # first their counts; then, where the next ones go
 
 
 cdef class Shares:
-    """How much of some records is of each image."""
+    """Counts of records by memory image."""
 
     cdef Share* shares
     cdef Py_ssize_t count, newest
@@ -31,7 +31,7 @@ cdef class Shares:
         free(self.shares)
 
     cdef Share* of(self, uint32_t image) noexcept nogil:
-        """NULL: no memory."""
+        """Returns the share of an image, added if new; NULL if out of memory."""
         cdef Py_ssize_t at
         cdef Share* more
         if self.count and self.shares[self.newest].image == image:
@@ -52,7 +52,7 @@ cdef class Shares:
         return &self.shares[self.newest]
 
     cdef list arrange(self):
-        """Says where those of each image go, by their numbers: (image, records, frames)."""
+        """Turns counts into start offsets; returns (image, records, frames) by image number."""
         cdef Py_ssize_t at, records = 0, frames = 0
         cdef Share* share
         found = []
@@ -65,9 +65,9 @@ cdef class Shares:
 
 
 def copy_events(const uint8_t[::1] slots, uint64_t start, uint8_t[::1] into):
-    """Copies what fills ``into`` from a ring of events, from slot number ``start`` on.
+    """Copies events from ring slot ``start`` on, until ``into`` is full.
 
-    Returns how many events there are before the first slot that is not yet written in its lap
+    Returns the number of events before the first slot that is not yet written in its lap
     (``probes/ring.h``).
     """
     cdef const event* ring = <const event*>&slots[0]
@@ -79,7 +79,7 @@ def copy_events(const uint8_t[::1] slots, uint64_t start, uint8_t[::1] into):
         for at in range(n):
             one = &ring[(start + at) & (room - 1)]
             lap = (start + at) // room + 1
-            # Read before the rest, as it was written after it.
+            # Read before the rest of the slot, as it was written last.
             if (<const volatile uint64_t*>&one.size_tag)[0] >> EVENT_LAP_BIT != lap & LAPS:
                 n = at
                 break
@@ -88,9 +88,9 @@ def copy_events(const uint8_t[::1] slots, uint64_t start, uint8_t[::1] into):
 
 
 def sort_events(const uint8_t[::1] records, uint8_t[::1] ordered):
-    """Copies records of ring ``events`` image by image, unless all are of one.
+    """Copies records of ring ``events`` image by image, unless all belong to one image.
 
-    Returns (image, how many) of each, in the order of the images' numbers.
+    Returns (image, count) of each, ordered by image number.
     """
     cdef const event* events = <const event*>&records[0]
     cdef event* into = <event*>&ordered[0]
@@ -116,7 +116,7 @@ def sort_events(const uint8_t[::1] records, uint8_t[::1] ordered):
 
 
 def find_fork(const uint8_t[::1] records, Py_ssize_t at):
-    """The first EVENT_FORK among records of ring ``events`` from one on; if none, their number."""
+    """Returns the index of the first EVENT_FORK at or after ``at``; if none, the record count."""
     cdef const event* events = <const event*>&records[0]
     cdef Py_ssize_t n = records.shape[0] // <Py_ssize_t>sizeof(event)
     with nogil:
@@ -126,19 +126,19 @@ def find_fork(const uint8_t[::1] records, Py_ssize_t at):
 
 
 cdef class StackRecords:
-    """The finished records of ring ``stacks`` between two positions, in bytes since its start.
+    """The finished records of ring ``stacks`` between two positions, in bytes since the start.
 
     See the kernel's Documentation/bpf/ringbuf.rst.
     """
 
     cdef const uint8_t[::1] data
     cdef uint64_t start, mask
-    cdef readonly uint64_t end  # of the finished ones
+    cdef readonly uint64_t end  # of the finished records
     cdef Shares shares
-    cdef readonly list images  # (image, stacks, frames), in the order of their numbers
+    cdef readonly list images  # (image, stacks, frames), ordered by image number
 
     def __cinit__(self, const uint8_t[::1] data, uint64_t size, uint64_t start, uint64_t end):
-        """``data``: ``size`` bytes, and again as many of them as the longest record has."""
+        """``data`` has ``size`` bytes, then a copy of its start as long as the longest record."""
         cdef const stack* one
         cdef Share* share
         self.data, self.start, self.mask, self.shares = data, start, size - 1, Shares()
@@ -156,7 +156,7 @@ cdef class StackRecords:
 
     def copy(self, uint64_t[::1] ids, uint16_t[::1] flags, int64_t[::1] depths,
              uint64_t[::1] frames):
-        """Fills columns image by image, and the frames of all stacks. To be called once."""
+        """Fills columns image by image, and the frames of all stacks. Call only once."""
         cdef uint64_t position = self.start
         cdef const stack* one
         cdef Share* share
@@ -175,16 +175,16 @@ cdef class StackRecords:
                 position += self.length(position)
 
     cdef inline uint32_t head(self, uint64_t position) noexcept nogil:
-        """Length and flags; another processor may be writing them."""
+        """Returns length and flags, which another processor may be writing."""
         return (<const volatile uint32_t*>&self.data[position & self.mask])[0]
 
     cdef inline uint64_t length(self, uint64_t position) noexcept nogil:
-        """With the head, in whole words."""
+        """Returns the length including the head, rounded up to whole words."""
         cdef uint32_t bits = self.head(position) & ~(BPF_RINGBUF_BUSY_BIT | BPF_RINGBUF_DISCARD_BIT)
         return (BPF_RINGBUF_HDR_SZ + bits + 7) & ~<uint64_t>7
 
     cdef inline const stack* at(self, uint64_t position) noexcept nogil:
-        """NULL: it was discarded."""
+        """Returns the record, or NULL if it was discarded."""
         if self.head(position) & BPF_RINGBUF_DISCARD_BIT:
             return NULL
         return <const stack*>&self.data[(position & self.mask) + BPF_RINGBUF_HDR_SZ]

@@ -1,11 +1,11 @@
-"""Reading the probes' rings through memory, without a call per record.
+"""Reads the probes' rings through shared memory, without a call per record.
 
-Rings of events are array maps (``probes/ring.h``), the others BPF ring buffers. The kernel
-lets those be mapped: one page with the consumer's position (ours to
-write), one with the producer's, then the data twice in a row so that no record is
-split; of the second copy only the beginning is mapped, as all of it would count as
-memory once more (kernel/bpf/ringbuf.c; Documentation/bpf/ringbuf.rst). Each record has an
-8-byte head, its length and two flag bits; positions only grow. Everything runs on
+Rings of events are array maps (``probes/ring.h``); the others are BPF ring buffers. The kernel
+maps a ring buffer as one page with the consumer's position (written by
+tracelloc), one with the producer's, then the data twice in a row so that no record is
+split. tracelloc maps only the beginning of the second copy, as the whole copy would count as
+memory again (kernel/bpf/ringbuf.c; Documentation/bpf/ringbuf.rst). Each record has an
+8-byte head with its length and two flag bits; positions only grow. Everything runs on
 the thread that pumps events.
 """
 
@@ -38,27 +38,27 @@ class EventRing:
     """A ring of ``struct event`` in an array map."""
 
     def __init__(self, slots: Events, positions: npt.NDArray[Any]) -> None:
-        """``slots``: a power of two of them; ``positions``: reserved and taken slots."""
+        """``slots`` are a power of two; ``positions`` count reserved and taken slots."""
         self._slots = slots
         self._positions = positions["count"]
 
     @property
     def room(self) -> int:
-        """Events that it holds at most."""
+        """Capacity in events."""
         return len(self._slots)
 
     @property
     def consumed(self) -> int:
-        """How many slots were taken, since the start."""
+        """Number of slots taken since the start."""
         return int(self._positions[1])
 
     @property
     def produced(self) -> int:
-        """How many slots were reserved, since the start."""
+        """Number of slots reserved since the start."""
         return int(self._positions[0])
 
     def take(self) -> Events:
-        """Copies out all events before one that is still being written, and frees their slots."""
+        """Copies out all events before the first unfinished one, and frees their slots."""
         start, end = self.consumed, self.produced
         events = np.empty(end - start, EVENT_DTYPE)
         if start != end:
@@ -72,7 +72,7 @@ class Ring:
     """The shared memory of one ring buffer map of ``size_bytes`` data."""
 
     longest_pages = 1
-    """Whole pages that no record with its head is longer than."""
+    """Upper limit of a record's length including its head, in pages."""
 
     def __init__(self, map_fd: int, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -87,7 +87,7 @@ class Ring:
 
     @property
     def consumed(self) -> int:
-        """Position up to which records were given back, in bytes since the start."""
+        """Position up to which records were released, in bytes since the start."""
         return int(self._consumer[0])
 
     @consumed.setter
@@ -100,7 +100,7 @@ class Ring:
         return int(self._producer[0])
 
     def offset(self, position: int) -> int:
-        """Where in ``data`` a position lies."""
+        """Returns the offset in ``data`` of a position."""
         return position & (self.size_bytes - 1)
 
 
@@ -110,9 +110,9 @@ class StackRing(Ring):
     longest_pages = 2
 
     def take(self) -> list[tuple[int, SentStacks]]:
-        """Copies out all finished records, and gives back their room.
+        """Copies out all finished records, and releases their space.
 
-        Returns (memory image, its stacks, oldest first) in the order of the images' numbers.
+        Returns (memory image, its stacks, oldest first), ordered by image number.
         """
         start, end = self.consumed, self.produced
         if start == end:
@@ -138,7 +138,7 @@ class StackRing(Ring):
 
 
 def miss_of(data: memoryview, at: int) -> Miss:
-    """The ``struct miss`` at a place, and what has been copied behind it."""
+    """Returns the ``struct miss`` at an offset, with the stack pages copied after it."""
     head = np.frombuffer(data, _MISS_DTYPE, 1, at)[0]
     at += _MISS_DTYPE.itemsize
     pages = int(head["stack_pages"])
@@ -161,7 +161,7 @@ class MissRing(Ring):
     longest_pages = 18
 
     def take(self, most: int) -> list[Miss]:
-        """Copies out up to ``most`` finished records, oldest first, and gives back their room."""
+        """Copies out up to ``most`` finished records, oldest first, and releases their space."""
         found: list[Miss] = []
         position = self.consumed
         while len(found) < most and position < self.produced:

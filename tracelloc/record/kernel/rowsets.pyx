@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Rows in their sets (``struct row_set``, probes/maps.h), which the probes may read at any moment.
+"""Sets of unwind rows (``struct row_set``, probes/maps.h), which the probes may read any time.
 
 A way is first emptied, then gets its row, then its key.
 """
@@ -21,7 +21,7 @@ cdef uint64_t ADDRESS = (<uint64_t>1 << TAG_SHIFT) - 1
 
 
 cdef inline int find_way(const uint64_t* keys, uint64_t key, const uint8_t* is_free) noexcept nogil:
-    """The way that has the key, else one that is free; -1: there is neither."""
+    """Returns the way that has the key, otherwise a free way; -1 if there is neither."""
     cdef int way, found = -1
     for way in range(WAYS):
         if keys[way] == key:
@@ -35,11 +35,11 @@ def put_rows(
     uint64_t[:, ::1] sets, const uint64_t[::1] addresses, const uint64_t[::1] rows, uint64_t tag,
     uint64_t hashed, const uint8_t[::1] is_free, int64_t[::1] rows_under, uint64_t victim,
 ):
-    """Adds rows; another one has to go where all ways of a set are taken. How many had to.
+    """Adds rows, evicting others from full sets. Returns the number of evictions.
 
-    ``hashed``: the part of a key that says in which set it is. ``is_free``, by tag: whether its
-    ways count as empty. ``rows_under``, by tag: how many rows there are; is kept up. ``victim``:
-    the first way that makes room.
+    ``hashed`` masks the bits of a key that determine its set. ``is_free``, by tag, tells whether
+    its ways count as empty. ``rows_under``, by tag, counts rows and is updated. ``victim`` is
+    the first way to evict.
     """
     cdef uint64_t key, evictions = 0
     cdef uint64_t* keys
@@ -50,7 +50,7 @@ def put_rows(
     with nogil:
         for at in range(addresses.shape[0]):
             key = addresses[at] & ADDRESS | tag << TAG_SHIFT
-            # By 64 a number can't be shifted: with a single set there is nothing to choose.
+            # A shift by 64 is undefined; with a single set there is nothing to choose.
             keys = &sets[0 if shift == 64 else (key & hashed) * MULTIPLIER >> shift, 0]
             way = find_way(keys, key, &is_free[0])
             if way < 0:
@@ -68,9 +68,9 @@ def move_rows(
     uint64_t[:, ::1] sets, uint64_t old, uint64_t new,
     const uint64_t[::1] starts, const uint64_t[::1] ends,
 ):
-    """Gives rows of one tag another one, or drops them. Returns how many there are left.
+    """Moves the rows of one tag to another, or drops them. Returns how many remain.
 
-    Kept are those whose addresses are in ``starts[n] <= a < ends[n]``, sorted.
+    Rows remain if their addresses are in ``starts[n] <= a < ends[n]``, sorted.
     """
     cdef Py_ssize_t at, low, high, middle
     cdef uint64_t address, kept = 0

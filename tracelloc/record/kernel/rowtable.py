@@ -1,7 +1,7 @@
-"""The probes' rows, in memory that both sides share (``struct row_set``, probes/maps.h).
+"""The probes' unwind rows, in memory shared with the kernel (``struct row_set``, probes/maps.h).
 
-A key is the address of the byte before a return address, with a tag above it that says
-which address space it is of, and since which change of what is mapped there. It may lie
+A key is the address of the byte before a return address, with a tag above it. The tag identifies
+the address space, and changes whenever the mappings there change. A key may be
 in any of the four ways of its set.
 """
 
@@ -26,61 +26,61 @@ _TAGS: Final = 1 << TAG_BITS
 _SALTS: Final = 1 << SALT_BITS
 _PER_SALT: Final = _TAGS // _SALTS
 _HASHED: Final = (1 << KEY_TAG_SHIFT + SALT_BITS) - 1
-"""The part of a key that its place depends on: the address and the tag's salt. Without the salt,
-programs that lie at fixed addresses would all want the same places."""
+"""The bits of a key that determine its set: the address and the tag's salt. Without the salt,
+programs at the same fixed addresses would compete for the same sets."""
 
 
 class RowMemory:
-    """The rows of all address spaces, and their tags. Under its lock."""
+    """The rows of all address spaces, and their tags. Callers hold its lock."""
 
     def __init__(self, sets: npt.NDArray[Any]) -> None:
-        """``sets``: an array of ``abi.ROW_SET_DTYPE``, a power of two of them."""
+        """``sets`` is an array of ``abi.ROW_SET_DTYPE``; its length is a power of two."""
         self.lock = threading.Lock()
         self.evictions = 0
-        """Rows that had to make room for others."""
+        """Rows that were evicted for others."""
         self._own = sets
         self._sets: U64 = sets.view(np.uint64).reshape(len(sets), -1)
         self._keys: U64 = sets["keys"]
         self._rows: U64 = sets["rows"]
         self._users: Counter[int] = Counter()
         self._rows_under = np.zeros(_TAGS, np.int64)
-        """By tag in use: how many rows there are."""
+        """Number of rows, by tag in use."""
         self._is_free = np.zeros(_TAGS, np.bool_)
-        """By tag: whether ways under it count as empty. Nobody looks for what they hold."""
+        """By tag: whether its ways count as empty. No lookup reads them."""
         self._is_free[0] = True
         self._salt = 0
         self._last_tags = list(range(_SALTS))
 
     def move(self, sets: npt.NDArray[Any]) -> None:
-        """Has everything in another array of as many sets from here on, where walks look for it."""
+        """Moves all rows to another array of as many sets, where walks look for them."""
         with self.lock:
             sets[:] = self._sets.view(sets.dtype).ravel()
             self._sets = sets.view(np.uint64).reshape(len(sets), -1)
             self._keys, self._rows = sets["keys"], sets["rows"]
 
     def move_back(self) -> None:
-        """Has everything in the first array again."""
+        """Moves all rows back to the first array."""
         self.move(self._own)
 
     @property
     def capacity(self) -> int:
-        """Rows that there is room for."""
+        """Maximum number of rows."""
         return int(self._keys.size)
 
     def count(self) -> int:
-        """Rows that are there."""
+        """Returns the number of rows."""
         return int(self._rows_under.sum())
 
     def new_tag(self, like: int | None = None) -> int:
-        """A tag that nobody uses; 0 belongs to nobody.
+        """Returns an unused tag; 0 belongs to no address space.
 
-        ``like``: one under which rows of the same addresses have the same places.
+        With ``like``, rows of the same addresses are in the same sets under both tags.
         """
         if like is None:
             self._salt = (self._salt + 1) % _SALTS
         salt = self._salt if like is None else like % _SALTS
         while True:
-            # Those that were not used for longest come first: a probe may still be looking.
+            # Those unused for longest come first: a probe may still be looking for recent ones.
             tags = ((self._last_tags[salt] + n * _SALTS) % _TAGS for n in range(1, _PER_SALT + 1))
             usable = (t for t in tags if not self._is_free[t] and t not in self._users)
             tag = next(usable, None)
@@ -97,11 +97,11 @@ class RowMemory:
         self._is_free[1:] = False
 
     def share_tag(self, tag: int) -> None:
-        """Another address space has the same code mapped at the same addresses."""
+        """Adds a user to a tag: an address space with the same code at the same addresses."""
         self._users[tag] += 1
 
     def release_tag(self, tag: int) -> None:
-        """Drops the rows under a tag with the last address space that uses it."""
+        """Removes a user of a tag; its rows are dropped with the last user."""
         self._users[tag] -= 1
         if not self._users[tag]:
             del self._users[tag]
@@ -117,14 +117,14 @@ class RowMemory:
         )
 
     def is_shared(self, tag: int) -> bool:
-        """Whether several address spaces use it."""
+        """Returns whether several address spaces use a tag."""
         return self._users[tag] > 1
 
     def retag(self, old: int, new: int, starts: U64, ends: U64) -> None:
-        """Gives the rows of one tag another one, and that tag back.
+        """Moves rows from one tag to another, and releases the old tag.
 
-        Only those whose addresses are in ``starts[n] <= a < ends[n]``, sorted; the others
-        are dropped. What another address space needs stays as it was.
+        Only rows whose addresses are in ``starts[n] <= a < ends[n]``, sorted, are moved; others
+        are dropped. Rows that another address space needs stay unchanged.
         """
         if not len(starts):
             self.release_tag(old)
@@ -144,7 +144,7 @@ class RowMemory:
 
 
 class RowTable:
-    """Rows of one address space, by address. Safe to use from several threads."""
+    """The unwind rows of one address space, by address. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -153,9 +153,9 @@ class RowTable:
         generation: int = 0,
         like: RowTable | None = None,
     ) -> None:
-        """``publish(generation, tag)`` tells the probes which keys are for what is mapped.
+        """``publish(generation, tag)`` tells the probes which keys are valid for the mappings.
 
-        ``like``: of a process that had the same mapped when this one was forked off it.
+        ``like`` is the table of the parent process, whose mappings this one inherited by fork.
         """
         self._memory = memory
         self._publish = publish
@@ -169,35 +169,35 @@ class RowTable:
             publish(generation, self._tag)
 
     def fork(self, publish: Callable[[int, int], None], generation: int) -> RowTable:
-        """Lends the rows to another address space, until either needs rows of its own."""
+        """Shares the rows with another address space, until either needs its own."""
         return RowTable(self._memory, publish, generation, self)
 
     @property
     def is_shared(self) -> bool:
-        """Whether another address space has the same rows: no others may be added."""
+        """Whether another address space shares the rows: none may be added then."""
         return self._memory.is_shared(self._tag)
 
     @property
     def capacity(self) -> int:
-        """Rows that there is room for, in all address spaces together."""
+        """Maximum number of rows, in all address spaces together."""
         return self._memory.capacity
 
     @property
     def generation(self) -> int:
-        """Generation of the address space that the rows are for."""
+        """Generation of the address space to which the rows belong."""
         return self._generation
 
     @property
     def evictions(self) -> int:
-        """Rows that had to make room for others."""
+        """Rows that were evicted for others."""
         return self._memory.evictions
 
     def __len__(self) -> int:
-        """Rows in all address spaces together."""
+        """Returns the number of rows in all address spaces together."""
         return self._memory.count()
 
     def insert(self, addresses: U64, rows: U64, generation: int) -> bool:
-        """Adds rows; False, without adding any, if they are for another generation."""
+        """Adds rows; returns False, without adding any, if they belong to another generation."""
         with self._memory.lock:
             if generation != self._generation:
                 return False
@@ -205,10 +205,10 @@ class RowTable:
             return True
 
     def renew(self, generation: int, starts: U64, ends: U64) -> None:
-        """Makes the rows those of another generation: what is mapped has changed.
+        """Moves the rows to another generation, after the mappings have changed.
 
-        Only addresses in ``starts[n] <= a < ends[n]``, sorted, mean what they did before;
-        the others' rows are dropped.
+        Only addresses in ``starts[n] <= a < ends[n]``, sorted, have the same meaning as before;
+        other rows are dropped.
         """
         with self._memory.lock:
             tag = self._memory.new_tag(self._tag)
@@ -217,6 +217,6 @@ class RowTable:
             self._publish(generation, tag)
 
     def close(self) -> None:
-        """Drops its rows."""
+        """Drops the table's rows."""
         with self._memory.lock:
             self._memory.release_tag(self._tag)

@@ -1,4 +1,4 @@
-"""What the probes are told of one address space, in memory that both sides share."""
+"""Control words of one address space, in memory shared with the probes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class SpaceWords:
     """One element of the probes' ``spaces`` (``struct space``, probes/event.h)."""
 
     def __init__(self, spaces: npt.NDArray[Any], slot: int) -> None:
-        """``spaces``: an array of ``abi.SPACE_DTYPE``."""
+        """``spaces`` is an array of ``abi.SPACE_DTYPE``."""
         self._words = spaces[slot : slot + 1]
         self._rows_words = self._words
-        """What says which rows are valid: where stacks are walked."""
+        """The words that tell which rows are valid, wherever stacks are walked."""
         self.slot = slot
 
     def walk_elsewhere(self, words: npt.NDArray[Any] | None) -> None:
-        """Stacks are walked by who reads these words (an element of ``abi.SPACE_DTYPE``).
+        """Lets the reader of these words (an element of ``abi.SPACE_DTYPE``) walk stacks.
 
-        None: by the probes. The generation stays as it is.
+        None lets the probes walk them. The generation does not change.
         """
         generation, tag = self.generation, int(self._rows_words["tag"][0])
         if words is not None:
@@ -35,14 +35,14 @@ class SpaceWords:
 
     @property
     def image(self) -> int:
-        """The number of the memory image: another one after each exec."""
+        """The number of the memory image, which changes at each exec."""
         return int(self._words["image"][0])
 
     def begin(self, image: int, parent: SpaceWords | None = None) -> None:
-        """Another program, in memory that nothing is known of. It must be stopped.
+        """Resets the words for a new memory image; the process must be stopped.
 
-        ``parent``: of the process whose memory it has a copy of, and so its stacks. The kernel
-        sends its hijacked returns to the same address, too: the highest that is free.
+        ``parent`` belongs to the process whose memory, and so stacks, it has a copy of. The kernel
+        sends its hijacked returns to the same address as the parent's: the highest free one.
         """
         words = self._words
         words["trampoline"][0] = 0 if parent is None else parent._words["trampoline"][0]
@@ -57,46 +57,46 @@ class SpaceWords:
 
     @property
     def moves(self) -> int:
-        """How often another thread than the first has begun a program."""
+        """How often a thread other than the first has called exec."""
         return int(self._words["moves"][0])
 
     @property
     def loader_calls(self) -> int:
-        """Grows when the loader changes what is mapped."""
+        """A counter that grows when the loader changes mappings."""
         return int(self._words["loader_calls"][0])
 
     @property
     def generation(self) -> int:
-        """How often what is mapped has changed, so that rows may be outdated."""
+        """How often the mappings have changed, so that rows may be outdated."""
         words = self._rows_words
         return int(words["loads"][0]) + int(words["changes"][0]) & GENERATION_MASK
 
     def note_change(self) -> None:
-        """Outdates all rows: something else is mapped now, without the loader's telling."""
+        """Outdates all rows after a change of mappings that the loader did not report."""
         self._rows_words["changes"][0] += 1
 
     def publish_tag(self, generation: int, tag: int) -> None:
-        """Rows whose keys carry ``tag`` are for what is mapped in this generation."""
+        """Publishes that rows whose keys have ``tag`` are valid in this generation."""
         self._rows_words["tag"][0] = generation << TAG_BITS | tag
 
     def set_trampoline(self, address: int) -> None:
-        """Where hijacked returns go: lets the probes spot abandoned calls."""
+        """Sets where hijacked returns go, which lets the probes detect abandoned calls."""
         self._words["trampoline"][0] = address
 
     def set_loader_state(self, address: int) -> None:
-        """Where the loader says what it is doing (``r_debug.r_state``, link.h)."""
+        """Sets the address of the loader's state (``r_debug.r_state``, link.h)."""
         self._words["loader_state"][0] = address
 
     def set_python(
         self, interpreter: int, namespace: tuple[int, int], offsets: Mapping[str, int]
     ) -> None:
-        """Where CPython has its frames (``struct python``, probes/event.h)."""
+        """Sets where CPython stores its frames (``struct python``, probes/event.h)."""
         python = self._words["python"]
         python["namespace_device"][0], python["namespace_inode"][0] = namespace
         for name, offset in offsets.items():
             python[name][0] = offset
-        # The byte is taken out of its word.
+        # The probes extract the byte from its word.
         python["entry"][0] = offsets["entry"] & ~7
         python["entry_shift"][0] = offsets["entry"] % 8 * 8
-        # From here on it is used.
+        # This enables it.
         python["interpreter"][0] = interpreter

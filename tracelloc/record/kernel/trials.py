@@ -1,7 +1,7 @@
-"""What probes break on this kernel, tried on a child of ours before they reach the target.
+"""Tests on a child process what probes break on this kernel, before they reach the target.
 
-Kernels are asked, not told by their version: distributions mend theirs on their own. What
-was found holds until the next boot and is kept until then.
+tracelloc tests kernels instead of checking versions, since distributions backport fixes. The
+results hold until the next boot and are stored until then.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ _MOST_BYTES: Final = 4096
 
 
 class Trial(Enum):
-    """Something that probes may break."""
+    """A behavior that probes may break."""
 
     THREADS = "threads"
     """A uprobe_multi link sees all threads of its process. Not before Linux 6.6.35, 6.9.5,
     6.10 (kernel commit 46ba0e49b642)."""
     MAIN_THREAD = "main_thread"
-    """Whether a link still sees events when the main thread has ended. Not before Linux 6.12."""
+    """A link still sees events after the main thread has ended. Not before Linux 6.12."""
     SECCOMP = "seccomp"
-    """A function with a return probe returns under a filter that kills at system calls it does
-    not know. Not with 6.11, 6.12.0 to 6.12.13, 6.13.0 to 6.13.2: returns go through a system
+    """A function with a return probe returns under a filter that kills at unknown system
+    calls. Not with 6.11, 6.12.0 to 6.12.13, 6.13.0 to 6.13.2: returns go through a system
     call there, 335 on x86-64 (cf6cb56ef244)."""
     SHADOW_STACK = "shadow_stack"
-    """Whether probed functions return with a shadow stack. Not with 6.6 to 6.10 (488af8ea7131)."""
+    """Probed functions return with a shadow stack. Not with 6.6 to 6.10 (488af8ea7131)."""
 
 
 def passes(trial: Trial) -> bool:
-    """Whether it goes well here. Takes some hundredths of a second once per boot.
+    """Returns whether a trial succeeds here. Takes some hundredths of a second once per boot.
 
-    True also where it can't be tried: nothing is known against it then.
+    True also if it can't be run, since there is no evidence of a problem.
     """
     memory = _Memory()
     known = memory.recall()
@@ -84,7 +84,7 @@ def _idle_programs() -> Programs:
 
 
 def trap_costs(method: Method) -> TrapCosts:
-    """What traps cost on this machine, whatever is traced. Raises as ``measure_traps``."""
+    """Measures traps on this machine, whatever is traced. Raises like ``measure_traps``."""
     method = Method.MULTI if method.has_links else method
     programs = _idle_programs()
     try:
@@ -134,13 +134,13 @@ _TRIALS: Final[dict[Trial, Callable[[Programs], bool]]] = {
 
 
 class _Memory:
-    """What was found since the machine was booted, in the cache directory."""
+    """Stored results since boot, in the cache directory."""
 
     def __init__(self) -> None:
         self._files = CacheDirectory(effective_user(), "", ".json", most_files=8)
 
     def recall(self) -> dict[str, bool]:
-        """Results by name; often none."""
+        """Returns results by name; often empty."""
         try:
             content = json.loads(self._files.recall("trials", _MOST_BYTES))
             if content["boot"] == _boot_id():
@@ -150,7 +150,7 @@ class _Memory:
         return {}
 
     def remember(self, results: dict[str, bool]) -> None:
-        """Whatever goes wrong, they are tried again the next time."""
+        """Stores results; after any failure the trials simply run again next time."""
         content = {"boot": _boot_id(), "results": results}
         self._files.remember("trials", [json.dumps(content).encode()])
 
@@ -160,7 +160,7 @@ def _boot_id() -> str:
 
 
 def usable_methods() -> list[Method]:
-    """Ways of attaching that see everything on this kernel, best first."""
+    """Returns the attach methods that see all events on this kernel, best first."""
     release = platform.release()
     if not kernel_is_at_least(release, UPROBE_MULTI_KERNEL) or not passes(Trial.THREADS):
         return [Method.PERF]
@@ -169,5 +169,5 @@ def usable_methods() -> list[Method]:
 
 
 def is_missed_by_links(pid: int) -> bool:
-    """Whether links see nothing of this process on this kernel, since its main thread has ended."""
+    """Returns whether links miss this process on this kernel, as its main thread has ended."""
     return Process(pid).thread_id != pid and not passes(Trial.MAIN_THREAD)

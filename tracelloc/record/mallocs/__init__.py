@@ -1,1 +1,1 @@
-"""Malloc libraries: their functions, where a process has them, and usable sizes."""
+"""Malloc libraries: their functions, where a process maps them, and usable sizes."""

@@ -1,4 +1,4 @@
-"""Sizes of glibc's chunks, read from a process."""
+"""Reads the sizes of glibc's chunks from a process."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from tracelloc.system.syscalls import read_process
 Rows = npt.NDArray[np.intp]
 
 _NEAR_BYTES: Final = 1024
-"""Words at most this far apart are read together: copying that much takes as long as going
-to another place."""
+"""Words at most this far apart are read together: copying the gap takes as long as a
+separate read."""
 
 _WINDOW_BITS: Final = 16
-"""Nothing is read beyond the next 64 KiB, so that what is read at once has a bound."""
+"""One read stays within an aligned window of 64 KiB, which limits its size."""
 
 _MOST_PIECES: Final = 1024
 """UIO_MAXIOV, include/uapi/linux/uio.h."""
 
 _MOST_FAILURES: Final = 4096
-"""Places that can't be read, after which nothing more is tried: each costs a system call."""
+"""Unreadable places after which reading stops: each costs a system call."""
 
 _MAPPED: Final = 2
 
 _FLAGS: Final = 7
 
 _MOST_PADDING: Final = 64 << 20
-"""Beyond the request, in a mapping: the largest alignment that is believed."""
+"""Largest plausible alignment: bytes by which a mapped chunk may exceed the request."""
 
 
 def read_chunks(pid: int, address: U64, size_bytes: U64, end_s: float) -> tuple[U64, Mask]:
-    """(usable bytes, which of them were read) of blocks, addresses ascending.
+    """Returns (usable bytes, mask of blocks that were read) of blocks, addresses ascending.
 
-    ``end_s``: when to stop, on ``time.monotonic()``; the rest stays unread.
+    ``end_s`` is the deadline on ``time.monotonic()``; the remaining blocks stay unread.
     """
     usable = np.zeros(len(address), np.uint64)
     possible = np.flatnonzero((address & np.uint64(15)) == 0)
@@ -65,11 +65,11 @@ def read_chunks(pid: int, address: U64, size_bytes: U64, end_s: float) -> tuple[
 
 
 def read_words(pid: int, address: U64, end_s: float) -> tuple[U64, Mask]:
-    """(words of 8 bytes, which of them could be read); addresses ascending, multiples of 8."""
+    """Returns (8-byte words, mask of those read); addresses ascending, multiples of 8."""
     words, was_read = _read_near(pid, address, _NEAR_BYTES, end_s)
     missing = np.flatnonzero(~was_read)
     if len(missing):
-        # Something between two words may be gone while they are not.
+        # Memory between two words may be unmapped while they are not.
         words[missing], was_read[missing] = _read_near(pid, address[missing], 0, end_s)
     return words, was_read
 
@@ -89,7 +89,7 @@ def _read_near(pid: int, address: U64, near_bytes: int, end_s: float) -> tuple[U
         try:
             size_bytes = read_process(pid, batch, buffer)
         except OSError as error:
-            if error.errno != errno.EFAULT:  # it has ended, or we may not
+            if error.errno != errno.EFAULT:  # the process has ended, or access is denied
                 break
             size_bytes = 0
         whole = int(np.searchsorted(ends, np.uint64(size_bytes), side="right"))
@@ -107,7 +107,7 @@ def _read_near(pid: int, address: U64, near_bytes: int, end_s: float) -> tuple[U
 
 
 def _pieces(address: U64, near_bytes: int) -> tuple[Rows, Rows]:
-    """(first, last) rows of what is read together."""
+    """Returns (first, last) rows of each group that is read together."""
     if not len(address):
         return np.empty(0, np.intp), np.empty(0, np.intp)
     apart = np.diff(address) > np.uint64(near_bytes)

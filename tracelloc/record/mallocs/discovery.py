@@ -1,7 +1,7 @@
-"""Allocator functions: where a process has them.
+"""Finds the allocator functions of a process.
 
-Families are data (``families.py``, and what the user adds). Discovery looks through every
-ELF file the process has mapped and yields functions by address, so that two names for one
+Families are data (``families.py``, and user-defined ones). Discovery searches every
+ELF file that the process has mapped and yields functions by address, so that two names of one
 function are probed once.
 """
 
@@ -27,7 +27,7 @@ from tracelloc.record.worker.targetfile import TargetFile
 
 _KNOWN: Final = (*FAMILIES, MAPPINGS, OPERATORS)
 PRELOADED_MARKER: Final = "tracelloc_preload_ready"
-"""A function that only our own preloaded library has."""
+"""A function that only tracelloc's preloaded library has."""
 _NAMES: Final = tuple(
     {
         name: None
@@ -35,9 +35,9 @@ _NAMES: Final = tuple(
         for name in (*family.markers, *family.functions, *family.unseen, PRELOADED_MARKER)
     }
 )
-"""All functions that are looked for in each file."""
+"""All functions that are searched for in each file."""
 _MOST_PREFIXES: Final = 8
-"""Differently prefixed jemallocs in one file; a program has one, and rarely two."""
+"""Most jemalloc prefixes in one file; a program has one, rarely two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,36 +46,36 @@ class Module:
 
     file_id: FileId
     path: str
-    """Path for people."""
+    """Path to display."""
     open_path: str
     """Path by which tracelloc can open it."""
     elf: TargetFile
 
     @property
     def build_id(self) -> str | None:
-        """The linker's identification of its contents, in hexadecimal."""
+        """The linker's build ID, in hexadecimal."""
         return self.elf.build_id
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorFunction:
-    """One function to probe."""
+    """A function to probe."""
 
     module: Module
     names: tuple[str, ...]
     """All its names, the plainest first."""
     signature: Signature
     address: int
-    """In the file's own address space."""
+    """Address in the file's own address space."""
     offset: int
-    """In the file, in bytes."""
+    """Offset in the file, in bytes."""
     size: int
-    """Bytes of its code; 0: the symbol doesn't say."""
+    """Bytes of code; 0 if the symbol has no size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allocator:
-    """One family in one file."""
+    """One allocator family in one file."""
 
     family: Family
     module: Module
@@ -85,7 +85,7 @@ class Allocator:
 
 @dataclass(frozen=True, slots=True)
 class CustomFunction:
-    """Functions that the user has named, and what they do."""
+    """User-defined functions and their signature."""
 
     pattern: str
     """Name of the functions, or a glob."""
@@ -94,7 +94,7 @@ class CustomFunction:
 
 @dataclass(frozen=True, slots=True)
 class CustomAllocator:
-    """An allocator that the user has named."""
+    """A user-defined allocator."""
 
     name: str
     module: str
@@ -102,7 +102,7 @@ class CustomAllocator:
     functions: tuple[CustomFunction, ...]
 
     def family_in(self, path: str, elf: TargetFile) -> Family | None:
-        """Functions of the pool in this file; None if there are none."""
+        """Returns the allocator's functions in this file; None if there are none."""
         if not fnmatchcase(path if "/" in self.module else base_name(path), self.module):
             return None
         found: dict[str, Signature] = {}
@@ -114,32 +114,32 @@ class CustomAllocator:
 
 @dataclass(frozen=True, slots=True)
 class MallocChoice:
-    """Which allocators the user wants traced."""
+    """The user's choice of allocators to trace."""
 
     only: str | None = None
-    """Files of this path, or with this in their base name, or families of this name
-    (``--allocator``); None: all."""
+    """Only files with this path, or with this in their base name, or families of this name
+    (``--allocator``); None for all."""
     custom: tuple[CustomAllocator, ...] = ()
-    """What the user has named: comes before what is known."""
+    """User-defined allocators, which take precedence over known families."""
     mappings: bool = False
     """Whether mmap and related calls are traced too."""
     otel: bool = False
-    """Only what programs report by themselves, for OpenTelemetry's profiler."""
+    """Only what programs report to OpenTelemetry's profiler."""
 
 
 EVERYTHING: Final = MallocChoice()
 
 
 def is_preloaded_library(module: Module) -> bool:
-    """Whether a file is the library that reports allocations by itself (``probes/preloaded``).
+    """Returns whether a file is tracelloc's preloaded library (``probes/preloaded``).
 
-    It passes all calls on, and is no allocator.
+    That library forwards all calls, and is not an allocator.
     """
     return bool(module.elf.find_functions([PRELOADED_MARKER]))
 
 
 def discover(modules: Iterable[Module], selection: MallocChoice = EVERYTHING) -> list[Allocator]:
-    """The allocators in these files, each address once."""
+    """Returns the allocators in these files, each address once."""
     found: list[Allocator] = []
     for module in modules:
         known = [*families_in(module.elf)]
@@ -156,12 +156,12 @@ def discover(modules: Iterable[Module], selection: MallocChoice = EVERYTHING) ->
 
 
 def functions_of(allocators: Iterable[Allocator]) -> list[AllocatorFunction]:
-    """All their functions."""
+    """Returns all functions of these allocators."""
     return [function for allocator in allocators for function in allocator.functions]
 
 
 def families_in(elf: TargetFile) -> Iterator[Family]:
-    """The families that a file implements, in the order in which they name functions."""
+    """Yields the families that a file implements, in the order in which they name functions."""
     markers = [marker for family in (*FAMILIES, OPERATORS) for marker in family.markers]
     elf.look_up(_NAMES, JEMALLOC_MARKERS)
     defined = elf.find_functions(markers)
@@ -175,7 +175,7 @@ def families_in(elf: TargetFile) -> Iterator[Family]:
 
 
 def _jemalloc_prefixes(elf: TargetFile) -> list[str]:
-    """With what the names begin that a jemalloc in this file has, the shortest first."""
+    """Returns the name prefixes of the jemallocs in this file, shortest first."""
     names = {name for marker in JEMALLOC_MARKERS for name in elf.names_ending(marker)}
     prefixes = {
         name.removesuffix(marker)
@@ -193,7 +193,7 @@ def _is_meant(module: Module, family: Family, only: str) -> bool:
 
 
 def _allocators_of(module: Module, families: Sequence[Family]) -> Iterator[Allocator]:
-    """One per family that has a function of its own; shared ones belong to the first."""
+    """Yields one per family that has its own functions; shared ones belong to the first."""
     owners: dict[int, Family] = {}
     names_at: dict[int, list[str]] = {}
     size_at: dict[int, int] = {}
@@ -213,7 +213,7 @@ def _allocators_of(module: Module, families: Sequence[Family]) -> Iterator[Alloc
             offset = module.elf.offset_of(address)
             if offset is None:
                 continue
-            # They stand in the families' order, which this keeps.
+            # Names are in the families' order, and a stable sort keeps it.
             names = sorted(names_at[address], key=lambda name: name.startswith("__"))
             signature = _settled(signature_at[address], module)
             functions.append(
@@ -241,7 +241,7 @@ def _in_order(family: Family, elf: TargetFile) -> Iterator[tuple[str, dict[int, 
 
 
 def _settled(signature: Signature, module: Module) -> Signature:
-    """The C library's free calls no other one; any other file's may call that."""
+    """Adjusts a free: the C library's calls no other free, but any other file's may."""
     if signature.kind is FunctionKind.FREE and not is_c_library(module.path):
         return replace(OUTER_FREE, positions=signature.positions, throws=signature.throws)
     return signature

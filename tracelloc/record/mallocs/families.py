@@ -1,4 +1,4 @@
-"""The allocator interfaces that are known: which names mean what. Data only.
+"""The known allocator interfaces: function names and their signatures. Data only.
 
 Sources: malloc(3), posix_memalign(3); C23, 7.24.3; jemalloc(3); gperftools' tcmalloc.h;
 mimalloc.h of mimalloc 2; for mangled operators the Itanium C++ ABI, 5.1.
@@ -34,20 +34,20 @@ class Family:
     name: str
     functions: Mapping[str, Signature]
     markers: tuple[str, ...]
-    """A file that defines none of these does not implement the family."""
+    """A file that defines none of these functions does not implement the family."""
     unseen: Mapping[str, str] = field(default_factory=dict)
-    """Functions that can't be followed, and what that means."""
+    """Functions that tracelloc can't trace, and the consequence of each."""
     by_user: bool = False
-    """The user has named it."""
+    """Whether the family is user-defined."""
 
 
 def _named(names: Mapping[Signature, str]) -> dict[str, Signature]:
-    """Functions by name, from names divided by blanks."""
+    """Returns functions by name, from names separated by spaces."""
     return {name: signature for signature, many in names.items() for name in many.split()}
 
 
 OTEL: Final = Family("otel_memory", {}, ())
-"""What a program itself reports to OpenTelemetry's profiler (``record/mallocs/otel.py``)."""
+"""Allocations that a program reports to OpenTelemetry's profiler (``record/mallocs/otel.py``)."""
 
 LIBC: Final = Family(
     name=LIBC_FAMILY,
@@ -64,22 +64,22 @@ LIBC: Final = Family(
             POSIX_MEMALIGN: "posix_memalign __posix_memalign",
         }
     ),
-    # A static program may free nothing, but then it still allocates.
+    # A static program may never free, but it still allocates.
     markers=("malloc",),
 )
-"""malloc and related functions. What begins with underscores is glibc's or musl's."""
+"""malloc and related functions. Names with leading underscores are glibc's or musl's."""
 
 _JEMALLOC_OWN: Final = _named(
     {ALLOC: "mallocx", REALLOC: "rallocx", RESIZE: "xallocx", FREE: "dallocx sdallocx"}
 )
 JEMALLOC_MARKERS: Final = ("mallocx", "sdallocx")
-"""What names of jemalloc's end with, whatever prefix it was built with."""
+"""Endings of jemalloc's function names, with any prefix."""
 
 
 def jemalloc(prefix: str) -> Family:
-    """A jemalloc built with this prefix (``--with-jemalloc-prefix``), Rust's with ``_rjem_``.
+    """Returns a jemalloc built with this prefix (``--with-jemalloc-prefix``; Rust's: ``_rjem_``).
 
-    Without one, malloc and related functions keep their plain names.
+    Without a prefix, malloc and related functions keep their plain names.
     """
     own = dict(_JEMALLOC_OWN)
     if prefix:
@@ -96,11 +96,11 @@ _NOTHROW: Final = "RKSt9nothrow_t"
 
 
 def _operators() -> dict[str, Signature]:
-    """All ``operator new`` and ``operator delete`` that can be replaced (C++20, 17.6.3)."""
+    """Returns all replaceable ``operator new`` and ``operator delete`` (C++20, 17.6.3)."""
     functions = {}
     for letter, align in product("wa", ("", _ALIGN)):
         functions[f"_Zn{letter}m{align}"] = ALLOC.throwing
-        # An exception inside is caught inside.
+        # An exception inside a nothrow operator is caught there.
         functions[f"_Zn{letter}m{align}{_NOTHROW}"] = ALLOC
     for letter, size, align in product("la", ("", "m"), ("", _ALIGN)):
         functions[f"_Zd{letter}Pv{size}{align}"] = FREE
@@ -147,7 +147,7 @@ TCMALLOC: Final = Family(
     ),
     markers=("tc_malloc",),
 )
-"""gperftools' own names; where they lie with malloc and the operators, they are those."""
+"""gperftools' own names; those at the address of malloc or an operator are the same function."""
 
 _MI_SIZED: Final = _named(
     {
@@ -158,7 +158,7 @@ _MI_SIZED: Final = _named(
         REALLOCARRAY: "reallocn recalloc",
     }
 )
-"""For ``mi_NAME`` and for ``mi_heap_NAME``, whose first argument is a heap."""
+"""Names for ``mi_NAME``, and for ``mi_heap_NAME``, whose first argument is a heap."""
 _MI_ALIGNED: Final = ("malloc", "zalloc", "calloc", "realloc", "rezalloc", "recalloc")
 _MI_INLINED: Final = "it allocates without calling another function: not counted"
 _MI_WHOLE_HEAP: Final = "it frees all blocks of a heap at once: they stay counted"
@@ -184,7 +184,7 @@ MIMALLOC: Final = Family(
             ALLOC_2: "mi_memalign mi_aligned_alloc",
             POSIX_MEMALIGN: "mi_posix_memalign",
             ALLOC: "mi_valloc mi_pvalloc",
-            # It is written in C, where an exception of the program's new_handler is not caught.
+            # mimalloc's C code does not catch an exception of the program's new_handler.
             ALLOC.throwing: "mi_new mi_new_aligned mi_new_nothrow mi_new_aligned_nothrow",
             CALLOC.throwing: "mi_new_n",
             REALLOC.throwing: "mi_new_realloc",
@@ -204,10 +204,10 @@ MIMALLOC: Final = Family(
         "mi_heap_destroy": _MI_WHOLE_HEAP,
     },
 )
-"""mimalloc's own names, which a program may call beside or instead of malloc."""
+"""mimalloc's own names, which a program may call in addition to or instead of malloc."""
 
 FAMILIES: Final = (LIBC, TCMALLOC, MIMALLOC)
-"""Families with fixed names that stand for themselves."""
+"""Families with fixed names."""
 
 
 MAPPINGS: Final = Family(

@@ -1,6 +1,6 @@
-"""What is traced, in plain words: which allocators in which files, and what goes unseen.
+"""Describes what is traced: allocators, their files, and functions that can't be traced.
 
-Also whose malloc a process uses: which implementation each file has, and which one is live.
+Also tells which malloc library each file implements, and why a process has none.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _BY_FUNCTION: Final = {
     "__libc_malloc_impl": MallocLibrary.MUSL,
     "malloc_info": MallocLibrary.GLIBC,
 }
-"""What only one of them defines; those that may define another one's names come first."""
+"""Functions that only one library defines; libraries that may define another's come first."""
 
 
 def library_of(family: Family, path: str, elf: TargetFile) -> MallocLibrary | None:
-    """Who implements a family in a file; None: the file has no blocks of its own.
+    """Returns the library that implements a family in a file; None if the file has no own blocks.
 
-    C++'s operators and mappings are nobody's: they ask malloc, or the kernel.
+    C++'s operators and mappings have none: they call malloc, or the kernel.
     """
     if family.by_user:
         return MallocLibrary.OTHER
@@ -51,12 +51,12 @@ def library_of(family: Family, path: str, elf: TargetFile) -> MallocLibrary | No
 
 
 def _is_musl(path: str) -> bool:
-    """By the names that its shared library has (musl's ldso); the exported ones tell nothing."""
+    """Checks the names of musl's shared library (ldso); its exported symbols show nothing."""
     return "musl" in path or base_name(path) == "libc.so"
 
 
 def found_of(allocators: Iterable[Allocator]) -> tuple[FoundLibrary, ...]:
-    """Describes allocators without what only probing needs."""
+    """Describes allocators without the data that only probing needs."""
     return tuple(
         FoundLibrary(
             family=allocator.family.name,
@@ -70,7 +70,7 @@ def found_of(allocators: Iterable[Allocator]) -> tuple[FoundLibrary, ...]:
 
 
 def why_no_allocator(executable: str | None, modules: Sequence[Module]) -> tuple[str, str]:
-    """(why none of a process's files defines malloc, what would help)"""
+    """Returns (why none of a process's files defines malloc, a hint)."""
     program = next((m for m in modules if m.path == executable), None)
     if program is None:
         return "its executable can't be read", privilege_hint()

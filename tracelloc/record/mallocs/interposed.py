@@ -1,6 +1,6 @@
-"""Which allocators' calls pass the preloaded library (``probes/preloaded``).
+"""Finds out which allocators' calls pass through the preloaded library (``probes/preloaded``).
 
-It defines functions of malloc libraries, and programs that look for their symbols find it first.
+It defines functions of malloc libraries, and the loader resolves a program's symbols to it first.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _PLAIN: Final = {*LIBC.functions, *OPERATORS.functions, *jemalloc("").functions}
 
 
 def asks_malloc(allocator: Allocator) -> bool:
-    """Whether its blocks are those of the C library's malloc, as the program sees that."""
+    """Returns whether its blocks are, to the program, those of the C library's malloc."""
     if allocator.family is OPERATORS:
         return is_runtime(allocator.module.path)
     return allocator.family is LIBC and is_c_library(allocator.module.path)
 
 
 def may_be_behind(allocator: Allocator, executable: str | None) -> bool:
-    """Whether it is a malloc library that a program may call by malloc's symbols.
+    """Returns whether a program may call this malloc library by malloc's symbols.
 
-    A program's own file comes before all libraries.
+    Symbols in the program's own file take precedence over all libraries.
     """
     module = allocator.module
     is_library = module.path != executable and "malloc" in module.elf.exports
@@ -35,9 +35,9 @@ def may_be_behind(allocator: Allocator, executable: str | None) -> bool:
 def direct_caller(
     library: Module, modules: Iterable[Module], allocators: Iterable[Allocator]
 ) -> str | None:
-    """A file that needs functions of an allocator that the library does not stand before.
+    """Returns a file that calls allocator functions which the library does not interpose.
 
-    In words, with the function's name; None: there is none. ``allocators``: all that there are.
+    A description with the function's name; None if there is none. ``allocators`` are all found.
     """
     allocators = list(allocators)
     own = {allocator.module.open_path for allocator in allocators}
@@ -52,7 +52,7 @@ def direct_caller(
 
 
 def filter_maker(library: Module, modules: Iterable[Module]) -> str | None:
-    """A file that may forbid system calls without the library being asked first, in words."""
+    """Describes a file that may install system call filters without calling the library."""
     for module in modules:
         if module is not library and not is_runtime(module.path) and module.elf.makes_filters():
             return f"{base_name(module.path)} may filter system calls (seccomp) by itself"

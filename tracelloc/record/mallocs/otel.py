@@ -1,4 +1,4 @@
-"""Programs that report sampled allocations by themselves, for OpenTelemetry's profiler.
+"""Programs that report sampled allocations to OpenTelemetry's profiler.
 
 USDT probes ``otel_memory:alloc(pointer, size, weight)`` and ``otel_memory:free(pointer)``: design
 document 00003 of https://github.com/open-telemetry/opentelemetry-ebpf-profiler.
@@ -24,7 +24,7 @@ from tracelloc.record.worker.targetfile import UsdtPlace
 
 PROVIDER: Final = "otel_memory"
 ARGUMENTS: Final = {"alloc": 3, "free": 1}
-"""By the names of the probes that are used, how many arguments each has."""
+"""The number of arguments of each used probe, by its name."""
 _SIGNATURES: Final[dict[str, Signature]] = {"alloc": ALLOC, "free": FREE}
 _HARMFUL: Final = (
     "it is a nop of five bytes or more: a probe there would kill forked children on Linux 6.18"
@@ -32,18 +32,18 @@ _HARMFUL: Final = (
 
 
 def allocators_in(modules: Iterable[Module], selection: MallocChoice) -> list[Allocator]:
-    """What there is to be probed in these files: allocators, or what reports allocations."""
+    """Returns what to probe in these files: allocators, or USDT probes that report allocations."""
     return otel_allocators(modules) if selection.otel else discover(modules, selection)
 
 
 def otel_allocators(modules: Iterable[Module]) -> list[Allocator]:
-    """The files whose code reports allocations, with the probes that can be used."""
+    """Returns the files whose code reports allocations, with their usable probes."""
     found = list(_reporters(modules))
     return [each for each in found if any(f.names == ("alloc",) for f in each.functions)]
 
 
 def why_no_reports(modules: Iterable[Module]) -> str:
-    """Why no file of a process reports allocations."""
+    """Explains why no file of a process reports allocations."""
     for allocator in _reporters(modules):
         for unseen in allocator.unseen:
             where = f"{PROVIDER}:{unseen.name} in {base_name(allocator.module.path)}"
@@ -71,12 +71,12 @@ def _reporters(modules: Iterable[Module]) -> Iterator[Allocator]:
 
 
 def usable_places(places: Iterable[UsdtPlace], name: str) -> list[UsdtPlace]:
-    """Where a probe of this name can be attached."""
+    """Returns the places where a probe of this name can be attached."""
     return [place for place in places if place.name == name and _why_not(place) is None]
 
 
 def _why_not(place: UsdtPlace) -> str | None:
-    """What keeps us from attaching a probe; None: nothing."""
+    """Returns why a probe can't be attached; None if it can."""
     if place.name not in ARGUMENTS:
         return "probes of this name are not known"
     if not place.nop_bytes:

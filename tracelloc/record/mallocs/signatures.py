@@ -1,7 +1,7 @@
-"""What the arguments and the result of an allocator function mean.
+"""Signatures: the meaning of an allocator function's arguments and result.
 
-A signature is a kind and the positions of the arguments that matter. The probes get both
-as the cookie of each probe (``probes/event.h``).
+A signature is a kind and the positions of the relevant arguments. The probes get both
+in each probe's cookie (``probes/event.h``).
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Final
 from tracelloc.record import abi
 
 REGISTERS: Final = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
-"""Where x86-64 functions find their first arguments (System V ABI, 3.2.3)."""
+"""Registers of the first arguments of x86-64 functions (System V ABI, 3.2.3)."""
 
 
 SIZES: Final = 1 << 64 - abi.COOKIE_SIZE_SHIFT
-"""Sizes below this can be those of all of a function's blocks."""
+"""Upper limit (exclusive) of a fixed size of all blocks of a function."""
 ALLOCATOR_PROGRAM: Final = "allocator_call"
 MAPPING_PROGRAM: Final = "mapping_call"
 FREE_PROGRAM: Final = "free_call"
-"""BPF programs on functions: the first two for their ends, too."""
+"""BPF programs on functions; the first two also run at their returns."""
 
 
 class FunctionKind(Enum):
-    """What a function does; the value is what its probes' cookies say."""
+    """What a function does; the value is the code in its probes' cookies."""
 
     ALLOC = abi.FunctionCode.ALLOC
     """``f(size) -> block``"""
@@ -34,7 +34,7 @@ class FunctionKind(Enum):
     POSIX_MEMALIGN = abi.FunctionCode.POSIX_MEMALIGN
     """``f(out, size) -> errno``"""
     REALLOC = abi.FunctionCode.REALLOC
-    """``f(block, size) -> block``; the old block lives on if it fails"""
+    """``f(block, size) -> block``; the old block stays live if it fails"""
     REALLOCF = abi.FunctionCode.REALLOCF
     """``f(block, size) -> block``; the old block is freed if it fails"""
     REALLOCARRAY = abi.FunctionCode.REALLOCARRAY
@@ -44,42 +44,42 @@ class FunctionKind(Enum):
     FREE = abi.FunctionCode.FREE
     """``f(block)``, which calls no other function that frees"""
     OUTER_FREE = abi.FunctionCode.OUTER_FREE
-    """``f(block)``, which may call another one to do it"""
+    """``f(block)``, which may call another function that frees"""
 
     MAP = abi.FunctionCode.MAP
-    """``f(…, size) -> start``, as mmap"""
+    """``f(…, size) -> start``, like mmap"""
     UNMAP = abi.FunctionCode.UNMAP
-    """``f(start, size)``, as munmap"""
+    """``f(start, size)``, like munmap"""
     REMAP = abi.FunctionCode.REMAP
-    """``f(start, old size, size, flags) -> start``, as mremap"""
+    """``f(start, old size, size, flags) -> start``, like mremap"""
     SBRK = abi.FunctionCode.SBRK
     """``f(increment) -> old end``"""
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """What the arguments are, in the order in which signatures give their positions."""
+        """The roles of the arguments, in the order of a signature's positions."""
         return _ROLES[self]
 
     @property
     def returns(self) -> bool:
-        """Whether the outcome is looked at; frees are reported when they begin."""
+        """Whether the result is read; frees are reported at the entry."""
         return not self.frees
 
     @property
     def maps(self) -> bool:
-        """Whether it is about mappings, not about blocks."""
+        """Whether the function changes mappings, not blocks."""
         return self in (FunctionKind.MAP, FunctionKind.UNMAP, FunctionKind.REMAP, FunctionKind.SBRK)
 
     @property
     def program(self) -> str:
-        """The BPF program for where it begins and ends."""
+        """The BPF program for the function's entry and return."""
         if self.maps:
             return MAPPING_PROGRAM
         return FREE_PROGRAM if self.frees else ALLOCATOR_PROGRAM
 
     @property
     def frees(self) -> bool:
-        """Whether it does nothing but free."""
+        """Whether the function only frees."""
         return self in (FunctionKind.FREE, FunctionKind.OUTER_FREE)
 
 
@@ -102,21 +102,21 @@ _ROLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """How to read one function's calls."""
+    """How to read a function's calls."""
 
     kind: FunctionKind
     positions: tuple[int, ...]
     """Positions of the arguments that ``FunctionKind.roles`` names, counted from 1, up to 6.
-    0 of the size: it is ``size_bytes``."""
+    A position of 0 for the size means ``size_bytes``."""
     throws: bool = False
-    """Whether a C++ exception may leave it. No return probe then: an exception that meets one
-    ends the program (``std::terminate``), for nothing can unwind through it."""
+    """Whether a C++ exception may leave the function. It then gets no return probe: an exception
+    can't unwind past a return probe and would end the program (``std::terminate``)."""
     size_bytes: int = 0
     """Size of all blocks of the function, below ``SIZES``."""
 
     @property
     def throwing(self) -> Signature:
-        """The signature of a function that may be left by an exception."""
+        """The signature of a function that an exception may leave."""
         return replace(self, throws=True)
 
     @property
@@ -131,7 +131,7 @@ class Signature:
 
     @property
     def cookie(self) -> int:
-        """What the program is told of it (``COOKIE_`` in ``probes/event.h``)."""
+        """The probes' cookie for the function (``COOKIE_`` in ``probes/event.h``)."""
         cookie = self.kind.value | (abi.COOKIE_THROWS if self.throws else 0)
         for role, position in enumerate(self.positions):
             cookie |= position << abi.COOKIE_ARGUMENT_SHIFT + role * abi.COOKIE_ARGUMENT_BITS

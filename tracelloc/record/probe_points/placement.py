@@ -1,7 +1,7 @@
-"""Which programs are attached where: the probes for what discovery has found.
+"""Probe points: the programs to attach for the allocators that discovery has found.
 
-A worker finds the cheap instruction at a function's beginning, and the ends of functions that can't
-have a return probe (``tracelloc.files.machinecode.probeoffsets``).
+A worker finds the cheap instruction at a function's beginning, and the exits of functions that
+can't have a return probe (``tracelloc.files.machinecode.probeoffsets``).
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tracelloc.record.mallocs.otel import ARGUMENTS, PROVIDER, usable_places
 from tracelloc.record.worker.targetfile import Offsets, UsdtPlace
 
 LOADER_HOOK: Final = "_dl_debug_state"
-"""What dynamic linkers call when they are about to change, and have changed, what is mapped
+"""The function that dynamic linkers call before and after they change mappings
 (glibc elf/dl-debug.c; musl ldso/dynlink.c): the rendezvous for debuggers."""
 _MARKER_COUNTER: Final = "tracelloc_preload_awaited"
-"""How many profilers wait for the library to begin (``probes/preloaded/library.c``)."""
+"""Number of profilers that wait for the library to start (``probes/preloaded/library.c``)."""
 _EXIT_COOKIE: Final = abi.FunctionCode.EXIT | abi.COOKIE_THROWS
 """Only functions that may throw have probes at their exits."""
 _OTEL_PROGRAMS: Final = {"free": "otel_free", "alloc": "otel_alloc"}
 _HEAD_BYTES: Final = 64
-"""Bytes at a function's beginning in which an instruction is looked for that is emulated."""
+"""Bytes at a function's beginning that are searched for an emulated instruction."""
 _LONGEST_FUNCTION: Final = 64 << 10
-"""Bytes of a function that is looked through for branches."""
+"""Longest function that is searched for branches, in bytes."""
 EXCEPTION_HOOK: Final = "__cxa_allocate_exception"
-"""What C++ calls first of all to throw (Itanium C++ ABI: Exception Handling, 2.4.2)."""
+"""The function that C++ calls first to throw (Itanium C++ ABI: Exception Handling, 2.4.2)."""
 _KNOWN_NAMES: Final = frozenset(
     name for family in (*FAMILIES, jemalloc(""), OPERATORS) for name in family.functions
 )
@@ -44,22 +44,22 @@ _KNOWN_NAMES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ProbePoint:
-    """One probe: which program at which byte of which file."""
+    """A probe: a program at an offset of a file."""
 
     open_path: str
     offset: int
-    """In the file, in bytes."""
+    """Offset in the file, in bytes."""
     program: str
     label: str
     """For messages: ``malloc in libc.so.6``."""
     cookie: int = 0
-    """What the program is told: ``COOKIE_`` in ``probes/event.h``."""
+    """Argument of the program: ``COOKIE_`` in ``probes/event.h``."""
     returns: bool = False
-    """The program also runs when the function returns to its caller."""
+    """Whether the program also runs when the function returns to its caller."""
     is_single_stepped: bool = False
-    """The kernel single-steps the instruction there."""
+    """Whether the kernel single-steps the instruction there."""
     counter_offset: int = 0
-    """Where in the file a 16-bit word counts, in each process, its probes; 0: there is none."""
+    """File offset of a 16-bit count of its probes in each process; 0 if there is none."""
 
     @property
     def is_exit(self) -> bool:
@@ -69,19 +69,19 @@ class ProbePoint:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be attached for some allocators."""
+    """What to attach for some allocators."""
 
     points: tuple[ProbePoint, ...]
-    """In the order in which they are to be attached: first exits. A thread that is caught in
-    between must not be seen to enter a call whose end would go unseen."""
+    """In the order of attaching, exits first. A thread that is caught in between must not be
+    seen to enter a call whose exit is missed."""
     allocators: tuple[Allocator, ...]
-    """Allocators with probes, their other functions among ``unseen`` with the reason."""
+    """Allocators with probes; their other functions are in ``unseen``, with the reason."""
     has_throwing: bool
-    """Whether a function is among them that may throw."""
+    """Whether any of the functions may throw."""
 
 
 def plan(allocators: Iterable[Allocator]) -> Plan:
-    """The probes for these allocators."""
+    """Returns the probes for these allocators."""
     points: dict[tuple[str, int, int], ProbePoint] = {}
     kept = []
     allocators = list(allocators)
@@ -105,7 +105,7 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
                 unseen.append(found)
                 continue
             functions.append(function)
-            # What several functions jump to ends the calls of all of them.
+            # Code to which several functions jump ends the calls of all of them.
             points.update(((p.open_path, p.offset, p.cookie), p) for p in found)
         if allocator.family is LIBC:
             points.update(((p.open_path, p.offset, p.cookie), p) for p in _cache_points(allocator))
@@ -117,16 +117,16 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
 
 
 def _may_be_wrapper(function: AllocatorFunction, family: Family) -> bool:
-    """Whether it may delegate to functions that are probed themselves.
+    """Returns whether it may delegate to functions that have their own probes.
 
-    Operators of the C++ library do: they call malloc and free. What the user has named is
-    what is to be seen, whatever it does.
+    Operators of the C++ library do: they call malloc and free. User-defined functions
+    are always probed, whatever they do.
     """
     return not family.by_user and (family is OPERATORS or function.signature.throws)
 
 
 def _offsets_of(allocator: Allocator) -> dict[AllocatorFunction, Offsets]:
-    """Where the probes at the beginnings of its functions sit; none if that can't be told."""
+    """Returns the probe offsets at its functions' beginnings; empty if unknown."""
     wanted = [
         (function.offset, function.size, function.signature.registers)
         if 0 < function.size <= _LONGEST_FUNCTION
@@ -138,7 +138,7 @@ def _offsets_of(allocator: Allocator) -> dict[AllocatorFunction, Offsets]:
 
 
 def _points_of(function: AllocatorFunction, where: Offsets | None) -> list[ProbePoint] | Unseen:
-    """The probes for one function, or why it gets none."""
+    """Returns the probes for one function, or why it gets none."""
     if where is None:
         return Unseen(function.names[0], "its code can't be read")
     signature = function.signature
@@ -181,7 +181,7 @@ def _entry_point(
 
 
 def _cache_points(allocator: Allocator) -> Iterator[ProbePoint]:
-    """The probe that tells when glibc frees what an ended thread had cached."""
+    """Yields the probe that detects when glibc frees an ended thread's cache."""
     elf = allocator.module.elf
     frees = elf.find_functions(["free"]).get("free", {})
     if "__libc_free" not in elf.find_functions(["__libc_free"]):
@@ -195,12 +195,12 @@ def _cache_points(allocator: Allocator) -> Iterator[ProbePoint]:
 
 
 def place_loader(modules: Iterable[Module]) -> list[ProbePoint]:
-    """The probes that tell when libraries come and go."""
+    """Returns the probes that detect loading and unloading of libraries."""
     return _hook_points(modules, LOADER_HOOK, "loader_changes")
 
 
 def place_marker(library: Module) -> list[ProbePoint]:
-    """The probe that tells when our own library has begun, and the library that it is there."""
+    """Returns the probe that detects the preloaded library's start, and that the library awaits."""
     variable = library.elf.find_object(_MARKER_COUNTER)
     offset = None if variable is None else library.elf.offset_of(variable)
     points = _hook_points([library], PRELOADED_MARKER, "loader_changes")
@@ -208,7 +208,7 @@ def place_marker(library: Module) -> list[ProbePoint]:
 
 
 def place_exceptions(modules: Iterable[Module]) -> list[ProbePoint]:
-    """The probes that tell when C++ throws: only needed where a function may."""
+    """Returns the probes that detect C++ exceptions: only needed if a function may throw."""
     return _hook_points(modules, EXCEPTION_HOOK, "exception_enter")
 
 
@@ -225,7 +225,7 @@ def _hook_points(modules: Iterable[Module], name: str, program: str) -> list[Pro
 
 
 def otel_points(allocator: Allocator) -> Iterator[ProbePoint]:
-    """A probe for each place where a file reports allocations by itself; frees first."""
+    """Yields a probe for each place where a file itself reports allocations; frees first."""
     module = allocator.module
     for name, program in _OTEL_PROGRAMS.items():
         for place in usable_places(module.elf.usdt(PROVIDER), name):
@@ -241,7 +241,7 @@ def otel_points(allocator: Allocator) -> Iterator[ProbePoint]:
 
 
 def _otel_cookie(place: UsdtPlace) -> int:
-    """What the program is told: ``OTEL_`` in ``probes/event.h``."""
+    """Returns the argument of the program: ``OTEL_`` in ``probes/event.h``."""
     assert place.arguments is not None
     cookie = 0
     low_bits = abi.OTEL_PLACE_BITS - abi.OTEL_DISPLACEMENT_BITS

@@ -1,1 +1,1 @@
-"""What is traced: the process, its memory, and where its allocators are."""
+"""The traced process: its identity, memory, mapped files and resource usage."""

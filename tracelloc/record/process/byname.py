@@ -1,4 +1,4 @@
-"""The process that a name means."""
+"""Finds the process with a given name."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tracelloc.text import printable
 _INTERPRETER: Final = re.compile(r"-?(python|perl|ruby|node|php|bash|dash|sh|lua|guile)[\d.]*")
 _CODE_FOLLOWS: Final = ("-c", "-e", "-r")
 _VALUE_FOLLOWS: Final = ("-X", "-W", "-I", "-o", "-d", "--require", "--import")
-"""Options of interpreters whose value is a word of its own."""
+"""Options of interpreters whose value is a separate word."""
 
 
 def find_target(name: str, root: Path = PROC) -> int:
-    """The PID of the process with this name: in ps, of the executable, argv[0], or its script.
+    """Returns the PID of the process whose command, executable, argv[0] or script has this name.
 
     Raises TargetError if there is none or, with a list of them, if there are several.
     """
@@ -41,10 +41,10 @@ def find_target(name: str, root: Path = PROC) -> int:
 
 
 def _processes(root: Path) -> Iterator[Process]:
-    """Processes that a name could mean, by PID."""
+    """Yields the processes that a name could refer to, by PID."""
     for pid in sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdecimal()):
         process = Process(pid, root)
-        # One that ends meanwhile, or is odd, must not keep others from being found.
+        # A process that ends meanwhile, or can't be parsed, must not hide others.
         with suppress(TracellocError, OSError, ValueError, IndexError):
             if pid == os.getpid() or not process.exists() or process.is_kernel_thread():
                 continue
@@ -62,7 +62,7 @@ def _names_of(process: Process) -> set[str]:
 
 
 def script_of(arguments: Sequence[str]) -> str | None:
-    """The script or module that an interpreter runs, by its command line; None: no interpreter."""
+    """Returns the script or module in an interpreter's command line; None if not an interpreter."""
     if not arguments or not _INTERPRETER.fullmatch(base_name(arguments[0])):
         return None
     words = iter(arguments[1:])
@@ -79,7 +79,7 @@ def script_of(arguments: Sequence[str]) -> str | None:
 
 
 def _line_of(process: Process) -> str:
-    """PID, user, when it was started, and its command line."""
+    """Formats PID, user, start time and command line."""
     try:
         user_id = process.user_ids()[0]
         user = pwd.getpwuid(user_id).pw_name

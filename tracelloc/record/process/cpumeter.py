@@ -1,4 +1,4 @@
-"""How much of a processor a process uses, over some seconds, so that the figure is steady."""
+"""Measures a process's use of processors over some seconds, so that the figure is steady."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from tracelloc.text import NS_PER_S
 
 _EVERY_NS: Final = NS_PER_S
 _WINDOW: Final = 10
-"""Samples that are kept: one a second."""
+"""Number of samples, one per second."""
 
 
 class CpuMeter:
-    """Samples of CPU time against time."""
+    """Samples of CPU time over time."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, int]] = deque(maxlen=_WINDOW)
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether there is time for another sample."""
+        """Returns whether another sample is due."""
         return not self._samples or now_ns - self._samples[-1][0] >= _EVERY_NS
 
     def note(self, now_ns: int, cpu_ns: int | None) -> None:
-        """Adds a sample; None: the process is gone."""
+        """Adds a sample; ``cpu_ns`` is None once the process is gone."""
         if cpu_ns is not None:
             self._samples.append((now_ns, cpu_ns))
 
     @property
     def cores(self) -> float | None:
-        """Processors in use, 1.0 being one of them all the time; None until it is known."""
+        """Processors in use, 1.0 for one used all the time; None until known."""
         if len(self._samples) < 2:
             return None
         (start_ns, before_ns), (end_ns, cpu_ns) = self._samples[0], self._samples[-1]

@@ -1,4 +1,4 @@
-"""Who a traced process is: its program, its container, its machine."""
+"""Identity of a traced process: its program, its container, its machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tracelloc.model.process import Target
 from tracelloc.record.process.procfs import Process
 
 _CONTAINER: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-"""Docker, containerd, CRI-O and podman name control groups by it (cgroups(7))."""
+"""The ID by which Docker, containerd, CRI-O and podman name control groups (cgroups(7))."""
 _LARGEST_BYTES: Final = 1 << 16
 
 
 def target_of(process: Process, exec_count: int, number: int) -> Target:
-    """The target that a process is. Raises TargetError and PrivilegeError."""
+    """Describes a process as a target. Raises TargetError and PrivilegeError."""
     return Target(
         process.pid,
         process.command(),
@@ -30,7 +30,7 @@ def target_of(process: Process, exec_count: int, number: int) -> Target:
 
 
 def _container_id(process: Process) -> str:
-    """The innermost container's; empty if there is none, or if it can't be told."""
+    """Returns the innermost container's ID; empty if there is none, or it is unknown."""
     try:
         with open(process.memory_directory / "cgroup", "rb") as stream:
             text = stream.read(_LARGEST_BYTES).decode(errors="replace")
@@ -41,7 +41,7 @@ def _container_id(process: Process) -> str:
 
 
 def open_end(pid: int, *, follow: bool) -> int:
-    """Opens what is readable at the end; where processes are followed, the follower says so."""
+    """Opens a descriptor that is readable at the end; with ``follow``, the follower signals it."""
     if follow:
         return os.eventfd(0, os.EFD_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""Reading many places of a process's memory at once, without stopping it."""
+"""Reads many parts of a process's memory at once, without stopping it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PAGE_BYTES: Final = 4096
 _MOST_PIECES: Final = 1024
 """UIO_MAXIOV, include/uapi/linux/uio.h."""
 _REGIONS: Final = 1 << 10
-"""Contiguous memory that is asked about at once."""
+"""Most contiguous regions per request."""
 _STRETCH_BYTES: Final = 1 << 30
-"""Address space whose pages are asked about at once."""
+"""Address space whose pages are requested at once."""
 _MOST_ADDRESSES: Final = 4 << 40
-"""Bytes of address space that are looked through page by page: some ten seconds' work."""
+"""Bytes of address space that are searched page by page: some ten seconds' work."""
 _TOO_MUCH: Final = "its mappings have terabytes, and Linux before 6.7 can't say what is in memory"
 _PRESENT: Final = np.uint64(1 << 63)
 """A page is in memory (Documentation/admin-guide/mm/pagemap.rst)."""
@@ -39,7 +39,7 @@ class RemoteMemory:
         self._pagemap = Path(process.directory) / "pagemap"
 
     def present_pages(self, start: int, end: int) -> Mask:
-        """Which pages of a mapping are in memory: reading others would bring them there."""
+        """Returns which pages of a mapping are in memory: reading others would fault them in."""
         try:
             with self._pagemap.open("rb", buffering=0) as pagemap:
                 pagemap.seek(start // PAGE_BYTES * 8)
@@ -56,10 +56,10 @@ class RemoteMemory:
     def resident_runs(
         self, areas: Iterable[tuple[int, int]], may_go_on: Callable[[], bool]
     ) -> Iterator[tuple[int, int, int]]:
-        """Yields where areas are in memory: (number of the area, start, end).
+        """Yields the resident parts of areas: (index of the area, start, end).
 
-        Ends early if ``may_go_on`` says no. Raises OSError: EFBIG where the kernel can't tell
-        soon enough, and PrivilegeError.
+        Ends early if ``may_go_on`` returns False. Raises OSError (EFBIG if the kernel can't tell
+        soon enough) and PrivilegeError.
         """
         regions = np.zeros((_REGIONS, 3), np.uint64)
         try:
@@ -90,9 +90,9 @@ class RemoteMemory:
                         yield number, first, last
 
     def fetch(self, pieces: U64, into: U64) -> int:
-        """Reads pieces one behind the other, up to the first that can't be read.
+        """Reads pieces consecutively, up to the first that can't be read.
 
-        ``pieces``: rows of (address, bytes), at most 1,024. Returns how many bytes were read.
+        ``pieces`` has rows of (address, bytes), at most 1,024. Returns the number of bytes read.
         Raises TargetError, PrivilegeError.
         """
         try:
@@ -105,9 +105,9 @@ class RemoteMemory:
             return 0
 
     def read(self, addresses: U64, size_bytes: int) -> tuple[U64, Mask]:
-        """(a row of 8-byte words for each address, which of them could be read).
+        """Returns (a row of 8-byte words per address, mask of those read).
 
-        ``size_bytes``: of each piece, a multiple of 8. Raises TargetError, PrivilegeError.
+        ``size_bytes`` of each piece is a multiple of 8. Raises TargetError, PrivilegeError.
         """
         words = np.zeros((len(addresses), size_bytes // 8), np.uint64)
         was_read = np.zeros(len(addresses), np.bool_)
@@ -119,15 +119,15 @@ class RemoteMemory:
             got = self.fetch(batch, words[at : at + len(batch)])
             whole = got // size_bytes
             was_read[at : at + whole] = True
-            # What follows can't be read: it is passed over.
+            # The next piece can't be read, so it is skipped.
             at += whole + (whole < len(batch))
         return words, was_read
 
     def read_pieces(self, pieces: U64, into: U64, at: npt.NDArray[np.int64]) -> Mask:
-        """Reads pieces of any size, each to its place among these words. Which could be read.
+        """Reads pieces of any size to their indexes in ``into``. Returns a mask of those read.
 
-        ``pieces``: rows of (address, bytes, a multiple of 8), of which each has its room behind
-        that of the one before. Raises TargetError, PrivilegeError.
+        ``pieces`` has rows of (address, bytes; a multiple of 8); each is stored after the
+        previous one. Raises TargetError, PrivilegeError.
         """
         was_read = np.zeros(len(pieces), np.bool_)
         ends = np.cumsum(pieces[:, 1])
@@ -142,20 +142,20 @@ class RemoteMemory:
         return was_read
 
     def text(self, address: int, most_bytes: int = 256) -> str:
-        """The text up to a zero byte; empty if it can't be read."""
+        """Returns the text up to a zero byte; empty if it can't be read."""
         text = self.process.read_memory(address, most_bytes)
         return text.partition(b"\0")[0].decode(errors="backslashreplace")
 
 
 def _scanned(pagemap: int, start: int, end: int, regions: U64) -> tuple[int, list[tuple[int, int]]]:
-    """(where it goes on, runs of resident pages before that) Raises OSError."""
+    """Returns (where to continue, runs of resident pages before that). Raises OSError."""
     at = scan_pages(pagemap, start, end, regions)
     found = regions[: int(np.count_nonzero(regions[:, 1])), :2]
     return max(at, start + PAGE_BYTES), [(first, last) for first, last in found.tolist()]
 
 
 def _runs_of(start: int, pages: Mask) -> list[tuple[int, int]]:
-    """Contiguous pages among some from an address on."""
+    """Returns (start, end) of each run of present pages."""
     present = np.concatenate([[False], pages, [False]])
     turns = start + PAGE_BYTES * np.flatnonzero(present[1:] != present[:-1])
     return list(zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""PID namespaces: by what numbers a process knows its threads, and by what we do."""
+"""PID namespaces, in which a process's threads may have other ids than tracelloc sees."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PidNamespace = tuple[int, int]
 
 
 def pid_namespace() -> PidNamespace | None:
-    """Our PID namespace; None if it is the initial one."""
+    """Returns tracelloc's PID namespace; None if it is the initial one."""
     found = _at("/proc/self/ns/pid")
     return None if found[1] == _INITIAL else found
 
 
 def other_pid_namespace(process: Process) -> PidNamespace | None:
-    """The PID namespace of a process; None if that is ours, or can't be told."""
+    """Returns a process's PID namespace; None if it is tracelloc's, or unknown."""
     try:
         found = _at(f"{process.memory_directory}/ns/pid")
     except OSError:

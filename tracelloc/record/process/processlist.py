@@ -1,8 +1,8 @@
-"""All processes, how fast they grow, and which of them can be traced.
+"""Lists all processes, how fast they grow, and which of them can be traced.
 
-A look at every process reads one small file each (stat). What costs more, its mappings
-and the symbol tables of the files that they name, is looked at once per process and once
-per file, as far as the time given allows: the answer is filled in by later refreshes.
+Each refresh reads one small file per process (stat). More expensive data, its mappings
+and the symbol tables of the mapped files, is read once per process and once
+per file, within a time budget: later refreshes fill in the rest.
 Formats: proc_pid_stat(5), proc_pid_cmdline(5).
 """
 
@@ -34,18 +34,18 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _KERNEL_THREAD: Final = 0x00200000
 """PF_KTHREAD, include/linux/sched.h."""
 _LONGEST_COMMAND: Final = 4096
-"""Bytes of a command line that are kept."""
+"""Most bytes of a command line that are stored."""
 _GROWTH_OVER_NS: Final = 60 * NS_PER_S
 _MOST_SAMPLES: Final = 32
 _PATIENCE_S: Final = 10.0
-"""For a file to be read."""
+"""Timeout for reading a file."""
 _LOOK_AGAIN_NS: Final = 30 * NS_PER_S
-"""After this, a process without an allocator is looked at again: it may have loaded one."""
+"""After this, a process without an allocator is checked again: it may have loaded one."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What is kept of a process from one refresh to the next."""
+    """State of a process between refreshes."""
 
     arguments: str
     user: str
@@ -67,12 +67,12 @@ class _Stat:
 
 
 def parse_stat(text: str) -> _Stat | None:
-    """The fields that matter; None if it is no line of stat."""
+    """Returns the relevant fields; None if it is not a line of stat."""
     opening, closing = text.find("("), text.rfind(")")
     fields = text[closing + 1 :].split()
     if opening < 0 or closing < opening or len(fields) < 22:
         return None
-    # proc_pid_stat(5) counts from 1, and the state is number 3.
+    # proc_pid_stat(5) counts from 1, and the state is field 3.
     return _Stat(
         command=text[opening + 1 : closing],
         state=fields[0],
@@ -83,7 +83,7 @@ def parse_stat(text: str) -> _Stat | None:
 
 
 class ProcessScan:
-    """Looks at all processes again and again. For one thread at a time."""
+    """Scans all processes repeatedly. For one thread at a time."""
 
     def __init__(
         self,
@@ -97,14 +97,14 @@ class ProcessScan:
         self._clock_ns = clock_ns
         self._seen: dict[tuple[int, int], _Seen] = {}
         self._files: dict[FileId, str | FileReadError | None] = {}
-        # However often somebody's files end it, others' are read.
+        # However often one process's files crash the worker, the files of others are read.
         self._worker = FileWorker("functions", most_ends=sys.maxsize, patience_s=_PATIENCE_S)
         self._users: dict[int, str] = {}
 
     def refresh(self, budget_s: float = 0.05) -> list[ProcessInfo]:
-        """All processes but kernel threads, the fastest growing first.
+        """Returns all processes except kernel threads, the fastest growing first.
 
-        New processes are looked into for about ``budget_s``, one in any case; the rest
+        Inspects new processes for about ``budget_s``, at least one; the rest
         have ``known`` false until a later refresh.
         """
         stats = self._read_all()
@@ -140,7 +140,7 @@ class ProcessScan:
         return found
 
     def _stat_of_others(self, pid: int, stat: _Stat) -> _Stat:
-        """What goes on in other threads when the main one has ended, if there are any."""
+        """Returns the stat of another thread if the main one has ended and others have not."""
         process = Process(pid, self._root)
         with suppress(OSError):
             others = parse_stat((process.memory_directory / "stat").read_text(errors="replace"))
@@ -149,7 +149,7 @@ class ProcessScan:
         return stat
 
     def _meet(self, pid: int, stat: _Stat) -> _Seen:
-        """Reads what stays the same."""
+        """Reads what does not change."""
         directory = Process(pid, self._root).memory_directory
         try:
             with open(directory / "cmdline", "rb", buffering=0) as file:
@@ -169,7 +169,7 @@ class ProcessScan:
         return self._users[uid]
 
     def _look_into(self, stats: list[tuple[int, _Stat]], now_ns: int, budget_s: float) -> None:
-        """The largest first: those are most likely to be wanted."""
+        """Inspects due processes, the largest first, as users most likely look for those."""
         due = [
             (pid, stat)
             for pid, stat in stats
@@ -187,7 +187,7 @@ class ProcessScan:
                 return
 
     def _inspect(self, pid: int, stat: _Stat) -> tuple[str | None, Trouble | None]:
-        """(where its allocator is, why it can't be traced)."""
+        """Returns (where its allocator is, why it can't be traced)."""
         if stat.state in "ZX" or pid == self._own_pid:
             return None, Trouble.ENDED if stat.state in "ZX" else Trouble.SELF
         process = Process(pid, self._root)
@@ -204,7 +204,7 @@ class ProcessScan:
         return found, None if found else Trouble.NO_ALLOCATOR
 
     def _allocator_of(self, process: Process, mappings: Iterable[Mapping]) -> str | None:
-        """The first by address that is not the C library's, else the C library's."""
+        """Returns the first allocator by address, preferring others over the C library's."""
         found = {}
         for mapping in mappings:
             if not (mapping.executable and mapping.is_file):
@@ -220,7 +220,7 @@ class ProcessScan:
         return next(iter(own or found.values()), None)
 
     def _families_in(self, process: Process, mapping: Mapping) -> str | FileReadError | None:
-        """The names of the families that a file implements. Raises PermissionError."""
+        """Returns the names of the families in a file. Raises PermissionError."""
         try:
             elf = TargetFile(process.open_mapping(mapping), mapping.path, self._worker)
         except PermissionError:
@@ -237,7 +237,7 @@ class ProcessScan:
 
 
 def _sample(samples: deque[tuple[int, int]], now_ns: int, rss_bytes: int) -> None:
-    """Keeps what is needed to look back a minute, however often it is called."""
+    """Adds a sample if due; stores a minute of history, however often it is called."""
     spacing_ns = _GROWTH_OVER_NS // (_MOST_SAMPLES - 2)
     if not samples or now_ns - samples[-1][0] >= spacing_ns:
         samples.append((now_ns, rss_bytes))
@@ -263,12 +263,12 @@ def _info(pid: int, stat: _Stat, seen: _Seen, now_ns: int) -> ProcessInfo:
 
 
 def by_growth(info: ProcessInfo) -> tuple[int, int, int]:
-    """The fastest growing first, then the largest."""
+    """Returns a sort key: the fastest growing first, then the largest."""
     return -info.growth_bytes_per_min, -info.rss_bytes, info.pid
 
 
 def open_target(pid: int) -> Process:
-    """The process with this PID. Raises TargetError with the reason if it can't be traced."""
+    """Returns the process with this PID. Raises TargetError with the reason if untraceable."""
     process = Process(pid)
     if pid == os.getpid():
         raise TargetError("tracelloc cannot trace itself", hint="name another process")
@@ -280,14 +280,14 @@ def open_target(pid: int) -> Process:
         )
     if not process.exists():
         raise TargetError(f"process {pid} ({printable(process.command())}) has already ended")
-    # Not readable: attaching will say why.
+    # If it is not readable, attaching reports why.
     with suppress(OSError):
         check_bits(process)
     return process
 
 
 def check_bits(process: Process) -> None:
-    """Raises TargetError if its program is for 32 bits, OSError if it can't be read."""
+    """Raises TargetError if the program is a 32-bit program, OSError if it can't be read."""
     if _is_32_bit(process):
         raise TargetError(
             f"process {process.pid} ({printable(process.command())}) is a 32-bit program",
@@ -296,7 +296,7 @@ def check_bits(process: Process) -> None:
 
 
 def _is_32_bit(process: Process) -> bool:
-    """Whether its program is for 32 bits. Raises OSError."""
+    """Returns whether the program is a 32-bit program. Raises OSError."""
     with open(process.memory_directory / "exe", "rb") as executable:
-        # The fifth byte of an ELF file says it (EI_CLASS).
+        # The fifth byte of an ELF file is its class (EI_CLASS).
         return executable.read(5)[4:] == b"\x01"

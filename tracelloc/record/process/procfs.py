@@ -1,4 +1,4 @@
-"""What /proc says about a process. Parsing is pure; the root of /proc can be given.
+"""Reads a process's data in /proc. Parsing is pure; the root of /proc is a parameter.
 
 Formats: proc_pid_maps(5), proc_pid_stat(5), proc_pid_status(5).
 """
@@ -20,24 +20,24 @@ from tracelloc.system.syscalls import open_inside, open_regular
 
 PROC: Final = Path("/proc")
 TRAMPOLINE_MAPPING: Final = "[uprobes]"
-"""Where the kernel keeps the instruction that hijacked returns go to."""
+"""The kernel's mapping with the instruction to which hijacked returns go."""
 
 VDSO: Final = "[vdso]"
-"""Where the kernel maps its own functions (vdso(7))."""
+"""The mapping with the kernel's own functions (vdso(7))."""
 
 
 _READ_BYTES: Final = 1 << 16
 
 
 def parse_maps(text: str, known: dict[str, Mapping] | None = None) -> dict[str, Mapping]:
-    """Mappings by their line of ``/proc/PID/maps``, in address order; see proc(5).
+    """Returns mappings by their line of ``/proc/PID/maps``, in address order; see proc(5).
 
-    ``known``: of an earlier text, for lines that are the same.
+    ``known`` are mappings of an earlier text, reused for unchanged lines.
     """
     known = known or {}
     return {
         line: known.get(line) or _mapping_of(line)
-        for line in text.split("\n")  # the one character that the kernel escapes
+        for line in text.split("\n")  # the only character that the kernel escapes
         if line.count(" ") >= 4
     }
 
@@ -52,14 +52,14 @@ def _mapping_of(line: str) -> Mapping:
 
 
 class AddressMap:
-    """Mappings that can be asked by address."""
+    """Mappings, searchable by address."""
 
     def __init__(self, mappings: Iterable[Mapping]) -> None:
         self.mappings: Sequence[Mapping] = sorted(mappings, key=lambda m: m.start)
         self._starts = [m.start for m in self.mappings]
 
     def find(self, address: int) -> Mapping | None:
-        """The mapping that holds an address."""
+        """Returns the mapping that contains an address; None if there is none."""
         at = bisect.bisect_right(self._starts, address) - 1
         if at >= 0 and address < self.mappings[at].end:
             return self.mappings[at]
@@ -67,9 +67,9 @@ class AddressMap:
 
 
 def _is_another(status: os.stat_result, mapping: Mapping) -> bool:
-    """Whether an opened file is certainly not the mapped one, as far as numbers tell.
+    """Returns whether an opened file is certainly not the mapped one, judging by its numbers.
 
-    Some file systems (btrfs, overlayfs) show other devices in maps than in stat(2).
+    Some file systems (btrfs, overlayfs) report other devices in maps than in stat(2).
     """
     major, _, minor = mapping.device.partition(":")
     device = os.makedev(int(major, 16), int(minor, 16))
@@ -78,7 +78,7 @@ def _is_another(status: os.stat_result, mapping: Mapping) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process under a /proc, named by its PID there."""
+    """A process under a /proc directory, identified by its PID there."""
 
     pid: int
     root: Path = PROC
@@ -90,10 +90,10 @@ class Process:
 
     @property
     def thread_id(self) -> int:
-        """A thread that has its memory and files: the main one, another when that has ended.
+        """A thread with the process's memory and files: the main thread unless it has ended.
 
-        A main thread that has ended (pthread_exit(3)) stays as a zombie, with nothing but its
-        name and its numbers, for as long as there are others.
+        A main thread that has ended (pthread_exit(3)) stays as a zombie, with only its
+        name and its numbers, as long as there are other threads.
         """
         if not self.is_running(self.pid):
             for thread_id in sorted(self.thread_ids()):
@@ -102,25 +102,25 @@ class Process:
         return self.pid
 
     def is_running(self, thread_id: int) -> bool:
-        """Whether one of its threads has not ended."""
+        """Returns whether one of its threads has not ended."""
         try:
             os.readlink(f"{self.root}/{self.pid}/task/{thread_id}/exe")  # noqa: PTH115 - several times as fast
         except (FileNotFoundError, ProcessLookupError):
             return False
-        except OSError:  # it may not be asked
+        except OSError:  # access denied
             pass
         return True
 
     @property
     def memory_directory(self) -> Path:
-        """``/proc/TID`` of such a thread: for its memory, its files and its program.
+        """``/proc/TID`` of ``thread_id``: for its memory, its files and its program.
 
-        Threads have one each, with all that a process's has, though none is listed.
+        Every thread has such a directory with all of a process's entries, though it is not listed.
         """
         return self.root / str(self.thread_id)
 
     def exists(self) -> bool:
-        """Whether one of its threads has not ended."""
+        """Returns whether any of its threads has not ended."""
         try:
             return self.state() not in "ZX" or self.thread_id != self.pid
         except TargetError:
@@ -146,40 +146,40 @@ class Process:
             ) from error
 
     def _stat(self) -> list[str]:
-        # The command stands in parentheses and may hold anything, those included.
+        # The command is in parentheses and may contain any characters, even parentheses.
         return self._read("stat").decode(errors="replace").rpartition(")")[2].split()
 
     def state(self) -> str:
-        """One letter: R, S, D, T (stopped), Z (zombie) …"""
+        """Returns one letter: R, S, D, T (stopped), Z (zombie) …"""
         return self._stat()[0]
 
     def command(self) -> str:
-        """The short name (comm), at most 15 bytes."""
+        """Returns the short name (comm), at most 15 bytes."""
         return self._read("comm").decode(errors="replace").removesuffix("\n")
 
     def executable(self) -> str | None:
-        """The path of its program, in its own root; None if it can't be told."""
+        """Returns the path of its program, in its own root; None if unknown."""
         try:
             return str((self.memory_directory / "exe").readlink()).removesuffix(" (deleted)")
         except OSError:
             return None
 
     def arguments(self) -> list[str]:
-        """The words of its command line; none if it has taken them away."""
+        """Returns the words of its command line; none if it has erased them."""
         words = self._read("cmdline", self.thread_id).split(b"\0")
         return [word.decode(errors="replace") for word in words if word]
 
     def start_ticks(self) -> int:
-        """When it was started, since boot: with the PID, that tells it from all others."""
+        """Returns its start time since boot: with the PID, it identifies the process."""
         return int(self._stat()[19])
 
     def started_s(self) -> float:
-        """When it was started, in seconds since 1970."""
+        """Returns its start time, in seconds since 1970."""
         boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return boot_s + self.start_ticks() / os.sysconf("SC_CLK_TCK")
 
     def preloaded(self) -> list[str]:
-        """The libraries that ``LD_PRELOAD`` named when it was started."""
+        """Returns the libraries that ``LD_PRELOAD`` named at its start."""
         try:
             entries = self._read("environ", self.thread_id).split(b"\0")
         except (TargetError, PrivilegeError):
@@ -191,19 +191,19 @@ class Process:
         return []
 
     def is_kernel_thread(self) -> bool:
-        """Kernel threads have no memory of their own (PF_KTHREAD in the flags of stat)."""
+        """Returns whether it is a kernel thread (PF_KTHREAD in stat), without its own memory."""
         return bool(int(self._stat()[6]) & 0x00200000)
 
     def maps_text(self) -> str:
-        """Current mappings as text, for ``parse_maps``."""
+        """Returns the current mappings as text, for ``parse_maps``."""
         return self._read("maps", self.thread_id).decode(errors="surrogateescape")
 
     def maps(self) -> AddressMap:
-        """Current mappings."""
+        """Returns the current mappings."""
         return AddressMap(parse_maps(self.maps_text()).values())
 
     def rss_bytes(self) -> int | None:
-        """Resident memory, or None once the process is gone: a zombie has none."""
+        """Returns resident memory; None once the process is gone: a zombie has none."""
         try:
             pages = int(self._read("statm", self.thread_id).split()[1])
             return pages * os.sysconf("SC_PAGE_SIZE") or None
@@ -211,7 +211,7 @@ class Process:
             return None
 
     def cpu_ns(self) -> int | None:
-        """CPU time of all its threads, user and system; None once the process is gone."""
+        """Returns CPU time of all its threads, user and system; None once the process is gone."""
         try:
             fields = self._stat()
         except TargetError:
@@ -219,7 +219,7 @@ class Process:
         return (int(fields[11]) + int(fields[12])) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
     def _status_words(self, key: str, directory: str = ".") -> list[str]:
-        """The words after a key of ``/proc/PID/status``; none once the process is gone."""
+        """Returns the words after a key of ``/proc/PID/status``; none once the process is gone."""
         try:
             text = self._read(f"{directory}/status").decode(errors="replace")
         except TargetError:
@@ -233,38 +233,38 @@ class Process:
         return [int(word) for word in self._status_words(key)]
 
     def has_seccomp_filter(self) -> bool:
-        """Whether one of its threads may not make all system calls (seccomp(2))."""
+        """Returns whether seccomp(2) restricts the system calls of any of its threads."""
         return any(
             self._status_words("Seccomp", f"task/{thread_id}") in (["1"], ["2"])
             for thread_id in self.thread_ids()
         )
 
     def has_shadow_stack(self) -> bool:
-        """Whether return addresses are checked against a shadow stack (x86 CET)."""
+        """Returns whether return addresses are checked against a shadow stack (x86 CET)."""
         return "shstk" in self._status_words("x86_Thread_features")
 
     def group_id(self) -> int:
-        """The process that this thread belongs to; itself once it is gone."""
+        """Returns the process to which this thread belongs; itself once it is gone."""
         return (self._status("Tgid") or [self.pid])[0]
 
     def tracer_id(self) -> int:
-        """The thread that traces this one by ptrace(2); 0: none."""
+        """Returns the thread that traces this one by ptrace(2); 0 if none."""
         return (self._status("TracerPid") or [0])[0]
 
     def parent_pid(self) -> int:
-        """The process that it is a child of; 0 once it is gone."""
+        """Returns the parent process; 0 once the process is gone."""
         return (self._status("PPid") or [0])[0]
 
     def inner_pid(self) -> int:
-        """The PID as the process itself knows it, in its own PID namespace."""
+        """Returns its PID in its own PID namespace."""
         return (self._status("NSpid") or [self.pid])[-1]
 
     def user_ids(self) -> tuple[int, ...]:
-        """Real and effective user; none once the process is gone."""
+        """Returns real and effective user; none once the process is gone."""
         return tuple(self._status("Uid")[:2])
 
     def read_memory(self, address: int, size_bytes: int) -> bytes:
-        """Bytes of its memory; empty if they can't be read."""
+        """Returns bytes of its memory; empty if they can't be read."""
         try:
             with (self.memory_directory / "mem").open("rb", buffering=0) as memory:
                 memory.seek(address)
@@ -273,14 +273,14 @@ class Process:
             return b""
 
     def thread_ids(self) -> set[int]:
-        """Threads there are now; empty once the process is gone."""
+        """Returns its current threads; empty once the process is gone."""
         try:
             return {int(task.name) for task in (self.directory / "task").iterdir()}
         except (FileNotFoundError, ProcessLookupError):
             return set()
 
     def has_thread(self, thread_id: int) -> bool:
-        """Whether a thread of it is there: listing many misses some while others end."""
+        """Returns whether it has a thread; a listing may miss some while others end."""
         try:
             os.stat(f"{self.root}/{self.pid}/task/{thread_id}")
         except (FileNotFoundError, ProcessLookupError):
@@ -288,7 +288,7 @@ class Process:
         return True
 
     def child_ids(self) -> set[int]:
-        """Processes that it has made and that are there now; none if the kernel doesn't tell."""
+        """Returns its current child processes; none if the kernel doesn't list them."""
         children: set[int] = set()
         for thread_id in self.thread_ids():
             with suppress(OSError):
@@ -297,12 +297,12 @@ class Process:
         return children
 
     def thread_names(self) -> dict[int, str]:
-        """The names (comm) of its threads by id; empty once the process is gone."""
+        """Returns the names (comm) of its threads by id; empty once the process is gone."""
         names = ((thread_id, self.thread_name(thread_id)) for thread_id in self.thread_ids())
         return {thread_id: name for thread_id, name in names if name is not None}
 
     def thread_name(self, thread_id: int) -> str | None:
-        """The name (comm) of one of its threads; None if there is no such thread."""
+        """Returns the name (comm) of one of its threads; None if there is no such thread."""
         try:
             name = (self.directory / "task" / str(thread_id) / "comm").read_bytes()
         except OSError:
@@ -310,10 +310,10 @@ class Process:
         return name.decode(errors="replace").removesuffix("\n")
 
     def open_mapping(self, mapping: Mapping) -> int:
-        """A file descriptor of the mapped file itself, even if its name is gone.
+        """Opens the mapped file itself, even if its name is gone; returns the descriptor.
 
-        ``map_files`` leads to the inode, whatever its path is now or in whichever mount
-        namespace; where that is not allowed, the path inside the process's root serves.
+        ``map_files`` leads to the inode, whatever its path or mount namespace is now;
+        if that is not permitted, the path inside the process's root is used.
         Raises OSError; NotRegularError for a device.
         """
         try:
@@ -330,5 +330,5 @@ class Process:
             return descriptor
 
     def mapping_path(self, mapping: Mapping) -> str:
-        """The path by which the kernel, or we, open the mapped file."""
+        """Returns the path by which the kernel, or tracelloc, opens the mapped file."""
         return f"{self.memory_directory}/map_files/{mapping.map_file}"

@@ -1,8 +1,8 @@
-"""ptrace(2): the requests that following needs. Every call is for one thread of the target.
+"""The ptrace(2) requests for following children. Every call is for one thread of the target.
 
-All of them must come from the thread that seized the target. None of them stops a thread
-that runs, and when the calling thread ends, however it does, the kernel lets all that it
-had seized run on as if nothing had been.
+All requests must come from the thread that seized the target. None of them stops a running
+thread. When the calling thread ends, for whatever reason, the kernel resumes all threads that it
+had seized as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _SEIZE: Final = 0x4206
 _LISTEN: Final = 0x4208
 
 OPTION_FORKS: Final = 2 | 4 | 8
-"""PTRACE_O_TRACEFORK, TRACEVFORK, TRACECLONE: children and threads are seized at birth."""
+"""PTRACE_O_TRACEFORK, TRACEVFORK, TRACECLONE: new children and threads are seized as well."""
 OPTION_EXEC: Final = 0x10
 """PTRACE_O_TRACEEXEC."""
 
 SI_KERNEL: Final = 0x80
-"""The ``si_code`` of signals that the kernel itself sends (asm-generic/siginfo.h)."""
+"""The ``si_code`` of signals sent by the kernel itself (asm-generic/siginfo.h)."""
 
 _WALL: Final = 0x40000000
 _WNOTHREAD: Final = 0x20000000
 _SIGINFO_BYTES: Final = 128
 _SI_CODE: Final = 8
-"""Where in ``siginfo_t`` the code is, in bytes."""
+"""Offset of the code in ``siginfo_t``, in bytes."""
 
 
 class Event(IntEnum):
-    """Why a thread has stopped, if not for a signal."""
+    """Why a thread has stopped, other than for a signal."""
 
     FORK = 1
     VFORK = 2
@@ -56,45 +56,45 @@ def _request(request: int, thread_id: int, data: int = 0) -> None:
 
 
 def seize(thread_id: int, options: int) -> None:
-    """Traces a thread from here on, without stopping it. Raises OSError."""
+    """Starts tracing a thread, without stopping it. Raises OSError."""
     _request(_SEIZE, thread_id, options)
 
 
 def resume(thread_id: int, signal_number: int = 0) -> None:
-    """Lets a stopped thread go on, delivering a signal if one is given. Raises OSError."""
+    """Resumes a stopped thread, optionally delivering a signal. Raises OSError."""
     _request(_CONT, thread_id, signal_number)
 
 
 def detach(thread_id: int) -> None:
-    """Lets a stopped thread go on, and traces it no longer. Raises OSError."""
+    """Resumes a stopped thread and stops tracing it. Raises OSError."""
     _request(_DETACH, thread_id)
 
 
 def listen(thread_id: int) -> None:
-    """Leaves a thread stopped as a signal has it, until another one has it go on."""
+    """Leaves a thread stopped by a signal, until another signal resumes it."""
     _request(_LISTEN, thread_id)
 
 
 def event_message(thread_id: int) -> int:
-    """What the event is about: the new thread's id, or which thread has executed."""
+    """Returns the event's argument: the new thread's id, or the id of the thread that executed."""
     message = ctypes.c_ulong()
     _request(_GETEVENTMSG, thread_id, ctypes.addressof(message))
     return message.value
 
 
 def signal_code(thread_id: int) -> int:
-    """The ``si_code`` of the signal that a thread has stopped for."""
+    """Returns the ``si_code`` of the signal that stopped a thread."""
     info = (ctypes.c_char * _SIGINFO_BYTES)()
     _request(_GETSIGINFO, thread_id, ctypes.addressof(info))
     return ctypes.c_int32.from_buffer(info, _SI_CODE).value
 
 
 def wait(*, must_wait: bool = True) -> tuple[int, int]:
-    """The next change of a thread that this one has seized, or of its own children.
+    """Waits for the next change of a thread that this one has seized, or of its own children.
 
     Returns (thread id, status of waitpid(2)); thread 0 if nothing has changed and ``must_wait`` is
-    False. Raises ChildProcessError if there are none left, InterruptedError when a signal handler
-    was run.
+    False. Raises ChildProcessError if none are left, InterruptedError if a signal handler
+    ran.
     """
     status = ctypes.c_int()
     options = _WALL | _WNOTHREAD | (0 if must_wait else os.WNOHANG)

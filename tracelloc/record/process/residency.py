@@ -1,16 +1,16 @@
-"""What a process has in memory, by kind, and what keeps it from having more.
+"""Measures a process's memory by kind, and the limits on it.
 
 Kinds are those of ``/proc/PID/status`` (proc_pid_status(5): RssAnon, RssFile, RssShmem,
-VmSwap), which the kernel keeps count of: reading them costs nothing, however large the
-process is. The proportional share (Pss of ``/proc/PID/smaps_rollup``) has to be added up
-page by page, so it is read rarely: never more than one part in a hundred of the time. So is
-what is in memory of the ranges that the process has mapped by itself (``/proc/PID/pagemap``:
-64 bits per page, of which bit 63 says that it is in memory and bit 62 that it is swapped out;
+VmSwap), which the kernel counts: reading them costs nothing, however large the
+process is. The proportional share (Pss of ``/proc/PID/smaps_rollup``) must be added up
+page by page, so tracelloc reads it rarely: at most 1 % of the time. The same holds for the
+resident part of ranges that the process itself has mapped (``/proc/PID/pagemap``:
+64 bits per page; bit 63 means in memory, bit 62 swapped out;
 Linux, Documentation/admin-guide/mm/pagemap.rst).
 
 Limits are those of the memory controller of cgroups, version 2 (memory.max, the kernel's
 cgroup-v2.rst) or 1 (memory.limit_in_bytes, cgroup-v1/memory.rst), of the process's own
-group and those around it, and the machine's memory (proc_meminfo(5)). Page cache that can be
+group and its ancestors, and the machine's memory (proc_meminfo(5)). Page cache that can be
 dropped (inactive_file) does not count as used.
 """
 
@@ -33,14 +33,14 @@ from tracelloc.record.process.procfs import PROC, Process
 from tracelloc.text import NS_PER_S
 
 Ranges = Sequence[tuple[int, int]]
-"""First addresses and ends, in whole pages."""
+"""Start and end addresses, in whole pages."""
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 _COST: Final = 100
-"""Looking at pages takes one part in so many of the time at most."""
+"""Reading pages takes at most 1 / ``_COST`` of the time."""
 _PSS_EVERY_NS: Final = 5 * NS_PER_S
 _UNLIMITED: Final = 1 << 62
-"""Version 1 writes no limit as a number that is nearly this large."""
+"""cgroup version 1 reports no limit as a number nearly this large."""
 _PAST_EVERY_NS: Final = 5 * NS_PER_S
 _PAST_LENGTH: Final = 60
 _KINDS: Final = ("RssAnon", "RssFile", "RssShmem", "VmSwap", "VmSize")
@@ -48,7 +48,7 @@ _KINDS: Final = ("RssAnon", "RssFile", "RssShmem", "VmSwap", "VmSize")
 
 
 class Residency:
-    """Reads all that of one process. Thread safe."""
+    """Reads the memory usage of one process. Thread safe."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Residency:
         self._lock = threading.Lock()
         self._start: Resident | None = read_resident(process)
         self.last: MemoryUsage | None = None
-        """The memory usage when last seen."""
+        """The memory usage at the last look."""
         self._pss_bytes: int | None = None
         self._pss_due_ns = 0
         self._mapped_bytes: int | None = None
@@ -70,10 +70,10 @@ class Residency:
         self._history: deque[tuple[int, int]] = deque(maxlen=_PAST_LENGTH)
 
     def look(self, mapped: Ranges | None = None, ours: Ranges = ()) -> MemoryUsage | None:
-        """Memory usage now; once the process has ended, when last seen.
+        """Returns the memory usage now; once the process has ended, the last one.
 
-        ``mapped``: what it has mapped by itself, if that is traced. ``ours``: shared memory that it
-        has for our sake, which is left out.
+        ``mapped`` are ranges that the process itself has mapped, if traced. ``ours`` is shared
+        memory that it has only for tracelloc, which is left out.
         """
         with self._lock:
             now = read_resident(self._process)
@@ -101,7 +101,7 @@ class Residency:
             return self.last
 
     def _look_at(self, mapped: Ranges | None, now_ns: int) -> int | None:
-        """What it keeps of these ranges, as of some seconds ago if there are many pages."""
+        """Returns the bytes kept of these ranges, some seconds old if there are many pages."""
         if mapped is None:
             return None
         if now_ns >= self._mapped_due_ns:
@@ -112,7 +112,7 @@ class Residency:
 
 
 def read_resident(process: Process) -> Resident | None:
-    """None once the process is gone."""
+    """Returns memory by kind; None once the process is gone."""
     kinds = _numbers(process.memory_directory / "status")
     if "RssAnon" not in kinds:
         return None
@@ -121,13 +121,13 @@ def read_resident(process: Process) -> Resident | None:
 
 
 def read_pss(process: Process) -> int | None:
-    """Proportional share in bytes; None if it can't be read."""
+    """Returns the proportional share in bytes; None if it can't be read."""
     kib = _numbers(process.memory_directory / "smaps_rollup").get("Pss")
     return None if kib is None else kib << 10
 
 
 def closest_limit(process: Process, cgroups: Path = CGROUPS) -> Limit | None:
-    """The limit below which least is free; None if nothing can be read."""
+    """Returns the limit with the least free memory; None if none can be read."""
     limits = list(_group_limits(process, cgroups))
     machine = _numbers(process.root / "meminfo") or _numbers(PROC / "meminfo")
     if "MemAvailable" in machine:
@@ -148,7 +148,7 @@ def _group_limits(process: Process, cgroups: Path) -> Iterator[Limit]:
         else:
             continue
         parts = [part for part in path.split("/") if part]
-        if ".." in parts:  # outside of what this cgroup namespace shows
+        if ".." in parts:  # outside of the visible part of this cgroup namespace
             parts = []
         for root in roots:
             for depth in range(len(parts), -1, -1):
@@ -178,7 +178,7 @@ def _number(path: Path) -> int | None:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """Lines ``name: number unit`` or ``name number``."""
+    """Parses lines ``name: number unit`` or ``name number``."""
     found = {}
     for line in _text(path).split("\n"):
         words = line.split()
@@ -192,15 +192,15 @@ _KEPT_SHIFT: Final = np.uint64(62)
 _CHUNK: Final = 1 << 16
 """Pages read at a time."""
 MOST_PAGES: Final = 1 << 22
-"""Pages looked at in all: 16 GiB of addresses, some 20 ms. What is reserved but hardly used
-may be larger by far."""
+"""Most pages read in total: 16 GiB of addresses, some 20 ms. Reserved but hardly used ranges
+may be far larger."""
 
 
 def kept_bytes(process: Process, ranges: Iterable[tuple[int, int]]) -> int | None:
-    """Bytes kept of these ranges (first address, end; whole pages).
+    """Returns the bytes of these ranges in memory or swap (start, end; whole pages).
 
-    Small ranges count first; those after ``MOST_PAGES`` are left out, so it is a lower bound
-    then. None if the process has ended or must not be looked at.
+    Small ranges count first; pages beyond ``MOST_PAGES`` are left out, so the result is then a
+    lower bound. None if the process has ended or access is denied.
     """
     pages, left = 0, MOST_PAGES
     try:

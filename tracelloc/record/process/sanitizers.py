@@ -1,4 +1,4 @@
-"""LeakSanitizer in a program: it fails at the end of one that is traced by ptrace(2)."""
+"""Detects LeakSanitizer in a program: it fails at the program's end under ptrace(2)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _LIBRARY: Final = re.compile(r"lib(clang_rt\.)?(hw)?(a|l)san[-._].*")
 """Names of GCC's and clang's libraries."""
 _FUNCTIONS: Final = "__lsan_init", "__asan_init", "__hwasan_init"
 _TEXT: Final = b"LeakSanitizer"
-"""In what it says; where it is linked statically, there may be no name of a function."""
+"""Text in its messages; a statically linked copy may have no function names."""
 _SEARCHED_BYTES: Final = 64 << 20
 _PIECE_BYTES: Final = 1 << 20
 
 
 def has_leak_sanitizer(space: AddressSpace) -> bool:
-    """Whether LeakSanitizer is in a process, as a library or linked into its program."""
+    """Returns whether a process has LeakSanitizer, as a library or linked into its program."""
     executable = space.process.executable()
     for module in space.modules:
         if _LIBRARY.fullmatch(base_name(module.path)):
@@ -36,7 +36,7 @@ def has_leak_sanitizer(space: AddressSpace) -> bool:
 
 @functools.lru_cache(maxsize=1 << 10)
 def _has_text(path: str, _file_id: FileId) -> bool:
-    """Whether a file has the text, as plain bytes."""
+    """Returns whether a file contains the text, as plain bytes."""
     try:
         with open(path, "rb", 0, opener=_opened_at_once) as file:
             before = b""

@@ -1,7 +1,7 @@
-"""The target's address space: what is mapped where, and the files behind it.
+"""The target's address space: its mappings, and the mapped files.
 
 Files are opened when their mapping is first seen and stay open, so that names can
-still be found after the target has unmapped or replaced them, or has ended.
+still be looked up after the target has unmapped or replaced them, or has ended.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tracelloc.record.worker.unwindtables import UnwindTables
 
 
 class MappedFiles:
-    """Files that are or were mapped by some process: each opened once."""
+    """Files that are or were mapped by any process: each opened once."""
 
     def __init__(self) -> None:
         self._modules: dict[tuple[int, ...], Module] = {}
@@ -47,10 +47,10 @@ class MappedFiles:
         """Frames of interpreted functions, of all processes."""
 
     def open(self, process: Process, mapping: Mapping) -> Module:
-        """The module of a mapped file. Raises OSError, NotElfError, FileReadError."""
+        """Returns the module of a mapped file. Raises OSError, NotElfError, FileReadError."""
         descriptor = process.open_mapping(mapping)
         status = os.fstat(descriptor)
-        # While it is open here its inode is nobody else's; but it may be written to.
+        # While the file is open here, its inode can't be reused; but the file may be written to.
         key = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
         module = self._modules.get(key)
         if module is not None:
@@ -62,7 +62,7 @@ class MappedFiles:
         return module
 
     def open_image(self, image: bytes, mapping: Mapping) -> Module:
-        """The module of a file that is in memory only. Raises NotElfError, FileReadError."""
+        """Returns the module of an in-memory file. Raises NotElfError, FileReadError."""
         module = self._images.get(image)
         if module is None:
             elf = TargetFile.from_bytes(image, mapping.path)
@@ -70,7 +70,7 @@ class MappedFiles:
         return module
 
     def tables(self, module: Module) -> UnwindTables | None:
-        """A file's call-frame information; None: it wouldn't be understood. From any thread."""
+        """Returns a file's call-frame information; None if not supported. From any thread."""
         if not module.elf.has_frames:
             return None
         with self._lock:
@@ -80,7 +80,7 @@ class MappedFiles:
             return found
 
     def close(self) -> None:
-        """Closes them all."""
+        """Closes all files."""
         for tables in self._tables.values():
             tables.close()
         for module in [*self._modules.values(), *self._images.values()]:
@@ -91,29 +91,29 @@ class AddressSpace:
     """Mappings of a process, now and earlier, with their files."""
 
     def __init__(self, process: Process, files: MappedFiles | None = None) -> None:
-        """``files``: those of other processes as well, to be closed by somebody else."""
+        """``files`` is shared with other processes, and closed by its owner."""
         self.process = process
         self.files = files or MappedFiles()
-        """What is known of the files themselves."""
+        """The mapped files."""
         self._owns_files = files is None
         self.generation = 0
-        """Grows each time that something new was mapped."""
+        """Number that grows with each change of the mappings."""
         self.image = 0
-        """Grows with each program that the process executes: addresses mean others then."""
+        """Number that grows with each exec: addresses then have another meaning."""
         self.shortage: str | None = None
-        """What there was too little of to open some file."""
+        """The resource whose shortage kept a file from being opened."""
         self._text = ""
-        """What the maps were read from."""
+        """The text of the maps at the last refresh."""
         self._lines: dict[str, Mapping] = {}
         self._maps = AddressMap([])
         self._has_c_library = False
         self._first_files: tuple[str | None, frozenset[str]] = None, frozenset()
-        """Path of the program, and base names of what was preloaded; kept when it has ended."""
+        """Path of the program, and base names of preloaded libraries; kept after its end."""
         self._earlier: list[AddressMap] = []
         self._modules: dict[FileId, Module | Unresolved] = {}
 
     def refresh(self) -> list[Module]:
-        """Reads the mappings again. Returns modules not seen before; none if it ended."""
+        """Reads the mappings again. Returns modules not seen before; none if the process ended."""
         try:
             text = self.process.maps_text()
         except TargetError:
@@ -126,14 +126,14 @@ class AddressSpace:
         if not maps.mappings or maps.mappings == self._maps.mappings:
             return []
         if self._maps.mappings:
-            # Only code is asked for later; one list per dlclose would grow without end.
+            # Only code is looked up later; one list per dlclose would grow without limit.
             code = [m for m in self._maps.mappings if m.executable and maps.find(m.start) != m]
             if code:
                 self._earlier = [AddressMap(code), *self._earlier][:64]
         self._maps = maps
         self._has_c_library = any(is_c_library(m.path) for m in maps.mappings if m.executable)
         if (executable := self.process.executable()) is not None:
-            # A program may take its libraries out of its environment, as ours does.
+            # A program may remove libraries from its environment, as the preloaded library does.
             preloaded = self._first_files[1].union(map(base_name, self.process.preloaded()))
             self._first_files = executable, preloaded
         self.generation += 1
@@ -141,7 +141,7 @@ class AddressSpace:
         return self._confirmed(opened)
 
     def fork(self, process: Process) -> AddressSpace:
-        """The address space of a child process, a copy of this one."""
+        """Returns the address space of a forked child process, a copy of this one."""
         child = AddressSpace(process, self.files)
         child.generation, child.image = self.generation, self.image
         child._text, child._lines, child._maps = self._text, self._lines, self._maps
@@ -151,9 +151,9 @@ class AddressSpace:
         return child
 
     def begin_image(self, *, keep_modules: bool) -> None:
-        """The process has begun another program: nothing is mapped where it was.
+        """Resets the mappings after the process has executed another program.
 
-        Files are new again when they are next seen, unless they are kept.
+        Files count as new when they are next seen, unless modules are kept.
         """
         if not keep_modules:
             self._modules = {}
@@ -164,9 +164,9 @@ class AddressSpace:
         self._earlier = []
 
     def _confirmed(self, opened: list[tuple[Mapping, Module]]) -> list[Module]:
-        """Opened files that were still mapped afterwards.
+        """Returns the opened files that were still mapped afterwards.
 
-        A mapping is opened by its addresses: by then another file may have been there.
+        A mapping is opened by its addresses, where another file may have been mapped meanwhile.
         """
         if not opened:
             return []
@@ -175,7 +175,7 @@ class AddressSpace:
         except TargetError:
             still = set()
         if not still:
-            # It has ended: nothing will be mapped any more.
+            # The process has ended: its mappings can't change any more.
             return [module for _, module in opened]
         for mapping, _ in opened:
             if mapping not in still:
@@ -183,7 +183,7 @@ class AddressSpace:
         return [module for mapping, module in opened if mapping in still]
 
     def _open(self, mapping: Mapping) -> Module | None:  # noqa: PLR0911 - a reason each
-        """The module of a mapping if this is the first look at an executable file."""
+        """Returns the module of a mapping if an executable file is seen for the first time."""
         if mapping.path == VDSO:
             self._open_vdso(mapping)
             return None
@@ -192,7 +192,7 @@ class AddressSpace:
         try:
             module = self.files.open(self.process, mapping)
         except FileNotFoundError:
-            # Unmapped since the maps were read. It may come back.
+            # Unmapped since the maps were read. It may be mapped again.
             return None
         except OSError as error:
             scarce = scarcity(error)
@@ -212,7 +212,7 @@ class AddressSpace:
         return module
 
     def _open_vdso(self, mapping: Mapping) -> None:
-        """The kernel's page of functions is an ELF file that exists in memory only."""
+        """Opens the vDSO, an ELF file that exists in memory only."""
         if mapping.file_id in self._modules:
             return
         image = self.process.read_memory(mapping.start, mapping.end - mapping.start)
@@ -223,30 +223,30 @@ class AddressSpace:
 
     @property
     def modules(self) -> list[Module]:
-        """All that was ever mapped and could be read, in the order of being seen."""
+        """All readable modules that were ever mapped, in order of discovery."""
         return [m for m in list(self._modules.values()) if isinstance(m, Module)]
 
     @property
     def mapped_modules(self) -> list[Module]:
-        """Modules that are mapped now, in the order of their addresses."""
+        """Modules that are mapped now, in address order."""
         ids = dict.fromkeys(m.file_id for m in self._maps.mappings if m.executable)
         found = (self._modules.get(file_id) for file_id in ids)
         return [module for module in found if isinstance(module, Module)]
 
     def module_of(self, mapping: Mapping) -> Module | None:
-        """The file of a mapping, if there is one that could be read."""
+        """Returns the file of a mapping; None if there is none or it can't be read."""
         module = self._modules.get(mapping.file_id)
         return module if isinstance(module, Module) else None
 
     def variable(self, name: str) -> int | None:
-        """Where a variable of the dynamic linker's lies in the process."""
+        """Returns the address of a variable of the dynamic linker in the process."""
         for module in self.mapped_modules:
             if is_loader(module.path):
                 return self.object(module, name)
         return None
 
     def object(self, module: Module, name: str) -> int | None:
-        """Where a variable that a file defines lies in the process; None if it has none."""
+        """Returns the address of a file's variable in the process; None if it has none."""
         inside = module.elf.find_object(name)
         for mapping in self._maps.mappings if inside is not None else ():
             if self._modules.get(mapping.file_id) is module:
@@ -256,10 +256,10 @@ class AddressSpace:
         return None
 
     def permanent_files(self) -> set[FileId]:
-        """The files that stay for as long as the program runs.
+        """Returns the files that stay mapped as long as the program runs.
 
-        It and the libraries that were loaded with it, those that they need in turn, what
-        was preloaded, and the loader. Only what was opened later is ever unmapped.
+        These are the program, the libraries loaded with it, their dependencies, preloaded
+        libraries, and the loader. Only libraries opened later can be unmapped.
         """
         by_name: dict[str, Module] = {}
         wanted = []
@@ -282,11 +282,11 @@ class AddressSpace:
 
     @property
     def mappings(self) -> Sequence[Mapping]:
-        """What is mapped now, by address."""
+        """Current mappings, by address."""
         return self._maps.mappings
 
     def reason(self, mapping: Mapping) -> Unresolved | None:
-        """Why a mapped file of code can't be looked into; None if it can, or is no file."""
+        """Returns why a mapped file of code can't be read; None if it can, or is not a file."""
         if not (mapping.executable and mapping.is_file):
             return None
         module = self._modules.get(mapping.file_id, Unresolved.UNREADABLE)
@@ -294,11 +294,11 @@ class AddressSpace:
 
     @property
     def is_static(self) -> bool:
-        """Whether the program brought its C library along inside it."""
+        """Whether the program is statically linked with its C library."""
         return not self._has_c_library
 
     def find(self, address: int) -> Mapping | None:
-        """The mapping that holds an address, now or, failing that, earlier."""
+        """Returns the mapping that contains an address now, otherwise one that did earlier."""
         mapping = self._maps.find(address)
         for maps in self._earlier:
             if mapping is not None:
@@ -307,7 +307,7 @@ class AddressSpace:
         return mapping
 
     def place(self, address: int) -> Place[Module] | Unresolved:
-        """Where an address of code lies, or why that can't be said."""
+        """Returns the place of a code address, or why it is unknown."""
         mapping = self.find(address)
         if mapping is None:
             return Unresolved.UNMAPPED
@@ -324,13 +324,13 @@ class AddressSpace:
         return Place(mapping, module, None, offset)
 
     def trampoline(self) -> int | None:
-        """Where the kernel sends hijacked returns, once there was one."""
+        """Returns where the kernel sends hijacked returns; None before the first one."""
         for mapping in self._maps.mappings:
             if mapping.path == TRAMPOLINE_MAPPING:
                 return mapping.start
         return None
 
     def close(self) -> None:
-        """Closes every file, unless they are others' as well."""
+        """Closes every file, unless they are shared with other processes."""
         if self._owns_files:
             self.files.close()

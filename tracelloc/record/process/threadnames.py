@@ -1,4 +1,4 @@
-"""Names of a process's threads, those included that have ended since."""
+"""Names of a process's threads, including those that have ended."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tracelloc.heap.threads import I64
 from tracelloc.record.process.procfs import Process
 
 _MOST_AT_ONCE: Final = 64
-"""Names that are asked for at a time."""
+"""Most names read at a time."""
 
 
 class ThreadNames:
-    """Asked for as soon as a thread is seen, and kept. ``all`` may be called by any thread."""
+    """Thread names, read as soon as a thread is seen. ``all`` may be called by any thread."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -20,7 +20,7 @@ class ThreadNames:
         self._seen = 0
 
     def see(self, tids: I64) -> None:
-        """Asks for the names of new threads; ``tids`` only ever grows, at its end."""
+        """Reads the names of new threads; ``tids`` only grows, at its end."""
         new = tids[self._seen : self._seen + _MOST_AT_ONCE].tolist()
         self._seen += len(new)
         for tid in new:
@@ -29,10 +29,10 @@ class ThreadNames:
                 self._names[tid] = name
 
     def forget_order(self) -> None:
-        """The next ``tids`` are others than before."""
+        """Makes the next ``see`` read from the start, as its ``tids`` are new."""
         self._seen = 0
 
     def all(self) -> dict[int, str]:
-        """By id. Threads are asked again: they may have been renamed."""
+        """Returns names by id. Reads current threads again: they may have been renamed."""
         self._names.update(self._process.thread_names())
         return dict(self._names)

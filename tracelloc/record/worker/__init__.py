@@ -1,6 +1,6 @@
-"""Reading the target's files in processes of their own, which have no rights and may die.
+"""Reads the target's files in separate processes, which have no privileges and may crash.
 
-``zygote`` starts them, ``client`` asks them; ``workerfile`` (names), ``targetfile`` (functions) and
-``unwindtables`` are a file as they are asked about, ``walks`` call stacks. ``service`` is what runs
-in them, with ``readfile``, ``readcode`` and ``readstacks``; ``channel`` is between both.
+``zygote`` starts them, ``client`` asks them. ``workerfile`` (names), ``targetfile`` (functions) and
+``unwindtables`` represent a file for the caller, ``walks`` call stacks. ``service`` runs
+in the workers, with ``readfile``, ``readcode`` and ``readstacks``; ``channel`` connects both sides.
 """

@@ -1,7 +1,7 @@
-"""Messages over a Unix socket: JSON and bytes, with both lengths in front, and descriptors.
+"""Messages over a Unix socket: two lengths, then JSON and bytes, and descriptors.
 
-The two ends do not trust one another equally: what the worker sends is read with a limit of size
-and time, by a decoder that makes nothing but plain values, and never with descriptors.
+The two ends do not trust each other equally. tracelloc reads a worker's messages with limits of
+size and time, with a decoder that creates only plain values, and never accepts descriptors.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tracelloc.system.bounded import parse_json
 
 _LENGTHS: Final = struct.Struct("<II")
 LARGEST_TEXT: Final = 64 << 20
-"""Bytes of JSON in a message."""
+"""Most bytes of JSON in a message."""
 LARGEST_BYTES: Final = 64 << 20
-"""Bytes behind it."""
+"""Most bytes after the JSON."""
 MOST_DESCRIPTORS: Final = 2
-"""Descriptors that a message may bring."""
+"""Most descriptors in a message."""
 
 
 class ChannelError(OSError):
-    """The other end is silent, or sends what is no message."""
+    """The other end does not answer, or sends a malformed message."""
 
 
 def send(
@@ -41,13 +41,13 @@ def send(
 
 
 def receive(channel: socket.socket, patience_s: float) -> tuple[Any, bytes]:
-    """A message without descriptors: the kernel closes those that come. Raises OSError."""
+    """Receives a message without descriptors: the kernel closes any. Raises OSError."""
     end_s = time.monotonic() + patience_s
     return _content(channel, _exactly(channel, _LENGTHS.size, end_s), end_s)
 
 
 def receive_question(channel: socket.socket) -> tuple[Any, bytes, list[int]]:
-    """A message, its bytes and its descriptors, however long they take. Raises OSError."""
+    """Receives a message, its bytes and its descriptors, without a timeout. Raises OSError."""
     head, descriptors, _, _ = socket.recv_fds(
         channel, _LENGTHS.size, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
     )

@@ -1,10 +1,10 @@
-"""The side of tracelloc: has workers started, asks them, and goes on without one when it dies.
+"""tracelloc's side of the workers: starts and asks them, and recovers when one dies.
 
-A question whose file made a worker end is asked once more of a new one, which holds no other
-file; if that ends too, the file is not read any more. After too many ends, none is.
+If a worker ends on a question about a file, tracelloc asks a new worker, which knows no other
+file. If that ends too, tracelloc stops reading the file. After too many ends, it reads no file.
 
-There are three workers, so that nobody waits for what takes long: one for names and lines, one for
-unwind entries that are made ahead, and one for all that the thread that pumps waits for.
+There are three workers, so that slow questions delay no others: one for names and lines, one for
+unwind entries made ahead of time, and one for everything that the pumping thread waits for.
 """
 
 from __future__ import annotations
@@ -23,57 +23,57 @@ from tracelloc.text import printable
 
 DEFAULT_MEMORY_BYTES: Final = 1 << 30
 MOST_ENDS: Final = 8
-"""So often the worker may end, then it is not started again: somebody does it on purpose."""
+"""After this many ends the worker is not restarted: someone may be crashing it on purpose."""
 _PATIENCE_S: Final = 300.0
-"""For an answer. The worker ends itself long before, unless it is kept from running."""
+"""Timeout for an answer. The worker ends itself long before, unless it can't run."""
 _LAST_S: Final = 1.0
-"""For a process that was killed to be gone."""
+"""Timeout for the end of a killed process."""
 _TRIES: Final = 2
 
 
 class AskedFile(Protocol):
-    """A file that the worker is asked about, or what else it knows by a number."""
+    """A file, or another object, about which tracelloc asks a worker."""
 
     number: int
-    """By which the worker knows it, no other one's."""
+    """The number by which the worker knows it, unique."""
     missing: str
-    """What is missing if it can't be read, for people."""
+    """What is missing if it can't be read, to display."""
     generation: int
-    """Number of the worker process that knows it."""
+    """The number of the worker process that knows it."""
     failure: str | None
-    """Why it is not asked about any more."""
+    """Why it can't be asked about any more."""
 
     def beginning(self) -> list[tuple[list[Any], list[int]]]:
-        """What a new worker is to be told, and with which descriptors."""
+        """Returns the messages that introduce it to a new worker, with their descriptors."""
 
 
 class FileReadError(Exception):
-    """A file can't be read. Its text is a reason for people."""
+    """A file can't be read. The message is a reason to display."""
 
     def __init__(self, why: str, scarce: str | None = None) -> None:
-        """``scarce``: what there is too little of here, if that is why."""
+        """``scarce`` is the resource whose shortage is the reason, if one is."""
         super().__init__(why)
         self.scarce = scarce
 
 
 class FileWorker:
-    """One process for all files, started when first needed. Thread safe."""
+    """One process for all files, started on demand. Thread safe."""
 
     def __init__(
         self, what: str, *, most_ends: int = MOST_ENDS, patience_s: float = _PATIENCE_S
     ) -> None:
-        """``what`` is missing of files that can't be read, for people."""
+        """``what`` is missing from files that can't be read, to display."""
         self.what = what
         self._patience_s = patience_s
         self._most_ends = most_ends
         self.memory_bytes = DEFAULT_MEMORY_BYTES
-        """What it may take beyond itself; for the next start."""
+        """Memory that it may use beyond its initial size; applies at the next start."""
         self.ends = 0
-        """How often it has ended by itself."""
+        """How often the worker has ended unexpectedly."""
         self.unread_files = 0
-        """How many files it has ended for."""
+        """How many files can't be read because the worker ended."""
         self.generation = 0
-        """How often it was started."""
+        """How often the worker was started."""
         self._tell: Callable[[str], None] | None = None
         self._lock = threading.Lock()
         self._process: ForkedWorker | None = None
@@ -82,11 +82,11 @@ class FileWorker:
         self._forgotten: list[int] = []
 
     def on_trouble(self, tell: Callable[[str], None] | None) -> None:
-        """Calls this, from any thread, with what is to be said of files that can't be read."""
+        """Sets the function that receives warnings on unreadable files, from any thread."""
         self._tell = tell
 
     def close(self) -> None:
-        """Ends it, also in the middle of an answer. May be started again."""
+        """Ends the worker, even during an answer. It may be started again."""
         self._is_closing = True
         process = self._process
         if process is not None:
@@ -96,18 +96,18 @@ class FileWorker:
             self._is_closing = False
 
     def rest(self) -> None:
-        """Ends it after what it is at, to have its memory back. It is started again if needed."""
+        """Ends the worker after its current answer, to free memory. It restarts on demand."""
         with self._lock:
             self._end()
 
     @property
     def rss_bytes(self) -> int:
-        """Bytes of memory that it has resident, those that are the zygote's as well included."""
+        """Resident memory in bytes, including what is shared with the zygote."""
         process = self._process
         return 0 if process is None else process.rss_bytes
 
     def ask(self, file: AskedFile, what: str, *more: Any, descriptors: Sequence[int] = ()) -> Any:
-        """The answer to a question about a file. Raises FileReadError."""
+        """Returns the answer to a question about a file. Raises FileReadError."""
         return self.exchange(file, [what, *more], descriptors=descriptors)[0]
 
     def exchange(
@@ -119,9 +119,9 @@ class FileWorker:
         descriptors: Sequence[int] = (),
         beside: Iterable[AskedFile] = (),
     ) -> tuple[Any, bytes]:
-        """The answer to a question and its bytes. Raises FileReadError.
+        """Returns the answer to a question, and its bytes. Raises FileReadError.
 
-        ``beside``: other files that it has to know.
+        ``beside`` are other files that the worker must know.
         """
         with self._lock:
             if file.failure is not None:
@@ -146,7 +146,7 @@ class FileWorker:
                         raise FileReadError(why) from error
                     self.ends += 1
                 except BaseException as error:
-                    # After an interrupt, the answer may not be taken for the next one's.
+                    # After an interrupt, this answer must not be taken for the next question's.
                     if not isinstance(error, FileReadError):
                         self._end()
                     raise
@@ -156,7 +156,7 @@ class FileWorker:
         raise FileReadError(why)
 
     def say_missing(self, file: AskedFile, why: str) -> None:
-        """Says that something of a file can't be read."""
+        """Warns that data of a file can't be read."""
         self._say(f"{printable(file.missing)} are missing: {why}")
 
     def _say(self, what: str) -> None:
@@ -164,11 +164,11 @@ class FileWorker:
             self._tell(f"warning: {what}")
 
     def forget(self, file: AskedFile) -> None:
-        """Has it close a file, before the next answer."""
+        """Makes the worker close a file, before the next answer."""
         self._forgotten.append(file.number)
 
     def _tell_of(self, file: AskedFile, beside: Iterable[AskedFile]) -> None:
-        """Has it know some files, and forget others."""
+        """Introduces files to the worker, and closes forgotten ones."""
         if self._process is None:
             self._process = ZYGOTE.fork(self.memory_bytes)
             self.generation += 1
@@ -203,7 +203,7 @@ class FileWorker:
         return message.get("answer"), found
 
     def _end(self, error: OSError | None = None) -> str:
-        """Ends it, if it has not after an error. Returns how it did, in words."""
+        """Ends the worker if it has not ended after an error. Returns how it ended, in words."""
         process, self._process = self._process, None
         if process is None:
             return f"can't be started ({error})"
@@ -229,28 +229,28 @@ def _in_words(status: int) -> str:
 NAME_WORKER: Final = FileWorker("names")
 """Reads symbol tables for names, DWARF and debug files."""
 ROW_WORKER: Final = FileWorker("unwind entries")
-"""Makes the unwind entries of whole files, ahead of stacks."""
+"""Makes the unwind entries of whole files, before stacks need them."""
 CODE_WORKER: Final = FileWorker("functions and unwind entries")
-"""Finds allocators and places for probes, and finishes stacks that the probes could not."""
+"""Finds allocators and probe offsets, and finishes stacks that the probes could not."""
 _WORKERS: Final = (NAME_WORKER, ROW_WORKER, CODE_WORKER)
 
 
 def prepare_workers(memory_bytes: int, tell: Callable[[str], None]) -> None:
-    """Says what each may take, and what hears of files that can't be read."""
+    """Sets each worker's memory limit, and what receives warnings on unreadable files."""
     for worker in _WORKERS:
         worker.memory_bytes = memory_bytes
         worker.on_trouble(tell)
 
 
 def close_workers() -> None:
-    """Ends them all."""
+    """Ends all workers and the zygote."""
     for worker in _WORKERS:
         worker.close()
     ZYGOTE.close()
 
 
 def workers_memory() -> int:
-    """Bytes that are resident in all of them, what they share counted once."""
+    """Returns the resident bytes of all workers, counting shared memory once."""
     shared = ZYGOTE.rss_bytes
     return shared + sum(max(0, worker.rss_bytes - shared) for worker in _WORKERS)
 

@@ -1,4 +1,4 @@
-"""What a worker is asked about: a file that is open here, known to it by a number."""
+"""A file that is open in tracelloc, and known to a worker by a number."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tracelloc.record.worker.client import FileReadError, FileWorker
 
 T = TypeVar("T")
 NUMBERS: Final[Iterator[int]] = itertools.count()
-"""Numbers for all that workers are asked about."""
+"""Numbers of everything about which workers are asked."""
 
 
 class FileHandle:
     """One file. Every question may raise FileReadError."""
 
     def __init__(self, worker: FileWorker, descriptor: int, path: str) -> None:
-        """The descriptor stays the caller's, and open; ``path`` is for people."""
+        """The caller keeps the descriptor open; ``path`` is for display."""
         self.number = next(NUMBERS)
         self.path = path
         self.missing = f"{worker.what} in {path}"
@@ -27,21 +27,21 @@ class FileHandle:
         self._descriptor = descriptor
 
     def beginning(self) -> list[tuple[list[Any], list[int]]]:
-        """What a new worker is to be told, and with which descriptors."""
+        """Returns the messages that introduce it to a new worker, with their descriptors."""
         return [(["open"], [self._descriptor])]
 
     def close(self) -> None:
-        """Has the worker close it."""
+        """Makes the worker close the file."""
         self._worker.forget(self)
 
     def exchange(self, *question: Any, data: bytes = b"") -> tuple[Any, bytes]:
-        """The answer as it came, and its bytes."""
+        """Returns the unchecked answer, and its bytes."""
         return self._worker.exchange(self, question, data)
 
     def _asked(
         self, take: Callable[[Any], T], what: str, *more: Any, descriptors: Sequence[int] = ()
     ) -> T:
-        """``take`` makes a result of the answer."""
+        """Returns the result of ``take`` for the answer."""
         answer = self._worker.ask(self, what, *more, descriptors=descriptors)
         with odd_answers(what):
             return take(answer)
@@ -49,7 +49,7 @@ class FileHandle:
 
 
 class odd_answers:  # noqa: N801 - a context manager, used as a function
-    """Turns what goes wrong when an answer is looked at into FileReadError."""
+    """Turns errors in the processing of an answer into FileReadError."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -63,14 +63,14 @@ class odd_answers:  # noqa: N801 - a context manager, used as a function
 
 
 def text_or_none(value: object) -> str | None:
-    """The value, which is neither anything else. Raises TypeError."""
+    """Returns the value if it is text or None. Raises TypeError."""
     if not isinstance(value, str | None):
         raise TypeError
     return value
 
 
 def whole_number(value: object) -> int:
-    """A number of 64 bits. Raises TypeError, ValueError."""
+    """Returns the value if it is an unsigned 64-bit integer. Raises TypeError, ValueError."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError
     if not 0 <= value < 1 << 64:
@@ -79,7 +79,7 @@ def whole_number(value: object) -> int:
 
 
 def text(value: object) -> str:
-    """The value, which is text. Raises TypeError."""
+    """Returns the value if it is text. Raises TypeError."""
     if not isinstance(value, str):
         raise TypeError
     return value

@@ -1,4 +1,4 @@
-"""One file in a worker: what it is, its functions, where probes sit on them, its unwind entries."""
+"""One file in a worker: its ELF data, functions, probe offsets and unwind entries."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from tracelloc.files.machinecode.threadcache import thread_cache_drain
 U64 = npt.NDArray[np.uint64]
 
 _MOST_RULES: Final = 1 << 14
-"""Addresses whose rules are at hand: megabytes."""
+"""Most addresses whose rules are cached: megabytes."""
 _MOST_NAMES: Final = 1 << 16
-"""Names that a glob may match in one file."""
+"""Most names that a glob may match in one file."""
 _ENTRY_BYTES: Final = 16
 
 
 class ReadCode:
-    """A file whose code is asked about. Addresses are its own."""
+    """A file of code in a worker. Addresses are the file's own."""
 
     def __init__(self, elf: ElfFile) -> None:
         self.elf = elf
         self._rules: dict[int, RuleSet] = {}
 
     def facts(self) -> list[Any]:
-        """See ``targetfile.ElfFacts``."""
+        """Returns the fields of ``targetfile.ElfFacts``."""
         names = self.elf.dynamic_names
         return [
             [astuple(segment) for segment in self.elf.segments],
@@ -59,9 +59,9 @@ class ReadCode:
         ]
 
     def functions(self, names: Sequence[str], tails: Sequence[str]) -> list[Any]:
-        """By name the (address, size) of functions; by tail the names that end with it.
+        """Returns functions' (address, size) by name, and by tail the names that end with it.
 
-        And by name whether the file defines it for others, or needs it of them.
+        Also returns by name whether the file exports or imports the function.
         """
         found = self.elf.find_functions(names)
         return [
@@ -71,22 +71,22 @@ class ReadCode:
         ]
 
     def names_like(self, pattern: str) -> list[str]:
-        """The names that are meant by a name or a glob."""
+        """Returns the names that a name or a glob matches."""
         found = self.elf.names_like(pattern)
         if len(found) > _MOST_NAMES:
             raise ValueError(f"{pattern} means more than {_MOST_NAMES:,} functions")
         return sorted(found)
 
     def name_at(self, address: int) -> str | None:
-        """The name of the function that holds an address, by the file's own symbol tables."""
+        """Returns the name of the function that contains an address, by the symbol tables."""
         symbol = self.elf.symbols.find(address)
         return None if symbol is None else symbol.name
 
     def offsets(self, functions: Sequence[tuple[int, int, Sequence[str] | None]]) -> list[Any]:
-        """(offset in the function, whether it is single-stepped) of the probe on each function.
+        """Returns (offset in the function, whether it is single-stepped) of each probe.
 
-        ``functions``: offset in the file, size, registers that must be intact. Without these it is
-        on the entry.
+        ``functions`` are file offset, size, registers that must be intact. Without registers,
+        the probe is on the entry.
         """
         found = []
         for offset, size, registers in functions:
@@ -96,7 +96,7 @@ class ReadCode:
         return found
 
     def usdt(self, provider: str) -> list[Any]:
-        """The USDT probes of a provider: see ``targetfile.UsdtPlace``. Raises ValueError."""
+        """Returns a provider's USDT probes, see ``targetfile.UsdtPlace``. Raises ValueError."""
         found = []
         for probe in usdt_probes(self.elf, provider):
             offset = self.elf.offset_of(probe.address)
@@ -113,16 +113,16 @@ class ReadCode:
         return CodeReader(self.elf)
 
     def exits(self, entry: int) -> list[Any]:
-        """Where a function's ret instructions are, and why there may be more."""
+        """Returns the addresses of a function's ret instructions, and why there may be more."""
         walk = self._reader.exits(entry)
         return [sorted(walk.rets), walk.trouble]
 
     def leaves_it_to(self, entry: int, addresses: Sequence[int], names: Sequence[str]) -> bool:
-        """Whether a function never returns without having called one of these."""
+        """Returns whether a function always calls one of these before it returns."""
         return self._reader.leaves_it_to(entry, Stops(frozenset(addresses), frozenset(names)))
 
     def thread_cache_drain(self, frees: Sequence[int]) -> int | None:
-        """Where glibc frees what an ended thread had cached."""
+        """Returns the address of the function with which glibc frees an ended thread's cache."""
 
         def start_of(address: int) -> int | None:
             part = None if self.cfi is None else self.cfi.part_at(address)
@@ -131,12 +131,12 @@ class ReadCode:
         return thread_cache_drain(self.elf, frees, start_of)
 
     def parts(self, name: str) -> list[Any]:
-        """(start, end) of the parts of a function."""
+        """Returns (start, end) of the parts of a function."""
         return [(part.start, part.stop) for part in function_parts(self.elf, self.cfi, name)]
 
     @cached_property
     def cfi(self) -> Cfi | None:
-        """What the file says of its frames; None: it is of another machine."""
+        """The file's call-frame information; None if it is for another machine."""
         try:
             return Cfi(self.elf)
         except UnsupportedError:
@@ -148,7 +148,7 @@ class ReadCode:
         return self.cfi
 
     def rules(self, address: int) -> RuleSet:
-        """The rules at an address. Raises CfiError."""
+        """Returns the rules at an address. Raises CfiError."""
         found = self._rules.get(address)
         if found is None:
             if len(self._rules) >= _MOST_RULES:
@@ -157,18 +157,18 @@ class ReadCode:
         return found
 
     def at(self, address: int) -> list[Any]:
-        """(the row of an address, whether a function begins there)"""
+        """Returns (unwind row of an address, whether a function begins there, trouble)."""
         cfi = self._known_cfi()
         return [cfi.row(address), cfi.is_start(address), cfi.trouble]
 
     def rows(self, sites: bytes) -> tuple[Any, bytes]:
-        """The rows of some addresses."""
+        """Returns the unwind rows of some addresses."""
         cfi = self._known_cfi()
         rows = cfi.rows(np.frombuffer(sites, np.uint64))
         return cfi.trouble, rows.tobytes()
 
     def all_rows(self, most: int) -> tuple[Any, bytes]:
-        """All call sites, then their rows; what share of the code has any, and why no more."""
+        """Returns all call sites, then their rows; also the covered share of code, and trouble."""
         cfi = self._known_cfi()
         sites, rows = cfi.all_rows(most)
         return [cfi.covered_share, cfi.trouble], sites.tobytes() + rows.tobytes()
@@ -191,4 +191,4 @@ CODE_ANSWERS: Final[dict[str, Callable[..., tuple[Any, bytes]]]] = {
     "rows": lambda file, sites: file.rows(sites),
     "all rows": lambda file, _, most: file.all_rows(most),
 }
-"""Questions about a file: of it and of the bytes that were sent along."""
+"""Answers about a file, given the file and the bytes of the question."""

@@ -17,7 +17,7 @@ from tracelloc.files.elf.sections import SectionError
 
 
 class ReadFile:
-    """A file of code, and its debug file if it has one. Its methods answer the questions."""
+    """A file of code, with its debug file if any. Its methods answer the questions."""
 
     def __init__(self, elf: ElfFile) -> None:
         self._elf = elf
@@ -25,7 +25,7 @@ class ReadFile:
         self._decoders: dict[bool, DwarfDecoder] = {}
 
     def describe(self) -> list[Any]:
-        """Whether it has a symbol table, whether lines, and what it says of its debug file."""
+        """Returns whether it has a symbol table, whether lines, and its debug file references."""
         return [
             self._own_table is not None,
             _has_lines(self._elf),
@@ -33,7 +33,7 @@ class ReadFile:
         ]
 
     def add_debug_file(self, descriptor: int, *, by_name: bool) -> list[bool]:
-        """Whether a file is this one's debug file, and if so, has lines; it is then kept."""
+        """Returns whether a file is its debug file, and if so, has lines; it is then kept."""
         try:
             debug = ElfFile(descriptor)
         except NotElfError:
@@ -66,16 +66,16 @@ class ReadFile:
         return SymbolTable(tables)
 
     def count(self) -> list[Any]:
-        """How many functions have names, whether a symbol table is embedded, what is not read."""
+        """Returns the number of named functions, whether a symbol table is embedded, troubles."""
         return [len(self._table), self._embedded is not None, self._elf.troubles]
 
     def symbols(self, addresses: Sequence[int]) -> list[Any]:
-        """Per address the name, address and size of its function."""
+        """Returns the name, address and size of the function at each address."""
         found = self._table.find_all(np.array(addresses, np.uint64))
         return [None if symbol is None else astuple(symbol) for symbol in found]
 
     def decode(self, *, of_debug: bool) -> str | None:
-        """Makes ready to answer ``chains``. Why that can't be."""
+        """Prepares for ``chains``. Returns why that is impossible; None if it is possible."""
         elf = self._debug if of_debug else self._elf
         decoder = "it has no debug file" if elf is None else open_decoder(elf)
         if isinstance(decoder, str):
@@ -84,14 +84,14 @@ class ReadFile:
         return None
 
     def chains(self, addresses: Sequence[int], *, of_debug: bool) -> list[Any]:
-        """Chains, the paths of .dwo files, and why not all is known."""
+        """Returns chains, the paths of .dwo files, and why they are incomplete."""
         decoder = self._decoders[of_debug]
         chains = decoder.chains(addresses)
         plain = [[astuple(frame) for frame in chain] for chain in chains]
         return [plain, decoder.split_paths, decoder.reason]
 
     def close(self) -> None:
-        """Closes what was given."""
+        """Closes the file and its debug file."""
         for elf in (self._elf, self._debug):
             if elf is not None:
                 elf.close()
@@ -112,4 +112,4 @@ NAME_ANSWERS: Final[dict[str, Callable[..., Any]]] = {
     "decode": lambda file, _, of_debug: file.decode(of_debug=of_debug),
     "chains": lambda file, _, addresses, of_debug: file.chains(addresses, of_debug=of_debug),
 }
-"""Questions about a file: of it and of the descriptors that were sent along."""
+"""Answers about a file, given the file and the descriptors of the question."""

@@ -1,6 +1,6 @@
-"""Call stacks in a worker: what the probes could not follow is followed by the full rules.
+"""Call stacks in a worker: finishes with full unwind rules what the probes could not.
 
-``walks`` has the other side, and the layout of what is sent.
+``walks`` is the other side, ``walklayout`` the data layout.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ _REGISTERS: Final = (RIP, RSP, RBP, RBX, 12, 13, 14, 15)
 
 
 class _MappedCode:
-    """What is mapped, and what was looked up in it."""
+    """Mapped code, and the results of lookups in it."""
 
     def __init__(self, files: Mapping[int, ReadCode], mappings: Any) -> None:
         self._files = files
         self._starts: list[int] = mappings["start"].tolist()
         self._mappings: list[tuple[int, int, int, int, int]] = mappings.tolist()
         self.rows: dict[int, int] = {}
-        """Rows by address that were made on the way."""
+        """Rows made during the walks, by address."""
         self.has_unmapped = False
 
     def at(self, generation: int) -> Callable[[int], RuleSet | None]:
-        """The rules by address as of a generation."""
+        """Returns a function from an address to its rules in a generation."""
         return lambda address: self._look_up(address, generation)
 
     def _look_up(self, address: int, generation: int) -> RuleSet | None:
-        """None if there are none. Raises CfiError."""
+        """Returns the rules; None if there are none. Raises CfiError."""
         at = bisect_right(self._starts, address) - 1
         start, end, since, number, offset = self._mappings[at] if at >= 0 else (0,) * 5
         if address >= end:
             self.has_unmapped = True
             return None
-        # It may be that something else was mapped there then.
+        # Something else may have been mapped there in that generation.
         if since > generation:
             return None
         if number == GENERATED:
@@ -51,7 +51,7 @@ class _MappedCode:
             file = self._files.get(number)
             inside = None if file is None else file.elf.address_of(offset + address - start)
             if file is None or file.cfi is None or inside is None:
-                # A file that can't be read: to guess would be to invent.
+                # The file can't be read, and a guess could be wrong.
                 return None
             rules = file.rules(inside)
         self.rows[address] = rules.row(address)
@@ -61,9 +61,9 @@ class _MappedCode:
 def finish_stacks(
     files: Mapping[int, ReadCode], data: bytes, limit: int, mappings: int, misses: int
 ) -> tuple[Any, bytes]:
-    """Per stack its end, guessed frames, number of frames and whether code was not mapped.
+    """Returns per stack its end, guessed frames, number of frames, whether it met unmapped code.
 
-    The bytes: all frames, then addresses, then their rows.
+    The bytes are all frames, then addresses, then their rows.
     """
     code = _MappedCode(files, np.frombuffer(data, CODE_DTYPE, mappings))
     at = mappings * CODE_DTYPE.itemsize

@@ -1,8 +1,8 @@
-"""What runs in a worker: one question after the other about files that it is given.
+"""The program of a worker: answers questions about files, one after the other.
 
-Files are known by numbers that the other end chooses, and are given as descriptors: their own
-and that of their debug file. Runs without rights (``tracelloc.system.confined``), so everything
-that is imported has to be imported before. A question may take so much CPU time, then it ends the
+The other end chooses the numbers of files, and sends them as descriptors: the file
+and its debug file. The worker has no privileges (``tracelloc.system.confined``), so all modules
+must be imported before. A question that exceeds its CPU time limit ends the
 process.
 """
 
@@ -27,15 +27,15 @@ from tracelloc.record.worker.readstacks import finish_stacks
 load_zstd()
 
 _CPU_S: Final = 120.0
-"""For one question;"""
+"""CPU time limit of a question."""
 _STACKS_CPU_S: Final = 10.0
-"""for some call stacks, while the thread that pumps is waiting."""
+"""CPU time limit of a batch of call stacks, for which the pumping thread waits."""
 _SYS_CLONE: Final = 56
 _CLONE_PARENT: Final = 0x8000
 
 
 class KnownFile:
-    """A file that was given, as the different questions look at it."""
+    """A file, as the different questions use it."""
 
     def __init__(self, elf: ElfFile) -> None:
         self.names = ReadFile(elf)
@@ -43,7 +43,7 @@ class KnownFile:
 
 
 class FileService:
-    """The files that were given, by number."""
+    """The files of a worker, by number."""
 
     def __init__(self) -> None:
         self._files: dict[int, KnownFile] = {}
@@ -51,7 +51,7 @@ class FileService:
     def answer(
         self, question: Sequence[Any], data: bytes, descriptors: Sequence[int]
     ) -> tuple[Any, bytes]:
-        """The answer to ``[number, what, ...]``, and its bytes. Raises anything."""
+        """Returns the answer to ``[number, what, ...]``, and its bytes. Raises anything."""
         number, what, *more = question
         if what == "open":
             self._files[number] = KnownFile(ElfFile(descriptors[0]))
@@ -71,14 +71,14 @@ class FileService:
 
 
 def serve(channel: socket.socket) -> None:
-    """Answers what comes until the other end has gone."""
+    """Answers questions until the other end is gone."""
     service = FileService()
     while True:
         try:
             question, data, descriptors = receive_question(channel)
         except OSError:
             return
-        # The default action of its signal is the end.
+        # The default action of SIGPROF ends the process.
         signal.setitimer(signal.ITIMER_PROF, _STACKS_CPU_S if question[1] == "stacks" else _CPU_S)
         found = b""
         try:
@@ -93,10 +93,10 @@ def serve(channel: socket.socket) -> None:
 
 
 def fork_workers(own_bytes: int, confine_worker: Callable[[], None]) -> None:
-    """Forks a worker for each socket that comes over standard input, until the other end is gone.
+    """Forks a worker for each socket received on standard input, until the other end is gone.
 
-    A message is the bytes that the worker may take beyond ours, the answer its process id.
-    ``confine_worker``: gives up, in a worker, what only this process needs.
+    A message is the worker's memory limit in bytes beyond this process's; the answer is its PID.
+    ``confine_worker`` drops, in a worker, privileges that only this process needs.
     """
     with socket.socket(fileno=0) as control:
         while True:
@@ -121,9 +121,9 @@ def fork_workers(own_bytes: int, confine_worker: Callable[[], None]) -> None:
 
 
 def _fork_sibling() -> int:
-    """Forks a child of our parent's, which learns how it ends. Returns 0 there, else its PID.
+    """Forks a child of the parent, which can wait for it. Returns 0 there, else its PID.
 
-    This process has one thread, which nothing in the C library needs to be told of.
+    This process has only one thread, so the C library need not know of the fork.
     """
-    # PyDLL: the interpreter's lock is not given away.
+    # PyDLL keeps the interpreter's lock.
     return int(ctypes.PyDLL(None).syscall(_SYS_CLONE, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))

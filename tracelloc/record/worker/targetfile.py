@@ -1,7 +1,7 @@
-"""One file of code that the target has mapped, as a worker reads it.
+"""One file of code that the target has mapped, as read by a worker.
 
-Nothing that it says is believed further than the file itself would be. What can't be read is not
-there: the worker has said so, by then.
+Answers are trusted no more than the file itself. Data that can't be read is treated as
+missing: the worker's failure has been reported by then.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from tracelloc.text import printable
 T = TypeVar("T")
 
 _LONGEST_READ: Final = 1 << 20
-"""Bytes that are read at once here."""
+"""Most bytes per read."""
 _FARTHEST: Final = 1 << 15
-"""Bytes that an argument may lie before where a register points."""
+"""Most bytes by which an argument may precede a register's target."""
 _NOT_ELF: Final = "NotElfError: "
 
 
 @dataclass(frozen=True, slots=True)
 class ElfFacts:
-    """What is asked of each file at once."""
+    """Basic data of a file, requested at once."""
 
     segments: list[Segment]
     has_frames: bool
-    """Whether its call-frame information would be understood."""
+    """Whether its call-frame information is supported."""
     build_id: str | None
     is_go: bool
     has_tables: bool
-    """Whether there are symbol tables."""
+    """Whether it has symbol tables."""
     unwind_sections: list[str]
     """The names of its unwind tables."""
     dynamic_names: DynamicNames
@@ -46,50 +46,50 @@ class ElfFacts:
 
 @dataclass(frozen=True, slots=True)
 class FunctionExits:
-    """Where a function is left."""
+    """The exits of a function."""
 
     rets: list[int]
     """Addresses of ret instructions."""
     trouble: str
-    """Why there may be more of them; empty: there are not."""
+    """Why there may be more of them; empty if there are not."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsdtPlace:
-    """Where a file has a USDT probe. Offsets are in the file, in bytes."""
+    """A USDT probe in a file. Offsets are in the file, in bytes."""
 
     name: str
     offset: int
     semaphore: int
-    """Offset of the counter that says whether somebody listens; 0: there is none."""
+    """Offset of the counter of attached probes; 0 if there is none."""
     arguments: tuple[tuple[int, bool, int], ...] | None
-    """(number of a register, whether the argument is in memory, how far from where that points);
-    None: somewhere else."""
+    """(number of a register, whether the argument is in memory, offset from the register's target);
+    None if it is elsewhere."""
     nop_bytes: int
-    """Length of the nop there; 0: there is none."""
+    """Length of the nop there; 0 if there is none."""
     is_harmful: bool
-    """Whether a probe on that nop does harm."""
+    """Whether a probe on that nop is harmful."""
 
 
 Offsets = tuple[int, bool]
-"""Where a probe sits, from the function's entry, and whether the instruction is single-stepped."""
+"""Offset of a probe from the function's entry, and whether the instruction is single-stepped."""
 
 
 class TargetFile(FileHandle, SegmentedFile):
-    """Owns its descriptor. Addresses are the file's own. Safe for use from several threads."""
+    """A file with its own descriptor. Addresses are the file's own. Thread safe."""
 
     def __init__(self, descriptor: int, path: str, worker: FileWorker = CODE_WORKER) -> None:
-        """Takes the descriptor over. Raises NotElfError, FileReadError after closing it."""
+        """Takes ownership of the descriptor. Raises NotElfError, FileReadError after closing it."""
         super().__init__(worker, descriptor, path)
         self._functions: dict[str, dict[int, int]] = {}
         self._tails: dict[str, set[str]] = {}
         self.exports: Final[set[str]] = set()
-        """What the file defines for others, among the functions that were looked up."""
+        """Functions that the file exports, among those looked up."""
         self.imports: Final[set[str]] = set()
-        """What the file needs of others, among the functions that were looked up."""
+        """Functions that the file imports, among those looked up."""
         self._results: dict[Hashable, Any] = {}
         self.usdt_offsets: Final[set[int]] = set()
-        """Where the USDT probes are that were asked for: stacks may begin there."""
+        """Offsets of the requested USDT probes: stacks may begin there."""
         try:
             self._facts = self._asked(_facts, "facts")
         except BaseException as error:
@@ -105,11 +105,11 @@ class TargetFile(FileHandle, SegmentedFile):
         self.unwind_sections: Final = self._facts.unwind_sections
         self.dynamic_names: Final = self._facts.dynamic_names
         self.troubles: Final = self._facts.troubles
-        """What was not read because it is too much or can't be, for people."""
+        """What was not read, as too large or unreadable, to display."""
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str) -> TargetFile:
-        """A file that exists in memory only. Raises NotElfError, FileReadError."""
+        """Creates a file that exists in memory only. Raises NotElfError, FileReadError."""
         descriptor = os.memfd_create("elf", os.MFD_CLOEXEC)
         try:
             os.write(descriptor, data)
@@ -119,16 +119,16 @@ class TargetFile(FileHandle, SegmentedFile):
         return cls(descriptor, path)
 
     def descriptor(self) -> int:
-        """The open file's number; stays ours."""
+        """Returns the file's descriptor, which this object still owns."""
         return self._descriptor
 
     @property
     def open_path(self) -> str:
-        """A path by which we, and the kernel for us, open this very file while it is open."""
+        """A path by which tracelloc, and the kernel for it, open this file while it is open."""
         return f"/proc/self/fd/{self._descriptor}"
 
     def close(self) -> None:
-        """Closes it, here and in the worker. May be called twice."""
+        """Closes the file, here and in the worker. May be called twice."""
         super().close()
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -136,21 +136,21 @@ class TargetFile(FileHandle, SegmentedFile):
         self.failure = "it is closed"
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """Bytes of the file; fewer at its end, none if they can't be read."""
+        """Returns bytes of the file; fewer at its end, none if they can't be read."""
         try:
             return os.pread(self._descriptor, min(size_bytes, _LONGEST_READ), offset)
         except (OSError, OverflowError, ValueError):
             return b""
 
     def once(self, key: Hashable, work_out: Callable[[], T]) -> T:
-        """What is worked out from the file alone, kept under a key for as long as the file."""
+        """Returns a result that depends on the file alone, cached by key."""
         if key not in self._results:
             self._results[key] = work_out()
         result: T = self._results[key]
         return result
 
     def _known(self, otherwise: T, take: Callable[[Any], T], what: str, *more: Any) -> T:
-        """What is asked once."""
+        """Returns the answer to a question, which is asked once."""
 
         def ask() -> T:
             try:
@@ -165,11 +165,11 @@ class TargetFile(FileHandle, SegmentedFile):
         why = printable(str(error))
         if why not in self.troubles:
             self.troubles.append(why)
-            if self.failure is None:  # else that has been said
+            if self.failure is None:  # otherwise already reported
                 self._worker.say_missing(self, why)
 
     def look_up(self, names: Iterable[str], tails: Iterable[str] = ()) -> None:
-        """Has functions and ends of names looked up at once that will be asked for one by one."""
+        """Looks up at once functions and name endings that are needed one by one later."""
         unknown = [name for name in names if name not in self._functions]
         new_tails = [tail for tail in tails if tail not in self._tails]
         if not unknown and not new_tails:
@@ -201,39 +201,39 @@ class TargetFile(FileHandle, SegmentedFile):
         self.imports.update(name for name, is_defined in linkage.items() if not is_defined)
 
     def find_functions(self, names: Collection[str]) -> dict[str, dict[int, int]]:
-        """The defined functions with these names: address to size (usually one each).
+        """Returns the defined functions with these names: address to size (usually one each).
 
-        Each is looked up once. Not to be changed.
+        Each is looked up once. Callers must not change the result.
         """
         self.look_up(names)
         return {name: self._functions[name] for name in names if self._functions[name]}
 
     def names_ending(self, tail: str) -> set[str]:
-        """The names in the symbol tables that end with this."""
+        """Returns the names in the symbol tables that end with this."""
         self.look_up((), [tail])
         return self._tails[tail]
 
     def names_like(self, pattern: str) -> list[str]:
-        """The names in the symbol tables that this is, or that match it if it is a glob."""
+        """Returns the names in the symbol tables that equal the pattern, or match it as a glob."""
         return self._known([], lambda names: [text(name) for name in names], "names like", pattern)
 
     def find_object(self, name: str) -> int | None:
-        """The address of a variable that the file defines."""
+        """Returns the address of a variable that the file defines; None if unknown."""
         return self._known(
             None, lambda found: None if found is None else whole_number(found), "object", name
         )
 
     def function_at(self, address: int) -> str | None:
-        """The name of the function that holds an address, by the file's own symbol tables."""
+        """Returns the name of the function that contains an address, by the symbol tables."""
         return self._known(None, text_or_none, "function at", address)
 
     def offsets(
         self, functions: Sequence[tuple[int, int, tuple[str, ...] | None]]
     ) -> list[Offsets] | None:
-        """Where a probe on each function sits; None if that can't be told.
+        """Returns the offset of a probe on each function; None if unknown.
 
-        ``functions``: offset in the file, size, registers that must be intact. Without these it is
-        on the entry.
+        ``functions`` are file offset, size, registers that must be intact. Without registers,
+        the probe is on the entry.
         """
 
         def take(answer: Any) -> list[Offsets]:
@@ -252,7 +252,7 @@ class TargetFile(FileHandle, SegmentedFile):
         return self._known(None, take, "offsets", tuple(functions))
 
     def exits(self, entry: int) -> FunctionExits:
-        """All ret instructions by which a function may be left, or what keeps us from it."""
+        """Returns all ret instructions of a function, or why they are unknown."""
 
         def take(answer: Any) -> FunctionExits:
             rets, trouble = answer
@@ -261,14 +261,14 @@ class TargetFile(FileHandle, SegmentedFile):
         return self._known(FunctionExits([], "its code can't be read"), take, "exits", entry)
 
     def leaves_it_to(self, entry: int, addresses: Iterable[int], names: Iterable[str]) -> bool:
-        """Whether a function never returns without having called one of these."""
+        """Returns whether a function always calls one of these before it returns."""
         others = tuple(sorted(addresses)), tuple(sorted(names))
         return self._known(False, bool, "leaves it", entry, *others)
 
     def thread_cache_drain(self, frees: Iterable[int]) -> int | None:
-        """The address of the function by which glibc frees what an ended thread had cached.
+        """Returns the address of the function with which glibc frees an ended thread's cache.
 
-        ``frees``: addresses of free. None: it has none, or it can't be told.
+        ``frees`` are the addresses of free. None if there is none, or if it is unknown.
         """
         return self._known(
             None,
@@ -278,18 +278,18 @@ class TargetFile(FileHandle, SegmentedFile):
         )
 
     def makes_filters(self) -> bool:
-        """Whether its code seems to begin filters of system calls past the C library."""
+        """Returns whether its code seems to install seccomp filters without the C library."""
         return self._known(False, bool, "makes filters")
 
     def usdt(self, provider: str) -> list[UsdtPlace]:
-        """The USDT probes of a provider that the file has."""
+        """Returns the file's USDT probes of a provider."""
         none: list[UsdtPlace] = []
         found = self._known(none, lambda places: [_place(one) for one in places], "usdt", provider)
         self.usdt_offsets.update(place.offset for place in found)
         return found
 
     def parts(self, name: str) -> list[range]:
-        """The parts that a compiler has split a function into; none if it has no symbol."""
+        """Returns the parts into which a compiler split a function; none without a symbol."""
         return self._known(
             [],
             lambda parts: [range(whole_number(a), whole_number(b)) for a, b in parts],

@@ -1,4 +1,4 @@
-"""The call-frame information of one file, as workers read it. From any thread."""
+"""The call-frame information of one file, as read by workers. From any thread."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from tracelloc.record.worker.targetfile import TargetFile
 U64 = npt.NDArray[np.uint64]
 
 _MOST_REMEMBERED: Final = 1 << 16
-"""Call sites that stacks came by. A hot program needs a few thousand."""
+"""Most call sites remembered. A hot program needs a few thousand."""
 _MOST_PLACES: Final = 1 << 16
-"""Addresses of which more is known."""
+"""Most addresses whose row is cached."""
 _NOWHERE: Final = np.uint64((1 << 64) - 1)
 
 
 class UnwindTables:
-    """Addresses are the file's own virtual ones."""
+    """Unwind rows of a file. Addresses are the file's own virtual ones."""
 
     def __init__(self, elf: TargetFile) -> None:
-        """Reads nothing yet; ``elf`` stays the caller's."""
+        """Reads nothing yet; the caller still owns ``elf``."""
         self._elf = elf
         self._ahead = FileHandle(ROW_WORKER, elf.descriptor(), elf.path)
         self._lock = threading.Lock()
         self._all_rows: tuple[U64, U64] | None = None
         self._places: dict[int, tuple[int, bool]] = {}
         self.passed_rows: tuple[U64, U64] | None = None
-        """Call sites that stacks of ended programs came by, sorted, and their rows; None: no
-        program has ended yet that had it mapped."""
+        """Call sites in stacks of ended programs, sorted, and their rows; None if no
+        program that had it mapped has ended yet."""
         self.covered_share: float | None = None
-        """About which share of the code has information, 0 to 1; None before ``all_rows``."""
+        """Approximate share of the code with information, 0 to 1; None before ``all_rows``."""
         self.trouble: str | None = None
-        """Why information that the file has can't be read."""
+        """Why some of the file's information can't be read."""
 
     @property
     def troubles(self) -> list[str]:
-        """What was not read, for people."""
+        """What was not read, to display."""
         return self._elf.troubles
 
     def all_rows(self, most: int) -> tuple[U64, U64]:
-        """All call sites and their rows; none if they are more than ``most``.
+        """Returns all call sites and their rows; none if there are more than ``most``.
 
-        Worked out once. Raises FileReadError.
+        Computed once. Raises FileReadError.
         """
         with self._lock:
             if self._all_rows is None:
@@ -63,9 +63,9 @@ class UnwindTables:
             return self._all_rows
 
     def rows(self, addresses: U64, *, ahead: bool = False) -> U64:
-        """The rows for some addresses. Raises FileReadError.
+        """Returns the rows of some addresses. Raises FileReadError.
 
-        ``ahead``: others are not kept waiting.
+        With ``ahead``, the question does not delay others.
         """
         file: FileHandle = self._ahead if ahead else self._elf
         trouble, rows = self._rows_of(file, text_or_none, "rows", data=addresses.tobytes())
@@ -83,7 +83,7 @@ class UnwindTables:
         raise AssertionError
 
     def note_passed(self, sites: U64) -> None:
-        """Notes call sites, distinct ones, that stacks of a program came by, which has ended."""
+        """Remembers distinct call sites that were in stacks of an ended program."""
         if self.passed_rows is None:
             self.passed_rows = np.empty(0, np.uint64), np.empty(0, np.uint64)
         known, rows = self.passed_rows
@@ -99,11 +99,11 @@ class UnwindTables:
             self.passed_rows = sites[order], rows[order]
 
     def is_start(self, address: int) -> bool:
-        """Whether a function that has information begins at this address."""
+        """Returns whether a function with information begins at this address."""
         return self._at(address)[1]
 
     def row(self, address: int) -> int:
-        """The row for an address; 0 if it can't be told."""
+        """Returns the row of an address; 0 if unknown."""
         return self._at(address)[0]
 
     def _at(self, address: int) -> tuple[int, bool]:
@@ -123,5 +123,5 @@ class UnwindTables:
         return found
 
     def close(self) -> None:
-        """Has the worker close it; the file itself stays the caller's."""
+        """Makes the worker close its copy; the caller still owns the file."""
         self._ahead.close()

@@ -1,4 +1,4 @@
-"""How call stacks are sent to a worker: what is mapped, the stacks' heads, then their memory."""
+"""Layout of the call stacks sent to a worker: mappings, the stacks' heads, then their memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 CODE_DTYPE: Final = np.dtype(
     [("start", "<u8"), ("end", "<u8"), ("since", "<i8"), ("file", "<i8"), ("offset", "<u8")]
 )
-"""A mapping of code, by address: the generation from which on it is known to have been there, the
-number of its file, and the offset in that."""
+"""A mapping of code, by address: the generation since which it is known to be there, the
+number of its file, and the offset in the file."""
 GENERATED: Final = -1
-"""In the place of a file: code of none."""
+"""In place of a file's number: code without a file."""
 UNREADABLE: Final = -2
-"""A file that can't be read."""
+"""In place of a file's number: a file that can't be read."""
 MISS_DTYPE: Final = np.dtype(
     [
         ("registers", "<u8", (8,)),
@@ -24,5 +24,5 @@ MISS_DTYPE: Final = np.dtype(
         ("size", "<i8"),
     ]
 )
-"""A stack's registers, in the order of ``enum miss_register``, the generation that it is of, and
-where its copied memory was, without which pages, and how many bytes of it are sent."""
+"""A stack's registers, in the order of ``enum miss_register``, its generation, the address of its
+copied memory, a mask of missing pages, and how many bytes of it are sent."""

@@ -1,4 +1,4 @@
-"""Call stacks that a worker follows by the full rules: from registers and a copy of memory."""
+"""Call stacks that a worker walks by full unwind rules, from registers and a copy of memory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tracelloc.record.worker.walklayout import CODE_DTYPE, MISS_DTYPE
 U64 = npt.NDArray[np.uint64]
 
 _MOST_AT_ONCE: Final = 64
-"""Stacks in a question: some megabytes."""
+"""Most stacks per question: some megabytes."""
 
 
 class CopiedStack(Protocol):
-    """A stack as the probes have sent it."""
+    """A stack as sent by the probes."""
 
     @property
     def generation(self) -> int:
-        """Number of the state of what was mapped."""
+        """Generation of the mappings."""
 
     @property
     def registers(self) -> tuple[int, ...]:
@@ -33,28 +33,28 @@ class CopiedStack(Protocol):
 
     @property
     def stack_address(self) -> int:
-        """Address of the memory."""
+        """Address of the copied memory."""
 
     @property
     def stack(self) -> bytes:
-        """What it held."""
+        """The copied memory."""
 
     @property
     def stack_holes(self) -> int:
-        """A bit for each page that is missing."""
+        """A bit for each missing page."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedStack:
-    """What came of one."""
+    """The result for one stack."""
 
     walk: Walk
     met_unmapped: bool
-    """Whether it came by code where nothing is mapped."""
+    """Whether the walk met an address where nothing is mapped."""
 
 
 class StackWalker:
-    """Follows stacks of one process: one that ends the worker twice is not asked for any more."""
+    """Walks stacks of one process; after it has ended the worker twice, it is not asked again."""
 
     def __init__(self, pid: int) -> None:
         self.number = next(NUMBERS)
@@ -65,20 +65,20 @@ class StackWalker:
         self._files: list[AskedFile] = []
 
     def beginning(self) -> list[tuple[list[Any], list[int]]]:
-        """Nothing: each question has it all."""
+        """Returns nothing: each question is self-contained."""
         return []
 
     def renew(
         self, code: Iterable[tuple[int, int, int, int, int]], files: Iterable[AskedFile]
     ) -> None:
-        """Takes over what is mapped: rows of ``CODE_DTYPE``, by address, and their files."""
+        """Sets the current mappings: rows of ``CODE_DTYPE``, by address, and their files."""
         self._code = np.array(list(code), CODE_DTYPE)
         self._files = list(files)
 
     def follow(
         self, stacks: Sequence[CopiedStack], limit: int, worker: FileWorker = CODE_WORKER
     ) -> tuple[list[FollowedStack], dict[int, int]]:
-        """One walk per stack, and the rows that were made on the way, by address.
+        """Returns one walk per stack, and the rows made during the walks, by address.
 
         Raises FileReadError.
         """
@@ -105,7 +105,7 @@ class StackWalker:
 def _taken(
     answer: Any, words: U64, count: int, limit: int
 ) -> tuple[list[FollowedStack], dict[int, int]]:
-    """Raises ValueError, TypeError."""
+    """Returns (walks, rows by address) of a checked answer. Raises ValueError, TypeError."""
     found = []
     at = 0
     for end, fallbacks, length, met_unmapped in answer:

@@ -1,7 +1,7 @@
-"""One file as the worker reads it: its symbols, lines and inlined functions.
+"""One file as read by a worker: its symbols, lines and inlined functions.
 
-What it answers is believed no more than the file itself would be: values of other types, and
-functions that can't be at an address, are an error.
+Answers are trusted no more than the file itself: values of other types, and
+functions that can't be at an address, are errors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tracelloc.record.worker.handle import FileHandle, text_or_none
 
 
 class WorkerFile(FileHandle):
-    """Every question may raise FileReadError."""
+    """Symbols and lines of a file. Every question may raise FileReadError."""
 
     def __init__(self, worker: FileWorker, descriptor: int, path: str) -> None:
         """See ``FileHandle``."""
@@ -26,14 +26,14 @@ class WorkerFile(FileHandle):
         self._decoded: set[bool] = set()
 
     def beginning(self) -> list[tuple[list[Any], list[int]]]:
-        """What a new worker is to be told, and with which descriptors."""
+        """Returns the messages that introduce it to a new worker, with their descriptors."""
         told = super().beginning()
         if self._debug is not None:
             told.append((["debug", self._debug.by_name], [self._debug.descriptor()]))
         return told + [(["decode", of_debug], []) for of_debug in self._decoded]
 
     def describe(self) -> tuple[bool, bool, DebugReferences]:
-        """Whether it has a symbol table, whether lines, and what it says of its debug file."""
+        """Returns whether it has a symbol table, whether lines, and its debug file references."""
 
         def take(answer: Any) -> tuple[bool, bool, DebugReferences]:
             has_symbols, has_lines, build_id, name, checksum = answer
@@ -43,7 +43,7 @@ class WorkerFile(FileHandle):
         return self._asked(take, "describe")
 
     def take_debug_file(self, found: DebugFile) -> tuple[bool, bool]:
-        """Whether a file is its debug file, which has to stay open then, and has lines."""
+        """Returns whether a file is its debug file, which must then stay open, and has lines."""
 
         def take(answer: Any) -> tuple[bool, bool]:
             fits, has_lines = answer
@@ -57,7 +57,7 @@ class WorkerFile(FileHandle):
         return fits, has_lines
 
     def count(self) -> tuple[int, bool, list[str]]:
-        """How many functions have names, whether a symbol table is embedded, what is not read."""
+        """Returns the number of named functions, whether a symbol table is embedded, troubles."""
 
         def take(answer: Any) -> tuple[int, bool, list[str]]:
             functions, has_embedded, troubles = answer
@@ -66,7 +66,7 @@ class WorkerFile(FileHandle):
         return self._asked(take, "count")
 
     def symbols(self, addresses: Sequence[int]) -> list[Symbol | None]:
-        """The function at each address, None where there is none."""
+        """Returns the function at each address; None if there is none."""
 
         def take(answer: Any) -> list[Symbol | None]:
             return [_symbol(*pair) for pair in zip(answer, addresses, strict=True)]
@@ -74,7 +74,7 @@ class WorkerFile(FileHandle):
         return self._asked(take, "symbols", addresses)
 
     def decoder(self, *, of_debug: bool) -> FileDecoder | str:
-        """What knows its lines, from itself or its debug file; or why there are none."""
+        """Returns a decoder of the lines in it or its debug file; or why there is none."""
         reason = self._asked(text_or_none, "decode", of_debug)
         if reason is not None:
             return reason
@@ -84,7 +84,7 @@ class WorkerFile(FileHandle):
     def chains(
         self, addresses: Sequence[int], *, of_debug: bool
     ) -> tuple[list[Chain], list[str | None], str | None]:
-        """One chain per address, paths as ``LineDecoder`` has them, and why not all is known."""
+        """Returns one chain per address, paths for ``LineDecoder``, and why data is missing."""
 
         def take(answer: Any) -> tuple[list[Chain], list[str | None], str | None]:
             chains, paths, reason = answer
@@ -108,7 +108,7 @@ class FileDecoder:
         self._of_debug = of_debug
 
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
-        """One chain per address. Raises FileReadError."""
+        """Returns one chain per address. Raises FileReadError."""
         found, self.split_paths, self.reason = self._file.chains(addresses, of_debug=self._of_debug)
         return found
 

@@ -1,8 +1,8 @@
-"""The process that workers are forked off: Python, and all that reads files, imported once.
+"""The process that forks workers: Python and all modules that read files, imported once.
 
-It gives up all rights (``tracelloc.system.confined``) before the first of them is there, and
-never sees a byte of a file. Workers are this program's own children (CLONE_PARENT, clone(2)), so
-that it learns how each has ended.
+It drops all privileges (``tracelloc.system.confined``) before it forks the first worker, and
+never reads a target's file. Workers are tracelloc's own children (CLONE_PARENT, clone(2)), so
+that tracelloc learns how each has ended.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tracelloc.system.confined import CONFINE, start_reader
 LEAST_MEMORY_BYTES: Final = 128 << 20
 _MOST_FILES: Final = 4096
 _MOST_ADDRESSES: Final = 1 << 46
-"""Bytes: no limit. Each worker has its own."""
+"""Address space in bytes, effectively unlimited. Each worker has its own limit."""
 _PATIENCE_S: Final = 60.0
-"""For a fork: on a busy machine, the imports before the first one take some seconds."""
+"""Timeout for a fork: on a busy machine, the imports before the first one take some seconds."""
 _TRIES: Final = 2
 
 SCRIPT = f"""{CONFINE}
@@ -42,7 +42,7 @@ fork_workers(own_bytes, lambda: filter_calls("reader"))
 
 
 class ForkedWorker:
-    """A process that was forked off the zygote, and a child of ours. Thread safe."""
+    """A process forked by the zygote, and a child of tracelloc. Thread safe."""
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
         """Raises OSError if there is no such child."""
@@ -55,17 +55,17 @@ class ForkedWorker:
 
     @property
     def rss_bytes(self) -> int:
-        """Bytes of memory that it has resident, those that are the zygote's as well included."""
+        """Resident memory in bytes, including what is shared with the zygote."""
         return rss_of(self.pid)
 
     def kill(self) -> None:
-        """Ends it. It is still to be waited for."""
+        """Kills the process, which must still be waited for."""
         with self._lock, suppress(ProcessLookupError):
             if self._status is None:
                 signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> int | None:
-        """How it has ended, as ``subprocess`` says it; None if it has not. To be asked once."""
+        """Returns its exit code like ``subprocess``, once; None if it is still running."""
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
         if not poll.poll(timeout_s * 1000):
@@ -73,7 +73,7 @@ class ForkedWorker:
         with self._lock:
             try:
                 _, status = os.waitpid(self.pid, 0)
-            except ChildProcessError:  # somebody else has waited for it
+            except ChildProcessError:  # another waiter was first
                 status = 0
             os.close(self._descriptor)
             self._status = os.waitstatus_to_exitcode(status)
@@ -81,7 +81,7 @@ class ForkedWorker:
 
 
 def rss_of(pid: int) -> int:
-    """Bytes of memory that a process has resident; 0 if it has ended."""
+    """Returns the resident memory of a process in bytes; 0 if it has ended."""
     try:
         pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
     except (OSError, IndexError):
@@ -90,7 +90,7 @@ def rss_of(pid: int) -> int:
 
 
 class Zygote:
-    """Started when first needed, or before, and again if somebody ends it. Thread safe."""
+    """A forker of workers, started on demand or before, and again if it dies. Thread safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -98,12 +98,12 @@ class Zygote:
         self._control: socket.socket | None = None
 
     def start(self) -> None:
-        """Starts it, if it is not there: it gets ready while others do something else."""
+        """Starts it, if it is not running, so that it gets ready in the background."""
         with self._lock, suppress(OSError):
             self._ensure()
 
     def fork(self, memory_bytes: int) -> ForkedWorker:
-        """A new worker that may take so much memory beyond what is shared. Raises OSError."""
+        """Forks a worker with a memory limit beyond what is shared. Raises OSError."""
         with self._lock:
             for tries_left in reversed(range(_TRIES)):
                 try:
@@ -113,19 +113,19 @@ class Zygote:
                     if not tries_left:
                         raise
                 except BaseException:
-                    # After an interrupt, the answer may not be taken for the next one's.
+                    # After an interrupt, this answer must not be taken for the next question's.
                     self._end()
                     raise
             raise AssertionError
 
     @property
     def rss_bytes(self) -> int:
-        """Bytes of memory that it has resident, which workers share for the most part."""
+        """Resident memory in bytes, most of which workers share."""
         process = self._process
         return 0 if process is None else rss_of(process.pid)
 
     def close(self) -> None:
-        """Ends it; workers go on."""
+        """Ends it; workers continue."""
         with self._lock:
             self._end()
 
@@ -174,5 +174,5 @@ class Zygote:
 
 
 ZYGOTE: Final = Zygote()
-"""The program's own."""
+"""The zygote of this process."""
 atexit.register(ZYGOTE.close)

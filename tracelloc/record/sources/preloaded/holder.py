@@ -1,4 +1,4 @@
-"""Who wants a area's events, as the process is told: it knows when that thread is gone."""
+"""The thread whose robust futex tells a process that a profiler wants its events."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class _RobustHead(ctypes.Structure):
 
 
 class AreaHolder:
-    """A thread whose id says that events are wanted; the kernel takes it away if we die.
+    """A thread whose id signals that events are wanted; the kernel clears it if tracelloc dies.
 
     The kernel does so for the robust futexes of a thread (Documentation/locking/robust-futexes).
-    The list is ours alone, not the C library's, which would keep it in the shared memory.
+    tracelloc registers its own list, as the C library would store its list in the shared memory.
     """
 
     def __init__(self, word: npt.NDArray[np.uint32]) -> None:
-        """``word``: one element, in the shared memory."""
+        """``word`` is one element in the shared memory."""
         self._word = word
         self._begun, self._end = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._hold, name="area", daemon=True)
@@ -59,10 +59,10 @@ class AreaHolder:
 
     @property
     def is_there(self) -> bool:
-        """Whether the process still takes it for alive."""
+        """Whether the word still holds a thread id."""
         return bool(self._word[0])
 
     def release(self) -> None:
-        """Nothing is wanted any more. May be called twice."""
+        """Signals that events are no longer wanted. May be called twice."""
         self._end.set()
         self._thread.join()

@@ -1,7 +1,7 @@
-"""Having a program that we start preload our library, so that it does not notice.
+"""Makes a program that tracelloc starts preload the library, without the program noticing.
 
-The library takes what is added to the environment out again, before any code of the program runs
-(``probes/preloaded/exec.h``). So nothing is added where it is not loaded.
+The library removes tracelloc's additions to the environment before any code of the program runs
+(``probes/preloaded/exec.h``). So nothing may be added if the library is not loaded.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import Final
 
 _MARK: Final = b"TRACELLOC_LAUNCH=1"
-"""Right before our ``LD_PRELOAD``, at the end: says that both are to be taken out."""
+"""Entry right before tracelloc's ``LD_PRELOAD``, at the end: the library removes both."""
 _VARIABLE: Final = b"LD_PRELOAD="
 _HIDDEN: Final = b"\1"
-"""First byte of the program's own ``LD_PRELOAD`` meanwhile: loaders differ in which one counts."""
+"""First byte of the program's hidden ``LD_PRELOAD``: loaders differ in which entry they use."""
 _SEPARATORS: Final = b": "
 _MOST_PATH_BYTES: Final = 511
 _HEAD_BYTES: Final = 256
@@ -26,23 +26,23 @@ _MACHINE: Final = 62
 _PT_INTERP: Final = 3
 _NAMES_BYTES: Final = 16 << 20
 _FIRST: Final = re.compile(rb"\0lib(clang_rt\.)?(a|hwa|l|t)san[-.]|LeakSanitizer")
-"""Sanitizers end a program in which anything comes before them; those that are linked statically
-have a malloc that comes first."""
+"""Sanitizers end a program that preloads a library before them; statically linked ones
+define a malloc that takes precedence."""
 _HEADER: Final = struct.Struct("<16xHHIQQQIHHH")
 """ELF64 header up to e_phnum (System V gABI, chapter 4)."""
 
 
 def with_preloaded(environment: Sequence[bytes], library: bytes) -> list[bytes]:
-    """The environment for a program that is to preload a library, before its own (ld.so(8))."""
+    """Returns an environment that preloads a library before the program's own (ld.so(8))."""
     own = [e for e in environment if e.startswith(_VARIABLE)]
-    # Of several, glibc's loader takes the last one.
+    # If there are several, glibc's loader uses the last one.
     value = b":".join([library, *(e.removeprefix(_VARIABLE) for e in own[-1:])])
     kept = [_HIDDEN + e[1:] if e in own else e for e in environment]
     return [*kept, _MARK, _VARIABLE + value]
 
 
 def can_be_read(library: bytes) -> bool:
-    """Whether loaders can map it: they complain on standard error otherwise."""
+    """Returns whether loaders can map the library; otherwise they complain on standard error."""
     if len(library) > _MOST_PATH_BYTES or set(library) & set(_SEPARATORS):
         return False
     try:
@@ -52,10 +52,10 @@ def can_be_read(library: bytes) -> bool:
 
 
 def preloads(program: bytes) -> bool:
-    """Whether a program, or the interpreter of a script, has a loader that takes the library."""
+    """Returns whether a program's, or a script interpreter's, loader preloads the library."""
     try:
         for _ in range(2):
-            # Whatever it is, a pipe as well.
+            # The file may be anything, even a pipe.
             with open(program, "rb", 0, opener=_opened_at_once) as file:
                 head = file.read(_HEAD_BYTES) or b""
                 if not head.startswith(b"#!"):
@@ -71,7 +71,7 @@ def _opened_at_once(path: str, flags: int) -> int:
 
 
 def _is_dynamic(head: bytes, fd: int) -> bool:
-    """Whether an executable for this machine has a loader, and gains no rights by its file."""
+    """Returns whether an executable for this machine has a loader, and gains no privileges."""
     if not head.startswith(_ELF_X86_64) or len(head) < _HEADER.size:
         return False
     _, machine, _, _, at, _, _, _, size, count = _HEADER.unpack_from(head)
@@ -81,13 +81,13 @@ def _is_dynamic(head: bytes, fd: int) -> bool:
     kinds = (headers[n : n + 4] for n in range(0, len(headers), max(size, 4)))
     if not any(int.from_bytes(kind, "little") == _PT_INTERP for kind in kinds):
         return False
-    # Names of needed libraries lie in front of the code.
+    # The names of needed libraries precede the code.
     names = os.pread(fd, _NAMES_BYTES, 0)
     return _FIRST.search(names) is None
 
 
 def _gains_rights(fd: int) -> bool:
-    """Whether an executable is setuid or setgid, or has capabilities: then loaders are careful."""
+    """Returns whether an executable is setuid, setgid or has capabilities (secure execution)."""
     if os.fstat(fd).st_mode & (stat.S_ISUID | stat.S_ISGID):
         return True
     try:

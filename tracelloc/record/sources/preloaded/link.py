@@ -1,4 +1,4 @@
-"""Whether a process's events come by its area, and what is left to probes then."""
+"""Connects a process to its shared area, and decides which of its functions need probes."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ _WORD_BYTES: Final = 4
 _ADDRESS_BYTES: Final = 8
 _LOOK_AFTER_S: Final = 0.25
 _LOOK_AFTER_TIMES: Final = 50
-"""How often it is looked whether system calls are filtered: so many times what that takes."""
+"""Seccomp checks wait this many times as long as one takes."""
 _LEAVE_S: Final = 0.5
-"""How long a thread may stay in a call of an allocator that began before probes took over."""
+"""Longest wait for threads in allocator calls that began before probes take over."""
 _LOADING_S: Final = 1.0
-"""After this time what an executed program begins with is taken for loaded."""
+"""Time after which the initial libraries of an executed program are assumed to be loaded."""
 
 
 class LinkState(Enum):
-    """How far it has come, for one memory image."""
+    """State of the connection, for one memory image."""
 
     UNKNOWN = auto()
-    """The library has not been seen, but may be yet to be loaded."""
+    """The library has not been seen, but may still be loaded."""
     EXPECTED = auto()
-    """The library is there, and will say when it has begun."""
+    """The library is loaded, and will signal when it is initialized."""
     CONNECTED = auto()
     LEFT = auto()
-    """Not used: probes take its place."""
+    """The library is not used; probes are."""
 
 
 class PreloadedLink:
-    """Finds a process's area. Under the session's lock."""
+    """Finds a process's shared area and connects to it. Call with the session's lock."""
 
     def __init__(self, source: PreloadedSource, space: AddressSpace, words: SpaceWords) -> None:
         self.state = LinkState.UNKNOWN
@@ -67,24 +67,24 @@ class PreloadedLink:
         self._words = words
         self._library: Module | None = None
         self._next_malloc = 0
-        """Address of the malloc behind the library, once that has begun."""
+        """Address of the malloc that the library calls, once it is initialized."""
         self._marker: Attachment | None = None
-        """By which the library knows that there is somebody to wait for; goes on in the programs
-        that the process executes."""
+        """The probe that makes the library wait for tracelloc; it stays across the process's
+        execs."""
         self._misses_beginning = False
         self._loaded_s = math.inf
         self._look_after_s = 0.0
         self._loaded = ""
-        """What has been loaded that calls past the library."""
+        """The loaded file whose calls bypass the library, in words."""
         self._leaving: tuple[str, float] | None = None
-        """Why probes take over, and since when the process waits for that."""
+        """Why probes take over, and since when the process has been waiting for them."""
         self._unsaid = self._flaw = ""
         self._own_ranges: list[tuple[int, int]] = []
 
     def begin_image(self, *, same_thread: bool) -> None:
-        """The process has begun another program.
+        """Resets the state after the process has executed another program.
 
-        ``same_thread``: by its first thread; else the kernel does not know it any more.
+        ``same_thread`` is whether its first thread did; otherwise the kernel has lost the marker.
         """
         if not same_thread:
             self.close()
@@ -94,19 +94,19 @@ class PreloadedLink:
         self._loaded_s = time.monotonic() + _LOADING_S
         if self.state is LinkState.CONNECTED:
             self._source.disconnect()
-            # Whoever is stopped has allocated nothing; else that depends on its libraries.
+            # A stopped process has allocated nothing; otherwise that depends on its libraries.
             self._misses_beginning = not self._is_attended
         self.state, self._library, self._next_malloc = LinkState.UNKNOWN, None, 0
 
     def look_after(self) -> None:
-        """Finds out soon if probes have to take over, and has the process wait for them then."""
+        """Checks whether probes must take over; if so, makes the process wait for them."""
         area, now_s = self._source.area, time.monotonic()
         if area is None:
             return
         if now_s >= self._look_after_s:
             with suppress(TargetError):
                 area.look_after()
-            # That looks at all threads.
+            # The check reads the status of all threads.
             took_s = time.monotonic() - now_s
             self._look_after_s = now_s + max(_LOOK_AFTER_S, _LOOK_AFTER_TIMES * took_s)
         why = "" if self._leaving is not None else self._why_leave(area)
@@ -116,7 +116,7 @@ class PreloadedLink:
                 area.begin_leaving()
 
     def _why_leave(self, area: SharedArea) -> str:
-        """Why probes have to take over, about the process; empty: they need not."""
+        """Returns why probes must take over, as a predicate of the process; empty if not."""
         if self._source.failure is not None:
             self._flaw = f"what the process reported can't be read: {self._source.failure}"
             return "has written what can't be read"
@@ -132,7 +132,7 @@ class PreloadedLink:
         return f"has loaded a library: {self._loaded}" if self._loaded else ""
 
     def take_flaw(self) -> str:
-        """Why events were missed since this was last asked; empty: none were."""
+        """Takes the reason why events were missed since the last call; empty if none were."""
         area = self._source.area
         if area is not None and area.was_given_up:
             self._flaw, area.was_given_up = "the process could not wait for tracelloc", False
@@ -140,16 +140,16 @@ class PreloadedLink:
         return flaw
 
     def own_ranges(self) -> list[tuple[int, int]]:
-        """First addresses and ends of the memory that is shared with us. From any thread."""
+        """Returns (start, end) of the memory shared with tracelloc. From any thread."""
         found = self._own_ranges
         if self.state is LinkState.CONNECTED and not found:
             found = [(m.start, m.end) for m in self._areas_now()]
-            # Most of it is mapped when the first event comes.
+            # Most of it is mapped only when the first event is reported.
             self._own_ranges = found if len(found) > 1 else []
         return found
 
     def _areas_now(self) -> list[Mapping]:
-        """Where the shared memory is mapped, by maps read now; nowhere if the process is gone."""
+        """Returns the current mappings of the shared memory; none if the process is gone."""
         try:
             text = self._space.process.maps_text()
         except TargetError:
@@ -157,17 +157,17 @@ class PreloadedLink:
         return area_mappings(parse_maps(text).values())
 
     def close(self) -> None:
-        """Nobody need wait any more. May be called twice."""
+        """Removes the marker, so that no process waits any more. May be called twice."""
         marker, self._marker = self._marker, None
         if marker is not None:
             marker.close()
 
     @property
     def must_hand_over(self) -> bool:
-        """Whether probes are to take over now.
+        """Whether probes must take over now.
 
-        Either the process waits for that, and all that it has reported is taken, or it has waited
-        long enough.
+        True if the process waits for that and everything that it has reported is taken, or if
+        tracelloc has waited long enough.
         """
         area, leaving = self._source.area, self._leaving
         if area is None or leaving is None:
@@ -175,40 +175,40 @@ class PreloadedLink:
         return area.is_left or time.monotonic() - leaving[1] > _LEAVE_S
 
     def begin_hand_over(self) -> None:
-        """Has probes take its place; to be ended by ``end_hand_over``."""
+        """Starts replacing the library by probes; ends with ``end_hand_over``."""
         assert self._leaving is not None
         self._leave(f"the program {self._leaving[0]}")
 
     def end_hand_over(self) -> None:
-        """The process goes on: its probes are in place."""
+        """Lets the process continue, once its probes are attached."""
         self._source.disconnect()
 
     @property
     def replaces_probes(self) -> bool:
-        """Whether functions that the library stands before need no probes, as far as is known."""
+        """Whether functions that the library interposes need no probes, as far as is known."""
         return self.state is not LinkState.LEFT
 
     @property
     def is_expected(self) -> bool:
-        """Whether the process has the library, which has not begun yet."""
+        """Whether the library is loaded but not yet initialized."""
         return self.state is LinkState.EXPECTED
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is to be found out any more."""
+        """Whether the choice between library and probes is final."""
         return self.state in (LinkState.CONNECTED, LinkState.LEFT)
 
     def look(self, allocators: Iterable[Allocator], *, all_loaded: bool) -> None:
-        """Finds out what there is, and settles what can be.
+        """Looks for the library and its shared area, and decides as soon as possible.
 
-        ``allocators``: all that are known. ``all_loaded``: what the program begins with is there.
+        ``allocators`` are all known ones. ``all_loaded``: the initial libraries are loaded.
         """
         modules = self._space.mapped_modules
         if self.is_settled:
             self._look_later(modules, allocators)
             return
         self._library = next(filter(is_preloaded_library, modules), None)
-        # Loaders map what is preloaded before what the program needs.
+        # Loaders map preloaded libraries before those that the program needs.
         all_loaded |= time.monotonic() > self._loaded_s and not self._is_attended
         all_loaded |= any(is_c_library(m.path) and not place_loader([m]) for m in modules)
         other = self._other(modules, allocators)
@@ -228,12 +228,12 @@ class PreloadedLink:
             self._leave("the program has not preloaded it")
 
     def is_behind(self, allocator: Allocator) -> bool:
-        """Whether all blocks of an allocator pass the library's functions, as far as is known."""
+        """Returns whether an allocator's blocks all pass the library, as far as is known."""
         if asks_malloc(allocator):
             return True
         if not may_be_behind(allocator, self._space.process.executable()):
             return False
-        # What is loaded later is called by who has loaded it.
+        # A library loaded later is called by the code that has loaded it.
         return (
             self._space.find(self._next_malloc) is None
             or self._is_called_by_it(allocator)
@@ -241,13 +241,13 @@ class PreloadedLink:
         )
 
     def _is_called_by_it(self, allocator: Allocator) -> bool:
-        """Whether it is what the library passes calls on to."""
+        """Returns whether the library forwards its calls to this allocator."""
         mapping = self._space.find(self._next_malloc)
         is_next = mapping is not None and self._space.module_of(mapping) is allocator.module
         return is_next or asks_malloc(allocator)
 
     def _other(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> str | None:
-        """Why there are blocks that do not pass the library; None: there are none."""
+        """Explains why some blocks bypass the library; None if none do."""
         for allocator in allocators:
             if not self.is_behind(allocator):
                 return f"{base_name(allocator.module.path)} has allocators of its own"
@@ -258,7 +258,7 @@ class PreloadedLink:
         )
 
     def _look_later(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> None:
-        """Has probes take over if the program has loaded what calls past the library."""
+        """Makes probes take over if the program has loaded code that bypasses the library."""
         if self.state is not LinkState.CONNECTED or self._library is None or self._loaded:
             return
         known = [allocator for allocator in allocators if self.is_behind(allocator)]
@@ -269,13 +269,13 @@ class PreloadedLink:
 
     @property
     def _is_attended(self) -> bool:
-        """Whether the process stops when something is loaded: then that shows by itself."""
+        """Whether a tracer stops the process when it loads something, and so notices it."""
         with suppress(TargetError):
             return self._space.process.tracer_id() != 0
         return False
 
     def _mark(self, library: Module) -> None:
-        """Has the library wait for us, in what the process executes as well.
+        """Makes the library wait for tracelloc, also in programs that the process executes.
 
         Raises TracellocError.
         """
@@ -297,7 +297,7 @@ class PreloadedLink:
                 return
         areas = area_mappings(self._space.mappings)
         if not areas and begun:
-            # It may have been mapped since the maps were read.
+            # The area may have been mapped since the maps were read.
             areas = self._areas_now()
         if not areas:
             if begun in REFUSALS:
@@ -315,7 +315,7 @@ class PreloadedLink:
             self._say("events come by the preloaded library, not by probes", is_late=late)
 
     def _read(self, variable: str, size_bytes: int) -> int:
-        """What the library says of itself; 0: nothing yet."""
+        """Returns the value of a variable of the library; 0 if it is not yet initialized."""
         assert self._library is not None
         at = self._space.object(self._library, variable)
         word = b"" if at is None else self._space.process.read_memory(at, size_bytes)
@@ -336,7 +336,7 @@ class PreloadedLink:
             self._flaw = "the program had begun before it could be traced"
 
     def report_choice(self) -> None:
-        """Says what has been decided; once the program is known to be one that can be traced."""
+        """Reports the choice, once the program is known to be traceable."""
         if self._unsaid:
             self._source.say(self._unsaid)
         self._unsaid = ""

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 # cython: cdivision=True
-"""Events of a preloaded process's rings, merged in an order that is right for each address.
+"""Merges the events of a preloaded process's rings in a correct order for each address.
 
-``probes/preloaded/library.c`` says what the order is and why the cut is consistent; this is the profiler's
-part. The process may write what it likes: positions are counted here, and what can't be is left out.
+``probes/preloaded/library.c`` defines that order and explains why the cut is consistent. The
+process may write anything: this side counts positions itself, and drops impossible events.
 """
 
 from time import monotonic_ns, sleep
@@ -115,19 +115,19 @@ FIELDS = {
     "records_reserved": AT_records_reserved, "records_taken": AT_records_taken,
     "counters": AT_counters,
 }
-"""Where fields of ``struct preload_control`` are, in bytes."""
+"""Offsets of the fields of ``struct preload_control``, in bytes."""
 MAGIC = <uint64_t>PRELOAD_MAGIC
 AT_ROWS, AT_KNOWN, AT_RECORDS = PRELOAD_AT_ROWS, PRELOAD_AT_KNOWN, PRELOAD_AT_RECORDS
 AT_GAPS, AT_FILTER, AT_RINGS = PRELOAD_AT_GAPS, PRELOAD_AT_FILTER, PRELOAD_AT_RINGS
 AT_SLOTS, RING_BYTES, SLOTS_BYTES = PRELOAD_AT_SLOTS, PRELOAD_RING_BYTES, PRELOAD_SLOTS_BYTES
-"""Where parts of the file begin."""
+"""Offsets and sizes of the parts of the file."""
 RECORD_BYTES, FILE_BYTES, SLOTS, RINGS = PRELOAD_RECORD_BYTES, PRELOAD_BYTES, PRELOAD_SLOTS, PRELOAD_RINGS
 GAPS = PRELOAD_GAPS
 DEEP_BIND, NAMESPACE, NO_CLOCK = PRELOAD_DEEP_BIND, PRELOAD_NAMESPACE, PRELOAD_NO_CLOCK
 FILTERED, NO_ROOM, LOCKED = PRELOAD_FILTERED, PRELOAD_NO_ROOM, PRELOAD_LOCKED
-"""Why a process does not report all (``enum preload_reason``)."""
+"""Why a process does not report all events (``enum preload_reason``)."""
 REFUSED, PRECEDED, CONFINED, LIMITED = PRELOAD_REFUSED, PRELOAD_PRECEDED, PRELOAD_CONFINED, PRELOAD_LIMITED
-"""What the library has made of its beginning (``enum preload_state``)."""
+"""States of the library after its initialization (``enum preload_state``)."""
 ROW_SETS, MOST_FRAMES = 1 << PRELOAD_ROW_SETS_LOG2, PRELOAD_MOST_FRAMES
 KIND_SHIFT = PRELOAD_RECORD_KIND_SHIFT
 RECORD_PAD, RECORD_STACK, RECORD_MISS = PRELOAD_RECORD_PAD, PRELOAD_RECORD_STACK, PRELOAD_RECORD_MISS
@@ -136,24 +136,24 @@ CLOCK_TSC, CLOCK_COUNTER = PRELOAD_CLOCK_TSC, PRELOAD_CLOCK_COUNTER
 _CALIBRATION_S = 0.002
 
 cdef enum:
-    ADDRESS_BITS = 47  # of a user's half
+    ADDRESS_BITS = 47  # of user space
     LAPS = (1 << 64 - EVENT_LAP_BIT) - 1
-    # Of events that there can be.
+    # Bit mask of possible kinds of events.
     KINDS = ((1 << EVENT_RESTORE + 1) - (1 << EVENT_ALLOC)) | 1 << EVENT_INNER_FREE
 
 cdef uint64_t NEVER = <uint64_t>-1
-cdef int64_t LONGEST_NS = 5_000_000_000  # that a thread may take to write an event
+cdef int64_t LONGEST_NS = 5_000_000_000  # longest time for a thread to write an event
 cdef uint64_t SIZE = (<uint64_t>1 << EVENT_SIZE_BITS) - 1
-cdef double MOST_BYTES = 2.0 ** 62  # that can be allocated until totals overflow
+cdef double MOST_BYTES = 2.0 ** 62  # allocated bytes beyond which totals could overflow
 
-cdef struct Source:  # a ring with events that are written
+cdef struct Source:  # a ring with written events
     const event* slots
     uint64_t next, end  # slots
-    uint64_t stamp  # of the next one; NEVER: none is left
+    uint64_t stamp  # of the next event; NEVER if none is left
 
 
 def ticks_per_second():
-    """How fast the time stamp counter runs, to about a thousandth."""
+    """Measures the frequency of the time stamp counter, to about a thousandth."""
     cdef uint64_t begun = read_tsc()
     cdef int64_t begun_ns = monotonic_ns()
     sleep(_CALIBRATION_S)
@@ -161,14 +161,14 @@ def ticks_per_second():
 
 
 cdef inline bint is_written(const Source* source, uint64_t slot) noexcept nogil:
-    """Whether a slot has been written in its lap."""
+    """Returns whether a slot has been written in its lap."""
     return load(&source.slots[slot % PRELOAD_SLOTS].size_tag) >> EVENT_LAP_BIT == (
         slot // PRELOAD_SLOTS + 1 & LAPS
     )
 
 
 cdef inline bint can_be(const event* e) noexcept nogil:
-    """Whether it is of a kind that processes report, and of memory that they can have."""
+    """Returns whether an event has a kind and an address that a process can report."""
     return (
         KINDS >> kind_of(e) & 1 and e.address != 0
         and (e.address | e.address + (e.size_tag & SIZE)) >> ADDRESS_BITS == 0
@@ -181,23 +181,23 @@ cdef class AreaRings:
     cdef uint8_t[::1] area
     cdef uint32_t image
     cdef uint64_t[PRELOAD_RINGS] taken
-    cdef uint64_t[PRELOAD_RINGS] bounds  # up to here, all of a ring has been seen
-    cdef int64_t[PRELOAD_RINGS] since_ns  # when its next slot was found unwritten; 0: it was not
+    cdef uint64_t[PRELOAD_RINGS] bounds  # stamp up to which all of a ring has been seen
+    cdef int64_t[PRELOAD_RINGS] since_ns  # when the next slot was first found unwritten; 0 if not
     cdef Source[PRELOAD_RINGS] sources
-    cdef uint64_t begun  # the clock when time_ns was last known
+    cdef uint64_t begun  # the clock at begun_ns
     cdef int64_t begun_ns
-    cdef readonly int64_t damaged  # events that can't be
+    cdef readonly int64_t damaged  # impossible events
     cdef readonly int64_t abandoned  # events that were never written
     cdef readonly bint is_unfinished  # a thread is writing an event
-    cdef readonly uint64_t fullest  # slots in use of the fullest ring, when last looked at
+    cdef readonly uint64_t fullest  # used slots of the fullest ring at the last look
     cdef double total_bytes  # of all allocations so far
-    cdef bint is_frozen  # nothing counts that is reserved from now on
-    cdef uint64_t[PRELOAD_RINGS] ends  # then: where each ring ends
-    cdef int64_t least_ns, newest_ns  # no event that is taken now is older, or newer
-    cdef int used  # rings from the first one on that threads have had
+    cdef bint is_frozen  # slots reserved from now on are ignored
+    cdef uint64_t[PRELOAD_RINGS] ends  # if frozen: the end of each ring
+    cdef int64_t least_ns, newest_ns  # bounds of the times of events that are taken now
+    cdef int used  # number of leading rings that threads have used
 
     def __cinit__(self, uint8_t[::1] area, uint32_t image, int64_t now_ns):
-        """``area``: the whole file. What its rings hold already is left out."""
+        """``area`` is the whole file. Events already in its rings are skipped."""
         cdef int ring
         assert area.shape[0] >= PRELOAD_BYTES
         self.area, self.image = area, image
@@ -217,11 +217,11 @@ cdef class AreaRings:
         return self.ring(ring).owner or load(&self.ring(ring).reserved)
 
     cdef inline int find_used(self) noexcept nogil:
-        """The rings to look at: all that threads have, or have had.
+        """Returns the number of rings to look at: all that threads have, or have had.
 
-        A thread takes the first one that it finds without an owner, so it has seen
-        owners of all before that; stores are seen by all in one order, those before as well. Rings
-        that were given back are known here: since the first look, nobody else gives them back.
+        A thread takes the first ring without an owner, so it has seen owners of all rings
+        before that one; all threads see the stores in one order, including those before. Released
+        rings are known here: since the first look, only this object releases them.
         """
         while self.used < PRELOAD_RINGS and self.has_been_used(self.used):
             self.used += 1
@@ -229,9 +229,9 @@ cdef class AreaRings:
 
     @property
     def is_quiet(self):
-        """Whether nothing has been reported since the last events were taken.
+        """Whether no event has been reported since the last ones were taken.
 
-        Changes nothing: any thread may ask.
+        Read-only: any thread may call it.
         """
         cdef int ring
         for ring in range(self.used):
@@ -241,17 +241,17 @@ cdef class AreaRings:
 
     @property
     def inside(self):
-        """How many threads are in a call that may still be reported."""
+        """Number of threads in a call that may still be reported."""
         cdef int ring
         return sum(self.ring(ring).inside != 0 for ring in range(self.find_used()))
 
     def pass_barrier(self):
-        """Has each thread of the process see what was written before. Raises OSError."""
+        """Makes all earlier stores visible to each thread of the process. Raises OSError."""
         if pass_barrier():
             raise OSError("membarrier")
 
     def freeze(self):
-        """Leaves out what is reported from here on: the process need not stop reporting."""
+        """Ignores later events, so that the process need not stop reporting."""
         cdef int ring
         if self.is_frozen:
             return
@@ -262,13 +262,13 @@ cdef class AreaRings:
     cdef uint64_t clock(self) noexcept nogil:
         cdef preload_control* control = <preload_control*>&self.area[0]
         if control.clock == PRELOAD_CLOCK_COUNTER:
-            return load(&control.counter) - 1  # the last one that was given
+            return load(&control.counter) - 1  # the last stamp in use
         return read_tsc()
 
     def look(self, bint whole, int64_t now_ns):
-        """Finds out what is there. Returns how many events there are, and up to what stamp all is.
+        """Finds the available events. Returns (their number, stamp up to which all are seen).
 
-        ``whole``: nobody writes any more: what is unfinished will stay so. Raises OSError.
+        ``whole`` means that no thread writes any more, so unfinished ones stay so. Raises OSError.
         """
         cdef uint64_t cut, now
         cdef Py_ssize_t count = 0
@@ -286,7 +286,7 @@ cdef class AreaRings:
     cdef Py_ssize_t look_at(
         self, int number, uint64_t now, int64_t now_ns, uint64_t* cut
     ) noexcept nogil:
-        """Finds out what is written in a ring; lowers the cut if something is not."""
+        """Finds the written events of a ring; lowers the cut if one is unfinished."""
         cdef Source* source = &self.sources[number]
         cdef uint64_t reserved = load(&self.ring(number).reserved)
         if self.is_frozen:
@@ -294,7 +294,7 @@ cdef class AreaRings:
         source.next = source.end = self.taken[number]
         source.stamp = NEVER
         if reserved - source.next > PRELOAD_SLOTS:
-            reserved = source.next  # damaged: nothing of it is believed
+            reserved = source.next  # damaged: its events are ignored
             self.damaged += 1
         source.slots = <const event*>(
             &self.area[PRELOAD_AT_SLOTS] + number * <Py_ssize_t>PRELOAD_SLOTS_BYTES
@@ -324,9 +324,9 @@ cdef class AreaRings:
     cdef bint is_abandoned(
         self, const Source* source, uint64_t reserved, int number, int64_t now_ns
     ) noexcept nogil:
-        """Whether the next slot will never be written: its thread has been made to leave it.
+        """Returns whether the next slot will never be written, as its thread has left it.
 
-        A signal handler may have jumped away. Nobody else need wait for it for ever.
+        A signal handler may have jumped away. tracelloc must not wait for it forever.
         """
         if source.next >= reserved or is_written(source, source.next):
             self.since_ns[number] = 0
@@ -339,7 +339,7 @@ cdef class AreaRings:
         return False
 
     def merge(self, uint64_t cut, int64_t now_ns, uint8_t[::1] into):
-        """Takes all events that ``look`` has found up to its cut, in their order. How many."""
+        """Takes the events found by ``look`` up to its cut, in order. Returns their number."""
         cdef event* to = <event*>&into[0]
         cdef Py_ssize_t count = 0, room = into.shape[0] // <Py_ssize_t>sizeof(event)
         cdef int used = 0, ring, first
@@ -358,7 +358,7 @@ cdef class AreaRings:
                     numbers[used] = ring
                     used += 1
             while used:
-                # The ring with the lowest stamp, and up to where it has the lowest.
+                # The ring with the lowest stamp, and the stamp up to which it stays the lowest.
                 first, others = 0, NEVER
                 for ring in range(1, used):
                     source = &self.sources[numbers[ring]]
@@ -381,9 +381,9 @@ cdef class AreaRings:
     cdef Py_ssize_t copy_run(
         self, Source* source, uint64_t limit, event* to, Py_ssize_t room, double scale
     ) noexcept nogil:
-        """Takes a ring's next events up to a stamp, with times in nanoseconds. How many there are.
+        """Takes a ring's next events up to a stamp, with times in ns. Returns their number.
 
-        Those that can't be are left out.
+        Impossible events are dropped.
         """
         cdef const event* slots = source.slots
         cdef uint64_t at = source.next, end = min(source.end, at + <uint64_t>room)
@@ -393,7 +393,7 @@ cdef class AreaRings:
         cdef event* one = to
         while at < end and stamp <= limit:
             one[0] = slots[at % PRELOAD_SLOTS]
-            # A stamp may be anything: times only grow, and none is yet to come.
+            # A stamp may be anything: times must not decrease or be in the future.
             since_ns = <double><int64_t>(stamp - begun) * scale
             time_ns = begun_ns + <int64_t>min(max(since_ns, -1e15), 1e15)
             self.least_ns = max(self.least_ns, min(time_ns, self.newest_ns))
@@ -406,7 +406,7 @@ cdef class AreaRings:
             else:
                 left_out += 1
             at += 1
-            stamp = slots[at % PRELOAD_SLOTS].time_ns  # of another lap, where none is left
+            stamp = slots[at % PRELOAD_SLOTS].time_ns  # of another lap, if none is left
         source.next = at
         source.stamp = stamp if at < source.end else NEVER
         self.damaged += left_out
@@ -414,11 +414,11 @@ cdef class AreaRings:
 
     @property
     def is_damaged(self):
-        """Whether the process has written what its library would not."""
+        """Whether the process has written something that its library would not."""
         return self.damaged > 0 or self.total_bytes > MOST_BYTES
 
     def owners(self):
-        """(number, thread id) of each ring that a thread has, and of which all has been taken."""
+        """Returns (number, thread id) of each owned ring whose events are all taken."""
         cdef int ring
         found = []
         for ring in range(1, self.used):
@@ -427,6 +427,6 @@ cdef class AreaRings:
         return found
 
     def release(self, int ring):
-        """Gives a ring back: its thread is gone."""
+        """Makes a ring available again after its thread has ended."""
         self.ring(ring).inside = 0
         self.ring(ring).owner = 0

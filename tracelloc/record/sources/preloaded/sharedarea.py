@@ -1,8 +1,8 @@
-"""The preloaded area: events that a process writes into shared memory by itself.
+"""The preloaded library's shared area: events that a process itself writes to shared memory.
 
-``probes/preloaded`` runs in the process and makes that memory; ``ringmerge.pyx`` puts its events in
-order. The process could have written anything there to harm tracelloc: everything is copied before
-it is looked at, and left out if it can't be right.
+``probes/preloaded`` runs in the process and creates that memory; ``ringmerge.pyx`` orders its
+events. A malicious process could write anything there: tracelloc copies everything before
+it reads it, and drops what can't be right.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tracelloc.record.sources.preloaded.ringmerge import AreaRings
 from tracelloc.record.sources.preloaded.stackrecords import AreaRecords
 
 LIBRARY: Final = Path(__file__).parent / "libtracelloc.abi3.so"
-"""What programs have preloaded."""
+"""The library that programs preload."""
 AREA_NAME: Final = "/memfd:tracelloc-preload"
-"""How the shared memory is called in /proc/PID/maps."""
+"""The name of the shared memory in /proc/PID/maps."""
 STATE_VARIABLE: Final = "tracelloc_preload_state"
 PRECEDED: Final = ringmerge.PRECEDED
-"""The variable's value where the program calls another malloc before the library's."""
+"""The variable's value if the program calls another malloc before the library's."""
 REFUSALS: Final = {
     ringmerge.REFUSED: "the process could not make the memory for it",
     ringmerge.CONFINED: "the process may not make all system calls (seccomp)",
@@ -45,7 +45,7 @@ REFUSALS: Final = {
 }
 """Why there is no shared memory, by the variable's value (``enum preload_state``)."""
 NEXT_VARIABLE: Final = "tracelloc_preload_next"
-"""What has the address of the malloc that the library's calls."""
+"""The variable with the address of the malloc that the library calls."""
 
 _F_GET_SEALS: Final = 1034
 _SEALS: Final = 2 | 4
@@ -56,13 +56,13 @@ _PUNCH_HOLE: Final = 1 | 2
 _LOOKS: Final = 200
 _LOOK_AGAIN_S: Final = 0.001
 _MOST_COUNTED: Final = 1 << 48
-"""No honest counter is larger."""
-"""How often, and after what time, events are looked for that threads are just writing."""
+"""Upper limit of plausible counters."""
+"""``_LOOKS``, ``_LOOK_AGAIN_S``: how often and how far apart to look for unfinished events."""
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def preloaded_library() -> Path:
-    """What programs have preloaded. Raises UnsupportedError if there is none."""
+    """Returns the library that programs preload. Raises UnsupportedError if missing."""
     if not LIBRARY.exists():
         raise UnsupportedError(
             f"{LIBRARY} is missing: it is built with tracelloc, for x86-64",
@@ -72,14 +72,14 @@ def preloaded_library() -> Path:
 
 
 def area_mappings(mappings: Iterable[Mapping]) -> list[Mapping]:
-    """Where a process has the shared memory: a page, and, once there are events, all of it."""
+    """Returns the mappings of the shared memory: a page, and all of it once there are events."""
     return [mapping for mapping in mappings if mapping.path.startswith(AREA_NAME)]
 
 
 def usable_clock() -> int:
-    """What orders events of different threads (``enum preload_clock``).
+    """Returns the clock that orders events of different threads (``enum preload_clock``).
 
-    The kernel lists the time stamp counter only while it finds that it runs everywhere as one.
+    The kernel lists the time stamp counter only while it is synchronized across processors.
     """
     try:
         sources = _CLOCK_SOURCES.read_text().split()
@@ -100,26 +100,26 @@ _REASONS: Final = {
 
 
 def _reason(number: int) -> str:
-    """What ``enum preload_reason`` means, as what follows a process's name."""
+    """Describes an ``enum preload_reason``, as a predicate of a process."""
     return _REASONS.get(number, "reports what it should not")
 
 
 class SharedArea:
-    """The shared memory of one process, from when it is found until ``close``."""
+    """The shared memory of one process, from its discovery until ``close``."""
 
     def __init__(self, process: Process, mapping: Mapping, image: int) -> None:
-        """``image``: the number of the memory image. Events are not wanted yet.
+        """``image`` is the number of the memory image. Events are not wanted yet.
 
-        Raises TargetError if another profiler has it, or it is not what it should be.
+        Raises TargetError if another profiler uses the memory, or it is not as expected.
         """
         self.image = image
         self._process = process
         self._holder: AreaHolder | None = None
         self._is_over = self.was_given_up = False
-        """``was_given_up``: whether the process had stopped reporting before we wanted that."""
+        """``was_given_up``: whether the process had stopped reporting before tracelloc asked."""
         self.is_filtered = False
-        """Whether some of its system calls were forbidden when last looked."""
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK  # a lease on the file would have us wait
+        """Whether seccomp restricted the process at the last check."""
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK  # a lease on the file would block open
         try:
             self._fd = os.open(process.mapping_path(mapping), flags)
         except OSError as error:
@@ -157,7 +157,7 @@ class SharedArea:
         if magic != ringmerge.MAGIC:
             raise TargetError(f"process {pid} has {name} of another version of tracelloc preloaded")
         if own_pid != pid:
-            # Threads go by the ids that they know themselves by.
+            # Threads identify themselves by the ids of their own namespace.
             raise TargetError(f"process {pid} is in another PID namespace")
         if not reason and self._process.has_seccomp_filter():
             reason = ringmerge.FILTERED
@@ -173,7 +173,7 @@ class SharedArea:
         return memory
 
     def _begin(self) -> None:
-        """Forgets what was there for an earlier profiler."""
+        """Resets what was there for an earlier profiler."""
         self.rows = self._array(ringmerge.AT_ROWS, abi.ROW_SET_DTYPE, ringmerge.ROW_SETS)
         self.space = self._array(ringmerge.FIELDS["space"], abi.SPACE_DTYPE, 1)
         self._counters = self._field("counters", np.uint64, len(Counter))
@@ -205,9 +205,9 @@ class SharedArea:
         clock: int | None = None,
         max_stall_s: float = 1.0,
     ) -> None:
-        """What is reported; before ``switch_on``. ``clock``: None: the best that there is.
+        """Sets what is reported; before ``switch_on``. ``clock`` None means the best one.
 
-        ``max_stall_s``: how long a thread waits for us before events are counted, not reported.
+        ``max_stall_s`` is how long a thread waits for tracelloc before it only counts events.
         """
         counter = self._field("counter", np.uint64)
         counter[0] = max(1, int(counter[0]))
@@ -223,55 +223,55 @@ class SharedArea:
         self._field("max_size", np.uint64)[0] = (1 << 64) - 1 if max_size is None else max_size
 
     def switch_on(self) -> None:
-        """Events are wanted from here on."""
+        """Makes the process report from here on."""
         if self._holder is None and not self._is_over:
             self.look_after()
             self._rings = AreaRings(memoryview(self._memory), self.image, time.monotonic_ns())
             self._holder = AreaHolder(self._field("holder", np.uint32))
 
     def switch_off(self) -> None:
-        """Nothing is wanted any more; what was reported can still be taken."""
+        """Stops the process from reporting; events already reported can still be taken."""
         if self._is_over:
             return
         self.was_given_up = self.is_given_up
-        # The pump must not take this for the process's own doing.
+        # The pump must not mistake this for the process giving up.
         holder, self._holder = self._holder, None
         self._is_over = True
         if holder is not None:
             holder.release()
 
     def look_after(self) -> None:
-        """To be called now and then: whether the process may make all system calls."""
+        """Checks whether the process may make all system calls; to be called regularly."""
         self.is_filtered = self._process.has_seccomp_filter()
         self._field("may_call", np.uint32)[0] = not self.is_filtered
 
     # Handing over to probes.
 
     def begin_leaving(self) -> None:
-        """Has no thread begin a call from here on, until ``switch_off``. Raises OSError."""
+        """Keeps threads from starting calls until ``switch_off``. Raises OSError."""
         self._leaving[0] = 1
         if self._rings is not None:
             self._rings.pass_barrier()
 
     @property
     def is_left(self) -> bool:
-        """Whether no thread is in a call, and all that was reported is taken."""
+        """Whether no thread is in a call, and all reported events are taken."""
         return (self._rings is None or not self._rings.inside) and self.is_quiet
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the process reports nothing more, though it is wanted."""
+        """Whether the process has stopped reporting although events are wanted."""
         holder = self._holder
         return holder is not None and not holder.is_there and self._holder is holder
 
     @property
     def is_damaged(self) -> bool:
-        """Whether the process has written what its library would not."""
+        """Whether the process has written something that its library would not."""
         return self._records.is_damaged or (self._rings is not None and self._rings.is_damaged)
 
     @property
     def is_late(self) -> bool:
-        """Whether the process has waited for us in vain, and begun by itself."""
+        """Whether the process waited for tracelloc in vain, and then started."""
         return bool(self._field("is_late", np.uint32)[0])
 
     @property
@@ -281,7 +281,7 @@ class SharedArea:
 
     @property
     def why_not(self) -> str:
-        """Why what the process reports is not all that there is; empty if it is."""
+        """Why the process does not report all events; empty if it does."""
         return _reason(int(self._field("why_not", np.uint32)[0]))
 
     @property
@@ -291,23 +291,23 @@ class SharedArea:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing has come since the last time."""
+        """Whether nothing was reported since the last time."""
         return self._rings is None or (self._rings.is_quiet and not self.has_records)
 
     @property
     def has_records(self) -> bool:
-        """Whether stacks or misses have come that are not taken."""
+        """Whether there are stacks or misses to take."""
         return self._records.has_more
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether some thread was just writing an event when they were last taken."""
+        """Whether a thread was writing an event when events were last taken."""
         return self._rings is not None and self._rings.is_unfinished
 
     def take(self, *, whole: bool = False) -> Events:
-        """All events that are known to be complete, in their order.
+        """Takes all events that are known to be complete, in order.
 
-        ``whole``: the process is gone, or stopped for good: what is unfinished stays so.
+        ``whole`` means that the process is gone, or stopped for good: unfinished events stay so.
         """
         if self._rings is None:
             return np.empty(0, EVENT_DTYPE)
@@ -317,7 +317,7 @@ class SharedArea:
         count, cut = self._rings.look(whole, now_ns)
         looks = 0
         while self._is_over and not whole and self._rings.is_unfinished:
-            # Whoever was at it when it was switched off is soon done, unless it is gone.
+            # A thread that was writing at the switch-off finishes soon, unless it is gone.
             time.sleep(_LOOK_AGAIN_S)
             looks += 1
             count, cut = self._rings.look(looks > _LOOKS, now_ns)
@@ -327,30 +327,30 @@ class SharedArea:
         if count:
             events = events[: self._rings.merge(cut, now_ns, events.view(np.uint8))]
         if self._gave_up[0]:
-            # There is room again: threads may wait for more.
+            # The rings have space again: threads may wait for it.
             self._gave_up[0] = 0
         return events
 
     def counters(self) -> npt.NDArray[np.uint64]:
-        """Indexed by ``abi.Counter``."""
+        """Returns the counters, indexed by ``abi.Counter``."""
         counters: npt.NDArray[np.uint64] = np.minimum(self._counters, np.uint64(_MOST_COUNTED))
         if self._rings is not None:
-            # What they would have said nobody knows.
+            # The kind of abandoned events is unknown.
             counters[Counter.LOST_FREES] += np.uint64(self._rings.abandoned)
         return counters
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """(memory image, stacks) that were sent since the last time."""
+        """Takes (memory image, stacks) sent since the last time."""
         return self._records.take_stacks()
 
     def take_misses(self, most: int) -> list[Miss]:
-        """Stacks that are to be finished, at most so many."""
+        """Takes up to ``most`` stacks that user space must finish."""
         return self._records.take_misses(most)
 
     # The end.
 
     def release_rings(self, is_gone: Callable[[int], bool]) -> None:
-        """Gives back rings of threads that are gone."""
+        """Makes the rings of ended threads available again."""
         if self._rings is None:
             return
         for ring, thread_id in self._rings.owners():
@@ -358,12 +358,12 @@ class SharedArea:
                 self._rings.release(ring)
 
     def close(self) -> None:
-        """Switches it off, and gives the memory back. May be called twice."""
+        """Stops the reports and frees the memory. May be called twice."""
         self.switch_off()
         if self._fd < 0:
             return
         start, end = ringmerge.AT_ROWS, ringmerge.AT_RINGS
-        # Memory that stays there is no harm but its own.
+        # If this fails, the memory stays in use, which only costs the process.
         _LIBC.fallocate(self._fd, _PUNCH_HOLE, ctypes.c_long(start), ctypes.c_long(end - start))
         os.close(self._fd)
         self._fd = -1

@@ -1,4 +1,4 @@
-"""The preloaded library as a source of events: at most one process's shared memory at a time."""
+"""The preloaded library as a source of events: one process's shared memory at a time."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.sources.preloaded.sharedarea import SharedArea
 
 _WAITS_MS: Final = 0, 10
-"""Nobody wakes the reader: the process makes no system call for it."""
+"""The reader must poll: the process makes no system call to wake it."""
 _IDLE_WAITS_MS: Final = 100, 100
-"""There is nothing to read."""
+"""Used while there is nothing to read."""
 
 
 class PreloadedSource:
-    """See ``EventSource``."""
+    """The ``EventSource`` of the preloaded library."""
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class PreloadedSource:
         clock: int | None = None,
         max_stall_s: float = 1.0,
     ) -> None:
-        """``rows``: the probes'; they are moved into the shared memory while that is in use.
+        """``rows`` are the probes' rows, moved to the shared memory while that is in use.
 
-        ``say`` is told which of the two reports, and why; ``attach`` puts a probe on the library's
-        marker; ``spares_python``: programs with Python are left to probes; ``clock``,
+        ``say`` receives which of the two reports, and why; ``attach`` puts a probe on the library's
+        marker; ``spares_python`` leaves programs with Python to probes; ``clock``,
         ``max_stall_s``: see ``SharedArea.set_up``.
         """
         self.area: SharedArea | None = None
@@ -58,14 +58,14 @@ class PreloadedSource:
         self._is_live = False
         self._words: SpaceWords | None = None
         self._earlier = np.zeros(len(Counter), np.uint64)
-        """Counters of areas that are no more."""
+        """Counters of areas already closed."""
         self._last: SharedArea | None = None
-        """An area that is closed once what it has reported last is taken."""
+        """An area that is closed once its last reports are taken."""
         self.failure: Exception | None = None
-        """Why the area that is in use could not be read."""
+        """Why the current area could not be read."""
 
     def connect(self, process: Process, mapping: Mapping, words: SpaceWords) -> None:
-        """Takes a process's events from its library from here on. Raises TargetError."""
+        """Takes a process's events from its library from now on. Raises TargetError."""
         area = SharedArea(process, mapping, words.image)
         area.set_up(
             max_frames=self._config.max_frames,
@@ -82,7 +82,7 @@ class PreloadedSource:
             area.switch_on()
 
     def disconnect(self) -> None:
-        """The memory image is no more, or there is no use for it. May be called twice."""
+        """Disconnects from an unused memory image, or one that is gone. May be called twice."""
         area, words = self.area, self._words
         if area is None or words is None:
             return
@@ -94,7 +94,7 @@ class PreloadedSource:
         self._last = area
 
     def _close_last(self) -> None:
-        """Closes the last area, if there was one: all that it has reported is taken."""
+        """Closes the last area, if there is one, after all its reports are taken."""
         last, self._last = self._last, None
         if last is not None:
             self._earlier += last.counters()
@@ -102,7 +102,7 @@ class PreloadedSource:
 
     @property
     def _areas(self) -> list[SharedArea]:
-        """The areas that can be read; the last one's events come before all others'."""
+        """The areas that can be read; events of the last one come first."""
         current = None if self.failure is not None else self.area
         return [area for area in (self._last, current) if area is not None]
 
@@ -113,7 +113,7 @@ class PreloadedSource:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether it is in use: rings are small, and a thread waits for a full one."""
+        """Whether the source is in use: its rings are small, and threads wait for a full one."""
         return self.area is not None
 
     @property
@@ -132,7 +132,7 @@ class PreloadedSource:
         return any(area.has_records for area in self._areas)
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """See ``EventSource``. Nothing of an area that is no more comes after them."""
+        """See ``EventSource``. These are the last reports of a disconnected area."""
         sent = [stacks for area in self._areas for stacks in area.take_stacks()]
         self._close_last()
         return sent
@@ -159,13 +159,13 @@ class PreloadedSource:
                 self.area.switch_off()
 
     def forget_threads(self, _pid: int, is_gone: Callable[[int], bool]) -> int:
-        """Gives back the rings of threads that are gone: there are no calls to drop."""
+        """Makes the rings of ended threads available again; there are no calls to drop."""
         if self.area is not None:
             self.area.release_rings(is_gone)
         return 0
 
     def fail(self, error: Exception) -> None:
-        """Reads nothing more of the area: probes take over (``PreloadedLink``)."""
+        """Stops reading the area, so that probes take over (``PreloadedLink``)."""
         if self.area is None:
             self._close_last()
         self.failure = error

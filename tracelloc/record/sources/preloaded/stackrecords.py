@@ -1,7 +1,7 @@
-"""Stacks that a process with the preloaded library has sent, and those that it could not finish.
+"""Stacks that a process with the preloaded library has sent, including unfinished ones.
 
-They lie in a ring of records in the shared memory (``probes/preloaded/records.h``), which the
-process may write to at any time: each record is copied, then checked.
+They are in a ring of records in the shared memory (``probes/preloaded/records.h``), to which the
+process may write at any time: tracelloc copies each record, then checks it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _STACK: Final = struct.Struct("<QHHI")
 """The head of ``struct stack``."""
 _MISS_BYTES: Final = np.dtype(abi.MISS_FIELDS).itemsize
 _WALKED: Final = 0xFF
-"""Flags of stacks that walks end with; the others are for other records."""
+"""Flags with which walks end; the other bits are for other records."""
 _MOST_WAITING: Final = 1024
-"""Misses that are held at once."""
+"""Most misses stored at once."""
 _UNWRITTEN_S: Final = 5.0
-"""How long a record may be unwritten."""
+"""Longest time that a record may be unwritten."""
 
 
 class AreaRecords:
     """The ring of records of one process. Not thread safe."""
 
     def __init__(self, memory: mmap.mmap, image: int) -> None:
-        """``memory``: the whole file; ``image``: the number of the memory image."""
+        """``memory`` is the whole file, ``image`` the number of the memory image."""
         self._memory = memory
         self._image = image
         self._reserved, self._shared_taken = (
@@ -49,15 +49,15 @@ class AreaRecords:
         self._misses: list[Miss] = []
         self._unwritten_since_s: float | None = None
         self.is_damaged = False
-        """Whether there was what the library would not write: nothing more is read."""
+        """Whether a record is impossible; nothing more is read then."""
 
     @property
     def has_more(self) -> bool:
-        """Whether records have come that are not taken."""
+        """Whether there are records to take."""
         return int(self._reserved[0]) != self._taken
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """(memory image, stacks) that were sent since the last time."""
+        """Takes (memory image, stacks) sent since the last time."""
         self._read()
         taken, self._stacks = self._stacks, []
         if not taken:
@@ -68,7 +68,7 @@ class AreaRecords:
         return [(self._image, SentStacks(*columns, np.concatenate(frames)))]
 
     def take_misses(self, most: int) -> list[Miss]:
-        """Stacks that are to be finished, at most so many."""
+        """Takes up to ``most`` stacks that user space must finish."""
         if len(self._misses) < most:
             self._read()
         taken, self._misses = self._misses[:most], self._misses[most:]
@@ -90,11 +90,11 @@ class AreaRecords:
         elif self._unwritten_since_s is None:
             self._unwritten_since_s = now_s
         elif now_s - self._unwritten_since_s > _UNWRITTEN_S:
-            # Its thread was made to leave it, and nobody else will finish it.
+            # Its thread has left it, and no other will finish it.
             self.is_damaged = True
 
     def _read_one(self, end: int) -> bool:
-        """Reads the next record. Whether there was one."""
+        """Reads the next record. Returns whether there was one."""
         at = self._taken % ringmerge.RECORD_BYTES
         start = ringmerge.AT_RECORDS + at
         head = int.from_bytes(self._memory[start : start + _HEAD_BYTES], "little")
@@ -107,13 +107,13 @@ class AreaRecords:
             return False
         record = self._memory[start + _HEAD_BYTES : start + length]
         self.is_damaged = not self._note(head >> ringmerge.KIND_SHIFT, record)
-        # Whoever comes next tells by the zeros what is not written yet.
+        # The next reader recognizes unwritten records by the zeros.
         self._memory[start : start + length] = bytes(length)
         self._taken += length
         return not self.is_damaged
 
     def _note(self, kind: int, record: bytes) -> bool:
-        """Notes a record that is no longer in the process's reach. Whether it can be one."""
+        """Stores a copied record. Returns whether it is valid."""
         if kind == ringmerge.RECORD_STACK and len(record) >= _STACK.size:
             stack_id, n_frames, flags, _ = _STACK.unpack_from(record)
             is_whole = len(record) >= _STACK.size + 8 * n_frames
