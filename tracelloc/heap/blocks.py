@@ -1,4 +1,4 @@
-"""Outstanding blocks as columns: copies of what the live table holds at one moment."""
+"""Outstanding blocks as columns: copies of the live table's blocks at one time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Blocks:
     stack: U32
     tid: U32
     weight: F64 | None = None
-    """How many blocks each one stands for, where the program has said so."""
+    """How many blocks each one stands for, if the program has reported that."""
 
     @classmethod
     def empty(cls, rows: int = 0) -> Blocks:
@@ -59,18 +59,18 @@ class Blocks:
         return (getattr(self, name) for name, _ in _COLUMNS)
 
     def select(self, rows: Mask | Rows | slice) -> Blocks:
-        """Some rows: a copy, of a slice a view."""
+        """Some rows, as a copy; a view for a slice."""
         found = self._of([getattr(self, name)[rows] for name, _ in _COLUMNS])
         found.weight = None if self.weight is None else self.weight[rows]
         return found
 
     def weighed(self) -> Blocks:
-        """The blocks, of which ``size`` is as in events of programs that report by themselves."""
+        """Splits ``size`` as in events of programs that report their own samples; adds weights."""
         size, weight = weighed(self.size)
         return replace(self, size=size, weight=weight)
 
     def largest(self, n: int) -> Blocks:
-        """The ``n`` largest in their order; of equal ones the older, then the lower first."""
+        """The ``n`` largest, in order; of equal ones, the older, then the lower address first."""
         return self.select(first_rows(n, ~self.size, self.birth_ns, self.address))
 
     @classmethod
@@ -83,13 +83,13 @@ class Blocks:
         )
         weights = [part.weight for part in parts if part.weight is not None]
         if weights:
-            # Either all have them or none, but for those without blocks.
+            # All parts have weights or none, except parts without blocks.
             whole.weight = np.concatenate(weights)
         return whole
 
 
 def first_rows(n: int, main: U64, second: U64, third: U64) -> Rows:
-    """The rows of the n smallest, in order, without sorting all."""
+    """The rows of the n smallest values, in order, without sorting all."""
     rows = np.arange(len(main))
     if 0 < n < len(main):
         rows = np.flatnonzero(main <= np.partition(main, n - 1)[n - 1])

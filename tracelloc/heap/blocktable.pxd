@@ -1,7 +1,7 @@
 # cython: language_level=3, cdivision=True
 """Outstanding blocks: a hash table by address, 32 bytes a slot, at most four in five in use.
 
-Forks have a table in common until one of them writes to it.
+Forks share a table until one of them writes to it.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -32,7 +32,7 @@ cdef struct Moved:
 
 
 cdef inline Blocks* new_blocks(uint64_t room) noexcept nogil:
-    """An empty table with so many slots; NULL: no memory."""
+    """An empty table with so many slots; NULL if out of memory."""
     cdef Blocks* blocks = <Blocks*>calloc(1, sizeof(Blocks))
     if not blocks:
         return NULL
@@ -46,7 +46,7 @@ cdef inline Blocks* new_blocks(uint64_t room) noexcept nogil:
 
 
 cdef inline void drop_blocks(Blocks* blocks) noexcept nogil:
-    """One owner less."""
+    """Drops one owner; the last one frees the table."""
     if not blocks:
         return
     blocks.owners -= 1
@@ -57,7 +57,7 @@ cdef inline void drop_blocks(Blocks* blocks) noexcept nogil:
 
 
 cdef inline Blocks* own_blocks(Blocks* blocks) noexcept nogil:
-    """The table for one of its owners to write to: a copy if there are others. NULL: no memory."""
+    """The table for one owner to write to: a copy if there are others. NULL if out of memory."""
     cdef Blocks* copy
     if blocks.owners == 1:
         return blocks
@@ -71,14 +71,14 @@ cdef inline Blocks* own_blocks(Blocks* blocks) noexcept nogil:
 
 
 cdef inline void fetch_block(Blocks* blocks, uint64_t address) noexcept nogil:
-    """Has the processor read a slot that is needed soon."""
+    """Prefetches a slot that is needed soon."""
     cdef uint64_t slot = home_of(address, blocks.room)
     prefetch(&blocks.addresses[slot])
     prefetch(&blocks.slots[slot])
 
 
 cdef inline uint64_t find_block(Blocks* blocks, uint64_t address) noexcept nogil:
-    """The block's slot, or the one where it would be."""
+    """The block's slot, or the empty slot for it."""
     cdef uint64_t at = home_of(address, blocks.room)
     while blocks.addresses[at] != address and blocks.addresses[at] != 0:
         at += 1
@@ -88,7 +88,7 @@ cdef inline uint64_t find_block(Blocks* blocks, uint64_t address) noexcept nogil
 
 
 cdef inline void remove_block(Blocks* blocks, uint64_t at) noexcept nogil:
-    """Empties a slot, and moves those up that are behind their place."""
+    """Empties a slot, and moves displaced blocks towards their home slots."""
     cdef uint64_t later = at, home
     while True:
         later += 1
@@ -97,7 +97,7 @@ cdef inline void remove_block(Blocks* blocks, uint64_t at) noexcept nogil:
         if blocks.addresses[later] == 0:
             break
         home = home_of(blocks.addresses[later], blocks.room)
-        # Unless its place is between the hole and itself, it fills the hole.
+        # A block fills the hole unless its home lies between the hole and itself.
         if (home <= at or home > later) if at <= later else (home <= at and home > later):
             blocks.addresses[at], blocks.slots[at] = blocks.addresses[later], blocks.slots[later]
             at = later
@@ -106,7 +106,7 @@ cdef inline void remove_block(Blocks* blocks, uint64_t at) noexcept nogil:
 
 
 cdef inline bint has_room(Blocks* blocks) noexcept nogil:
-    """Whether there is room for one more, which is made if need be. False: no memory."""
+    """Whether there is room for one more block, growing if needed. False if out of memory."""
     cdef uint64_t room = blocks.room, used = blocks.count + 1
     # Small tables are fast, large ones waste less.
     if room < LARGE:
@@ -117,7 +117,7 @@ cdef inline bint has_room(Blocks* blocks) noexcept nogil:
 cdef inline bint put_moved(
     Blocks* blocks, uint64_t at, uint64_t address, Block* block
 ) noexcept nogil:
-    """Puts a block in the first empty slot from its place on. False: there is none."""
+    """Puts a block into the first empty slot from its home on. False if there is none."""
     while at < blocks.room and blocks.addresses[at]:
         at += 1
     if at == blocks.room:
@@ -127,7 +127,7 @@ cdef inline bint put_moved(
 
 
 cdef inline bint grow_blocks(Blocks* blocks, uint64_t room) noexcept nogil:
-    """Grows in place, so that memory is never needed twice. False: no memory."""
+    """Grows in place, so that memory is never needed twice. False if out of memory."""
     cdef uint64_t at = blocks.room, to, address, aside = 0
     cdef uint64_t* addresses = <uint64_t*>realloc(blocks.addresses, room * sizeof(uint64_t))
     cdef Block* slots = <Block*>realloc(blocks.slots, room * sizeof(Block))
@@ -139,8 +139,8 @@ cdef inline bint grow_blocks(Blocks* blocks, uint64_t room) noexcept nogil:
         return False
     memset(&addresses[at], 0, (room - at) * sizeof(uint64_t))
     blocks.room = room
-    # From the end on: places move up, to where nothing is left of the old order. Those few
-    # that would not find room there are put aside until all others have moved.
+    # From the end backwards: blocks move up, into space free of the old order. The few that
+    # would find no room there are set aside until all others have moved.
     while at > 0:
         at -= 1
         address = addresses[at]

@@ -1,17 +1,17 @@
-"""What became of the blocks that were made at one time: births and survivors per slice.
+"""Births and survivors of blocks, per stack and slice of time.
 
 Each stack has a row of figures per *slice* of time: how many blocks were born in it, how
-many of those are alive, and their bytes; beside them a histogram of the lifetimes of the
-blocks that died. All are kept up to date by births and deaths alone: a block needs no
-more than its stack and the time of its birth to find its slice.
+many of those are alive, and their bytes. It also has a histogram of the lifetimes of the
+blocks that died. Births and deaths alone update all figures: a block's stack and time of birth
+are enough to find its slice.
 
-A slice is opened each second. When there is no room for another one, two neighbours
-become one: those whose common width is least beside their age. So slices are about
-0.13 of their age wide after ten minutes and 0.25 after a day, the newest are one second
-wide, and the whole traced time is always covered, at about 1.8 KiB per stack.
+A slice begins each second. If there is no room for another one, two neighbors are merged: those
+whose common width is smallest relative to their age. So slices are about 0.13 of their age wide
+after ten minutes and 0.25 after a day, and the newest are one second wide. The slices always
+cover the whole traced time, at about 1.8 KiB per stack.
 
-All figures but the floor can be added up over stacks: the sum of some stacks' rows is
-what one stack would have had that stood for all of them.
+All figures but the floor can be added up over stacks: the sum of some stacks' rows is the row
+of one stack that stands for all of them.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ Stacks = npt.NDArray[Any]
 SLICES: Final = 48
 """Most slices."""
 SLICE_NS: Final = NS_PER_S
-"""How wide slices are at first."""
+"""Initial width of slices."""
 _PAUSE_SLICES: Final = 8
-"""When nothing happened for so many slices, one is enough for all of them."""
+"""After a pause of more slices than this, one slice covers all of it."""
 _AGE_OFFSET_NS: Final = 4 * SLICE_NS
-"""Added to ages, so that the newest slices are not all alike."""
+"""Added to ages, so that the newest slices differ."""
 LIFETIMES: Final = 32
 """Classes of lifetimes: half octaves."""
 SHORTEST_NS: Final = NS_PER_S // 16
-"""Where the first class begins. Shorter lives are in no class."""
+"""Lower bound of the first class. Shorter lifetimes are in no class."""
 LIFETIME_EDGES_S: Final = SHORTEST_NS / NS_PER_S * 2 ** (np.arange(LIFETIMES) / 2)
 """Lower bounds of the classes: 62 ms to 48 min; the last one is open."""
 
@@ -54,7 +54,7 @@ _TABLES: Final = (*_PER_SLICE, "lifetimes")
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """The figures of some sites (stacks, or groups of stacks) at one moment: a row each.
+    """Figures of some sites (stacks, or groups of stacks) at one time: a row each.
 
     Slice ``k`` lasts from ``edges_s[k]`` to ``edges_s[k + 1]``, seconds since the start;
     the first one begins at 0, the last one ends now.
@@ -64,25 +64,25 @@ class Population:
     born: F64
     """Blocks born, per slice."""
     alive: F64
-    """Blocks of these slices that are alive."""
+    """Blocks of each slice that are alive."""
     alive_bytes: F64
     floor_bytes: F64
-    """The least that was outstanding during each slice."""
+    """The smallest outstanding number of bytes during each slice."""
     lifetimes: F64
     """Deaths by lifetime: a column per class."""
     load: F64
     """Blocks born in the whole process, per slice."""
     unmatched: F64
-    """Frees of blocks that were never seen to be made, in the whole process, per slice."""
+    """Frees of blocks whose allocation was never seen, in the whole process, per slice."""
     unreachable: F64
-    """Blocks that nothing points to any more, per slice (``heap.unreachable``)."""
+    """Blocks without any pointer to them, per slice (``heap.unreachable``)."""
     unreachable_bytes: F64
     asked: F64
-    """Blocks of which it is known whether something points to them: a number per site."""
+    """Blocks that the last pointer search covered: a number per site."""
 
     @property
     def now_s(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return float(self.edges_s[-1])
 
     def select(self, rows: Stacks) -> Population:
@@ -97,7 +97,7 @@ class Population:
         return self._with(lambda column: np.add.reduceat(column[rows], starts, axis=0))
 
     def _with(self, change: Callable[[F64], F64]) -> Population:
-        """Returns a copy with the columns of other sites."""
+        """Returns a copy with changed columns of the sites."""
         return Population(
             edges_s=self.edges_s,
             born=change(self.born),
@@ -115,7 +115,7 @@ class Population:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """The figures of all stacks at one moment: copied at once, to be looked at part by part.
+    """The figures of all stacks at one time: copied at once, judged part by part.
 
     As in ``Population``, but with a row per slice (or class of lifetimes) and a column per
     stack, in whole numbers.
@@ -133,12 +133,12 @@ class Census:
 
     @property
     def now_s(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return float(self.edges_s[-1])
 
     @property
     def stacks(self) -> int:
-        """How many there are."""
+        """Number of stacks."""
         return len(self.born[0])
 
     def population(self, stacks: Stacks) -> Population:
@@ -160,7 +160,7 @@ class Census:
     ) -> Generator[None, None, Population]:
         """One site per stretch of ``order``; the n-th one is ``order[starts[n]:ends[n]]``.
 
-        A table at a time: lets others have a turn in between. Stretches may overlap.
+        Yields after each table, so that other work can run. Stretches may overlap.
         """
         summed = []
         for name in _TABLES:
@@ -177,9 +177,9 @@ class Cohorts:
 
     def __init__(self) -> None:
         self.start_ns: int | None = None
-        """When the first slice began, CLOCK_MONOTONIC: the first event's time, if not set."""
+        """When the first slice began, CLOCK_MONOTONIC: by default the first event's time."""
         self._starts = np.empty(0, np.int64)
-        # Which row holds each slice, the oldest first: rows never move.
+        # The row of each slice, the oldest first: rows never move.
         self._row_of = np.empty(0, np.int64)
         self.born = CounterRows(SLICES)
         self.alive = CounterRows(SLICES)
@@ -189,10 +189,10 @@ class Cohorts:
         self._load = np.zeros(SLICES, np.int64)
         self._unmatched = np.zeros(SLICES, np.int64)
         self.version = 0
-        """Another one whenever slices or rows are others than before."""
+        """Changes whenever slices or rows change."""
 
     def begin(self, start_ns: int) -> None:
-        """Sets when tracing began. To be called before the first event, if at all."""
+        """Sets when tracing began. Call it before the first event, if at all."""
         self.start_ns = start_ns
         self._starts = np.array([start_ns], np.int64)
         self._row_of = np.zeros(1, np.int64)
@@ -218,13 +218,13 @@ class Cohorts:
                 getattr(self, name).columns = columns
 
     def advance(self, now_ns: int, totals: Totals) -> None:
-        """Opens the slices until this moment. ``totals``: what each stack holds now."""
+        """Opens the slices up to ``now_ns``. ``totals``: the current totals of each stack."""
         if self.start_ns is None:
             self.begin(now_ns)
         newest_ns = int(self._starts[-1])
         missing = (now_ns - newest_ns) // SLICE_NS
         if missing > _PAUSE_SLICES:
-            # One for the last moment before the pause, one for all of it.
+            # One slice for the last second before the pause, one for all of the pause.
             self._open(newest_ns + SLICE_NS, totals.live_bytes)
             self._open(newest_ns + missing * SLICE_NS, totals.live_bytes)
             return
@@ -240,7 +240,7 @@ class Cohorts:
         self.version += 1
 
     def _merge_two(self, now_ns: int) -> int:
-        """Makes one slice of two neighbours. Returns the row that is free now."""
+        """Merges two neighboring slices. Returns the row that becomes free."""
         ends = np.append(self._starts[1:], now_ns)
         width = ends[1:] - self._starts[:-1]
         pair = int(np.argmin(width / (now_ns - ends[1:] + _AGE_OFFSET_NS)))
@@ -256,11 +256,11 @@ class Cohorts:
         return int(freed)
 
     def slices(self) -> tuple[I64, I64, I64, I64]:
-        """Where each begins, and its row; by row its load and its unmatched frees: not copies."""
+        """Slice starts and rows; load and unmatched frees by row: views, not copies."""
         return self._starts, self._row_of, self._load, self._unmatched
 
     def row(self, at: int) -> I64:
-        """A row of all tables, one behind the other, to be written to."""
+        """A writable row, by its number across all tables."""
         table, row = divmod(at, SLICES)
         rows: CounterRows = getattr(self, _TABLES[table])
         return rows.own(row)
@@ -268,7 +268,7 @@ class Cohorts:
     def census(
         self, now_ns: int, stacks: int, unreachable: UnreachableBlocks | None = None
     ) -> Census:
-        """The figures of the first so many stacks. To be called only after the first event."""
+        """The figures of the first ``stacks`` stacks. Call it only after the first event."""
         assert self.start_ns is not None
         # A slice that has hardly begun still has a length.
         edges_ns = np.append(self._starts, max(now_ns, int(self._starts[-1]) + SLICE_NS // 1024))

@@ -2,10 +2,10 @@
 # cython: initializedcheck=False
 """The compiled core of the live table: applies events one by one, without the interpreter's lock.
 
-What an event means is written in ``probes/event.h``, which is compiled into this module. The
-core owns what only events change: the blocks, a hash table by address, and what threads did.
-Figures per stack and the rows of cohorts are numpy arrays of ``Totals`` and ``CounterRows``;
-where one has no room, ``run`` stops before that event and says in ``need`` what is missing.
+``probes/event.h``, which is compiled into this module, defines the meaning of events. The core
+owns what only events change: the blocks, a hash table by address, and the threads' figures.
+Figures per stack and the rows of cohorts are numpy arrays of ``Totals`` and ``CounterRows``. If
+one has no room, ``run`` stops before that event, and ``need`` tells what is missing.
 
 Not thread safe: the session's lock guards it.
 """
@@ -30,24 +30,24 @@ from tracelloc.heap.threadbook cimport (
     is_last, remember, thread_row,
 )
 
-cdef struct Since:  # what a stack has gained since the peak, if `peak` is that peak's number
+cdef struct Since:  # a stack's gain since the peak, if `peak` is that peak's number
     int64_t size, count
     uint64_t peak
-    uint64_t batch  # the last one that changed what the stack holds
+    uint64_t batch  # the last one that changed the stack's live blocks
 
 cdef enum:
     SLICES = 48
     CLASSES = 32
-    PARTS = 1024  # of a block, which sampled counts are in
+    PARTS = 1024  # per block: the unit of sampled counts
     AHEAD = 12  # events whose slots are fetched before they are needed
-    WINDOW = 9  # events among which a block's end is looked for
+    WINDOW = 9  # events among which a block's free is looked for
     LEAST_BLOCKS = 256
 
 ctypedef int64_t* Column
 
-cdef struct Place:  # of a block that ends, in cohorts
+cdef struct Place:  # of a freed block, in cohorts
     Py_ssize_t row
-    Py_ssize_t life  # below 0: it was too short
+    Py_ssize_t life  # below 0: its lifetime was too short
 
 cdef struct Figures:  # the columns of ``Totals``, by stack, in the order of its fields
     Column allocated_bytes, allocated_count, freed_bytes, freed_count
@@ -92,7 +92,7 @@ cdef class Core:
     # Threads.
     cdef Threads threads
     cdef Flows flows
-    # What is temporary: freed among the last so many, or so soon if that is not below 0.
+    # Temporary blocks: freed among the last so many, or within soon_ns if that is not below 0.
     cdef int64_t soon_ns
     cdef double mean  # distance of samples in bytes; 0: all blocks are reported; below: weighed
     # The peak.
@@ -102,7 +102,7 @@ cdef class Core:
     cdef uint64_t peak
     cdef readonly int64_t unmatched, reuses, odd_restores
     cdef public int64_t unordered
-    cdef uint64_t done  # bit n: of the records that are being applied, the n-th next one is
+    cdef uint64_t done  # bit n: the n-th next record of the batch is already applied
     cdef readonly Need need
     cdef readonly Py_ssize_t missing_row  # of the cohorts, for NEED_ROW
 
@@ -128,10 +128,10 @@ cdef class Core:
         free(self.since)
         free(self.touched)
 
-    # ---- what Python lends ----
+    # ---- arrays of Python ----
 
     def bind_figures(self, list columns):
-        """Arrays of ``Totals``, int64, all of one length, in the order of its fields."""
+        """Binds the arrays of ``Totals``: int64, of one length, in the order of its fields."""
         cdef int64_t[::1] column
         cdef Py_ssize_t at, old = self.stacks
         for at, column in enumerate(columns):
@@ -146,7 +146,7 @@ cdef class Core:
 
     def bind_slices(self, const int64_t[::1] starts, const int64_t[::1] row_of,
                     int64_t[::1] load, int64_t[::1] unmatched):
-        """The slices of cohorts, whose rows may have changed: they are asked for again."""
+        """Binds the slices of cohorts. Their rows may have changed, so they are requested again."""
         self.slices = starts.shape[0]
         memcpy(self.starts, &starts[0], self.slices * sizeof(int64_t))
         memcpy(self.row_of, &row_of[0], self.slices * sizeof(int64_t))
@@ -155,7 +155,7 @@ cdef class Core:
         memset(self.lengths, 0, sizeof(self.lengths))
 
     def bind_row(self, Py_ssize_t at, int64_t[::1] row):
-        """The row that was missing, to be written to."""
+        """Binds the row that was missing, for writing."""
         self.rows[at], self.lengths[at] = &row[0], row.shape[0]
 
     # ---- events ----
@@ -174,7 +174,7 @@ cdef class Core:
         return newest_ns, late
 
     def run(self, const uint8_t[::1] records, Py_ssize_t at, bint in_order, bint late):
-        """Applies records from this one on. Returns the first that was not, see ``need``."""
+        """Applies records from ``at`` on. Returns the first that was not applied; see ``need``."""
         cdef const event* events = <const event*>&records[0]
         cdef Py_ssize_t n = records.shape[0] // <Py_ssize_t>sizeof(event)
         with nogil:
@@ -192,13 +192,13 @@ cdef class Core:
         return at
 
     def end_batch(self, bint in_order, uint64_t time_ns):
-        """Notes the least and the most that stacks have held, as of now."""
+        """Updates the lowest and highest live bytes of stacks at the end of a batch."""
         cdef Py_ssize_t at
         with nogil:
             if not in_order:
                 if self.held > self.most:
                     self._note_peak(time_ns)
-                # What threads did meanwhile is not known.
+                # The order of the threads' allocations is unknown.
                 memset(self.threads.last, 0,
                        self.threads.room * self.threads.kept * sizeof(uint64_t))
             for at in range(self.touched_count):
@@ -209,7 +209,7 @@ cdef class Core:
     def pass_by(self, const uint8_t[::1] pairs, Py_ssize_t at):
         """Counts blocks that some threads allocated and freed, as ``run`` does events.
 
-        Which threads these were is not known, nor whether the blocks were temporary.
+        The threads are unknown, and so is whether the blocks were temporary.
         """
         cdef const Pair* some = <const Pair*>&pairs[0]
         with nogil:
@@ -219,7 +219,7 @@ cdef class Core:
         return at
 
     def inherit(self, int64_t count, int64_t size):
-        """Counts blocks that were there when the threads came to be."""
+        """Counts blocks that existed before the threads."""
         self.threads.rows[NOBODY].allocated_count += count
         self.threads.rows[NOBODY].allocated_bytes += size
 
@@ -232,7 +232,7 @@ cdef class Core:
         self.blocks = empty
 
     def fork(self, StackIds ids, int64_t held, int64_t time_ns):
-        """That of a child process, which holds so many bytes. Blocks are copied when one writes."""
+        """The core of a child with ``held`` live bytes. Blocks are copied on write."""
         cdef Core child = Core.__new__(
             Core, ids, self.mean, self.threads.kept - 1, self.soon_ns, self.threads.most,
             self.flows.most, self.life_edges[0])
@@ -243,7 +243,7 @@ cdef class Core:
         child.peak_ns = time_ns
         return child
 
-    # ---- what readers ask for ----
+    # ---- for readers ----
 
     @property
     def count(self):
@@ -252,7 +252,7 @@ cdef class Core:
 
     @property
     def thread_count(self):
-        """Threads that are known, and nobody."""
+        """Known threads, including ``NOBODY``."""
         return self.threads.count
 
     @property
@@ -262,11 +262,11 @@ cdef class Core:
 
     @property
     def peak_bytes(self):
-        """Outstanding bytes of all stacks when most were; None before the first event."""
+        """Outstanding bytes of all stacks at the peak; None before the first event."""
         return None if self.most < 0 else self.most
 
     def gains(self, int64_t[::1] count, int64_t[::1] size):
-        """What each stack has gained since the peak."""
+        """Fills in each stack's gain since the peak."""
         cdef Py_ssize_t at
         for at in range(min(count.shape[0], self.stacks)):
             if self.since[at].peak == self.peak:
@@ -275,11 +275,11 @@ cdef class Core:
     def copy_blocks(self, uint64_t at, uint64_t born_by, uint64_t least, uint64_t[::1] address,
                     uint64_t[::1] size, uint64_t[::1] birth_ns, uint32_t[::1] stack,
                     uint32_t[::1] tid):
-        """Copies blocks from a slot on, born by then and at least so large, into columns.
+        """Copies blocks from slot ``at`` on, born by then and at least so large, into columns.
 
-        Ends where these are full. Returns the slot to go on from, how many were copied, and the
-        number and bytes of all that were born by then: what samples stand for, the number in
-        parts of sampled blocks.
+        Ends when these are full. Returns the slot to continue from, the number copied, and the
+        number and bytes of all blocks born by then. These two are estimates if blocks are
+        sampled; the number is then in parts of blocks.
         """
         cdef Py_ssize_t to = 0
         cdef int64_t parts, bytes_, all_parts = 0, all_bytes = 0
@@ -310,7 +310,7 @@ cdef class Core:
             rows[at, 3], rows[at, 4] = thread.freed_bytes, thread.freed_count
 
     def flow_rows(self):
-        """(row of who allocated, row of who freed, blocks, bytes) of each flow."""
+        """(allocating thread's row, freeing thread's row, blocks, bytes) of each flow."""
         cdef Py_ssize_t at
         rows = []
         for at in range(self.flows.room):
@@ -322,7 +322,7 @@ cdef class Core:
     # ---- figures ----
 
     cdef inline void _amount(self, uint64_t size, int64_t* count, int64_t* size_bytes) noexcept nogil:
-        """What a block counts for: see ``sampling.weights``."""
+        """The count and bytes that a block stands for: see ``sampling.weights``."""
         cdef double weight
         if self.mean == 0:
             count[0], size_bytes[0] = 1, <int64_t>size
@@ -340,42 +340,42 @@ cdef class Core:
         size_bytes[0] = <int64_t>rint(weight * <double>size)
 
     cdef inline Py_ssize_t _slice(self, uint64_t time_ns) noexcept nogil:
-        """The cohorts' row of a moment. What is older than all counts with the first."""
+        """The cohorts' row of a time. Times before the first slice belong to it."""
         cdef Py_ssize_t low = 0, n = self.slices, half
         if <int64_t>time_ns >= self.starts[n - 1]:
             return self.row_of[n - 1]
-        while n > 1:  # without branches that can't be foretold
+        while n > 1:  # without unpredictable branches
             half = n >> 1
             low += half * (self.starts[low + half] <= <int64_t>time_ns)
             n -= half
         return self.row_of[low]
 
     cdef inline Py_ssize_t _life_class(self, uint64_t life_ns) noexcept nogil:
-        """Of lifetimes; below 0 if it is shorter than all. There are two for each power of 2."""
+        """The class of a lifetime; below 0 if too short. There are two for each power of 2."""
         cdef Py_ssize_t at
         if <int64_t>life_ns < self.life_edges[0]:
             return -1
         at = min(2 * (log2_of(life_ns) - log2_of(self.life_edges[0])), CLASSES - 2)
-        # Edges don't lie at powers of 2: it is that class, the next one, or one of two before.
+        # Edges are not powers of 2: the class may be this one, the next, or one of two before.
         at += self.life_edges[at + 1] <= <int64_t>life_ns
         at -= self.life_edges[at] > <int64_t>life_ns
         at -= self.life_edges[at] > <int64_t>life_ns
         return at
 
     cdef inline bint _has(self, Py_ssize_t row, uint32_t stack) noexcept nogil:
-        """Whether there is a row of cohorts, as long as that."""
+        """Whether this row of cohorts exists and includes the stack."""
         if <Py_ssize_t>stack < self.lengths[row]:
             return True
         self.need, self.missing_row = ROW, row
         return False
 
     cdef inline bint _can_hold(self, Py_ssize_t row, uint32_t stack) noexcept nogil:
-        """Whether there are the rows that the coming and going of a block of that row changes."""
+        """Whether the rows exist that adding or removing a block of that row changes."""
         return (self._has(ALIVE + row, stack) and self._has(ALIVE_BYTES + row, stack)
                 and self._has(FLOOR_BYTES + self.row_of[self.slices - 1], stack))
 
     cdef inline bint _can_end(self, Block* block, uint64_t time_ns, Place* place) noexcept nogil:
-        """Whether there are the rows for its end, which it finds."""
+        """Whether the rows exist for a block's end; finds its place in them."""
         place.row = self._slice(block.birth_ns)
         place.life = self._life_class(time_ns - block.birth_ns)
         return (self._can_hold(place.row, block.stack)
@@ -383,7 +383,7 @@ cdef class Core:
 
     cdef inline void _hold(self, Py_ssize_t row, uint32_t stack, int64_t count, int64_t size,
                            int sign) noexcept nogil:
-        """A block of that row comes, or goes with a sign of -1: what is outstanding changes."""
+        """Adds a live block of that row, or removes it if the sign is -1."""
         cdef Since* since = &self.since[stack]
         self.rows[ALIVE + row][stack] += sign
         self.rows[ALIVE_BYTES + row][stack] += sign * size
@@ -421,14 +421,14 @@ cdef class Core:
         return True
 
     cdef inline bint _has_room(self) noexcept nogil:
-        """For one more block."""
+        """Whether there is room for one more block."""
         if has_room(self.blocks):
             return True
         self.need = MEMORY
         return False
 
     cdef bint _apply(self, const event* e, bint in_order, bint late) noexcept nogil:
-        """Applies one event. False: nothing has changed, something is needed first."""
+        """Applies one event. False: nothing has changed, and ``need`` is set."""
         cdef uint32_t kind = kind_of(e)
         cdef Py_ssize_t row = thread_row(&self.threads, e.tid)
         cdef Pending* pending
@@ -483,9 +483,9 @@ cdef class Core:
     cdef inline Py_ssize_t _end_of(
         self, const event* e, Py_ssize_t left, int64_t* most
     ) noexcept nogil:
-        """How many events later the block is freed, if that is its thread's next one; else 0.
+        """How many events later the block is freed, if that is its thread's next event; else 0.
 
-        ``left``: events from that one on. ``most``: bytes that are outstanding meanwhile, at most.
+        ``left``: events from this one on. ``most``: set to the most bytes outstanding meanwhile.
         """
         cdef Py_ssize_t at
         cdef int64_t count, size
@@ -508,10 +508,10 @@ cdef class Core:
     cdef inline bint _come_and_go(self, const event* e, Py_ssize_t left) noexcept nogil:
         """Applies an allocation, and the free of its block if that is its thread's next event.
 
-        It makes no difference to other threads' events in between that the free is applied before
-        them: they are about other blocks, and whatever they add, no more than ever before is
-        outstanding. False: nothing has changed; it is not so, or more than what is counted
-        here comes of it, so both are applied one by one.
+        The free may be applied before other threads' events in between: they are about other
+        blocks, and their allocations do not exceed the peak. False: nothing has changed; the
+        condition does not hold, or the pair has effects that are not counted here, so both events
+        are applied one by one.
         """
         cdef int64_t stack, count, size, life_ns, most
         cdef Py_ssize_t born, row, after = self._end_of(e, left, &most)
@@ -524,7 +524,7 @@ cdef class Core:
         if stack < 0 or stack >= self.stacks or row < 0 or life_ns >= self.life_edges[0]:
             return False
         if row == NOBODY and after > 1:
-            return False  # others may be nobody, too
+            return False  # other unknown threads share this row
         thread = &self.threads.rows[row]
         born = self._slice(e.time_ns)
         self._amount(size_of(e), &count, &size)
@@ -548,7 +548,7 @@ cdef class Core:
         self, const event* e, Py_ssize_t born, int64_t stack, Thread* thread, int64_t count,
         int64_t size, bint late,
     ) noexcept nogil:
-        """Whatever becomes of the block."""
+        """Counts an allocation, whatever becomes of the block."""
         self.figures.allocated_count[stack] += count
         self.figures.allocated_bytes[stack] += size
         if not late or self.figures.last_ns[stack] < <int64_t>e.time_ns:
@@ -591,7 +591,7 @@ cdef class Core:
         return True
 
     cdef inline bint _put(self, uint64_t address, Block* block) noexcept nogil:
-        """Into the table; what stands at its address was freed unseen."""
+        """Adds a block to the table; an old block at its address was freed unseen."""
         cdef int64_t count, size
         cdef Block* old
         cdef Py_ssize_t row
@@ -628,7 +628,7 @@ cdef class Core:
                 return False
             if block.tid == e.tid:
                 if self.soon_ns >= 0:
-                    # Below 0 if the tick came late: that is soon enough.
+                    # Below 0 if the clock tick came late: that is soon enough.
                     is_temporary = <int64_t>(e.time_ns - block.birth_ns) <= self.soon_ns
                 elif in_order:
                     is_temporary = is_last(&self.threads, row, e.address, False)
@@ -639,7 +639,7 @@ cdef class Core:
                 return False
             remove_block(self.blocks, at)
         elif kind != EVENT_INNER_FREE:
-            # A free inside another one often is of the same block: that one has freed it.
+            # An inner free often concerns the block that the outer one has freed already.
             self.unmatched += 1
             self.unmatched_by_row[self.row_of[self.slices - 1]] += 1
         if kind == EVENT_REALLOC_FREE and row != NOBODY:
@@ -651,7 +651,7 @@ cdef class Core:
         return True
 
     cdef inline bint _restore(self, const event* e, Py_ssize_t row, bint was_pending) noexcept nogil:
-        """A resize has failed: the block that it took lives on."""
+        """Handles a failed realloc: the block that it took lives on."""
         cdef Pending* pending = &self.threads.rows[row].pending
         cdef Place place
         if not was_pending or pending.address != e.address:
@@ -664,13 +664,13 @@ cdef class Core:
                 return False
             if not self._put(e.address, &pending.block):
                 return False
-            # There is room for whatever it had changed.
+            # The rows exist that its end had changed.
             self._end(&pending.block, &place, e.tid, row, pending.is_temporary, -1)
         return True
 
     cdef inline bint _end(self, Block* block, Place* place, uint32_t tid, Py_ssize_t row,
                           bint is_temporary, int sign) noexcept nogil:
-        """A block ends by a thread; with a sign of -1 it has not, after all."""
+        """Ends a block, freed by thread ``tid``; a sign of -1 undoes that."""
         cdef int64_t count, size
         cdef Py_ssize_t maker
         cdef uint32_t stack = block.stack

@@ -1,7 +1,7 @@
-"""Rows of counters, a column per stack, that forks share until one of them counts.
+"""Rows of counters with a column per stack, copied on write between forks.
 
-A row is made when something is first counted in it. What a fork shares is not writable;
-whoever writes to it makes a copy first.
+A row is created when something is first counted in it. Rows shared with a fork are read-only;
+a writer makes a copy first.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class CounterRows:
 
     def __init__(self, rows: int) -> None:
         self.columns = _LEAST_COLUMNS
-        """How many there are; rows may end earlier, with zeros."""
+        """Number of columns; rows may be shorter, with implied zeros."""
         self._rows: list[I64 | None] = [None] * rows
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def fork(self) -> CounterRows:
-        """Returns a copy, which shares rows until one of both is written to."""
+        """Returns a copy; the two share each row until one is written to."""
         child = CounterRows(0)
         child.columns = self.columns
         for row in self._rows:
@@ -39,7 +39,7 @@ class CounterRows:
         return child
 
     def own(self, at: int) -> I64:
-        """A row to be written to, of full length."""
+        """A writable row, of full length."""
         row = self._rows[at]
         if row is None or len(row) < self.columns or not row.flags.writeable:
             grown = np.zeros(self.columns, np.int64)
@@ -49,17 +49,17 @@ class CounterRows:
         return row
 
     def set(self, at: int, figures: I64) -> None:
-        """Puts other figures in a row."""
+        """Replaces the figures of a row."""
         self._rows[at] = figures.copy()
 
     def fold(self, into: int, at: int) -> None:
-        """Adds one row to another, and begins it anew."""
+        """Adds one row to another, and resets it to zero."""
         row, self._rows[at] = self._rows[at], None
         if row is not None:
             self.own(into)[: len(row)] += row
 
     def fold_lowest(self, into: int, at: int) -> None:
-        """Keeps the lower figures of two rows, none below zero, and begins one anew."""
+        """Keeps the lower figures of two rows, none below zero, and resets one."""
         row, self._rows[at] = self._rows[at], None
         kept = self._rows[into]
         if row is None or kept is None:
@@ -68,7 +68,7 @@ class CounterRows:
             self._rows[into] = np.minimum(kept[: len(row)], row[: len(kept)])
 
     def gather(self, rows: Indices, columns: int) -> I64:
-        """A copy of some rows and the first columns."""
+        """A copy of some rows, up to ``columns`` columns."""
         found = np.zeros((len(rows), columns), np.int64)
         for into, at in zip(found, rows.tolist(), strict=True):
             row = self._rows[at]

@@ -1,4 +1,4 @@
-"""Events of one heap as they were applied, kept until somebody writes them down."""
+"""Events of one heap as they were applied, kept until they are written to a recording."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import EVENT_DTYPE, Events
 
 _LEAST: Final = 1 << 20
-"""Events from one copy of all blocks to the next, at least: so many are applied in 0.1 s."""
+"""Least number of events between two copies of all blocks: applied in 0.1 s."""
 _PER_BLOCK: Final = 8
-"""Events for each block that is copied."""
+"""Least number of events for each block that is copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedEvents:
-    """What has happened to a heap from one snapshot to the next."""
+    """Events of a heap between two snapshots."""
 
     events: Events
-    """In the order in which they were applied; ``stack_id`` is the index of the stack."""
+    """In the order of application; ``stack_id`` is the index of the stack."""
     blocks: Blocks | None
-    """All that is outstanding after them; None if it follows from what was logged before."""
+    """All outstanding blocks after the events; None if they follow from earlier logs."""
 
 
 class EventLog:
@@ -34,18 +34,18 @@ class EventLog:
     def __init__(self) -> None:
         self._parts: list[Events] = []
         self._since_blocks: int | None = None
-        """Events since all blocks were copied; None: they never were."""
+        """Events since all blocks were copied; None if they never were."""
         self.last_blocks: Blocks | None = None
-        """What was outstanding when the process ended."""
+        """The outstanding blocks when the process ended."""
 
     def add(self, events: Events) -> None:
-        """Keeps a copy of what is applied."""
+        """Keeps a copy of applied events."""
         self._parts.append(events.copy())
 
     def take(self, stacks: Stacks, count: int, blocks: Callable[[], Blocks]) -> LoggedEvents:
-        """What was added since the last time, now and then with all blocks.
+        """Events added since the last call, periodically with all blocks.
 
-        ``count``: of the outstanding ones; ``blocks`` copies them.
+        ``count``: number of outstanding blocks; ``blocks`` copies them.
         """
         events: Events = np.concatenate([np.empty(0, EVENT_DTYPE), *self._parts])
         self._parts.clear()

@@ -1,4 +1,4 @@
-"""The heap of one memory image: everything that a forked child has a copy of, in one value."""
+"""The heap of one memory image: everything that a forked child gets a copy of, in one value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tracelloc.heap.unreachable import UnreachableBlocks
 
 
 class Heap:
-    """Blocks, totals, lifetimes, history, mappings and what is unreachable, with call stacks.
+    """Blocks, totals, lifetimes, history, mappings and unreachable blocks, with call stacks.
 
     Not thread safe: the session's lock guards it.
     """
@@ -26,7 +26,7 @@ class Heap:
         *,
         logs: bool = False,
     ) -> None:
-        """Nothing is outstanding at ``now_ns``, CLOCK_MONOTONIC. See ``LiveTable``."""
+        """Starts empty at ``now_ns`` (CLOCK_MONOTONIC). See ``LiveTable``."""
         self.stacks = Stacks() if stacks is None else stacks
         log = EventLog() if logs else None
         self.table = LiveTable(self.stacks, sample_bytes, temporary, log)
@@ -36,9 +36,9 @@ class Heap:
         self.unreachable = UnreachableBlocks()
 
     def fork(self, now_ns: int) -> Heap:
-        """The heap of a child process that is forked at ``now_ns``.
+        """The heap of a child process forked at ``now_ns``.
 
-        What came and went before is not the child's.
+        Blocks freed before do not count for the child.
         """
         child = Heap.__new__(Heap)
         child.stacks = self.stacks
@@ -49,7 +49,7 @@ class Heap:
         return child
 
     def renewed(self, now_ns: int, stacks: Stacks) -> Heap:
-        """An empty heap, of what the process begins at ``now_ns``, with these call stacks."""
+        """An empty heap for the program executed at ``now_ns``, with these call stacks."""
         table = self.table
         logs = table.log is not None
         return Heap(now_ns, stacks, table.totals.sample_bytes, table.temporary, logs=logs)

@@ -1,9 +1,9 @@
-"""How much each stack held over time: a bounded number of samples, ever further apart.
+"""Live bytes of each stack over time: a bounded number of samples at growing intervals.
 
-Starts with a sample per second. When there is no room for another one, every second
-sample is dropped and the distance doubles: the whole traced time is always covered,
-with at least half of the samples in use, at up to 256 bytes per stack. A sample is never
-written again, so copies share them.
+Starts with a sample per second. If there is no room for another one, every second sample is
+dropped and the interval doubles. So the samples always cover the whole traced time, with at
+least half of them in use, at up to 256 bytes per stack. A sample is never modified, so copies
+share them.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _FIRST_DISTANCE_NS: Final = NS_PER_S
 
 
 class History:
-    """Outstanding bytes per stack at past moments, CLOCK_MONOTONIC."""
+    """Outstanding bytes per stack at past times, CLOCK_MONOTONIC."""
 
     def __init__(self, start_ns: int, live_bytes: I64 | None = None) -> None:
-        """``live_bytes``: outstanding at the start, per stack; None: nothing was."""
+        """``live_bytes``: outstanding at the start, per stack; None if nothing was."""
         self._distance_ns = _FIRST_DISTANCE_NS
         self._next_ns = start_ns + self._distance_ns
         self._times = [start_ns]
         self._held = [np.zeros(0, np.int64) if live_bytes is None else live_bytes]
-        """By time, indexed by stack; stacks that came later are missing at the end."""
+        """By time, then by stack; stacks that came later are missing at the end."""
 
     @classmethod
     def of(cls, times_ns: list[int], held: list[I64]) -> History:
-        """One of samples that were taken elsewhere, oldest first."""
+        """A history from samples that were taken elsewhere, oldest first."""
         history = cls(times_ns[0])
         history._times, history._held = times_ns, held
         return history
@@ -44,22 +44,22 @@ class History:
         return len(self._times)
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether a sample is to be taken."""
+        """Whether a sample is due."""
         return now_ns >= self._next_ns
 
     def sample(self, now_ns: int, live_bytes: I64) -> None:
-        """Notes what every stack holds now. The array must not change any more."""
+        """Adds a sample of all stacks. The array must not change afterwards."""
         if len(self._times) == SAMPLES:
             self._times, self._held = self._times[::2], self._held[::2]
             self._distance_ns *= 2
         self._held.append(live_bytes)
         self._times.append(now_ns)
-        # Samples that were missed are not made up for.
+        # Missed samples are not taken later.
         self._next_ns = max(self._next_ns + self._distance_ns, now_ns + 1)
 
     def growth_per_min(self, now_ns: int, live_bytes: I64, over_ns: int = 60 * NS_PER_S) -> I64:
-        """Bytes per minute by which each stack grew, from the newest sample that is at
-        least ``over_ns`` old (the start, while there is none) until now.
+        """Bytes per minute by which each stack grew until now, since the newest sample that is
+        at least ``over_ns`` old (or since the start).
         """
         at = max(
             n for n, time_ns in enumerate(self._times) if n == 0 or now_ns - time_ns >= over_ns
@@ -76,7 +76,7 @@ class History:
         return list(self._times)
 
     def at(self, time_ns: int) -> I64:
-        """The sample of one of these times, indexed by stack."""
+        """The sample taken at one of these times, indexed by stack."""
         return self._held[self._times.index(time_ns)]
 
     def total(self) -> tuple[list[int], list[int]]:
@@ -84,7 +84,7 @@ class History:
         return list(self._times), [int(held.sum()) for held in self._held]
 
     def copy(self) -> History:
-        """What is known by now; it does not change any more."""
+        """An unchanging copy of the current state."""
         copy = History(self._times[0])
         copy._times, copy._held = list(self._times), list(self._held)
         return copy
@@ -92,7 +92,7 @@ class History:
     def held(self) -> tuple[list[int], I64]:
         """(times in ns, outstanding bytes then): a row per stack, a column per time.
 
-        There may be fewer rows than stacks: the others have held nothing yet.
+        Stacks that have had no live blocks yet may be missing at the end.
         """
         table = np.zeros((max(map(len, self._held)), len(self._times)), np.int64)
         for column, held in enumerate(self._held):

@@ -1,7 +1,7 @@
-"""What the target has mapped by itself: ranges of memory with the stacks that asked for them.
+"""Memory that the target itself has mapped: address ranges with their call stacks.
 
-Exact under partial unmaps and mappings over mappings: what is left of a range keeps its
-stack and its birth. Mappings are few, so this is plain Python over a sorted list.
+Exact under partial unmaps and mappings over mappings: the rest of a range keeps its stack and
+its birth. Mappings are few, so this is plain Python over a sorted list.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Range:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in the range."""
+        """Size of the range in bytes."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class MappedStack:
-    """What one call stack has mapped."""
+    """The mappings of one call stack."""
 
     stack: int
     count: int
@@ -53,21 +53,21 @@ class MappedStack:
 
 @dataclass(frozen=True, slots=True)
 class Mappings:
-    """What the program has mapped by itself and not unmapped."""
+    """Mappings of the program itself that are not unmapped yet."""
 
     stacks: tuple[MappedStack, ...]
     """The largest first."""
     of_allocators_bytes: int
-    """What allocators' libraries have, left out above: blocks are made of it."""
+    """Bytes mapped by allocators' libraries for blocks, excluded above."""
 
     @property
     def count(self) -> int:
-        """How many ranges."""
+        """Number of ranges."""
         return sum(held.count for held in self.stacks)
 
     @property
     def size_bytes(self) -> int:
-        """In whole pages."""
+        """Size of all ranges, in whole pages."""
         return sum(held.size_bytes for held in self.stacks)
 
 
@@ -77,9 +77,9 @@ class RangeTable:
     def __init__(self, stacks: Stacks) -> None:
         self.stacks = stacks
         self.mapped_bytes = 0
-        """All that was ever mapped."""
+        """Bytes ever mapped."""
         self.unmapped_bytes = 0
-        """Mapped bytes that are no longer there."""
+        """Mapped bytes that were unmapped since."""
         self._starts: list[int] = []
         self._ranges: list[Range] = []
         self._taken: dict[int, list[Range]] = {}
@@ -88,9 +88,9 @@ class RangeTable:
         return len(self._ranges)
 
     def fork(self) -> RangeTable:
-        """What a child process has mapped that has a copy of the memory.
+        """The mappings of a child process with a copy of the memory.
 
-        What came and went before is not the child's.
+        Ranges unmapped before do not count for the child.
         """
         child = RangeTable(self.stacks)
         child.mapped_bytes = self.mapped_bytes - self.unmapped_bytes
@@ -112,7 +112,7 @@ class RangeTable:
                     self.unmapped_bytes -= taken.size_bytes
                     self._put(taken)
                 continue
-            # Nothing that this thread has unmapped before can still be under way.
+            # An earlier unmap by this thread can no longer be in progress.
             gone = self._cut(start, end)
             self._taken.pop(tid, None)
             if kind == EventKind.UNMAP:
@@ -127,7 +127,7 @@ class RangeTable:
         self._ranges.insert(at, added)
 
     def _cut(self, start: int, end: int) -> list[Range]:
-        """Takes these addresses out. Returns what was there, cut to them."""
+        """Removes these addresses. Returns the ranges that were there, cut to them."""
         first = bisect.bisect_right(self._starts, start) - 1
         if first < 0 or self._ranges[first].end <= start:
             first += 1
@@ -151,11 +151,11 @@ class RangeTable:
         return gone
 
     def ranges(self) -> list[Range]:
-        """All, by address."""
+        """All ranges, by address."""
         return list(self._ranges)
 
     def mappings(self, of_allocators: set[int]) -> Mappings:
-        """What the program has mapped by itself: not by these stacks."""
+        """Mappings by the program itself: those of other stacks than these."""
         held = self.by_stack()
         return Mappings(
             stacks=tuple(each for each in held if each.stack not in of_allocators),
@@ -163,7 +163,7 @@ class RangeTable:
         )
 
     def by_stack(self) -> list[MappedStack]:
-        """What each stack holds, the largest first."""
+        """The mappings of each stack, the largest first."""
         found: dict[int, MappedStack] = {}
         for each in self._ranges:
             was = found.get(each.stack, MappedStack(each.stack, 0, 0, each.birth_ns))

@@ -1,10 +1,9 @@
 """Byte-weighted sampling: how gaps are drawn, and what a sampled block stands for.
 
-As Go's and tcmalloc's heap profilers do it: points lie along all allocated bytes, at
-exponentially distributed distances with a given mean; a block is sampled if at least one
-point falls into it. A block of s bytes is thus sampled with probability
-1 - exp(-s / mean), and stands for the inverse of that many blocks: an unbiased estimate,
-whatever the sizes are.
+The method is that of Go's and tcmalloc's heap profilers. Sample points lie along all allocated
+bytes, at exponentially distributed distances with a given mean; a block is sampled if at least
+one point falls into it. A block of s bytes is thus sampled with probability 1 - exp(-s / mean),
+and stands for the inverse of that many blocks: an unbiased estimate for all sizes.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 GIVEN: Final = 0
-"""The mean distance of samples that the program has taken by itself: each says its own weight."""
+"""Stands for the mean if the program itself took the samples: each has its own weight."""
 GAPS: Final = 1 << 16
-"""Gaps to draw from, at even steps of their distribution."""
+"""Number of gaps to draw from, at even steps of their distribution."""
 
 
 def gaps(mean_bytes: int) -> npt.NDArray[np.uint64]:
     """Whole numbers of bytes, at least 1, exponentially distributed with this mean."""
     quantiles = (np.arange(GAPS) + 0.5) / GAPS
     lengths = -np.log1p(-quantiles)
-    # The last step's tail is cut off; distribute what it would have added.
+    # The tail of the last step is cut off; the scaling restores the mean.
     lengths *= mean_bytes / lengths.mean()
     return np.maximum(np.ceil(lengths), 1).astype(np.uint64)
 

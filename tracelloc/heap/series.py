@@ -1,7 +1,7 @@
-"""What the whole heap held over time: a bounded number of points, ever further apart.
+"""Live bytes and RSS of the whole heap over time: a bounded number of points.
 
-As in ``history``, the whole traced time is always covered: when there is no room, two
-points become one, and the distance doubles.
+As in ``history``, the points always cover the whole traced time: if there is no room, two points
+are merged, and the interval doubles.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Points:
     live_bytes: I64
     """Outstanding at that time."""
     rss_bytes: I64
-    """Resident memory at that time; -1 where it is not known."""
+    """Resident memory at that time; -1 if unknown."""
 
     def __len__(self) -> int:
         return len(self.time_ns)
@@ -48,17 +48,17 @@ class Series:
         self._used = 0
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether a point is to be added."""
+        """Whether a point is due."""
         return now_ns >= self._next_ns
 
     def add(self, now_ns: int, live_bytes: int, rss_bytes: int | None) -> None:
-        """Notes what is held now."""
+        """Adds a point."""
         if self._used == self._columns.shape[1]:
             self._thin_out()
         resident = _NONE if rss_bytes is None else rss_bytes
         self._columns[:, self._used] = now_ns, live_bytes, resident
         self._used += 1
-        # Points that were missed are not made up for.
+        # Missed points are not taken later.
         self._next_ns = max(self._next_ns + self._distance_ns, now_ns + 1)
 
     def _thin_out(self) -> None:

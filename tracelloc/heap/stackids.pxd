@@ -12,14 +12,14 @@ cdef class StackIds:
     cdef _make_room(self, uint64_t more)
 
     cdef inline uint64_t slot_of(self, uint64_t stack_id) noexcept nogil:
-        """Where it is, or would be. Ids are hashes themselves."""
+        """The slot of the id, or the empty slot for it. Ids are hashes themselves."""
         cdef uint64_t slot = stack_id & (self.room - 1)
         while self.keys[slot] != 0 and self.keys[slot] != stack_id:
             slot = (slot + 1) & (self.room - 1)
         return slot
 
     cdef inline int64_t index_of(self, uint64_t stack_id) noexcept nogil:
-        """Below 0: it is not known."""
+        """The index of an id; below 0 if it is unknown."""
         cdef uint64_t slot
         if stack_id == 0:
             return 0
@@ -27,7 +27,7 @@ cdef class StackIds:
         return self.indices[slot] if self.keys[slot] else -1
 
     cdef inline void put(self, uint64_t stack_id, uint32_t index) noexcept nogil:
-        """Adds one that is not known; there must be room."""
+        """Adds an unknown id; there must be room."""
         cdef uint64_t slot = self.slot_of(stack_id)
         self.keys[slot], self.indices[slot] = stack_id, index
         self.count += 1

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Ids of call stacks, and the index of each: a hash table."""
+"""Hash table from ids of call stacks to indices."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
@@ -19,18 +19,18 @@ cdef class StackIds:
         free(self.indices)
 
     def get(self, uint64_t stack_id):
-        """The index of an id; -1 if it is not known."""
+        """The index of an id; -1 if it is unknown."""
         return self.index_of(stack_id)
 
     def set(self, uint64_t stack_id, uint32_t index):
-        """Adds an id that is not known yet. Several ids may have one index."""
+        """Adds an unknown id. Several ids may have the same index."""
         self._make_room(1)
         self.put(stack_id, index)
 
     def add(self, const uint64_t[::1] ids, int64_t[::1] indices, uint8_t[::1] fresh, int64_t index):
-        """Puts the index of each id there, and whether it is new.
+        """Fills in the index of each id, and whether it is new.
 
-        New ids get indices from ``index`` on, in their order.
+        New ids get consecutive indices from ``index``.
         """
         cdef Py_ssize_t at
         self._make_room(ids.shape[0])
@@ -53,7 +53,7 @@ cdef class StackIds:
         self.keys, self.indices, self.room, self.count = keys, indices, room, 0
 
     cdef _make_room(self, uint64_t more):
-        """At most half of the slots are used."""
+        """Grows the table so that at most half of the slots are used."""
         cdef uint64_t* keys = self.keys
         cdef uint32_t* indices = self.indices
         cdef uint64_t old = self.room, room = self.room, at

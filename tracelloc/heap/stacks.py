@@ -1,4 +1,4 @@
-"""Call stacks by number: 64-bit ids from the probes to small indices for arrays."""
+"""Call stacks by number: maps the probes' 64-bit ids to small indices for arrays."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 NO_STACK: Final = 0
-"""The index of blocks whose stack could not be taken."""
+"""The index of blocks whose stack could not be captured."""
 
 _FEWEST: Final = 1 << 6
-"""Elements of a column that grows."""
+"""Initial room of a growing column."""
 _FOLDED_FRAMES: Final = 4
-"""Frames that are left of a stack where memory is short."""
+"""Frames that are kept of a stack when memory is short."""
 _UNKNOWN: Final = -1
-"""Where the frames begin of a stack of which nothing but the id is known."""
+"""Start of the frames of a stack of which only the id is known."""
 
 Frames = tuple[int, ...]
 """Return addresses, innermost first."""
@@ -32,16 +32,15 @@ Frames = tuple[int, ...]
 class Stacks:
     """All stacks seen, each with an index that never changes.
 
-    Several ids may share an index: stacks that differ only in what follows the point
-    where they stopped being stacks. Processes that were forked off one another have the
-    same ids, and have this in common.
+    Several ids may share an index: stacks that differ only beyond the point where they stopped
+    being valid. Forked processes have the same ids, and share this object.
 
-    The session's lock guards it, but for ``frames`` and ``flags`` of an index that was handed
-    out before: columns are replaced when they grow, and only their free ends are written to.
+    The session's lock guards it, except ``frames`` and ``flags`` of an index that was returned
+    before: columns are replaced when they grow, and only their free ends are written to.
     """
 
     def __init__(self, like: Stacks | None = None) -> None:
-        """``like``: those of an earlier program, whose indices stay; what is added equals none."""
+        """``like``: stacks of an earlier program, whose indices stay; new ones never equal them."""
         if like is None:
             # NO_STACK has no frames.
             self._starts = np.zeros(1, np.int64)
@@ -52,45 +51,45 @@ class Stacks:
             self._starts = like._starts[: len(like)].copy()
             self._depths = like._depths[: len(like)].copy()
             self._flags = like._flags[: len(like)].copy()
-            # Only ever added to, and without a free end: who adds something gets its own.
+            # Shared, without a free end: the first addition replaces it by a larger copy.
             self._frames = like._frames[: like._used]
         self._count: int = len(self._starts)
         self._used: int = len(self._frames)
         self._index_of_frames: dict[tuple[bytes, int], int] = {}
         self._filed = self._count
-        """Stacks from this index on are not in the dictionary yet."""
+        """Stacks from this index on are not in ``_index_of_frames`` yet."""
         self.code: dict[int, tuple[bytes, int]] = {}
-        """By id: frames and flags of what only other stacks name (``record/runtimes/merge.py``)."""
+        """By id: frames and flags of what only other stacks refer to (``runtimes/merge.py``)."""
         self.ids = StackIds()
-        """For the table, which asks for one id after the other."""
+        """For the table, which looks up one id after the other."""
         self._folded = False
         """Whether new stacks are cut."""
 
     @classmethod
     def of(cls, starts: I64, depths: I64, flags: npt.NDArray[np.uint16], frames: U64) -> Stacks:
-        """Stacks that were written down elsewhere, ``NO_STACK`` among them.
+        """Stacks that were saved elsewhere, ``NO_STACK`` among them.
 
-        ``starts``: where in ``frames`` each begins; -1 if it is not known.
+        ``starts``: where in ``frames`` each begins; -1 if unknown.
         """
         stacks = cls()
         stacks.replace(starts, depths, flags, frames)
         return stacks
 
     def replace(self, starts: I64, depths: I64, flags: npt.NDArray[np.uint16], frames: U64) -> None:
-        """More stacks that were written down elsewhere, or frames of some; see ``of``."""
+        """Replaces all stacks by saved ones, with more stacks or more frames; see ``of``."""
         self._starts, self._depths, self._flags = starts, depths, flags
         self._frames, self._count, self._used = frames, len(starts), len(frames)
         self._filed = self._count
 
     def columns(self, first: int, end: int) -> tuple[I64, npt.NDArray[np.uint16], U64]:
-        """Stacks by index, to be written down: (depths, flags, frames one after the other).
+        """Stacks by index, for saving: (depths, flags, frames one after the other).
 
-        Depths are -1 of those that are not known. From any thread, up to a count that was handed
-        out before.
+        The depth of an unknown stack is -1. May be called from any thread, up to a count that was
+        returned before.
         """
         starts, flags = self._starts[first:end].copy(), self._flags[first:end].copy()
         depths = np.where(starts == _UNKNOWN, _UNKNOWN, self._depths[first:end])
-        # What starts are known by now is in the frames as they are now, not before.
+        # Read after the starts: the frames of all known starts are in this array.
         frames = self._frames
         pieces = [
             frames[start : start + depth]
@@ -100,13 +99,13 @@ class Stacks:
         return depths, flags, np.concatenate([np.empty(0, np.uint64), *pieces])
 
     def __len__(self) -> int:
-        """How many indices there are; index 0 is ``NO_STACK``."""
+        """Number of indices; index 0 is ``NO_STACK``."""
         return self._count
 
     def fold(self) -> None:
-        """From here on new stacks are cut to their innermost frames, and those alike are one.
+        """Cuts further new stacks to their innermost frames; equal ones share an index.
 
-        That saves memory: each distinct stack has its figures.
+        That saves memory, as each distinct stack has its own figures.
         """
         self._folded = True
         self._filed = self._count
@@ -119,7 +118,7 @@ class Stacks:
             self.add(int(sent.ids[row]), frames, StackFlag(int(sent.flags[row])))
 
     def add_sent(self, sent: SentStacks) -> None:
-        """Notes the frames behind ids: stacks that are whole as they are."""
+        """Stores the frames of ids: stacks that need no further processing."""
         if self._folded:
             self._add_folded(sent)
             return
@@ -127,7 +126,7 @@ class Stacks:
         new = sent.select(is_new)
         starts = np.cumsum(new.depths) - new.depths + self._used
         self._append(starts, new.depths, new.flags, new.frames)
-        # Of some, events came first: the stack's own record was lost the first time.
+        # For some, events came first: the first record of the stack was lost.
         for row in np.flatnonzero(self._starts[indices] == _UNKNOWN).tolist():
             index = int(indices[row])
             if self._starts[index] == _UNKNOWN:
@@ -136,7 +135,7 @@ class Stacks:
                 self._note(index, frames, int(sent.flags[row]))
 
     def add(self, stack_id: int, frames: Frames, flags: StackFlag) -> int:
-        """Notes the frames behind an id; there may be other ids of them. Returns the index."""
+        """Stores the frames of an id; other ids may have equal frames. Returns the index."""
         known = self.ids.get(stack_id)
         words = np.array(frames, np.uint64)
         if known >= 0:
@@ -156,7 +155,7 @@ class Stacks:
         return index
 
     def frames(self, index: int) -> Frames | None:
-        """Return addresses of a stack, or None while only its id is known."""
+        """Return addresses of a stack; None while only its id is known."""
         start = int(self._starts[index])
         if start == _UNKNOWN:
             return None
@@ -173,28 +172,28 @@ class Stacks:
 
     @property
     def are_cut(self) -> Mask:
-        """Which stacks may stand for many call sites, by index: ended anywhere, or not taken."""
+        """Which stacks may stand for many call sites, by index: cut anywhere, or not captured."""
         cut = self.have(CUT)
         cut[NO_STACK] = True
         return cut
 
     @property
     def are_partial(self) -> Mask:
-        """Which stacks end for want of memory or unwind information, or are not known, by index."""
+        """Which stacks lack memory or unwind information, or are unknown, by index."""
         partial = self.have(PARTIAL) | self.are_unknown
         partial[NO_STACK] = True
         return partial
 
     @property
     def are_unknown(self) -> Mask:
-        """Which stacks are known by their id alone, by index."""
+        """Of which stacks only the id is known, by index."""
         unknown: Mask = self._starts[: self._count] == _UNKNOWN
         return unknown
 
     def indices(self, ids: U64) -> I64:
-        """The index of each id; ids not seen before get one without frames."""
+        """The index of each id; unknown ids get one without frames."""
         if self._folded:
-            # What they are is not known yet: their first blocks count as without a stack.
+            # Their frames are not known yet: their first blocks count as without a stack.
             found = (max(NO_STACK, self.ids.get(each)) for each in ids.tolist())
             indices = np.fromiter(found, np.int64, len(ids))
             for each in set(ids[indices == NO_STACK].tolist()) - {0}:
@@ -208,13 +207,13 @@ class Stacks:
         return indices
 
     def _number(self, ids: U64) -> tuple[I64, Mask]:
-        """The index of each id, and which are new: what they are is to be appended."""
+        """The index of each id, and which are new; the caller appends the new ones' columns."""
         indices, is_new = np.empty(len(ids), np.int64), np.empty(len(ids), np.bool_)
         self.ids.add(np.ascontiguousarray(ids), indices, is_new.view(np.uint8), self._count)
         return indices, is_new
 
     def _note(self, index: int, frames: U64, flags: int) -> None:
-        """The frames of a stack of which only the id was known."""
+        """Stores the frames of a stack of which only the id was known."""
         self._flags[index], self._depths[index] = flags, len(frames)
         start, self._used = self._used, self._used + len(frames)
         self._frames = _with_room(self._frames, start, len(frames))
@@ -235,7 +234,7 @@ class Stacks:
         self._count, self._used = count + len(starts), used + len(frames)
 
     def _file_frames(self) -> None:
-        """Enters what was added since into the dictionary of frames."""
+        """Enters stacks added since into the dictionary of frames."""
         for index in range(self._filed, self._count):
             start = int(self._starts[index])
             if start != _UNKNOWN:
@@ -246,7 +245,7 @@ class Stacks:
 
 
 def _with_room(column: npt.NDArray[Any], used: int, more: int) -> npt.NDArray[Any]:
-    """The column, or a larger copy of what is used of it."""
+    """The column, or a larger copy of its used part."""
     if used + more <= len(column):
         return column
     larger = np.empty(max(_FEWEST, 2 * (used + more)), column.dtype)

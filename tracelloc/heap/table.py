@@ -1,8 +1,8 @@
 """The live table: applies events to the outstanding blocks and the totals.
 
-Events come in the order of the ring, which for one address is the order in which
-things happened (see ``probes/heap.bpf.c``). The compiled core applies them one by one;
-here it gets what it writes to, and room for more of it.
+Events come in the order of the ring, which for one address is the order in which they happened
+(see ``probes/heap.bpf.c``). The compiled core applies them one by one; this module provides its
+arrays, and makes room in them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Columns = npt.NDArray[Any]
 """A structured array."""
 
 _AT_ONCE: Final = 1 << 16
-"""Most events that are applied at the same moment of the cohorts."""
+"""Most events that are applied with the same newest slice of the cohorts."""
 _NO_TIME: Final = -1
 _MOST: Final = (1 << 64) - 1
-"""No time and no size is larger."""
+"""Larger than any time and any size."""
 _LEAST_COPIED: Final = 4096
-"""Blocks that are copied at once when the largest are looked for."""
+"""Least number of blocks copied at once when searching for the largest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +43,17 @@ class Oddities:
     """Events that did not fit the table, counted since the start."""
 
     unmatched_frees: int = 0
-    """Frees of blocks that are not in the table: allocated before tracing began, or
-    outside the size limits, or their allocation was lost."""
+    """Frees of blocks that are not in the table: allocated before tracing began, outside the
+    size limits, or with a lost allocation."""
     address_reuses: int = 0
-    """Allocations at an address that was still live: proof of a free that went unseen."""
+    """Allocations at an address that was still live: proof of an unseen free."""
     odd_restores: int = 0
-    """Failed reallocs of blocks that were not noted as taken."""
+    """Failed reallocs of blocks that were not recorded as taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The high-water mark: the moment when most bytes were outstanding.
+    """The high-water mark: the time when most bytes were outstanding.
 
     It is found in the order of events: an allocation counts from its return, a free from its
     call. A block that is being resized counts as freed meanwhile. Columns are by stack; stacks
@@ -70,7 +70,7 @@ class Peak:
 
 
 def _mean_of(sample_bytes: int | None) -> float:
-    """What the core is told: 0 where all blocks are reported, -1 where they have weights."""
+    """The core's ``mean``: 0 if all blocks are reported, -1 if they have weights."""
     return 0 if sample_bytes is None else sample_bytes or -1
 
 
@@ -87,8 +87,8 @@ class LiveTable:
     ) -> None:
         """``sample_bytes``: mean distance of samples if not every block is reported, or ``GIVEN``.
 
-        ``temporary``: which blocks are. ``log``: keeps what is applied. ``like``: of the process
-        that this one was forked off.
+        ``temporary``: which blocks count as temporary. ``log``: keeps the applied events.
+        ``like``: the table of the process from which this one was forked.
         """
         self.stacks = stacks
         self.temporary = temporary
@@ -116,9 +116,9 @@ class LiveTable:
     def apply(self, events: Events, *, in_order: bool = True, by_time: bool = False) -> None:
         """Applies records of ``abi.EVENT_DTYPE`` in their order.
 
-        ``in_order``: no others are missing that came between them, and they are in the order
-        of their threads; without it what depends on that is counted as unknown. ``by_time``:
-        times only grow, and no event is a late one.
+        ``in_order``: no events are missing in between, and each thread's events are in order;
+        otherwise, figures that depend on order are counted as unknown. ``by_time``: times only
+        grow, and no event is a late one.
         """
         if self.log is not None:
             self.log.add(events)
@@ -138,7 +138,7 @@ class LiveTable:
         self.events += len(events)
 
     def apply_pairs(self, pairs: Columns) -> None:
-        """Counts blocks that came and went, of ``drain.PAIR_DTYPE``: only totals change."""
+        """Counts allocated and freed blocks (``drain.PAIR_DTYPE``): only totals change."""
         if len(pairs):
             records = pairs.view(np.uint8)
             self._begin(int(pairs["time_ns"].max()))
@@ -146,21 +146,21 @@ class LiveTable:
             self.events += 2 * int(pairs["count"].sum())
 
     def fork(self) -> LiveTable:
-        """What a child process holds that has a copy of the memory: the same blocks.
+        """The table of a child process with a copy of the memory: the same blocks.
 
-        What came and went before is not the child's.
+        Blocks freed before do not count for the child.
         """
         log = None if self.log is None else EventLog()
         return LiveTable(self.stacks, self.totals.sample_bytes, self.temporary, log, self)
 
     def drop_blocks(self) -> None:
-        """Forgets what the totals are made of: nothing more will happen to it."""
+        """Drops the blocks and keeps the totals, when no more events will come."""
         if self.log is not None:
             self.log.last_blocks = self.raw_blocks()
         self._core.forget_blocks()
 
     def _begin(self, now_ns: int) -> None:
-        """Binds what has changed since the last events."""
+        """Binds arrays that have changed since the last events."""
         self._make_room()
         self.cohorts.advance(now_ns, self.totals)
         if self._bound_version != self.cohorts.version:
@@ -177,7 +177,7 @@ class LiveTable:
     def _apply_all(
         self, apply_from: Callable[[int], int], stack_ids: npt.NDArray[np.uint64]
     ) -> None:
-        """Goes on until all are applied, and makes room where it is lacking."""
+        """Repeats until all records are applied, making room where it is lacking."""
         done = 0
         while (done := apply_from(done)) < len(stack_ids):
             need = self._core.need
@@ -206,13 +206,13 @@ class LiveTable:
 
     @property
     def oddities(self) -> Oddities:
-        """What did not fit."""
+        """Counts of events that did not fit."""
         return Oddities(self._core.unmatched, self._core.reuses, self._core.odd_restores)
 
     @property
     def unordered_count(self) -> int:
-        """Blocks of which it is not known whether they were temporary, as they came by
-        while the ring was full; in parts if blocks are sampled.
+        """Blocks of which it is unknown whether they were temporary, as they came while the
+        ring was full; in parts of blocks if blocks are sampled.
         """
         return self._core.unordered
 
@@ -228,11 +228,11 @@ class LiveTable:
         return Peak(self._core.peak_ns, size_bytes, live_bytes, live_count)
 
     def blocks(self) -> Blocks:
-        """A copy of all outstanding blocks, in no order."""
+        """A copy of all outstanding blocks, unordered."""
         return self._told_apart(self.raw_blocks())
 
     def raw_blocks(self) -> Blocks:
-        """``blocks`` with sizes as in events: they hold weights if the program has given them."""
+        """``blocks`` with sizes as in events: they include weights if the program reports these."""
         blocks = Blocks.empty(self.count)
         _, count, *_ = self._core.copy_blocks(0, _MOST, 0, *blocks.columns())
         return blocks.select(slice(count))
@@ -241,14 +241,14 @@ class LiveTable:
         return raw.weighed() if self.totals.sample_bytes == GIVEN else raw
 
     def take_logged(self) -> LoggedEvents:
-        """What was applied since this was called last. There must be a log."""
+        """Events applied since the last call. There must be a log."""
         assert self.log is not None
         return self.log.take(self.stacks, self.count, self.raw_blocks)
 
     def some_blocks(self, at: int, born_by_ns: int, most: int) -> tuple[int | None, Blocks]:
-        """Blocks born by then, from a place on: where to go on from (None: that is all), a copy.
+        """Returns the slot to continue from (None: all done), and a copy of blocks born by then.
 
-        What is moved between two calls may come twice or not at all.
+        Blocks that move between two calls may be returned twice or not at all.
         """
         blocks = Blocks.empty(most)
         at, count, *_ = self._core.copy_blocks(at, born_by_ns, 0, *blocks.columns())
@@ -256,9 +256,9 @@ class LiveTable:
         return (at if at < self._core.room else None), some
 
     def largest(self, n: int, born_by_ns: int = _MOST) -> tuple[int, int, Blocks]:
-        """Blocks born by then: how many, their bytes, and the ``n`` largest, the older first.
+        """Blocks born by then: their number, their bytes, and the ``n`` largest, older ones first.
 
-        Count and bytes are what samples stand for.
+        The number and bytes are estimates if blocks are sampled.
         """
         best = Blocks.empty()
         at = parts = size_bytes = least = 0
@@ -268,17 +268,17 @@ class LiveTable:
             parts, size_bytes = parts + more[0], size_bytes + more[1]
             best = Blocks.concatenate([best, some.select(slice(count))]).largest(n)
             if len(best) == n:
-                # Whatever is smaller than all of these need not be copied.
+                # Smaller blocks than all of these need not be copied.
                 least = int(best.size[-1]) if n else _MOST
         return self.totals.whole_number(parts), size_bytes, self._told_apart(best)
 
     def threads(self) -> ThreadTotals:
-        """What each thread did: a copy."""
+        """A copy of each thread's figures."""
         rows = np.zeros((self._core.thread_count, threads.FIGURES), np.int64)
         self._core.thread_rows(rows)
         return ThreadTotals(*rows.T)
 
     def flows(self) -> dict[tuple[int, int], Flow]:
-        """Blocks that went from thread to thread, by the rows of who allocated and who freed."""
+        """Blocks allocated by one thread and freed by another, by the rows of these threads."""
         rows = self._core.flow_rows()
         return {(maker, ender): Flow(count, size) for maker, ender, count, size in rows}

@@ -1,7 +1,7 @@
-"""Temporary allocations: freed soon after by the thread that made them.
+"""Temporary allocations: freed soon after by the allocating thread.
 
-TemporaryPolicy means: before that thread has made more than so many other allocations, or within
-some time. Code that makes many of them could often do without, or reuse one block.
+``TemporaryPolicy`` defines "soon": before the thread has made more than so many other allocations,
+or within some time. Code with many of them could often avoid them, or reuse one block.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 MOST_BETWEEN: Final = 64
-"""Largest number of other allocations that can be asked for."""
+"""Largest number of other allocations that a policy allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +18,10 @@ class TemporaryPolicy:
     """What counts as temporary."""
 
     between: int = 1
-    """At most this many other allocations of the thread came between."""
+    """At most this many other allocations of the thread lie in between."""
     life_ns: int | None = None
-    """If given, this counts instead: it lived at most so long, by the kernel's ticks, which
-    are 1 to 10 ms apart."""
+    """If given, this counts instead: the block lived at most so long, by the kernel's ticks,
+    which are 1 to 10 ms apart."""
 
 
 DEFAULT_POLICY: Final = TemporaryPolicy()

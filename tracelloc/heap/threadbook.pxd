@@ -1,5 +1,5 @@
 # cython: language_level=3, cdivision=True
-"""What threads did, and what goes from one to another: both found by hashing."""
+"""Figures of threads, and flows of blocks between threads: both in hash tables."""
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
@@ -9,12 +9,12 @@ from tracelloc.heap.blocktable cimport Block
 from tracelloc.heap.hashing cimport home_of
 
 cdef enum:
-    NOBODY = 0  # the row of threads that are not known
+    NOBODY = 0  # the row of unknown threads
     LEAST_THREADS = 8
     LEAST_FLOWS = 64
 
-cdef struct Pending:  # what a thread's unfinished realloc took
-    uint64_t address  # 0: it is in none
+cdef struct Pending:  # the block that a thread's unfinished realloc took
+    uint64_t address  # 0: no realloc is unfinished
     uint64_t time_ns
     Block block
     bint is_known
@@ -29,13 +29,13 @@ cdef struct Thread:
 cdef struct Threads:
     Py_ssize_t count, room, most
     Py_ssize_t kept  # addresses of each thread in `last`
-    Py_ssize_t recent  # the row that was asked for last
+    Py_ssize_t recent  # the row that was looked up last
     Thread* rows
     uint16_t* slots  # rows by the hash of their tid, two slots a row
-    uint64_t* last  # the addresses that each thread got last
+    uint64_t* last  # the addresses that each thread allocated last
 
-cdef struct Flow:  # blocks that one thread allocated and another one freed
-    uint64_t key  # the rows of both, and 1; 0: an empty slot
+cdef struct Flow:  # blocks that one thread allocated and another freed
+    uint64_t key  # both rows combined, plus 1; 0: an empty slot
     int64_t count, size
 
 cdef struct Flows:
@@ -44,7 +44,7 @@ cdef struct Flows:
 
 
 cdef inline bint begin_threads(Threads* threads, Py_ssize_t most, Py_ssize_t kept) noexcept nogil:
-    """The one row of nobody. False: no memory."""
+    """Begins with the row ``NOBODY`` alone. False if out of memory."""
     threads.count, threads.room, threads.most, threads.kept = 1, LEAST_THREADS, most, kept
     threads.rows = <Thread*>calloc(LEAST_THREADS, sizeof(Thread))
     threads.slots = <uint16_t*>calloc(2 * LEAST_THREADS, sizeof(uint16_t))
@@ -59,7 +59,7 @@ cdef inline void end_threads(Threads* threads) noexcept nogil:
 
 
 cdef inline Py_ssize_t thread_row(Threads* threads, uint32_t tid) noexcept nogil:
-    """The row of a thread, made if it is new. Below 0: no memory."""
+    """The row of a thread, added if it is new. Below 0 if out of memory."""
     cdef uint64_t slot
     cdef Py_ssize_t row
     if threads.rows[threads.recent].tid == tid:
@@ -85,7 +85,7 @@ cdef inline Py_ssize_t thread_row(Threads* threads, uint32_t tid) noexcept nogil
 
 
 cdef inline bint grow_threads(Threads* threads) noexcept nogil:
-    """Twice as many rows. False: no memory."""
+    """Doubles the rows. False if out of memory."""
     cdef Py_ssize_t old = threads.room, room = 2 * old, kept = threads.kept, row
     cdef uint64_t slot
     cdef Thread* rows = <Thread*>realloc(threads.rows, room * sizeof(Thread))
@@ -109,7 +109,7 @@ cdef inline bint grow_threads(Threads* threads) noexcept nogil:
 
 
 cdef inline void remember(Threads* threads, Py_ssize_t row, uint64_t address) noexcept nogil:
-    """The thread got this address."""
+    """Records that the thread allocated this address."""
     cdef uint32_t at = threads.rows[row].newest
     threads.last[row * threads.kept + at] = address
     threads.rows[row].newest = at + 1 if at + 1 < <uint32_t>threads.kept else 0
@@ -118,7 +118,7 @@ cdef inline void remember(Threads* threads, Py_ssize_t row, uint64_t address) no
 cdef inline bint is_last(
     Threads* threads, Py_ssize_t row, uint64_t address, bint forget
 ) noexcept nogil:
-    """Whether this address is among the last that the thread got; it may be forgotten then."""
+    """Whether the thread allocated this address lately; ``forget`` then removes it."""
     cdef uint64_t* last = &threads.last[row * threads.kept]
     cdef Py_ssize_t at
     for at in range(threads.kept):
@@ -130,14 +130,14 @@ cdef inline bint is_last(
 
 
 cdef inline bint begin_flows(Flows* flows, Py_ssize_t most) noexcept nogil:
-    """None. False: no memory."""
+    """Begins without flows. False if out of memory."""
     flows.count, flows.room, flows.most = 0, LEAST_FLOWS, most
     flows.slots = <Flow*>calloc(LEAST_FLOWS, sizeof(Flow))
     return flows.slots != NULL
 
 
 cdef inline Flow* find_flow(Flows* flows, uint64_t key) noexcept nogil:
-    """Its slot, or the one where it would be."""
+    """The flow's slot, or the empty slot for it."""
     cdef uint64_t at = home_of(key, flows.room)
     while flows.slots[at].key != key and flows.slots[at].key != 0:
         at = at + 1 if at + 1 < <uint64_t>flows.room else 0
@@ -147,7 +147,7 @@ cdef inline Flow* find_flow(Flows* flows, uint64_t key) noexcept nogil:
 cdef inline bint add_flow(
     Flows* flows, Py_ssize_t maker, Py_ssize_t ender, int64_t count, int64_t size
 ) noexcept nogil:
-    """Counts blocks that go from one row to another. False: no memory."""
+    """Counts blocks from one row to another. False if out of memory."""
     cdef uint64_t key = (<uint64_t>maker << 16 | <uint64_t>ender) + 1
     cdef Flow* flow
     if 2 * (flows.count + 2) > flows.room and not grow_flows(flows):
@@ -165,7 +165,7 @@ cdef inline bint add_flow(
 
 
 cdef inline bint grow_flows(Flows* flows) noexcept nogil:
-    """Twice as many slots. False: no memory."""
+    """Doubles the slots. False if out of memory."""
     cdef Flow* old = flows.slots
     cdef Py_ssize_t room = flows.room, at
     cdef Flow* slots = <Flow*>calloc(2 * room, sizeof(Flow))

@@ -1,8 +1,8 @@
-"""Who allocates and who frees: figures per thread, and what goes from one to another.
+"""Which threads allocate and free: figures per thread, and blocks that pass between threads.
 
-The sums over all threads are those over all stacks: what can't be assigned to a thread
-stands in the first row. (Stale blocks, whose address was handed out again, are freed by
-nobody.) Thread ids that the kernel gives to another thread later on stand for both.
+The sums over all threads equal those over all stacks: what can't be assigned to a thread counts in
+the first row. (Stale blocks, whose address was allocated again, are freed by ``NOBODY``.) If the
+kernel reuses a thread id, the figures of both threads are added up.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy.typing as npt
 I64 = npt.NDArray[np.int64]
 
 NOBODY: Final = 0
-"""The row of what came by in no thread's order, and of threads beyond ``MOST_THREADS``."""
+"""The row of events without a known thread order, and of threads beyond ``MOST_THREADS``."""
 MOST_THREADS: Final = 1 << 16
-"""Rows, at most."""
+"""Most rows."""
 MOST_FLOWS: Final = 1 << 14
-"""Pairs of threads, at most; what goes between others is counted from and to ``NOBODY``."""
+"""Most pairs of threads; further flows count as from and to ``NOBODY``."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class ThreadTotals:
     allocated_bytes: I64
     allocated_count: I64
     freed_bytes: I64
-    """By this thread, whoever had allocated them; as the next."""
+    """Freed by this thread, whichever thread allocated them; so is ``freed_count``."""
     freed_count: I64
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Totals per call stack, kept up to date batch by batch: never a walk over all blocks."""
+"""Totals per call stack, updated with each batch, never by a walk over all blocks."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy.typing as npt
 I64 = npt.NDArray[np.int64]
 
 COUNT_PARTS: Final = 1024
-"""Parts of a block that sampled counts are kept in."""
+"""Parts per block: the unit of sampled counts."""
 
 
 @dataclass(slots=True)
 class Totals:
     """One array per figure, indexed by stack. Bytes are as requested, counts are blocks.
 
-    Outstanding = allocated - freed, always. Of the freed ones, ``temporary`` were freed soon
-    after by the thread that had allocated them, ``remote`` by another one. ``peak_bytes`` is
-    the largest outstanding figure at the end of a batch (a lower bound of the true peak).
-    ``first_ns`` and ``last_ns`` are CLOCK_MONOTONIC times of the first and the newest
-    allocation, 0 if there was none.
+    Outstanding = allocated - freed, always. Of the freed blocks, ``temporary`` were freed soon
+    after by the allocating thread, ``remote`` by another thread. ``peak_bytes`` is the largest
+    outstanding figure at the end of a batch (a lower bound of the true peak). ``first_ns`` and
+    ``last_ns`` are CLOCK_MONOTONIC times of the first and the newest allocation, 0 if there was
+    none.
     """
 
     allocated_bytes: I64
@@ -37,12 +37,12 @@ class Totals:
     first_ns: I64
     last_ns: I64
     sample_bytes: int | None = None
-    """Mean distance of samples. If set, every block counts for what it stands for: bytes
+    """Mean distance of samples. If set, each block counts for the blocks it stands for: bytes
     are scaled, and counts are in parts of ``COUNT_PARTS`` until ``whole``."""
 
     @classmethod
     def empty(cls, stacks: int = 1, sample_bytes: int | None = None) -> Totals:
-        """All zero for this many stacks."""
+        """All zeros for this many stacks."""
         columns: dict[str, Any] = {name: np.zeros(stacks, np.int64) for name in COLUMNS}
         return cls(**columns, sample_bytes=sample_bytes)
 
@@ -85,7 +85,7 @@ class Totals:
 
     @property
     def temporary_share(self) -> npt.NDArray[np.float64]:
-        """Per stack, of the blocks that it has allocated: 0 to 1."""
+        """Per stack, the share of its allocated blocks that were temporary: 0 to 1."""
         share: npt.NDArray[np.float64] = self.temporary_count / np.maximum(self.allocated_count, 1)
         return share
 

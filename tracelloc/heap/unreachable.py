@@ -1,8 +1,8 @@
-"""Blocks that nothing in the process points to any more: found by searches of its memory.
+"""Blocks without any pointer to them, found by searches of the process's memory.
 
-A search may miss a pointer that is moved meanwhile, and old contents of freed memory may look
+A search may miss a pointer that moves meanwhile, and stale contents of freed memory may look
 like one. A block counts as lost when at least two of the last four searches have found no pointer
-to it: once that is so, nothing can free it.
+to it: then nothing can free it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ U64 = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 
 _LAST: Final = 0b1111
-"""Searches that count."""
+"""Mask of the searches that count."""
 _UNREACHABLE_IN: Final = np.array([bits.bit_count() >= 2 for bits in range(_LAST + 1)])
-"""By the searches that found nothing, the last one in the lowest bit."""
+"""By the searches that found no pointer; the last search is the lowest bit."""
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
 class UnreachableTable:
-    """Lost blocks by stack and time of birth, at one moment."""
+    """Lost blocks by stack and time of birth, at one time."""
 
     asked: I64
-    """Blocks that the last search was about: a row per stack."""
+    """Blocks that the last search covered: a row per stack."""
     stacks: I64
     """Stacks that have lost blocks, ascending."""
     count: I64
@@ -40,7 +40,7 @@ class UnreachableTable:
     size_bytes: I64
 
     def of(self, stacks: npt.NDArray[np.intp], slices: int) -> tuple[F64, F64, F64]:
-        """(lost blocks, their bytes: a row per stack; blocks asked about) of some stacks."""
+        """(lost blocks, their bytes: a row per stack; blocks searched for) of some stacks."""
         rows = np.zeros((2, len(stacks), slices))
         if len(self.stacks):
             at = np.minimum(np.searchsorted(self.stacks, stacks), len(self.stacks) - 1)
@@ -77,19 +77,19 @@ NONE_UNREACHABLE: Final = UnreachableTable(
 
 @dataclass(slots=True)
 class UnreachableBlocks:
-    """What the last searches have said, block by block. Not thread safe."""
+    """Results of the last searches, block by block. Not thread safe."""
 
     searches: int = 0
-    """How many there have been."""
+    """Number of searches so far."""
     is_refused: bool = False
-    """There will be none: the process's memory may not be read, or is not to be."""
+    """True if there will be no search: the process's memory can't be read, or must not be."""
     _blocks: Blocks = field(default_factory=Blocks.empty)
-    """What one of the last searches found no pointer to, by key."""
+    """Blocks to which one of the last searches found no pointer, sorted by key."""
     _said: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
     _asked: I64 = field(default_factory=lambda: np.empty(0, np.int64))
 
     def note(self, blocks: Blocks, reachable: Mask) -> None:
-        """One more search: the blocks that it was about, and which of them can be reached."""
+        """Adds a search: its blocks, and which of them can be reached."""
         self.searches += 1
         self._asked = np.bincount(blocks.stack)
         keys = keys_of(blocks.address, blocks.birth_ns)
@@ -106,11 +106,11 @@ class UnreachableBlocks:
 
     @property
     def blocks(self) -> Blocks:
-        """The lost ones."""
+        """The lost blocks."""
         return self._blocks.select(_UNREACHABLE_IN[self._said])
 
     def table(self, edges_ns: I64) -> UnreachableTable:
-        """By slices of time, with an edge at each end."""
+        """Lost blocks by slices of time, given the edges of the slices."""
         blocks, slices = self.blocks, len(edges_ns) - 1
         stacks, row = np.unique(blocks.stack.astype(np.int64), return_inverse=True)
         column = np.searchsorted(edges_ns, blocks.birth_ns.astype(np.int64), side="right") - 1
@@ -122,6 +122,6 @@ class UnreachableBlocks:
 
 
 def keys_of(address: U64, birth_ns: U64) -> U64:
-    """One number per block, as good as unique: an address is given out again."""
+    """A practically unique number per block: an address alone may be reused."""
     keys: U64 = address * _GOLDEN + birth_ns
     return keys

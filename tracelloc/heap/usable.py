@@ -1,21 +1,21 @@
-"""Usable sizes: what an allocator gives for what was asked of it, computed or read.
+"""Usable sizes: what an allocator gives for a requested size, computed or read.
 
-Each formula maps requested sizes to what ``malloc_usable_size`` says of such a block,
-vectorised, in bytes, for x86-64. They hold for blocks as malloc makes them: one that
-realloc has made smaller may keep its place (in mimalloc and tcmalloc, up to twice as much as
-it needs), tcmalloc's realloc may make room for more, and so may an alignment. Where there is
-no sure formula a size is not known:
+Each formula maps requested sizes to what ``malloc_usable_size`` returns for such a block,
+vectorized, in bytes, for x86-64. They hold for blocks as malloc makes them. A block that realloc
+has shrunk may keep its place (in mimalloc and tcmalloc, up to twice as much as it needs).
+tcmalloc's realloc may add room, and so may an alignment. If there is no reliable formula, the
+size is unknown:
 
-* musl rounds to slots, and its ``malloc_usable_size`` says what was asked for;
+* musl rounds to slots, and its ``malloc_usable_size`` returns the requested size;
 * mimalloc beyond 128 KiB rounds differently from version to version, and its checking
-  builds pad blocks; a tcmalloc that is not a library of its own may have other pages.
+  builds pad blocks; a tcmalloc that is not a separate library may have other pages.
 
 Chunks of glibc's malloc can be read from the process. The eight bytes before a block hold its
 chunk's size, a multiple of 16, and three flags
-(malloc/malloc.c, ``struct malloc_chunk``): 2, the chunk is a mapping of its own; 4, it is
-of another arena than the first; 1, the chunk before it is in use. Blocks may be freed
-while we look, and another allocator's have something else there: what does not fit the
-request is left out.
+(malloc/malloc.c, ``struct malloc_chunk``): 2, the chunk is a separate mapping; 4, it is
+of another arena than the first; 1, the previous chunk is in use. A block may be freed during
+the read, and another allocator's blocks have something else there: sizes that do not fit the
+request are left out.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Formula = Callable[[U64], tuple[U64, Mask]]
 """Requested sizes to (usable sizes, which of them are known), in bytes."""
 
 CHUNK_HEADER_BYTES: Final = 8
-"""What a chunk of glibc's has beside the usable bytes: its size (a mapped one, 8 more)."""
+"""Overhead of a glibc chunk: its size field (a mapped chunk has 8 more)."""
 SMALLEST_CHUNK: Final = 32
 """MINSIZE in glibc's malloc/malloc.c."""
 _MMAP_THRESHOLD: Final = 128 << 10
-"""Where glibc begins to map blocks; it rises when such a block is freed (mallopt(3))."""
+"""Size from which glibc maps blocks; it rises when such a block is freed (mallopt(3))."""
 
 _TC_PAGE: Final = 8192
 _TC_LARGEST_SMALL: Final = 256 << 10
@@ -52,7 +52,7 @@ _MI_LARGEST_BIN: Final = 128 << 10
 
 
 def formula_for(main: MainLibrary) -> Formula | None:
-    """The formula of an allocator; None: no size is known."""
+    """The formula of an allocator; None if no sizes are known."""
     name = base_name(main.file)
     match main.library:
         case MallocLibrary.GLIBC:
@@ -67,17 +67,17 @@ def formula_for(main: MainLibrary) -> Formula | None:
 
 
 def header_bytes(main: MainLibrary) -> int:
-    """What each block takes beside its usable bytes, at least."""
+    """Least overhead of each block beside its usable bytes."""
     return CHUNK_HEADER_BYTES if main.library is MallocLibrary.GLIBC else 0
 
 
 def glibc_usable(size_bytes: U64) -> tuple[U64, Mask]:
     """Chunks of 16 bytes, of which 8 are the header; at least 32.
 
-    malloc/malloc.c: ``request2size``, and ``sysmalloc_mmap`` for blocks of their own, which
-    are known where the threshold has not moved: from 32 MiB on, and below 128 KiB; between
-    them a block may be either. A chunk whose rest would be less than 32 bytes is given
-    whole, so blocks may have 16 more: ``chunks.read_chunks`` sees the truth.
+    malloc/malloc.c: ``request2size``, and ``sysmalloc_mmap`` for separately mapped blocks. These
+    are certain if the threshold can't have moved: from 32 MiB on; below 128 KiB, none is mapped.
+    In between, a block may be either. If the rest of a chunk would be less than 32 bytes, glibc
+    gives it all, so blocks may have 16 more: ``chunks.read_chunks`` reads the true size.
     """
     chunk = chunk_bytes(size_bytes)
     mapped = _rounded(chunk + np.uint64(8), _PAGE_BYTES)
@@ -87,13 +87,13 @@ def glibc_usable(size_bytes: U64) -> tuple[U64, Mask]:
 
 
 def chunk_bytes(size_bytes: U64) -> U64:
-    """The least chunk for a request: ``request2size`` in glibc's malloc/malloc.c."""
+    """The smallest chunk for a request: ``request2size`` in glibc's malloc/malloc.c."""
     rounded = _rounded(size_bytes + np.uint64(CHUNK_HEADER_BYTES), 16)
     return np.maximum(rounded, np.uint64(SMALLEST_CHUNK))
 
 
 def jemalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
-    """Four classes per doubling, at least 16 bytes apart; 8 is one, too.
+    """Four classes per doubling, at least 16 bytes apart; 8 is also one.
 
     jemalloc(3), "Size classes", of versions 4 and newer with the usual quantum of 16.
     """
@@ -103,7 +103,7 @@ def jemalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
 
 
 def mimalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
-    """Multiples of 16 bytes up to 128, then four bins per doubling; 8 is one, too.
+    """Multiples of 16 bytes up to 128, then four bins per doubling; 8 is also one.
 
     mimalloc's src/page-queue.c, ``mi_bin``; the same in versions 1 to 3.
     """
@@ -125,9 +125,9 @@ def tcmalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
 
 @cache
 def _tcmalloc_classes() -> U64:
-    """Sizes at most an eighth apart, where a span of them wastes at most an eighth.
+    """Classes at most an eighth apart, in spans that waste at most an eighth.
 
-    Two neighbours of which a span holds equally many are one class, the larger.
+    If spans of two neighboring classes hold equally many blocks, they are one class, the larger.
     """
     classes: list[int] = []
     spans: list[tuple[int, int]] = []
@@ -151,7 +151,7 @@ def _tcmalloc_spacing(size: int) -> int:
 
 
 def _tcmalloc_span(size: int) -> int:
-    """Bytes of the pages that blocks of a class are cut from."""
+    """Bytes of the span of pages from which blocks of a class are cut."""
     at_once = min(max((64 << 10) // size, 2), _TC_MOST_MOVED) // 4
     span = 0
     while span == 0 or span // size < at_once:
@@ -163,14 +163,14 @@ def _tcmalloc_span(size: int) -> int:
 
 def _power_below(size_bytes: U64) -> U64:
     """The greatest power of two below each size; 0 for sizes up to 1."""
-    # A float64 may round what has more than 53 bits up: those are no sizes of blocks.
+    # A float64 may round values of more than 53 bits up: no block is that large.
     exponent = np.frexp(np.maximum(size_bytes, np.uint64(1)).astype(np.float64) - 0.5)[1]
     power: U64 = np.uint64(1) << np.maximum(exponent - 1, 0).astype(np.uint64)
     return power
 
 
 def _rounded(size_bytes: U64, step: int | U64) -> U64:
-    """Up to a multiple of a power of two."""
+    """Rounds up to a multiple of a power of two."""
     below = np.asarray(step, np.uint64) - np.uint64(1)
     rounded: U64 = (size_bytes + below) & ~below
     return rounded

@@ -1,1 +1,1 @@
-"""Records that every other room knows: no behaviour that needs a machine."""
+"""Records shared by all packages, without behavior that depends on the machine."""

@@ -1,4 +1,4 @@
-"""Files of code, where a process maps them, and why an address may have no name."""
+"""Code files, their mappings, and why an address may have no name."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from enum import Enum
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 FileId = tuple[str, int]
-"""Device (as maps writes it) and inode: one file, however many names it has."""
+"""Device (as in /proc/PID/maps) and inode: identifies a file, however many names it has."""
 
 C_LIBRARY: Final = ("libc.so", "libc-2", "ld-linux", "ld-musl", "libpthread")
-"""How the files are called that hold the code below main and thread functions."""
+"""Name prefixes of the files with the code below main and below thread functions."""
 
 
 def base_name(path: str) -> str:
-    """What follows the last slash; the path itself if there is none."""
+    """The part after the last slash; the path itself if there is none."""
     return path.rsplit("/", 1)[-1]
 
 
 def is_c_library(path: str) -> bool:
-    """Whether this file is the C library, or came with it."""
+    """Whether this file belongs to the C library."""
     return base_name(path).startswith(C_LIBRARY)
 
 
 def is_runtime(path: str) -> bool:
-    """Whether this file is the C library or C++'s: callers of malloc that ask for others."""
+    """Whether this file is the C or C++ library, which calls malloc on behalf of others."""
     return is_c_library(path) or base_name(path).startswith(("libstdc++.so", "libc++.so"))
 
 
@@ -34,7 +34,7 @@ def is_loader(path: str) -> bool:
 
 
 class Mapping(NamedTuple):
-    """One line of maps: addresses ``start <= a < end`` of the process."""
+    """One line of /proc/PID/maps: addresses ``start <= a < end`` of the process."""
 
     start: int
     end: int
@@ -44,7 +44,7 @@ class Mapping(NamedTuple):
     device: str
     inode: int
     path: str
-    """Path for people: without `` (deleted)``; ``[heap]`` and the like as they are."""
+    """Path for display: without `` (deleted)``; ``[heap]`` and the like unchanged."""
     deleted: bool
 
     @property
@@ -54,7 +54,7 @@ class Mapping(NamedTuple):
 
     @property
     def file_id(self) -> FileId:
-        """Which file, for caches that outlive a mapping."""
+        """Identifies the file, for caches that outlive a mapping."""
         return self.device, self.inode
 
     @property
@@ -82,15 +82,15 @@ class CodeModule(Protocol):
 
     @property
     def file_id(self) -> FileId:
-        """Which file it is."""
+        """Identifies the file."""
 
     @property
     def path(self) -> str:
-        """Path for people."""
+        """Path for display."""
 
     @property
     def build_id(self) -> str | None:
-        """The linker's identification of its contents, in hexadecimal."""
+        """The build ID from the linker, in hexadecimal."""
 
 
 ModuleT_co = TypeVar("ModuleT_co", bound=CodeModule, covariant=True)
@@ -102,8 +102,8 @@ class Place(Generic[ModuleT_co]):
 
     mapping: Mapping
     module: ModuleT_co | None
-    """The file, if there is one that could be read."""
+    """The mapped file, if it could be read."""
     reason: Unresolved | None
     """Why there is no module."""
     file_offset: int
-    """In the mapped file, in bytes; in the mapping, if there is no file."""
+    """Byte offset in the mapped file, or in the mapping if there is no file."""

@@ -1,4 +1,4 @@
-"""Counters of what a source reports and of what it loses."""
+"""Counters of the events that a source reports and loses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 
 class Counter(IntEnum):
-    """What the probes count since they were loaded (``enum counter``)."""
+    """Counters of the probes since they were loaded (``enum counter``)."""
 
     LOST_ALLOCS = 0
     LOST_FREES = 1
@@ -43,11 +43,11 @@ LOST_EVENT_COUNTERS: Final = (
     Counter.LOST_RESTORES,
     Counter.LOST_INNER_FREES,
 )
-"""Counters of events that never reached user space: no room in the ring or overflow map."""
+"""Counters of events that never reached user space, as ring or overflow map had no room."""
 
 
 def count_lost(counters: npt.NDArray[np.uint64]) -> int:
-    """Events that never reached user space, by all counters (``Counter``)."""
+    """Number of events that never reached user space."""
     return sum(int(counters[counter]) for counter in LOST_EVENT_COUNTERS)
 
 
@@ -56,4 +56,4 @@ ODDITY_COUNTERS: Final = (
     Counter.SPILL_UNMATCHED,
     Counter.SPILL_ODD_RESTORES,
 )
-"""Counters of what the overflow map finds in place of the table."""
+"""Counters of oddities that the overflow map finds instead of the table."""

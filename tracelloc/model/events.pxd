@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What the probes report, as ``probes/event.h`` has it."""
+"""Records of the probes, as defined in ``probes/event.h``."""
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 

@@ -33,7 +33,7 @@ EVENT_FIELDS: Final = [
 EVENT_DTYPE: Final = np.dtype(EVENT_FIELDS)
 WEIGHT_MANTISSA_BITS: Final = 12
 WEIGHT_BITS: Final = 17
-"""How the size and the weight of a block that a program itself has sampled are one number."""
+"""Bits that encode the weight of a block that the program itself has sampled, below its size."""
 
 
 class EventKind(IntEnum):
@@ -73,7 +73,7 @@ class SentStacks:
         return len(self.ids)
 
     def part(self, stacks: slice, frames: slice) -> SentStacks:
-        """Some of them, one behind the other, with their frames."""
+        """Consecutive stacks, with their frames."""
         ids, flags, depths = self.ids[stacks], self.flags[stacks], self.depths[stacks]
         return SentStacks(ids, flags, depths, self.frames[frames])
 
@@ -86,7 +86,7 @@ class SentStacks:
             yield stack_id, flags, tuple(frames[start:end])
 
     def select(self, mask: npt.NDArray[np.bool_]) -> SentStacks:
-        """Some of them."""
+        """The stacks that the mask selects."""
         if mask.all():
             return self
         return SentStacks(
@@ -109,47 +109,47 @@ PAIR_SUMS_FIELDS: Final = [("count", "<i8"), ("bytes", "<i8"), ("time_ns", "<u8"
 """``struct pair_sums``."""
 
 PAIR_DTYPE: Final = np.dtype([*PAIR_KEY_FIELDS, *PAIR_SUMS_FIELDS])
-"""Blocks of one stack that came and went: how many, and their bytes."""
+"""Allocated and freed blocks of one stack: their number and bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """What has happened since the last one."""
+    """Events since the last batch."""
 
     events: Events
-    """In their order for each address and each thread."""
+    """In order for each address and each thread."""
     pairs: npt.NDArray[Any]
-    """Records of PAIR_DTYPE: what events leave out."""
+    """Records of PAIR_DTYPE: blocks that the events leave out."""
     ring_share: float
-    """How much of the ring was in use, 0 to 1."""
+    """Used share of the ring, 0 to 1."""
     overflowed: bool
-    """The ring was full: in what order different addresses changed is not known."""
+    """The ring was full: the order of events of different addresses is unknown."""
     image: int | None = None
-    """If known: the one memory image that all events are of, in the order of time, and none of
-    them are forks or late ones."""
+    """If known: the one memory image of all events, which are then in the order of time, without
+    forks and late allocations."""
 
     def __bool__(self) -> bool:
-        """Whether anything was there: perhaps there is more."""
+        """Whether the batch has events, so that there may be more."""
         return self.overflowed or len(self.events) > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A stack to be finished: ``struct miss`` with the memory behind it."""
+    """A stack to be finished: ``struct miss`` with the stack memory."""
 
     stack_id: int
     generation: int
     image: int
-    """The memory image that the addresses are in."""
+    """The memory image that the addresses belong to."""
     missing: int
-    """The address that has no row."""
+    """The address without a row."""
     registers: tuple[int, ...]
     """By ``enum miss_register``: ip, sp, bp, bx, r12 to r15."""
     stack_address: int
     stack: bytes
-    """The memory from there on."""
+    """The memory from ``stack_address`` on."""
     stack_holes: int
-    """Pages of it that could not be copied: a bit for each."""
+    """Pages of it that could not be copied: one bit each."""
 
 
 NO_EVENTS: Final[Events] = np.empty(0, EVENT_DTYPE)
@@ -157,7 +157,7 @@ NO_PAIRS: Final[npt.NDArray[Any]] = np.empty(0, PAIR_DTYPE)
 
 
 def joined_batch(batches: Sequence[EventBatch]) -> EventBatch:
-    """One batch of the events of several, in their order; at most one of them has pairs."""
+    """Joins the events of several batches, in order; at most one of them has pairs."""
     some = [batch for batch in batches if batch]
     if len(some) == 1:
         return some[0]

@@ -14,13 +14,13 @@ class Frame:
     address: int
     """Return address in the target."""
     symbol: str | None
-    """The function's name as it was written, or None."""
+    """The function's name as in its source, or None."""
     raw_symbol: str | None
-    """The function's name as the linker knows it: its identity."""
+    """The function's name as the linker knows it: identifies the function."""
     offset: int | None
     """Bytes from the function's start to the return address; None if inlined."""
     size: int | None
-    """Size of the function in bytes, if the symbol says."""
+    """Size of the function in bytes, if the symbol has one."""
     module: str | None
     """Path of the mapped file, or the name of a kernel page."""
     module_offset: int | None
@@ -28,14 +28,14 @@ class Frame:
     reason: Unresolved | None = None
     """Why there is no symbol."""
     file: str | None = None
-    """Source file of the call, if debug information says."""
+    """Source file of the call, from debug information."""
     line: int | None = None
     inlined: bool = False
-    """Compiled into the function of the next frame."""
+    """Whether it is compiled into the function of the next frame."""
 
 
 def unnamed(
     address: int, module: str | None, module_offset: int | None, reason: Unresolved | None
 ) -> Frame:
-    """A frame that has no name, and why."""
+    """A frame without a name, and why."""
     return Frame(address, None, None, None, None, module, module_offset, reason)

@@ -1,7 +1,7 @@
-"""Stretches of time that figures lack: plain records.
+"""Gaps: stretches of time that figures lack.
 
-A trace is complete while nothing that happened is missing. Where something is, a gap says from
-when to when, how much, and why.
+A trace is complete while no event is missing. Otherwise, gaps record when events were missing, how
+many, and why.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from enum import Enum
 
 
 class Completeness(Enum):
-    """What the figures of a process are worth."""
+    """How complete the figures of a process are."""
 
     COMPLETE = "complete"
-    """Every allocation and free since tracing began is in them."""
+    """They include every allocation and free since tracing began."""
     AT_LEAST = "at_least"
-    """Some are missing; those that are there happened."""
+    """Some events are missing; those included happened."""
     UNTIL = "until"
-    """Nothing has been seen since some time."""
+    """No events have been seen since some time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A stretch of time of which something is missing."""
+    """A stretch of time with missing events."""
 
     start_s: float
-    """Wall clock, seconds since 1970: nothing was missing then."""
+    """Last time without missing events: wall clock, seconds since 1970."""
     end_s: float | None
-    """When all was seen again; None: never since."""
+    """When all events were seen again; None if not yet."""
     lost_events: int | None
-    """Allocations and frees that are missing; None: it is not known how many."""
+    """Number of missing allocations and frees; None if unknown."""
     reason: str
-    """A clause, without a subject where ``lost_events`` is known."""
+    """A clause, without a subject if ``lost_events`` is known."""
 
 
 def completeness_of(gaps: Sequence[Gap]) -> Completeness:
-    """What gaps make of the figures."""
+    """How complete figures with these gaps are."""
     if any(gap.end_s is None for gap in gaps):
         return Completeness.UNTIL
     return Completeness.AT_LEAST if gaps else Completeness.COMPLETE

@@ -1,4 +1,4 @@
-"""The malloc libraries that were found in a process, and what goes unseen of them."""
+"""The malloc libraries found in a process, and their functions that go unseen."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class MainLibrary:
     library: MallocLibrary
     file: str
     others: tuple[str, ...]
-    """Allocators beside it, whose blocks can't be told from its own; in words."""
+    """Other allocators, whose blocks can't be told from this one's; in words."""
 
 
 def main_library(found: Iterable[FoundLibrary]) -> MainLibrary | None:
-    """The first file that defines malloc, the C library last: as symbols are resolved.
+    """The first file that defines malloc, the C library last, in the order of symbol resolution.
 
-    The C library's own malloc behind another one is not counted among the others: nothing
-    calls it any more. None if there is no allocator.
+    If another library replaces the C library's own malloc, that one is not among the others:
+    nothing calls it any more. None if there is no allocator.
     """
     own = [(a, a.library) for a in found if a.library is not None]
     if not own:
@@ -64,14 +64,14 @@ def main_library(found: Iterable[FoundLibrary]) -> MainLibrary | None:
 
 def _precedence(pair: tuple[FoundLibrary, MallocLibrary]) -> tuple[bool, bool, bool]:
     allocator, library = pair
-    # Dynamic linkers have a malloc of their own for the time before the C library's.
+    # Dynamic linkers have their own malloc for the time before the C library's.
     in_c_library = is_c_library(allocator.file)
     is_loaders = in_c_library and library is MallocLibrary.OTHER
     return allocator.family != LIBC_FAMILY, in_c_library, is_loaders
 
 
 _MOST_NAMES: Final = 3
-"""Names in a line that are not probed, for each reason."""
+"""Most function names in a line, for each reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,14 @@ class FoundLibrary:
     family: str
     file: str
     functions: tuple[str, ...]
-    """By their plainest names."""
+    """Plainest names of its functions."""
     not_probed: tuple[Unseen, ...]
     library: MallocLibrary | None = None
-    """Who implements it; None: it asks others for its blocks."""
+    """The library that implements it; None if it takes its blocks from others."""
 
 
 def found_lines(found: Sequence[FoundLibrary]) -> Iterator[str]:
-    """One line that says what is traced, and one for each reason why something is not."""
+    """One line with the traced libraries, and one for each reason why functions are not probed."""
     traced = [
         f"{allocator.family} in {allocator.file} ({plural(len(allocator.functions), 'function')})"
         for allocator in found
@@ -101,7 +101,7 @@ def found_lines(found: Sequence[FoundLibrary]) -> Iterator[str]:
 
 
 def unseen_lines(found: Iterable[FoundLibrary]) -> Iterator[str]:
-    """The functions that go unseen, with one line for each reason."""
+    """The functions that go unseen, one line for each reason."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for allocator in found:
         for unseen in allocator.not_probed:
@@ -113,7 +113,7 @@ def unseen_lines(found: Iterable[FoundLibrary]) -> Iterator[str]:
 
 
 def found_json(found: Iterable[FoundLibrary]) -> list[dict[str, Any]]:
-    """For the JSON report."""
+    """The libraries for the JSON report."""
     return [
         {
             "name": allocator.family,

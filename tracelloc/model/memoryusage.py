@@ -1,4 +1,4 @@
-"""What a process has in memory by kind, and the limit that it is closest to."""
+"""Memory of a process by kind, and the closest limit."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """What is in memory, in bytes."""
+    """Memory by kind, in bytes."""
 
     anonymous: int
-    """Heap, stacks, and whatever else no file backs."""
+    """Heap, stacks, and other memory without a file."""
     files: int
     """Mapped files."""
     shared: int
     """Shared memory."""
     swapped: int
-    """Anonymous memory that has been swapped out: not in memory, but not given back."""
+    """Anonymous memory that is swapped out: not resident, but not released."""
     space: int = 0
-    """All addresses that are in use (VmSize); 0: not known."""
+    """Virtual size (VmSize); 0 if unknown."""
 
     @property
     def rss(self) -> int:
@@ -27,33 +27,33 @@ class Resident:
 
     @property
     def kept(self) -> int:
-        """What the process has, wherever it lies."""
+        """Resident and swapped memory."""
         return self.rss + self.swapped
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What ends growth."""
+    """A limit of memory."""
 
     what: str
     """``cgroup`` or ``machine``."""
     size_bytes: int
     free_bytes: int
-    """Left below the limit: what others in the group use is not free."""
+    """Bytes left below the limit, after the use of others in the group."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUsage:
-    """A process's memory at one moment, and what to compare it with."""
+    """A process's memory at one time, with its start value and limit."""
 
     now: Resident
     start: Resident
-    """When tracing began."""
+    """At the start of tracing."""
     pss_bytes: int | None
-    """Proportional share, as of some seconds ago; None if it can't be read."""
+    """Proportional set size, some seconds old; None if it can't be read."""
     limit: Limit | None
-    """The closest one."""
+    """The closest limit."""
     history: tuple[tuple[int, int], ...]
-    """(CLOCK_MONOTONIC in ns, what the process kept in bytes) of the last minutes."""
+    """(CLOCK_MONOTONIC in ns, ``kept`` in bytes) of the last minutes."""
     mapped_bytes: int | None = None
-    """What it keeps of the ranges it has mapped by itself; None: not traced, or unreadable."""
+    """Kept bytes of the ranges that the program itself mapped; None: not traced, or unreadable."""

@@ -1,4 +1,4 @@
-"""What tracing costs the target."""
+"""Overhead of tracing for the target."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """The price of tracing, for views."""
+    """The overhead of tracing, for views."""
 
     events_per_s: float
     probe_share: float | None
-    """Share of the target's CPU time, 0 to 1: estimated; None until it was measured."""
+    """Estimated share of the target's CPU time, 0 to 1; None before it was measured."""
     slow_probes: tuple[str, ...]
-    """Functions probed at an instruction that is single-stepped."""
+    """Functions with single-stepped probes."""

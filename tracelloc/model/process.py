@@ -1,4 +1,4 @@
-"""Which process figures belong to."""
+"""The process that figures belong to."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ class Target:
     pid: int
     command: str
     parent_pid: int = 0
-    """0 where it is not known."""
+    """0 if unknown."""
     exec_count: int = 0
-    """Programs that it has begun since tracing started; all figures are of the last one."""
+    """Programs executed since tracing started; all figures are of the last one."""
     number: int = 0
-    """Which process of the trace it is, from 0: a PID may come back as another process."""
+    """Number of the process in the trace, from 0: PIDs may be reused."""
     has_ended: bool = False
     executable: str = ""
-    """Path of its program; empty where it is not known, as are the next two."""
+    """Path of its program; empty if unknown, as are the next two."""
     container_id: str = ""
-    """The container's, 64 hexadecimal digits."""
+    """ID of its container, 64 hexadecimal digits."""
     host: str = ""
     """Name of the machine."""
 
@@ -41,4 +41,4 @@ class FollowCounts:
     forks: int = 0
     execs: int = 0
     stopped_ns: int = 0
-    """How long they were stopped for it, all together."""
+    """Total time that the processes were stopped for following."""

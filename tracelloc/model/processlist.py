@@ -1,4 +1,4 @@
-"""A process as lists show it, and why it may not be traceable."""
+"""A process in a list, and why it may not be traceable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Trouble(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """One process, as a list shows it. All text is the process's own: hostile."""
+    """One process in a list. The process controls all text: treat it as hostile."""
 
     pid: int
     command: str
@@ -31,17 +31,17 @@ class ProcessInfo:
     user: str
     rss_bytes: int
     growth_bytes_per_min: int
-    """Growth of resident memory over the last minute, or since it was first seen."""
+    """Growth of resident memory over the last minute, or since the process was first seen."""
     allocator: str | None
-    """Where it has one: ``malloc in libc.so.6``. None: none found, or not looked for yet."""
+    """Its allocator, as ``malloc in libc.so.6``; None: none found, or not looked for yet."""
     trouble: Trouble | None
-    """Why it can't be traced; None: it can, as far as is known."""
+    """Why it can't be traced; None if it can, as far as is known."""
     known: bool
-    """Whether the last two have been found out."""
+    """Whether ``allocator`` and ``trouble`` have been determined."""
 
 
 def matching(infos: Iterable[ProcessInfo], text: str) -> list[ProcessInfo]:
-    """Processes in which each of some words occurs, in any case: command line, user, PID, state."""
+    """Processes that contain all words, in any case, in command line, user, PID or state."""
     words = [re.escape(word) for word in text.split()]
     tests = [re.compile(word, re.IGNORECASE) for word in words]
     return [info for info in infos if all(test.search(_text_of(info)) for test in tests)]

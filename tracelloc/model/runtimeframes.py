@@ -1,8 +1,8 @@
-"""Frames of functions that a language runtime interprets, as made-up addresses.
+"""Frames of interpreted functions, as artificial addresses.
 
 A stack is a tuple of addresses. A line of interpreted code has none, so it gets one above all
-addresses of programs; whoever names addresses finds here what it stands for. Lines that are
-the same in several processes have the same address.
+addresses of programs. Code that names addresses looks up its meaning here. Equal lines in several
+processes have the same address.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Final
 
 FIRST_ADDRESS: Final = 1 << 62
 _MOST: Final = 1 << 20
-"""Lines that are told apart: some 300 MiB."""
+"""Most distinct lines: some 300 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeFrame:
-    """A line of a function, as a runtime says."""
+    """A line of a function, as its runtime reports it."""
 
     function: str | None
-    """None: it could not be read."""
+    """None if it could not be read."""
     file: str | None = None
     line: int | None = None
     first_line: int | None = None
-    """Where the function begins."""
+    """First line of the function."""
     runtime: str = "Python"
 
 
@@ -32,7 +32,7 @@ _OTHERS: Final = RuntimeFrame("[more functions than are told apart]")
 
 
 class RuntimeFrames:
-    """All frames of a trace. One thread adds, any may look up."""
+    """All frames of a trace. One thread adds, any thread may look up."""
 
     def __init__(self) -> None:
         self._addresses: dict[RuntimeFrame, int] = {}
@@ -49,11 +49,11 @@ class RuntimeFrames:
         return address
 
     def find(self, address: int) -> RuntimeFrame | None:
-        """What an address stands for; None: it is one of a program's code."""
+        """The frame that an address stands for; None for an address of code."""
         number = address - FIRST_ADDRESS
         return self._frames[number - 1] if 0 < number <= len(self._frames) else None
 
 
 def is_runtime_frame(address: int) -> bool:
-    """Whether this is an address that was made up here."""
+    """Whether this is an artificial address of a frame."""
     return FIRST_ADDRESS < address <= FIRST_ADDRESS + _MOST + 1

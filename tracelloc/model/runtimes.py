@@ -1,4 +1,4 @@
-"""A language runtime that manages a heap of its own."""
+"""A language runtime that manages its own heap."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A runtime with a heap of its own."""
+    """A runtime with its own heap."""
 
     name: str
     heap: str
-    """What is in that heap: a clause."""
+    """Contents of that heap: a clause."""
     advice: str
-    """What shows it."""
+    """How to inspect it."""
     short_advice: str
     """The advice in a few words."""
     naming: str = ""
-    """What gives names to the code that it generates; empty: it generates none, or nothing does."""
+    """How to get names of generated code; empty: there is no such code, or no way."""
     collects: bool = True
-    """A garbage collector frees blocks late: references are not counted."""
+    """Whether a garbage collector frees blocks late, rather than reference counts."""
     counts_objects: bool = False
     """Whether its objects are counted by type."""

@@ -31,11 +31,10 @@ PARTIAL_REASONS: Final = {
     StackFlag.BROKEN: "code without frame pointers or call-frame information",
     StackFlag.TRUNCATED: "deeper than --max-frames",
 }
-"""Why a stack ends before its outermost frame, for people."""
+"""Why a stack ends before its outermost frame, for display."""
 
 PARTIAL: Final = StackFlag.LOST_MISS | StackFlag.SHORT_COPY | StackFlag.BAD_CFI | StackFlag.UNMAPPED
-"""Stacks that the probes left to be finished, and that could not be."""
+"""Stacks that the probes left unfinished, and that could not be finished."""
 
 CUT: Final = StackFlag.LOST_MISS | StackFlag.SHORT_COPY
-"""Stacks that end wherever the probes had come by then: many call sites have such a one in
-common."""
+"""Stacks that end where the probes happened to stop: many call sites may share such a stack."""

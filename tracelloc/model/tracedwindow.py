@@ -1,4 +1,4 @@
-"""Windows: stretches of time that are traced, with the probes off in between."""
+"""Windows: stretches of time that are traced, with the probes detached in between."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TracedWindow:
-    """Which part of the traced time the figures of a snapshot are of (``--max-overhead``).
+    """The part of the time that a snapshot's figures cover (``--max-overhead``).
 
-    Each window is a trace of its own, which begins with an empty table: what is freed while the
-    probes are off is not seen.
+    Each window is a separate trace that begins with an empty table: frees while the probes are
+    detached are not seen.
     """
 
     number: int
-    """From 1."""
+    """Counted from 1."""
     max_overhead: float
-    """CPU time that probes may cost, per CPU time of the target's own work."""
+    """Allowed CPU time of the probes, as a share of the CPU time of the target's own work."""
     ended_ago_ns: int | None
-    """Since when this window is over; None: it goes on."""
+    """Time since the window ended; None: it goes on."""
     is_traced_now: bool
-    """Whether the probes are in place, perhaps for a later window."""
+    """Whether the probes are attached now, perhaps for a later window."""
     traced_ns: int
-    """Length of all windows together, up to the moment of the snapshot."""
+    """Total length of all windows, up to the snapshot."""
     total_ns: int
     """Time since tracing began."""
 
     @property
     def traced_share(self) -> float:
-        """The part of the time that was traced, 0 to 1."""
+        """Share of the time that was traced, 0 to 1."""
         return min(1.0, self.traced_ns / max(1, self.total_ns))

@@ -1,4 +1,4 @@
-"""What reports, files and views ask of a snapshot, known before there is one."""
+"""The parts that reports, files and views want of a snapshot, known before it is taken."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a snapshot copies beside the totals."""
+    """The parts that a snapshot copies in addition to the totals."""
 
     top: int = 0
-    """So many of the largest blocks."""
+    """Number of the largest blocks."""
     min_age_ns: int | None = None
     """Adds ``top`` blocks of at least this age."""
     blocks: bool = False
     """Every outstanding block: 32 bytes each."""
     threads: bool = False
-    """Who allocated and who freed."""
+    """Figures of allocating and freeing threads."""
     usable: bool = False
-    """What the allocator gives for each block; needs the blocks."""
+    """Usable sizes of all blocks; requires ``blocks``."""
     events: bool = False
-    """Every event since the last snapshot that wanted them: for one who asks on and on."""
+    """Every event since the last snapshot that wanted events: for one recurring reader."""
     objects: bool = False
-    """A fresh count of a Python program's objects."""
+    """A recent census of a Python program's objects."""
 
     def __or__(self, other: Wanted) -> Wanted:
-        """Combines two wishes. They may differ in the age only if one has none."""
+        """Combines two wishes. Their ages may differ only if one has none."""
         return Wanted(
             max(self.top, other.top),
             other.min_age_ns if self.min_age_ns is None else self.min_age_ns,

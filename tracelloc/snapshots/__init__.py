@@ -1,1 +1,1 @@
-"""Frozen pictures of the table, and what is worked out of them alone."""
+"""Frozen copies of the table, and what is computed from them alone."""

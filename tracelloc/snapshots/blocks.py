@@ -1,6 +1,6 @@
-"""Live blocks: the largest of them, picked without sorting all, and their usable sizes.
+"""Live blocks: the largest of them, selected without sorting all, and their usable sizes.
 
-A usable size is what the allocator gives for a block, as far as that is known.
+A usable size is what the allocator provides for a block, as far as it is known.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class BlockStat:
 
 @dataclass(frozen=True, slots=True)
 class BlockSelection:
-    """The largest of some blocks, and what all of them are together."""
+    """The largest of some blocks, and the sums of all of them."""
 
     count: int
     size_bytes: int
     largest: tuple[BlockStat, ...]
-    """By size, the older first where equal."""
+    """By size; of equal ones, the older first."""
 
 
 def select_blocks(
@@ -48,7 +48,7 @@ def select_blocks(
 
 
 def block_stats(blocks: Blocks, now_ns: int) -> tuple[BlockStat, ...]:
-    """One per block, in their order."""
+    """One record per block, in order."""
     columns = blocks.address, blocks.size, blocks.birth_ns, blocks.stack, blocks.tid
     return tuple(
         BlockStat(address, size, max(0, now_ns - birth_ns), stack, tid)
@@ -60,11 +60,11 @@ class Usable(NamedTuple):
     """Columns, a row per block."""
 
     size_bytes: U64
-    """At least what was asked for."""
+    """At least the requested size."""
     known: Mask
-    """Elsewhere the size means nothing."""
+    """Whether the size is known; otherwise it is meaningless."""
     read: Mask
-    """Read from the process; what is known otherwise was computed from the request."""
+    """Whether the size was read from the process rather than computed from the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +76,19 @@ class ReadSizes:
     size_bytes: U64 = field(default_factory=lambda: np.empty(0, np.uint64))
 
     def find(self, blocks: Blocks) -> tuple[Mask, U64]:
-        """Which of some blocks are there, and their sizes (0 for others)."""
+        """Which of some blocks have a size here, and the sizes (0 for others)."""
         sizes = np.zeros(len(blocks), np.uint64)
         if not len(self.address):
             return np.zeros(len(blocks), np.bool_), sizes
         rows = np.minimum(np.searchsorted(self.address, blocks.address), len(self.address) - 1)
-        # Another block may have come to the same place.
+        # A later block may have the same address.
         same = self.birth_ns[rows] == blocks.birth_ns
         there = (self.address[rows] == blocks.address) & same
         sizes[there] = self.size_bytes[rows[there]]
         return there, sizes
 
     def select(self, rows: Mask) -> ReadSizes:
-        """Some of them."""
+        """Some of the sizes."""
         return ReadSizes(self.address[rows], self.birth_ns[rows], self.size_bytes[rows])
 
 
@@ -100,11 +100,11 @@ class UsableSizes:
     """The malloc library that all blocks are counted as."""
     read: ReadSizes
     unusual: bool = False
-    """The allocator was built in a way of which no sizes are known."""
+    """The allocator was built in a way for which no sizes are known."""
 
     @property
     def header_bytes(self) -> int:
-        """What each block of known size takes beside its usable bytes, at least."""
+        """Least overhead of a block of known size beside its usable bytes."""
         return header_bytes(self.main)
 
     @property
@@ -116,7 +116,7 @@ class UsableSizes:
         """Usable sizes of some of the snapshot's blocks, in their order."""
         there, sizes = self.read.find(blocks)
         formula = None if self.unusual else formula_for(self.main)
-        # Of several allocators' blocks, only what has been seen is certain to be glibc's.
+        # With several allocators, only blocks whose size was read are certainly glibc's.
         is_mixed = self.main.library is MallocLibrary.GLIBC and bool(self.main.others)
         if formula is None or is_mixed:
             return Usable(sizes, there, there)

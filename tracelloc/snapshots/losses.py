@@ -1,4 +1,4 @@
-"""What was missed: counts by cause, and what can be said of the figures all the same."""
+"""Missed events: counts by cause, and the bounds of figures that remain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracelloc.model.counters import LOST_EVENT_COUNTERS, ODDITY_COUNTERS, Count
 _NO_LOSSES: Final = (
     Counter.EARLIER_CALLS,
     Counter.MISSES,
-    # Counted by what is left of them: partial stacks.
+    # These show as partial stacks.
     Counter.LOST_MISSES,
     Counter.SPILLED,
     *ODDITY_COUNTERS,
@@ -29,15 +29,15 @@ class LossCounts:
     oddities: Oddities
     """Oddities of the table and of the overflow map."""
     overflows: int = 0
-    """How often the ring of events was found to have been full."""
+    """How often the event ring was found to have been full."""
     shared: bool = False
-    """The probes have counted for other processes or programs, too, not for this table only."""
+    """Whether the probes counted for other processes or programs as well."""
     failed_tasks: dict[str, int] = field(default_factory=dict)
-    """Tasks of the trace that have failed, such as a pointer search, and how often."""
+    """Tasks of the trace that have failed, such as the pointer search, with their failures."""
 
     @property
     def events(self) -> int:
-        """Allocations, frees and restores that are missing from the table."""
+        """Allocations, frees and restores missing from the table."""
         lost = sum(self.counters[counter] for counter in LOST_EVENT_COUNTERS)
         return lost + self.counters[Counter.CALL_TABLE_FULL]
 
@@ -48,7 +48,7 @@ class LossCounts:
 
     @property
     def by_cause(self) -> dict[str, int]:
-        """Every count by its name, zeros included, what is no loss left out."""
+        """Every count by name, including zeros, except counts that are not losses."""
         causes = {
             counter.name.lower(): count
             for counter, count in self.counters.items()
@@ -59,14 +59,13 @@ class LossCounts:
         return causes
 
     def bounds(self, live_count: int) -> tuple[int, int] | None:
-        """(at least, at most) how many blocks are outstanding when the table has this many.
+        """(least, most) number of outstanding blocks when the table has this many.
 
-        None if nothing was lost: the table is right. None also if nobody can tell what was
-        lost of this table, and what of others. Each lost event is counted by what it
-        would have done (``probes/spill.h``). What stays open is which of the unmatched frees
-        are of blocks from before, or of sizes that were not asked for, which lost frees
-        inside other frees were of blocks, and what calls of threads did that could not be
-        followed. Not for samples.
+        None if nothing was lost, so that the table is exact. None also if the losses of this
+        table can't be separated from those of others. Each lost event counts by its effect
+        (``probes/spill.h``). What remains unknown: which unmatched frees were of blocks from
+        before tracing, or outside the size limits; which lost inner frees were of blocks; and
+        what calls of threads did that could not be followed. Not for samples.
         """
         if not self.events or self.shared:
             return None

@@ -1,4 +1,4 @@
-"""Objects of a Python program by type: censuses, who holds them, and types that grow."""
+"""Objects of a Python program by type: censuses, their holders, and growing types."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ class TypeCount:
     """The objects of one type, or of several of the same name."""
 
     name: str
-    """``module.Name``, or ``Name`` for what is built in."""
+    """``module.Name``, or just ``Name`` of a built-in type."""
     count: int
     size_bytes: int
-    """With the tables that they own."""
+    """Including the tables that they own."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectCensus:
-    """What was found at one time."""
+    """The objects found by one census."""
 
     time_s: float
-    """When it began, since 1970."""
+    """When the census began, since 1970."""
     took_s: float
     types: tuple[TypeCount, ...]
     """The most bytes first."""
     block_count: int
-    """PoolBlocks of CPython's allocator that are in use, as ``sys.getallocatedblocks`` counts them
-    but for larger ones."""
+    """Blocks of CPython's allocator in use, as ``sys.getallocatedblocks`` counts them, without
+    larger ones."""
     block_bytes: int
     changed_pools: int
     """Pools that changed while they were read."""
@@ -45,7 +45,7 @@ class ObjectCensus:
         return sum(found.count for found in self.types)
 
     def reduced_to(self, names: Set[str]) -> ObjectCensus:
-        """A census with these types one by one, and all others as one."""
+        """A census of these types, with all others added up as one."""
         kept = tuple(one for one in self.types if one.name in names)
         rest = [one for one in self.types if one.name not in names]
         if not rest:
@@ -56,42 +56,42 @@ class ObjectCensus:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who keeps some of the objects of a type."""
+    """A holder of some of the objects of a type."""
 
     path: str
-    """From a root: ``app.handlers.CACHE[…]``."""
+    """Path from a root: ``app.handlers.CACHE[…]``."""
     type_name: str
-    """What refers to them directly; empty: that is not known."""
+    """Type of the object that refers to them directly; empty if unknown."""
     count: int
-    """How many of the samples."""
+    """Number of samples that it holds."""
     unresolved: int
-    """Steps that have no name."""
+    """Steps without a name."""
     file: str | None = None
-    """File of the module or function that the path begins with."""
+    """File of the module or function at the start of the path."""
     line: int | None = None
-    """Where that function begins."""
+    """First line of that function."""
     is_bounded: bool = False
-    """A ``functools.lru_cache`` that will not keep more than so many keeps them."""
+    """Whether it is a ``functools.lru_cache`` of bounded size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Who keeps the objects of one type."""
+    """The holders of the objects of one type."""
 
     sample_count: int
     holders: tuple[Holder, ...]
     """Most first."""
     skipped_tables: int
-    """Memory that could not be read, or was too much: paths through it are missing."""
+    """Tables that could not be read, or were too large: paths through them are missing."""
 
     @property
     def is_bounded(self) -> bool:
-        """Whether most of them are kept by what keeps a limited number of them."""
+        """Whether holders of bounded size hold most of the objects."""
         bounded = sum(holder.count for holder in self.holders if holder.is_bounded)
         return 2 * bounded > self.sample_count
 
     def main_keeper(self, names: Set[str]) -> str | None:
-        """Which of these types keeps most of them, directly; None: others do."""
+        """Which of these types directly holds most of the objects; None if others do."""
         counts: Counter[str] = Counter()
         for holder in self.holders:
             counts[holder.type_name] += holder.count
@@ -105,49 +105,49 @@ UNKNOWN: Final = ".?"
 
 @dataclass(frozen=True, slots=True)
 class GrowingType:
-    """A type whose objects become more and more."""
+    """A type with a growing number of objects."""
 
     name: str
     since_s: float
-    """When that began, seconds since 1970."""
+    """When the growth began, seconds since 1970."""
     count_per_min: float
     bytes_per_min: float
 
 
 @dataclass(frozen=True, slots=True)
 class TypeSuspect:
-    """A type that grows, with those that its objects keep and that grow for that reason."""
+    """A growing type, with the types that grow because its objects hold them."""
 
     growth: GrowingType
     count: int
     size_bytes: int
     verdict: Verdict
     holders: Holders | None
-    """Who keeps what is new; None: not known yet."""
+    """Holders of the new objects; None if unknown yet."""
     parts: tuple[GrowingType, ...] = ()
-    """Types of what its objects keep."""
+    """Types of the objects that its objects hold."""
 
     @property
     def name(self) -> str:
-        """``module.Name``, or ``Name`` for what is built in."""
+        """``module.Name``, or just ``Name`` of a built-in type."""
         return self.growth.name
 
     @property
     def bytes_per_min(self) -> float:
-        """Growth, with the parts."""
+        """Growth, including that of the parts."""
         return self.growth.bytes_per_min + sum(part.bytes_per_min for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectFindings:
-    """What is known of a program's objects at one moment."""
+    """Findings about a program's objects at one time."""
 
     now: ObjectCensus | None = None
-    """The last census; None: there was none, for which there is a reason."""
+    """The last census; None if there was none (see ``trouble``)."""
     first: ObjectCensus | None = None
     suspects: tuple[TypeSuspect, ...] = ()
-    """The most bytes a minute first."""
+    """The most bytes per minute first."""
     holders: Mapping[str, Holders] = field(default_factory=dict)
-    """Who keeps objects of growing types, by their names."""
+    """Holders of objects of growing types, by type name."""
     trouble: str | None = None
-    """Why objects are not counted, for people."""
+    """Why objects are not counted, for display."""

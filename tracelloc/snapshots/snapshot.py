@@ -1,4 +1,4 @@
-"""A frozen picture of the live table, and of a whole trace: nothing in it changes any more."""
+"""An immutable copy of the live table (``Snapshot``), and of a whole trace."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class ProcessSum:
     ended_count: int
     """How many of them have ended."""
     ended_bytes: int
-    """What these held at their ends: part of all figures."""
+    """Bytes that these processes held at their ends: part of all figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureStatus:
-    """The capture at the moment of a snapshot, for all processes."""
+    """The capture at the time of a snapshot, for all processes."""
 
     time_s: float
     """Wall clock, seconds since 1970."""
@@ -80,75 +80,75 @@ class CaptureStatus:
     counters: npt.NDArray[np.uint64]
     """Indexed by ``abi.Counter``."""
     overflows: int = 0
-    """How often the ring of events was found to have been full."""
+    """How often the event ring was found to have been full."""
     is_shared: bool = False
-    """The counters are of several processes or programs."""
+    """Whether the counters are of several processes or programs."""
     failed_tasks: Mapping[str, int] = field(default_factory=dict)
     """Tasks of the trace that have failed, and how often."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
-    """A process at the moment of a snapshot, apart from its heap."""
+    """A process at the time of a snapshot, apart from its heap."""
 
     target: Target
     started_ns: int
     """When its tracing began, CLOCK_MONOTONIC."""
     overhead: Overhead
     cpu_cores: float | None = None
-    """Processors that it uses, probes included, over some seconds; None until it is known."""
+    """Processors that it uses, probes included, averaged over some seconds; None if unknown yet."""
     rss_bytes: int | None = None
-    """Resident memory; None once it has ended."""
+    """Resident memory; None once the process has ended."""
     memory: MemoryUsage | None = None
-    """What it has in memory; once it has ended, what it had."""
+    """Its memory usage; once it has ended, the last one."""
     series: Points | None = None
     allocators: tuple[FoundLibrary, ...] = ()
-    """What is traced."""
+    """The traced allocators."""
     runtimes: tuple[Runtime, ...] = ()
     """Runtimes in the process that have a heap of their own."""
     mappings: Mappings | None = None
-    """What it has mapped by itself; None: not traced."""
+    """Mappings of the program itself; None: not traced."""
     findings: Findings | None = None
-    """Which stacks leak, as of some seconds ago; None until there was time to look."""
+    """Verdicts on its stacks, some seconds old; None before the first look."""
     objects: ObjectFindings | None = None
-    """Objects of a Python program by type; None: it is none, or they were not counted yet."""
+    """Objects of a Python program by type; None: not a Python program, or not counted yet."""
     stack_methods: Mapping[str, str] = field(default_factory=dict)
-    """By file of code, in words: by what stacks are followed through it."""
+    """How stacks are unwound through each code file, in words."""
     thread_names: Mapping[int, str] = field(default_factory=dict)
     """By thread id, if threads or blocks are wanted."""
     gaps: tuple[Gap, ...] = ()
-    """What the figures lack, in the order of time; empty: they are complete."""
+    """Missing stretches of the figures, in the order of time; empty: they are complete."""
     window: TracedWindow | None = None
-    """Which part of the time all this is of; None: all since ``started_ns``."""
+    """The part of the time that the figures cover; None: all since ``started_ns``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(ProcessStatus):
-    """Everything that views show, as it was at one moment."""
+    """Everything that views show, at one time."""
 
     time_s: float
     """Wall clock, seconds since 1970."""
     now_ns: int
-    """The moment, CLOCK_MONOTONIC, as births of blocks are given; a window's end if it is over."""
+    """Time of the snapshot, CLOCK_MONOTONIC, as births of blocks; the end of an ended window."""
     totals: Totals
     """Per stack; a copy."""
     growth_per_min: I64
-    """By how many bytes a minute each stack has grown lately."""
+    """Recent growth of each stack, in bytes per minute."""
     stacks: Stacks
-    """Frames by index; only ever grows."""
+    """Frames by index; only grows."""
     events: int
     """Events applied since the start."""
     losses: LossCounts
     truncated_stacks: int
-    """Stacks deeper than what is kept."""
+    """Stacks deeper than the limit of frames."""
     broken_stacks: int
     """Stacks that end early, in code without frame pointers."""
     partial_allocations: int
-    """Allocations without a whole stack: memory or unwind information was missing, or all of it."""
+    """Allocations without a whole stack: it, memory or unwind information was missing."""
     unknown_stacks: int
-    """Stacks of which nothing but the id is known: their record was lost."""
+    """Stacks of which only the id is known, as their record was lost."""
     top_blocks: BlockSelection
-    """The largest live blocks, and the sums of all."""
+    """The largest live blocks, and the sums of all live blocks."""
     old_blocks: BlockSelection | None
     """Blocks of at least the requested age."""
     live_history: tuple[tuple[int, int], ...] = ()
@@ -156,24 +156,24 @@ class Snapshot(ProcessStatus):
     blocks: Blocks | None = None
     """All live blocks, if wanted."""
     usable: UsableSizes | None = None
-    """What the allocator gives for these blocks, if wanted and there is an allocator."""
+    """Usable sizes of these blocks, if wanted and if there is an allocator."""
     history: History = field(default_factory=lambda: History(0))
     peak: Peak | None = None
     """The high-water mark, counts in whole blocks; None before any allocation."""
     temporary: TemporaryPolicy = DEFAULT_POLICY
-    """The policy that says which allocations are temporary."""
+    """The policy that defines which allocations are temporary."""
     unordered_count: int = 0
-    """Blocks of which it is not known whether they were temporary."""
+    """Blocks of which it is unknown whether they were temporary."""
     threads: ThreadActivity | None = None
-    logged: LoggedEvents | None = None
-    """Every event since the last snapshot, if they were asked for."""
     """If wanted."""
+    logged: LoggedEvents | None = None
+    """Every event since the last snapshot, if wanted."""
     merged: ProcessSum | None = None
-    """None: it is of one process."""
+    """The merged processes; None: the snapshot is of one process."""
 
     @property
     def elapsed_ns(self) -> int:
-        """Nanoseconds since tracing began, or length of the window that this is of."""
+        """Nanoseconds since tracing began, or the length of the window."""
         return self.now_ns - self.started_ns
 
     @property
@@ -183,7 +183,7 @@ class Snapshot(ProcessStatus):
 
     @property
     def table_number(self) -> tuple[int, int]:
-        """Which of the process's tables this is; those of two numbers have nothing in common."""
+        """Identifies the process's table; tables with different numbers are unrelated."""
         return self.target.exec_count, 1 if self.window is None else self.window.number
 
     @property
@@ -203,12 +203,12 @@ class Snapshot(ProcessStatus):
 
     @property
     def count_bounds(self) -> tuple[int, int] | None:
-        """(at least, at most) outstanding blocks where events were lost, if that is known."""
+        """(least, most) outstanding blocks if events were lost and the bounds are known."""
         return None if self.sample_bytes is not None else self.losses.bounds(self.live_count)
 
     @property
     def live_stacks(self) -> int:
-        """Stacks that hold at least one block."""
+        """Stacks with at least one live block."""
         return int(np.count_nonzero(self.totals.live_count))
 
     def column(self, figure: str) -> I64:
@@ -226,9 +226,9 @@ class Snapshot(ProcessStatus):
         return column
 
     def top_stacks(self, n: int | None = None, *, freed: bool = False) -> list[StackStat]:
-        """The stacks that hold most bytes, largest first; only those that hold a block.
+        """The stacks with the most live bytes, largest first; only those with live blocks.
 
-        With ``freed`` also those that ever allocated one.
+        ``freed``: includes stacks whose blocks were all freed.
         """
         totals = self.totals
         held = totals.live_bytes
@@ -247,7 +247,7 @@ class Snapshot(ProcessStatus):
         return _why_partial(flags) if flags else None
 
     def frames(self, index: int) -> Frames:
-        """Return addresses of a stack, innermost first; empty if they are not known."""
+        """Return addresses of a stack, innermost first; empty if unknown."""
         return self.stacks.frames(index) or ()
 
 
@@ -258,23 +258,23 @@ def _why_partial(flags: StackFlag) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TraceSnapshot:
-    """Snapshots of all processes at one moment, for every report, file, rule and screen."""
+    """Snapshots of all processes at one time, for every report, file, rule and screen."""
 
     processes: tuple[Snapshot, ...]
-    """In the order of their start, the first one being ``root``; those included that ended."""
+    """In the order of their start, ``root`` first; includes ended processes."""
     untraced_count: int = 0
-    """Processes that were seen and not traced: more than ``--follow-limit`` allows, or they
-    could not be probed."""
+    """Processes that were seen but not traced: beyond ``--follow-limit``, or impossible to
+    probe."""
     follow: FollowCounts | None = None
     """None: children are not followed."""
 
     @property
     def root(self) -> Snapshot:
-        """The process that was asked for."""
+        """The process that the trace began with."""
         return self.processes[0]
 
     def of(self, number: int) -> Snapshot:
-        """A process by its number; the root where there is none of this number."""
+        """The process with this number; the root if there is none."""
         return next((one for one in self.processes if one.target.number == number), self.root)
 
     @property

@@ -28,7 +28,7 @@ def take_snapshot(
     totals = table.totals.whole(len(stacks))
 
     def count(of_kind: Mask) -> int:
-        # Other processes may have the stacks in common, and use others of them.
+        # Other processes may share the stacks, and use others of them.
         used = (totals.allocated_count > 0) | (totals.live_count > 0)
         return int(np.count_nonzero(used & of_kind[: len(used)]))
 
@@ -66,7 +66,7 @@ def take_snapshot(
 def _blocks(
     table: LiveTable, totals: Totals, wanted: Wanted, now_ns: int
 ) -> tuple[BlockSelection, BlockSelection | None]:
-    """The largest blocks of all, and of those of an age, if that was asked for."""
+    """The largest of all blocks, and of those of at least the wanted age, if any."""
     top, min_age_ns = wanted.top, wanted.min_age_ns
     largest = select_blocks(table, top, now_ns).largest
     count, size_bytes = int(totals.live_count.sum()), int(totals.live_bytes.sum())

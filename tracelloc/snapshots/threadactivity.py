@@ -1,4 +1,4 @@
-"""Activity of threads, and the peak, in whole blocks as snapshots have it."""
+"""Activity of threads, and the peak, in whole blocks for snapshots."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class ThreadWork:
     """Allocations and frees of one thread since tracing began. Bytes are as requested."""
 
     tid: int
-    """0: of no thread that is known."""
+    """0: unknown threads."""
     name: str | None
-    """None: it had ended before its name was asked for."""
+    """None if the thread had ended before its name was read."""
     allocated_bytes: int
     allocated_count: int
     freed_bytes: int
-    """Freed by this thread, whoever had allocated it."""
+    """Bytes freed by this thread, whichever thread allocated them."""
     freed_count: int
-    """Blocks freed by this thread, whoever had allocated them."""
+    """Blocks freed by this thread, whichever thread allocated them."""
     freed_for_others_bytes: int
-    """Freed by this thread, allocated by others."""
+    """Bytes freed by this thread, allocated by others."""
     freed_for_others_count: int
     freed_by_others_bytes: int
-    """Allocated by this thread, freed by others."""
+    """Bytes allocated by this thread, freed by others."""
     freed_by_others_count: int
 
 
@@ -50,7 +50,7 @@ class ThreadActivity:
     """Which threads allocate and which free."""
 
     threads: tuple[ThreadWork, ...]
-    """By what they allocated, most bytes first. Only those that did anything."""
+    """Active threads only, by allocated bytes, the most first."""
     flows: tuple[ThreadFlow, ...]
     """Most bytes first."""
     names: Mapping[int, str]
@@ -62,22 +62,22 @@ class ThreadActivity:
 
     @property
     def remote_freed_count(self) -> int:
-        """Blocks that another thread freed than had allocated them."""
+        """Blocks freed by another thread than the allocating one."""
         return sum(flow.count for flow in self.flows)
 
     @property
     def remote_freed_bytes(self) -> int:
-        """Bytes that another thread freed than had allocated them."""
+        """Bytes freed by another thread than the allocating one."""
         return sum(flow.size_bytes for flow in self.flows)
 
     @property
     def remote_share(self) -> float:
-        """Share of all frees that were by another thread; 0 to 1."""
+        """Share of freed blocks that another thread freed; 0 to 1."""
         return self.remote_freed_count / max(self.freed_count, 1)
 
 
 def activity_of(table: LiveTable, totals: Totals, names: Mapping[int, str]) -> ThreadActivity:
-    """Threads and flows in whole blocks; ``totals`` tell what counts are in."""
+    """Threads and flows in whole blocks; ``totals`` defines the unit of counts."""
     whole, sums = totals.whole_number, table.threads()
     tids = sums.tid.tolist()
     by_others: dict[int, tuple[int, int]] = {}
@@ -117,7 +117,7 @@ _Record = TypeVar("_Record", ThreadWork, ThreadFlow)
 
 
 def merged_activity(parts: Sequence[ThreadActivity]) -> ThreadActivity | None:
-    """Activity of several processes in one; None without any. Unknown threads are one row."""
+    """Merges activity of several processes; None without any. Unknown threads share one row."""
     if not parts:
         return None
     names = {tid: name for part in parts for tid, name in part.names.items()}
@@ -129,7 +129,7 @@ def merged_activity(parts: Sequence[ThreadActivity]) -> ThreadActivity | None:
 
 
 def _added(records: Iterable[_Record], identity: tuple[str, ...]) -> list[_Record]:
-    """Records of threads with the figures of those that are about the same ones added up."""
+    """Adds up the figures of records with equal identities."""
     found: dict[Any, _Record] = {}
     for record in records:
         key = tuple(getattr(record, name) for name in identity)
@@ -145,7 +145,7 @@ def _added(records: Iterable[_Record], identity: tuple[str, ...]) -> list[_Recor
 
 
 def whole_peak(totals: Totals, peak: Peak | None, stacks: int) -> Peak | None:
-    """The peak in whole blocks, of so many stacks: those that came later held nothing."""
+    """The peak in whole blocks, for ``stacks`` stacks: later ones had no live blocks then."""
     if peak is None:
         return None
     live_bytes, live_count = np.zeros(stacks, np.int64), np.zeros(stacks, np.int64)

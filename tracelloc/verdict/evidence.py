@@ -1,4 +1,4 @@
-"""The sentence that says what a verdict rests on."""
+"""The evidence sentence of a verdict."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _counted(count: float) -> str:
 
 
 def _counted_sampled(count: float) -> str:
-    """There may be many more: that the samples are these is certain, what they stand for is not."""
+    """The samples are certain, but not how many blocks they stand for."""
     count = round(count)
     return f"at least {count:,} sampled block{'' if count == 1 else 's'}"
 

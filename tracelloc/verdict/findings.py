@@ -1,8 +1,8 @@
-"""Verdicts of all stacks at one moment, with their reasons, and the suspects.
+"""Verdicts of all stacks at one time, with their reasons, and the suspects.
 
-A column per figure is cheap to carry. Sentences are made when one asks for a stack's
-judgement, not for thousands of stacks that nobody looks at. What was said before counts, too:
-a leak has to hold for a while, and may be retracted.
+A column per figure is cheap to carry. A sentence is made only when a stack's judgement is
+requested, not for thousands of stacks that nobody looks at. Earlier verdicts count, too: a leak
+has to hold for a while, and may be retracted.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _NOT_LOOKED_AT: Final = Judgement(
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When stacks were judged, and by what. Times are CLOCK_MONOTONIC."""
+    """When stacks were judged, and on what basis. Times are CLOCK_MONOTONIC."""
 
     start_ns: int
     """When tracing began."""
     now_ns: int
     sampled: bool = False
-    """Only samples of the blocks are known."""
+    """Whether only samples of the blocks are known."""
 
     @property
     def watched_s(self) -> float:
@@ -66,7 +66,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Suppressed:
-    """Sums of suspects that the user's suppressions match."""
+    """Sums of suspects that match the user's suppressions."""
 
     stacks: int
     rate_bytes_per_min: float
@@ -75,37 +75,37 @@ class Suppressed:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Verdicts of all stacks by index, and the suspects. Nothing in it changes any more."""
+    """Verdicts of all stacks by index, and the suspects. Immutable."""
 
     moment: Moment
     suspects: tuple[Suspect, ...]
-    """The best first. A stack is in one of them at most."""
+    """The best first. Each stack is in at most one of them."""
     suspects_left_out: int
-    """How many more there are."""
+    """Number of further suspects."""
     suspect_of: Mapping[int, Suspect]
-    """By stack, the suspect that it is part of."""
+    """The suspect that a stack is part of, by stack."""
     sites: Sites
     """One per stack."""
     retracted: I64
-    """Per stack, how often the verdict leaking was retracted."""
+    """Per stack, how often its verdict "leaking" was retracted."""
     suppressed: Suppressed | None = None
     """Suspects that the user suppresses; None without suppressions."""
 
     @property
     def codes(self) -> Codes:
-        """Per stack, looked at by itself, an index of ``judgement.VERDICTS``."""
+        """Per stack, judged alone, an index of ``judgement.VERDICTS``."""
         return self.sites.code
 
     @property
     def is_growing(self) -> bool:
-        """Whether blocks of a site pile up, or may: that isn't known in the first minute."""
+        """Whether blocks of a site accumulate, or may: that is unknown in the first minute."""
         undecided = (_GROWING, _LEAKING, CODE_OF[Verdict.DECIDING])
         return bool(np.isin(self.sites.code, undecided).any())
 
     def verdict(self, stack: int) -> Verdict:
-        """The verdict on one stack; ``DECIDING`` for those that are newer than the findings.
+        """The verdict on one stack; ``DECIDING`` for stacks newer than the findings.
 
-        A stack that is part of a leak which is split over several is leaking.
+        A stack that is part of a split leak is leaking.
         """
         suspect = self.suspect_of.get(stack)
         if suspect is not None:
@@ -113,7 +113,7 @@ class Findings:
         return VERDICTS[self.codes[stack]] if stack < len(self.codes) else Verdict.DECIDING
 
     def judgement(self, stack: int) -> Judgement:
-        """Judgement of one stack; of a suspect's member, the suspect's with the member's rate."""
+        """Judgement of one stack; a member of a suspect gets the suspect's, with its own rate."""
         suspect = self.suspect_of.get(stack)
         if suspect is not None:
             member = next(member for member in suspect.members if member.stack == stack)
@@ -124,7 +124,7 @@ class Findings:
 
 
 def judgement_of(sites: Sites, row: int, moment: Moment, retracted: int) -> Judgement:
-    """A site's figures and its sentence."""
+    """A site's figures and its evidence sentence."""
     return Judgement(
         verdict=VERDICTS[sites.code[row]],
         rate_bytes_per_min=float(sites.rate_bytes_per_min[row]),
@@ -148,16 +148,16 @@ class Group:
     """One row."""
     stacks: Rows
     bytes_kept: F64
-    """Bytes kept by each stack since the group has been growing."""
+    """Bytes kept by each stack since the group began to grow."""
     frame: int | None
-    """Return address that they share."""
+    """Return address that the stacks share."""
     retracted: int
     sharing: int
-    """How many stacks share the frame, those included that have no part in this."""
+    """Number of stacks that share the frame, including those without a part in the leak."""
 
     @property
     def rate_bytes_per_min(self) -> float:
-        """At which they leak together."""
+        """Rate at which the stacks leak together."""
         return float(self.sites.rate_bytes_per_min[0])
 
     @classmethod
@@ -165,13 +165,13 @@ class Group:
         cls, census: Census, stacks: Rows, sites: Sites, frame: int | None, retracted: int,
         circumstances: Circumstances,
     ) -> Group:  # fmt: skip
-        """Stacks with their judgement as one.
+        """Makes a group of stacks, given their judgement as one site.
 
-        A stack with too few survivors to grow by itself counts as if its blocks were as large as
-        the group's usually are: one large block is no leak of its size, unless it is lost. Where
-        a collector frees blocks late, a stack counts by what it has lost.
+        A stack with too few survivors to grow alone counts as if its blocks had the group's usual
+        size: one large block is not a leak of its size, unless it is lost. If a collector frees
+        blocks late, a stack counts by its lost blocks.
         """
-        # The share of each slice that is newer than the onset; births count as evenly distributed.
+        # The share of each slice that is newer than the onset, assuming evenly distributed births.
         begin, end = census.edges_s[:-1], census.edges_s[1:]
         since = np.clip((end - sites.since_s[0]) / (end - begin), 0, 1)
         whole = since @ census.alive_bytes[:, stacks]
@@ -192,7 +192,7 @@ class Group:
 
 
 def are_suspects(sites: Sites) -> Mask:
-    """Which sites are worth a look: what leaks, and what grows and may well be a leak."""
+    """Which sites are worth a look: those that leak, and growing ones that may well be leaks."""
     grows = (sites.code == _GROWING) & (sites.confidence >= P.suspect_least_confidence)
     suspects: Mask = grows | (sites.code == _LEAKING)
     return suspects
@@ -201,16 +201,16 @@ def are_suspects(sites: Sites) -> Mask:
 def list_suspects(
     sites: Sites, groups: list[Group], retracted: I64, moment: Moment, most: int
 ) -> tuple[tuple[Suspect, ...], int]:
-    """All that leaks, then all that grows; by rate, weighted by confidence.
+    """All leaking sites, then all growing ones; by rate, weighted by confidence.
 
-    Returns the first ``most`` of them, and how many more there are.
+    Returns the first ``most`` of them, and the number of further ones.
     """
     suspects = [_of_group(group, moment) for group in groups]
     grouped = np.concatenate([np.empty(0, np.intp), *(group.stacks for group in groups)])
     rows = np.setdiff1d(np.flatnonzero(are_suspects(sites)), grouped)
     weight = sites.rate_bytes_per_min[rows] * sites.confidence[rows]
     order = np.lexsort((rows, -weight, sites.code[rows] != CODE_OF[Verdict.LEAKING]))
-    # There may be thousands: only those are described that can be among the first.
+    # There may be thousands: only those that can be among the first are described.
     for row in rows[order[:most]].tolist():
         judgement = judgement_of(sites, row, moment, int(retracted[row]))
         member = Member(row, judgement.rate_bytes_per_min, 1.0)
@@ -235,27 +235,27 @@ def _of_group(group: Group, moment: Moment) -> Suspect:
 
 
 def rank(suspect: Suspect) -> tuple[bool, float]:
-    """The key by which suspects are sorted, the best first."""
+    """The sort key of suspects, the best first."""
     judgement = suspect.judgement
     weight = judgement.rate_bytes_per_min * judgement.confidence
     return judgement.verdict is not Verdict.LEAKING, -weight
 
 
 class VerdictHistory:
-    """What was said before of sites, by number; settles new verdicts by it."""
+    """Earlier verdicts of sites, by number; settles new verdicts by them."""
 
     def __init__(self) -> None:
-        # Since when it looks like a leak (0: it does not), when it last did, whether it was
-        # called one, and since when it leaked then.
+        # Since when a site looks like a leak (0: it does not), when it last did, whether it was
+        # reported as one, and its onset then.
         self._looks_since_ns = np.zeros(64, np.int64)
         self._looked_ns = np.zeros(64, np.int64)
         self._called = np.zeros(64, np.bool_)
         self._onset_s = np.full(64, np.nan)
         self.retracted = np.zeros(64, np.int64)
-        """How often each site's verdict leaking was retracted."""
+        """How often each site's verdict "leaking" was retracted."""
 
     def grow(self, count: int) -> None:
-        """Makes room for this many sites; at least doubles."""
+        """Makes room for this many sites; at least doubles the columns."""
         room = len(self._called)
         if count <= room:
             return
@@ -266,8 +266,8 @@ class VerdictHistory:
             setattr(self, name, np.append(column, empty))
 
     def settle(self, sites: Sites, numbers: I64, now_ns: int) -> Sites:
-        """What looks like a leak for the first time is only growing; what was called one
-        stays one over a lapse, while it goes on growing.
+        """Turns a first-time leak into "growing", and keeps a reported leak leaking over a lapse
+        while it goes on growing.
         """
         looks = sites.code == _LEAKING
         since = self._looks_since_ns[numbers]
@@ -285,5 +285,5 @@ class VerdictHistory:
         return replace(sites, code=code.astype(np.uint8), verdict_in_s=verdict_in_s)
 
     def onsets(self, numbers: I64) -> F64:
-        """Since when sites leak that were called leaking, seconds since tracing began; or NaN."""
+        """Onsets of sites reported as leaking, in seconds since tracing began; NaN of others."""
         return self._onset_s[numbers]

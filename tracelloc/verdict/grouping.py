@@ -1,21 +1,21 @@
-"""Leaks that are split over many call stacks: sums over the frames that they share.
+"""Finds leaks that are split over many call stacks, by sums over shared frames.
 
-A function that leaks and has two hundred callers leaks through two hundred stacks, each
-of them too little to notice. Stacks are therefore also added up by their innermost
-frames, those of the C library and the C++ runtime left out, at several depths. The sums
-are judged like stacks, and reported by these rules:
+A leaking function with two hundred callers leaks through two hundred stacks, each of them too
+little to notice. Stacks are therefore also added up by their innermost frames, at several depths;
+frames of the C library and the C++ runtime are skipped. The sums are judged like stacks, and
+reported by these rules:
 
-* where most of what a sum leaks comes from one deeper sum, that one is looked at instead;
-* where its stacks are judged alike (nearly all of them suspects), they are one suspect;
-* where the deeper sums and stacks that are suspects explain most of it, these are;
-* else it is a leak split over its stacks: one suspect.
+* if one deeper sum has most of what a sum leaks, the deeper one is considered instead;
+* if a sum's stacks are judged alike (nearly all of them suspects), they are one suspect;
+* if deeper sums and stacks that are suspects explain most of it, they are reported;
+* otherwise it is a leak split over its stacks: one suspect.
 
 A request handler may leak through forty parsers, a little through each. Stacks are therefore
-also ordered by their frames from the outermost one inwards; each place where they part from
-each other is a node of the call tree, and its stacks are side by side. A node near the root
-has nearly everything below it. So that what is innocent neither hides a leak nor seems to be
-part of one, only such stacks count as have kept a block for much longer than nearly all their
-blocks live, and are not known to be something else.
+also ordered by their frames from the outermost one inwards. Each place where stacks diverge is a
+node of the call tree, and its stacks are adjacent. A node near the root has nearly everything
+below it. Innocent stacks must neither hide a leak nor seem to be part of one. So only stacks
+count that have kept a block for much longer than nearly all their blocks live, and that are not
+known to be something else.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from tracelloc.verdict.survivaltail import Mask
 _LEAKING: Final = CODE_OF[Verdict.LEAKING]
 
 Key = tuple[int, ...]
-"""Depth and number of a prefix (or outermost frames): who a sum is, from look to look."""
+"""Depth and number of a prefix, or outermost frames: identifies a sum across looks."""
 
 
 class Prefixes:
     """The innermost frames of each stack, numbered per depth. Stacks never change."""
 
     def __init__(self, is_wrapper: Callable[[int], bool]) -> None:
-        """``is_wrapper``: whether a return address lies where allocations only pass."""
+        """``is_wrapper``: whether a return address lies in code that only forwards allocations."""
         self._is_wrapper = is_wrapper
         self._known: list[dict[Frames, int]] = [{} for _ in P.prefix_depths]
         self._numbers = np.empty((0, len(P.prefix_depths)), np.int64)
 
     def extend(self, stacks: Stacks, most: int) -> bool:
-        """Numbers some more stacks. Whether there were any."""
+        """Numbers up to ``most`` more stacks. Returns whether there were any."""
         known = len(self._numbers)
         fresh = range(known, min(len(stacks), known + most))
         if fresh:
@@ -62,7 +62,7 @@ class Prefixes:
         return len(fresh) > 0
 
     def numbers(self, count: int) -> I64:
-        """A row per stack, a column per depth; -1 where the stack is not so deep."""
+        """A row per stack, a column per depth; -1 if the stack is shallower."""
         return self._numbers[:count]
 
     def _of(self, frames: Frames | None) -> list[int]:
@@ -76,7 +76,7 @@ class Prefixes:
         return row
 
     def skipped(self, frames: Frames) -> int:
-        """Number of innermost frames that only pass allocations on."""
+        """Number of innermost frames that only forward allocations."""
         count = 0
         while count < len(frames) - 1 and self._is_wrapper(frames[count]):
             count += 1
@@ -85,10 +85,10 @@ class Prefixes:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of stacks: stretches of one order, so any two are apart or one is in the other."""
+    """Groups of stacks: stretches of one order, so any two are disjoint or nested."""
 
     order: Rows
-    """Stacks, those of one group side by side."""
+    """Stacks, those of one group adjacent."""
     starts: Rows
     ends: Rows
     """A group is ``order[start:end]``."""
@@ -112,20 +112,20 @@ class Groups:
         return self.ends - self.starts
 
     def only(self, stacks: Mask) -> Groups:
-        """Leaves out all other stacks; some groups may be empty then, some equal."""
+        """Drops all other stacks; groups may become empty or equal."""
         chosen = stacks[self.order]
         before = np.append(0, np.cumsum(chosen))
         return Groups(self.order[chosen], before[self.starts], before[self.ends], self.keys)
 
     def total(self, of_stacks: F64) -> F64:
-        """Added up over each group's stacks."""
+        """Sums of a figure over each group's stacks."""
         until = np.concatenate([np.zeros(1), np.cumsum(of_stacks[self.order])])
         summed: F64 = until[self.ends] - until[self.starts]
         return summed
 
     def largest(self, of_stacks: F64) -> F64:
-        """The largest of each group's stacks; 0 if there are no groups."""
-        # A last one, so that each end is within bounds.
+        """The largest figure of each group's stacks; 0 if there are no groups."""
+        # The extra element keeps each end within bounds.
         padded = np.append(of_stacks[self.order], 0.0)
         bounds = np.stack([self.starts, self.ends], axis=1).ravel()
         largest: F64 = np.maximum.reduceat(padded, bounds)[::2]
@@ -133,11 +133,11 @@ class Groups:
 
 
 def group_by_prefix(numbers: I64, rows: Rows) -> Groups:
-    """All groups of two stacks and more. ``rows``: stacks; ``numbers``: of all."""
+    """All groups of at least two stacks. ``rows``: stacks; ``numbers``: of all stacks."""
     # Longer prefixes refine shorter ones, so each number is one stretch of this order.
     order = rows[np.lexsort(numbers[rows, ::-1].T)]
     starts, ends, levels = [], [], []
-    # The deepest first: where depths don't differ, the most specific one stands.
+    # The deepest first: of equal groups, the most specific one is kept.
     for depth in reversed(range(len(P.prefix_depths))):
         column = numbers[order, depth]
         cuts = np.flatnonzero(column[1:] != column[:-1]) + 1
@@ -154,7 +154,7 @@ def group_by_prefix(numbers: I64, rows: Rows) -> Groups:
 
 
 def worth_judging(groups: Groups, census: Census) -> Rows:
-    """Groups that hold new blocks; if there are too many, those with most."""
+    """Groups with new blocks; if there are too many, those with the most."""
     newer = census.edges_s[:-1] >= census.now_s / 2
     new_blocks = groups.total(census.alive[newer].sum(axis=0).astype(np.float64))
     kept = np.flatnonzero(new_blocks >= P.sum_least_new)
@@ -164,7 +164,7 @@ def worth_judging(groups: Groups, census: Census) -> Rows:
 
 
 def suspects_in(groups: Groups, sites: Sites) -> tuple[F64, Mask]:
-    """How many of each group's stacks are suspects, and whether (nearly) all of them are."""
+    """The number of suspects in each group, and whether (nearly) all its stacks are suspects."""
     suspect = are_suspects(sites)
     count = groups.total(suspect.astype(np.float64))
     told = groups.total(((sites.born >= P.sum_enough_births) | suspect).astype(np.float64))
@@ -174,13 +174,13 @@ def suspects_in(groups: Groups, sites: Sites) -> tuple[F64, Mask]:
 def choose(groups: Groups, of_groups: Sites, sites: Sites, alike: Mask) -> list[int]:
     """Chooses groups to report; they have no stacks in common. ``sites``: the single stacks.
 
-    ``alike``: groups whose stacks are to be one suspect even if they are suspects by themselves.
-    Rates are compared in blocks: a large one that was allocated once explains nothing.
+    ``alike``: groups whose stacks form one suspect even if they are suspects themselves. Rates
+    are compared in blocks: one large block that was allocated once explains nothing.
     """
     rates = of_groups.blocks_per_min
     flagged = np.flatnonzero(are_suspects(of_groups))
     flagged = flagged[np.argsort(-rates[flagged], kind="stable")][: P.most_flagged]
-    # Outer groups (large) before the deeper ones in them.
+    # Large outer groups come before the deeper ones in them.
     flagged = flagged[np.argsort(-groups.sizes[flagged], kind="stable")]
     suspect = are_suspects(sites)
     explained = groups.total(np.where(suspect, sites.blocks_per_min, 0))
@@ -203,7 +203,7 @@ def choose(groups: Groups, of_groups: Sites, sites: Sites, alike: Mask) -> list[
 
 
 def _outermost(groups: Groups, inner: Rows) -> list[int]:
-    """Groups that are in no other group; larger ones come first."""
+    """Groups that are not inside another group; the input has larger ones first."""
     kept: list[int] = []
     for group in inner.tolist():
         start, end = groups.starts[group], groups.ends[group]
@@ -214,13 +214,13 @@ def _outermost(groups: Groups, inner: Rows) -> list[int]:
 
 def common_length(paths: Sequence[Frames]) -> int:
     """Number of first frames that all paths share."""
-    # What the first and the last in order share, all share.
+    # Frames that the lowest and the highest path share are shared by all.
     low, high = min(paths), max(paths)
     return next(compress(count(), map(ne, low, high)), min(len(low), len(high)))
 
 
 def shared_frame(stacks: Stacks, members: list[int]) -> int | None:
-    """The outermost return address that all these share from the allocation on."""
+    """The outermost return address up to which all these stacks agree, from the allocation on."""
     all_frames = [stacks.frames(index) or () for index in members]
     shared = common_length(all_frames)
     return all_frames[0][shared - 1] if shared else None
@@ -237,10 +237,10 @@ class SharedCallers:
         self._paths: list[Frames] = []
         self._stacks: list[int] = []
         self._shared: list[int] = []
-        """Outermost frames that each shares with the one before it."""
+        """Number of outermost frames that each path shares with the one before it."""
 
     def extend(self, stacks: Stacks, count: int, most: int) -> bool:
-        """Takes in some more of the first ``count`` stacks. Whether there were any."""
+        """Adds up to ``most`` of the first ``count`` stacks. Returns whether there were any."""
         fresh = range(self._count, min(count, self._count + most))
         for index in fresh:
             self._insert(index, (stacks.frames(index) or ())[::-1])
@@ -259,12 +259,12 @@ class SharedCallers:
         return 0 if at == 0 else common_length(self._paths[at - 1 : at + 1])
 
     def groups(self, wanted: Mask) -> Groups:
-        """The nodes with ``_FEWEST_STACKS`` of the wanted stacks, inner ones first."""
+        """Nodes with at least ``P.node_least_stacks`` wanted stacks, inner ones first."""
         chosen = np.flatnonzero(wanted[self._stacks])
         if not len(chosen):
             nothing = np.empty(0, np.intp)
             return Groups(nothing, nothing, nothing, [])
-        # Of two that are not neighbours, the least that any two between them share.
+        # Two that are not neighbors share the minimum over all neighbors in between.
         shared = np.minimum.reduceat(np.array(self._shared), np.append(0, chosen[:-1] + 1))
         nodes = [n for n in nodes_of(shared.tolist()) if n[1] - n[0] >= P.node_least_stacks]
         keys = [self._paths[chosen[start]][:depth] for start, _, depth in nodes]
@@ -273,11 +273,11 @@ class SharedCallers:
 
 
 def nodes_of(shared: list[int]) -> list[tuple[int, int, int]]:
-    """(start, end, depth) of each stretch whose members share so many first frames, and no
-    longer stretch does; inner ones first. ``shared``: of each member with the one before it.
+    """(start, end, depth) of each longest stretch whose members share that many first frames;
+    inner ones first. ``shared``: number that each member shares with the one before it.
     """
     nodes = []
-    # Those that are not closed yet: start and depth, ever deeper.
+    # Stretches that are not closed yet: start and depth, in order of depth.
     open_nodes: list[tuple[int, int]] = []
     for at, depth in enumerate([*shared[1:], 0], start=1):
         start = at - 1
@@ -290,7 +290,7 @@ def nodes_of(shared: list[int]) -> list[tuple[int, int, int]]:
 
 
 def may_leak(census: Census, sites: Sites) -> Mask:
-    """Stacks that may have a part in a leak, however small."""
+    """Which stacks may have a part in a leak, however small."""
     age_s = np.maximum(P.part_least_age_s, P.part_lifetimes * sites.most_live_s)
     begin, end = census.edges_s[:-1, None], census.edges_s[1:, None]
     older = np.clip((census.now_s - age_s - begin) / (end - begin), 0, 1)
@@ -300,11 +300,11 @@ def may_leak(census: Census, sites: Sites) -> Mask:
 
 
 def parts_of_nodes(nodes: Groups, parts: Mask, sites: Sites) -> tuple[Groups, Mask, Rows]:
-    """Groups of what may leak of each node, and two figures for each of them.
+    """Groups of the stacks of each node that may leak, and two figures for each group.
 
-    They are whether it is one leak even if its stacks are suspects by themselves, and how
-    many stacks are below the node in all. Where only one inner node has such stacks, it
-    stands for the outer one.
+    The figures are whether it is one leak even if its stacks are suspects themselves, and the
+    number of all stacks below the node. If only one inner node has such stacks, it stands for
+    the outer one.
     """
     count, alike = suspects_in(nodes, sites)
     narrow = nodes.only(parts)

@@ -1,15 +1,15 @@
-"""The test for a leak: windows of time in which survivors pile up at a steady pace.
+"""The test for a leak: windows of time in which survivors accumulate at a steady pace.
 
-Each window ends where the survival tail begins (``survivaltail``): what was born later is too
-young to tell. It is cut into six chunks of equal length, and its survivors (blocks born in
-a chunk that are alive) have to come from nearly every chunk, at a pace that does not slow
-down, corrected by how much the process did at the time. Several windows are tried, the
-widest first: a leak may start late, and start-up memory must not hide one. Since when it
-leaks is found by following the window's pace back, then cutting where it begins.
+Each window ends where the survival tail begins (``survivaltail``): later blocks are too young to
+tell. It is cut into six chunks of equal length. Its survivors (blocks born in a chunk that are
+alive) have to come from nearly every chunk, at a pace that does not slow down, corrected by the
+process's load at the time. Several windows are tried, the widest first: a leak may start late,
+and start-up memory must not hide one. The onset of a leak is found by following the window's pace
+back, then cutting where it begins.
 
-Counting in how many generations survivors are found is the idea of GenCount (Sor et al.);
-the survival tail, the pace and the time watched tell caches that fill from leaks.
-All times in seconds since tracing began.
+Counting the generations that have survivors is the idea of GenCount (Sor et al.). The survival
+tail, the pace and the time watched tell caches that fill from leaks. All times are in seconds
+since tracing began.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Growth:
     """The best window of each site: a row per site."""
 
     leaking: Mask
-    """Everything holds."""
+    """All conditions hold."""
     growing: Mask
-    """All but the time watched (or the confidence) holds. Includes ``leaking``."""
+    """All conditions but the time watched (or the confidence) hold. Includes ``leaking``."""
     doubtful: Mask
-    """Would be growing, but lost frees could leave as many blocks behind."""
+    """It would be growing, but lost frees could leave as many blocks behind."""
     start_s: F64
     end_s: F64
     """The window."""
@@ -45,11 +45,11 @@ class Growth:
     """Blocks born in the window."""
     confidence: F64
     watch_s: F64
-    """How long the window has to be."""
+    """Required length of the window."""
     never_freed: Mask
     """Hardly any block of the window was freed, nor have others of the site been before."""
     old_frees_per_survivor: F64
-    """Frees of blocks from before the start for each survivor, in the newer half."""
+    """Frees of blocks from before tracing per survivor, in the newer half."""
 
     @classmethod
     def none(cls, sites: int) -> Growth:
@@ -66,18 +66,18 @@ class Growth:
 
 
 class CumulativeCurve:
-    """Births until a moment, linear between the slices' edges."""
+    """Cumulative figures at any time, linear between the slices' edges."""
 
     def __init__(self, edges_s: F64, per_slice: F64) -> None:
-        """``per_slice``: a row per site, if it is not of the whole process; perhaps several
-        such tables at once, in which case so many are returned.
+        """``per_slice``: a row per site, unless it is of the whole process. Several such tables
+        may be stacked; then as many results are returned.
         """
         self._edges_s = edges_s
         self._sums = np.zeros((*per_slice.shape[:-1], len(edges_s)))
         np.cumsum(per_slice, axis=-1, out=self._sums[..., 1:])
 
     def at(self, time_s: F64, sites: Rows | None = None) -> F64:
-        """Until these moments: a row of them for each of the sites (all, in their order)."""
+        """Values at these times: a row of times for each of the sites (default: all, in order)."""
         edges = self._edges_s
         after = np.clip(np.searchsorted(edges, time_s, side="right"), 1, len(edges) - 1)
         low, high = edges[after - 1], edges[after]
@@ -91,7 +91,7 @@ class CumulativeCurve:
         return value
 
     def between(self, time_s: F64, sites: Rows | None = None) -> F64:
-        """Increase from each moment to the next."""
+        """Increase from each time to the next."""
         return np.diff(self.at(time_s, sites), axis=-1)
 
 
@@ -117,7 +117,7 @@ def find_growth(
     end_s = np.maximum(population.now_s - tail.age_s, clean_from_s + 1e-3)
     halves = np.linspace(np.full(len(end_s), clean_from_s), end_s, 3, axis=1)
     older, newer = CumulativeCurve(population.edges_s, population.alive).between(halves).T
-    # No window can hold more than these.
+    # No window can have more survivors than these.
     enough = (older + newer >= P.least_survivors) & (newer >= P.least_new_survivors)
     sites = np.flatnonzero(tail.found & enough)
     chosen, end_s = population.select(sites), end_s[sites]
@@ -131,7 +131,7 @@ def find_growth(
     if not len(steady):
         return none
     starts = _starts(clean_from_s, end_s[steady])
-    # All windows of all sites at once, those of one site side by side.
+    # All windows of all sites at once; those of one site are adjacent.
     at = np.repeat(steady, starts.shape[1])
     tried = _try_windows(
         curves, at, tail.select(sites[at]), starts.ravel(), end_s[at], loss_share[sites[at]]
@@ -152,7 +152,7 @@ def _starts(clean_from_s: float, end_s: F64) -> F64:
 def _try_windows(  # noqa: PLR0917
     curves: _Curves, sites: Rows, tail: Tail, start_s: F64, end_s: F64, loss_share: F64
 ) -> Growth:
-    """One window per row; ``sites`` says of which site."""
+    """Tests one window per row; ``sites``: the site of each row."""
     steps = np.arange(P.window_parts + 1) / P.window_parts
     length_s = np.maximum(end_s - start_s, 1e-3)
     moments = start_s[:, None] + length_s[:, None] * steps
@@ -202,14 +202,14 @@ def _halves(chunks: F64) -> tuple[F64, F64]:
 
 
 def _correction(first: F64, second: F64) -> F64:
-    """Factor by which fewer survivors are expected, as the load fell."""
+    """Factor by which fewer survivors are expected because the load fell."""
     return np.clip(first / np.maximum(second, 1), 1, P.most_load_correction)
 
 
 def _one_container(
     count: F64, first: F64, second: F64, first_bytes: F64, second_bytes: F64
 ) -> Mask:
-    """Whether these are a container's chunks, each much larger than the one before."""
+    """Whether the blocks are one container's storage, each much larger than the one before."""
     larger: Mask = second_bytes / np.maximum(second, 1) > P.container_growth * (
         first_bytes / np.maximum(first, 1)
     )
@@ -217,7 +217,7 @@ def _one_container(
 
 
 def _confidence(count: F64, pace: F64, kept: F64, length_s: F64, never_freed: Mask) -> F64:
-    """More survivors, a steadier pace, a flatter tail and a longer watch are worth more."""
+    """More survivors, a steadier pace, a flatter tail and a longer watch raise the confidence."""
     base = (1 - np.exp(-count / 6)) * np.minimum(1, 0.5 + 0.5 * pace) * np.sqrt(kept)
     some_freed = np.minimum(P.most_confidence, base * (1 - np.exp(-1.6 * length_s / 120)))
     none_freed = np.minimum(P.most_confidence_never_freed, base * (1 - np.exp(-length_s / 450)))
@@ -226,7 +226,7 @@ def _confidence(count: F64, pace: F64, kept: F64, length_s: F64, never_freed: Ma
 
 
 def _slows_down(curves: _Curves, from_s: float, end_s: F64) -> Mask:
-    """Whether fewer and fewer survive, over doubling stretches of all the time watched."""
+    """Whether fewer and fewer blocks survive, over doubling stretches of the time watched."""
     moments = from_s + (end_s - from_s)[:, None] * np.array([1 / 8, 1 / 4, 1 / 2, 1])
     lengths_s = np.diff(moments, axis=1)
     survivors, _, born = curves.sites.between(moments)
@@ -234,7 +234,7 @@ def _slows_down(curves: _Curves, from_s: float, end_s: F64) -> Mask:
     load, own_load = curves.load.between(moments) / lengths_s, born / lengths_s
 
     def correction(before: int, now: int) -> F64:
-        """Correction for a load that has fallen since: the process's, or the site's own."""
+        """Correction for a fallen load: the process's, or the site's own."""
         whole = _rate_correction(load[:, before], load[:, now])
         own = _rate_correction(own_load[:, before], own_load[:, now])
         return np.where(few_stay, np.maximum(whole, own), whole)
@@ -257,17 +257,17 @@ def _rate_correction(before: F64, now: F64) -> F64:
 
 
 def steady_rate(population: Population, from_s: F64, end_s: F64) -> F64:
-    """Bytes a minute that survive between two moments of each site.
+    """Bytes per minute that survive between two times of each site.
 
-    Parts of the time in which blocks are much larger than usual count as if theirs were as large
-    as usual: what was allocated once is no pace.
+    Parts of the time in which blocks are much larger than usual count as if these had the usual
+    size: a single allocation is not a pace.
     """
     steps = np.arange(P.window_parts + 1) / P.window_parts
     moments = from_s[:, None] + (end_s - from_s)[:, None] * steps
     tables = np.stack([population.alive, population.alive_bytes])
     count, size_bytes = CumulativeCurve(population.edges_s, tables).between(moments)
     sizes = size_bytes / np.maximum(count, 1e-9)
-    # Empty parts sort behind the others, and the middle is that of the others.
+    # Empty parts sort behind the others, so that the median is that of the others.
     ordered = np.sort(np.where(count > 0, sizes, np.inf), axis=1)
     filled = np.count_nonzero(count > 0, axis=1)
     usual = ordered[np.arange(len(ordered)), np.maximum(filled - 1, 0) // 2]
@@ -281,9 +281,9 @@ def steady_rate(population: Population, from_s: F64, end_s: F64) -> F64:
 
 
 def find_onset(population: Population, start_s: F64, end_s: F64) -> F64:
-    """When each site began to leak, seconds since tracing began, to a slice's width.
+    """When each site began to leak, in seconds since tracing began, to a slice's width.
 
-    ``start_s``, ``end_s``: the window in which it was found to leak.
+    ``start_s``, ``end_s``: the window in which the leak was found.
     """
     edges = np.minimum(population.edges_s, end_s[:, None])
     until = CumulativeCurve(population.edges_s, population.alive).at(edges)
@@ -294,7 +294,7 @@ def find_onset(population: Population, start_s: F64, end_s: F64) -> F64:
 
 
 def _walk_back(until: F64, edges: F64, first: I64) -> I64:
-    """The slice from which on the pace of the later ones was nearly kept."""
+    """The slice from which on the pace of the later slices was nearly kept."""
     rows = np.arange(len(first))
     kept, lengths = np.diff(until, axis=1), np.diff(edges, axis=1)
     lasted = np.maximum(edges[:, -1] - edges[rows, first], 1e-9)
@@ -310,7 +310,7 @@ def _walk_back(until: F64, edges: F64, first: I64) -> I64:
         walked += np.where(walking, length, 0)
         walking &= total >= P.onset_same_pace * pace * walked
         at = np.where(walking, before, at)
-        # Only as far back as something was kept.
+        # Stops at the earliest slice that kept blocks.
         since = np.where(walking & (here > 0), at, since)
     return since
 
@@ -330,7 +330,7 @@ def _cut(until: F64, edges: F64, first: I64) -> I64:
     after = (until[:, -1] - until[rows, at]) / np.maximum(edges[:, -1] - moment, 1e-9)
     late = (lag[rows, at] > P.onset_deviation * np.sqrt(count)) & (before < P.onset_slower * after)
     cut: I64 = np.where(late, at, first)
-    # Nothing was kept in the slices before the first block.
+    # The first block of the leak may come some slices later.
     kept = np.append(np.diff(until, axis=1) > 0, np.zeros((len(rows), 1), np.bool_), axis=1)
     waits = (slices >= cut[:, None]) & kept
     found: I64 = np.where(waits.any(axis=1), waits.argmax(axis=1), cut)

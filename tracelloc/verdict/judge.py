@@ -1,4 +1,4 @@
-"""Judges all stacks every few seconds, and remembers what it said before."""
+"""Judges all stacks every few seconds, and remembers earlier verdicts."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tracelloc.verdict.parameters import P
 
 @dataclass(frozen=True, slots=True)
 class KnownLosses:
-    """What is known to be missing since the start."""
+    """Losses known since the start."""
 
     events: int
     """Lost allocations, frees and restores."""
     frees: int
     """Lost frees among the events."""
     address_reuses: int
-    """Addresses that were handed out and not seen to be freed."""
+    """Addresses that were allocated again without a free being seen."""
 
     @property
     def proven(self) -> bool:
-        """Whether anything is missing at all."""
+        """Whether any event is known to be missing."""
         return self.events > 0 or self.address_reuses > 0
 
 
@@ -42,12 +42,12 @@ NO_LOSSES: Final = KnownLosses(0, 0, 0)
 
 
 class Judge:
-    """One per table. Not thread safe."""
+    """Judges one table. Not thread safe."""
 
     def __init__(
         self, is_wrapper: Callable[[int], bool] = lambda _: False, first_ns: int = 0
     ) -> None:
-        """``is_wrapper``: whether a return address lies where allocations only pass.
+        """``is_wrapper``: whether a return address lies in code that only forwards allocations.
 
         ``first_ns``: when the first look is due.
         """
@@ -72,12 +72,12 @@ class Judge:
         resident_bytes: int = 0,
         collects: bool = False,
     ) -> Iterator[Findings | None]:
-        """Looks at all stacks, a part at a time, so that events need not wait.
+        """Judges all stacks, a part at a time, so that events need not wait.
 
-        ``unreachable``: blocks that nothing points to; None if that is not known.
-        ``resident_bytes``: of the process. ``collects``: a garbage collector frees blocks in it.
+        ``unreachable``: blocks without pointers to them; None if unknown. ``resident_bytes``: of
+        the process. ``collects``: whether a garbage collector frees its blocks.
 
-        All of it is about the moment of the first part. The last one brings the findings; None
+        All parts refer to the time of the first one. The last part yields the findings; None
         while nothing has happened.
         """
         self._due_ns = now_ns + P.judge_every_ns
@@ -98,7 +98,7 @@ class Judge:
             collects=collects,
         )
         sites = yield from judge_in_parts(count, census.population, circumstances)
-        # So may stacks that nothing but the id is known of yet.
+        # Stacks of which only the id is known may also stand for many call sites.
         is_cut = stacks.are_cut[:count] | stacks.are_unknown[:count]
         sites = sites.withheld(is_cut)
         sites = self._stacks.settle(sites, np.arange(count), now_ns)
@@ -120,7 +120,7 @@ class Judge:
 
     def _circumstances(self, census: Census, moment: Moment, losses: KnownLosses) -> Circumstances:
         self._gaps.note(losses.events, moment.now_ns)
-        # Of sampled blocks only frees of samples are reported, and lost.
+        # If blocks are sampled, only frees of samples are reported, and lost.
         freed = int(census.born.sum() - census.alive.sum())
         clean_ns = self._gaps.clean_from_ns() or moment.start_ns
         return Circumstances(
@@ -139,7 +139,7 @@ class Judge:
         stacks: Stacks,
         circumstances: Circumstances,
     ) -> Generator[None, None, list[Group]]:
-        """Single stacks that leak together."""
+        """Groups of single stacks that leak together."""
         grouped = np.concatenate([np.empty(0, np.intp), *(group.stacks for group in groups)])
         free = np.setdiff1d(np.arange(len(sites)), grouped)
         found = []
@@ -150,7 +150,7 @@ class Judge:
             together = judge_sites(one, replace(circumstances, loss_floor=floor, onset_s=onset_s))
             if not together.confidence[0] > 0:
                 continue
-            # Each of them leaks, so all of them do.
+            # Each of them leaks, so the group does.
             together = replace(together, code=sites.code[rows[:1]])
             frame = shared_caller(stacks, rows.tolist())
             retracted = int(self._stacks.retracted[rows].max())

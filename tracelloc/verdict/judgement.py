@@ -1,8 +1,8 @@
-"""What kind of memory a site's blocks are, judged by its figures alone, and how sure one can be.
+"""Kinds of memory that a site's blocks may be, and the figures that a verdict rests on.
 
-A *site* is a call stack, or several that share frames and are looked at as one. Sites that
-pile up survivors leak or grow (``growth``), and so do those that lose blocks which nothing points
-to any more (``unreachable``). Others are rising, start-up memory, busy, caches, or unclear
+A *site* is a call stack, or several that share frames and are judged as one. Sites that
+accumulate survivors leak or grow (``growth``), and so do those that lose blocks without any
+pointer to them (``unreachable``). Others are rising, start-up memory, busy, caches, or unclear
 (``nonleaks``).
 """
 
@@ -26,47 +26,47 @@ class Verdict(Enum):
     """What kind of memory a site's blocks are. The values are what users read."""
 
     LEAKING = "leaking"
-    """Blocks of nearly every generation survive, have stopped dying, at a pace that does
+    """Blocks of nearly every generation survive and have stopped dying, at a pace that does
     not slow down, for long enough."""
     GROWING = "growing"
-    """Growing, but it is too early or there is too little to call it a leak."""
+    """Growing, but it is too early for a leak verdict, or the evidence is too weak."""
     CACHE_OR_POOL = "cache-or-pool"
     """Blocks are kept and replaced; their minimum has stopped rising."""
     BUSY = "busy"
     """Blocks are short-lived; none accumulate."""
     START_UP = "start-up"
-    """Nearly all of it was allocated at the start and stays."""
+    """Nearly all blocks were allocated at the start and stay."""
     DECIDING = "deciding"
-    """Too little has been seen to say anything."""
+    """Too little has been observed for a verdict."""
     UNKNOWN = "unknown"
-    """Too much is missing to say anything: lost events, or where the stacks go on."""
+    """Too much is missing for a verdict: lost events, or the rest of the stacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict on one site at one moment, and its figures."""
+    """The verdict on one site at one time, and its figures."""
 
     verdict: Verdict
     rate_bytes_per_min: float
-    """At which bytes pile up that are not freed; 0 unless leaking or growing."""
+    """Rate at which unfreed bytes accumulate; 0 unless leaking or growing."""
     since_ns: int
-    """Since when, CLOCK_MONOTONIC; for other verdicts, since tracing began."""
+    """The onset, CLOCK_MONOTONIC; for other verdicts, the start of tracing."""
     confidence: float
     """Chance that it really is a leak, 0 to 1; 0 unless leaking or growing."""
     evidence: str
     """One plain sentence, without the verdict's name."""
     verdict_in_s: float
-    """Seconds until it can be called leaking; 0 unless only time is missing."""
+    """Seconds until the verdict can be "leaking"; 0 unless only time is missing."""
     never_freed: bool
     """Nothing allocated here has been freed: a container that only grows would look the same."""
     survivors: int
-    """Blocks (sampled ones, where blocks are sampled) that the rate is made of."""
+    """Number of blocks behind the rate (of samples, if blocks are sampled)."""
     retracted: int
-    """How often the verdict leaking was retracted."""
+    """How often the verdict "leaking" was retracted."""
     searched: int
-    """Old blocks that pointers were searched for; 0: it isn't known whether any point to them."""
+    """Old blocks to which pointers were searched for; 0: it is unknown whether any exist."""
     unreachable: int
-    """Blocks among them that nothing in the process points to."""
+    """Blocks among them without any pointer to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,8 @@ class Suspect:
     members: tuple[Member, ...]
     """The largest share first; at least one."""
     frame: int | None
-    """Return address in a frame that all members share; None for a single stack. Where a leak
-    is split over its callers, the outermost one from the allocation on; where stacks leak
+    """Return address in a frame that all members share; None for a single stack. If a leak is
+    split over its callers, the outermost shared one from the allocation on; if stacks leak
     together, their innermost common caller."""
 
     @property
@@ -107,25 +107,25 @@ CODE_OF: Final = {verdict: np.uint8(code) for code, verdict in enumerate(VERDICT
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """Circumstances of a look: what is known of losses and sampling."""
+    """Circumstances of a look: losses, sampling, and the process."""
 
     loss_share: float
-    """Share of frees that are known to be lost."""
+    """Share of frees known to be lost."""
     loss_floor: F64
     """Per site, the share of blocks that other sites seem to lose (``loss``)."""
     clean_from_s: float
-    """Events are complete from here on, seconds since tracing began."""
+    """Time from which events are complete, in seconds since tracing began."""
     onset_s: F64
-    """Per site that was called leaking, since when it leaks, seconds since tracing began; NaN of
+    """Per site reported as leaking, its onset in seconds since tracing began; NaN of
     others."""
     sampled: bool = False
-    """Blocks are samples: counts are of samples, bytes are scaled."""
+    """Whether blocks are samples: counts are of samples, bytes are scaled."""
     searched: bool = False
-    """The process's memory is searched for pointers to its blocks."""
+    """Whether the process's memory is searched for pointers to its blocks."""
     resident_bytes: int = 0
-    """Memory of the process."""
+    """Resident memory of the process."""
     collects: bool = False
-    """A garbage collector frees blocks of the process, some of them late."""
+    """Whether a garbage collector frees blocks of the process, some of them late."""
 
     def select(self, rows: Rows) -> Circumstances:
         """The circumstances of some sites."""
@@ -137,16 +137,16 @@ class Sites:
     """Judged sites: a column per figure, a row per site."""
 
     code: Codes
-    """Index of ``VERDICTS``. What may be called leaking is: the judge waits a little."""
+    """Index of ``VERDICTS``. A possible leak is "leaking" here; the judge waits a little."""
     rate_bytes_per_min: F64
     blocks_per_min: F64
-    """Rate in blocks, of what may be a leak; 0 of others."""
+    """Rate in blocks of a possible leak; 0 of others."""
     since_s: F64
     confidence: F64
     verdict_in_s: F64
     never_freed: Mask
     rising_only: Mask
-    """Growing by its floor: old blocks still get freed."""
+    """Growing by its floor: old blocks are still freed."""
     replaces_old: Mask
     """Would be leaking, but may be a cache that was full at the start."""
     survivors: F64
@@ -155,12 +155,12 @@ class Sites:
     alive_bytes: F64
     born: F64
     most_live_s: F64
-    """Nearly all blocks that died had lived no longer than this."""
+    """Lifetime that nearly all freed blocks did not exceed."""
     loss_share: F64
     unreachable: F64
-    """Old blocks that nothing points to."""
+    """Old blocks without any pointer to them."""
     asked: F64
-    """Old blocks that were looked for; 0: it is not known whether anything points to them."""
+    """Old blocks that were searched for; 0: it is unknown whether anything points to them."""
 
     def __len__(self) -> int:
         return len(self.code)
@@ -170,7 +170,7 @@ class Sites:
         return Sites(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def withheld(self, rows: Mask) -> Sites:
-        """Without a verdict on some of them: stacks that may stand for many call sites."""
+        """Withholds the verdict on some sites: stacks that may stand for many call sites."""
         unknown = np.uint8(CODE_OF[Verdict.UNKNOWN])
         return replace(
             self,
@@ -178,13 +178,13 @@ class Sites:
             rate_bytes_per_min=np.where(rows, 0.0, self.rate_bytes_per_min),
             blocks_per_min=np.where(rows, 0.0, self.blocks_per_min),
             confidence=np.where(rows, 0.0, self.confidence),
-            # What is lost is not the reason.
+            # Losses are not the reason.
             loss_share=np.where(rows, 0.0, self.loss_share),
         )
 
     @classmethod
     def concatenate(cls, parts: list[Sites]) -> Sites:
-        """All sites of some parts, at least one."""
+        """All sites of the parts, of which there is at least one."""
         return cls(
             *(
                 np.concatenate([getattr(part, field.name) for part in parts])

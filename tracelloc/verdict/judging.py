@@ -1,8 +1,8 @@
-"""Judges sites: all figures of many at once.
+"""Judges sites: all figures of many sites at once.
 
-Sites that pile up survivors leak or grow (``growth``), and so do those that lose blocks which
-nothing points to any more (``unreachable``). Others are rising, start-up memory, busy, caches, or
-unclear (``nonleaks``).
+Sites that accumulate survivors leak or grow (``growth``), and so do those that lose blocks
+without any pointer to them (``unreachable``). Others are rising, start-up memory, busy, caches,
+or unclear (``nonleaks``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tracelloc.verdict.unreachable import find_proof, heed_pointers
 def judge_in_parts(
     count: int, population_of: Callable[[Rows], Population], circumstances: Circumstances
 ) -> Generator[None, None, Sites]:
-    """Judges some sites, lets others have a turn, and so on."""
+    """Judges sites in parts; yields after each, so that other work can run."""
     parts = []
     for start in range(0, count, P.sites_at_a_time):
         rows = np.arange(start, min(start + P.sites_at_a_time, count))
@@ -56,7 +56,7 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
     alive = population.alive.sum(axis=1)
     rising_only = others.rising & ~growth.growing
     if circumstances.sampled:
-        # Few samples may stand for a lot, and that may be chance.
+        # A few samples may stand for a lot by chance.
         rising_only &= alive >= P.least_survivors
     certainty = _certainty(growth, loss_share, circumstances)
     sites = Sites(
@@ -82,7 +82,7 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
     if circumstances.searched:
         proof = find_proof(population, loss_share, circumstances.clean_from_s)
         sites = heed_pointers(sites, population, proof, watched_s, circumstances)
-    # No more can have piled up since than is there.
+    # No more than the live bytes can have accumulated.
     most = sites.alive_bytes / np.maximum(population.now_s - sites.since_s, 1e-3) * 60
     return replace(sites, rate_bytes_per_min=np.minimum(sites.rate_bytes_per_min, most))
 
@@ -95,7 +95,7 @@ def _codes(  # noqa: PLR0917
     population: Population,
     circumstances: Circumstances,
 ) -> Codes:
-    """Verdict codes: the first condition that holds."""
+    """Verdict codes, by the first condition that holds."""
     new = np.full(len(leaking), population.now_s - circumstances.clean_from_s < P.first_verdict_s)
     return np.select(
         [leaking, growing, growth.doubtful, new | others.unclear, others.start_up, others.busy],
@@ -109,9 +109,9 @@ def _codes(  # noqa: PLR0917
 
 
 def _certainty(growth: Growth, loss_share: F64, circumstances: Circumstances) -> F64:
-    """Factor of the confidence, for lost events and sampled blocks."""
+    """Factor of the confidence for lost events and sampled blocks."""
     survivors = np.maximum(growth.survivors, 1)
-    # So many of the survivors may be blocks whose frees were lost.
+    # This share of the survivors may be blocks whose frees were lost.
     certainty: F64 = 1 - np.minimum(1, loss_share * growth.born / survivors)
     if circumstances.clean_from_s > 0 or circumstances.loss_share > 0:
         certainty *= P.lost_events_confidence
@@ -121,16 +121,16 @@ def _certainty(growth: Growth, loss_share: F64, circumstances: Circumstances) ->
 
 
 def _since(population: Population, growth: Growth, onset_s: F64) -> tuple[F64, F64, F64]:
-    """Since when sites grow, and at how many bytes and blocks a minute since then.
+    """Onsets of growing sites, and the bytes and blocks per minute that they gained since.
 
-    ``onset_s``: since when, of those that were called leaking; NaN of others.
+    ``onset_s``: known onsets of sites reported as leaking; NaN of others.
     """
     since, rate, blocks = np.zeros((3, len(growth.growing)))
     rows = np.flatnonzero(growth.growing)
     if len(rows):
         chosen, start_s, end_s = population.select(rows), growth.start_s[rows], growth.end_s[rows]
         found = np.maximum(find_onset(chosen, start_s, end_s), 0)
-        # An onset is known best when it was not long ago.
+        # An onset is determined best when it is recent.
         known = np.minimum(onset_s[rows], found)
         since[rows] = np.where(np.isnan(onset_s[rows]), found, known)
         rate[rows] = steady_rate(chosen, since[rows], end_s)
@@ -141,7 +141,7 @@ def _since(population: Population, growth: Growth, onset_s: F64) -> tuple[F64, F
 
 
 def _quantile_of_lives(population: Population) -> F64:
-    """The upper bound of the class up to which nearly all deaths are."""
+    """Upper bound of the lifetime class up to which nearly all deaths lie."""
     freed = population.born.sum(axis=1) - population.alive.sum(axis=1)
     longer = np.cumsum(population.lifetimes[:, ::-1], axis=1)[:, ::-1]
     allowed = (1 - P.lifetime_quantile) * freed

@@ -1,8 +1,8 @@
-"""How many blocks may look alive only because their frees were lost.
+"""Estimates how many blocks may look alive only because their frees were lost.
 
-One lost free in 10,000 is enough to make a busy site look like a slow leak. Known losses
-are counted by the probes. Where something proves that there are losses, what sites have
-in common gives their size: a lost free hits all busy sites alike, a leak does not.
+One lost free in 10,000 is enough to make a busy site look like a slow leak. The probes count
+known losses. If something proves that there are losses, the share that sites have in common gives
+their size: lost frees hit all busy sites alike, a leak does not.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tracelloc.verdict.parameters import P
 class Gaps:
     """Gaps in the events: counts from before a gap are not relied upon.
 
-    After a gap, the count starts afresh: only blocks born since can be survivors. Where
-    losses never cease that would be for ever, so there the loss's share is allowed for.
+    After a gap, counting restarts: only blocks born since can be survivors. If losses never
+    cease, that would go on for ever, so the share of lost frees is allowed for instead.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Gaps:
         self._until_ns: int | None = None
 
     def note(self, lost: int, now_ns: int) -> None:
-        """Tells how many events were lost until now."""
+        """Records the number of events lost so far."""
         if lost <= self._lost:
             return
         self._lost = lost
@@ -40,14 +40,14 @@ class Gaps:
         return self._until_ns is not None and self._until_ns - self._from_ns > P.lasting_gap_ns
 
     def clean_from_ns(self) -> int | None:
-        """From when on nothing is missing; None: from the start, but for what goes on."""
+        """Since when nothing is missing; None: since the start, or losses never cease."""
         return None if self.last else self._until_ns
 
 
 def common_share(alive: F64, born: F64) -> F64:
-    """Per site, the lower quartile (by births) of the share that the other sites keep.
+    """Per site, the lower quartile (by births) of the share of blocks that other sites keep.
 
-    0 where there are no others that are busy.
+    0 if no other site is busy.
     """
     share_of = np.zeros(len(born))
     busy = np.flatnonzero(born >= P.loss_least_births)
@@ -60,7 +60,7 @@ def common_share(alive: F64, born: F64) -> F64:
     total = until[-1]
 
     def quantile(own_weight: F64, own_until: F64) -> F64:
-        """Quantile of all but the site with this weight, which is found at that sum of weights."""
+        """Quantile of all sites but the one with this weight, which ends at ``own_until``."""
         goal = P.loss_quantile * (total - own_weight)
         before = np.searchsorted(until, goal)
         after = np.searchsorted(until, goal + own_weight)

@@ -1,9 +1,9 @@
-"""Leaks of several stacks: split over them, or one forgotten object made of several blocks.
+"""Leaks of several stacks: one leak split over them, or one lost object made of several blocks.
 
-Parts of one object leak together: their onsets agree, they come from one caller, and in every
-slice of time they leave survivors in the same proportion, 1:1 or 2:1 or so: much more exactly
-than two leaks would that only follow the same load (Pearson's chi-squared over the slices is
-far below its expectation).
+Parts of one object leak together: their onsets agree, they have a common caller, and in every
+slice of time they leave survivors in the same proportion, such as 1:1 or 2:1. The proportion is
+much more exact than that of two leaks that only follow the same load (Pearson's chi-squared over
+the slices is far below its expectation).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tracelloc.verdict.survivaltail import Mask
 def find_tied(
     census: Census, sites: Sites, stacks: Stacks, free: Rows
 ) -> Generator[None, None, list[Rows]]:
-    """Stacks that leak together, two at least in each list. ``free``: in no group yet."""
+    """Lists of at least two stacks that leak together. ``free``: stacks in no group yet."""
     leaking = free[sites.code[free] == CODE_OF[Verdict.LEAKING]]
     order = leaking[np.argsort(-sites.rate_bytes_per_min[leaking], kind="stable")][
         : P.tied_most_stacks
@@ -87,12 +87,12 @@ def _belong_together(census: Census, one: _Row, two: _Row) -> bool:
 
 
 def shared_callers(stacks: tuple[Frames, ...]) -> int:
-    """Number of outermost frames that all stacks have in common."""
+    """Number of outermost frames that all stacks share."""
     return common_length([frames[::-1] for frames in stacks])
 
 
 def shared_caller(stacks: Stacks, members: list[int]) -> int | None:
-    """The innermost return address that all of these share as a caller."""
+    """The innermost return address that all these stacks share as a caller."""
     all_frames = tuple(stacks.frames(index) or () for index in members)
     shared = shared_callers(all_frames)
     return all_frames[0][-shared] if shared else None
@@ -115,12 +115,12 @@ def in_proportion(one: F64 | I64, two: F64 | I64) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """All single stacks, judged at one moment."""
+    """All single stacks, judged at one time."""
 
     census: Census
     sites: Sites
     is_cut: Mask
-    """Which stacks are part of no group: they may stand for many call sites."""
+    """Which stacks belong to no group, as they may stand for many call sites."""
     circumstances: Circumstances
     stacks: Stacks
     now_ns: int
@@ -128,15 +128,15 @@ class Look:
 
 
 class SplitLeaks:
-    """Knows the stacks' frames, and what was said of their sums before."""
+    """Finds split leaks; remembers the stacks' frames and earlier verdicts on their sums."""
 
     def __init__(self, is_wrapper: Callable[[int], bool]) -> None:
-        """``is_wrapper``: whether a return address lies where allocations only pass."""
+        """``is_wrapper``: whether a return address lies in code that only forwards allocations."""
         self._prefixes = Prefixes(is_wrapper)
         self._callers = SharedCallers()
         self._kinds = tuple((_Sums(), _Sums()) for _ in range(2))
-        """By innermost and by outermost frames: of stacks that have unreachable blocks, and of
-        the others, so that neither is hidden in sums with the other."""
+        """Sums by innermost and by outermost frames: of stacks with unreachable blocks, and of
+        the others, so that sums of both kinds do not hide either."""
 
     def find(self, look: Look) -> Generator[None, None, list[Group]]:
         """Finds leaking or growing groups, in parts."""
@@ -187,7 +187,7 @@ class SplitLeaks:
 
 
 class _Sums:
-    """Judges groups of one kind, with what was said of them before."""
+    """Judges groups of one kind, using earlier verdicts on them."""
 
     def __init__(self) -> None:
         self._memory = VerdictHistory()
@@ -203,13 +203,13 @@ class _Sums:
         look: Look,
         frame_of: Callable[[Stacks, list[int]], int | None],
     ) -> Generator[None, None, list[Group]]:
-        """The suspects among these groups. ``alike``: see ``choose``; ``sizes``: of stacks that
-        share their frames.
+        """The suspects among these groups. ``alike``: see ``choose``; ``sizes``: number of
+        stacks that share each group's frames.
         """
         if not len(groups):
             return []
         judged, retracted = yield from self._judge(groups, look)
-        # What was one leak does not fall apart once its parts can be told to leak, too.
+        # One leak stays one, even when its parts are recognized as leaks, too.
         alike |= np.array([key in self._leaking for key in groups.keys])
         found = []
         chosen = choose(groups, judged, look.sites, alike)
@@ -227,7 +227,7 @@ class _Sums:
         return found
 
     def _judge(self, groups: Groups, look: Look) -> Generator[None, None, tuple[Sites, I64]]:
-        """Judges the sums; also how often each verdict was retracted."""
+        """Judges the sums; also returns how often each verdict was retracted."""
         sums = yield from look.census.sums(groups.order, groups.starts, groups.ends)
         floor = groups.largest(look.circumstances.loss_floor)
         known = self._number_of
@@ -245,10 +245,10 @@ class _Sums:
 def most_specific(functions: list[Group], nodes: list[Group], parts: Mask) -> list[Group]:
     """Chooses between groups by innermost and by outermost frames.
 
-    Where the two have stacks in common, a function stands, unless it explains too little of
-    the node, or is shared by more stacks than the node is. Then the node has to explain
-    (nearly) all of it, unless most of the function's stacks have no part in any leak.
-    ``parts``: the stacks that may have.
+    If the two have stacks in common, the function is kept, unless it explains too little of the
+    node, or more stacks share it than share the node. In the latter case, the node must explain
+    (nearly) all of it, unless most of the function's stacks have no part in any leak. ``parts``:
+    the stacks that may have one.
     """
     kept = list(functions)
     for node in nodes:

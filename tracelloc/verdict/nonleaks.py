@@ -1,9 +1,9 @@
-"""Sites that do not leak by the rule of windows: what they are.
+"""Classifies sites that do not leak by the test of windows.
 
-Their floor (the least that was outstanding from some moment on) may rise where blocks are
-replaced but more and more are held: old ones die, so no survival tail is flat, and yet it grows.
-By Little's law (blocks held = births per second x mean lifetime) a rising load raises the floor
-of an innocent site as well; that is allowed for.
+The floor (the least outstanding bytes from some time on) may rise while blocks are replaced:
+old ones die, so no survival tail is flat, and yet the site grows. By Little's law (live blocks =
+births per second x mean lifetime) a rising load raises the floor of an innocent site as well; the
+test allows for that.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from tracelloc.verdict.survivaltail import Mask, Tail
 
 @dataclass(frozen=True, slots=True)
 class NonLeaks:
-    """Sites that do not leak by the rule of windows: a row per site."""
+    """Kinds of sites that do not leak by the test of windows: a row per site."""
 
     rising: Mask
-    """The floor rises, beyond what the load explains."""
+    """The floor rises more than the load explains."""
     rise_bytes_per_min: F64
     start_up: Mask
     busy: Mask
     unclear: Mask
-    """A few old survivors, also new ones: too few to say that all is well."""
+    """A few old survivors, also new ones: too few for a reassuring verdict."""
 
 
 def find_non_leaks(population: Population, tail: Tail, loss_share: F64) -> NonLeaks:
-    """Looks at every site, whether it leaks or not."""
+    """Classifies every site, whether it leaks or not."""
     now_s = population.now_s
     alive = population.alive.sum(axis=1)
     born = population.born.sum(axis=1)
@@ -55,7 +55,7 @@ def find_non_leaks(population: Population, tail: Tail, loss_share: F64) -> NonLe
 
 
 def _rising(population: Population, life_s: F64, alive: F64) -> tuple[Mask, F64]:
-    """Whether the floor rises over the quarters of the time watched, and by how much a minute."""
+    """Whether the floor rises over the quarters of the time watched, and its rise per minute."""
     now_s = population.now_s
     lowest_from = np.minimum.accumulate(population.floor_bytes[:, ::-1], axis=1)[:, ::-1]
     moments = now_s * np.array([1 / 4, 1 / 2, 3 / 4, 7 / 8])

@@ -1,8 +1,8 @@
 """The numbers that verdicts depend on, with their units and what each is for.
 
-They were chosen on programs of known truth (``PROGRAMS`` in ``tests/corpus/programs.py`` and
+They were chosen on programs with known results (``PROGRAMS`` in ``tests/corpus/programs.py`` and
 the recordings in ``tests/data/streams``) and checked on ``HELD_OUT``, which was written before
-and not looked at meanwhile. ``python -m tests.bench.verdicts`` measures precision, recall and
+and not consulted meanwhile. ``python -m tests.bench.verdicts`` measures precision, recall and
 the time to a verdict again; change a number only with its results.
 
 A *site* is a call stack, or several that are judged as one. The *floor* is the least that was
@@ -32,18 +32,18 @@ class VerdictParameters:
     tail_most_deaths: float = 0.35
     """Deaths beyond the tail's age, for each block that is alive beyond it."""
     tail_least_age_s: float = 2.0
-    """Seconds: slices of a second don't tell lower ages apart well enough."""
+    """Seconds: slices of a second don't distinguish lower ages well enough."""
     tail_most_age_share: float = 0.4
     """The tail's age, as a share of the time watched."""
 
-    # Windows of time in which survivors pile up (``growth``).
+    # Windows of time in which survivors accumulate (``growth``).
 
     window_parts: int = 6
-    """Parts of a window in which survivors are counted: its generations."""
+    """Generations: parts of a window in which survivors are counted."""
     window_least_parts: int = 5
     """Parts with survivors, for a window to show growth."""
     window_fractions: tuple[float, ...] = (0.0, 1 / 3, 1 / 2, 2 / 3, 3 / 4)
-    """Beginnings of windows, as shares of the time watched."""
+    """Starts of windows, as shares of the time watched."""
     window_lengths_s: tuple[float, ...] = (320.0, 200.0, 130.0, 60.0, 30.0)
     """Seconds: lengths of further windows, for leaks that begin late in a long session."""
     least_survivors: int = 6
@@ -57,9 +57,9 @@ class VerdictParameters:
     most_load_correction: float = 3.0
     """Factor by which a falling load may excuse fewer survivors."""
     container_growth: float = 2.5
-    """Factor by which few blocks become larger from half to half if they are one container."""
+    """Factor by which a few blocks grow from half to half if they are one container."""
     container_most_blocks: int = 20
-    """Blocks: more are not one container that grows."""
+    """Blocks: more of them are not one growing container."""
     loss_margin: float = 3.0
     """Survivors, as a multiple of what lost frees could leave behind."""
     mostly_freed: float = 0.5
@@ -67,79 +67,79 @@ class VerdictParameters:
     never_freed: float = 0.9
     """Surviving share of a window's blocks: above it, the site frees almost none."""
     watch_s: tuple[float, float, float] = (110.0, 150.0, 270.0)
-    """Seconds to watch before a leak is called one: where most, some, or none are freed."""
+    """Seconds to watch before a leak verdict: if most, some, or none of the blocks are freed."""
     watch_tails: float = 1.5
-    """Times to watch, in ages of the survival tail, if that is longer."""
+    """Time to watch, in multiples of the survival tail's age, if that is longer."""
     least_confidence: float = 0.4
-    """Confidence from which on growth is called a leak."""
+    """Confidence from which growth is a leak."""
     most_confidence: float = 0.97
     """Highest confidence in a leak."""
     most_confidence_never_freed: float = 0.80
-    """Highest confidence where nothing is freed: a container that only grows looks the same."""
+    """Highest confidence if nothing is freed: a container that only grows looks the same."""
 
-    # Blocks that nothing points to (``unreachable``).
+    # Blocks without any pointer to them (``unreachable``).
 
     unreachable_least: int = 2
     """Lost blocks for a site to be listed."""
     unreachable_called: int = 4
-    """Lost blocks for a site to be called leaking."""
+    """Lost blocks for a leak verdict."""
     unreachable_share: float = 0.02
     """Lost blocks, as a share of the site's old ones."""
     unreachable_mostly: float = 0.25
-    """Lost blocks, as a share of those that are kept, from which on all of these are the leak:
-    old contents of memory may look like pointers to the others."""
+    """Lost blocks, as a share of the kept ones, from which on all kept ones count as the leak:
+    stale memory contents may look like pointers to the others."""
     unreachable_collected: float = 0.5
-    """Lost bytes, as a share of those that are kept, in the older half, that this takes as well
-    where a garbage collector frees blocks late."""
+    """Lost bytes, as a share of the kept ones in the older half, that this also requires if a
+    garbage collector frees blocks late."""
     unreachable_parts: int = 6
     """Parts of the time since the first loss."""
     unreachable_least_parts: int = 3
     """Parts in which blocks were lost."""
     unreachable_fractions: tuple[float, ...] = (0.0, 0.25, 0.5)
-    """Share of the lost blocks, the first ones, that may be another matter."""
+    """Shares of the lost blocks, from the first on, that may have a different cause."""
     unreachable_spread_s: float = 8.0
-    """Seconds from the first of them to the last: what is lost at once is one matter."""
+    """Seconds from the first lost block to the last: blocks lost at once have one cause."""
     unreachable_watch_s: float = 20.0
-    """Seconds from the first to the last for a site to be called leaking."""
+    """Seconds from the first lost block to the last for a leak verdict."""
     unreachable_first_s: float = 60.0
-    """Seconds until such blocks are found, as users are told."""
+    """Seconds until such blocks are found, as reported to users."""
     unreachable_unseen_s: float = 30.0
-    """Seconds: younger blocks have not been asked about often enough."""
+    """Seconds: younger blocks have not been searched for often enough."""
     referenced_watch_s: float = 3600.0
-    """Seconds to watch before growth is called a leak where blocks are still pointed to."""
+    """Seconds to watch before growth is a leak if its blocks are still pointed to."""
     referenced_share: float = 0.5
-    """Share of the process's memory that has piled up since the onset: the process has doubled."""
+    """Share of the process's memory gained since the onset: the process has doubled."""
     referenced_doubled_s: float = 300.0
-    """Seconds to watch then."""
+    """Seconds to watch in that case."""
     referenced_confidence: float = 0.3
-    """Factor of the confidence there, until then."""
+    """Factor of the confidence until then."""
     referenced_listed_s: float = 1800.0
     """Seconds to watch before such growth is listed whatever its rate."""
     material_listed_s: float = 300.0
-    """Seconds to watch before it is listed if it is material."""
+    """Seconds to watch before material growth is listed."""
     minor_confidence: float = 0.03
-    """Factor of the confidence in what is not to be listed yet."""
+    """Factor of the confidence in growth that is not listed yet."""
     material_per_min: float = 1 / 60
-    """Share of the process's memory by which it has to grow to be listed sooner: it would double
+    """Growth per minute, as a share of the process's memory, that is material: it would double
     within an hour."""
     material_least_bytes: float = 65536.0
-    """Bytes a minute, at least."""
+    """Least material growth, in bytes per minute."""
 
     # When a leak began (``growth``).
 
     onset_same_pace: float = 0.6
-    """Share of the later pace from which on the site was leaking already."""
+    """Share of the later pace from which the site already leaked."""
     onset_bulk: float = 8.0
-    """Multiple of the usual bytes of a slice: more in one slice is start-up memory."""
+    """Multiple of a slice's usual bytes: more in one slice is start-up memory."""
     onset_slower: float = 0.4
-    """Pace before the onset, as a share of the pace after it, at most."""
+    """Largest pace before the onset, as a share of the pace after it."""
     onset_deviation: float = 1.3
-    """Standard errors by which survivors lag behind a steady pace where there is an onset."""
+    """Standard errors by which survivors lag behind a steady pace if there is an onset."""
 
-    # What is no leak (``judgement``).
+    # Verdicts other than leaks (``judgement``).
 
     first_verdict_s: float = 60.0
-    """Seconds: before, little can be said of what does not grow."""
+    """Seconds: before, little can be said about sites that do not grow."""
     floor_step: float = 1.08
     """Least factor by which a rising floor rises from one quarter of the time to the next."""
     floor_last_step: float = 1.02
@@ -159,54 +159,54 @@ class VerdictParameters:
     start_up_part: float = 0.15
     """Share of the time watched that is start-up, if that is longer."""
     start_up_bulk: float = 0.8
-    """Share of live bytes that start-up memory has from the start-up."""
+    """Share of live bytes that comes from the start-up."""
     start_up_kept: float = 0.7
-    """Share of blocks that start-up memory keeps."""
+    """Share of start-up blocks that are kept."""
     busy_lifetime_s: float = 12.0
     """Seconds: a site with a shorter mean lifetime is busy."""
     busy_freed: float = 0.97
     """Freed share of blocks above which a site is busy."""
     unclear_age_s: float = 10.0
-    """Seconds: blocks older than this are old survivors, where no tail was found."""
+    """Seconds: older blocks are old survivors if no tail was found."""
     unclear_least_old: int = 2
     """Old survivors from which on a site is not yet called innocent."""
     unclear_below_old: int = 12
-    """Old survivors that are enough to judge a site."""
+    """Old survivors that suffice to judge a site."""
     old_cache_frees: float = 0.5
-    """Frees of blocks from before tracing for each survivor: the site may be a cache that was
-    full when tracing began, as what it replaces was never seen to be allocated."""
+    """Frees of blocks from before tracing per survivor: the site may be a cache that was full
+    when tracing began, as the blocks that it replaces were never seen to be allocated."""
     lost_events_confidence: float = 0.7
     """Factor of the confidence once events were lost."""
     sampling_confidence_loss: float = 0.5
     """Confidence lost to sampling, in relative errors of n samples, 1 / sqrt(n)."""
     lifetime_quantile: float = 0.99
-    """Share of freed blocks that had lived no longer than the lifetime that is reported."""
+    """Share of freed blocks that did not exceed the reported lifetime."""
 
     # Lost events (``loss``, ``judge``).
 
     loss_least_births: int = 1000
-    """Births that make a site busy enough to show what share of frees is lost."""
+    """Births that make a site busy enough to show the share of lost frees."""
     loss_quantile: float = 0.25
     """Quantile of the busy sites' surviving shares, by births, that counts as loss."""
     loss_most_share: float = 0.1
-    """Surviving share above which it is no loss: these sites keep blocks."""
+    """Surviving share above which it is not loss: these sites keep blocks."""
     loss_settled_s: float = 30.0
-    """Seconds: only blocks older than this show what is lost."""
+    """Seconds: only older blocks show losses."""
     gap_ns: int = 60 * NS_PER_S
     """Nanoseconds: losses that follow each other more closely are one gap."""
     lasting_gap_ns: int = 120 * NS_PER_S
-    """Nanoseconds: a longer gap is how things are, and its share of frees is allowed for."""
+    """Nanoseconds: a longer gap is permanent, and its share of frees is allowed for."""
 
     # Verdicts over time, and their order (``findings``).
 
     hold_ns: int = 9 * NS_PER_S
-    """Nanoseconds between two looks on which a leak has to hold."""
+    """Nanoseconds between the two looks at which a leak has to hold."""
     lapse_ns: int = 60 * NS_PER_S
     """Nanoseconds for which a leak in bursts may look uneven before it is retracted."""
     so_far_s: float = 180.0
-    """Seconds: before, reassuring verdicts are said of what was seen so far."""
+    """Seconds: before, reassuring verdicts say "so far"."""
     suspect_least_confidence: float = 0.1
-    """Confidence from which on what grows is a suspect."""
+    """Confidence from which a growing site is a suspect."""
 
     # Leaks that are split over many stacks (``grouping``).
 
@@ -215,26 +215,26 @@ class VerdictParameters:
     sum_least_new: int = 4
     """Live blocks from the newer half of the time, for a sum to be worth judging."""
     sum_explained: float = 0.7
-    """Share of a sum's rate that its own suspects explain: then they are reported instead."""
+    """Share of a sum's rate: if its own suspects explain it, they are reported instead."""
     sum_alike: float = 0.8
-    """Share of a sum's stacks that are suspects, if (nearly) all of them are."""
+    """Share of a sum's stacks that must be suspects, for nearly all of them to count as such."""
     sum_enough_births: int = 20
-    """Births that are enough to tell that a stack does not leak."""
+    """Births that suffice to decide that a stack does not leak."""
     part_least_age_s: float = 30.0
     """Seconds: an older block may be part of a leak."""
     part_lifetimes: float = 4.0
-    """Age of such a block, in lifetimes by which nearly all blocks of its stack have died."""
+    """Least age of such a block, in lifetimes within which nearly all blocks of its stack died."""
     innocent_least_blocks: int = 12
-    """Live blocks from which on a stack's verdict cache or start-up can be relied upon."""
+    """Live blocks from which a verdict of cache or start-up is reliable."""
     node_least_stacks: int = 4
     """Stacks of a function for it to be judged as one site."""
     node_many_suspects: int = 8
-    """Suspects below one function that are rather one leak than so many."""
+    """Suspects below one function from which they count as one leak."""
 
     # Stacks that leak together: parts of one object (``multistack``).
 
     tied_own_frames: int = 4
-    """Innermost frames that stacks of one object may have for themselves."""
+    """Innermost frames that stacks of one object need not share."""
     tied_onset_s: float = 10.0
     """Seconds within which onsets agree."""
     tied_onset_part: float = 0.05
@@ -244,9 +244,9 @@ class VerdictParameters:
     tied_least_slices: int = 8
     """Slices of time with survivors, for stacks to be compared."""
     tied_chi_squared: float = 0.35
-    """Chi-squared per degree of freedom; 1 is expected of leaks that are independent."""
+    """Chi-squared per degree of freedom; 1 is expected of independent leaks."""
     tied_ratio: float = 0.02
-    """Relative deviation of the ratio of two from a whole number: objects have whole parts."""
+    """Relative deviation of a ratio from a whole number: objects have whole parts."""
 
     # Budgets: how often, and how much at a time.
 
@@ -259,7 +259,7 @@ class VerdictParameters:
     most_sums: int = 1000
     """Sums judged per look."""
     most_flagged: int = 100
-    """Suspect sums that are looked at, by rate."""
+    """Suspect sums that are considered, by rate."""
     tied_most_stacks: int = 50
     """Leaking stacks that are compared with each other, by rate."""
     tied_at_a_time: int = 10

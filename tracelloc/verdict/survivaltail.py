@@ -1,11 +1,11 @@
-"""The survival tail: from what age on the blocks of a site stop dying.
+"""The survival tail: the age from which on the blocks of a site stop dying.
 
-The actuarial life table (Cutler and Ederer, 1958; the grouped form of Kaplan and Meier's
-estimate): at the age ``x`` those blocks are at risk that have died later, or are alive and
-older. Blocks that are alive are censored: their lifetime is only known to be longer than
-their age. A class's hazard is its deaths over the blocks at risk, half of those counted
-that are censored within it. Blocks from before the start were never seen to be born and
-are in no class, so lifetimes longer than the watch are unseen, but nothing is biased.
+The method is the actuarial life table (Cutler and Ederer, 1958), the grouped form of Kaplan and
+Meier's estimate. At the age ``x``, the blocks at risk are those that died later, or are alive and
+older. Live blocks are censored: their lifetime is only known to exceed their age. A class's
+hazard is its deaths divided by the blocks at risk, minus half of those that are censored within
+it. Blocks from before the start were never seen to be born and are in no class, so lifetimes
+longer than the watch are unseen, but nothing is biased.
 
 The chance that a block which has reached ``x`` is never freed is estimated by the product
 of the survival of all classes from there on, as far as ages have been seen.
@@ -30,9 +30,9 @@ class Tail:
 
     found: Mask
     age_s: F64
-    """From this age on; 0 where none was found."""
+    """The age at which it becomes flat; 0 if there is none."""
     kept: F64
-    """The share of blocks of that age that is never freed, by estimate."""
+    """Estimated share of blocks of that age that are never freed."""
 
     def select(self, rows: npt.NDArray[np.intp]) -> Tail:
         """The rows of some sites."""
@@ -40,9 +40,9 @@ class Tail:
 
 
 def ages_reached(population: Population) -> F64:
-    """Blocks alive that are at least as old as each class begins: a row per site.
+    """Live blocks at least as old as the lower bound of each class: a row per site.
 
-    Births count as evenly distributed over their slice.
+    Assumes that births are evenly distributed over their slice.
     """
     starts, ends = population.edges_s[:-1], population.edges_s[1:]
     born_by = population.now_s - LIFETIME_EDGES_S
@@ -52,12 +52,12 @@ def ages_reached(population: Population) -> F64:
 
 
 def deaths_from(population: Population) -> F64:
-    """Deaths at the beginning of each class or later: a row per site."""
+    """Deaths in each class or a later one: a row per site."""
     return np.cumsum(population.lifetimes[:, ::-1], axis=1)[:, ::-1]
 
 
 def kept_from(reached: F64, deaths: F64, lifetimes: F64) -> F64:
-    """The share of blocks that have reached each class's age and are never freed."""
+    """Share of blocks that are never freed, of those that reach each class's age."""
     at_risk = reached + deaths
     censored = reached - np.append(reached[:, 1:], np.zeros((len(reached), 1)), axis=1)
     hazard = lifetimes / np.maximum(1, at_risk - censored / 2)
@@ -66,7 +66,7 @@ def kept_from(reached: F64, deaths: F64, lifetimes: F64) -> F64:
 
 
 def find_tails(population: Population) -> Tail:
-    """The least age from which on each site's blocks have stopped dying."""
+    """The lowest age from which on each site's blocks have stopped dying."""
     reached = ages_reached(population)
     deaths = deaths_from(population)
     kept = kept_from(reached, deaths, population.lifetimes)

@@ -1,9 +1,9 @@
-"""Leaks by proof: blocks that nothing in the process points to any more, again and again.
+"""Leaks by proof: sites that repeatedly lose blocks, so that nothing points to them any more.
 
-Whether blocks pile up can be counted; whether the program still needs them can't. But what it has
-no pointer to it can neither use nor free. A program that loses a block now and then, in generation
-after generation, leaks, however few they are and however regular other blocks of the site are
-freed; where old blocks are still pointed to, they may be a cache or a table that grows.
+Accumulation can be counted; whether the program still needs the blocks can't. But the program can
+neither use nor free a block without a pointer to it. A program that loses blocks in generation
+after generation leaks, however few they are and however regularly other blocks of the site are
+freed. If old blocks are still pointed to, they may be a cache or a table that grows.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from tracelloc.verdict.survivaltail import Mask
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What searches for pointers say of each site: a row each."""
+    """Results of the pointer searches: a row per site."""
 
     lost: F64
-    """Blocks that nothing points to."""
+    """Blocks without any pointer to them."""
     listed: Mask
-    """Some, and again: worth a look."""
+    """Some blocks were lost repeatedly: worth a look."""
     proven: Mask
-    """Enough of them, from enough generations, to call it a leak."""
+    """Enough blocks, from enough generations, for a leak verdict."""
     since_s: F64
-    """When the first of them was born, seconds since tracing began; one-off losses left out."""
+    """When the first of them was born, seconds since tracing began, without one-off losses."""
 
 
 def find_proof(population: Population, loss_share: F64, clean_from_s: float) -> Proof:
-    """Looks at the lost blocks of all sites.
+    """Evaluates the lost blocks of all sites.
 
-    What was freed unseen is lost to us alone: ``loss_share`` of a site's blocks may be so, and
+    A block freed unseen only looks lost: this may concern ``loss_share`` of a site's blocks, and
     all that were born before ``clean_from_s``.
     """
     asked, unseen = population.asked, P.loss_margin * loss_share * population.born.sum(axis=1)
@@ -51,7 +51,7 @@ def find_proof(population: Population, loss_share: F64, clean_from_s: float) -> 
         edges = population.edges_s
         curve = CumulativeCurve(edges, lost[rows])
         end_s = edges[-1] - P.unreachable_unseen_s
-        # From the first lost block on; then the later ones alone.
+        # From the first lost block on; then only the later ones.
         for share in P.unreachable_fractions:
             reached = np.cumsum(lost[rows], axis=1) > share * count[rows, None]
             start_s = edges[:-1][reached.argmax(axis=1)]
@@ -85,13 +85,13 @@ def find_proof(population: Population, loss_share: F64, clean_from_s: float) -> 
 def heed_pointers(
     sites: Sites, population: Population, proof: Proof, watched_s: F64, around: Circumstances
 ) -> Sites:
-    """Calls a leak what is lost, and what is still pointed to only if it goes on for long.
+    """Reports lost blocks as a leak, and referenced ones only if the growth lasts long.
 
-    ``watched_s``: for how long each site has been growing.
+    ``watched_s``: how long each site has been growing.
     """
     resident_bytes = around.resident_bytes
     rate = sites.rate_bytes_per_min
-    # A collector may leave garbage until there is twice as much.
+    # A collector may leave garbage until memory has doubled.
     doubles_s = P.referenced_watch_s if around.collects else P.referenced_doubled_s
     has_doubled = doubles_memory(rate, watched_s, resident_bytes)
     called_s = np.where(has_doubled, doubles_s, P.referenced_watch_s)
@@ -139,18 +139,18 @@ def doubles_memory(rate_bytes_per_min: F64, watched_s: F64, resident_bytes: int)
 def doubles_memory(
     rate_bytes_per_min: float | F64, watched_s: float | F64, resident_bytes: int
 ) -> bool | Mask:
-    """Whether what has piled up since is so much of the process's memory that this has doubled."""
+    """Whether the growth is so large a share of the process's memory that this has doubled."""
     return rate_bytes_per_min * watched_s / 60 >= P.referenced_share * max(resident_bytes, 1)
 
 
 def _rates(
     population: Population, since_s: F64, grew: Mask, by_loss: Mask, *, collects: bool
 ) -> tuple[F64, F64]:
-    """(bytes, blocks) a minute that some sites have lost since then; 0 of the others.
+    """Bytes and blocks per minute that some sites have lost since then; 0 of the others.
 
-    Where blocks are lost and the site grows, all that is kept counts: the pointers to the rest
-    may be old contents of memory. What a collector has not yet freed is kept, too; there, most
-    of what is old has to be lost.
+    If a site loses blocks and grows, all kept blocks count: the pointers to the rest may be
+    stale memory contents. Blocks that a collector has not freed yet are also kept. With a
+    collector, therefore, most of the old blocks must be lost.
     """
     rate, pace = np.zeros((2, len(since_s)))
     rows = np.flatnonzero(by_loss)
@@ -167,7 +167,7 @@ def _rates(
     all_blocks, all_bytes = kept.sum(axis=1), kept_bytes.sum(axis=1)
     if collects:
         mostly &= lost_bytes[:, 0] >= P.unreachable_collected * kept_bytes[:, 0]
-        # Of the newer half it isn't known what is left to the collector.
+        # For the newer half, it is unknown what the collector will still free.
         all_blocks = kept[:, 0] * lost.sum(axis=1) / np.maximum(lost[:, 0], 1.0)
         all_bytes = kept_bytes[:, 0] * lost_bytes.sum(axis=1) / np.maximum(lost_bytes[:, 0], 1.0)
     else:
@@ -178,7 +178,7 @@ def _rates(
 
 
 def _beginning(edges_s: F64, lost: F64, first: Rows, end_s: float) -> F64:
-    """When each site began to lose blocks, within its slice ``first``, if it has kept its pace."""
+    """When each site began to lose blocks within its slice ``first``, assuming a steady pace."""
     at = np.arange(len(first))
     begin, end = edges_s[first], edges_s[first + 1]
     later = lost[:, ::-1].cumsum(axis=1)[:, ::-1][at, first] - lost[at, first]
@@ -189,7 +189,7 @@ def _beginning(edges_s: F64, lost: F64, first: Rows, end_s: float) -> F64:
 
 
 def _last_edge(edges_s: F64, lost: F64) -> F64:
-    """When the slice begins from which each site's last lost block is."""
+    """Start of the slice with each site's last lost block."""
     last = lost.shape[1] - 1 - (lost[:, ::-1] > 0).argmax(axis=1)
     began: F64 = edges_s[last]
     return began

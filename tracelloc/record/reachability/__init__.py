@@ -1,1 +1,1 @@
-"""Which blocks nothing in the process points to any more: memory that is lost."""
+"""Finds the blocks to which nothing in the process points any more: lost memory."""

@@ -1,8 +1,8 @@
-"""The memory of a process in which pointers to its blocks may be.
+"""The memory areas of a process that may contain pointers to its blocks.
 
-All that is its own: heap, stacks, data of modules, anonymous mappings, also those that it shares
-with its children. Files are read only where a private copy may have been written to, as addresses
-in a file would mean nothing to the next process that maps it.
+These are its own areas: heap, stacks, data of modules, anonymous mappings, also those that it
+shares with its children. Files are read only where a private copy may have been written to:
+addresses in a file would mean nothing to the next process that maps it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 _SHARED_MEMORY = "/dev/zero", "/memfd:", "/dev/shm/", "/SYSV"  # noqa: S108 - names in maps
-"""Mappings of these names are anonymous memory that is shared (mm/shmem.c, ipc/shm.c)."""
+"""Names of mappings that are shared anonymous memory (mm/shmem.c, ipc/shm.c)."""
 
 
 class Area(NamedTuple):
-    """Contiguous memory, from its first address to its end."""
+    """Contiguous memory, from its start address to its end."""
 
     start: int
     end: int
     is_code: bool
-    """Made by the program itself: pointers in instructions are not aligned."""
+    """Whether it holds code without a file, in which pointers need not be aligned."""
 
 
 def searched_areas(maps_text: str) -> Iterator[Area]:
@@ -33,7 +33,7 @@ def searched_areas(maps_text: str) -> Iterator[Area]:
         is_shared_memory = name.startswith(_SHARED_MEMORY)
         if "r" not in rights or (name.startswith(("[v", "/dev/")) and not is_shared_memory):
             continue
-        # Without the right to write, a file's pages are those of the file.
+        # Pages of a file that are not writable are those of the file.
         is_own = "p" in rights and ("w" in rights or inode == "0")
         if is_own or is_shared_memory:
             start, _, end = addresses.partition("-")

@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Which blocks can be reached from the rest of a process's memory: the marking part of a
+"""Finds the blocks that can be reached from the rest of a process's memory: the marking phase of a
 conservative garbage collector (Boehm and Weiser, 1988), as leak checkers use it.
 
-Every aligned word that looks like an address within a block counts as a pointer to it. Memory is
-given piece by piece, in any order, once each; what is in no block is a root. A pointer from block
-to block is kept until all has been seen, and then followed.
+Every aligned word that looks like an address within a block counts as a pointer to it. Callers
+pass memory piece by piece, in any order, each piece once. Memory outside blocks is a root. A
+pointer from block to block is stored until all memory has been scanned, and then followed.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -14,17 +14,17 @@ cdef enum:
     GRANULE_BITS = 16
     FILTER_BITS = 20
 
-cdef uint64_t ADDRESS_BITS = (<uint64_t>1 << 47) - 1  # what is above may be a tag of the program's
+cdef uint64_t ADDRESS_BITS = (<uint64_t>1 << 47) - 1  # higher bits may be a tag of the program
 cdef uint64_t GOLDEN = 0x9E3779B97F4A7C15u
 
 
 cdef inline uint32_t bit_of(uint64_t address) noexcept nogil:
-    """Where the filter has what lies within 64 KiB of it."""
+    """The filter bit of an address: one per 64 KiB."""
     return <uint32_t>(((address >> GRANULE_BITS) * GOLDEN) >> (64 - FILTER_BITS))
 
 
 cdef class Marks:
-    """Marks some blocks as they are found to be pointed to."""
+    """Marks blocks when pointers to them are found."""
 
     cdef const uint64_t[::1] starts
     cdef const uint64_t[::1] ends
@@ -34,10 +34,10 @@ cdef class Marks:
     cdef uint32_t* edges  # pairs: the block that holds a pointer, the block it leads to
     cdef Py_ssize_t edge_count, edge_room, most_edges
     cdef readonly Py_ssize_t edges_left_out
-    """Pointers between blocks for which there was no room: their blocks count as reachable."""
+    """Pointers between blocks that did not fit: their targets count as reachable."""
 
     def __cinit__(self, const uint64_t[::1] starts, const uint64_t[::1] ends, Py_ssize_t most_edges):
-        """Blocks by address; none overlaps another. ``most_edges``: 8 bytes each."""
+        """Blocks by address; none overlaps another. ``most_edges``: limit; 8 bytes each."""
         cdef Py_ssize_t at
         cdef uint64_t granule
         cdef uint32_t bit
@@ -89,7 +89,7 @@ cdef class Marks:
         self.edge_count += 1
 
     def scan(self, const uint64_t[::1] words, uint64_t address):
-        """Looks at contiguous memory that begins at an address, a multiple of 8."""
+        """Scans contiguous memory from an address that is a multiple of 8."""
         cdef Py_ssize_t at, source, target
         cdef uint64_t word, here, first, last
         cdef uint32_t bit

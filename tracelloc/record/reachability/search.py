@@ -1,8 +1,8 @@
 """Searches a process's memory for pointers to its blocks, without stopping it.
 
-What moves meanwhile may be missed: a pointer that is copied from what is yet to be read to what
-has been read, and then overwritten. So a block counts as unreachable only when two searches say
-so, and only old blocks are asked about; the memory of all others is a root.
+A search may miss a moving pointer: one that is copied from unread memory to memory already read,
+and then overwritten. So a block counts as unreachable only if two searches agree, and only old
+blocks are searched for; the memory of all others is a root.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from tracelloc.record.reachability.marking import Marks
 Mask = npt.NDArray[np.bool_]
 
 _PIECE_BYTES: Final = 1 << 20
-"""Read at once: the target's mappings can't change meanwhile."""
+"""Bytes read at once: the target's mappings can't change meanwhile."""
 _MOST_EDGES: Final = 1 << 22
-"""Pointers from block to block that are kept: 32 MiB."""
+"""Most pointers between blocks that are stored: 32 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class PointerSearch:
-    """What one search has found."""
+    """Result of one search."""
 
     blocks: Blocks
-    """What was asked about, by address."""
+    """The blocks searched for, by address."""
     reachable: Mask
-    """A row per block."""
+    """Whether each block is reachable."""
     edges_left_out: int
-    """Pointers between blocks that were not kept: their targets count as reachable."""
+    """Pointers between blocks that were not stored: their targets count as reachable."""
 
 
 def search(
     process: Process, blocks: Blocks, may_go_on: Callable[[], bool] = lambda: True
 ) -> PointerSearch | None:
-    """Searches for pointers to these blocks; what is in no block is a root.
+    """Searches for pointers to these blocks; memory outside them is a root.
 
-    None if ``may_go_on`` said no, which is asked after each MiB. Raises TargetError,
-    PrivilegeError, OSError.
+    Returns None if ``may_go_on``, which is called after each MiB, returned False. Raises
+    TargetError, PrivilegeError, OSError.
     """
     # A main thread that has ended has no memory.
     process = Process(process.thread_id, process.root)
     blocks = blocks.select(np.argsort(blocks.address, kind="stable"))
     ends = blocks.address + np.maximum(blocks.size, 1)
-    # Where a free was lost, two blocks may overlap: the later one is there.
+    # After a lost free, two blocks may overlap: the later one is live.
     ends[:-1] = np.minimum(ends[:-1], blocks.address[1:])
     marks = Marks(blocks.address, ends, _MOST_EDGES)
     memory = RemoteMemory(process)

@@ -1,5 +1,5 @@
-"""Language runtimes whose functions are shown in the place of their interpreter's.
+"""Language runtimes whose functions are shown instead of their interpreter's frames.
 
-The seam: a ``MergedRuntime`` (``seam.py``) says whether a process has it, tells the probes where
-its frames are, and names them. ``cpython.py`` is the one there is.
+The interface: a ``MergedRuntime`` (``seam.py``) detects the runtime in a process, tells the probes
+where its frames are, and names them. CPython is the only one.
 """

@@ -1,4 +1,4 @@
-"""Language runtimes that manage a heap of their own, which malloc's probes do not see."""
+"""Language runtimes that manage their own heap, which probes on malloc do not see."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ _COLLECTORS: Final = re.compile(
     r"(?:lib)?(?:lua|luajit)[-\d.]*(?:\.so[.\d]*)?|lib(?:guile|mono|monosgen|gc|ecl|mozjs)"
     r"(?:-[-\d.]+)?\.so[.\d]*|guile[\d.]*|mono(?:-sgen)?"
 )
-"""Others whose blocks come from malloc and are freed by a collector."""
+"""Other programs whose blocks come from malloc and are freed by a collector."""
 
 
 def runtimes_of(modules: Iterable[Module]) -> tuple[Runtime, ...]:
-    """The runtimes of a process, by the files it has mapped."""
+    """The runtimes of a process, by its mapped files."""
     found: dict[Runtime, None] = {}
     for module in modules:
         runtime = _by_name(base_name(module.path))
@@ -110,7 +110,7 @@ def runtimes_of(modules: Iterable[Module]) -> tuple[Runtime, ...]:
 
 
 def collects_garbage(paths: Iterable[str]) -> bool:
-    """Whether a garbage collector frees blocks in a process, by the files it has mapped."""
+    """Whether a garbage collector frees blocks in a process, by its mapped files."""
     return any(_collects(base_name(path)) for path in paths)
 
 

@@ -1,7 +1,7 @@
-"""Call stacks of a process that runs a language's runtime: its functions for the interpreter's.
+"""Merges a language runtime's functions into call stacks, in place of its interpreter's frames.
 
-The probes send two stacks: that of the code, and the runtime's frames with the id of the other
-one. Each frame of the interpreter's loop stands for a group of those.
+The probes send two stacks: that of the code, and the runtime's frames with the id of the code's
+stack. Each frame of the interpreter's loop stands for a group of the runtime's frames.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tracelloc.record.runtimes.supported import find_runtime
 
 _MOST_WAITING: Final = 1 << 14
 _MOST_LOOKS: Final = 100
-"""How often a stack's code is looked for, which may be being finished: some seconds."""
+"""How often a stack's code is looked up while it may still be being finished: some seconds."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class _Waiting:
 
 
 class StackMerger:
-    """Merges the stacks of one process, for the thread that pumps."""
+    """Merges the stacks of one process, for the pump thread."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class StackMerger:
         words: SpaceWords,
         parent: MergedRuntime | None = None,
     ) -> None:
-        """``parent``: of the process that this one was forked off."""
+        """``parent``: of the process from which this one was forked."""
         self._space = space
         self._stacks = stacks
         self._words = words
@@ -58,7 +58,7 @@ class StackMerger:
         self._unsupported: str | None = None
         self._generation = -1
         self.uneven_count = 0
-        """Stacks whose interpreter's frames were not as many as the runtime has groups."""
+        """Stacks whose numbers of interpreter frames and of runtime groups differed."""
 
     @property
     def runtime(self) -> MergedRuntime | None:
@@ -66,7 +66,7 @@ class StackMerger:
         return self._runtime
 
     def look(self) -> None:
-        """Looks for a runtime in what is mapped, unless one is known."""
+        """Looks for a runtime in the mapped files, unless one is known."""
         if self._runtime is not None or self._generation == self._space.generation:
             return
         self._generation = self._space.generation
@@ -80,26 +80,26 @@ class StackMerger:
             self._runtime.publish(self._words)
 
     def begin_image(self, stacks: Stacks) -> None:
-        """The process has begun another program, with these stacks."""
+        """Resets after an exec, with these stacks."""
         self._stacks = stacks
         self._runtime = self._parent = self._unsupported = None
         self._generation = -1
         self._waiting.clear()
 
     def troubles(self) -> list[str]:
-        """What can't be followed, for people; each is said once."""
+        """What can't be followed, for display; each trouble is returned once."""
         found = [self._unsupported, self._runtime.trouble() if self._runtime else None]
         new = [text for text in found if text is not None and text not in self._said]
         self._said.update(new)
         return new
 
     def note_code(self, stack_id: int, frames: Frames, flags: StackFlag) -> None:
-        """Notes a stack of code that others name."""
+        """Stores a stack of code that other stacks refer to."""
         words = np.array(frames, np.uint64).tobytes()
         self._stacks.code[stack_id] = words, int(flags & ~StackFlag.CODE)
 
     def note_names(self, sent: SentStacks) -> None:
-        """Notes names of a runtime's functions: ``struct python_code``."""
+        """Stores names of a runtime's functions: ``struct python_code``."""
         if self._runtime is not None:
             for _, _, words in sent.rows():
                 self._runtime.note_names(words)
@@ -122,7 +122,7 @@ class StackMerger:
                 self._waiting.append(one)
                 continue
             if code is None:
-                # Its code was lost: what is known is better than nothing.
+                # The code was lost; the runtime's frames are better than nothing.
                 code = (), StackFlag.LOST_MISS
             frames = self._merged(*code, one.groups)
             self._stacks.add(one.stack_id, frames, code[1] | one.flags)
@@ -137,7 +137,7 @@ class StackMerger:
         found = self._stacks.code.get(code_id)
         if found is not None:
             return tuple(np.frombuffer(found[0], np.uint64).tolist()), StackFlag(found[1])
-        # It may have been finished here, or have come before the runtime was found.
+        # It may have been finished in user space, or have come before the runtime was found.
         index = self._stacks.ids.get(code_id)
         frames = self._stacks.frames(index) if index > 0 else None
         return None if frames is None else (frames, self._stacks.flags(index))
@@ -151,7 +151,7 @@ class StackMerger:
         used = end = 0
         for address in code:
             if is_loop(address):
-                # The loop calls nothing else: what is within it is part of it.
+                # The loop calls nothing else: frames directly within it are part of it.
                 del frames[max(end, len(frames) - inner) :]
                 frames.extend(next(rest, (address,)))
                 used += 1
@@ -159,8 +159,8 @@ class StackMerger:
             else:
                 frames.append(address)
         if used < len(groups):
-            # Where the code's stack ends before its time, they lie beyond. Else they belong further
-            # out than the last one that was found, but not where is unknown.
+            # If the code's stack ends early, the remaining groups lie beyond its end. Otherwise
+            # they belong further out than the last one found, at an unknown place.
             end = end if used and not flags else len(frames)
             frames[end:end] = [frame for group in rest for frame in group]
         self.uneven_count += used != len(groups)

@@ -1,4 +1,4 @@
-"""The seam of language runtimes: their functions in call stacks, and their objects by type."""
+"""Interface of language runtimes: their functions in call stacks, and their objects by type."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tracelloc.snapshots.objects import Holders, ObjectCensus, ObjectFindings
 
 
 class UnsupportedRuntime(Exception):  # noqa: N818 - nothing fails for it
-    """A process has the runtime, in a version whose frames can't be read: which, for people."""
+    """A process has the runtime in an unsupported version, which the message names."""
 
 
 class MergedRuntime(Protocol):
-    """A runtime in one process. Made anew for each program that the process begins."""
+    """A runtime in one process. Created again for each program that the process executes."""
 
     @property
     def title(self) -> str:
-        """Name and version, for people."""
+        """Name and version for display."""
         ...
 
     def publish(self, words: SpaceWords) -> None:
@@ -31,64 +31,64 @@ class MergedRuntime(Protocol):
     def groups(self, words: Sequence[int]) -> list[list[RuntimeFrame]]:
         """Names the frames that the probes have read, innermost first.
 
-        Each group is what one frame of the interpreter's loop stands for. Reads the process's
-        memory for what was not noted before.
+        One frame of the interpreter's loop stands for each group. Reads the process's memory for
+        functions that were not noted before.
         """
         ...
 
     def note_names(self, words: Sequence[int]) -> None:
-        """Takes over a record of names from the probes, which comes before the frames."""
+        """Stores a record of names from the probes; it precedes the frames."""
 
     def share_names(self, parent: MergedRuntime) -> None:
-        """Names of the process that this one was forked off are its own as well."""
+        """Shares the names of the process from which this one was forked."""
 
     def is_loop(self, address: int) -> bool:
-        """Whether a return address is in the interpreter's loop: such a frame is replaced."""
+        """Whether a return address is in the interpreter's loop; such a frame is replaced."""
         ...
 
     @property
     def inner_frames(self) -> int:
-        """How many frames lie directly within the loop's that belong to it: to be dropped."""
+        """Number of inner frames directly within a loop frame that belong to it, to be dropped."""
         ...
 
     def trouble(self) -> str | None:
-        """What of it can't be followed now, for people."""
+        """The part of its stacks that can't be followed now, for display."""
         ...
 
 
 class ObjectWatch(Protocol):
-    """Counts the objects of one program now and then. From any thread."""
+    """Counts the objects of one program periodically. Thread safe."""
 
     def __hash__(self) -> int:
-        """A hash: a watch stands for its program."""
+        """Hashable: a watch identifies its program."""
 
     findings: ObjectFindings | None
-    """What is known by now; None: the program was not looked at, or has no such runtime."""
+    """The findings so far; None: the program was not examined, or lacks the runtime."""
     most_bytes: int | None
-    """Memory that a census may take; None: any."""
+    """Memory that a census may use; None: unlimited."""
 
     @property
     def is_growing(self) -> bool:
-        """Whether it is worth counting again soon."""
+        """Whether to count again soon."""
 
     def look(self) -> None:
-        """Takes a census, and looks for the holders of what grows."""
+        """Takes a census, and finds the holders of growing types."""
 
     def refresh(self) -> None:
         """Takes a census unless there is a fresh one."""
 
 
 class ObjectCounter(Protocol):
-    """Counts the objects of one program when asked to. Raises TargetError, PrivilegeError."""
+    """Counts the objects of one program on demand. Raises TargetError, PrivilegeError."""
 
     def count(self) -> ObjectCensus:
         """Takes a census."""
 
     def find_holders(self, types: Sequence[str], *, new_only: bool) -> dict[str, Holders]:
-        """Who holds objects of these types; to be asked once after each census, which it frees.
+        """Finds holders of objects of these types; call it once after each census, which it frees.
 
-        ``new_only``: objects that were there at the first census are left out, as long as there
-        are others.
+        ``new_only``: objects that existed at the first census are left out, as long as there are
+        others.
         """
 
     def close(self) -> None:
@@ -96,19 +96,19 @@ class ObjectCounter(Protocol):
 
 
 class RuntimeSupport(Protocol):
-    """What is known of one runtime. A new one is a folder with one of these (``supported.py``)."""
+    """Support for one runtime. A new one is a folder that provides this (``supported.py``)."""
 
     versions: str
-    """Which versions are supported, for people."""
+    """The supported versions, for display."""
 
     def is_in(self, modules: Iterable[Module]) -> bool:
-        """Whether the runtime is among files of code."""
+        """Whether the runtime is among code files."""
 
     def find(self, space: AddressSpace) -> MergedRuntime | None:
-        """The runtime in what a process has mapped now. Raises UnsupportedRuntime."""
+        """The runtime in a process's mapped files. Raises UnsupportedRuntime."""
 
     def watch(self, process: Process, space: AddressSpace) -> ObjectWatch:
-        """Counts a traced program's objects; does nothing where the runtime is not."""
+        """Returns a watch of a traced program's objects; it does nothing without the runtime."""
 
     def counter(self, process: Process) -> ObjectCounter:
-        """Counts the objects of any process."""
+        """Returns a counter of the objects of any process."""

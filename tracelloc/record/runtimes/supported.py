@@ -1,4 +1,4 @@
-"""The runtimes whose functions and objects are shown: one line for each."""
+"""The supported runtimes: one line for each."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SUPPORTED: Final[tuple[RuntimeSupport, ...]] = (CPYTHON,)
 
 
 def has_supported(modules: Iterable[Module]) -> bool:
-    """Whether one of these runtimes is among files of code."""
+    """Whether a supported runtime is among code files."""
     modules = tuple(modules)
     return any(runtime.is_in(modules) for runtime in SUPPORTED)
 
 
 def find_runtime(space: AddressSpace) -> MergedRuntime | None:
-    """The runtime in what a process has mapped now. Raises UnsupportedRuntime, with a sentence."""
+    """The runtime in a process's mapped files. Raises UnsupportedRuntime, with a sentence."""
     for runtime in SUPPORTED:
         try:
             found = runtime.find(space)
@@ -40,10 +40,10 @@ def find_runtime(space: AddressSpace) -> MergedRuntime | None:
 
 
 def watch_objects(process: Process, space: AddressSpace) -> ObjectWatch:
-    """Counts a traced program's objects: those of the first runtime, the only one that can."""
+    """A watch of a traced program's objects, for the first runtime: the only one that has it."""
     return SUPPORTED[0].watch(process, space)
 
 
 def object_counter(process: Process) -> ObjectCounter:
-    """Counts the objects of any process. Raises TargetError, PrivilegeError."""
+    """A counter of any process's objects. Raises TargetError, PrivilegeError."""
     return SUPPORTED[0].counter(process)

@@ -1,1 +1,1 @@
-"""Sessions: the thread that pumps events into tables, for one process or a family."""
+"""Sessions: a pump thread applies events to the tables of one process or a process tree."""

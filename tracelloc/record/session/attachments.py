@@ -1,4 +1,4 @@
-"""A process's probes, kept in place when its main thread ends and others go on."""
+"""One process's probes; they are reattached when the main thread exits and others go on."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tracelloc.text import NS_PER_S
 
 
 class Attachments:
-    """All attachments to one process: of each, the kernel asks one thread for the address space."""
+    """All attachments to one process; each is attached through one of the process's threads."""
 
     def __init__(self, process: Process) -> None:
-        """None so far."""
+        """Starts with no attachments."""
         self._process = process
         self._attachments: list[Attachment] = []
         self._seen_ns = time.monotonic_ns()
@@ -27,10 +27,10 @@ class Attachments:
         self._attachments.append(attachment)
 
     def look_after(self, say: Callable[[str], None]) -> None:
-        """Moves them to another thread if theirs has ended.
+        """Reattaches probes through another thread if theirs has ended.
 
-        To be called often, for until then some may be missed. ``say`` is told of that, and
-        when the main thread has ended. Raises TracellocError.
+        Call it often: on some kernels, events are missed until then. ``say`` gets a message about
+        that, and one when the main thread has ended. Raises TracellocError.
         """
         threads = {attachment.thread_id for attachment in self._attachments}
         ended = {thread_id for thread_id in threads if not self._process.is_running(thread_id)}
@@ -43,13 +43,13 @@ class Attachments:
         moved = [attachment for attachment in self._attachments if attachment.thread_id in ended]
         before: list[int] = []
         try:
-            # Links see everything for as long as the breakpoints stay.
+            # Probes attached by links see every event as long as the breakpoints stay.
             saw_all = all(
                 each.method.has_links and are_in_place(self._process, each.points) for each in moved
             )
             for attachment in moved:
                 before += attachment.move(thread_id)
-        except TargetError:  # that one has ended as well
+        except TargetError:  # the new thread has ended as well
             return
         finally:
             close_soon(before)

@@ -1,4 +1,4 @@
-"""Long work on one process after the other, on a thread of its own and bounded in CPU time."""
+"""Long tasks for one process at a time, on a separate thread, bounded in CPU time."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from tracelloc.record.session.supervision import Supervisor
 from tracelloc.text import NS_PER_S
 
 _LOOK_NS: Final = NS_PER_S
-"""How often it is asked whether something is due."""
+"""How often ``look`` checks whether a turn is due."""
 _MOST_NS: Final = 600 * NS_PER_S
-"""For one turn, as time passes. Reading memory may wait for what another program does
+"""Longest wall-clock time of one turn. Reading memory may wait for what another program does
 (userfaultfd(2), FUSE)."""
 _LAST_S: Final = 2.0
-"""How long the end waits for what is going on."""
+"""How long ``close`` waits for work in progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What may be done for one process now."""
+    """Work that may be done for one process now."""
 
     key: Hashable
-    """The memory image, or what stands for it."""
+    """The memory image, or an object that stands for it."""
     pid: int
     pause_ns: int
-    """From one turn of it to the next, at least."""
+    """Least time from one turn for this key to the next."""
     work: Callable[[], None]
     give_up: Callable[[], None] = lambda: None
-    """Called when it is not to be tried again."""
+    """Called when the work will not be tried again."""
 
 
 class BackgroundTurns:
-    """The session's lock guards what is called ``look``; ``close`` is called without it."""
+    """Runs turns. Call ``look`` with the session's lock held, and ``close`` without it."""
 
     def __init__(self, name: str, share: float, supervisor: Supervisor) -> None:
-        """``name``: the task's; it is supervised.
+        """``name``: the supervised task's name.
 
-        ``share``: most of this machine's time (of one processor) that the work takes.
+        ``share``: largest share of one processor's time that the work takes.
         """
         self._share = share
         self._name = name
@@ -50,12 +50,12 @@ class BackgroundTurns:
         self._working: tuple[Turn, Future[None]] | None = None
         self._not_before_ns = 0
         self._began_ns: dict[Hashable, int] = {}
-        """When each had its last turn."""
+        """When the last turn for each key began."""
         self.is_over = False
-        """Nothing is begun any more; work that is going on should end soon."""
+        """True if no more work begins; work in progress should end soon."""
 
     def look(self, turns: Callable[[], Sequence[Turn]], now_ns: int) -> None:
-        """Begins work if some is due, for who has waited longest."""
+        """Begins a turn if one is due: that of the key that has waited longest."""
         if self.is_over or now_ns < self._not_before_ns:
             return
         if self._working is not None:
@@ -63,7 +63,7 @@ class BackgroundTurns:
             if not done.done():
                 if now_ns - self._began_ns.get(turn.key, 0) < _MOST_NS:
                     return
-                # It is left to itself: nothing can end it.
+                # The thread is abandoned: nothing can end it.
                 late = TimeoutError(f"it takes more than {_MOST_NS // NS_PER_S} s")
                 self._supervisor.note_failure(self._name, turn.pid, late, is_final=True)
                 turn.give_up()
@@ -101,12 +101,12 @@ class BackgroundTurns:
         self._not_before_ns = max(self._not_before_ns, now_ns + int(took_ns / self._share))
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Waits until nothing is going on."""
+        """Waits until no work is in progress."""
         if self._working is not None:
             self._working[1].result(timeout_s)
 
     def close(self) -> None:
-        """Begins nothing any more, and waits until nothing is going on that can end."""
+        """Begins no more work, and waits up to 2 s for work in progress."""
         self.is_over = True
         if self._working is not None:
             wait([self._working[1]], _LAST_S)

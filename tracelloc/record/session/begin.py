@@ -1,4 +1,4 @@
-"""Beginning a session: on a process that runs, or one that waits to begin its program."""
+"""Begins a session on a running process, or on one that waits to execute its program."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> 
         config = config.with_otel
     config = config.with_python(config.follow or has_supported(modules))
     if config.spares_python and not area_mappings(space.mappings):
-        # Nobody has asked for it.
+        # The user has not asked for the preloaded library.
         config = replace(config, use_library=False)
     session = _make(space, config, say)
     try:
@@ -51,8 +51,8 @@ def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> 
 
 
 def await_program(process: Process, config: TraceConfig, say: Say = say_nothing) -> Session:
-    """Makes ready for a process that waits to begin its program. Raises TracellocError."""
-    # Which program that is nobody knows yet.
+    """Prepares a session on a process waiting to execute its program. Raises TracellocError."""
+    # The program is not known yet.
     config = config.with_python(True)
     session = _make(AddressSpace(process), config, say, waiting=True)
     session.start()
@@ -71,7 +71,7 @@ def _make(space: AddressSpace, config: TraceConfig, say: Say, *, waiting: bool =
 
 
 def _sources(capture: Capture, config: TraceConfig, say: Say) -> Sources:
-    """The probes, and before them the preloaded library if that may be used."""
+    """Returns the probes, preceded by the preloaded library if it may be used."""
     if not config.use_library or capture.rows is None:
         return Sources([capture])
     preloaded = PreloadedSource(
@@ -86,7 +86,7 @@ def _sources(capture: Capture, config: TraceConfig, say: Say) -> Sources:
 
 
 def _capture(config: TraceConfig, say: Say) -> Capture:
-    """The probes: without frames of Python if the kernel refuses those that read them."""
+    """Returns the probes, without Python frames if the kernel refuses the programs for them."""
     capture = Capture(config.capture, config.method, debug=config.debug)
     if not config.capture.python:
         return capture

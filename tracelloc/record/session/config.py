@@ -1,4 +1,4 @@
-"""What a trace is asked to do."""
+"""Settings of a trace."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from tracelloc.record.session.memorybudget import MemoryBudget
 
 @dataclass(frozen=True, slots=True)
 class TraceConfig:
-    """Frozen for the whole trace."""
+    """Settings that do not change during the trace."""
 
     capture: CaptureConfig = field(default_factory=CaptureConfig)
     selection: MallocChoice = EVERYTHING
-    """Which allocators are traced."""
+    """Malloc libraries to trace."""
     method: Method | None = None
-    """Forces one way of attaching; None: the best that the kernel has."""
+    """Forces one way of attaching; None: the best one that the kernel supports."""
     temporary: TemporaryPolicy = DEFAULT_POLICY
     """Which allocations are temporary."""
     most_processes: int = 256
     """Processes traced at a time; further ones are counted and left alone."""
     followed_names: frozenset[str] = frozenset()
-    """Commands whose processes are traced beside the first one; empty: all."""
+    """Commands whose processes are traced, in addition to the first process; empty: all."""
     memory: MemoryBudget | None = None
-    """What tracelloc itself may take; None: whatever there is."""
+    """Memory that tracelloc itself may use; None: unlimited."""
     max_overhead: OverheadLimit | None = None
-    """What the probes may cost the target; None: whatever they do."""
+    """How much the probes may slow down the target; None: unlimited."""
     use_library: bool = False
-    """Whether a process that has the library preloaded reports by itself, where it can."""
+    """Whether to use the preloaded library instead of probes where possible."""
     spares_python: bool = False
-    """Whether Python's processes don't, for then stacks have no functions of Python."""
+    """Whether to use probes for Python processes, to have Python functions in stacks."""
     max_stall_s: float = 1.0
-    """How long such a process waits for us before its events are counted as lost."""
+    """How long a process with the preloaded library waits for tracelloc before it drops events."""
     reads_memory: bool = True
-    """Whether the processes' memory is read: for pointers to old blocks, and Python's objects."""
+    """Whether tracelloc reads process memory, for pointers to old blocks and Python objects."""
     log_events: bool = False
-    """Every event is kept until a snapshot is taken that wants them."""
+    """Whether every event is kept until a snapshot takes the log."""
     debug: bool = False
 
     @property
@@ -52,20 +52,20 @@ class TraceConfig:
         return self.capture.follow
 
     def is_wanted(self, process: Process) -> bool:
-        """Whether the program that a process has begun is one of those to be traced."""
+        """Whether a process executes a program that is to be traced."""
         return not self.followed_names or process.command() in self.followed_names
 
     @property
     def with_otel(self) -> TraceConfig:
-        """A copy of it that reads what the program reports by itself."""
+        """A copy that reads the allocations that the program itself reports."""
         capture = replace(self.capture, otel=True, sample_bytes=None, python=False)
         selection = replace(self.selection, otel=True, mappings=False)
         return replace(self, capture=capture, selection=selection, use_library=False)
 
     def with_python(self, python: bool) -> TraceConfig:
-        """A copy of it with frames of Python in stacks, or without.
+        """A copy with or without Python frames in stacks.
 
-        Never with them where programs report by themselves.
+        Always without them if programs report their allocations themselves.
         """
         python = python and not self.capture.otel
         return replace(self, capture=replace(self.capture, python=python))
@@ -73,7 +73,7 @@ class TraceConfig:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Where the time comes from."""
+    """Sources of the time."""
 
     now_ns: Callable[[], int] = time.monotonic_ns
     wall_s: Callable[[], float] = time.time

@@ -1,8 +1,8 @@
-"""A thread that follows processes by ptrace(2): it is told when they fork, execute, load.
+"""Follows processes by ptrace(2), on a thread: the kernel reports forks, execs and loads.
 
-Whatever stops, stops for as long as it takes to tell, and for nothing else: signals are
-passed on as they are, a process that was stopped by a signal stays stopped, and nobody
-but us notices any of it. It never stops what runs.
+A thread that stops stays stopped only while the watcher is called. The follower passes signals on
+unchanged, and a process that was stopped by a signal stays stopped. Other processes notice
+nothing, and the follower never stops a running thread.
 """
 
 from __future__ import annotations
@@ -25,59 +25,59 @@ from tracelloc.record.session.program import TracedProgram
 
 _GROUP_STOPS: Final = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _BIRTH_S: Final = 5.0
-"""How long a child stays stopped, at most, until its parent's stop has been seen."""
+"""How long a child stays stopped, at most, while its parent's fork event is awaited."""
 _ORPHAN_S: Final = 0.1
-"""How long it does if its parent seems to have ended."""
+"""The same limit if the parent seems to have ended."""
 _FIRST_PAUSE_S: Final = 0.0002
 _LONGEST_PAUSE_S: Final = 0.02
 _NUDGE_S: Final = 0.05
-"""How often the thread is asked to end: it may be just about to wait."""
+"""How often the stop signal is repeated: the thread may be just about to wait."""
 
 
 class Watcher(Protocol):
-    """Who is told. Called on the follower's thread, while the thread concerned is stopped."""
+    """Receives events, on the follower's thread, while the thread concerned is stopped."""
 
     def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
-        """A thread has made a process, which has not run yet.
+        """A thread has created a process, which has not run yet.
 
-        ``shares``: it was made by vfork(2). Other ways to share memory don't show here.
+        ``shares``: it was created by vfork(2). Other ways to share memory are not visible here.
         """
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
-        """A process has begun another program, of which nothing has run yet.
+        """A process has executed a program, none of whose instructions has run yet.
 
-        ``same_thread``: it was begun by the process's first thread.
+        ``same_thread``: the process's main thread executed it.
         """
 
     def loaded(self, pid: int) -> bool:
-        """The loader has finished what it was at; nothing new has run yet.
+        """The dynamic linker has finished its changes; no new code has run yet.
 
-        Returns whether to go on following the process: only its end will be told otherwise.
+        Returns whether to go on following the process; if not, only its end is reported.
         """
 
     def ended(self, pid: int, status: int) -> None:
-        """A process has ended; ``status`` as of waitpid(2)."""
+        """A process has ended; ``status`` is that of waitpid(2)."""
 
     def failed(self, failure: BaseException) -> None:
-        """Following has come to an end: the kernel has let go of everything."""
+        """Following has failed: the kernel has detached from all processes."""
 
 
 class Follower:
-    """Follows the processes that it is given, and lets go of them at its end.
+    """Follows the processes that it is given, and detaches from them at its end.
 
-    What they do before ``follow`` is told afterwards: whoever does it stays stopped.
+    Events before ``follow`` is called are reported afterwards: their threads stay stopped.
     """
 
     def __init__(self) -> None:
         self._watchers: queue.SimpleQueue[Watcher | None] = queue.SimpleQueue()
-        """Gets whoever is to be told; None: nobody will be."""
+        """Gets the watcher to call; None: there will be none."""
         self._ending = False
         self._known: set[int] = set()
         """Processes that are followed."""
         self._waiting: dict[int, tuple[int, float]] = {}
-        """Processes that have stopped at their birth before their parent did: its PID, and when."""
+        """Children that stopped before their parent's fork event: the parent's PID, and when."""
         self._headless: set[int] = set()
-        """Processes that are followed without their main thread, which had ended before."""
+        """Followed processes whose main thread had ended before."""
         self._thread: threading.Thread | None = None
         self._begun = threading.Event()
         self._trouble: BaseException | None = None
@@ -85,18 +85,18 @@ class Follower:
     def launch(self, program: TracedProgram, *, children: bool) -> None:
         """Starts the program's process and follows it from before its first instruction.
 
-        ``children``: those that it makes as well. Raises TargetError. The program waits for
-        ``program.go``.
+        ``children``: whether to follow its children as well. The program waits for
+        ``program.go``. Raises TargetError.
         """
         options = ptrace.OPTION_EXEC | (ptrace.OPTION_FORKS if children else 0)
         self._run(lambda: self._start(program, options))
 
     def attach(self, pid: int) -> None:
-        """Follows a process and its children from here on. Raises TargetError."""
+        """Follows a running process and its children. Raises TargetError."""
         self._run(lambda: self._seize_all(pid))
 
     def follow(self, watcher: Watcher) -> None:
-        """Tells everything to this watcher from here on."""
+        """Reports all events to this watcher."""
         self._watchers.put(watcher)
 
     def _start(self, program: TracedProgram, options: int) -> None:
@@ -105,7 +105,7 @@ class Follower:
         self._seize(program.pid, options)
 
     def _seize_all(self, pid: int) -> None:
-        """All threads, those included that are made meanwhile by one not seized yet."""
+        """Seizes all threads, including those created meanwhile by threads not seized yet."""
         done: set[int] = set()
         self._known.add(pid)
         while new := Process(pid).thread_ids() - done:
@@ -133,7 +133,7 @@ class Follower:
             ) from error
 
     def _run(self, begin: Callable[[], None]) -> None:
-        # A handler, so that waiting is interrupted; the signal is ignored by itself.
+        # A handler makes the signal interrupt waiting; without one, the signal is ignored.
         signal.signal(STOP_SIGNAL, lambda _number, _frame: None)
         self._thread = threading.Thread(target=self._follow, args=(begin,), name="follower")
         self._thread.daemon = True
@@ -143,7 +143,7 @@ class Follower:
             raise self._trouble
 
     def stop(self) -> None:
-        """Ends following: the kernel lets go of everything."""
+        """Ends following: the kernel detaches from all processes."""
         self._ending = True
         self._watchers.put(None)
         thread = self._thread
@@ -175,21 +175,21 @@ class Follower:
             try:
                 self._handle(watcher, thread_id, status)
             except ProcessLookupError:
-                # It may be killed at any time, upon which it is no longer there to be asked.
+                # A process may be killed at any time; then ptrace(2) no longer finds it.
                 continue
             except BaseException as failure:  # noqa: BLE001 - raised again by who is told
                 watcher.failed(failure)
                 return
 
     def _next_change(self, watcher: Watcher) -> tuple[int, int]:
-        """Waits for it; meanwhile nobody stays stopped whose parent will never say so."""
+        """Waits for the next event; resumes children whose parents will not report their fork."""
         pause_s = _FIRST_PAUSE_S
         while self._waiting and not self._ending:
             thread_id, status = ptrace.wait(must_wait=False)
             if thread_id:
                 return thread_id, status
             for child_id, (parent_id, since_s) in list(self._waiting.items()):
-                # A parent that is not known has ended, or has made it a sibling (CLONE_PARENT).
+                # An unknown parent has ended, or has made the child its sibling (CLONE_PARENT).
                 patience_s = _BIRTH_S if parent_id in self._known else _ORPHAN_S
                 is_late = time.monotonic() - since_s > patience_s
                 if is_late or Process(child_id).parent_pid() != parent_id:
@@ -199,11 +199,11 @@ class Follower:
         return ptrace.wait()
 
     def _adopt(self, watcher: Watcher, child_id: int) -> None:
-        """Lets a child run whose parent was killed before it could report the fork."""
+        """Resumes a child whose parent was killed before it could report the fork."""
         parent_id, _ = self._waiting.pop(child_id)
         self._known.add(child_id)
         watcher.forked(parent_id, parent_id, child_id, shares=False)
-        # It may have been killed, too.
+        # The child may have been killed, too.
         with suppress(ProcessLookupError):
             ptrace.resume(child_id)
 
@@ -241,7 +241,7 @@ class Follower:
             ptrace.resume(thread_id, number)
 
     def _handle_birth(self, watcher: Watcher, thread_id: int, child_id: int, event: int) -> None:
-        """A thread has made another one, or a process; which may have stopped already."""
+        """Handles a new thread or process, which may have stopped already."""
         if event == ptrace.Event.CLONE and Process(child_id).group_id() != child_id:
             return
         if child_id in self._known:  # it was late
@@ -252,16 +252,16 @@ class Follower:
         watcher.forked(pid, thread_id, child_id, shares=shares)
         if child_id in self._waiting:
             del self._waiting[child_id]
-            # It may have been killed, which is no matter of its parent's.
+            # The child may have been killed, which does not concern its parent.
             with suppress(ProcessLookupError):
                 ptrace.resume(child_id)
 
     def _release(self, watcher: Watcher, pid: int, thread_id: int) -> None:
-        """Follows a process no longer. It has one thread, as its program has not begun."""
+        """Detaches from a process. It has one thread, as its program has not begun."""
         end_fd = os.pidfd_open(pid)
         ptrace.detach(thread_id)
         if Process(pid).parent_pid() == os.getpid():
-            os.close(end_fd)  # we are told by wait
+            os.close(end_fd)  # waitpid(2) reports its end to us
             return
         self._known.discard(pid)
 
@@ -277,7 +277,7 @@ class Follower:
 
     def _handle_first_stop(self, thread_id: int) -> None:
         if thread_id in self._known or Process(thread_id).group_id() != thread_id:
-            # Also whoever was stopped by a signal and is not any more.
+            # This includes threads that a signal had stopped and that run again.
             ptrace.resume(thread_id)
         else:
             self._waiting[thread_id] = Process(thread_id).parent_pid(), time.monotonic()

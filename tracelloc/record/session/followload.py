@@ -10,11 +10,11 @@ from tracelloc.text import NS_PER_S
 
 _WINDOW_NS: Final = 5 * NS_PER_S
 _MOST_SHARE: Final = 0.5
-"""Share of the time in which some process waits for us, beyond which users hear of it."""
+"""Share of time in which some process waits for tracelloc; users are warned above it."""
 
 
 class FollowLoad:
-    """Counts stops, and says once when they take too much time. Not thread safe."""
+    """Counts stops, and warns once when they take too much time. Not thread safe."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -25,11 +25,11 @@ class FollowLoad:
 
     @property
     def counts(self) -> FollowCounts:
-        """Since the start."""
+        """Counts since the start."""
         return self._counts
 
     def note(self, start_ns: int, end_ns: int, *, forks: int = 0, execs: int = 0) -> None:
-        """A process was stopped, CLOCK_MONOTONIC."""
+        """Adds the time that a process was stopped (CLOCK_MONOTONIC)."""
         was = self._counts
         self._counts = FollowCounts(
             was.forks + forks, was.execs + execs, was.stopped_ns + end_ns - start_ns

@@ -1,4 +1,4 @@
-"""Notes when events of a process were missed."""
+"""Records when events of a process were missed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OFTEN_S: Final = 0.2
 _TOGETHER_S: Final = 5.0
 """Losses that follow each other more closely are one gap."""
 _MOST: Final = 32
-"""Gaps that are kept apart; later ones extend the last."""
+"""Gaps that are recorded separately; later ones extend the last."""
 
 
 class GapBook:
@@ -27,14 +27,14 @@ class GapBook:
         self._checked_s = time.time()
         self._lost = self._count_lost()
         self.gaps: tuple[Gap, ...] = ()
-        """In the order of their beginnings."""
+        """In the order of their starts."""
 
     def _count_lost(self) -> int:
-        """Events that were lost until now: of all processes together."""
+        """Events lost so far, in all processes together."""
         return count_lost(self._sources.counters())
 
     def look(self, *, is_last: bool = False) -> None:
-        """Notes what was missed since the last time; seldom, unless it is the last time."""
+        """Records what was missed since the last call; rate-limited, unless ``is_last``."""
         before_s, now_s = self._checked_s, time.time()
         if 0 <= now_s - before_s < _OFTEN_S and not is_last:
             return
@@ -47,7 +47,7 @@ class GapBook:
             self._add(Gap(before_s, None if end else self._checked_s, None, flaw))
 
     def end(self, reason: str) -> None:
-        """Notes that nothing is seen any more. From any thread."""
+        """Records that no more events are seen. May be called from any thread."""
         self._add(Gap(self._checked_s, None, None, reason))
 
     def _add(self, new: Gap) -> None:

@@ -1,8 +1,8 @@
-"""Starting a program so that it is traced from its first allocation.
+"""Starts a program so that it is traced from its first allocation.
 
-Its process is followed until its libraries are mapped and probed, before any of its code
-has run but the loader's, and as long as it goes on loading libraries: it waits for those to be
-probed and to have their unwind entries. From then on nothing but the probes is left, unless its
+The follower stops the process until its libraries are mapped and probed, when only the dynamic
+linker's code has run. It does so again whenever more libraries are loaded, until these are probed
+and have unwind entries. After a while, the follower detaches and only the probes stay, unless
 children are followed, too.
 """
 
@@ -26,21 +26,21 @@ from tracelloc.record.session.session import Session
 from tracelloc.startup import STARTUP
 
 _ATTENDED_S: Final = 10.0
-"""How long a program waits whenever it loads a library, at most. Its signals take a detour
-meanwhile, and no debugger can be attached."""
+"""Longest time during which the program stops whenever it loads a library. The program's signals
+take a detour meanwhile, and no debugger can attach."""
 _SIGNALS_S: Final = 0.2
-"""How often signals are looked for while the program begins."""
+"""How often signals are checked for while the program starts."""
 _QUIET_S: Final = 2.0
-"""Once it has loaded nothing for so long, it is left alone."""
+"""The follower detaches when the program has loaded nothing for this long."""
 
 
 class Launch:
-    """A program on its way to where it is traced; a ``follower.Watcher``."""
+    """A program that is being started under tracing; a ``follower.Watcher``."""
 
     def __init__(
         self, program: TracedProgram, config: TraceConfig, say: Callable[[str], None]
     ) -> None:
-        """Makes the process, which waits, and its session. Raises TracellocError."""
+        """Creates the process, which waits, and its session. Raises TracellocError."""
         self.program = program
         self._say = say
         self._was_refused = False
@@ -59,10 +59,10 @@ class Launch:
             raise
 
     def begin(self) -> None:
-        """Lets the program begin, and waits until it is traced. Raises TracellocError."""
+        """Lets the program run, and waits until it is traced. Raises TracellocError."""
         STARTUP.end()  # the terminal is the program's from here on
         self.program.go()
-        # A signal that another thread is given does not end the wait: it is seen now and then.
+        # A signal delivered to another thread does not end the wait, so this polls.
         while not self._is_there.wait(_SIGNALS_S):
             pass
         if self._trouble is not None:
@@ -72,11 +72,11 @@ class Launch:
             threading.Thread(target=self._attend, name="launch", daemon=True).start()
 
     def _attend(self) -> None:
-        """Lets go of the program when it seems to have loaded everything."""
+        """Detaches from the program when it seems to have loaded everything."""
         end_s = time.monotonic() + _ATTENDED_S
         seen = -1
         probes = self.session.root.probes
-        # What its library reports must be wanted before the first of it.
+        # Before the preloaded library reports its first event, the follower must not detach.
         while probes.awaits_source or (self._loads != seen and time.monotonic() < end_s):
             seen = self._loads
             if self._is_over.wait(_QUIET_S):
@@ -96,7 +96,7 @@ class Launch:
             self._fail(error)
             return
         if pid == self.program.pid and not self.session.root.probes.has_loader:
-            # All that it consists of is mapped.
+            # A static program has all its files mapped.
             self.loaded(pid)
 
     def loaded(self, pid: int) -> bool:
@@ -122,7 +122,7 @@ class Launch:
         return self.program.has_begun and not self._was_refused
 
     def _fail(self, error: TracellocError) -> None:
-        """None of the program's own code has run, and none will; if it has, it goes on."""
+        """Kills the program if none of its own code has run; otherwise warns, and it goes on."""
         if self._is_there.is_set():
             self._say(f"warning: {error}")
             return
@@ -134,7 +134,7 @@ class Launch:
     def ended(self, pid: int, status: int) -> None:
         """See ``follower.Watcher``."""
         if pid == self.program.pid:
-            # First: the session may be closed already, and nobody else can ask for the status.
+            # First: the session may be closed already, and only the follower has the status.
             self.program.note_end(status)
         self.session.ended(pid, status)
         if pid == self.program.pid:
@@ -143,12 +143,12 @@ class Launch:
     def failed(self, failure: BaseException) -> None:
         """See ``follower.Watcher``."""
         self.session.failed(failure)
-        # What came first is the cause: the program is killed for it.
+        # The first failure is the cause: the program is killed because of it.
         self._trouble = self._trouble or failure
         self._is_there.set()
 
     def stop_following(self) -> None:
-        """The kernel lets go of the processes, which run on."""
+        """Detaches from the processes, which run on."""
         self._is_over.set()
         self._follower.stop()
 

@@ -1,7 +1,7 @@
-"""Finds out what a process's allocator has given for its outstanding blocks.
+"""Finds the usable sizes of a process's live blocks.
 
-Where the allocator notes it beside each block (glibc), that is read from the process, with
-no lock held; a block's size never changes, so each is read once.
+glibc stores a block's size beside it. Tracelloc reads it from the process, with no lock held. A
+block's size never changes, so each is read once.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
 
 _LONGEST_S: Final = 0.25
-"""What reading may take each time; the blocks left over are read the next time."""
+"""Time limit of one reading; the remaining blocks are read the next time."""
 _YOUNG_NS: Final = NS_PER_S // 10
-"""Births are those of the timer's last tick: within one, several blocks may have had one place."""
+"""Births have the resolution of a timer tick, in which several blocks may have had one address."""
 _LARGE_BYTES: Final = 128 << 10
-"""Blocks from here on are read first: how they were made can't be told from the request."""
+"""Blocks of at least this size are read first: the request does not tell how they were made."""
 
 
 class Measuring:
-    """Measures one process. Not for use with the session's lock held: it takes its time."""
+    """Measures one process. Call it without the session's lock: it takes its time."""
 
     def __init__(self, space: AddressSpace) -> None:
-        """The process's address space."""
+        """``space``: the process's address space."""
         self._space = space
         self._read = ReadSizes()
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
-        """A snapshot of the process with the usable sizes of its blocks, if it has these."""
+        """Returns the snapshot with usable sizes of its blocks, if it has blocks."""
         if snapshot.blocks is None:
             return snapshot
         blocks = snapshot.blocks
         mapped = {module.path for module in self._space.mapped_modules}
-        # Another program that the process was before may have had other ones.
+        # Programs that the process executed before may have had other malloc libraries.
         found = [a for a in snapshot.allocators if a.file in mapped] or snapshot.allocators
         return replace(snapshot, usable=self.measure(blocks, snapshot.now_ns, found))
 
     def measure(
         self, blocks: Blocks, now_ns: int, found: Iterable[FoundLibrary]
     ) -> UsableSizes | None:
-        """Usable sizes of blocks that were live at ``now_ns``; None if no allocator was found."""
+        """Usable sizes of blocks live at ``now_ns``; None if no malloc library was found."""
         main = main_library(found)
         if main is None:
             return None
@@ -63,7 +63,7 @@ class Measuring:
         return UsableSizes(main, ReadSizes(), is_unusual)
 
     def _read_more(self, blocks: Blocks) -> ReadSizes:
-        """Sizes of these blocks: what had been read, and what can be read now."""
+        """Sizes of these blocks: those read before, and those that can be read now."""
         there, sizes = self._read.find(blocks)
         end_s = time.monotonic() + _LONGEST_S
         large = blocks.size >= np.uint64(_LARGE_BYTES)

@@ -1,15 +1,15 @@
-"""How much memory tracelloc itself may take, and what it gives up before it takes more.
+"""Limits tracelloc's own memory, and decides what to give up before exceeding the limit.
 
-The target decides how much there is to remember: distinct call stacks, live blocks, names. At
-three quarters of the budget, new call stacks are cut to their innermost frames; when nearly all of
-it is used, tracing ends in good order. Behind that stands RLIMIT_DATA, so that one step that asks
-for too much fails by itself.
+The target determines how much there is to store: distinct call stacks, live blocks, names. At
+three quarters of the budget, new call stacks are cut to their innermost frames. At 15/16 of it,
+tracing ends in good order. RLIMIT_DATA is the backstop: a single allocation far beyond the budget
+fails.
 
-Why nothing is sampled in between: sampled blocks are known to the probes by address, so that frees
-of all others need not be reported (``probes/heap.bpf.c``). Those recorded before would either stay
-in the table for ever, or all their addresses would have to go to the kernel at the moment when
-memory is short, and figures would be exact for some blocks and estimates for others. A sampled
-trace is another trace: the last words say how to begin it.
+Why there is no stage with sampling: the probes know sampled blocks by address, so that frees
+of all others need not be reported (``probes/heap.bpf.c``). Blocks recorded before would stay
+in the table for ever, unless all their addresses were sent to the kernel just when memory is
+short. Figures would also be exact for some blocks and estimates for others. A sampled
+trace is another trace: the last message says how to start one.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from tracelloc.record.worker.client import workers_memory
 from tracelloc.text import format_size
 
 LEAST_BYTES: Final = 256 << 20
-"""What the smallest of traces needs, and some room."""
+"""What the smallest trace needs, with some room."""
 _SHARE: Final = 4
-"""One part in so many of what is available is the budget unless another one is given."""
+"""The default budget is this fraction (1/n) of the available memory."""
 _FOLD_SHARE: Final = 3 / 4
 _FULL_SHARE: Final = 15 / 16
 _WORKER_SHARE: Final = 4
-"""One part in so many of the budget may be taken by each process that reads the target's files."""
+"""Each process that reads the target's files may use this fraction (1/n) of the budget."""
 _BEYOND: Final = 4
-"""Times the budget that may be asked for."""
+"""Multiple of the budget that RLIMIT_DATA allows."""
 _UNKNOWN_BYTES: Final = 4 << 30
-"""Available memory where nobody says how much there is."""
+"""Available memory to assume if it is unknown."""
 
 
 class MemoryStage(IntEnum):
-    """What has been given up."""
+    """How much has been given up."""
 
     WHOLE = 0
     FOLDED = 1
     """New call stacks are cut."""
     FULL = 2
-    """Tracing is to end."""
+    """Tracing must end."""
 
 
 def default_budget() -> int:
@@ -62,12 +62,12 @@ def own_memory() -> int:
 
 
 class MemoryBudget:
-    """Looked at by one thread; ``when_full`` may be called by another one."""
+    """Watches the budget. One thread calls ``look``; another may call ``when_full``."""
 
     def __init__(
         self, limit_bytes: int | None = None, used_bytes: Callable[[], int] = own_memory
     ) -> None:
-        """``limit_bytes``: None: ``default_budget``."""
+        """``limit_bytes``: the budget; None: ``default_budget``."""
         self.limit_bytes = default_budget() if limit_bytes is None else limit_bytes
         self.stage = MemoryStage.WHOLE
         self._used_bytes = used_bytes
@@ -76,16 +76,16 @@ class MemoryBudget:
 
     @property
     def worker_bytes(self) -> int:
-        """What each process that reads the target's files may take; beyond, that is missing."""
+        """Memory limit of each file-reading process; what would exceed it is missing."""
         return self.limit_bytes // _WORKER_SHARE
 
     @property
     def left_bytes(self) -> int:
-        """What may still be taken."""
+        """Bytes that may still be used."""
         return max(0, self.limit_bytes - self._used_bytes())
 
     def look(self) -> str | None:
-        """What to say of a stage that was reached since the last look; None: nothing."""
+        """Returns the message for a stage reached since the last call; None if there is none."""
         used = self._used_bytes()
         stage = MemoryStage.WHOLE
         if used >= self.limit_bytes * _FULL_SHARE:
@@ -94,7 +94,7 @@ class MemoryBudget:
             stage = MemoryStage.FOLDED
         if stage <= self.stage:
             return None
-        # One after the other, however fast it grows: what is cut may be enough.
+        # One stage at a time, however fast memory grows: cutting stacks may be enough.
         stage = self.stage = MemoryStage(self.stage + 1)
         so_far = (
             f"tracelloc uses {format_size(used)} of the {format_size(self.limit_bytes)} it may "
@@ -111,17 +111,17 @@ class MemoryBudget:
         return None
 
     def when_full(self, end: Callable[[str], None]) -> None:
-        """Calls this with the reason when, or if by now, tracing is to end."""
+        """Calls ``end`` with the reason when tracing must end, or at once if it must already."""
         self._when_full = end
         if self.stage is MemoryStage.FULL:
             end(self._last_words)
 
     def enforce(self) -> None:
-        """Has the kernel refuse what goes far beyond the budget."""
+        """Has the kernel refuse allocations far beyond the budget (RLIMIT_DATA)."""
         own = Process(os.getpid())
         used = int((own._status_words("VmData") or ["0"])[0]) << 10
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        # Names and files at the end take more than tracing does, for a moment.
+        # Writing names and files at the end briefly takes more than tracing does.
         bound = used + _BEYOND * self.limit_bytes + LEAST_BYTES
         if soft == resource.RLIM_INFINITY or bound < soft:
             resource.setrlimit(resource.RLIMIT_DATA, (bound, hard))

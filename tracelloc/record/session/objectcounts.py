@@ -1,7 +1,7 @@
-"""Counts the objects of the traced Python programs now and then, in the background.
+"""Counts the objects of the traced Python programs periodically, in the background.
 
-The programs pay nothing for it. A census takes about 0.3 µs per object of our time, so there is a
-pause after each; more of them are taken at first, until it is clear whether something grows.
+The programs pay nothing for it. A census takes tracelloc about 0.3 µs per object, so it pauses
+after each. Censuses are more frequent at first, until it is clear whether something grows.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tracelloc.record.session.supervision import Supervisor
 from tracelloc.text import NS_PER_S
 
 _PAUSE_NS: Final = 2 * NS_PER_S
-"""From one census to the next, at least."""
+"""Least time from one census to the next."""
 _QUIET_NS: Final = 30 * NS_PER_S
-"""From one to the next in programs in which no type grows."""
+"""The same in programs in which no type grows."""
 _JITTER: Final = 0.6180339887
-"""Pauses differ by up to half: what comes and goes regularly must not look as if it grew."""
+"""Varies pauses by up to half, so that periodic changes do not look like growth."""
 _SHARE: Final = 1 / 24
-"""Most of this machine's time (of one processor) that censuses take."""
+"""Largest share of one processor's time that censuses take."""
 _MEMORY_SHARE: Final = 4
-"""One part in so many of our memory that is left may be taken by one."""
+"""One census may use this fraction (1/n) of tracelloc's remaining memory."""
 
 
 class Counted(Protocol):
-    """What is needed of a traced process."""
+    """The parts of a traced process that a census needs."""
 
     process: Process
 
@@ -40,7 +40,7 @@ class Counted(Protocol):
 
 
 class ObjectCounts:
-    """The session's lock guards what is called ``look``."""
+    """Schedules censuses. Call ``look`` with the session's lock held."""
 
     def __init__(self, budget: MemoryBudget | None, supervisor: Supervisor) -> None:
         self._budget = budget

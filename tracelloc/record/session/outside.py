@@ -1,7 +1,7 @@
-"""What snapshots say of a process beside its heap: read from /proc and from its memory.
+"""Reads facts about a process other than its heap, from /proc and from its memory.
 
-Reading its memory may take its time, and may never end: every wait for that is bounded, and what
-takes too long is left out, or said as it was before.
+Reading its memory may take long, and may never end. Every wait for it is bounded: what takes too
+long is left out, or reported with its previous value.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tracelloc.record.session.supervision import BoundedWork, Supervisor
 from tracelloc.snapshots.snapshot import Snapshot
 
 CENSUS: Final = "object census"
-"""The task, whoever begins it."""
+"""The task's name, whoever begins it."""
 _CENSUS_PATIENCE_S: Final = 10.0
-"""How long a snapshot that wants objects waits for their census: 30 million objects or so."""
+"""How long a snapshot waits for the census that it wants: enough for about 30 million objects."""
 _PATIENCE_S: Final = 3.0
 
 _T = TypeVar("_T")
@@ -32,7 +32,7 @@ Ranges = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What the kernel says of a process: read while events go on."""
+    """Facts that the kernel reports about a process, read while events go on."""
 
     rss_bytes: int | None = None
     """Resident memory; None once the process has ended."""
@@ -42,7 +42,7 @@ class Outside:
 
 
 class OutsideReader:
-    """Reads all that of one process: for the thread that takes snapshots.
+    """Reads these facts for one process, on the thread that takes snapshots.
 
     ``objects`` has a lock of its own.
     """
@@ -57,14 +57,14 @@ class OutsideReader:
         self.begin_image()
 
     def begin_image(self) -> None:
-        """The process has executed another program, or a first one: nothing is known of it."""
+        """Forgets what is known: the process has executed another program, or its first one."""
         self.residency = Residency(self._process)
         self.objects: ObjectWatch = watch_objects(self._process, self._space)
 
     def _bounded(
         self, task: str, work: Callable[[], _T], patience_s: float = _PATIENCE_S
     ) -> _T | None:
-        """A result; None if it failed, or takes longer. What is overdue is not waited for again."""
+        """Returns the result; None if the work failed, takes too long or is overdue."""
         bounded = self._works.setdefault(task, BoundedWork(task))
         if bounded.is_overdue:
             return None
@@ -74,11 +74,11 @@ class OutsideReader:
         )
 
     def refresh_objects(self) -> None:
-        """Takes a census unless there is a fresh one, or it takes too long: the last one stays."""
+        """Takes a census unless a fresh one exists; the last one stays if this takes too long."""
         self._bounded(CENSUS, self.objects.refresh, _CENSUS_PATIENCE_S)
 
     def look(self, mapped: Ranges | None, ours: Ranges, *, with_names: bool) -> Outside:
-        """Reads it now. ``mapped``, ``ours``: see ``Residency.look``."""
+        """Reads the facts now. ``mapped``, ``ours``: see ``Residency.look``."""
 
         def read() -> Outside:
             return Outside(

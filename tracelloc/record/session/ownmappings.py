@@ -1,4 +1,4 @@
-"""Telling what a program maps by itself from what its allocators map for blocks."""
+"""Separates what a program itself maps from what its allocators map for blocks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tracelloc.record.process.space import AddressSpace
 def allocators_stacks(
     ranges: RangeTable, found: Iterable[FoundLibrary], space: AddressSpace
 ) -> set[int]:
-    """The stacks by which allocators' libraries map memory, such as in threads of their own.
+    """Returns the stacks by which allocator libraries map memory, such as in their own threads.
 
-    What they map within a call of their functions is not reported at all. The C library is
-    left out: what it maps apart from those calls is for threads' stacks.
+    What they map during a call of their functions is not reported at all. The C library is
+    excluded: outside these calls, it maps memory for thread stacks.
     """
     libraries = {
         allocator.file

@@ -1,4 +1,4 @@
-"""How often the pump looks at the rings, and how often after everything else."""
+"""How often the pump reads the rings, and how often it does everything else."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Final
 from tracelloc.record.sources.seam import Sources
 
 _GOAL_SHARE: Final = 1 / 2
-"""How full rings should be when they are read: large batches cost least, and there is room for
-as much again, and more, while the pump has to wait for a processor."""
+"""How full rings should be when they are read. Large batches cost least; the other half is room
+for events while the pump waits for a processor."""
 _GROWTH: Final = 1.25
-"""How many times longer than the last time events are waited for at most."""
+"""Factor by which one wait may exceed the last one."""
 _NAP_S: Final = 50e-6
-"""Shorter waits are none: to fall asleep and wake up takes as long."""
+"""Shorter waits are skipped: falling asleep and waking up takes as long."""
 _WHOLE_S: Final = 5e-3
 _IDLE_S: Final = 100e-3
-"""How often all rings are looked at, while events come and while none do."""
+"""How often all rings are read, while events come (``_WHOLE_S``) and while none do."""
 _UPKEEP_S: Final = 20e-3
-"""How often other things are looked after."""
+"""How often upkeep is due."""
 _S_PER_MS: Final = 1e-3
 
 
 class Pace:
-    """Waits for events, by how fast they have come. For the thread that pumps."""
+    """Adapts waits to the rate of events. For the pump thread."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self._looked_s = self._looked_at_all_s = self._kept_house_s = time.monotonic()
         self._interval_s = sources.waits_ms[0] * _S_PER_MS
-        """From one look at rings to the next."""
+        """Time from one read of the rings to the next."""
         self.is_whole = True
         """Whether all rings should be read now, not only those of urgent sources."""
 
     def wait(self, poll: select.epoll) -> list[tuple[int, int]]:
-        """Waits until rings should be read, or something that is polled is ready. Returns that."""
+        """Waits until rings should be read or a polled descriptor is ready. Returns the ready."""
         sources = self._sources
         while True:
             wait_s = self._looked_s + self._interval_s - time.monotonic()
@@ -52,11 +52,11 @@ class Pace:
             if ready or not sources.are_quiet or now_s - self._looked_at_all_s >= _IDLE_S:
                 self.is_whole, self._looked_at_all_s = True, now_s
                 return ready
-            # Nothing has come: not even this much is worth doing.
+            # Nothing has come: reading the rings is not worthwhile.
             self.note(now_s, 0.0)
 
     def is_upkeep_due(self) -> bool:
-        """Whether to look after other things now: says so once each time."""
+        """Whether upkeep is due; True once per interval."""
         now_s = time.monotonic()
         if now_s - self._kept_house_s < _UPKEEP_S:
             return False
@@ -64,7 +64,7 @@ class Pace:
         return True
 
     def note(self, looked_s: float, share: float) -> None:
-        """Rings were looked at then, and so full was the fullest, 0 to 1."""
+        """Records when rings were read, and how full the fullest was (0 to 1)."""
         least_s, most_s = (ms * _S_PER_MS for ms in self._sources.waits_ms)
         since_s = looked_s - self._looked_s
         self._looked_s = looked_s

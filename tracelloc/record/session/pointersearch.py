@@ -1,8 +1,8 @@
 """Searches the processes' memory for pointers to their old blocks, in the background.
 
-What nothing points to any more is unreachable (``heap.unreachable``), and verdicts know it. A
-search costs the target nothing but memory bandwidth, and us as much time as reading its resident
-memory takes, so there is a pause after each.
+A block without any pointer to it is unreachable (``heap.unreachable``); verdicts use this. A
+search costs the target only memory bandwidth. It costs tracelloc the time to read the target's
+resident memory, so there is a pause after each search.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from tracelloc.text import NS_PER_S
 
 POINTER_SEARCH: Final = "pointer search"
 _OLD_NS: Final = 10 * NS_PER_S
-"""Younger blocks may be on their way: in registers, or being moved."""
+"""Pointers to younger blocks may be in registers, or being moved."""
 _PAUSE_NS: Final = 10 * NS_PER_S
-"""From one search to the next, at least."""
+"""Least time from one search to the next."""
 _QUIET_NS: Final = 60 * NS_PER_S
-"""From one to the next in processes in which nothing grows."""
+"""The same in processes in which nothing grows."""
 _MOST_CPU_NS: Final = 60 * NS_PER_S
-"""For one search: 200 GiB or so."""
+"""CPU time limit of one search; enough for about 200 GiB."""
 _SHARE: Final = 1 / 64
-"""Most of this machine's time (of one processor) that searches take."""
+"""Largest share of one processor's time that searches take."""
 _AT_ONCE: Final = 8192
-"""Blocks that are copied while events wait."""
+"""Blocks copied at a time while events wait."""
 _MOST: Final = 1 << 20
-"""Blocks that one search asks about: 40 MB."""
+"""Most blocks that one search looks for: 40 MB."""
 
 
 class Searched(Protocol):
-    """What is needed of a traced process."""
+    """The parts of a traced process that a search needs."""
 
     process: Process
     heap: Heap
 
     @property
     def is_paused(self) -> bool:
-        """Whether its probes are off for now: what is freed meanwhile is not seen."""
+        """Whether its probes are detached for now, so that frees are not seen."""
 
     @property
     def is_growing(self) -> bool:
-        """Whether a site seems to pile up blocks."""
+        """Whether blocks of some stack seem to accumulate."""
 
 
 class PointerSearches:
-    """The session's lock guards what is called ``look``; ``close`` is called without it."""
+    """Schedules searches. Call ``look`` with the session's lock held, and ``close`` without it."""
 
     def __init__(
         self, lock: threading.RLock, supervisor: Supervisor, *, is_refused: bool = False
     ) -> None:
-        """``is_refused``: memory is not to be read."""
+        """``is_refused``: tracelloc must not read memory."""
         self._is_refused = is_refused
         self._lock = lock
         self._supervisor = supervisor
@@ -93,7 +93,7 @@ class PointerSearches:
         try:
             found = search(one.process, self._old_blocks(heap, now_ns - _OLD_NS), may_go_on)
         except (PrivilegeError, OSError) as error:
-            # Its memory may not be read, and next time no more than now.
+            # Its memory can't be read, now or later.
             self._supervisor.note_failure(POINTER_SEARCH, one.process.pid, error, is_final=True)
             return
         if found is not None:

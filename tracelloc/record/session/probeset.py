@@ -1,4 +1,4 @@
-"""The probes in one process, and the allocators that they are for."""
+"""The probes in one process, and the allocators that they probe."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from tracelloc.text import printable
 
 _LOADER_PROGRAM: Final = "loader_changes"
 _LOADING_S: Final = 2.0
-"""How long a program that was executed may take to map its malloc library."""
+"""How long an executed program may take to map its malloc library."""
 
 
 def find_allocators(space: AddressSpace, selection: MallocChoice) -> list[Module]:
-    """Reads what is mapped. Returns the files of code; raises TargetError without allocator."""
+    """Reads the mapped code files and returns them; raises TargetError if none has an allocator."""
     modules = space.refresh()
     if not modules and not space.mappings:
         raise TargetError(f"process {space.process.pid} has ended")
@@ -46,7 +46,7 @@ def find_allocators(space: AddressSpace, selection: MallocChoice) -> list[Module
 
 
 def no_allocator(space: AddressSpace, selection: MallocChoice) -> TargetError:
-    """Says that there is none in what is mapped, and why."""
+    """The error that none of the mapped files has an allocator, and why."""
     process = space.process
     if space.shortage is not None:
         return TargetError(f"files of process {process.pid} can't be opened: {space.shortage}")
@@ -71,7 +71,7 @@ def no_allocator(space: AddressSpace, selection: MallocChoice) -> TargetError:
 
 
 class ProbeSet:
-    """Not thread safe: the session's lock guards it, but for ``detach`` of an ended process."""
+    """Not thread safe: the session's lock guards it, except ``detach`` of an ended process."""
 
     def __init__(
         self,
@@ -82,10 +82,10 @@ class ProbeSet:
         *,
         with_loader: bool,
     ) -> None:
-        """Nothing is attached yet.
+        """Attaches nothing yet.
 
-        ``link``: to a source that may replace probes; ``with_loader``: the dynamic linker's calls
-        are wanted.
+        ``link``: to a source that may replace probes. ``with_loader``: whether to probe the
+        dynamic linker.
         """
         self._capture = capture
         self._space = space
@@ -97,23 +97,23 @@ class ProbeSet:
         self._is_paused = False
         self._link = link
         self._withheld: list[ProbePoint] = []
-        """Points in files whose blocks the process reports by itself."""
+        """Points in files whose blocks the preloaded library reports."""
         self._flaw, self._has_ended = "", False
         self._trouble: TracellocError | None = None
-        """Why the last files that could not be probed could not."""
+        """Why the last unprobeable files could not be probed."""
         self._check_by_s: float | None = None
-        """When the program that was begun last is to have an allocator; None: it was checked."""
+        """Deadline for the last executed program to map an allocator; None: it was checked."""
         self.points: list[ProbePoint] = []
-        """All of them, even while this is paused."""
+        """All points, even while the probes are paused."""
         self.found: tuple[FoundLibrary, ...] = ()
-        """The allocators of all programs so far, in the order of being found; only grows."""
+        """The allocators of all programs so far, in the order of discovery; only grows."""
 
     def attach(self, modules: Sequence[Module], *, all_loaded: bool = False) -> None:
-        """Probes the allocators in files that were not mapped before.
+        """Probes the allocators in newly mapped files.
 
         ``all_loaded``: see ``settle``.
 
-        Raises TracellocError, and has then attached nothing of these files.
+        Raises TracellocError; then it has attached nothing in these files.
         """
         if not self._selection.otel:  # else there is no return probe
             check_survival(self._space.process)
@@ -141,7 +141,7 @@ class ProbeSet:
         self._has_throwing = self._has_throwing or planned.has_throwing
 
     def _wanted(self, planned: Plan, *, all_loaded: bool) -> list[ProbePoint]:
-        """The points of a plan, and those withheld before, that are to be attached now."""
+        """The points of the plan, and those withheld before, that must be attached now."""
         points = [*self._withheld, *planned.points]
         self._withheld = []
         if self._link is not None:
@@ -157,22 +157,22 @@ class ProbeSet:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether what the process says by itself takes the place of probes, or may yet.
+        """Whether the preloaded library replaces probes, or may yet do so.
 
-        A program that it executes does not: what was spared is to be probed again.
+        A program that the process executes must be probed again.
         """
         return self._link is not None and self._link.replaces_probes
 
     @property
     def awaits_source(self) -> bool:
-        """Whether the process has a library that has not begun yet."""
+        """Whether the process has a preloaded library that has not begun to report yet."""
         return self._link is not None and self._link.is_expected
 
     def settle(self, *, all_loaded: bool, say: Callable[[str], None] | None = None) -> None:
-        """Looks whether the process has a library that has begun. Raises TracellocError.
+        """Checks whether the preloaded library has begun to report. Raises TracellocError.
 
-        ``all_loaded``: whatever the program begins with is there. ``say`` is told if that has no
-        allocator.
+        ``all_loaded``: the program's initial libraries are mapped. ``say`` gets a warning if there
+        is no allocator.
         """
         if self._link is None or self._link.is_settled:
             return
@@ -188,34 +188,34 @@ class ProbeSet:
         return [] if self._link is None else self._link.own_ranges()
 
     def leading(self) -> LeadingFrames | None:
-        """Code of allocators that stacks begin with; None: they don't.
+        """Allocator code that stacks begin with; None if they don't.
 
-        By probes that is our library's own, if somebody else traces the process through it, or if
-        it reports to OpenTelemetry.
+        With probes, this is the preloaded library's own code, if another tracer uses it or if
+        the process reports to OpenTelemetry.
         """
         ranges = code_ranges(self._space, self._allocators if self.is_replaced else ())
         return LeadingFrames(ranges) if ranges else None
 
     def _attach(self, points: Sequence[ProbePoint]) -> None:
-        """Attaches these; while this is paused, only the loader's."""
+        """Attaches these points; while paused, only the dynamic linker's."""
         if self._is_paused:
             points = [point for point in points if point.program == _LOADER_PROGRAM]
         if points:
             self._attachments.add(self._capture.attach(self._space.process.pid, points))
 
     def pause(self) -> None:
-        """Takes the probes out but for the loader's, until ``resume``."""
+        """Detaches all probes except the dynamic linker's, until ``resume``."""
         before, self._attachments = self._attachments, Attachments(self._space.process)
         self._is_paused = True
         try:
             with suppress(TargetError):  # it may have ended
                 self._attach(self.points)
         finally:
-            # Only now: the loader's calls are never unseen.
+            # Only now, so that the dynamic linker's calls are never missed.
             before.close()
 
     def resume(self) -> None:
-        """Puts all probes in again. Raises TracellocError, and is then still paused."""
+        """Attaches all probes again. Raises TracellocError, and is then still paused."""
         before, self._attachments = self._attachments, Attachments(self._space.process)
         self._is_paused = False
         try:
@@ -226,13 +226,13 @@ class ProbeSet:
         before.close()
 
     def attach_like(self, parent: ProbeSet) -> None:
-        """Puts a parent's probes in place in its forked child. Raises TracellocError."""
+        """Attaches a parent's probes to its forked child. Raises TracellocError."""
         pid = self._space.process.pid
         self.take_over(self._capture.attach(pid, parent.points), parent)
         self.found = parent.found
 
     def take_over(self, attachment: Attachment, lender: ProbeSet) -> None:
-        """Takes in probes that are in place in the process: those of another one's files."""
+        """Takes over probes attached to this process for the files of another one."""
         self._attachments.add(attachment)
         self.points += lender.points
         self._allocators += lender._allocators
@@ -240,13 +240,13 @@ class ProbeSet:
 
     @property
     def has_loader(self) -> bool:
-        """Whether a dynamic linker will tell when libraries are there."""
+        """Whether a probed dynamic linker reports when libraries are mapped."""
         files = {p.open_path for p in self.points if p.program == _LOADER_PROGRAM}
         return any(module.open_path in files for module in self._space.mapped_modules)
 
     @property
     def slow_probes(self) -> tuple[str, ...]:
-        """Functions with a probe on an instruction that is single-stepped, each once."""
+        """Labels of points with a single-stepped probe, each once."""
         slow = (point.label for point in self.points if point.is_single_stepped)
         return tuple(dict.fromkeys(slow))
 
@@ -262,11 +262,11 @@ class ProbeSet:
             raise self._trouble or no_allocator(self._space, self._selection)
 
     def check_later(self) -> None:
-        """Has ``look_after`` check, once the dynamic linker has had time to map libraries."""
+        """Makes ``look_after`` check once the dynamic linker has had time to map libraries."""
         self._check_by_s = time.monotonic() + _LOADING_S
 
     def check_last(self, say: Callable[[str], None], *, has_events: bool) -> None:
-        """Tells ``say`` if tracing ends before ``look_after`` could check, without events."""
+        """Warns if tracing ends without events before ``look_after`` could check."""
         if self._check_by_s is not None and not (has_events or self._has_allocator):
             pid = self._space.process.pid
             say(f"warning: tracing of process {pid} ended before its malloc library was found")
@@ -292,9 +292,9 @@ class ProbeSet:
         live: Callable[[], Blocks],
         refresh: Callable[[], None],
     ) -> None:
-        """See ``Attachments.look_after``; hands over from the process's library if that is due.
+        """See ``Attachments.look_after``; also replaces the preloaded library if that is due.
 
-        ``live``: its live blocks. ``refresh``: reads again what is mapped.
+        ``live``: returns the live blocks. ``refresh``: reads the mappings again.
         """
         self._attachments.look_after(say)
         if self._check_by_s is not None:
@@ -304,7 +304,7 @@ class ProbeSet:
         self._link.look_after()
         if not self._link.must_hand_over:
             return
-        # Nobody allocates until that is done.
+        # No thread allocates until this is done.
         self._link.begin_hand_over()
         try:
             self._capture.note_sampled(live().address)
@@ -317,9 +317,9 @@ class ProbeSet:
             self._link.end_hand_over()
 
     def take_flaw(self) -> tuple[str, bool]:
-        """Why events were missed since this was last asked, and whether all are from then on.
+        """Returns why events were missed since the last call, and whether all are from now on.
 
-        Empty: none were.
+        An empty string if none were missed.
         """
         flaw, self._flaw = self._flaw, ""
         if self._link is not None:
@@ -327,13 +327,13 @@ class ProbeSet:
         return flaw, bool(flaw) and self._has_ended
 
     def detach(self) -> None:
-        """Takes the probes out. May be called twice."""
+        """Detaches the probes. May be called twice."""
         self._attachments.close()
         if self._link is not None:
             self._link.close()
 
     def clear(self, *, same_thread: bool) -> None:
-        """Takes the probes out and forgets them, for another program.
+        """Detaches and forgets the probes, for another program.
 
         ``same_thread``: see ``SourceLink.begin_image``.
         """

@@ -1,10 +1,10 @@
-"""The processes of a trace: which there are, whose memory each has, what they hold.
+"""The processes of a trace, their memory images and their live blocks.
 
-A trace begins with one process. Where children are followed, a forked child begins with
-what its parent holds, as of the fork, and an executed program with nothing; both are
-stopped until their probes are in place (``follower``), so that nothing goes unseen. Where in the
-stream of events a fork was is marked by the probes, right after the kernel has copied the memory:
-what other threads of the parent do in the microseconds between counts for the child as well.
+A trace begins with one process. If children are followed, a forked child starts with a copy of
+its parent's live blocks at the fork, and an executed program starts with none. Both are stopped
+until their probes are in place (``follower``), so that no event is missed. The probes mark the
+place of a fork in the stream of events, right after the kernel has copied the memory. What other
+threads of the parent do in the microseconds in between also counts for the child.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Processes:
         clock_ns: Callable[[], int],
         supervisor: Supervisor,
     ) -> None:
-        """``space``: of the first process. ``waiting``: it has not begun its program."""
+        """``space``: of the first process. ``waiting``: it has yet to execute its program."""
         self._capture, self._sources = capture, sources
         self._config = config
         self._clock_ns = clock_ns
@@ -62,13 +62,13 @@ class Processes:
         self._by_image: dict[int, Tracee] = {}
         self._by_pid: dict[int, Tracee] = {}
         self._sharing: dict[int, tuple[Tracee, Attachment]] = {}
-        """Processes that have their parent's memory: the parent, and their own probes."""
+        """Processes that share their parent's memory: the parent, and their own probes."""
         self._left_out: dict[int, bool] = {}
-        """Living processes that are not traced, and whether they should be."""
+        """Living processes that are not traced, and whether they should have been."""
         self._forks: dict[int, Heap] = {}
-        """By thread: what the process held at its birth that it has just made."""
+        """By thread: the heap at birth of the child that the thread has just forked."""
         self._unborn: dict[int, deque[Tracee | None]] = {}
-        """By thread: those whose place among the events is to come; None: not traced."""
+        """By thread: children whose fork mark is still to come; None: not traced."""
         self._moves = 0
         self.feed = StackFeed(
             sources,
@@ -77,9 +77,9 @@ class Processes:
         )
         self._closer = ThreadPoolExecutor(8, thread_name_prefix="closer")
         self.untraced_count = 0
-        """Processes that should have been traced, and were not."""
+        """Processes that should have been traced, but were not."""
         self.every: list[Tracee] = []
-        """In the order of their start, those included that have ended."""
+        """All processes in the order of their start, including ended ones."""
         self.root = self._add(space, self._new_heap(), is_starting=waiting, has_begun=not waiting)
 
     def _new_heap(self) -> Heap:
@@ -88,32 +88,32 @@ class Processes:
 
     @property
     def living(self) -> Sequence[Tracee]:
-        """Processes that have not ended, as far as is known."""
+        """Processes that are not known to have ended."""
         return list(self._by_pid.values())
 
     def of(self, number: int) -> Tracee:
-        """A process by its number in the trace, also after its end. From any thread."""
+        """The process with this number in the trace, even after its end. From any thread."""
         return next(each for each in list(self.every) if each.target.number == number)
 
     @property
     def count_left(self) -> int:
-        """How many processes are still there, traced or not."""
+        """Number of processes that still exist, traced or not."""
         return len(self._by_pid) + len(self._sharing) + len(self._left_out)
 
     @property
     def is_full(self) -> bool:
-        """Whether no more processes are traced for now."""
+        """Whether the limit of traced processes is reached."""
         return len(self._by_pid) >= self._config.most_processes
 
-    # What the probes say.
+    # Events from the probes.
 
     def apply(self, batch: EventBatch, mappings: Events) -> None:
-        """Applies a batch to the heaps that it is about."""
+        """Applies a batch to the heaps of its processes."""
         self._note_images()
-        # They have a ring of their own: first, for a fork copies what is mapped by then.
+        # Mappings have their own ring. They come first: a fork copies what is mapped by then.
         for image, tracee in self._known_in(mappings):
             tracee.heap.ranges.apply(mappings[mappings["image"] == image])
-        # A child's image has a higher number than its parent's: what it was born with is there.
+        # A child's image number is higher than its parent's, so its initial heap is ready.
         for image, events in by_image(batch):
             if image in self._by_image:
                 self._apply(self._by_image[image], events, batch)
@@ -121,7 +121,7 @@ class Processes:
             tracee.heap.table.apply_pairs(batch.pairs[batch.pairs["image"] == image])
 
     def _apply(self, tracee: Tracee, events: Events, batch: EventBatch) -> None:
-        """Applies events of one image; children come to be where they were forked off."""
+        """Applies events of one image, and forks a child's heap at each fork mark."""
         records, start, by_time = events.view(np.uint8), 0, batch.image is not None
         in_order = not batch.overflowed
         while True:
@@ -133,7 +133,7 @@ class Processes:
             start = fork + 1
 
     def _known_in(self, records: npt.NDArray[Any]) -> list[tuple[int, Tracee]]:
-        """The images that records are about, with their processes, if these are traced."""
+        """The images in the records whose processes are traced, with these processes."""
         known = self._by_image
         images = np.unique(records["image"]).tolist() if len(records) else ()
         return [(image, known[image]) for image in images if image in known]
@@ -150,7 +150,7 @@ class Processes:
             child.heap = parent.heap.fork(self._clock_ns())
 
     def _note_images(self) -> None:
-        """Notices programs that were begun by processes that don't stop for it."""
+        """Detects programs executed by processes that do not stop for it."""
         if self._config.follow:
             return
         root = self.root
@@ -163,19 +163,19 @@ class Processes:
             self._renew(root, execs=execs, same_thread=same_thread)
         except TracellocError as error:
             self._say(f"warning: {error}")
-        # Its first stacks may have come before the image was known.
+        # The first stacks may have come before the image was known.
         self.feed.take()
         if root.target.exec_count:
             pid, command = root.process.pid, printable(root.target.command)
             self._say(f"process {pid} has begun another program, {command}: its table is empty")
 
-    # What the follower says.
+    # Events from the follower.
 
     def forked(self, pid: int, child_pid: int, *, shares: bool, marked_by: int | None) -> None:
-        """A process has made another, ``shares``: which has the same memory.
+        """A process has forked; ``shares``: parent and child share memory.
 
-        ``marked_by``: the thread that did, if the fork has a place among the events, which
-        may still be to come; else all that was before has been applied.
+        ``marked_by``: the thread that forked, if the probes mark the fork among the events; the
+        mark may still be to come. If None, all earlier events have been applied.
         """
         parent = self._owner(pid)
         heap = None if marked_by is None else self._forks.pop(marked_by, None)
@@ -194,9 +194,9 @@ class Processes:
             self._unborn.setdefault(marked_by, deque()).append(child)
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
-        """A process has begun another program. Raises TracellocError for the first process."""
+        """A process has executed a program. Raises TracellocError for the first process."""
         if not self._config.follow:
-            # The probes have said so by themselves.
+            # The probes report it themselves.
             return
         try:
             if pid in self._by_pid:
@@ -209,7 +209,7 @@ class Processes:
             self._note_trouble(pid, error)
 
     def loaded(self, pid: int) -> Tracee | None:
-        """A process has other files mapped. Returns whose memory it is; raises as ``executed``."""
+        """Handles changed mappings. Returns the memory's owner; raises as ``executed``."""
         tracee = self._owner(pid)
         try:
             if tracee is not None:
@@ -236,7 +236,7 @@ class Processes:
             self._closer.submit(tracee.probes.detach)
 
     def detach(self) -> None:
-        """Takes all probes out."""
+        """Detaches all probes."""
         closing = [(tracee.process.pid, tracee.probes.detach) for tracee in self.living]
         closing += [(pid, probes.close) for pid, (_, probes) in self._sharing.items()]
         for pid, close in closing:
@@ -244,12 +244,12 @@ class Processes:
         self._closer.shutdown()
 
     def close(self) -> None:
-        """Closes files and ends threads; the probes must be gone."""
-        # The first one's address space owns the files of all.
+        """Closes files and ends threads; the probes must be detached."""
+        # The first address space owns the files of all.
         for tracee in reversed(self.every):
             tracee.close()
 
-    # The ways of a process.
+    # Life cycle of a process.
 
     def _add(
         self,
@@ -260,7 +260,7 @@ class Processes:
         exec_count: int = 0,
         **how: Any,
     ) -> Tracee:
-        """Takes in what the probes will report of a process. Raises TracellocError."""
+        """Adds a process that the probes will report. Raises TracellocError."""
         process = space.process
         number = next(self._process_numbers)
         target = target_of(process, exec_count, number)
@@ -286,7 +286,7 @@ class Processes:
         return tracee
 
     def _owner(self, pid: int) -> Tracee | None:
-        """The process whose memory a process has."""
+        """The traced process whose memory this process uses."""
         shared = self._sharing.get(pid)
         return shared[0] if shared is not None else self._by_pid.get(pid)
 
@@ -295,7 +295,7 @@ class Processes:
     ) -> Tracee:
         now_ns, now = self._clock_ns(), parent.heap
         if heap is None:
-            # It has nothing before its mark has come, which is before all that it does.
+            # It is empty until its mark comes, which precedes all of its events.
             heap = now.renewed(now_ns, now.stacks) if is_marked else now.fork(now_ns)
         child = self._add(parent.space.fork(Process(child_pid)), heap, parent=parent)
         child.probes.attach_like(parent.probes)
@@ -304,14 +304,14 @@ class Processes:
     def _begin_program(self, tracee: Tracee, *, same_thread: bool) -> None:
         if tracee is not self.root and not self._config.is_wanted(tracee.process):
             self._forget(tracee)
-            # Before it runs on: a probe that goes while it runs may leave half a call behind.
+            # Before it runs on: detaching a probe while it runs may lose half of a call.
             tracee.probes.detach()
             self._leave_out(tracee.process.pid, is_wanted=False)
             return
         tracee.words.begin(next(self._image_numbers))
         self._renew(tracee, execs=1, same_thread=same_thread, is_stopped=True)
         if not tracee.probes.has_loader:
-            # All that it consists of is mapped.
+            # A static program has all its files mapped.
             tracee.load()
 
     def _renew(self, tracee: Tracee, **how: Any) -> None:
@@ -325,7 +325,7 @@ class Processes:
             self.feed.add(tracee.image, tracee.source)
 
     def _begin_stranger(self, pid: int, *, same_thread: bool) -> None:
-        """A process that was not traced, or had its parent's memory, begins a program."""
+        """Handles an exec by a process that was untraced or shared its parent's memory."""
         process = Process(pid)
         is_wanted = self._config.is_wanted(process)
         lender, probes = self._sharing.pop(pid, (None, None))
@@ -343,7 +343,7 @@ class Processes:
         tracee = self._add(space, self._new_heap(), exec_count=1, is_starting=True)
         if lender is not None and probes is not None:
             if same_thread:
-                # They are in files that the new program maps as well, as most do.
+                # The probes are in files that the new program maps as well, as most do.
                 tracee.probes.take_over(probes, lender.probes)
             else:
                 probes.close()
@@ -367,7 +367,7 @@ class Processes:
         self._sources.forget_threads(pid, lambda _: True)
         tracee.end()
         for child_pid in [child for child, (owner, _) in self._sharing.items() if owner is tracee]:
-            # Whatever it does with that memory until it executes a program, it does alone.
+            # What the child does with that memory until it executes, it does alone.
             _, probes = self._sharing.pop(child_pid)
             self._capture.unassign(child_pid)
             self._closer.submit(probes.close)
@@ -375,14 +375,14 @@ class Processes:
         self._capture.free_space(tracee.words)
 
     def _forget(self, tracee: Tracee) -> None:
-        """Drops a process that is not traced after all."""
+        """Drops a process that will not be traced after all."""
         self._end(tracee)
         self.every.remove(tracee)
 
     # Processes that are not traced.
 
     def _leave_out(self, pid: int, is_wanted: bool) -> None:
-        """Does not trace a process; its children are followed all the same."""
+        """Leaves a process untraced; its children are followed all the same."""
         if is_wanted and not self._left_out.get(pid, False):
             if not self.untraced_count:
                 most = f"more than {self._config.most_processes} processes at a time"
@@ -391,7 +391,7 @@ class Processes:
         self._left_out[pid] = is_wanted
 
     def _give_up(self, pid: int, error: TracellocError) -> None:
-        """A forked process can't be probed. If it has ended meanwhile, that is no trouble."""
+        """Warns that a forked process can't be probed, unless it has ended meanwhile."""
         if not Process(pid).exists():
             return
         self._say(f"warning: {error}")
@@ -402,6 +402,6 @@ class Processes:
         self._left_out[pid] = True
 
     def _note_trouble(self, pid: int, error: TracellocError) -> None:
-        """What ends while it is being probed is no trouble."""
+        """Warns about a failure, unless the process ended while it was being probed."""
         if Process(pid).exists():
             self._say(f"warning: {error}")

@@ -1,4 +1,4 @@
-"""A program that we start ourselves: its process waits until tracing is ready."""
+"""A program that tracelloc starts: its process waits until tracing is ready."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tracelloc.text import printable
 _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
 _SIGNAL_STATUS: Final = 128
-"""What shells make of a program that could not be run, or was ended by a signal."""
+"""Exit statuses that shells use for programs that can't be run or were ended by a signal."""
 
 
 class ProgramError(TracellocError):
-    """The program can't be executed; the exit status is what shells use."""
+    """The program can't be executed; ``exit_code`` is the one that shells use."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class ProgramError(TracellocError):
 
 
 class TracedProgram:
-    """A command line, and the process that executes it, in our directory."""
+    """A command line and its process, which runs in tracelloc's directory."""
 
     def __init__(
         self,
@@ -45,10 +45,9 @@ class TracedProgram:
         terminal: ProgramTerminal | None = None,
         preloaded: Path | None = None,
     ) -> None:
-        """``who`` runs it, with this limit of open files.
+        """``who``: the user who runs it. ``file_limit``: its limit of open files.
 
-        Its streams are those of ``terminal``, or ours. ``preloaded``: a library that comes before
-        all others.
+        Its streams are those of ``terminal``, or tracelloc's. ``preloaded``: a library to preload.
         """
         self._preloaded = preloaded
         self.terminal = terminal
@@ -56,7 +55,7 @@ class TracedProgram:
         self.name = command[0]
         self._who = who
         self._file_limit = file_limit
-        # Ours come later, as the bound on our own memory does.
+        # Tracelloc changes its own limit only later (``MemoryBudget.enforce``).
         self._data_limit = resource.getrlimit(resource.RLIMIT_DATA)
         self._ignored = {n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN}
         self.pid = 0
@@ -67,10 +66,10 @@ class TracedProgram:
         self._status: int | None = None
 
     def start(self) -> None:
-        """Makes the process, which waits for ``go``. Its parent is the calling thread."""
+        """Creates the process, which waits for ``go``. Its parent is the calling thread."""
         read_fd, self._go_fd = os.pipe2(os.O_CLOEXEC)
         self._failure_fd, write_fd = os.pipe2(os.O_CLOEXEC)
-        # A signal that comes meanwhile is not for handlers of ours that the process inherits.
+        # The child inherits tracelloc's handlers: no signal may reach them.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self.pid = os.fork()
         if not self.pid:
@@ -84,13 +83,13 @@ class TracedProgram:
             self.terminal.release()
 
     def _become(self, go_fd: int, failure_fd: int) -> NoReturn:
-        """In the new process: waits, then executes the command."""
+        """Waits, then executes the command. Runs in the new process."""
         try:
             os.close(self._go_fd)
             if os.read(go_fd, 1):
                 if self.terminal is not None:
                     self.terminal.adopt()
-                # Python ignores these, and what is ignored stays so.
+                # Python ignores these, and exec keeps ignored signals ignored.
                 for number in (signal.SIGPIPE, signal.SIGXFSZ):
                     signal.signal(number, signal.SIG_DFL)
                 resource.setrlimit(resource.RLIMIT_NOFILE, self._file_limit)
@@ -102,15 +101,15 @@ class TracedProgram:
             os._exit(_NOT_EXECUTABLE)
 
     def go(self) -> None:
-        """Has the command executed. Raises ProgramError if it can't be."""
-        # Something may have ended it already, which whoever waits for its end will see.
+        """Makes the process execute the command. Raises ProgramError if it can't."""
+        # A signal may have ended the process already; whoever waits for its end sees that.
         with suppress(BrokenPipeError):
             os.write(self._go_fd, b"g")
         os.close(self._go_fd)
         self._go_fd = -1
         with os.fdopen(self._failure_fd, "rb") as failure:
             self._failure_fd = -1
-            # Closed by exec.
+            # Exec closes the other end.
             text = failure.read()
         if text:
             code = int(text)
@@ -119,11 +118,11 @@ class TracedProgram:
         self.has_begun = True
 
     def note_end(self, status: int) -> None:
-        """For whoever has waited for it: ``status`` as of waitpid(2)."""
+        """Records the status from waitpid(2), for a caller that has waited for the process."""
         self._status = status
 
     def is_running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether the process has not ended yet."""
         if self._status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -131,7 +130,7 @@ class TracedProgram:
         return self._status is None
 
     def wait(self) -> int:
-        """Waits until it has ended. Returns its exit status, 128 + n after signal n."""
+        """Waits until the process has ended. Returns its exit status, or 128 + n after signal n."""
         if self._status is None:
             _, self._status = os.waitpid(self.pid, 0)
         code = os.waitstatus_to_exitcode(self._status)
@@ -148,17 +147,17 @@ class TracedProgram:
 
 
 def _drop_handlers(ignored: Set[int]) -> None:
-    """Signals do what they do to any program; those that were ignored before stay so."""
+    """Resets handled signals to their default action, or ignores those in ``ignored``."""
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
 
 
 def _become_user(who: Invoker) -> list[bytes]:
-    """Takes on a user's rights for good. Returns the environment that this user has.
+    """Switches to a user's rights for good. Returns that user's environment.
 
-    It is ours as it was when we were started, byte for byte: Python adds to its own (PEP 538). What
-    is for tracelloc alone is not in it. Raises OSError.
+    It is tracelloc's initial environment, byte for byte, since Python adds to its own (PEP 538).
+    Variables for tracelloc alone are removed. Raises OSError.
     """
     try:
         environment = [e for e in Path("/proc/self/environ").read_bytes().split(b"\0") if e]
@@ -173,9 +172,9 @@ def _become_user(who: Invoker) -> list[bytes]:
 
 
 def _execute(command: Sequence[str], environment: Sequence[bytes], preloaded: Path | None) -> None:
-    """Executes like execvpe(3), entries of the environment as they are. Raises OSError.
+    """Executes like execvpe(3), with unchanged environment entries. Raises OSError.
 
-    ``preloaded``: a library for programs that can have it.
+    ``preloaded``: a library for programs that can load it.
     """
     library = None if preloaded is None else os.fsencode(preloaded)
     if library is not None and not can_be_read(library):
@@ -200,5 +199,5 @@ def _execute(command: Sequence[str], environment: Sequence[bytes], preloaded: Pa
 
 
 def _pointers(words: Sequence[bytes]) -> ctypes.Array[ctypes.c_char_p]:
-    """What execve(2) takes: an array that ends with a null pointer."""
+    """Returns a null-terminated array of pointers, as execve(2) takes it."""
     return (ctypes.c_char_p * (len(words) + 1))(*words, None)

@@ -1,14 +1,14 @@
-"""A trace: one capture, the processes that it is of, and snapshots of them all.
+"""A trace: one capture, its processes, and snapshots of them all.
 
-The pump thread drains the rings, applies what it finds and does the housekeeping; it never
-symbolizes. The follower's thread, where there is one, says when processes fork, execute, load and
-end. Any thread may ask for a snapshot.
+The pump thread drains the rings, applies events and does the upkeep; it never symbolizes. The
+follower's thread, if there is one, reports when processes fork, execute, load libraries and end.
+Any thread may take a snapshot.
 
-Locks: ``_lock`` guards the processes and their heaps, and is held for as long as it takes to apply
-a batch or to copy the totals. ``_outside_lock`` lets one thread at a time read /proc and the
-target's memory for snapshots, with ``_lock`` free; it is taken first. An ``AddressSpace`` is
-changed under ``_lock`` only; symbolizers, row makers and reporters read it without, and find it as
-it was before a change or after it, since its tables are replaced, never altered.
+Locks: ``_lock`` guards the processes and their heaps. It is held while a batch is applied or the
+totals are copied. ``_outside_lock`` lets one thread at a time read /proc and the target's memory
+for snapshots, with ``_lock`` free; it is taken first. An ``AddressSpace`` is changed under
+``_lock`` only. Symbolizers, row makers and reporters read it without the lock; they see the state
+before or after a change, since its tables are replaced, never altered.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from tracelloc.snapshots.snapshot import CaptureStatus, Snapshot, TraceSnapshot
 from tracelloc.snapshots.taking import take_snapshot
 
 _MOST_LOOKS: Final = 20
-"""How often records are looked for that must be there: others before them may be unfinished."""
+"""Retries of reading records that must be there: earlier records may be unfinished."""
 _LOOK_AGAIN_S: Final = 0.001
 _NO_BATCH: Final = EventBatch(NO_EVENTS, NO_PAIRS, 0, False)
 _REAL: Final = Clocks()
 
 
 class Session:
-    """From ``start`` to ``stop``; hears of processes as a ``follower.Watcher``."""
+    """A trace from ``start`` to ``stop``; a ``follower.Watcher``."""
 
     def __init__(
         self,
@@ -72,8 +72,8 @@ class Session:
 
         ``space``: of the process that the trace begins with.
 
-        ``waiting``: that process has not begun its program yet. ``say`` is told, on whichever
-        thread finds out, what happens to the processes; it must not wait for a snapshot.
+        ``waiting``: that process has not executed its program yet. ``say`` gets messages about
+        the processes, on any thread; it must not wait for a snapshot.
         """
         self._capture = capture
         self._sources = sources = sources or Sources([capture])
@@ -87,14 +87,14 @@ class Session:
         self._stopped_ns: int | None = None
         self._fullest_share = 0.0
         self._ended: list[int] = []
-        """PIDs of processes that have ended, until the pump has taken leave of them."""
+        """PIDs of ended processes that the pump has not released yet."""
         self._is_launching = waiting
-        """What goes wrong with the first process is for who launches it."""
+        """True while the launcher handles errors of the first process."""
         self._say = say
         self._load = FollowLoad(say)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.end_fd = open_end(space.process.pid, follow=config.follow)
-        """Readable when all processes have ended."""
+        """Readable once all processes have ended."""
         self.processes = Processes(
             capture,
             sources,
@@ -107,7 +107,7 @@ class Session:
         self._pump_thread = threading.Thread(target=self._pump, name="pump", daemon=True)
         self._upkeep = Upkeep(capture, config, self.processes, supervisor, self._lock)
         self.windows: Windows | None = None
-        """If overhead is limited."""
+        """None unless overhead is limited."""
         if limit := config.max_overhead:
             self.windows = Windows(
                 capture, self.processes, limit, self._drain_rest,
@@ -116,16 +116,16 @@ class Session:
 
     @property
     def root(self) -> Tracee:
-        """The process that was asked for."""
+        """The process that the trace began with."""
         return self.processes.root
 
     @property
     def method(self) -> Method:
-        """How probes are attached, once they are."""
+        """How probes are attached; valid after attaching."""
         return self._capture.method
 
     def start(self, modules: Sequence[Module] = ()) -> None:
-        """Attaches to what the first process has mapped, and goes live. Raises TracellocError."""
+        """Attaches to the first process's mapped files and goes live. Raises TracellocError."""
         if self._config.max_overhead is not None:
             require_measuring()
         self._capture.watch(self.root.process.pid)
@@ -138,11 +138,11 @@ class Session:
             self.begin_upkeep()
 
     def stop_at_loads(self, *, stop: bool) -> None:
-        """Whether processes that are followed stop when something new is mapped, before it runs."""
+        """Sets whether followed processes stop when code is newly mapped, before it runs."""
         self._capture.set_stop_at_loads(stop)
 
     def begin_upkeep(self) -> None:
-        """The first probes are in place."""
+        """Begins upkeep; the first probes are in place."""
         with self._lock:
             self._is_launching = False
             self._upkeep.begin()
@@ -150,7 +150,7 @@ class Session:
     # Snapshots.
 
     def snapshot(self, wanted: Wanted = NOTHING_ELSE) -> TraceSnapshot:
-        """All that has happened in all processes, until now or until tracing failed."""
+        """Snapshot of all processes, now or at the time when tracing failed."""
         with self._outside_lock:
             with self._lock:
                 self._see_off()
@@ -200,14 +200,14 @@ class Session:
         )
 
     def take_ring_share(self) -> float:
-        """How full the ring of events was at most since this was last asked, 0 to 1."""
+        """How full the event ring was at most since the last call, 0 to 1."""
         fullest, self._fullest_share = self._fullest_share, 0.0
         return fullest
 
     # The end.
 
     def stop(self) -> None:
-        """Takes the probes out, then applies what they had reported. May be called twice."""
+        """Detaches the probes, then applies their remaining events. May be called twice."""
         if self._stopped_ns is not None:
             return
         self.supervisor.run("stopping", 0, partial(self._sources.set_live, False))
@@ -228,7 +228,7 @@ class Session:
             self._stopped_ns = stopped_ns
 
     def close(self) -> None:
-        """Stops, and frees maps and files. No snapshot can be taken any more."""
+        """Stops, and frees maps and files. No snapshot can be taken afterwards."""
         self.stop()
         self._upkeep.close()
         self.processes.close()
@@ -236,10 +236,10 @@ class Session:
         os.close(self._wake_fd)
         os.close(self.end_fd)
 
-    # What the follower says; see ``follower.Watcher``.
+    # Events from the follower; see ``follower.Watcher``.
 
     def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
-        """A thread has made a process."""
+        """A thread has created a process."""
         with self._stopping(forks=1):
             if child_pid in self._ended:
                 self._see_off()
@@ -247,22 +247,22 @@ class Session:
             shares = shares if said is None else ForkFlag.SHARES in said
             marked_by = None if said is None or ForkFlag.MARKED not in said else thread_id
             if not shares and (marked_by is None or self._capture.mappings is not None):
-                # Mappings have no such mark: nothing may come in between.
+                # Mappings have no such mark, so no event may come in between.
                 self._drain_all()
             self.processes.forked(pid, child_pid, shares=shares, marked_by=marked_by)
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
-        """A process has begun another program. Raises TracellocError if it is launched."""
+        """A process has executed a program. Raises TracellocError while launching."""
         with self._stopping(execs=1):
             if any(tracee.process.pid == pid for tracee in self.processes.living):
-                # What it has reported is of a memory that is no more.
+                # Its pending events belong to the old memory image.
                 self._drain_all()
             self.processes.executed(pid, same_thread=same_thread)
 
     def loaded(self, pid: int) -> bool:
-        """A process has other files mapped: whether it can be followed on. Raises as ``executed``.
+        """A process's mappings have changed. Returns whether it can still be followed.
 
-        Waits for their unwind entries, but not too long, while others' events are applied.
+        Waits for unwind entries, but not too long, without the lock. Raises as ``executed``.
         """
         tracee = None
         with self._stopping():
@@ -280,7 +280,7 @@ class Session:
 
     @contextmanager
     def _stopping(self, **counts: int) -> Iterator[None]:
-        """While a process is stopped. Says what is wrong with the first one, once it runs."""
+        """Holds the lock while a process is stopped. Warns of errors, or raises them at launch."""
         start_ns = self._clocks.now_ns()
         with self._lock:
             if self.processes.is_full:
@@ -294,22 +294,22 @@ class Session:
             self._note_stop(start_ns, **counts)
 
     def _note_stop(self, start_ns: int, **counts: int) -> None:
-        if self._config.follow:  # others stop in the beginning only
+        if self._config.follow:  # others stop only in the beginning
             self._load.note(start_ns, self._clocks.now_ns(), **counts)
 
     def ended(self, pid: int, status: int) -> None:  # noqa: ARG002 - the status is others'
         """A process has ended."""
         if not self._config.follow:
-            # That shows without a follower, who is there until the program is probed only.
+            # ``end_fd`` shows it too; the follower stays only until the program is probed.
             return
         with self._lock:
             self._ended.append(pid)
-            # Many end at once where many are made: the pump looks after them together.
+            # Where many processes are created, many end at once: the pump handles them together.
             if len(self._ended) >= self.processes.count_left:
                 self._see_off()
 
     def _see_off(self) -> None:
-        """Takes leave of processes that have ended."""
+        """Releases processes that have ended."""
         if not self._ended:
             return
         self._drain_all()
@@ -320,7 +320,7 @@ class Session:
             os.eventfd_write(self.end_fd, 1)
 
     def failed(self, failure: BaseException) -> None:
-        """Tracing has come to an end: nothing more is applied; what was stays for snapshots."""
+        """Ends tracing: no more events are applied; snapshots show those applied before."""
         if self._failure is not None:
             return
         self._failure = error = TracellocError(f"tracing failed: {reason_of(failure)}")
@@ -332,7 +332,7 @@ class Session:
             self._when_failed(error)
 
     def when_failed(self, tell: Callable[[TracellocError], None]) -> None:
-        """Calls this with the reason when, or if by now, tracing has failed. From any thread."""
+        """Calls ``tell`` with the reason when tracing fails, or at once if it has failed."""
         self._when_failed = tell
         if self._failure is not None:
             tell(self._failure)
@@ -348,7 +348,7 @@ class Session:
     def _pump_until_stopped(self) -> None:
         capture, pace = self._capture, Pace(self._sources)
         with select.epoll() as poll:
-            # Edge-triggered: the ring is readable whenever it holds anything at all.
+            # Edge-triggered: the ring is readable whenever it is not empty.
             poll.register(capture.wakeups_fd, select.EPOLLIN | select.EPOLLET)
             poll.register(self._wake_fd, select.EPOLLIN)
             if capture.misses_fd >= 0:
@@ -370,7 +370,7 @@ class Session:
                     return
 
     def _drain_all(self) -> None:
-        """Applies all that a process has reported, which has stopped now."""
+        """Applies all events that a process reported before it stopped."""
         written = self._capture.written
         self._drain()
         looks = 1
@@ -380,12 +380,12 @@ class Session:
             looks += 1
 
     def _drain_rest(self) -> None:
-        """Applies everything; no probe may be in place any more."""
+        """Applies all events; no probe may be in place any more."""
         while self._drain():
             pass
 
     def _drain(self, *, whole: bool = True) -> EventBatch:
-        """Applies what was reported and returns it; of urgent sources only, unless ``whole``."""
+        """Applies pending events and returns them; only of urgent sources, unless ``whole``."""
         if self._failure is None:
             try:
                 return self._drain_now(whole=whole)
@@ -398,7 +398,7 @@ class Session:
         rest = NO_EVENTS
         if whole and self._capture.mappings is not None:
             rest = self._capture.mappings.take()
-        # Only now: whatever stack these events name was sent before them.
+        # Only now: the stacks that these events refer to were sent before them.
         if has_stacks or whole:
             self.processes.feed.take()
         self.processes.apply(batch, rest)

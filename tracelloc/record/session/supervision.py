@@ -1,7 +1,7 @@
-"""Supervised tasks: what fails fails alone, is counted, and is reported once.
+"""Supervised tasks: each failure is isolated, counted, and reported once.
 
 A trace does more than apply events: it searches memory, counts objects, judges, takes samples.
-None of that may end the trace, or hide that it has failed.
+A failure in these tasks must neither end the trace nor stay hidden.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Say = Callable[[str], None]
 
 _T = TypeVar("_T")
 _MOST_FAILURES: Final = 3
-"""In a row: then a task is given up."""
+"""Failures in a row after which a task is given up."""
 _FIRST_DELAY_S: Final = 1.0
-"""Time after which a task that has failed is tried again; ten times as long after the next one."""
+"""Delay before a failed task is tried again; ten times as long after each further failure."""
 _MOST_LINES: Final = 4
-"""Processes whose failures are reported one by one, per task; all are counted."""
+"""Processes whose failures are reported individually, per task; all are counted."""
 _LONGEST_WHY: Final = 500
-"""Characters of a reason."""
+"""Longest reason, in characters."""
 
 
 def say_nothing(_message: str) -> None:
@@ -36,7 +36,7 @@ def say_nothing(_message: str) -> None:
 
 
 def reason_of(error: BaseException) -> str:
-    """An error in one line; unless it is an error of ours to the user, with its type."""
+    """An error in one line, with its type unless the message is meant for users."""
     kind, text = type(error).__name__, printable(str(error))[:_LONGEST_WHY]
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
@@ -55,31 +55,31 @@ class Supervisor:
         debug: bool = False,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``say`` gets one line per task and process that fails. ``debug``: and a traceback."""
+        """``say`` gets one line per failing task and process; ``debug`` prints tracebacks, too."""
         self._clock_s = clock_s
         self.say = say
         self._debug = debug
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._in_row: dict[tuple[str, int], tuple[int, float]] = {}
-        """Failures in a row of a task in a process, and when it may be tried again."""
+        """Consecutive failures of a task in a process, and when it may be tried again."""
         self._reported: set[tuple[str, int]] = set()
         self._lines: Counter[str] = Counter()
 
     @property
     def failures(self) -> dict[str, int]:
-        """How often each task that has failed did so far, in all processes."""
+        """Number of failures of each task that has failed, in all processes."""
         with self._lock:
             return dict(self._counts)
 
     def run(
         self, task: str, pid: int, work: Callable[[], _T], *, gives_up: bool = True
     ) -> _T | None:
-        """Runs a task. Returns its result; None if it failed, or is not to be run.
+        """Runs a task. Returns its result; None if it failed or is not due.
 
-        ``pid``: the process that it is for; 0: all. ``gives_up``: a task that fails is tried again
-        later, and no more after some failures in a row. A process that ends meanwhile is no
-        failure.
+        ``pid``: the process that it is for; 0: all. ``gives_up``: a failed task is tried again
+        later, and is given up after some failures in a row. A task does not count as failed if
+        its process ends meanwhile.
         """
         failed = self._in_row.get((task, pid))
         if failed is not None and gives_up:
@@ -102,7 +102,7 @@ class Supervisor:
     ) -> None:
         """Counts a failure, and reports the first one of this task in this process.
 
-        ``is_final``: it is useless to try again.
+        ``is_final``: retrying is useless.
         """
         key = task, pid
         with self._lock:
@@ -123,7 +123,7 @@ class Supervisor:
             )
 
     def count(self, task: str) -> None:
-        """Counts a failure that is reported elsewhere."""
+        """Counts a failure that another part reports."""
         with self._lock:
             self._counts[task] += 1
 
@@ -132,7 +132,7 @@ class Supervisor:
         return self._in_row.get((task, pid), (0, 0.0))[0] >= _MOST_FAILURES
 
     def forget(self, pid: int) -> None:
-        """A process has ended, or executed another program; counts stay."""
+        """Forgets failures of a process that has ended or executed; counts stay."""
         with self._lock:
             for key in [key for key in self._in_row if key[1] == pid]:
                 del self._in_row[key]
@@ -140,32 +140,32 @@ class Supervisor:
 
 
 def _is_ending(process: Process) -> bool:
-    """Whether a process has no memory any more: it may not show as ended yet."""
+    """Whether a process has lost its memory; procfs may not show it as ended yet."""
     return not process.is_running(process.thread_id)
 
 
 class BoundedWork:
-    """Work on threads of its own that callers wait for within bounds; one at a time.
+    """Runs work on a separate thread and bounds the caller's wait; one piece of work at a time.
 
     Reading a process's memory may wait for what another program does (userfaultfd(2), FUSE), and
     nothing can end that.
     """
 
     def __init__(self, name: str) -> None:
-        """``name``: of the threads."""
+        """``name``: of the thread."""
         self._name = name
         self._busy = threading.Lock()
         self._overdue: Future[None] | None = None
 
     @property
     def is_overdue(self) -> bool:
-        """Whether something has taken too long, and still goes on."""
+        """Whether work has exceeded its time limit and still goes on."""
         return self._overdue is not None and not self._overdue.done()
 
     def run(self, work: Callable[[], _T], patience_s: float) -> _T:
         """Returns the work's result. Raises what it raises, and TimeoutError.
 
-        Nothing is begun, and nobody waits, while something is overdue.
+        While earlier work is overdue, it raises TimeoutError at once.
         """
         if self.is_overdue or not self._busy.acquire(timeout=patience_s):
             raise TimeoutError("what was begun before still takes its time")

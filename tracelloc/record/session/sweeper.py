@@ -1,11 +1,11 @@
-"""Takes breakpoints out of children that nobody follows.
+"""Removes breakpoints from children that are not followed.
 
-A forked child has a copy of its parent's code with our breakpoints in it. They report
+A forked child has a copy of its parent's code, including the probes' breakpoints. They report
 nothing, but trap: 1 to 2 microseconds per pair of malloc and free, for as long as the child
-lives. The kernel takes them out of every address space that no probe asks for whenever a
-probe at their place goes (``register_for_each_vma()`` in kernel/events/uprobes.c): so
-probes that do nothing are put there for a moment, on our own process. Perf events need none
-of this: they have a child's breakpoints removed when the first is hit.
+lives. When a probe is removed, the kernel also removes its breakpoint from every address space
+without such a probe (``register_for_each_vma()`` in kernel/events/uprobes.c). So tracelloc briefly
+attaches idle probes at the same places in its own process. Perf events do not need this: the
+kernel removes a child's breakpoints when the first is hit.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tracelloc.record.process.procfs import Process
 
 
 class Sweeper:
-    """Looks after the children of one process, in the background."""
+    """Sweeps the children of one process, in the background."""
 
     def __init__(self, process: Process, program: Callable[[str], int]) -> None:
-        """``program`` gives the descriptor of a BPF program by name, loaded for links."""
+        """``program`` returns the descriptor of a BPF program by name, loaded for links."""
         self._process = process
         self._program = program
         self._swept: set[int] = set()
@@ -36,7 +36,7 @@ class Sweeper:
         self._sweeping: Future[None] | None = None
 
     def look(self, points: Iterable[ProbePoint]) -> None:
-        """Sweeps if there are children that were not there the last time."""
+        """Sweeps if there are children that did not exist at the last call."""
         if self._sweeping is not None and not self._sweeping.done():
             return
         children = self._process.child_ids()
@@ -46,10 +46,10 @@ class Sweeper:
 
     def _sweep(self, points: list[ProbePoint]) -> None:
         idle = {replace(point, program=IDLE_PROGRAM, cookie=0, returns=False) for point in points}
-        # What could not be swept costs time and nothing else.
+        # A breakpoint that stays costs time and nothing else.
         with suppress(TracellocError, OSError):
             Attachment(Method.MULTI, os.getpid(), list(idle), self._program).close()
 
     def close(self) -> None:
-        """Waits until no program is in use."""
+        """Waits until no BPF program is in use."""
         self._pool.shutdown()

@@ -43,14 +43,14 @@ from tracelloc.verdict.judge import Judge, KnownLosses
 
 PROBING: Final = "probing of libraries"
 _FIRST_LOOK_NS: Final = 1_000_000_000
-"""Age at which processes are first judged that the trace did not begin with."""
+"""Age at which a process that the trace did not begin with is first judged."""
 
 
 class Tracee:
-    """Everything that belongs to one process.
+    """State of one traced process.
 
-    The session's lock guards it, but for ``outside``, which reads /proc and the process's memory:
-    that is for the thread that takes snapshots.
+    The session's lock guards it, except ``outside``, which reads /proc and the process's memory:
+    only the thread that takes snapshots uses it.
     """
 
     def __init__(
@@ -69,18 +69,18 @@ class Tracee:
         is_starting: bool = False,
         has_begun: bool = True,
     ) -> None:
-        """Nothing is probed yet.
+        """Probes nothing yet.
 
-        ``parent``: the process that it was forked off, and is a copy of. ``is_starting``: its
-        libraries are not mapped yet. ``has_begun`` is False for a process that waits to
-        execute the program that is to be traced.
+        ``parent``: the process from which it was forked. ``is_starting``: its libraries are not
+        mapped yet. ``has_begun`` is False for a process that has yet to execute the program to
+        be traced.
         """
         self.process, self.space = space.process, space
         self.target, self.heap = target, heap
         self.words = words
-        """What the probes are told of its address space."""
+        """Settings of its address space for the probes."""
         self.image = words.image
-        """The number of the memory image that ``heap`` is of."""
+        """The number of the memory image that ``heap`` describes."""
         self.is_starting, self._has_begun = is_starting, has_begun
         self.windows, self.series = WindowBook(now_ns, config.max_overhead), Series(now_ns)
         self._supervisor, self.outside = supervisor, OutsideReader(space, supervisor)
@@ -95,26 +95,26 @@ class Tracee:
             on_modules=self._see, like=None if parent is None else parent.source,
         )  # fmt: skip
         self._runtimes: tuple[tuple[FileId, ...], tuple[Runtime, ...]] | None = None
-        """Files of code, and the runtimes that are among them."""
+        """Code files, and the runtimes among them."""
         self.judged_ns = 0
-        """When some of its stacks were looked at last."""
+        """When some of its stacks were judged last."""
         self.last_snapshots: dict[Wanted, Snapshot] = {}
-        """Once it has ended nothing changes, so one snapshot of each kind will do."""
+        """Snapshots by kind. An ended process does not change, so one of each kind suffices."""
         self._capture, self._config, self._cpu = capture, config, CpuMeter()
         self._sources = sources
         self._rate, self._events_before = RateMeter(), 0
         self._forget_image(now_ns, None if parent is None else parent._trampoline)
 
     def _forget_image(self, now_ns: int, trampoline: int | None = None) -> None:
-        """Nothing was found out about the memory image yet."""
+        """Resets what is known about the memory image."""
         self.windows.last, self._trampoline = None, trampoline
-        # Most of the processes that are made on the way do not live to be judged.
+        # Most short-lived child processes end before they are judged.
         self._forget_findings(now_ns + _FIRST_LOOK_NS if self.target.number else now_ns)
         self._shortage: str | None = None
 
     def _forget_findings(self, first_look_ns: int) -> None:
         self.findings: Findings | None = None
-        """What was found out about its stacks; None until anything happened."""
+        """Findings about its stacks; None before any event."""
         self._judge = Judge(self._is_in_runtime, first_look_ns)
         self._looking: Iterator[Findings | None] | None = None
 
@@ -124,7 +124,7 @@ class Tracee:
         return self._events_before + self.heap.table.events
 
     def begin(self, modules: Sequence[Module], now_ns: int) -> None:
-        """Attaches to what is mapped, and waits for rows, but not too long.
+        """Attaches to what is mapped, and waits for unwind entries for a limited time.
 
         Raises TracellocError, and has then attached nothing.
         """
@@ -137,27 +137,27 @@ class Tracee:
     def begin_image(
         self, now_ns: int, *, execs: int, same_thread: bool, is_stopped: bool = False
     ) -> None:
-        """Notes that it has begun another program: nothing is live, everything is mapped anew.
+        """Resets its state after an exec: nothing is live, and all mappings are new.
 
-        ``execs``: programs that it has begun since the last one that was seen.
+        ``execs``: programs that it has executed since the last one that was seen.
         ``is_stopped``: it stops once more when its libraries are mapped (``load``).
 
-        Probes in files that the new program maps as well have gone on by themselves, unless
-        it was begun by another thread than the first (not ``same_thread``): the kernel knows
-        the process by that one. Raises TracellocError if the new program can't be traced: it
-        then seems to allocate nothing. If it does not stop, ``look_after`` says why.
+        Probes in files that the new program maps as well stay in place, unless a thread other
+        than the main thread executed it (not ``same_thread``): the kernel attaches probes through
+        the main thread. Raises TracellocError if the new program can't be traced; it then seems
+        to allocate nothing. If it does not stop, ``look_after`` reports why.
         """
         command = self.target.command
         with suppress(TargetError):  # it may have ended meanwhile
             command = self.process.command()
-        # A program that we have started ourselves does not count.
+        # The program that tracelloc launches does not count.
         exec_count = self.target.exec_count + execs * self._has_begun
         self.target = replace(self.target, command=command, exec_count=exec_count)
         self.is_starting = is_stopped or not self._has_begun
         self._has_begun = True
         self.image = self.words.image
         self._events_before += self.heap.table.events
-        # Stacks are numbered on: earlier snapshots keep theirs.
+        # Stack numbers continue, so that earlier snapshots keep theirs.
         self.heap = self.heap.renewed(now_ns, Stacks(self.heap.stacks))
         self.outside.thread_names.forget_order()
         self.outside.begin_image()
@@ -172,7 +172,7 @@ class Tracee:
             self.probes.check_later()
 
     def load(self) -> None:
-        """Libraries have come or gone, and it is stopped. Raises TargetError without allocator."""
+        """Handles changed mappings while it is stopped. Raises TargetError without allocator."""
         self.source.refresh()
         self.probes.settle(all_loaded=True)
         if self.is_starting:
@@ -180,9 +180,9 @@ class Tracee:
             self.probes.check()
 
     def end(self) -> None:
-        """Notes that it has ended: its totals are kept, its blocks are not.
+        """Records that it has ended: keeps its totals, drops its blocks.
 
-        Its probes are still to be taken out, but nobody is left to run into them.
+        Its probes are still to be detached, but no thread is left to hit them.
         """
         self.look_last()
         self.target = replace(self.target, has_ended=True)
@@ -190,30 +190,30 @@ class Tracee:
         self.heap.table.drop_blocks()
 
     def look_last(self) -> None:
-        """Notes what is missing from its figures when no more events will come."""
+        """Records what is missing from its figures when no more events will come."""
         self.gaps.look(is_last=True)
         self.probes.check_last(self._supervisor.say, has_events=self.heap.table.events > 0)
 
     def close(self) -> None:
-        """Ends its threads and closes its files; the probes must be gone."""
+        """Ends its threads and closes its files; the probes must be detached."""
         self.source.close()
         self.space.close()
 
-    # Windows, where overhead is limited.
+    # Windows, if overhead is limited.
 
     @property
     def started_ns(self) -> int:
-        """When its tracing, or the last window of it, began."""
+        """When its tracing, or its last window, began."""
         return self.windows.started_ns
 
     @property
     def is_paused(self) -> bool:
-        """Whether the probes are off for now."""
+        """Whether the probes are detached for now."""
         return self.windows.ended_ns is not None
 
     @property
     def shown(self) -> ShownWindow:
-        """What snapshots are taken of: the last window that has begun, or the one before."""
+        """The window that snapshots show: the current one, or the one before."""
         windows = self.windows
         return windows.last or ShownWindow(
             windows.number,
@@ -225,30 +225,30 @@ class Tracee:
         )
 
     def end_window(self, now_ns: int) -> None:
-        """The probes came off then, and all that they had reported has been applied."""
+        """Ends the window; the probes were detached then, and their events are applied."""
         self.judge(now_ns)
         self.windows.end(now_ns)
         self.windows.look(now_ns)
 
     def begin_window(self, now_ns: int) -> None:
-        """The probes are in place again: what was live is not known, so the table is empty."""
+        """Begins a window with an empty table: it is unknown which earlier blocks are live."""
         self.windows.begin(now_ns, self.shown)
         self._events_before += self.heap.table.events
         self.heap = self.heap.renewed(now_ns, self.heap.stacks)
         self.series = Series(now_ns)
         self._forget_findings(now_ns)
 
-    # What goes on.
+    # Upkeep.
 
     def look_after(self, say: Callable[[str], None]) -> None:
-        """To be called now and then: notices what has changed.
+        """Checks for changes; call it periodically.
 
-        ``say`` is told what users should know of. Raises TracellocError.
+        ``say`` gets messages for users. Raises TracellocError.
         """
         self.gaps.look()
         self.probes.look_after(say, self.heap.table.raw_blocks, self.source.refresh)
         self.probes.settle(all_loaded=False, say=say)
-        # What was loaded may be an allocator that nothing else will ever call.
+        # A loaded library may be an allocator that no other event reveals.
         self.source.catch_up()
         if self.source.merger is not None:
             for trouble in self.source.merger.troubles():
@@ -261,7 +261,7 @@ class Tracee:
             self.source.refresh()
 
     def take_samples(self, now_ns: int) -> None:
-        """Takes those that are due."""
+        """Takes the samples that are due."""
         table = self.heap.table
         self._rate.note(now_ns, self.events)
         if self._cpu.is_due(now_ns):
@@ -276,7 +276,7 @@ class Tracee:
             self.series.add(now_ns, self.heap.live_bytes, self.process.rss_bytes())
 
     def judge_on(self, now_ns: int, until_ns: int) -> None:
-        """Looks at some more stacks if that is due, until this thread has used that much time."""
+        """Judges some more stacks if due, until this thread has used that much CPU time."""
         if self.is_paused:
             return
         if self._looking is None and self._judge.is_due(now_ns):
@@ -290,11 +290,11 @@ class Tracee:
 
     @property
     def is_growing(self) -> bool:
-        """Whether a site seems to pile up blocks, as far as anything is known."""
+        """Whether blocks of some stack seem to accumulate; True if nothing is known yet."""
         return self.findings is None or self.findings.is_growing
 
     def judge(self, now_ns: int) -> None:
-        """Looks at all stacks at once: which of them leak."""
+        """Judges all stacks at once."""
         if self.is_paused:  # they were judged when the window ended
             return
         self._looking = None
@@ -320,18 +320,18 @@ class Tracee:
         return mapping is not None and is_runtime(mapping.path)
 
     def drop_ended_threads(self) -> int:
-        """Frees what the probes keep of threads that are gone. Returns how many they were."""
+        """Frees the probes' records of ended threads. Returns the number of threads."""
         return self._sources.forget_threads(
             self.process.pid, lambda thread_id: not self.process.has_thread(thread_id)
         )
 
     def _see(self, modules: Sequence[Module]) -> None:
-        """Something else is mapped: perhaps an allocator, too."""
+        """Handles changed mappings: a new file may be an allocator."""
         if modules:
             if self.is_starting or not self.probes.points:
                 self.probes.attach(modules)
             else:
-                # What is traced by now stays traced.
+                # Allocators that are traced by now stay traced.
                 probing = partial(self.probes.attach, modules)
                 self._supervisor.run(PROBING, self.process.pid, probing, gives_up=False)
             self.source.leading = self.probes.leading()
@@ -343,7 +343,7 @@ class Tracee:
     # For snapshots.
 
     def mapped_ranges(self) -> list[tuple[int, int]] | None:
-        """First addresses and ends of what the program has mapped by itself, if that is traced."""
+        """Address ranges (start, end) that the program itself has mapped; None if not traced."""
         if not self._capture.config.trace_mappings:
             return None
         others = allocators_stacks(self.heap.ranges, self.probes.found, self.space)
@@ -351,7 +351,7 @@ class Tracee:
         return [(each.start, each.end) for each in ranges if each.stack not in others]
 
     def look_outside(self, wanted: Wanted, mapped: list[tuple[int, int]] | None) -> Outside:
-        """Asks the kernel, within bounds. ``mapped``: ``mapped_ranges``, if these are traced."""
+        """Reads /proc and memory, within time bounds. ``mapped``: from ``mapped_ranges``."""
         if self.target.has_ended:
             return Outside(memory=self.outside.residency.last)
         if wanted.objects and self._config.reads_memory:
@@ -373,14 +373,14 @@ class Tracee:
         return self._runtimes[1]
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
-        """A snapshot with usable sizes, unless it is of blocks that may be dead by now."""
+        """Adds usable sizes to a snapshot, unless its blocks may be dead by now."""
         window = snapshot.window
         if window is not None and window.ended_ago_ns is not None:
             return snapshot
         return self.outside.measured(snapshot)
 
     def status(self, now_ns: int, outside: Outside, probe_share: float | None) -> ProcessStatus:
-        """What snapshots say beside the heap."""
+        """The parts of a snapshot other than the heap."""
         mappings, shown = None, self.shown
         if self._capture.config.trace_mappings:
             ranges = shown.heap.ranges

@@ -1,4 +1,4 @@
-"""What a trace does now and then beside applying events: samples, judgements, care for others."""
+"""Periodic tasks of a trace beside applying events: samples, verdicts, probes, sweeps."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ JUDGING: Final = "judging"
 _SWEEP_NS: Final = 5 * NS_PER_S
 """How often records of threads that have ended are dropped."""
 _JUDGE_NS: Final = 5_000_000
-"""Events and forks wait so long for what is found out about the stacks of all processes."""
+"""Time limit for judging the stacks of all processes; events and forks wait for it."""
 
 
 class Upkeep:
-    """The session's lock guards it, but for ``close``."""
+    """Not thread safe: the session's lock guards it, except ``close``."""
 
     def __init__(
         self,
@@ -52,10 +52,10 @@ class Upkeep:
         self._pointers = PointerSearches(lock, supervisor, is_refused=not config.reads_memory)
 
     def begin(self) -> None:
-        """Begins what needs the first probes: estimates of cost, care for other children."""
+        """Begins the tasks that need the first probes: overhead estimates, sweeping children."""
         root = self._processes.root
         if self._is_over or not root.probes.points:
-            # A program may end before its libraries are there.
+            # A program may end before its libraries are mapped.
             return
         self._overhead = OverheadWatch(
             lambda: [tracee.process for tracee in self._processes.living],
@@ -69,18 +69,18 @@ class Upkeep:
 
     @property
     def probe_share(self) -> float | None:
-        """The share of the processes' time that the probes take; None: not known yet."""
+        """The share of the processes' time that the probes take; None if unknown yet."""
         return None if self._overhead is None else self._overhead.probe_share
 
     @property
     def must_pause(self) -> bool:
-        """Whether the probes have to be off, as they cost too much."""
+        """Whether the probes must be detached because they cost too much."""
         return self._account is not None and self._account.must_pause
 
     def look(self, now_ns: int) -> None:
-        """Does what is due, each as a task of its own.
+        """Runs the tasks that are due, each supervised.
 
-        Raises UnsupportedError if a limit of overhead can't be kept.
+        Raises UnsupportedError if the overhead limit can't be kept.
         """
         living, run = self._processes.living, self._supervisor.run
         if self._overhead is not None:
@@ -106,7 +106,7 @@ class Upkeep:
             run("removing breakpoints from children", 0, lambda: sweeper.look(points))
 
     def _heed_memory(self) -> None:
-        """Gives up what costs most when the budget is nearly used up."""
+        """Cuts stacks when the memory budget is nearly used up."""
         budget = self._config.memory
         if budget is None or budget.stage is MemoryStage.FULL:
             return
@@ -118,14 +118,14 @@ class Upkeep:
                 tracee.heap.stacks.fold()
 
     def stop(self) -> None:
-        """Begins nothing any more."""
+        """Begins no more tasks."""
         self._is_over = True
         self._pointers.turns.is_over = self._objects.turns.is_over = True
         if self._overhead is not None:
             self._overhead.cancel()
 
     def close(self) -> None:
-        """Waits until no program is in use, and no memory is read."""
+        """Waits until no BPF program is in use, and no memory is being read."""
         self._pointers.turns.close()
         self._objects.turns.close()
         if self._overhead is not None:

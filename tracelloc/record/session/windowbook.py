@@ -1,4 +1,4 @@
-"""Windows of a process's tracing: which one there is now, and which one snapshots show."""
+"""Windows of a process's tracing: the current one, and the one that snapshots show."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tracelloc.verdict.findings import Findings
 
 @dataclass(frozen=True, slots=True)
 class ShownWindow:
-    """A window with what was found in it."""
+    """A window with its heap and findings."""
 
     number: int
-    """From 1."""
+    """Counted from 1."""
     started_ns: int
     """CLOCK_MONOTONIC."""
     ended_ns: int | None
-    """None: it goes on."""
+    """None while the window goes on."""
     heap: Heap
     series: Series
     findings: Findings | None
@@ -37,31 +37,31 @@ class WindowBook:
         self.started_ns = now_ns
         """When the last window began."""
         self.ended_ns: int | None = None
-        """When the probes came off; None: they are in place."""
+        """When the probes were detached; None: they are in place."""
         self.last: ShownWindow | None = None
-        """What is shown until the one that goes on has lasted as long."""
+        """The window to show until the current one has lasted as long."""
         self._limit = limit
         self._first_ns = now_ns
         self._traced_before_ns = 0
-        """Length of all windows that have ended."""
+        """Total length of the ended windows."""
 
     def restart(self, now_ns: int) -> None:
-        """Only now does the first one begin."""
+        """Restarts the first window now."""
         self.started_ns = self._first_ns = now_ns
 
     def end(self, now_ns: int) -> None:
-        """The probes came off then."""
+        """Ends the window; the probes were detached then."""
         self.ended_ns = now_ns
         self._traced_before_ns += now_ns - self.started_ns
 
     def begin(self, now_ns: int, last: ShownWindow) -> None:
-        """The probes are in place again. ``last``: the window before."""
+        """Begins a window; the probes are in place again. ``last``: the window before."""
         self.last = last
         self.number += 1
         self.started_ns, self.ended_ns = now_ns, None
 
     def look(self, now_ns: int) -> None:
-        """To be called now and then: drops the last one when it is time to show the next."""
+        """Drops the last window when it is time to show the next; call it periodically."""
         if self.last is None or self.last.ended_ns is None:
             return
         length_ns = self.last.ended_ns - self.last.started_ns
@@ -69,7 +69,7 @@ class WindowBook:
             self.last = None
 
     def facts(self, shown: ShownWindow, now_ns: int) -> TracedWindow | None:
-        """What snapshots say of the window that is shown; None: all of the time was traced."""
+        """Facts about the shown window; None: all of the time was traced."""
         if self._limit is None or (self.number == 1 and self.ended_ns is None):
             return None
         open_ns = now_ns - self.started_ns if self.ended_ns is None else 0

@@ -1,8 +1,8 @@
-"""Windows: the probes come off where they cost more than they may, and go on again later.
+"""Windows: probes are detached when they cost more than allowed, and reattached later.
 
-While they are off, frees are not seen: what was live when a window ended may be dead when the next
-one begins. So each window is a trace of its own, which begins with an empty table. Snapshots show
-the last whole window until the one that goes on has lasted as long.
+While they are detached, frees are not seen: blocks live at the end of a window may be dead at the
+start of the next. So each window is a separate trace with an empty table. Snapshots show the last
+whole window until the current one has lasted as long.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Windows:
         clock_ns: Callable[[], int],
         supervisor: Supervisor,
     ) -> None:
-        """``drain_rest`` applies what the probes had reported before they came off."""
+        """``drain_rest`` applies the events that the probes reported before they were detached."""
         self._capture = capture
         self._processes = processes
         self._limit = limit
@@ -42,7 +42,7 @@ class Windows:
         self._has_paused = False
 
     def set_paused(self, *, paused: bool) -> None:
-        """Has the probes off, or on."""
+        """Detaches the probes, or attaches them again."""
         if paused == self._is_paused:
             return
         if paused:
@@ -58,25 +58,25 @@ class Windows:
                 f"tracing costs more than --max-overhead {format_percent(self._limit.share)}: the "
                 "probes come off in between, and figures are of one window of time each"
             )
-        # What happens from here on is not seen, in no particular order any more.
+        # From here on, events are missed, in no particular order.
         self._capture.pause()
         ended_ns = self._clock_ns()
         for tracee in self._processes.living:
             pause = tracee.probes.pause
             self._supervisor.run("detaching", tracee.process.pid, pause, gives_up=False)
-        # Nothing runs any more that could report.
+        # No probe is left that could report events.
         self._drain_rest()
         for tracee in self._processes.living:
             if not tracee.is_paused:
                 tracee.end_window(ended_ns)
-            # Those that were under way end unseen.
+            # Calls that are under way end unseen.
             self._capture.forget_window(tracee.process.pid)
 
     def _begin(self) -> None:
         resumed = []
         for tracee in self._processes.living:
             resume = partial(_resumed, tracee)
-            # One that can't be probed again has its last window, until the next time.
+            # A process that can't be probed again keeps its last window until the next attempt.
             if self._supervisor.run("reattaching", tracee.process.pid, resume, gives_up=False):
                 resumed.append(tracee)
         now_ns = self._clock_ns()
@@ -87,6 +87,6 @@ class Windows:
 
 
 def _resumed(tracee: Tracee) -> bool:
-    """Puts a process's probes in again. Returns True; raises TracellocError."""
+    """Reattaches a process's probes. Returns True; raises TracellocError."""
     tracee.probes.resume()
     return True

@@ -1,8 +1,8 @@
-"""``tracelloc symbols``: what is known of each file that a process has mapped.
+"""``tracelloc symbols``: the symbols and unwind information of each file a process has mapped.
 
-Answers why a stack shows ``???`` or no line, and which package would bring what is missing.
-dpkg keeps the files of each package in ``/var/lib/dpkg/info/PACKAGE.list`` (one path per
-line); rpm is asked by its own command, which the hint leaves to the user.
+It tells why a stack shows ``???`` or no line, and which package would provide what is missing.
+dpkg lists the files of each package in ``/var/lib/dpkg/info/PACKAGE.list`` (one path per
+line). For rpm, the hint names the command that the user can run.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class ModuleReport:
     lines: str | None = None
     """Source of the lines; None if there are none."""
     no_lines: str | None = None
-    """Why there are no lines, or less than all."""
+    """Why there are no lines, or not all."""
     unwind: str | None = None
-    """Sections that tell how to leave a function."""
+    """Sections with unwind information."""
     build_id: str | None = None
     troubles: tuple[str, ...] = ()
-    """Debug files that were found and don't fit."""
+    """Debug files that were found but don't fit."""
     advice: str | None = None
-    """What would add names or lines."""
+    """How to add names or lines."""
 
 
 def take_inventory(process: Process) -> list[ModuleReport]:
-    """One report per mapped file of code, in the order of their addresses."""
+    """One report per mapped code file, in the order of addresses."""
     space = AddressSpace(process)
     symbolizer = Symbolizer(space)
     try:
@@ -62,7 +62,7 @@ def take_inventory(process: Process) -> list[ModuleReport]:
 
 
 def _lacks_some(symbols: ModuleSymbols) -> bool:
-    """Whether names or lines are missing that another package may have."""
+    """Whether names or lines are missing that another package may provide."""
     try:
         return not (symbols.may_have_lines and _has_all_names(symbols))
     except FileReadError:
@@ -124,7 +124,7 @@ def _names(symbols: ModuleSymbols, functions: int, *, has_embedded: bool) -> str
 
 
 def _unreadable(space: AddressSpace) -> Iterator[ModuleReport]:
-    """Files that are mapped as code and can't be looked into."""
+    """Reports of files that are mapped as code but can't be read."""
     seen = set()
     for mapping in space.mappings:
         reason = space.reason(mapping)
@@ -134,7 +134,7 @@ def _unreadable(space: AddressSpace) -> Iterator[ModuleReport]:
 
 
 def _generated(space: AddressSpace, symbolizer: Symbolizer) -> Iterator[ModuleReport]:
-    """Code that no file holds: just-in-time compilers make it."""
+    """Report of code without a file, which just-in-time compilers generate."""
     size_bytes = sum(
         mapping.end - mapping.start
         for mapping in space.mappings

@@ -1,10 +1,10 @@
-"""Names of functions, of mapped files and of generated code.
+"""Function names in mapped files and in generated code.
 
-Names of generated code come from the file that its maker writes for perf,
-``/tmp/perf-PID.map`` (tools/perf/Documentation/jit-interface.txt of the kernel): one line
-per function, ``START SIZE name``, numbers in hexadecimal, appended as code is made. Node
-writes it with ``--perf-basic-prof``, CPython with ``-X perf``, Java with an agent. It is
-believed only if the target's user or root owns it: anybody may write to /tmp.
+Names of generated code come from the perf map that its compiler writes, ``/tmp/perf-PID.map``
+(tools/perf/Documentation/jit-interface.txt of the kernel): one line per function,
+``START SIZE name``, numbers in hexadecimal, appended as code is generated. Node writes it with
+``--perf-basic-prof``, CPython with ``-X perf``, Java with an agent. Tracelloc trusts it only if
+the target's user or root owns it, since anybody may write to /tmp.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ _LARGEST_BYTES: Final = 512 << 20
 _PIECE_BYTES: Final = 4 << 20
 """Bytes of the file that are read at once."""
 _MOST_FUNCTIONS: Final = 1 << 20
-"""Functions that are kept: some 200 MiB. Large Java programs have a tenth."""
+"""Most functions that are kept: some 200 MiB. Large Java programs have a tenth."""
 _MOST_NAME_BYTES: Final = 128 << 20
-"""Bytes of all their names."""
+"""Most bytes of all their names."""
 _LONGEST_NAME: Final = 1024
 _RELOAD_S: Final = 1.0
-"""The file is looked at again no more often than this."""
+"""Least time between two reads of the file."""
 
 
 _JAVASCRIPT: Final = re.compile(
     r"(?:JS|LazyCompile|Function|Eval|Script):[~^*+]?(?P<name>\S*) (?P<file>\S.*):(?P<line>\d+):\d+"
 )
-"""V8's ``JS:*name file:line:column``; the mark says how well it was compiled."""
+"""V8's ``JS:*name file:line:column``; the mark tells how well it was compiled."""
 _PYTHON: Final = re.compile(r"py::(?P<name>[^:]+):(?P<file>.+)")
 """CPython's ``py::name:file``."""
 
 
 def describe(name: str) -> tuple[str, str | None, int | None]:
-    """Function, source file and the function's first line, as far as the name tells."""
+    """Function, source file and the function's first line, as far as the name includes them."""
     match = _JAVASCRIPT.fullmatch(name)
     if match is not None:
         return match["name"] or "(anonymous)", match["file"], int(match["line"][:9])
@@ -62,11 +62,11 @@ def describe(name: str) -> tuple[str, str | None, int | None]:
 
 
 class PerfMap:
-    """The perf map of one process; read when first needed, and again as it grows."""
+    """The perf map of one process; read on first use, and again as it grows."""
 
     def __init__(self, process: Process, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._process = process
-        # Asked now: the process may have ended when the file is first needed.
+        # Read now, as the process may have ended when the file is first needed.
         self._inner_pid = process.inner_pid()
         self._users = (0, *process.user_ids())
         self._clock_s = clock_s
@@ -75,14 +75,14 @@ class PerfMap:
         self._functions: dict[int, tuple[int, str]] = {}
         self._name_bytes = 0
         self._full: str | None = None
-        """Why no more of the file is read."""
+        """Why the rest of the file is not read."""
         self._table = SymbolTable([])
         self.reason: str | None = None
-        """Why the file is not believed, if it is there."""
+        """Why the file is not trusted, if it exists."""
 
     @property
     def path(self) -> PurePosixPath:
-        """Path of the file in the target's own root, by its own PID."""
+        """Path of the file in the target's root, with the PID in the target's namespace."""
         return PurePosixPath(f"/tmp/perf-{self._inner_pid}.map")  # noqa: S108
 
     def __len__(self) -> int:
@@ -91,7 +91,7 @@ class PerfMap:
     def find_all(
         self, addresses: np.ndarray[tuple[int], np.dtype[np.uint64]]
     ) -> list[Symbol | None]:
-        """The functions that hold these addresses of the target, None where there is none."""
+        """The functions that contain these addresses of the target; None where there is none."""
         now_s = self._clock_s()
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + _RELOAD_S
@@ -99,7 +99,7 @@ class PerfMap:
         return self._table.find_all(addresses)
 
     def reload(self) -> None:
-        """Reads what is new in the file, if it may be believed."""
+        """Reads new content of the file, if it is trusted."""
         descriptor = self._open()
         if descriptor is None:
             return
@@ -126,7 +126,7 @@ class PerfMap:
             # The last line may still be being written.
             end = data.rfind(b"\n") + 1
             if not end:
-                # Unless it has no end.
+                # No line has ended: the line is incomplete, or endless.
                 self._full = "it has endless lines" if len(data) == _PIECE_BYTES else None
                 break
             self._read_bytes += end
@@ -137,7 +137,7 @@ class PerfMap:
     def _open(self) -> int | None:
         roots = [self._process.memory_directory / "root"]
         if self._inner_pid == self._process.pid:
-            # A process that has ended has no root any more, but its file may be there.
+            # An ended process has no root any more, but its file may still exist.
             roots.append(Path("/"))
         for root in roots:
             try:
@@ -170,7 +170,7 @@ class PerfMap:
             except ValueError:
                 continue
             if 0 < size < 1 << 32 and 0 <= start < 1 << 56:
-                # Memory is used again for other code: the last line holds.
+                # Memory is reused for other code: the last line counts.
                 name = fields[2][:_LONGEST_NAME].decode(errors="replace")
                 _, before = self._functions.get(start, (0, ""))
                 self._functions[start] = size, name
@@ -183,17 +183,17 @@ class PerfMap:
 class ModuleSymbols:
     """Names and lines of one mapped file, looked up on demand. Thread safe.
 
-    Another process reads the file (``tracelloc.record.worker``): whatever is asked may raise
-    FileReadError.
+    A worker process reads the file (``tracelloc.record.worker``), so all methods and properties
+    may raise FileReadError.
     """
 
     def __init__(
         self, module: Module, roots: Sequence[Path], worker: FileWorker = NAME_WORKER
     ) -> None:
-        """``roots``: directories that stand for ``/`` when debug files are searched."""
+        """``roots``: directories that stand for ``/`` in the search for debug files."""
         self.module = module
         self.troubles: list[str] = []
-        """Debug files that were found and don't fit, for people."""
+        """Debug files that were found but don't fit, for display."""
         self._roots = roots
         self._lock = threading.RLock()
         self._file = WorkerFile(worker, module.elf.descriptor(), module.path)
@@ -205,7 +205,7 @@ class ModuleSymbols:
 
     @property
     def has_symbols(self) -> bool:
-        """Whether it has its full symbol table, which stripping takes away."""
+        """Whether it has its full symbol table, which stripping removes."""
         return self._described[0]
 
     @property
@@ -228,17 +228,17 @@ class ModuleSymbols:
 
     @cached_property
     def counted(self) -> tuple[int, bool, list[str]]:
-        """How many functions have names, whether a symbol table is embedded, what is not read."""
+        """Number of named functions, whether a symbol table is embedded, and unread parts."""
         self._complete()
         return self._file.count()
 
     def find_all(self, addresses: Sequence[int]) -> list[Symbol | None]:
-        """The functions, PLT stubs included, that hold these addresses of the file's own."""
+        """The functions, including PLT stubs, that contain these file addresses."""
         self._complete()
         return self._file.symbols(addresses)
 
     def _complete(self) -> None:
-        """Has the debug file looked for before names are, if it may have some."""
+        """Searches for the debug file first, if names may be missing."""
         if not self.has_symbols:
             self.debug_file  # noqa: B018 - it is looked for
 
@@ -253,15 +253,15 @@ class ModuleSymbols:
 
     @property
     def may_have_lines(self) -> bool:
-        """Whether there is any debug information at all."""
+        """Whether there may be any debug information."""
         return self.has_own_lines or (self.debug_file is not None and self._debug_has_lines)
 
     def chains(self, addresses: Sequence[int]) -> list[tuple[SourceFrame, ...]]:
-        """Per address of the file's own: its inlined functions and their function."""
+        """Per file address: its inlined functions and their containing function."""
         return self.lines.chains(addresses)
 
     def close(self) -> None:
-        """Closes what was opened for it; not the mapped file itself."""
+        """Closes what was opened for the module, but not the mapped file itself."""
         if "lines" in self.__dict__:
             self.lines.close()
         self._file.close()

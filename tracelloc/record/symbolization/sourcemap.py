@@ -1,4 +1,4 @@
-"""Where source files lie on this machine."""
+"""Locations of source files on this machine."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 
 class SourceMap:
-    """Directories that stand for others: ``(as compiled, as it is here)``."""
+    """Directory replacements: ``(as compiled, on this machine)``."""
 
     def __init__(self, directories: Iterable[tuple[str, str]] = ()) -> None:
         pairs = [(old.rstrip("/"), new.rstrip("/")) for old, new in directories]
-        # The longest, which says most, decides.
+        # The longest, most specific match applies.
         self._directories = sorted(pairs, key=lambda pair: -len(pair[0]))
 
     def apply(self, path: str | None) -> str | None:
-        """The path with the directory it lies in exchanged, if one is to be."""
+        """The path with its directory replaced, if a replacement applies."""
         if path is None:
             return None
         for old, new in self._directories:

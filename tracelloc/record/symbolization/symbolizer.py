@@ -1,8 +1,8 @@
-"""Return addresses to frames, at the time they are shown and only for what is shown.
+"""Turns return addresses into frames, on demand and only for those that are shown.
 
-A thread of its own reads symbol tables and debug information, so that neither capture nor
-a view has to wait: a view may ask for what is known by now (``peek``), or wait for the
-rest (``frames``). Names come first, then lines and inlined functions.
+A separate thread reads symbol tables and debug information, so that neither capture nor views
+have to wait. A view may take what is known by now (``peek``), or wait for the rest
+(``prepare``). Names come first, then lines and inlined functions.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from tracelloc.record.worker.client import FileReadError
 
 T = TypeVar("T")
 Frames = tuple[Frame, ...]
-"""What one address stands for: inlined functions first, the one they are in last."""
+"""Frames of one address: inlined functions first, their containing function last."""
 
 GENERATED: Final = "[generated code]"
-"""The module of functions that a perf map names."""
+"""The module of functions named by a perf map."""
 _RETRY_S: Final = 1.0
-"""Generated code without a name is looked up again no more often than this."""
+"""Least time between two lookups of generated code without a name."""
 _LAST_S: Final = 1.0
-"""How long what is being looked up at the end is waited for."""
+"""How long ``close`` waits for a lookup in progress."""
 _BATCH: Final = 512
-"""Addresses whose lines are looked up at a time: what is found is shown that soon."""
+"""Addresses whose lines are looked up at a time, so that results show soon."""
 
 
 class Symbolizer:
-    """Frames by address, each looked up once. Safe to use from several threads."""
+    """Frames by address, each looked up once. Thread safe."""
 
     def __init__(
         self,
@@ -51,19 +51,19 @@ class Symbolizer:
         sources: SourceMap | None = None,
         like: Symbolizer | None = None,
     ) -> None:
-        """``like``: of a process that maps some of these files too; to be closed after this."""
+        """``like``: of a process that maps some of the same files; close it after this one."""
         self.perf_map = PerfMap(space.process)
         self.version = 0
-        """Grows with every frame that becomes known or better known."""
+        """Grows with every frame that becomes known or is improved."""
         self._space = space
         self._sources = sources or SourceMap()
         self._modules: dict[int, ModuleSymbols] = {} if like is None else like._modules
         self._owns_modules = like is None
         self._known: dict[int, Frames] = {}
         self._final: set[int] = set()
-        """Addresses of which nothing more will become known."""
+        """Addresses about which nothing more will become known."""
         self._wanted: dict[int, None] = {}
-        """Addresses to be looked up, in the order of being asked for."""
+        """Addresses to look up, in the order of requests."""
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -73,7 +73,7 @@ class Symbolizer:
         self._retried_s = 0.0
 
     def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
-        """Has these looked up, and waits for it. Whether all are."""
+        """Looks up these addresses and waits. Returns whether all are known."""
         wanted = dict.fromkeys(addresses)
         end = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
@@ -88,7 +88,7 @@ class Symbolizer:
         return True
 
     def peek(self, addresses: Iterable[int]) -> list[Frame]:
-        """The frames of these return addresses, in their order; those not known yet are PENDING."""
+        """The frames of these return addresses, in order; unknown ones are PENDING."""
         addresses = list(addresses)
         with self._changed:
             if self._failure is not None:
@@ -102,11 +102,11 @@ class Symbolizer:
 
     @property
     def waiting(self) -> int:
-        """How many addresses are being looked up."""
+        """Number of addresses being looked up."""
         return len(self._wanted)
 
     def place(self, address: int) -> Place[Module] | Unresolved:
-        """Where an address of code lies, or why that can't be said."""
+        """Where an address of code lies, or why that is unknown."""
         return self._space.place(address)
 
     def module(self, module: Module) -> ModuleSymbols:
@@ -114,14 +114,14 @@ class Symbolizer:
         symbols = self._modules.get(id(module))
         if symbols is None:
             roots = (self._space.process.memory_directory / "root", Path("/"))
-            # Others may be doing so at this moment.
+            # Another thread may do the same at this time.
             symbols = self._modules.setdefault(id(module), ModuleSymbols(module, roots))
         return symbols
 
     def close(self) -> None:
-        """Ends the thread after what it is at. Nothing new becomes known.
+        """Ends the thread after its current work. No further frame becomes known.
 
-        If that takes long, the thread and its files are left to the end of this process.
+        If that takes long, the thread and its files remain until this process ends.
         """
         with self._changed:
             self._closed = True
@@ -135,7 +135,7 @@ class Symbolizer:
                 module.close()
 
     def _ask(self, addresses: Iterable[int]) -> None:
-        """Notes what is not known. With the lock held."""
+        """Queues unknown addresses. Call it with the lock held."""
         self._forget_outdated()
         new = [a for a in addresses if a not in self._final and a not in self._wanted]
         if not new or self._closed:
@@ -176,7 +176,7 @@ class Symbolizer:
         return unnamed(address, None, None, Unresolved.PENDING)
 
     def _interpreted(self, address: int) -> Frame | None:
-        """A function's line that a runtime has named; None if it is another address."""
+        """The frame of an interpreted function's line; None for another address."""
         found = self._space.files.runtime_frames.find(address)
         return None if found is None else _runtime_frame(address, found, self._sources)
 
@@ -215,8 +215,8 @@ class Symbolizer:
             if interpreted is not None:
                 settled[address] = (interpreted,)
                 continue
-            # A call may be the last thing in its function: the return address is then
-            # already the next one's. The byte before it is still the caller's.
+            # A call may be the last instruction of its function: the return address then
+            # belongs to the next function. The byte before it still belongs to the caller.
             place = self._space.place(address - 1)
             if isinstance(place, Place) and place.module is not None:
                 inside = place.module.elf.address_of(place.file_offset)
@@ -224,7 +224,7 @@ class Symbolizer:
                     found = in_modules.setdefault(id(place.module), [])
                     found.append((address, place, inside))
                 else:
-                    # Mapped, but outside of every segment: no address of the file's own.
+                    # Mapped, but outside every segment: there is no file address.
                     path = place.module.path
                     settled[address] = (unnamed(address, path, None, Unresolved.NO_SYMBOL),)
             elif isinstance(place, Place) and place.reason is Unresolved.ANONYMOUS:
@@ -244,7 +244,7 @@ class Symbolizer:
     def _tried(
         self, read: Callable[..., T], group: list[tuple[int, Place[Module], int]], /, *more: Any
     ) -> T | None:
-        """What reads a file, whose content is somebody's else: at worst there are no names."""
+        """Reads from an untrusted file: at worst, its addresses have no names."""
         try:
             return read(group, *more)
         except Exception as error:  # noqa: BLE001 - whatever it is, others' names don't depend on it
@@ -325,7 +325,7 @@ class Symbolizer:
             self._publish(frames, final=True)
 
     def _with_lines(self, base: Frame, chain: Sequence[SourceFrame]) -> Frames:
-        """The frames of an address whose source is known: innermost inlined one first."""
+        """The frames of an address with known source, the innermost inlined one first."""
         if not chain:
             return (base,)
         frames = [
@@ -381,7 +381,7 @@ def _nameless(address: int, place: Place[Module] | Unresolved) -> Frame:
 def _runtime_frame(address: int, found: RuntimeFrame, sources: SourceMap) -> Frame:
     file = sources.apply(found.file)
     name = found.function or "[function that is gone]"
-    # Many functions have the same name: what is in which file tells them apart.
+    # Many functions have the same name: file and line distinguish them.
     identity = name if file is None else f"{name} ({file}:{found.first_line})"
     module = f"[{found.runtime}]"
     return Frame(address, name, identity, None, None, module, None, file=file, line=found.line)

@@ -11,10 +11,10 @@ from tracelloc.record.symbolization.symbolizer import Symbolizer
 
 
 class Symbolizers:
-    """One per process, made when it is first asked for. Thread safe."""
+    """One symbolizer per process, created on first use. Thread safe."""
 
     def __init__(self, space_of: Callable[[int], AddressSpace], sources: SourceMap) -> None:
-        """``space_of``: the address space of a process by its number in the trace."""
+        """``space_of``: returns the address space of a process, by its number in the trace."""
         self._space_of = space_of
         self._sources = sources
         self._lock = threading.Lock()
@@ -30,8 +30,8 @@ class Symbolizers:
             return self._symbolizers[number]
 
     def close(self) -> None:
-        """Ends their threads. Nothing new becomes known."""
+        """Ends their threads. No further frame becomes known."""
         with self._lock:
-            # The first one has what is known of files for all of them.
+            # The first one owns the symbols of files for all of them.
             for symbolizer in reversed(self._symbolizers.values()):
                 symbolizer.close()

@@ -1,1 +1,1 @@
-"""Call stacks, made whole: rows for the probes, and what these could not finish."""
+"""Unwinding: supplies unwind rows to the probes, and finishes stacks that these could not."""

@@ -11,7 +11,7 @@ cdef enum:
 
 
 cdef class AddressSet:
-    """Addresses, none of which is 0: a hash table of 8 bytes a slot, half of them in use."""
+    """Set of nonzero addresses: a hash table of 8 bytes a slot, half of them in use."""
 
     cdef uint64_t* slots  # 0: empty
     cdef uint64_t room, count
@@ -28,7 +28,7 @@ cdef class AddressSet:
         return self.count
 
     def add(self, const uint64_t[::1] addresses, uint64_t[::1] new):
-        """Adds some; puts those that are new there, each once. Returns how many they are."""
+        """Adds addresses; puts new ones into ``new``, each once. Returns their number."""
         cdef Py_ssize_t at, count = 0
         cdef bint has_room = True
         with nogil:
@@ -45,7 +45,7 @@ cdef class AddressSet:
         return count
 
     def copy(self, uint64_t[::1] addresses):
-        """Fills an array with all of them, in no order."""
+        """Fills an array with all addresses, unordered."""
         cdef uint64_t at
         cdef Py_ssize_t to = 0
         for at in range(self.room):
@@ -54,7 +54,7 @@ cdef class AddressSet:
                 to += 1
 
     cdef inline bint _put(self, uint64_t address) noexcept nogil:
-        """False: it is there already."""
+        """Inserts an address. Returns False if it is already there."""
         cdef uint64_t at = home_of(address, self.room)
         while self.slots[at] != 0:
             if self.slots[at] == address:

@@ -1,7 +1,7 @@
-"""Rows that are made before a stack needs them, on a thread of their own.
+"""Makes unwind rows before a stack needs them, on a separate thread.
 
-What is mapped is looked at again for each file, so that libraries that come while others are
-being looked through are not forgotten. Small files come first: little is waited for then.
+The mappings are read again for each file, so that libraries loaded meanwhile are not forgotten.
+Small files come first, so that processes do not wait long for them.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ U64 = npt.NDArray[np.uint64]
 RowsOf = Callable[[Module, UnwindTables], tuple[U64, U64]]
 
 _SHARE: Final = 2
-"""One part in so many of the table is filled beforehand: of a set's four ways, two are then taken
-on average, and one row in 26 has to go."""
+"""The table is filled up to this fraction (1/n) beforehand: of a set's four ways, two are then
+taken on average, and one row in 26 is evicted."""
 _MOST_SITES: Final = 1 << 20
-"""Call sites of a file whose rows are all made; a second's work. Chromium has more."""
+"""Most call sites of a file for which all rows are made; a second's work. Chromium has more."""
 _LARGE_BYTES: Final = 8 << 20
-"""Mappings from this size on get the rows first that earlier runs needed."""
+"""For mappings of at least this size, the rows that earlier runs needed are made first."""
 _NO_ROWS: Final = np.empty(0, np.uint64), np.empty(0, np.uint64)
 
 
 class RowsAhead:
-    """Makes rows for what is mapped. Safe to use from several threads."""
+    """Makes rows for mapped code. Thread safe, except methods for the pump thread."""
 
     def __init__(self, space: AddressSpace, table: RowTable, memory: SiteMemory) -> None:
-        """Begins nothing yet. ``memory``: where stacks came by in large files in earlier runs."""
+        """Begins nothing yet. ``memory``: the call sites in large files that earlier runs met."""
         self._space = space
         self._table = table
         self._memory = memory
         self._changed = threading.Condition()
-        """Guards everything below but ``_met``, which is for the thread that pumps."""
+        """Guards everything below except ``_met``, which only the pump thread uses."""
         self._maps = AddressMap([])
         self._made: set[Mapping] = set()
-        """Mappings that have their rows, or get them now."""
+        """Mappings that have their rows, or are getting them now."""
         self._recalled: set[Mapping] = set()
         """Large mappings with the rows that earlier runs needed."""
         self._supplied: set[Mapping] = set()
-        """Mappings with rows where stacks of earlier programs came by."""
+        """Mappings with rows for the call sites that earlier programs' stacks passed."""
         self._whole = False
-        """Whether mappings get all their rows that have those of earlier programs."""
+        """Whether mappings in ``_supplied`` get all their rows as well."""
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._large: set[int] = set()
-        """Modules with too many call sites to have all their rows made."""
+        """Modules with too many call sites for making all their rows."""
         self._met: dict[int, list[int]] = {}
-        """By module: where stacks came by without a row, as the file counts addresses."""
+        """By module: call sites without a row that stacks passed, as file addresses."""
 
     def fork(self, space: AddressSpace, table: RowTable) -> RowsAhead:
-        """Returns one for a copy of the address space."""
+        """Returns a maker for a copy of the address space."""
         child = RowsAhead(space, table, self._memory)
         with self._changed:
             child._maps = self._maps
@@ -72,23 +72,23 @@ class RowsAhead:
         return child
 
     def begin_image(self) -> None:
-        """The process has begun another program: no row is of use any more."""
+        """Resets after an exec: no existing row is valid any more."""
         self.renew(AddressMap([]))
         with self._changed:
             self._whole = False
 
     def renew(self, maps: AddressMap) -> None:
-        """Learns what code is mapped now; of what was there before the rows are kept."""
+        """Takes over the current code mappings; unchanged mappings keep their rows."""
         there = set(maps.mappings)
         with self._changed:
             self._maps = maps
             for known in (self._made, self._recalled, self._supplied):
                 known.intersection_update(there)
 
-    # What is made aside.
+    # Work in the background.
 
     def begin(self, *, whole: bool) -> None:
-        """Begins to make rows; unless ``whole``, none of files that earlier programs had."""
+        """Begins making rows; unless ``whole``, skips files that earlier programs had mapped."""
         with self._changed:
             self._whole |= whole
             if self._thread is None and not self._stopped:
@@ -96,19 +96,19 @@ class RowsAhead:
                 self._thread.start()
 
     def await_all(self, timeout_s: float | None = None) -> None:
-        """Waits until there is nothing left to be made, but not longer."""
+        """Waits until no row is left to make, or until the timeout."""
         with self._changed:
             self._changed.wait_for(lambda: self._thread is None, timeout_s)
 
     def stop(self) -> None:
-        """Ends after the file that is being looked through. Begins nothing any more."""
+        """Ends after the current file. Begins nothing afterwards."""
         with self._changed:
             self._stopped = True
         self.await_all()
 
     @property
     def has_more(self) -> bool:
-        """Whether files of earlier programs are still without some rows."""
+        """Whether files of earlier programs still lack some rows."""
         with self._changed:
             return not self._supplied <= self._made
 
@@ -121,7 +121,7 @@ class RowsAhead:
             self._note_end()
 
     def _try_to_make(self, mapping: Mapping, rows_of: RowsOf) -> None:
-        """Makes rows of a file, whose content is somebody else's: at worst there are none."""
+        """Makes rows of an untrusted file: if it can't be read, the trouble is recorded."""
         try:
             self.make(mapping, rows_of)
         except FileReadError as error:
@@ -136,12 +136,12 @@ class RowsAhead:
                 self._changed.notify_all()
 
     def _next(self) -> tuple[Mapping, RowsOf] | None:
-        """What is to be made next; None ends the thread."""
+        """The next mapping to make rows for; None ends the thread."""
         with self._changed:
             done = self._made if self._whole else self._made | self._supplied
             left = [m for m in self._maps.mappings if m not in done]
             if not left or self._stopped:
-                # At once: what is mapped from here on is for another thread.
+                # At once: later mappings are for another thread.
                 self._note_end()
                 return None
             for mapping in left:
@@ -153,14 +153,14 @@ class RowsAhead:
             return mapping, self._all_rows
 
     def make(self, mapping: Mapping, rows_of: RowsOf) -> None:
-        """Makes rows of a mapping; those that earlier runs needed, if there is no room for more."""
+        """Makes rows of a mapping; if room is short, only those that earlier runs needed."""
         generation = self._table.generation
         sites, rows = self._rows_of(mapping, rows_of)
         if not 0 < len(sites) <= self._room():
             self._note_large(mapping)
             sites, rows = self._rows_of(mapping, self._remembered_rows)
         if len(sites) and not self._table.insert(sites, rows, generation):
-            # What is mapped has changed: this may be there still.
+            # The mappings have changed; this one may still exist.
             with self._changed:
                 self._made.discard(mapping)
                 self._recalled.discard(mapping)
@@ -174,7 +174,7 @@ class RowsAhead:
             self._large.add(id(module))
 
     def _rows_of(self, mapping: Mapping, rows_of: RowsOf) -> tuple[U64, U64]:
-        """Call sites in a mapping, as addresses of the process, and their rows."""
+        """Call sites in a mapping, as process addresses, and their rows."""
         place = self._space.place(mapping.start)
         if isinstance(place, Unresolved) or place.module is None:
             return _NO_ROWS
@@ -201,23 +201,23 @@ class RowsAhead:
         sites = self._memory.recall(module.elf.build_id)
         return (sites, tables.rows(sites, ahead=True)) if len(sites) else _NO_ROWS
 
-    # Where stacks came by: for the thread that pumps.
+    # Call sites that stacks passed: for the pump thread.
 
     def note_met(self, module: Module, address: int) -> None:
-        """A stack came by where there was no row, as the file counts addresses."""
+        """Records a call site without a row that a stack passed, as a file address."""
         self._met.setdefault(id(module), []).append(address)
 
     def remember(self) -> None:
-        """Notes for the next run where stacks came by in large files."""
+        """Saves the call sites that stacks passed in large files, for the next run."""
         for module in self._space.modules:
             if id(module) in self._large:
                 met = np.array(self._met.get(id(module), ()), np.uint64)
                 self._memory.remember(module.elf.build_id, met)
 
     def note_passed(self, frames: U64) -> None:
-        """Notes for other programs where stacks came by: all return addresses of this one.
+        """Records all return addresses in this program's stacks, for other programs.
 
-        They are sorted.
+        ``frames``: sorted.
         """
         sites = frames - np.uint64(1)
         bounds = np.array([(m.start, m.end) for m in self._maps.mappings], np.uint64)
@@ -232,9 +232,9 @@ class RowsAhead:
                 tables.note_passed(sites[first:last] - np.uint64(mapping.start) + np.uint64(start))
 
     def supply_passed(self) -> bool:
-        """Makes the rows where stacks of earlier programs came by.
+        """Inserts rows for the call sites that earlier programs' stacks passed.
 
-        Whether there are files that no earlier program had, and that have no rows yet.
+        Returns whether there are files without rows that no earlier program had mapped.
         """
         any_unknown = False
         for mapping in self._maps.mappings:

@@ -1,4 +1,4 @@
-"""Stacks out of the probes' rings, to the process that each of them is of."""
+"""Distributes stacks from the probes' rings to their processes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tracelloc.model.events import Miss, SentStacks
 from tracelloc.record.unwinding.source import StackSource
 
 _MISSES_AT_ONCE: Final = 64
-"""Stacks that are finished before the ring is looked at again."""
+"""Stacks that are finished before the ring is read again."""
 _MOST_WAITING: Final = 1024
-"""Misses that are held here at once: 20 MiB of stack memory if all are small."""
+"""Misses that are queued here at most: 20 MiB of stack memory if all are small."""
 _LONGEST_S: Final = 0.5
-"""A program that goes on sending them is not listened to for longer at a time."""
+"""Longest time of reading misses from a program that keeps sending them."""
 
 Guard = Callable[[int, Callable[[], None]], object]
 
@@ -26,22 +26,22 @@ def _unguarded(_pid: int, work: Callable[[], None]) -> None:
 
 
 class StackSender(Protocol):
-    """What stacks come from."""
+    """A source of stacks."""
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        """Takes (memory image, stacks) that have been sent."""
+        """Takes the sent stacks, each with its memory image."""
 
     def take_misses(self, most: int) -> list[Miss]:
-        """Takes up to ``most`` stacks that are to be finished."""
+        """Takes up to ``most`` stacks that must be finished."""
 
 
 class StackFeed:
-    """Takes stacks out of their rings, for the thread that pumps."""
+    """Takes stacks out of their rings, for the pump thread."""
 
     def __init__(self, sources: StackSender, *, finishes: bool, guard: Guard = _unguarded) -> None:
-        """``finishes``: whether stacks may come unfinished.
+        """``finishes``: whether stacks may arrive unfinished.
 
-        ``guard`` does what it is given for a process by its PID; if that fails, it goes on.
+        ``guard`` runs work for a process, given its PID; it does not raise if the work fails.
         """
         self._sender, self._finishes = sources, finishes
         self._guard = guard
@@ -53,16 +53,16 @@ class StackFeed:
         """Misses of images that are not known yet."""
 
     def add(self, image: int, source: StackSource) -> None:
-        """Stacks of this memory image are for this source. Numbers only grow."""
+        """Sends stacks of this memory image to this source. Image numbers only grow."""
         self._sources[image] = source
         self._newest = max(self._newest, image)
 
     def drop(self, image: int) -> None:
-        """Nobody asks for stacks of this image any more."""
+        """Drops further stacks of this image."""
         self._sources.pop(image, None)
 
     def take(self) -> None:
-        """Notes all stacks that the rings hold. To be called after events were taken."""
+        """Processes all stacks in the rings. Call it after events were taken."""
         self._take_misses()
         early, self._early_stacks = self._early_stacks, []
         for image, new in [*early, *self._sender.take_stacks()]:
@@ -80,7 +80,7 @@ class StackFeed:
         while True:
             if len(waiting) < _MOST_WAITING and time.monotonic() - begun_s < _LONGEST_S:
                 misses += self._sender.take_misses(_MOST_WAITING)
-                # Only now: none of them is from a later generation than what is read here.
+                # Only now, so that no miss has a later generation than what is read here.
                 for image in list(self._sources):
                     self._run(image, StackSource.catch_up)
                 for image, new in _by_image(misses).items():

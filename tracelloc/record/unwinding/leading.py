@@ -1,4 +1,4 @@
-"""Frames of allocators with which stacks begin that were walked inside them, left out."""
+"""Strips allocator frames from stacks whose walk began inside an allocator."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tracelloc.record.mallocs.discovery import Allocator, is_preloaded_library
 from tracelloc.record.process.space import AddressSpace
 
 _MOST: Final = 16
-"""Allocators that call each other."""
+"""Most leading frames that are stripped."""
 
 
 class LeadingFrames:
-    """Addresses of allocators' code."""
+    """Address ranges of allocators' code."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """``ranges``: first addresses and ends; they do not overlap."""
+        """``ranges``: start and end addresses; they do not overlap."""
         ordered = sorted(set(ranges))
         self._starts = np.array([start for start, _ in ordered], np.uint64)
         self._ends = np.array([end for _, end in ordered], np.uint64)
@@ -34,13 +34,13 @@ class LeadingFrames:
         return held
 
     def without(self, frames: tuple[int, ...]) -> tuple[int, ...]:
-        """A stack without them; its outermost frame stays."""
+        """A stack without its leading allocator frames; its outermost frame stays."""
         held = self._holds(np.array(frames[:_MOST], np.uint64)).tolist()
         count = held.index(False) if False in held else len(held)
         return frames[min(count, max(0, len(frames) - 1)) :]
 
     def without_all(self, stacks: SentStacks) -> SentStacks:
-        """Stacks without them."""
+        """Stacks without their leading allocator frames."""
         for _ in range(_MOST):
             starts = np.cumsum(stacks.depths) - stacks.depths
             some = stacks.depths > 1
@@ -55,9 +55,9 @@ class LeadingFrames:
 
 
 def code_ranges(space: AddressSpace, allocators: Iterable[Allocator]) -> list[tuple[int, int]]:
-    """First addresses and ends of allocators' functions, and of the library's own code.
+    """Start and end addresses of allocators' functions, and of the preloaded library's code.
 
-    In the process: where stacks begin before they come to the caller.
+    They are process addresses: stacks begin there before they reach the caller.
     """
     ranges = []
     for mapping in space.mappings:

@@ -1,9 +1,9 @@
-"""Telling return addresses from junk in stacks that were walked by frame pointers.
+"""Tells return addresses from junk in stacks that were walked by frame pointers.
 
-Code compiled without frame pointers uses the register for something else; the walk
-then picks up words of the stack that merely look like frames. A true return address
-points behind a call instruction in executable memory. The first one that does not
-ends the stack: what follows is not shown, and the stack is marked.
+Code compiled without frame pointers uses the register for something else. The walk then picks up
+words of the stack that merely look like frames. A true return address follows a call instruction
+in executable memory. The first address that does not ends the stack: later frames are not shown,
+and the stack is marked.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _LONGEST_CALL: Final = 8
 _START_FUNCTIONS: Final = ("_start", "__libc_start_main", "__libc_start_call_main", "start_thread")
 """Outermost functions of static programs."""
 _MOST_VERDICTS: Final = 1 << 20
-"""Junk differs from stack to stack: forget it all rather than grow without end."""
+"""Junk differs from stack to stack: at this size, the cache is cleared so that it stays bounded."""
 _LOWEST_CODE: Final = 0x1000
 _HIGHEST_CODE: Final = 1 << 56
 
 
 class FrameChecker:
-    """Cuts stacks at their first frame that is no return address. Remembers verdicts."""
+    """Cuts stacks at their first frame that is not a return address. Caches its verdicts."""
 
     def __init__(self, space: AddressSpace) -> None:
         self._space = space
@@ -45,18 +45,18 @@ class FrameChecker:
         ends = np.array([mapping.end for mapping in mappings], np.uint64)
         called = frames - np.uint64(1)
         inside = np.searchsorted(called, ends) - np.searchsorted(called, starts)
-        # Nearly always all of them are.
+        # Nearly always, all frames lie in mappings.
         return int(inside.sum()) < len(frames) and any(
             _LOWEST_CODE <= frame < _HIGHEST_CODE and self._space.find(frame - 1) is None
             for frame in frames.tolist()
         )
 
     def trim(self, frames: tuple[int, ...], flags: StackFlag) -> tuple[tuple[int, ...], StackFlag]:
-        """The frames up to the first that can't be one, and what is wrong with the rest.
+        """The frames up to the first implausible one, and the flags of the rest.
 
-        How the walk ended says little: the register may hold anything where code
-        without frame pointers begins. A stack is whole if it reaches the code that
-        starts programs and threads; else it is broken, unless it is only too deep.
+        How the walk ended says little: the register may hold anything where code without frame
+        pointers begins. A stack is whole if it reaches the code that starts programs and threads;
+        otherwise it is broken, unless it is only too deep.
         """
         kept = self.credible(frames)
         cut = len(kept) < len(frames)
@@ -66,19 +66,19 @@ class FrameChecker:
         return frames, StackFlag(0) if self._is_whole(frames) else StackFlag.BROKEN
 
     def credible(self, frames: tuple[int, ...]) -> tuple[int, ...]:
-        """The frames up to the first that can't be one."""
+        """The frames up to the first implausible one."""
         for n, frame in enumerate(frames):
             if not self._is_return_address(frame):
-                # The innermost one was put on the stack by the call that was probed.
+                # The probed call itself pushed the innermost one.
                 return frames[: max(n, 1)]
         return frames
 
     def _is_whole(self, frames: tuple[int, ...]) -> bool:
-        """Whether the outermost frame belongs to what calls main or a thread's function.
+        """Whether the outermost frame belongs to the caller of main or of a thread's function.
 
-        In a dynamic program that is the C library, called by nobody: a program's own
-        function is the next one in. (The C library's other functions have no frame
-        pointers: a stack that ends in one of them ends early.)
+        In a dynamic program, that caller is in the C library, and the next inner frame is a
+        function of the program itself. (The C library's other functions have no frame pointers:
+        a stack that ends in one of them ends early.)
         """
         place = self._space.place(frames[-1] - 1)
         if isinstance(place, Unresolved) or place.module is None:
@@ -108,7 +108,7 @@ class FrameChecker:
         if isinstance(place, Unresolved) or place.reason is Unresolved.NOT_CODE:
             return False
         if place.module is None:
-            # Generated code and the kernel's pages: there is no file to look into.
+            # Generated code and the kernel's pages have no file to check.
             return True
         return place.file_offset in place.module.elf.usdt_offsets or _follows_call(place)
 
@@ -125,7 +125,7 @@ def ends_in_call(code: bytes) -> bool:
     """Whether x86-64 code bytes end with a call instruction.
 
     ``e8 rel32``, or ``ff /2`` with its operand in a register or in memory (Intel SDM
-    volume 2, CALL and tables 2-2, 2-3). Prefixes stand before these bytes.
+    volume 2, CALL and tables 2-2, 2-3). Prefixes precede these bytes.
     """
     if len(code) >= 5 and code[-5] == 0xE8:
         return True
@@ -136,7 +136,7 @@ def ends_in_call(code: bytes) -> bool:
 
 
 def _indirect_call_length(code: bytes) -> int:
-    """Bytes of the ``ff /2`` instruction at the start of ``code``; 0 if it is another."""
+    """Length of the ``ff /2`` instruction at the start of ``code``; 0 for another instruction."""
     modrm = code[1]
     if modrm >> 3 & 7 != 2:
         return 0

@@ -1,16 +1,14 @@
-"""Which code of large files stacks came by, remembered on disk from one run to the next.
+"""Remembers on disk, from one run to the next, which call sites of large files stacks pass.
 
-Rows of small files are all made when tracing begins; those of a large one (a browser, a
-compiler) are made when a stack first needs them, and until then its stacks are left to
-user space. So where stacks came by is kept per build ID, and the next run begins with the
-rows for these places.
+Rows of small files are all made when tracing begins. Rows of a large file (a browser, a compiler)
+are made when a stack first needs them; until then, its stacks are finished in user space. So the
+call sites that stacks passed are kept per build ID, and the next run begins with their rows.
 
-Only places are kept. What the rows say is read from the file's own call-frame information
-each time, so that a file of ours that is wrong, or a build ID that is a lie, costs some
-useless rows and nothing else.
+Only call sites are kept. The rows are made from the file's own call-frame information each time,
+so that a wrong cache file or a forged build ID costs some useless rows and nothing else.
 
-A file holds a digest (BLAKE2b, 16 bytes) and the addresses behind it, as the mapped file
-counts them: 64 bits each, little-endian, ascending.
+A file holds a digest (BLAKE2b, 16 bytes), then the file addresses: 64 bits each, little-endian,
+ascending.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _DIGEST_BYTES: Final = 16
 _MOST_SITES: Final = 1 << 16
 """Per file: 512 KiB."""
 _MOST_FILES: Final = 64
-"""The least lately used one is dropped for another: 32 MiB at most."""
+"""The least recently used one is dropped for another: 32 MiB at most."""
 _BUILD_ID: Final = re.compile(r"[0-9a-f]{8,128}")
 _SUFFIX: Final = ".sites"
 
@@ -40,14 +38,14 @@ _SUFFIX: Final = ".sites"
 class SiteMemory:
     """Addresses of call sites by build ID, in the user's cache directory.
 
-    Whatever goes wrong, there is just nothing remembered.
+    On any error, nothing is remembered.
     """
 
     def __init__(self, who: Invoker) -> None:
         self._files = CacheDirectory(who, "call-sites", _SUFFIX, _MOST_FILES)
 
     def recall(self, build_id: str | None) -> U64:
-        """What was remembered of this file, ascending; often nothing."""
+        """The remembered call sites of this file, ascending; often none."""
         if _is_name(build_id):
             with contextlib.suppress(OSError):
                 content = self._files.recall(build_id, _DIGEST_BYTES + 8 * _MOST_SITES)
@@ -57,7 +55,7 @@ class SiteMemory:
         return np.empty(0, np.uint64)
 
     def remember(self, build_id: str | None, sites: U64) -> None:
-        """Adds to what is known of a file; when that is too much, these come first."""
+        """Adds call sites of a file; if there are too many, these take precedence."""
         if not _is_name(build_id) or not len(sites):
             return
         new = np.unique(sites)[:_MOST_SITES]

@@ -1,4 +1,4 @@
-"""What the probes say of stacks, made whole, checked, and noted by id: for one process."""
+"""Completes, checks and stores the stacks that the probes send, for one process."""
 
 from __future__ import annotations
 
@@ -27,25 +27,24 @@ from tracelloc.record.worker.unwindtables import UnwindTables
 from tracelloc.system.invoker import invoker
 
 _R_STATE: Final = 24
-"""Where in ``struct r_debug`` (link.h) the state is, in bytes."""
+"""Offset of the state in ``struct r_debug`` (link.h), in bytes."""
 _MOST_LOOKS: Final = 8
-"""How often the maps are read again because they changed while they were read."""
+"""How often the maps are read again if they change while being read."""
 _PATIENCE_S: Final = 3.0
-"""How long a process waits for rows; those that take longer are made on the way. It is a second's
-work at most, but others may want the processors, too."""
+"""How long a process waits for rows; those that take longer are made meanwhile. They take a
+second's work at most, but other threads may want the processors, too."""
 _SHORT_LIFE_S: Final = 1.0
-"""Programs that live longer get all rows of files of which earlier ones needed some."""
+"""Programs that live longer get all rows of files of which earlier programs needed some."""
 NO_INFORMATION: Final = "frame pointers, for want of call-frame information"
-"""How stacks are followed through a file; where it has none, they may break there."""
+"""How tracelloc unwinds through such a file; stacks may break there."""
 _ALL: Final = 0.8
-"""The share that counts as all: there is padding, and some functions are written by hand."""
+"""The share that counts as all: there is padding, and some functions are written in assembly."""
 
 
 class StackSource:
-    """Notes stacks, for the thread that pumps.
+    """Stores stacks, for the pump thread.
 
-    Keeps the address space up to date: whoever finds an address that nothing is known of
-    asks for the maps to be read again.
+    It also keeps the address space up to date: on an unknown address, it has the maps read again.
     """
 
     def __init__(
@@ -59,11 +58,10 @@ class StackSource:
         on_modules: Callable[[Sequence[Module]], None],
         like: StackSource | None = None,
     ) -> None:
-        """``on_modules`` hears of files that are mapped for the first time.
+        """``on_modules`` gets files that are mapped for the first time.
 
-        Without ``rows`` stacks are walked by frame pointers. ``config``: what the probes do.
-        ``like``: of the process that
-        this one was forked off.
+        Without ``rows``, stacks are walked by frame pointers. ``config``: settings of the probes.
+        ``like``: the source of the process from which this one was forked.
         """
         self._space = space
         self._stacks = stacks
@@ -71,18 +69,18 @@ class StackSource:
         self._on_modules = on_modules
         self._checker = FrameChecker(space)
         self.merger: StackMerger | None = None
-        """Puts a runtime's functions into stacks; None: the probes don't read them."""
+        """Inserts a runtime's functions into stacks; None: the probes don't read them."""
         if config.python:
             parent = None if like is None or like.merger is None else like.merger.runtime
             self.merger = StackMerger(space, stacks, words, parent)
         self.leading: LeadingFrames | None = None
-        """What stacks begin with that were walked by an allocator; None: they are not."""
+        """Allocator code to strip from the start of stacks; None: there is none."""
         self._unwinder: Unwinder | None = None
         self._is_closed = False
         self._image = words.image
         self._loader_calls = words.loader_calls
         self._prewarm_due_s: float | None = None
-        """When the rest is to be done, by ``time.monotonic``."""
+        """When the remaining rows are due, by ``time.monotonic``."""
         self._passed = AddressSet()
         """Return addresses in this program's stacks."""
         if like is not None and like._unwinder is not None:
@@ -99,16 +97,16 @@ class StackSource:
 
     @property
     def pid(self) -> int:
-        """The process's."""
+        """The process's PID."""
         return self._space.process.pid
 
     def await_rows(self) -> None:
-        """Waits until what is mapped has its rows, but not too long."""
+        """Waits until all mapped code has its rows, for a limited time."""
         if self._unwinder is not None:
             self._unwinder.ahead.await_all(_PATIENCE_S)
 
     def close(self) -> None:
-        """Ends what is done aside, and drops the rows. May be called twice."""
+        """Ends background work and drops the rows. May be called twice."""
         if self._unwinder is None or self._is_closed:
             return
         self._is_closed = True
@@ -118,7 +116,7 @@ class StackSource:
         self._unwinder.table.close()
 
     def begin_image(self, stacks: Stacks) -> None:
-        """The process has begun another program, with these stacks; its address space knows."""
+        """Resets after an exec, with these stacks; the address space was reset before."""
         self._stacks = stacks
         self._image = self._words.image
         self._checker = FrameChecker(self._space)
@@ -130,16 +128,16 @@ class StackSource:
             self.merger.begin_image(stacks)
 
     def methods(self) -> dict[str, str]:
-        """By file of code, in words: by what stacks are followed through it."""
+        """How stacks are unwound through each code file, in words."""
         if self._unwinder is None:
             return dict.fromkeys((m.path for m in self._space.modules), "frame pointers")
         tables_of = self._space.files.tables
         return {m.path: _in_words(tables_of(m)) for m in self._space.modules}
 
     def refresh(self) -> None:
-        """Reads again what is mapped, and passes on what is new.
+        """Reads the mappings again, and passes on new ones.
 
-        Not before ``begin_image``, if the process has begun another program.
+        After an exec it does nothing until ``begin_image``.
         """
         if self._words.image != self._image:
             return
@@ -167,9 +165,9 @@ class StackSource:
         self._words.set_loader_state(0 if address is None else address + _R_STATE)
 
     def _renew(self, generation: int) -> bool:
-        """Takes over what is mapped now; ``generation`` was read before the maps were.
+        """Takes over the current mappings; ``generation`` was read before the maps were.
 
-        False if that was outdated before it was done.
+        Returns False if they became outdated meanwhile.
         """
         assert self._unwinder is not None
         if not self._unwinder.renew(generation, lambda: self._words.generation):
@@ -181,7 +179,7 @@ class StackSource:
         return True
 
     def catch_up(self) -> None:
-        """Reads the maps again if the loader has changed them since."""
+        """Reads the maps again if the dynamic linker has changed them since."""
         if self._prewarm_due_s is not None and time.monotonic() >= self._prewarm_due_s:
             self._prewarm_due_s = None
             assert self._unwinder is not None
@@ -194,7 +192,7 @@ class StackSource:
             self.merger.settle()
 
     def note(self, new: SentStacks) -> None:
-        """Notes stacks that the probes could walk to their end."""
+        """Stores stacks that the probes could walk to their end."""
         if self.merger is None:
             self._note_code(new)
             return
@@ -226,7 +224,7 @@ class StackSource:
     def hasten(self, misses: Sequence[Miss]) -> None:
         """Gives the probes the rows for which these misses are waiting.
 
-        The space must be up to date as of when they were taken.
+        The address space must be at least as recent as the misses.
         """
         assert self._unwinder is not None
         self._unwinder.hasten(misses)
@@ -234,7 +232,7 @@ class StackSource:
     def finish(self, misses: Sequence[Miss]) -> None:
         """Finishes stacks that the probes could not follow, and supplies the rows.
 
-        As for ``hasten``.
+        The address space must be as recent as for ``hasten``.
         """
         assert self._unwinder is not None
         finished = self._unwinder.finish(misses)
@@ -246,18 +244,18 @@ class StackSource:
             self.merger.settle()
 
     def _note_passed(self, frames: U64) -> U64:
-        """Notes where stacks came by. Returns those addresses that are new, in their order."""
+        """Records the return addresses in stacks. Returns those that are new, sorted."""
         new = np.empty_like(frames)
         return np.sort(new[: self._passed.add(frames, new)])
 
     def _all_passed(self) -> U64:
-        """Return addresses in this program's stacks, in their order, each once."""
+        """Return addresses in this program's stacks, sorted, each once."""
         passed = np.empty(len(self._passed), np.uint64)
         self._passed.copy(passed)
         return np.sort(passed)
 
     def _settle(self, frames: Frames, flags: StackFlag) -> tuple[Frames, StackFlag]:
-        """What is to be believed of a stack that was walked by rows."""
+        """The credible part of a stack that was walked by rows, and its flags."""
         if not flags & StackFlag.GUESSED:
             return frames, flags
         assert self._unwinder is not None

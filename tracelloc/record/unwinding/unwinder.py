@@ -1,13 +1,13 @@
-"""Stacks without frame pointers: rows for the probes, and what they could not finish.
+"""Makes rows for the probes to walk stacks without frame pointers, and finishes the other stacks.
 
-The probes follow a stack by rows, one per call site (``probes/walk_rows.h``), which are made
-beforehand as far as there is room (``record/unwinding/ahead.py``). Others are made when a stack
-first comes by: the probes then send its registers and memory (a miss), from which it is
-finished here by the full rules, exactly, while the row serves for the next time.
+The probes follow a stack by rows, one per call site (``probes/walk_rows.h``). Rows are made
+beforehand as far as there is room (``record/unwinding/ahead.py``). If a stack passes a call site
+without a row, the probes send its registers and memory (a miss). The unwinder then finishes it
+here by the full rules, exactly, and adds the row for the next time.
 
-Rows are for what was mapped when they were made. Each time the loader maps or unmaps a
-library, or something else does, the generation in their keys changes, and rows of what is
-still mapped move to the new one.
+Rows are valid for the mappings for which they were made. Each time the dynamic linker or anything
+else maps or unmaps a library, the generation in their keys changes, and rows of code that is still
+mapped move to the new one.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from tracelloc.record.worker.walks import FollowedStack, StackWalker
 U64 = npt.NDArray[np.uint64]
 
 _MOST_REGIONS: Final = 1 << 14
-"""Regions of generated code with a row: 1 GiB of it."""
+"""Most regions of generated code with a row: 1 GiB of code."""
 _MOST_EARLIER: Final = 32
-"""Generations whose mappings are kept."""
+"""Most earlier generations whose mappings are kept."""
 _MOST_KNOWN: Final = 1 << 16
-"""Addresses that are noted to have rows. A hot program needs a few thousand."""
+"""Most addresses that are known to have rows. A hot program needs a few thousand."""
 
 _FLAGS: Final = {
     End.OUTERMOST: StackFlag(0),
@@ -57,7 +57,7 @@ _FLAGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A stack that the probes had left to us."""
+    """A stack that the probes could not finish."""
 
     stack_id: int
     frames: tuple[int, ...]
@@ -65,10 +65,10 @@ class Finished:
 
 
 def generated_regions(mappings: Iterable[Mapping]) -> list[int]:
-    """Numbers of regions with code of no file, and in which no file can be mapped.
+    """Numbers of regions with code that belongs to no file, where no file can be mapped.
 
-    Around the code there may be other memory of the program's own, such as what a just-in-time
-    compiler has reserved for more.
+    Other memory of the program may surround the code, such as what a just-in-time compiler has
+    reserved for more.
     """
     regions: set[int] = set()
     run: list[Mapping] = []
@@ -86,7 +86,7 @@ def generated_regions(mappings: Iterable[Mapping]) -> list[int]:
 
 
 class Unwinder:
-    """Makes rows and finishes stacks. For the thread that pumps."""
+    """Makes rows and finishes stacks. For the pump thread."""
 
     def __init__(
         self,
@@ -96,24 +96,24 @@ class Unwinder:
         ahead: RowsAhead,
         refresh: Callable[[], None],
     ) -> None:
-        """``refresh`` is called when a stack comes by code that was not mapped before."""
+        """``refresh`` is called when a stack passes code that was not mapped before."""
         self._space = space
         self.ahead = ahead
-        """What makes rows beforehand; for the same address space and table."""
+        """Makes rows beforehand, for the same address space and table."""
         self._refresh = refresh
         self._may_refresh = False
         self.table = table
         self._max_frames = max_frames
         self._maps = AddressMap([])
         self._since: dict[Mapping, int] = {}
-        """Generation from which on a mapping is known to have been there all the time."""
+        """Generation since which a mapping is known to have existed without interruption."""
         self._known: set[int] = set()
-        """Addresses that got rows when stacks came by; as long as the mappings stay as they are."""
+        """Addresses that got rows when stacks passed them; cleared when mappings change."""
         self._walker = StackWalker(space.process.pid)
         self._renewals = 0
-        """How often the walker has learnt what is mapped."""
+        """How often the walker got new mappings."""
         self._earlier: OrderedDict[int, StackWalker] = OrderedDict()
-        """Walkers by generation, which know what was mapped then."""
+        """Walkers by generation, with the mappings of that time."""
 
     def fork(self, space: AddressSpace, table: RowTable, refresh: Callable[[], None]) -> Unwinder:
         """Returns an unwinder for a copy of the address space."""
@@ -125,17 +125,17 @@ class Unwinder:
         return child
 
     def begin_image(self) -> None:
-        """The process has begun another program: no row is of use any more."""
+        """Resets after an exec: no existing row is valid any more."""
         self._earlier.clear()
         self._maps = AddressMap([])
         self._tell_walker()
         self.ahead.begin_image()
 
     def renew(self, generation: int, read: Callable[[], int]) -> bool:
-        """Learns what is mapped now, as of a generation; ``read`` gives the current one.
+        """Takes over the mappings of a generation; ``read`` returns the current one.
 
-        The address space must have been refreshed after ``generation`` was read. False if
-        the generation has changed meanwhile: what the maps say may be of the next one.
+        The address space must have been refreshed after ``generation`` was read. Returns False if
+        the generation has changed meanwhile: the maps may then belong to the next one.
         """
         mappings = self._space.mappings
         code = [m for m in mappings if m.executable]
@@ -153,32 +153,32 @@ class Unwinder:
             # Rows are never made for the kernel's own pages, such as the one for uprobes.
             is_new = any(m not in before and not m.path.startswith("[") for m in code)
             if is_new and self.table.is_shared:
-                # What is new here may be something else there.
+                # A new mapping here may be another file in processes that share the table.
                 self.table.renew(generation, starts, ends)
             self._since = {m: self._since.get(m, generation) for m in code}
         else:
-            # What looks the same may have been something else in between, but for what is
-            # never unmapped.
+            # A mapping that looks unchanged may have been another in between, unless it is never
+            # unmapped.
             kept_for_good = self._space.permanent_files()
             self._since = {m: 0 if m.file_id in kept_for_good else generation for m in code}
             self.table.renew(generation, starts, ends)
         self._cover_generated(mappings)
         self.ahead.renew(self._maps)
-        # Now: later, the space may know another state.
+        # Now, since the address space may change later.
         self._tell_walker()
         return True
 
     def _keep_earlier(self) -> None:
-        """Keeps what was mapped for stacks of that generation that are still to come."""
+        """Keeps the earlier mappings for stacks of that generation that are still to come."""
         self._earlier[self.table.generation] = self._walker
         self._walker = StackWalker(self._space.process.pid)
         while len(self._earlier) > _MOST_EARLIER:
             self._earlier.popitem(last=False)
 
     def _cover_generated(self, mappings: Iterable[Mapping]) -> None:
-        """Rows for whole regions of code that belongs to no file: of it nothing is known.
+        """Adds one row per region of code that belongs to no file and has no unwind information.
 
-        A just-in-time compiler makes new code all the time; nothing has to be asked for it.
+        A just-in-time compiler generates code all the time; the probes need not ask for it.
         """
         keys = np.array(generated_regions(mappings)[:_MOST_REGIONS], np.uint64)
         if len(keys):
@@ -186,7 +186,7 @@ class Unwinder:
             self.table.insert(keys | np.uint64(REGION_TAG), rows, self.table.generation)
 
     def lost_code(self) -> bool:
-        """Whether code that was there the last time is gone or another, by the maps."""
+        """Whether code that was mapped the last time is gone or replaced, by the maps."""
         now = set(self._space.mappings)
         return any(
             before.is_file or self._is_file_now(before)
@@ -195,26 +195,26 @@ class Unwinder:
         )
 
     def _is_file_now(self, before: Mapping) -> bool:
-        # Generated code has the same row wherever it is, as long as there is no file.
+        # Generated code has the same row everywhere, as long as no file is mapped there.
         mapping = self._space.find(before.start)
         return mapping is not None and mapping.is_file
 
     def is_bottom(self, address: int) -> bool:
-        """Whether this is where somebody built a stack by hand (makecontext, fibers).
+        """Whether a hand-made stack ends at this address (makecontext, fibers).
 
-        A function's first byte is no return address: nobody called, it was put there.
+        A function's first byte is not a return address: the program put it there itself.
         """
         tables, inside = self._tables_at(address)
         return tables is not None and tables.is_start(inside)
 
     def is_unreadable(self, return_address: int) -> bool:
-        """Whether the call is in code whose information the file has, but that can't be read."""
+        """Whether the call is in code whose call-frame information exists but can't be read."""
         tables, inside = self._tables_at(return_address - 1)
         is_fallback = tables is not None and tables.row(inside) == FALLBACK_ROW
         return is_fallback and tables is not None and tables.trouble is not None
 
     def _tables_at(self, address: int) -> tuple[UnwindTables | None, int]:
-        """The information of the file that is mapped there, and the file's own address."""
+        """The unwind tables of the file that is mapped there, and the file address."""
         place = self._space.place(address)
         if isinstance(place, Unresolved) or place.module is None:
             return None, 0
@@ -224,7 +224,7 @@ class Unwinder:
     def hasten(self, misses: Iterable[Miss]) -> None:
         """Gives the probes the rows for which these misses are waiting.
 
-        Until they are there, thousands more come for want of the same few.
+        Until the rows are there, thousands more misses come for the same few.
         """
         self._may_refresh = True
         by_missing = {miss.missing: miss for miss in misses}
@@ -233,7 +233,7 @@ class Unwinder:
             self._follow(new)
 
     def finish(self, misses: Iterable[Miss]) -> list[Finished]:
-        """The stacks of these misses; their rows are in the table when this returns."""
+        """Finishes the stacks of these misses; their rows are in the table when this returns."""
         self._may_refresh = True
         misses = list(misses)
         earlier = [n for n, miss in enumerate(misses) if miss.generation in self._earlier]
@@ -249,7 +249,7 @@ class Unwinder:
         return [_finished(*pair) for pair in zip(misses, followed, strict=True)]
 
     def _follow_earlier(self, misses: Sequence[Miss]) -> Sequence[FollowedStack | None]:
-        """What came of stacks of earlier generations; rows for these are of no use any more."""
+        """Finishes stacks of earlier generations; their rows are of no use any more."""
         found: list[FollowedStack | None] = []
         for miss in misses:
             try:
@@ -263,7 +263,7 @@ class Unwinder:
         self._walker.renew(*self._code())
 
     def _follow(self, misses: Sequence[Miss]) -> Sequence[FollowedStack | None]:
-        """What came of these stacks, None where nothing can be said; notes the rows on the way."""
+        """Follows stacks (None if that fails), and stores the rows that were needed."""
         generation, renewals = self.table.generation, self._renewals
         try:
             followed, rows = self._walker.follow(misses, self._max_frames)
@@ -297,7 +297,7 @@ class Unwinder:
         self._known.update(inside)
 
     def _code(self) -> tuple[list[tuple[int, int, int, int, int]], list[AskedFile]]:
-        """What is mapped, and the files, as ``StackWalker.renew`` takes them."""
+        """The mappings and their files, as ``StackWalker.renew`` takes them."""
         rows, files = [], dict[int, AskedFile]()
         for mapping in self._maps.mappings:
             place = self._space.place(mapping.start)

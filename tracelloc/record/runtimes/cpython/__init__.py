@@ -1,4 +1,4 @@
-"""CPython: its frames, its objects by type, and who holds them."""
+"""CPython: its frames, its objects by type, and the holders of objects."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class CPythonSupport:
     versions = "3.11 to 3.14"
 
     def is_in(self, modules: Iterable[Module]) -> bool:
-        """Whether CPython is among files of code, whatever they are called."""
+        """Whether CPython is among code files, whatever their names."""
         return any(
             is_python_name(base_name(module.path))
             or module.elf.find_object("_PyRuntime") is not None

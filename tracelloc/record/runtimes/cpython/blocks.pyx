@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""What is done for each block: blocks of pools that are in use, and which are objects.
+"""Per-block work: finds the blocks of pools that are in use, and the objects among them.
 
-In use (Objects/obmalloc.c of CPython): a pool has given out all blocks below `nextoffset` at one time or another. Those that were given
-back form a list: the header has the first one, the first word of each has the next.
+In use (Objects/obmalloc.c of CPython): a pool has given out all blocks below `nextoffset` at some
+time. Freed blocks form a list through their first words, which begins in the header.
 """
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -35,8 +35,8 @@ def find_blocks(const uint64_t[::1] words, const uint64_t[::1] pools, int64_t[::
                 uint64_t[::1] size_bytes):
     """Fills in where blocks in use begin, in words, and their sizes.
 
-    ``words``: the memory of the pools. ``at`` and ``size_bytes`` have room for all. Returns
-    how many there are, and how many pools contradict themselves.
+    ``words``: the memory of the pools. ``at`` and ``size_bytes`` have room for all blocks. Returns
+    the number of blocks, and the number of inconsistent pools.
     """
     cdef uint8_t is_free[MOST_BLOCKS]
     cdef const Header* header
@@ -74,7 +74,7 @@ def find_blocks(const uint64_t[::1] words, const uint64_t[::1] pools, int64_t[::
 
 
 cdef class Addresses:
-    """A number for each of some addresses: a hash table."""
+    """Hash table from addresses to numbers."""
 
     cdef uint64_t* keys  # 0: an empty slot
     cdef int32_t* values
@@ -93,14 +93,14 @@ cdef class Addresses:
         free(self.values)
 
     cdef inline uint64_t slot(self, uint64_t address) noexcept nogil:
-        """Where the address is, or would be."""
+        """The slot of the address, or the empty slot for it."""
         cdef uint64_t at = home_of(address, self.room)
         while self.keys[at] != address and self.keys[at] != 0:
             at = at + 1 if at + 1 < self.room else 0
         return at
 
     cdef inline int32_t get(self, uint64_t address) noexcept nogil:
-        """The address's number; below 0: it has none."""
+        """The address's number; negative if it has none."""
         cdef uint64_t at = self.slot(address)
         return self.values[at] if self.keys[at] else NOWHERE
 
@@ -133,16 +133,16 @@ cdef class Addresses:
         return 0
 
     def add(self, const uint64_t[::1] addresses, int first):
-        """Numbers addresses that are not 0, from ``first`` on."""
+        """Numbers nonzero addresses consecutively from ``first``."""
         cdef Py_ssize_t at
         for at in range(addresses.shape[0]):
             self.put(addresses[at], first + <int>at)
 
     def fresh(self, const uint64_t[::1] pointers, Addresses pools, uint64_t[::1] found):
-        """Fills in addresses that pointers point to and that are neither in pools nor known.
+        """Fills in addresses that pointers refer to and that are neither in pools nor known.
 
-        They are known from then on, by the number -2. The lowest three bits may be marks.
-        Returns how many there are.
+        It makes them known, with the number -2. The lowest three bits may be marks. Returns the
+        number of addresses.
         """
         cdef Py_ssize_t at, count = 0
         cdef uint64_t address
@@ -158,13 +158,13 @@ cdef class Addresses:
         return count
 
     def look_up(self, const uint64_t[::1] addresses, int64_t[::1] numbers):
-        """Fills in the numbers of addresses; below 0: one has none."""
+        """Fills in the numbers of addresses; negative for those without one."""
         cdef Py_ssize_t n
         for n in range(addresses.shape[0]):
             numbers[n] = self.get(addresses[n])
 
     def locate(self, const uint64_t[::1] addresses, int64_t[::1] at):
-        """Fills in where addresses are in the words of these pools; -1: not in them."""
+        """Fills in the word index of each address in the memory of these pools; -1: in none."""
         cdef Py_ssize_t n
         cdef int32_t pool
         for n in range(addresses.shape[0]):
@@ -174,16 +174,16 @@ cdef class Addresses:
 
 
 cdef inline bint is_count(uint64_t word) noexcept nogil:
-    """Whether it is a count of references: a free object has none, and a pointer is none."""
+    """Whether a word is a nonzero reference count rather than a pointer: free objects have none."""
     return <uint32_t>word != 0 and (word >> 32 & 0xFFFF) == 0
 
 
 def find_objects(const uint64_t[::1] words, const int64_t[::1] blocks,
                  const uint64_t[::1] size_bytes, Addresses types, const int8_t[::1] before,
                  int64_t[::1] row, int64_t[::1] at, int32_t[::1] type_):
-    """Fills in the rows of blocks that are objects, where these begin, and their types.
+    """Fills in the rows of blocks that are objects, where the objects begin, and their types.
 
-    ``before``: words before the objects of each type, in their blocks. Returns how many.
+    ``before``: words before the objects of each type, in their blocks. Returns their number.
     """
     cdef Py_ssize_t n, count = 0
     cdef int ahead
@@ -230,7 +230,7 @@ cdef struct Memory:
 
 
 cdef inline int64_t begin_of_block(const Memory* memory, int64_t word) noexcept nogil:
-    """Where the block of a pool begins that a word is in."""
+    """Start of the pool block that contains a word."""
     cdef int64_t pool = word // POOL_WORDS
     cdef int64_t size = 2 * (<int64_t>(memory.words[pool * POOL_WORDS + 4] >> 32) + 1)
     cdef int64_t first = pool * POOL_WORDS + HEADER_BYTES // 8
@@ -239,7 +239,7 @@ cdef inline int64_t begin_of_block(const Memory* memory, int64_t word) noexcept 
 
 cdef inline Py_ssize_t piece_of(const uint64_t* starts, Py_ssize_t count,
                                 uint64_t value) noexcept nogil:
-    """The last piece that starts at or before a value; below 0: there is none."""
+    """The last piece that starts at or before a value; negative if there is none."""
     cdef Py_ssize_t low = 0, high = count, middle
     while low < high:
         middle = (low + high) // 2
@@ -252,7 +252,7 @@ cdef inline Py_ssize_t piece_of(const uint64_t* starts, Py_ssize_t count,
 
 cdef inline int64_t target_of(const Memory* memory, Addresses pools,
                               uint64_t address) noexcept nogil:
-    """Where what an address lies in begins, in words; below 0: nowhere that is known."""
+    """Start of the block or piece that contains an address, in words; negative if unknown."""
     cdef int32_t pool
     cdef int64_t start
     cdef Py_ssize_t piece
@@ -271,8 +271,8 @@ cdef inline int64_t target_of(const Memory* memory, Addresses pools,
 
 
 cdef inline int64_t words_of(const Memory* memory, int64_t start) noexcept nogil:
-    """How many words of a block or piece are used: never more than it has, nor beyond its pool,
-    whatever the target's memory says."""
+    """Used words of a block or piece: never more than it has, nor beyond its pool, whatever the
+    target's memory says."""
     cdef Py_ssize_t piece
     cdef int64_t size, most
     if start < memory.pool_words:
@@ -282,14 +282,14 @@ cdef inline int64_t words_of(const Memory* memory, int64_t start) noexcept nogil
         piece = piece_of(<const uint64_t*>memory.piece_at, memory.piece_count, <uint64_t>start)
         size = most = <int64_t>(memory.piece_ends[piece] - memory.piece_starts[piece]) // 8
     if 0 < memory.limits[start >> 1] < size:
-        # A larger one would lead into the next block, whose word is then taken for its own: paths
-        # back to a root could go round in circles.
+        # A larger size would lead into the next block, whose words would be taken for this one's:
+        # paths back to a root could contain cycles.
         size = memory.limits[start >> 1]
     return size if size < most else most
 
 
 cdef inline bint is_reference(uint8_t kind, int64_t word) noexcept nogil:
-    """Whether a word of an object, counted from its block's start, keeps what it points to."""
+    """Whether a word of an object, counted from its block's start, is a strong reference."""
     cdef int64_t ahead
     if kind == TABLE:
         return True
@@ -307,8 +307,8 @@ cdef inline bint is_reference(uint8_t kind, int64_t word) noexcept nogil:
 
 cdef inline int64_t reference_of(const Memory* memory, Addresses pools, int64_t start,
                                  int64_t word) noexcept nogil:
-    """What a word refers to; below 0: nothing. Small tables have objects only: what else seems to
-    be in them was left there by an earlier one."""
+    """What a word refers to; negative if nothing. Small tables refer to objects only: other
+    references in them are stale."""
     cdef int64_t target = target_of(memory, pools, memory.words[start + word])
     if (target >= 0 and memory.kinds[start >> 1] == TABLE and memory.kinds[target >> 1] == TABLE
             and start < memory.pool_words):
@@ -317,7 +317,7 @@ cdef inline int64_t reference_of(const Memory* memory, Addresses pools, int64_t 
 
 
 cdef inline bint is_exact(const Memory* memory, uint64_t address, int64_t target) noexcept nogil:
-    """Whether an address is that of the object in a block, and not within it."""
+    """Whether an address is that of the object in a block, rather than inside it."""
     cdef int64_t ahead
     cdef uint8_t kind = memory.kinds[target >> 1]
     if target >= memory.pool_words or kind == TABLE or kind >= LEAF:
@@ -327,7 +327,7 @@ cdef inline bint is_exact(const Memory* memory, uint64_t address, int64_t target
 
 
 cdef class References:
-    """Who refers to whom in memory that was read."""
+    """References between objects in memory that was read."""
 
     cdef const uint64_t[::1] words, piece_starts, piece_ends
     cdef const int64_t[::1] piece_at
@@ -342,8 +342,8 @@ cdef class References:
                   const uint16_t[::1] limits):
         """Pieces ascend by address, and in ``words``; there is at least one.
 
-        ``kinds``, ``limits``: by halves of where blocks begin; how many of its words are used, 0
-        for all.
+        ``kinds``, ``limits``: indexed by half of a block's start. A limit is the block's used
+        words, or 0 for all.
         """
         self.words, self.pools, self.kinds, self.limits = words, pools, kinds, limits
         self.piece_starts, self.piece_ends, self.piece_at = piece_starts, piece_ends, piece_at
@@ -351,25 +351,25 @@ cdef class References:
                              &piece_at[0], piece_starts.shape[0], &kinds[0], &limits[0])
 
     def begin(self, uint64_t word):
-        """Where the block or piece begins that a word is in."""
+        """Start of the block or piece that contains a word."""
         if <int64_t>word < self.memory.pool_words:
             return begin_of_block(&self.memory, <int64_t>word)
         return self.memory.piece_at[piece_of(
             <const uint64_t*>self.memory.piece_at, self.memory.piece_count, word)]
 
     def size(self, int64_t start):
-        """How many words the block or piece has that begins there."""
+        """Used words of the block or piece at ``start``."""
         return words_of(&self.memory, start)
 
     def target(self, uint64_t address):
-        """Where what an address lies in begins, in words; below 0: nowhere that is known."""
+        """Start of the block or piece that contains an address, in words; negative if unknown."""
         return target_of(&self.memory, self.pools, address)
 
     def trace(self, uint32_t[::1] parents, uint32_t[::1] queue, Py_ssize_t done, Py_ssize_t end):
-        """Follows references from what is in the queue from ``done`` on, nearest first.
+        """Follows references from the queue's entries from ``done`` on, nearest first.
 
-        ``queue``: halves of where blocks begin. ``parents``, by the same: the word from which
-        a block was reached first; 0: it was not. Returns the queue's new end.
+        ``queue``: halves of block starts. ``parents``, indexed likewise: the word from which a
+        block was first reached; 0: it was not. Returns the queue's new end.
         """
         cdef const Memory* memory = &self.memory
         cdef int64_t start, word, size, target
@@ -387,7 +387,7 @@ cdef class References:
                         continue
                     target = reference_of(memory, self.pools, start, word)
                     if target >= 0 and parents[target >> 1] == 0:
-                        # 0 would say that it was not reached, and it would be queued for ever.
+                        # 0 would mean that it was not reached, and it would be queued for ever.
                         parents[target >> 1] = <uint32_t>(start + word) or 1
                         queue[end] = <uint32_t>(target >> 1)
                         end += 1
@@ -395,9 +395,9 @@ cdef class References:
 
     def referrers(self, const int64_t[::1] starts, const uint32_t[::1] parents,
                   uint32_t[::1] counts, uint32_t[::1] last):
-        """Counts references to what was not reached, from all blocks and pieces.
+        """Counts references to unreached blocks, from all blocks and pieces.
 
-        ``counts``, ``last``: by halves of where they begin: how many, and the last word.
+        ``counts``, ``last``, indexed by half of a start: the number, and the last such word.
         """
         cdef const Memory* memory = &self.memory
         cdef int64_t start, word, target

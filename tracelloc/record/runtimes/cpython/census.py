@@ -1,12 +1,12 @@
-"""A census: how many objects of which type a running CPython program has, and their bytes.
+"""Census of a running CPython program: the number of objects of each type, and their bytes.
 
-Nothing is stopped and nothing is probed: memory is read while the program goes on, so what
-changes meanwhile may be counted twice or not at all (``changed_pools`` says how much did). On
-a stopped program the numbers are exact.
+Nothing is stopped and nothing is probed. Memory is read while the program runs, so objects that
+change meanwhile may be counted twice or not at all (``changed_pools`` counts the affected pools).
+On a stopped program the numbers are exact.
 
-What is seen: all objects of up to 512 bytes, and larger ones if the garbage collector knows of
-them, with the tables of lists, dictionaries and sets. Not seen: larger strings, bytes and
-integers, and what C extensions allocate otherwise. That is malloc's, where stacks tell.
+A census sees all objects of up to 512 bytes, and larger ones if the garbage collector tracks them,
+with the tables of lists, dictionaries and sets. It does not see larger strings, bytes and
+integers, nor other allocations of C extensions. Those come from malloc, where stacks are traced.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tracelloc.snapshots.objects import ObjectCensus, TypeCount
 
 @dataclass(frozen=True, slots=True)
 class FoundObjects:
-    """All objects at one time, with the memory of those in pools."""
+    """All objects at one time, with the memory of the pools."""
 
     memory: RemoteMemory
     types: Types
@@ -45,10 +45,10 @@ class FoundObjects:
 
 
 class Censuses:
-    """Takes a process's census, as often as wanted: types are looked up once."""
+    """Takes censuses of a process; types are looked up once."""
 
     def __init__(self, process: Process, now_s: Callable[[], float] = time.time) -> None:
-        """``now_s``: the time, since 1970."""
+        """``now_s``: returns the time since 1970, in seconds."""
         self._now_s = now_s
         self._memory = RemoteMemory(process)
         self._types = Types(self._memory)
@@ -58,8 +58,8 @@ class Censuses:
     def take(self, *, keep: bool = False, most_bytes: int | None = None) -> ObjectCensus:
         """Counts all objects.
 
-        ``keep``: for ``take_found``. ``most_bytes``: of pools that are read. Raises TargetError,
-        PrivilegeError, TooManyPools.
+        ``keep``: keeps them for ``take_found``. ``most_bytes``: limit of the pools to read. Raises
+        TargetError, PrivilegeError, TooManyPools.
         """
         time_s, begin_s = self._now_s(), time.monotonic()
         found = self._find(most_bytes)
@@ -87,7 +87,7 @@ class Censuses:
         return FoundObjects(self._memory, self._types, self._names, blocks, objects, large)
 
     def take_found(self) -> FoundObjects:
-        """The objects of the last census, with their memory; nothing is kept of it here."""
+        """Returns the objects of the last census, with their memory, and drops them here."""
         found, self._last = self._last or self._find(), None
         return found
 

@@ -1,6 +1,6 @@
-"""Names of CPython's functions, by what the probes have copied of their code objects.
+"""Names of CPython's functions, from the copies that the probes make of code objects.
 
-What they had no room for is read from the process's memory, while it is there.
+What did not fit into a copy is read from the process's memory while it is still there.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tracelloc.record import abi
 from tracelloc.record.runtimes.cpython.linetable import LineTable
 
 ReadMemory = Callable[[int, int], bytes]
-"""Bytes at an address, as many as can be read of those that are wanted."""
+"""Reads up to so many bytes at an address; returns those that can be read."""
 
 _MOST_KNOWN: Final = 1 << 17
 """Code objects whose names are kept; a large program has some ten thousand."""
 _LONGEST_NAME: Final = 1 << 10
-"""Characters of names; those of files are paths."""
+"""Most characters of a name; file names are paths."""
 _LONGEST_TABLE: Final = 1 << 18
 _FIRST_BYTES: Final = 512
-"""Bytes of a string that are read at first: most are shorter."""
+"""Bytes of a string to read at first: most strings are shorter."""
 _FIRST_TABLE_BYTES: Final = 2048
 _CODE_BYTES: Final = 256
 _MASK: Final = (1 << 64) - 1
@@ -32,12 +32,12 @@ _SEED: Final = 0x9E3779B97F4A7C15
 _IDENTITY_AT: Final = (24, 32, 64, 72, 88, 136)
 _FLAGS_AT: Final = 48
 _IS_FUNCTION: Final = 2
-"""What ``probes/python.bpf.c`` tells code objects by."""
+"""Fields by which ``probes/python.bpf.c`` identifies code objects."""
 _TYPE_AND_LENGTH: Final = slice(8, 24)
 _HASH_AT: Final = 24
-"""Where a string has its hash."""
+"""Offset of a string's hash."""
 _BYTES_AT: Final = 32
-"""Where the content of a ``bytes`` object begins."""
+"""Offset of the content of a ``bytes`` object."""
 _KIND_SHIFT: Final = 2
 _IS_ASCII: Final = 1 << 6
 """In ``state`` of ``PyASCIIObject``."""
@@ -46,7 +46,7 @@ _CODECS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 @dataclass(frozen=True, slots=True)
 class CodeLayout:
-    """Where a code object has what is read of it, in bytes, and strings their text."""
+    """Byte offsets of the fields that are read of code objects, and of strings' text."""
 
     file: int
     name: int
@@ -57,10 +57,10 @@ class CodeLayout:
     instructions: int
     """Where the bytecode begins."""
     ascii_bytes: int
-    """Bytes of ``PyASCIIObject``; larger ones have 16 or 24 more."""
+    """Size of ``PyASCIIObject``; larger string structures have 16 or 24 bytes more."""
     compact_bytes: int
     has_versions: bool = True
-    """Whether each code object has a number of its own."""
+    """Whether each code object has a version number of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,11 @@ class _Function:
 _PIECES: Final = tuple(
     (2 + 2 * number, start) for number, start in enumerate(abi.PYTHON_PIECE_STARTS)
 )
-"""Pieces of a ``struct python_code``: words from ``code`` on that describe one; where it begins."""
+"""Pieces of a ``struct python_code``: index of the words that describe one; offset of the piece."""
 
 
 class _Copy:
-    """What the probes have copied of a code object and what it refers to."""
+    """The probes' copy of a code object and the objects that it refers to."""
 
     def __init__(self, words: Sequence[int]) -> None:
         """``words``: a ``struct python_code`` from ``code`` on."""
@@ -87,7 +87,7 @@ class _Copy:
 
     def read(self, address: int, size_bytes: int) -> bytes:
         """Bytes at an address, as far as they were copied."""
-        # They may overlap: the bytes behind an object are copied as well.
+        # Pieces may overlap: the bytes behind an object are copied as well.
         found = (
             piece[address - start :][:size_bytes]
             for start, piece in self._pieces.items()
@@ -97,10 +97,10 @@ class _Copy:
 
 
 class CodeObjects:
-    """Code objects of a process and of those that it has forked off, each read once.
+    """Code objects of a process and of its forked children, each read once.
 
-    One that has gone by then has no name; one that has taken another's place is told from it by
-    the ``identity`` that the probes have made (``probes/python.bpf.c``).
+    A code object that is gone by then has no name. The ``identity`` from the probes distinguishes
+    a code object from a later one at the same address (``probes/python.bpf.c``).
     """
 
     def __init__(self, layout: CodeLayout, code_type: int, read: ReadMemory) -> None:
@@ -111,18 +111,18 @@ class CodeObjects:
         self._known: dict[tuple[int, int], _Function] = {}
 
     def share_names(self, parent: CodeObjects) -> None:
-        """Names of the process that this one was forked off are its own as well."""
+        """Shares the names of the process from which this one was forked."""
         self._known = parent._known
 
     def note_copy(self, words: Sequence[int]) -> None:
-        """Takes over what the probes have copied: ``struct python_code`` from ``code`` on."""
+        """Stores a copy from the probes: ``struct python_code`` from ``code`` on."""
         code, identity = words[:2]
         function = self._look_up(code, identity, _Copy(words).read)
         if function.name is not None and len(self._known) < _MOST_KNOWN:
             self._known[code, identity] = function
 
     def frame(self, code: int, reached: int) -> RuntimeFrame:
-        """What two words of the probes' stand for (``struct python_stack``)."""
+        """The frame that two words of the probes stand for (``struct python_stack``)."""
         identity, offset = reached >> 32, reached & 0xFFFFFFFF
         function = self._known.get((code, identity))
         if function is None:
@@ -136,11 +136,11 @@ class CodeObjects:
         return RuntimeFrame(function.name, function.file, line, function.first_line)
 
     def text(self, address: int) -> str | None:
-        """What a string says; None if it can't be read."""
+        """The text of a string; None if it can't be read."""
         return self._text(address, self._read)
 
     def function(self, code: int) -> RuntimeFrame:
-        """What a code object is called, and where it begins."""
+        """The name and the first line of a code object."""
         image, layout = self._read(code, _CODE_BYTES), self._layout
         words = _words(image)
         if len(image) < _CODE_BYTES or words[1] != self._type:
@@ -167,7 +167,7 @@ class CodeObjects:
         )
 
     def _identity(self, words: tuple[int, ...], read: ReadMemory) -> int:
-        """What tells a code object from others at its place, as the probes have it."""
+        """The hash that identifies a code object at its address, computed as the probes do."""
         layout = self._layout
         parts = [words[at // 8] for at in _IDENTITY_AT]
         if layout.has_versions or words[_FLAGS_AT // 8] & _IS_FUNCTION:
@@ -202,9 +202,9 @@ class CodeObjects:
         return self._whole(address, image, _BYTES_AT, end)[_BYTES_AT:end]
 
     def _whole(self, address: int, beginning: bytes, start: int, end: int) -> bytes:
-        """An object up to ``end``, if it is still the one of this beginning; else that is all.
+        """An object up to ``end`` if it still has this beginning; otherwise just the beginning.
 
-        ``start``: where its content begins. Counts of references and what is cached change.
+        ``start``: where its content begins. Reference counts and cached fields may differ.
         """
         if end <= len(beginning):
             return beginning

@@ -1,4 +1,4 @@
-"""Functions that a Python program is running, and where their local variables are."""
+"""Running functions of a Python program, and where their local variables are."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from tracelloc.record.runtimes.cpython.interpreter import CPython
 
 _MOST_THREADS: Final = 4096
 _MOST_FRAMES: Final = 1000
-"""Frames of one thread that are read, at most."""
+"""Most frames of one thread that are read."""
 _MOST_FRAMES_OF_ALL: Final = 1 << 16
 _MOST_LOCALS: Final = 1 << 12
 _NAMES_AT: Final = 96
-"""In a code object: the names of local variables (``co_localsplusnames``)."""
+"""Offset in a code object: the names of local variables (``co_localsplusnames``)."""
 _FRAME_BYTES: Final = 80
 _DICTIONARY_AT: Final = -32
 _LOCALS_BYTES: Final = 104
-"""In a thread's record, from its native id on: ``dict``, and up to where ``context`` ends at the
-latest (64 bytes behind the id up to 3.12, 48 later)."""
+"""In a thread's record, from ``dict`` before its native id to the last possible end of ``context``
+(64 bytes behind the id up to 3.12, 48 later)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningFrame:
-    """A function that a thread is in."""
+    """A frame of a running function."""
 
     function: RuntimeFrame
     locals_address: int
     locals_bytes: int
     names_address: int
-    """The tuple with the variables' names."""
+    """The tuple of the variables' names."""
 
 
 class FrameCodes:
-    """What code objects say of their frames."""
+    """Function, variable count and variable names by code object."""
 
     def __init__(self, python: CPython) -> None:
         self._python = python
@@ -44,7 +44,7 @@ class FrameCodes:
         self._known: dict[int, tuple[RuntimeFrame, int, int]] = {}
 
     def look_up(self, code: int) -> tuple[RuntimeFrame, int, int]:
-        """(name, number of variables and what is computed, address of the variables' names)."""
+        """(function, number of variables and stack values, address of the variables' names)."""
         known = self._known.get(code)
         if known is None:
             image = self._python.read(code, 256)
@@ -70,7 +70,7 @@ def thread_states(python: CPython) -> list[int]:
 
 
 def running_frames(python: CPython, codes: FrameCodes) -> list[RunningFrame]:
-    """Frames of all threads, the innermost of each first. What can't be read is left out."""
+    """Frames of all threads, each thread's innermost first. Unreadable frames are left out."""
     found: list[RunningFrame] = []
     at = python.layout.probes
     for thread in thread_states(python):
@@ -96,17 +96,17 @@ def running_frames(python: CPython, codes: FrameCodes) -> list[RunningFrame]:
 
 @dataclass(frozen=True, slots=True)
 class ThreadLocals:
-    """What a thread has for itself."""
+    """The roots of a thread's own objects."""
 
     thread_id: int
     dictionary: int
-    """The address of the dictionary with its part of each ``threading.local``; or 0."""
+    """The address of the dictionary with the thread's part of each ``threading.local``, or 0."""
     others: tuple[int, ...]
-    """Addresses, among which the one of the current context is (``contextvars``)."""
+    """Addresses, one of which is that of the current context (``contextvars``)."""
 
 
 def thread_locals(python: CPython) -> list[ThreadLocals]:
-    """What the threads have for themselves."""
+    """The roots of each thread's own objects."""
     id_at = python.layout.probes["thread_id"]
     found = []
     for thread in thread_states(python):

@@ -1,8 +1,8 @@
-"""Which types of a Python program grow: steadily, over several censuses, beyond all before.
+"""Finds growing types of a Python program: those that grow steadily, beyond all earlier counts.
 
-A type that fills a cache or is imported grows in some part of the time; objects that come and go
-are now more, now fewer. What leaks grows in nearly every part of the time, up to now, and by the
-middle of that time there are more of it than there have ever been before.
+A type that fills a cache or is imported grows in some part of the time. Objects that come and go
+vary in number. A leaking type grows in nearly every part of the time, up to now, and by the middle
+of that time there are more of its objects than ever before.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from tracelloc.verdict.survivaltail import Mask
 
 _MOST_POINTS: Final = 64
 _NEW_POINTS: Final = 16
-"""Censuses that are kept one by one; of older ones every second goes when there are too many."""
+"""Censuses that are all kept; of older ones, every second is dropped when there are too many."""
 _LEAST_PARTS, _MOST_PARTS = 5, 10
-"""Parts of the time that are looked at: from one census to the next, if these are not more."""
+"""Parts into which the time is divided, each at least from one census to the next."""
 _GROWN_SHARE: Final = 0.75
-"""Share of the parts in which a type has to grow, the last one among them."""
+"""Share of the parts in which a type must grow; the last part must be among them."""
 _LEAST_SHARE: Final = 0.3
-"""Share of the mean growth of a part: less is none."""
+"""Share of the mean growth of a part below which a part does not count as growing."""
 _LEAST_S: Final = 20.0
 _LENGTHS: Final = (6, 7, 8, 10, 12, 16, 23, 32, 45)
-"""Censuses that are looked at together; and all of them."""
+"""Numbers of censuses that are judged together, in addition to all of them."""
 _LEAST_OBJECTS: Final = 20
 _LEAST_LOOKS: Final = 3
-"""Censuses one after the other by which a type grows, before it is said to."""
+"""Consecutive censuses in which a type must grow before it is reported."""
 _MOST_DROP: Final = 0.2
-"""Share of its growth by which a type may have become less in between."""
+"""Share of its growth by which a type may drop in between."""
 _LAST_SHARE: Final = 1 / 3
 _LAST_S: Final = 20.0, 120.0
-"""A type grows no more if it has not grown in this share of the time; seconds, at least and most.
-"""
+"""A type has stopped growing if it did not grow in this last share of the time, within these
+bounds in seconds."""
 
 
 class TypeHistory:
-    """Counts of each type over time; figures are columns, so that all types are judged at once."""
+    """Counts of each type over time, in columns, so that all types are judged at once."""
 
     def __init__(self) -> None:
         self._rows: dict[str, int] = {}
         self._times_s: list[float] = []
         self._since_s: dict[int, float] = {}
-        """Since when types grow that were said to when this was last asked, by their rows."""
+        """By row: since when the types grow that ``growing`` reported last."""
         self._seen: dict[int, int] = {}
-        """How often in a row types were seen to grow, by their rows."""
+        """By row: consecutive calls in which a type grew."""
         self._counts = np.zeros((0, _MOST_POINTS), np.int64)
         self._bytes = np.zeros((0, _MOST_POINTS), np.int64)
 
@@ -78,11 +78,11 @@ class TypeHistory:
             table[:, len(kept) :] = 0
 
     def growing(self) -> list[GrowingType]:
-        """Types that grow by now, the most bytes a minute first. To be asked after each census."""
+        """Types that grow now, most bytes per minute first. Call it after each census."""
         times_s = np.array(self._times_s)
         counts = self._counts[: len(self._rows), : len(times_s)]
         begins = np.full(len(counts), -1)
-        # The longest span comes last: since when is known best by that one.
+        # The longest span comes last: it tells best since when a type grows.
         some = np.flatnonzero(counts[:, -1] - counts.min(axis=1) >= _LEAST_OBJECTS)
         for length in (*_LENGTHS, len(times_s)):
             begin = len(times_s) - length
@@ -116,9 +116,9 @@ class TypeHistory:
 
 
 def _grows(times_s: F64, counts: I64, begin: int) -> Mask:
-    """Which types grow from a census on until the last one."""
+    """Which types grow from the census ``begin`` to the last one."""
     span_s, span = times_s[begin:], counts[:, begin:]
-    # Parts end at censuses: between these, nobody knows when it was.
+    # Parts end at censuses: counts in between are unknown.
     ends_s = np.linspace(span_s[0], span_s[-1], min(len(span_s), _MOST_PARTS + 1))
     at = np.unique(np.minimum(np.searchsorted(span_s, ends_s), len(span_s) - 1))
     at_s = span_s[at]
@@ -136,7 +136,7 @@ def _grows(times_s: F64, counts: I64, begin: int) -> Mask:
 
 
 def _still_grows(times_s: F64, counts: I64) -> bool:
-    """Whether a type that has grown from the first of these times on goes on to do so."""
+    """Whether a type that has grown since the first of these times still grows."""
     total = counts[-1] - counts[0]
     length_s = times_s[-1] - times_s[0]
     least_s, most_s = _LAST_S

@@ -1,7 +1,7 @@
-"""Who keeps objects: paths to them from modules, classes and running functions.
+"""Finds the holders of objects: paths to them from modules, classes and running functions.
 
-References are followed from these roots on, nearest first, through everything that was read:
-each word that points to an object counts, but for weak references and the collector's own.
+References are followed from these roots, nearest first, through all memory that was read. Each
+word that points to an object counts, except weak references and the collector's own lists.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from tracelloc.record.runtimes.seam import UnsupportedRuntime
 from tracelloc.snapshots.objects import Holder, Holders
 
 SAMPLES: Final = 200
-"""Objects of a type whose holders are looked for."""
+"""Objects of a type whose holders are searched for."""
 _POOL_WORDS: Final = POOL_BYTES // 8
 _ROOT: Final = 0xFFFFFFFF
 _TYPE: Final = 1 << 31
 _MOST_CYCLE: Final = 1 << 12
 _MOST_TABLES: Final = 3
-"""Tables between two objects."""
+"""Most tables between two objects."""
 _CONTEXT: Final = "_contextvars.Context"
 CYCLE: Final = "a cycle of each other, which the garbage collector has not taken yet"
 NATIVE: Final = "C code"
 
 
 class HolderSearch:
-    """Finds holders in a process, by what a census has found."""
+    """Finds holders in a process, using the objects that a census found."""
 
     def __init__(self, process: Process, space: AddressSpace | None = None) -> None:
-        """``space``: the process's, if somebody else keeps it up to date."""
+        """``space``: the process's, if another owner keeps it up to date."""
         self._space = AddressSpace(process) if space is None else space
         self._own_space = self._space if space is None else None
 
     def python(self) -> CPython | None:
-        """The interpreter; None: its version is not known."""
+        """The interpreter; None if its version is not supported."""
         if self._own_space is not None:
             self._own_space.refresh()
         try:
@@ -62,7 +62,7 @@ class HolderSearch:
             return None
 
     def has_python(self) -> bool:
-        """Whether there is CPython in the process, of whatever version."""
+        """Whether the process has CPython, of any version."""
         try:
             return find_cpython(self._space) is not None
         except UnsupportedRuntime:
@@ -71,10 +71,10 @@ class HolderSearch:
     def find(
         self, found: FoundObjects, wanted: Sequence[str], before: ObjectAddresses | None = None
     ) -> dict[str, Holders]:
-        """Holders of objects, by the names of types.
+        """Holders of objects, by type name.
 
-        ``before``: those that were there before are not meant, as long as there are others. Empty
-        if the interpreter's version is not known. Raises TargetError, PrivilegeError.
+        ``before``: objects that existed before are left out, as long as there are others. Empty if
+        the interpreter's version is not supported. Raises TargetError, PrivilegeError.
         """
         python = self.python()
         if python is None:
@@ -90,7 +90,7 @@ class HolderSearch:
 
 
 class ObjectAddresses:
-    """Where the objects in pools are, by type: to tell those that are there later from new ones."""
+    """Addresses of the objects in pools, by type, to distinguish new objects later."""
 
     def __init__(self, found: FoundObjects) -> None:
         self._types = found.objects.type
@@ -108,18 +108,18 @@ class ObjectAddresses:
 
 @dataclass(frozen=True, slots=True)
 class ThreadRoot:
-    """What a thread has for itself."""
+    """A thread as the root of its own objects."""
 
     title: str
     is_namespace: bool
-    """Whether names lead on from it."""
+    """Whether its entries are names."""
 
 
 Root = str | ThreadRoot | RunningFrame
 
 
 class _Graph:
-    """Everything that was reached from roots."""
+    """All blocks reached from roots."""
 
     def __init__(self, found: FoundObjects, frames: list[RunningFrame], python: CPython) -> None:
         self._found = found
@@ -149,7 +149,7 @@ class _Graph:
         self._end = self._image.references.trace(self._parents, self._queue, begin, self._end)
 
     def _modules(self) -> dict[int, str]:
-        """Modules and classes: where they begin, and what they are called."""
+        """Starts and names of modules and classes."""
         found, names = self._found, self._names
         roots: dict[int, str] = {}
         numbers = [n for n in range(len(found.types.known)) if found.names.of(n) == "module"]
@@ -173,7 +173,7 @@ class _Graph:
         return roots
 
     def _threads(self) -> dict[int, ThreadRoot]:
-        """What threads have for themselves: ``threading.local``, and context variables."""
+        """Roots of the threads' own objects: ``threading.local``, and context variables."""
         image, names, process = self._image, self._names, self._found.memory.process
         roots: dict[int, ThreadRoot] = {}
         for thread in thread_locals(self._python):
@@ -195,7 +195,7 @@ class _Graph:
         return {start: frame for start, frame in starts if start >= 0}
 
     def holders(self, name: str, before: ObjectAddresses | None) -> Holders:
-        """Who keeps objects of this type."""
+        """The holders of objects of this type."""
         fresh = addresses = self._addresses.of(name)
         if before is not None:
             fresh = addresses[~np.isin(addresses, before.of(name))]
@@ -212,7 +212,7 @@ class _Graph:
         return Holders(sum(sums.values()), holders, self._image.skipped_count)
 
     def _holder(self, start: int) -> Holder:
-        """Who keeps a block; its count is 0."""
+        """The holder of a block, with a count of 0."""
         words: list[int] = []
         at = start
         while (word := int(self._parents[at >> 1])) != _ROOT:
@@ -238,7 +238,7 @@ class _Graph:
         return Holder(path.text, kind, 0, path.unresolved, file, line, path.is_bounded)
 
     def _keeper(self, words: list[int]) -> str:
-        """The type of the last object on the way."""
+        """The type of the last object on the path."""
         for word in reversed(words):
             found = self._image.object_in(self._image.references.begin(word))
             if found is not None:
@@ -246,7 +246,7 @@ class _Graph:
         return ""
 
     def _unreached(self, start: int) -> Holder:
-        """What keeps an object to which no path leads: others like it, or C code."""
+        """The holder of an object to which no path leads: a cycle, or C code."""
         counts, last = self._referrers()
         seen, waiting = {start}, [start]
         missing = 0
@@ -270,7 +270,7 @@ class _Graph:
         return Holder(NATIVE + (f", through {through}" if through else ""), through, 0, 0)
 
     def _referrer(self, start: int) -> str:
-        """The type of the last object that refers to one that was not reached."""
+        """The type of the last object that refers to an unreached one."""
         _, last = self._referrers()
         for _ in range(_MOST_TABLES):
             word = int(last[start >> 1])
@@ -281,7 +281,7 @@ class _Graph:
         return ""
 
     def _referrers(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
-        """How many references there are to what was not reached, and the last of each."""
+        """The number of references to each unreached block, and the last of them."""
         if self._counts is None:
             self._counts = np.zeros(len(self._parents), np.uint32)
             self._last = np.zeros(len(self._parents), np.uint32)

@@ -1,7 +1,7 @@
-"""The memory of all objects and of the tables beside them, put together for following references.
+"""The memory of all objects and of their tables, combined for following references.
 
-Words of pools come first, then those of pieces that lie elsewhere: large objects, the tables of
-lists, dictionaries, sets and deques, and the frames of functions that are running.
+Words of pools come first, then those of pieces outside pools: large objects, the tables of
+lists, dictionaries, sets and deques, and the frames of running functions.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from tracelloc.record.runtimes.cpython.large import (
 from tracelloc.record.runtimes.cpython.pools import I64, POOL_BYTES
 
 MOST_BYTES: Final = 1 << 30
-"""Bytes of pieces that are read; further ones are counted."""
+"""Most bytes of pieces that are read; further pieces are counted."""
 _MOST_PIECE_BYTES: Final = 1 << 28
 _LEAVES: Final = 1 << 24 | 1 << 27 | 1 << 28
 """Py_TPFLAGS_LONG_SUBCLASS, …_BYTES_SUBCLASS, …_UNICODE_SUBCLASS: these refer to nothing."""
 _TYPE: Final = 1 << 31
 """Py_TPFLAGS_TYPE_SUBCLASS"""
 _SET_MASK, _SET_TABLE = 4, 5
-"""Words of a set: entries - 1, and where they are."""
+"""Words of a set: its entries - 1, and the address of its table."""
 _DEQUE_LEFT, _DEQUE_RIGHT, _DEQUE_BLOCK_BYTES = 3, 4, 66 * 8
-"""Words of a deque: its first block and its last one. The last word of a block is the next one's
-address (Modules/_collectionsmodule.c)."""
+"""Words of a deque: its first block and its last one. The last word of a block is the address of
+the next block (Modules/_collectionsmodule.c)."""
 _MOST_DEQUE_ROUNDS: Final = 1 << 15
-"""Blocks of one deque that are followed."""
+"""Most blocks of one deque that are followed."""
 _MOST_DEQUE_BLOCKS: Final = MOST_BYTES // _DEQUE_BLOCK_BYTES
-"""Blocks of all deques."""
+"""Most blocks of all deques."""
 _SLACK_WORDS: Final = 16
-"""Words of nothing behind the image: objects that are cut off are read as far as here."""
+"""Zero words behind the image, so that reading a truncated object stays inside."""
 _POOL_WORDS: Final = POOL_BYTES // 8
 
 
 _MANAGED_DICT: Final = 1 << 4
 _MOST_VALUES: Final = 64
 _HEAP_TYPE: Final = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: made at run time."""
+"""Py_TPFLAGS_HEAPTYPE: created at run time."""
 _STATIC_TYPE_BYTES: Final = 400
 _INLINE_VALUES: Final = 1 << 2
-"""Py_TPFLAGS_INLINE_VALUES, from 3.13 on: attributes lie behind the object."""
+"""Py_TPFLAGS_INLINE_VALUES, 3.13 and newer: attributes follow the object."""
 
 
 class Kind(IntEnum):
-    """What begins at a place in the image, for ``blocks.References``."""
+    """What begins at a word pair of the image, for ``blocks.References``."""
 
     FREE = 0
     TABLE = 1
@@ -73,21 +73,21 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _OtherMemory:
-    """Memory outside of pools."""
+    """Memory outside pools."""
 
     rows: U64
     """(address, bytes) of each."""
     type: I64
-    """Numbers of objects' types; -1: a table."""
+    """Type numbers of the objects; -1: a table."""
 
 
 class HeapImage:
-    """All that may refer to an object. Raises TargetError, PrivilegeError."""
+    """All memory that may refer to an object. Raises TargetError, PrivilegeError."""
 
     def __init__(self, found: FoundObjects, frames: Sequence[RunningFrame]) -> None:
         self.found = found
         self.skipped_count = 0
-        """Tables that were too large together, or could not be read."""
+        """Tables that exceeded the size limit, or could not be read."""
         self._is_weak = np.array(
             [
                 found.names.of(number).startswith("weakref.")
@@ -113,8 +113,8 @@ class HeapImage:
         )  # fmt: skip
 
     def _read(self, rows: U64) -> Mask:
-        """Reads all pieces to their places."""
-        # They are read one behind the other, and begin at multiples of 16 bytes here.
+        """Reads all pieces into their places."""
+        # They are read back to back; in the image, they begin at multiples of 16 bytes.
         into = np.empty(int(rows[:, 1].sum()) // 8, np.uint64)
         sizes = rows[:, 1].astype(np.int64) // 8
         at = np.cumsum(sizes) - sizes
@@ -142,16 +142,16 @@ class HeapImage:
         return kinds
 
     def _limit_values(self, limits: npt.NDArray[np.uint16]) -> None:
-        """Leaves out what is unused among attributes that 3.11 and 3.12 keep beside instances.
+        """Excludes unused attribute values that 3.11 and 3.12 keep beside instances.
 
-        Bytes before them say which were set, and how many, and how many bytes these are
+        The bytes before the values tell which were set, how many, and the size of these bytes
         (``PyDictValues``, Objects/dictobject.c).
         """
         found = self.found
         has_dict = found.types.with_flag(_MANAGED_DICT)[found.objects.type]
         at = found.objects.at[has_dict]
         pointers = found.blocks.words[np.concatenate([at - 4, at - 3])]
-        # In 3.12 one less than the address marks them.
+        # In 3.12, the pointer is marked: it is one less than the address.
         values = found.blocks.locate((pointers + np.uint64(7)) & ~np.uint64(7))
         values = values[values >= 0]
         first = values // _POOL_WORDS * _POOL_WORDS
@@ -167,18 +167,18 @@ class HeapImage:
             places = content[8 * values - 3 - number].astype(np.int64) + 1
             used = np.where(number < counts, np.maximum(used, places), used)
         limits[starts >> 1] = values - starts + used
-        # There is room for more of these bytes than were written.
+        # The prefix has room for more bytes than were written.
         for number in range(int((values - starts).max(initial=0))):
             self.words[starts[starts + number < values] + number] = 0
 
     def _words_before(self) -> I64:
-        """Words of each piece before its object: static types have none."""
+        """Words of each piece before its object; static types have none."""
         known = self.found.types.column(lambda one: one.words_before).astype(np.int64)
         static = self.piece_ends - self.piece_starts == np.uint64(_STATIC_TYPE_BYTES)
         return np.where(static, 0, known[np.maximum(self.piece_type, 0)])
 
     def _find_limits(self) -> npt.NDArray[np.uint16]:
-        """How much of each block is used, where less is than it has: the rest is stale."""
+        """Used words of each block, if fewer than it has: the rest is stale."""
         found, known = self.found, self.found.types
         limits = np.zeros(len(self.kinds), np.uint16)
         flags, base, item, before = (
@@ -229,7 +229,7 @@ class HeapImage:
         rows = np.concatenate([objects, static, tables, own.reshape(-1, 2)])
         types = np.full(len(rows), -1)
         types[: len(objects) + len(static)] = np.concatenate([large.type, of_static])
-        # Each once, ascending, the larger one of those that begin at one place.
+        # Each address once, ascending, with the larger piece of those that begin there.
         rows[:, 1] = (
             np.minimum(rows[:, 1], np.uint64(_MOST_PIECE_BYTES)) // np.uint64(8) * np.uint64(8)
         )
@@ -244,7 +244,7 @@ class HeapImage:
         return _OtherMemory(rows[kept], types[kept])
 
     def _static_types(self) -> tuple[U64, I64]:
-        """(address, bytes) of types that were not made at run time, and numbers of their types."""
+        """(address, bytes) of static types, and the numbers of their types."""
         types = self.found.types
         numbers = [n for n, one in enumerate(types.known) if not one.flags & _HEAP_TYPE]
         of = [types.number_of_type(types.known[number].type) for number in numbers]
@@ -254,7 +254,7 @@ class HeapImage:
         )
 
     def _refresh(self, of: I64, head: U64) -> None:
-        """Reads containers with large tables again: these may have moved since the census."""
+        """Reads containers with large tables again, as tables may have moved since the census."""
         found = self.found
         count = len(found.objects.type)
         with_table = found.types.with_flag(LIST | DICT)[of[:count]]
@@ -268,10 +268,10 @@ class HeapImage:
             np.uint64
         )
         fresh, was_read = found.memory.read(addresses, 64)
-        # What lies there must be the same kind of object still.
+        # The address must still hold the same kind of object.
         same = was_read & (fresh[:, 1] == head[some, 1]) & (fresh[:, 0] != 0)
         head[some[same]] = fresh[same]
-        # Sizes and pointers to tables: references are followed from there.
+        # Sizes and pointers to tables, from which references are followed.
         found.blocks.words[at[same, None] + np.arange(2, 6)] = fresh[same, 2:6]
 
     def _heads(self) -> U64:
@@ -291,7 +291,7 @@ class HeapImage:
         entries = headers[:, 2] + headers[:, 3]
         sane = (index_bits < 40) & (entries < MOST_ITEMS) & (entries > 0) & (kind < 3)
         each = np.where(kind == 0, np.uint64(24), np.uint64(16))
-        # Of those that were begun: what is behind them has never been used.
+        # Only entries in use: the space behind them was never used.
         used = np.where(sane, headers[:, 3], np.uint64(0))
         sizes = np.uint64(KEYS_BYTES) + (np.uint64(1) << (index_bits & np.uint64(63))) + used * each
         return _rows(keys, np.where(sane, sizes, np.uint64(0)))
@@ -330,7 +330,7 @@ class HeapImage:
         return int(self.piece_starts[piece]) + 8 * (word - int(self.piece_at[piece]))
 
     def object_in(self, start: int) -> tuple[int, int] | None:
-        """(the word where the object begins, its type's number) of a block; None: a table."""
+        """(the object's first word, its type's number) of a block; None for a table."""
         if start < self.pool_words:
             at = self.found.objects.at
             place = int(np.searchsorted(at, start))
@@ -345,6 +345,6 @@ class HeapImage:
 
 
 def _rows(addresses: U64, size_bytes: U64) -> U64:
-    """(address, bytes) of tables that there are."""
+    """(address, bytes) of the tables that exist."""
     there = (addresses != 0) & (size_bytes != 0)
     return np.stack([addresses[there], size_bytes[there]], axis=1)

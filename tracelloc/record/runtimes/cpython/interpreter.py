@@ -1,8 +1,8 @@
-"""CPython in a process: where its frames are, by version, and whose they are.
+"""CPython in a process: its version, where its frames are, and which functions they belong to.
 
-3.11 and 3.12 have their structures at known offsets (Include/internal of those versions); from
-3.13 on they are in ``_PyRuntime`` itself (``_Py_DebugOffsets``, pycore_runtime.h and, in 3.14,
-pycore_debug_offsets.h). ``_PyRuntime`` is exported by every build, stripped ones included.
+3.11 and 3.12 have their structures at known offsets (Include/internal of those versions). From
+3.13 on, ``_PyRuntime`` itself contains the offsets (``_Py_DebugOffsets``, pycore_runtime.h and, in
+3.14, pycore_debug_offsets.h). Every build exports ``_PyRuntime``, even stripped ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tracelloc.system.syscalls import read_process
 
 _LOOP: Final = "_PyEval_EvalFrameDefault"
 _SMALL_LOOP_BYTES: Final = 8 << 10
-"""Less code than that can't be the loop itself: it jumps to a function for each instruction."""
+"""A smaller function can't be the loop itself: it jumps to a function for each instruction."""
 _COOKIE: Final = b"xdebugpy"
 _WORDS: Final = 90
 """Words of ``_Py_DebugOffsets`` that are read."""
@@ -39,16 +39,16 @@ _MOST_OFFSETS: Final = {
     79: ("entry",),
     72: ("previous", "code", "instruction"),
 }
-"""Largest offsets of what is read from the first 256 bytes of threads' records and code objects,
-and from the first 80 of frames."""
+"""Largest offsets of fields in the first 256 bytes of threads' records and code objects, and in
+the first 80 of frames."""
 
 
 @dataclass(frozen=True, slots=True)
 class PythonLayout:
-    """Where one version of CPython has what the probes and we read, in bytes."""
+    """Byte offsets of what the probes and tracelloc read in one version of CPython."""
 
     interpreter: int
-    """In ``_PyRuntime``: the main interpreter's address; before it, the newest one's."""
+    """In ``_PyRuntime``: the main interpreter's address; the newest one's precedes it."""
     probes: Mapping[str, int]
     """By ``abi.PYTHON_OFFSETS``."""
     code: CodeLayout
@@ -94,12 +94,12 @@ _PLACES: Final = {
         "lines": 43, "first_line": 44, "instructions": 48,
     },
 }  # fmt: skip
-"""Which word of ``_Py_DebugOffsets`` has what."""
+"""Word of ``_Py_DebugOffsets`` that has each offset."""
 _SHIMS: Final = {"has_inner": 0, "inner": 0, "least_entry": 3, "has_shims": 1, "has_no_versions": 0}
 
 
 class CPython:
-    """CPython in one process, for one program of it (``seam.MergedRuntime``)."""
+    """CPython in one process, for one executed program (``seam.MergedRuntime``)."""
 
     def __init__(self, space: AddressSpace, module: Module, runtime: int) -> None:
         """``runtime``: the address of ``_PyRuntime``. Raises UnsupportedRuntime."""
@@ -116,7 +116,7 @@ class CPython:
 
     @property
     def title(self) -> str:
-        """Name and version, for people."""
+        """Name and version for display."""
         return f"Python {self.version[0]}.{self.version[1]}"
 
     def publish(self, words: SpaceWords) -> None:
@@ -162,11 +162,11 @@ class CPython:
 
     @property
     def inner_frames(self) -> int:
-        """How many frames lie directly within the loop's that belong to it: to be dropped."""
+        """Number of inner frames directly within a loop frame that belong to it, to be dropped."""
         return int(sum(map(len, self._loop)) < _SMALL_LOOP_BYTES)
 
     def trouble(self) -> str | None:
-        """What of it can't be followed now, for people."""
+        """The part of its stacks that can't be followed now, for display."""
         at = self.address + self.layout.interpreter
         image = self.read(at - 8, 16)
         if len(image) == 16 and image[:8] != image[8:]:
@@ -174,15 +174,15 @@ class CPython:
         return None
 
     def text(self, address: int) -> str | None:
-        """What a string says; None if it can't be read."""
+        """The text of a string; None if it can't be read."""
         return self._codes.text(address)
 
     def function(self, code: int) -> RuntimeFrame:
-        """What a code object is called, and where it begins."""
+        """The name and the first line of a code object."""
         return self._codes.function(code)
 
     def read(self, address: int, size_bytes: int) -> bytes:
-        """Bytes at an address, as many as can be read of those that are wanted."""
+        """Up to ``size_bytes`` bytes at an address: those that can be read."""
         into = np.empty(-(-size_bytes // 8), np.uint64)
         pieces = np.array([[address & (1 << 64) - 1, size_bytes]], np.uint64)
         try:
@@ -230,7 +230,7 @@ class CPython:
 
 
 def find_cpython(space: AddressSpace) -> CPython | None:
-    """CPython in what a process has mapped now. Raises UnsupportedRuntime."""
+    """CPython among the files that a process has mapped now. Raises UnsupportedRuntime."""
     executable = space.process.executable()
     for module in space.mapped_modules:
         if module.path == executable or is_python_name(base_name(module.path)):

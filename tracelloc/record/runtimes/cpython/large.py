@@ -1,9 +1,9 @@
-"""Objects too large for pools, and the tables that containers keep beside themselves.
+"""Reads objects too large for pools, and the tables that containers keep outside themselves.
 
-Containers that the collector knows of are linked with each other: the words before the object
-point to the next one and the one before (``PyGC_Head``, Include/internal/pycore_gc.h). Those in
-pools lead to those that are not. Tables of lists, dictionaries and sets are counted with their
-owners, as ``sys.getsizeof`` does.
+The collector links the containers that it tracks: the words before an object point to the next
+and the previous one (``PyGC_Head``, Include/internal/pycore_gc.h). Objects in pools thus lead to
+those outside. Tables of lists, dictionaries and sets are counted with their owners, as
+``sys.getsizeof`` does.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ LIST: Final = 1 << 25
 DICT: Final = 1 << 29
 """Py_TPFLAGS_HAVE_GC, Py_TPFLAGSLIST_SUBCLASS, Py_TPFLAGS_DICT_SUBCLASS."""
 _COUNT: Final = 2
-"""The word of an object of variable size that has its number of items."""
+"""The word of a variable-size object that holds its number of items."""
 TABLE: Final = 4
-"""The word of a list that has the room for items, and of a dictionary that points to its keys."""
+"""The word of a list that holds its allocated size, and of a dictionary that points to its keys."""
 KEYS_BYTES: Final = 32
-"""``PyDictKeysObject`` before its indices."""
+"""Bytes of ``PyDictKeysObject`` before its indices."""
 _SHARED_KEYS: Final = 2
 MOST_ITEMS: Final = np.uint64(1 << 40)
 _WORD: Final = np.uint64(8)
@@ -50,9 +50,9 @@ class LargeObjects:
 def read_large(
     memory: RemoteMemory, types: Types, blocks: PoolBlocks, objects: Objects
 ) -> LargeObjects:
-    """Objects that are not in pools.
+    """Reads objects that are not in pools.
 
-    Only those that the collector knows of. Raises TargetError, PrivilegeError.
+    Finds only those that the collector tracks. Raises TargetError, PrivilegeError.
     """
     heads = objects.at[types.with_flag(_HAVE_GC)[objects.type]] - HEAD_BYTES // 8
     pointers = np.concatenate([blocks.words[heads], blocks.words[heads + 1]])
@@ -80,14 +80,14 @@ def read_large(
 
 
 def are_counts(words: U64) -> Mask:
-    """Which are counts of references: of a free object there is none, and a pointer is none."""
+    """Which words are nonzero reference counts rather than pointers: free objects have none."""
     good: Mask = words & np.uint64(0xFFFFFFFF) != 0
     good &= words >> np.uint64(32) & np.uint64(0xFFFF) == 0
     return good
 
 
 def own_bytes(types: Types, of: I64, words: U64) -> U64:
-    """Bytes of large objects. ``of``: their types; ``words``: the first of each object."""
+    """Bytes of large objects. ``of``: their types; ``words``: the first words of each object."""
     items = np.where(words[:, _COUNT] < MOST_ITEMS, words[:, _COUNT], np.uint64(0))
     before, base, each = (
         types.column(figure)[of]
@@ -102,7 +102,7 @@ def own_bytes(types: Types, of: I64, words: U64) -> U64:
 
 
 def table_bytes(memory: RemoteMemory, types: Types, blocks: PoolBlocks, of: I64, words: U64) -> U64:
-    """Bytes of the tables that objects own. ``words``: of each object, the one for that."""
+    """Bytes of the tables that objects own. ``words``: each object's word ``TABLE``."""
     sizes = np.zeros(len(of), np.uint64)
     lists, dicts = (np.flatnonzero(types.with_flag(flag)[of]) for flag in (LIST, DICT))
     sizes[lists] = np.where(words[lists] < MOST_ITEMS, words[lists], np.uint64(0)) * _WORD
@@ -111,7 +111,7 @@ def table_bytes(memory: RemoteMemory, types: Types, blocks: PoolBlocks, of: I64,
 
 
 def read_keys(memory: RemoteMemory, blocks: PoolBlocks, keys: U64) -> U64:
-    """The first words of ``PyDictKeysObject``; zeros if they can't be read."""
+    """The first words of each ``PyDictKeysObject``; zeros if they can't be read."""
     at = blocks.locate(keys)
     headers = blocks.words[np.maximum(at, 0)[:, None] + np.arange(KEYS_BYTES // 8)]
     outside = np.flatnonzero(at < 0)
@@ -120,15 +120,15 @@ def read_keys(memory: RemoteMemory, blocks: PoolBlocks, keys: U64) -> U64:
 
 
 def _key_bytes(headers: U64) -> U64:
-    """Bytes of dictionaries' tables by their first words: reference count, sizes, entries."""
+    """Bytes of dictionaries' tables, by their first words: reference count, sizes, entries."""
     index_bits = headers[:, 1] >> np.uint64(8) & np.uint64(0xFF)
     kind = headers[:, 1] >> np.uint64(16) & np.uint64(0xFF)
     entries = headers[:, 2] + headers[:, 3]
     each = np.where(kind == 0, np.uint64(3), np.uint64(2)) * _WORD
     sizes = np.uint64(KEYS_BYTES) + (np.uint64(1) << (index_bits & np.uint64(63))) + entries * each
-    # The keys of instances are their class's; each has values of its own.
+    # Instances share the keys of their class; each has its own values.
     sizes = np.where(kind == _SHARED_KEYS, entries * _WORD, sizes)
     sane = (index_bits < 40) & (entries < MOST_ITEMS) & (entries > 0)
-    # All empty dictionaries share one.
+    # All empty dictionaries share one table.
     sane &= headers[:, 0] < np.uint64(1 << 29)
     return np.where(sane, sizes, np.uint64(0))

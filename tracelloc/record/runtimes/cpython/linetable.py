@@ -13,14 +13,14 @@ _NO_COLUMN: Final = 13
 _ONE_LINE: Final = (10, 11, 12)
 _MOST_LINES: Final = (1 << 31) - 1
 _NONE: Final = -1
-"""In the place of a line."""
+"""Stands for no line."""
 
 
 class LineTable:
     """The decoded ``co_linetable`` of one code object."""
 
     def __init__(self, table: bytes, first_line: int) -> None:
-        """Damaged tables end where the damage is."""
+        """Decodes the table, up to the first damage."""
         self._first_line = first_line
         self._starts = array("I")
         self._lines = array("i")
@@ -45,7 +45,7 @@ class LineTable:
         self._end = start
 
     def line(self, offset: int) -> int | None:
-        """The line of the instruction at an offset in bytes; None: it belongs to none."""
+        """The line of the instruction at an offset in bytes; None if it has no line."""
         if offset < 0:
             return self._first_line
         if offset >= self._end:
@@ -55,7 +55,7 @@ class LineTable:
 
 
 def _unsigned(table: bytes, at: int) -> tuple[int, int]:
-    """(a number in pieces of 6 bits, where the next one begins)"""
+    """(a number stored in pieces of 6 bits, where the next one begins)"""
     value = shift = 0
     while at < len(table):
         byte = table[at]

@@ -1,4 +1,4 @@
-"""Names of types as Python code has them: with their modules."""
+"""Qualified names of types, with their modules."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.runtimes.cpython.types import TypeObject, Types
 
 _HEAP_TYPE: Final = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: made at run time."""
+"""Py_TPFLAGS_HEAPTYPE: created at run time."""
 _KEY: Final = re.compile(rb"__module__\0")
 _MOST_ENTRIES: Final = 1 << 12
 _STRING_BYTES: Final = 56
-"""A string up to where its text begins at the latest: 48 bytes, from 3.12 on 40."""
+"""Most bytes of a string before its text: 48, from 3.12 on 40; with some room."""
 
 
 @dataclass(slots=True)
 class TypeNames:
-    """Names by the numbers of types, looked up once each."""
+    """Names by type number, each looked up once."""
 
     memory: RemoteMemory
     types: Types
     _names: dict[int, str] = field(default_factory=dict)
     _module_key: int = 0
-    """The address of the string ``__module__``, which all classes have for a key."""
+    """The address of the string ``__module__``, which all classes use as a key."""
     _text_at: int = 0
     """Where the text of an ASCII string begins."""
 
     def of(self, number: int) -> str:
-        """``module.Name``, or ``Name`` for what is built in."""
+        """``module.Name``, or just ``Name`` of a built-in type."""
         name = self._names.get(number)
         if name is None:
             name = self._names[number] = self._find(self.types.known[number])
@@ -46,7 +46,7 @@ class TypeNames:
         return name if module in ("", "builtins") else f"{module}.{name}"
 
     def _module(self, dictionary: int) -> str:
-        """What a class's dictionary has for ``__module__``; empty if it can't be read."""
+        """The value of ``__module__`` in a class's dictionary; empty if it can't be read."""
         for key, value in self.entries(dictionary):
             if key == self._module_key or (not self._module_key and self._is_module_key(key)):
                 return self._string(value)

@@ -1,7 +1,7 @@
-"""Paths of references in Python's words: ``app.handlers.CACHE[…].rows``.
+"""Reference paths in Python syntax: ``app.handlers.CACHE[…].rows``.
 
-A path is a list of words of the image, from a root on: each lies in a block or piece and points
-into the next one. Layouts: Include/cpython and Objects/ of CPython 3.11 to 3.14.
+A path is a list of words of the image, starting at a root: each word lies in a block or piece and
+points into the next one. Layouts: Include/cpython and Objects/ of CPython 3.11 to 3.14.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tracelloc.snapshots.objects import UNKNOWN
 _TUPLE: Final = 1 << 26
 _TYPE: Final = 1 << 31
 _INLINE_VALUES: Final = 1 << 2
-"""Py_TPFLAGS_…: TUPLE_SUBCLASS, TYPE_SUBCLASS, INLINE_VALUES (from 3.13 on)."""
+"""Py_TPFLAGS_…: TUPLE_SUBCLASS, TYPE_SUBCLASS, INLINE_VALUES (3.13 and newer)."""
 _TYPE_DICT, _MODULE_DICT, _DICT_KEYS, _DICT_VALUES = 33, 2, 4, 5
 """Words of a type, a module and a dictionary."""
 _DICT_OFFSET_AT: Final = 288
 _FIRST_ITEM: Final = 3
-"""The word of a list that has its items, and of a tuple with the first one; or the next, with the
-hash before it, from 3.14 on."""
+"""The word of a list that points to its items, and of a tuple's first item. From 3.14 on, a
+tuple's first item is one word later, after its hash."""
 _HASHED_TUPLES: Final = (3, 14)
 _FUNCTION_WORDS: Final = {7: ".__defaults__", 8: ".__kwdefaults__", 9: ".__closure__",
                           11: ".__dict__"}  # fmt: skip
@@ -37,14 +37,14 @@ _IN_TASKS: Final = {
     "coroutine": "", "generator": "", "list": ".callbacks",
     "_contextvars.Context": ".get_context()",
 }  # fmt: skip
-"""What a task refers to, by type: where that is differs from version to version."""
+"""Names of what a task refers to, by type: the offsets differ between versions."""
 _CONTEXT_VARIABLE: Final = "contextvars.ContextVar"
 _VARIABLE_NAME: Final = 16
 _ITEM: Final = "[…]"
 _ELEMENT_OF_SET: Final = "{…}"
 KEYS: Final = ".keys()"
 ITEMS: Final = (_ITEM, _ELEMENT_OF_SET, KEYS)
-"""How paths to items of containers end."""
+"""Suffixes of paths to items of containers."""
 _ELEMENT: Final = "functools._lru_list_elem"
 _STATE: Final = " (C)"
 _FIELDS: Final = {
@@ -53,41 +53,41 @@ _FIELDS: Final = {
     ("_contextvars.ContextVar", 3): ".default", ("_contextvars.ContextVar", 4): ".get()",
     ("_contextvars.Context", 2): "", ("_contextvars.Context", 3): "",
 }  # fmt: skip
-"""What types that are written in C have at which word of theirs: ``PyModuleObject`` (its state),
-``lru_list_elem``, ``PyContextVar`` and ``PyContext`` (pycore_context.h)."""
+"""Meaning of words in types written in C: ``PyModuleObject`` (its state), ``lru_list_elem``,
+``PyContextVar`` and ``PyContext`` (pycore_context.h)."""
 _SPLIT: Final = 2
 _MOST_KEYS: Final = 1 << 16
 _SHORT: Final = 40
-"""Characters of keys that are shown."""
+"""Most characters of a key that is shown."""
 
 
 @dataclass(slots=True)
 class _Walk:
-    """How far a path has been put into words."""
+    """State of naming a path."""
 
     text: str
     namespace: bool = False
-    """What comes next is a dictionary of names."""
+    """Whether the next object is a dictionary of names."""
     owner: tuple[int, int] | None = None
-    """The object that a table belongs to: where it begins, and its type's number."""
+    """The object that owns the table: where it begins, and its type's number."""
     base: int = 0
     """The address that led to the table."""
     is_inner: bool = False
-    """What comes next belongs to what was just named."""
+    """Whether the next object belongs to the one just named."""
     unresolved: int = 0
     is_bounded: bool = False
     skips_item: bool = False
-    """The next item of a dictionary is a thread's namespace."""
+    """Whether the next item of a dictionary is a thread's namespace."""
 
 
 class NamedPath(NamedTuple):
-    """A path in words."""
+    """A path as text."""
 
     text: str
     unresolved: int
     """Steps that could not be named."""
     is_bounded: bool
-    """Whether it leads through a cache that keeps a limited number."""
+    """Whether the path leads through a cache of bounded size."""
 
 
 class PathNames:
@@ -106,9 +106,9 @@ class PathNames:
         return self._names.of(number)
 
     def path(self, root: str, words: Sequence[int], *, of_thread: bool = False) -> NamedPath:
-        """The path in words.
+        """The path as text.
 
-        ``root``: what the first word's block is. ``of_thread``: that is what a thread has.
+        ``root``: the name of the first word's block. ``of_thread``: it belongs to a thread.
         """
         walk = _Walk(root, skips_item=of_thread)
         for word in words:
@@ -121,7 +121,7 @@ class PathNames:
         return NamedPath(walk.text, walk.unresolved, walk.is_bounded)
 
     def texts(self, dictionary: int, wanted: Sequence[str]) -> list[tuple[str, str]]:
-        """(key, value) of those entries of a dictionary that have these keys, and are strings."""
+        """(key, value) of the string entries of a dictionary with these keys."""
         found = []
         for key, value in self._names.entries(dictionary):
             text = self._python.text(key)
@@ -131,7 +131,7 @@ class PathNames:
         return found
 
     def local(self, frame: RunningFrame, word_address: int) -> str:
-        """The name of a function's variable by its address."""
+        """The name of a function's variable, given its address."""
         number = (word_address - frame.locals_address) // 8
         return self._tuple_text(frame.names_address, number) or "?"
 
@@ -168,16 +168,16 @@ class PathNames:
             self._name_in_instance(walk, word, begin, number)
 
     def _name_in_builtin(self, walk: _Walk, name: str, word: int, begin: int) -> str | None:
-        """What an object of a type of the standard library, written in C, has at a word."""
+        """The name of a word in a standard-library type written in C; None if unknown."""
         said: str | None = ""
         if name in ("generator", "coroutine", "async_generator"):
             said = self._generator_local(walk, word, begin)
         elif name == "functools._lru_cache_wrapper":
-            # -1: as many as come.
+            # -1 means unbounded.
             walk.is_bounded = int(self._image.words[begin + _CACHE_LIMIT]) >> 63 == 0
             said = ".cache"
         elif name == "_thread._local":
-            # By thread, a dictionary of its attributes.
+            # A dictionary of its attributes for each thread.
             walk.skips_item = True
         elif name == "_thread._localdummy":
             walk.namespace = True
@@ -190,12 +190,12 @@ class PathNames:
         return said
 
     def _name_in_task(self, address: int) -> str | None:
-        """What a task or future has at an address; None: that can't be said."""
+        """The name of an address in a task or future; None if unknown."""
         number = self._types.number_at(address)
         return None if number is None else _IN_TASKS.get(self._names.of(number))
 
     def _variable(self, address: int) -> str:
-        """``['name']`` of a context variable; empty: there is none at this address."""
+        """``['name']`` of a context variable; empty if there is none at this address."""
         number = self._types.number_at(address)
         if number is None or not self._names.of(number).endswith(_CONTEXT_VARIABLE):
             return ""
@@ -241,7 +241,7 @@ class PathNames:
             if word - start not in (0, 65):
                 walk.text, walk.is_inner = walk.text + _ITEM, False
         else:
-            # Values of an instance, which lie in the order of its class's shared keys.
+            # Values of an instance are in the order of its class's shared keys.
             place = (self._image.address(word) - (walk.base + 7 & ~7)) // 8
             attribute = self._shared_key(number, place)
             walk.text += UNKNOWN if attribute is None else f".{attribute}"
@@ -282,12 +282,12 @@ class PathNames:
         return self._python.text(int.from_bytes(key, "little")) if len(key) == 8 else None
 
     def _shared_key(self, number: int, place: int) -> str | None:
-        """The name of an attribute by its place among an instance's values."""
+        """The name of an instance's attribute, given its index among the values."""
         keys = self._cached_keys(number)
         return None if keys is None else self._key_text(keys, place)
 
     def _cached_keys(self, number: int) -> int | None:
-        """Keys that instances of a class share: a table whose kind says so."""
+        """The table of keys that a class's instances share, recognized by its kind."""
         image = self._python.read(self._types.address(number), 1024)
         for (pointer,) in struct.iter_unpack("<Q", image[_DICT_OFFSET_AT : len(image) & ~7]):
             if pointer >> 47 or pointer < 4096 or pointer & 7:
@@ -298,7 +298,7 @@ class PathNames:
         return None
 
     def _slot(self, number: int, offset: int) -> str | None:
-        """The name of a class's member by its offset: what ``__slots__`` has made."""
+        """The name of a class member (``__slots__``), given its offset."""
         for _ in range(16):
             known = self._types.known[number]
             for key, value in self._names.entries(known.dictionary):
@@ -314,7 +314,7 @@ class PathNames:
         return None
 
     def _generator_local(self, walk: _Walk, word: int, begin: int) -> str:
-        """A variable of a generator or coroutine, which has its frame within."""
+        """The name of a variable of a generator or coroutine, which contains its frame."""
         words, size = self._image.words, self._image.references.size(begin)
         code_at = self._python.layout.probes["code"] // 8
         first = self._python.layout.locals // 8

@@ -1,9 +1,9 @@
-"""Where CPython keeps its small objects: the pools of its allocator, and the blocks in use.
+"""CPython's small objects: the pools of its allocator, and their blocks in use.
 
-Objects of up to 512 bytes lie in pools of 16 KiB, each for blocks of one size, in arenas that
-come from mmap(2). A pool begins with a header that is unmistakable (``struct pool_header``,
-Include/internal/pycore_obmalloc.h; the same from 3.10 to 3.14), so that no symbol is needed to
-find them: all places that are multiples of 16 KiB in anonymous memory are looked at.
+Objects of up to 512 bytes lie in pools of 16 KiB in arenas that come from mmap(2). All blocks of a
+pool have one size. A pool begins with an unmistakable header (``struct pool_header``,
+Include/internal/pycore_obmalloc.h; the same from 3.10 to 3.14). So finding pools needs no symbol:
+all multiples of 16 KiB in anonymous memory are checked.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ class PoolBlocks:
     """Blocks of CPython's allocator that are in use, in the order of their addresses."""
 
     words: U64
-    """The memory of all pools, one after the other, and some words of nothing behind them."""
+    """The memory of all pools, one after the other, followed by some zero words."""
     at: I64
     """Where in ``words`` each block begins."""
     size_bytes: U64
     changed: int
-    """Pools that changed while they were read: their blocks are as good as known."""
+    """Pools that changed while they were read: their blocks are approximate."""
     pools: Addresses
     """The numbers of the pools."""
     addresses: U64
     """Addresses of the pools, by their numbers."""
 
     def beyond(self, pointers: U64, seen: Addresses) -> U64:
-        """Where these point to, out of pools, as far as that has not been seen before."""
+        """Unseen addresses outside pools that the pointers refer to; marks them as seen."""
         found = np.empty(len(pointers), np.uint64)
         return found[: seen.fresh(pointers, self.pools, found)]
 
     def locate(self, addresses: U64) -> I64:
-        """Where in ``words`` these addresses are; -1: not in a pool."""
+        """Indices of these addresses in ``words``; -1 for those not in a pool."""
         at = np.empty(len(addresses), np.int64)
         self.pools.locate(addresses, at)
         return at
 
 
 class TooManyPools(Exception):  # noqa: N818 - nothing fails for it
-    """There is not enough memory to read them, in words for people."""
+    """The pools exceed the memory limit; the message is for users."""
 
 
 def read_blocks(memory: RemoteMemory, most_bytes: int | None = None) -> PoolBlocks:
-    """All blocks that are in use. Raises TargetError, PrivilegeError, TooManyPools."""
+    """Reads all blocks in use. Raises TargetError, PrivilegeError, TooManyPools."""
     addresses = _find_pools(memory)
     if most_bytes is not None and len(addresses) * POOL_BYTES > most_bytes:
         size = format_size(len(addresses) * POOL_BYTES)
@@ -83,7 +83,7 @@ def read_blocks(memory: RemoteMemory, most_bytes: int | None = None) -> PoolBloc
 
 
 def _find_pools(memory: RemoteMemory) -> U64:
-    """Addresses of all pools that have a block in use, ascending."""
+    """Addresses of all pools with a block in use, ascending."""
     found = [np.empty(0, np.uint64)]
     for mapping in parse_maps(memory.process.maps_text()).values():
         if mapping.inode or not (mapping.path == "" or mapping.path.startswith("[anon")):

@@ -1,10 +1,10 @@
-"""Which of the blocks are objects, and of what type.
+"""Finds the objects among the blocks, and their types.
 
-An object begins with a count of references and a pointer to its type (``struct _object``).
-Before that there may be the collector's two words (types with ``HAVE_GC``), and before those
-two more, for a dictionary and weak references (``PREHEADER``). Which pointers are pointers to
-types is found without any symbol: a type's own type, or that one's, is ``type``, the only
-object that is of its own type. Layouts: Include/cpython/object.h, Include/object.h.
+An object begins with a reference count and a pointer to its type (``struct _object``). The
+collector's two words may precede it (types with ``HAVE_GC``), and before those two more, for a
+dictionary and weak references (``PREHEADER``). No symbol is needed to recognize pointers to types:
+a type's own type, or that one's, is ``type``, the only object that is of its own type. Layouts:
+Include/cpython/object.h, Include/object.h.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
 
 _TYPE_BYTES: Final = 272
-"""A type object up to and with tp_dict."""
+"""Bytes of a type object up to and including tp_dict."""
 _FIELDS: Final = np.array([168, 8, 24, 264, 32, 40, 256]) // 8
-"""Where in it are those of ``TypeObject``, in words."""
+"""Word offsets of the fields of ``TypeObject`` in it."""
 _PREHEADER: Final = 1 << 3 | 1 << 4
 """Py_TPFLAGS_MANAGED_WEAKREF (from 3.12 on), Py_TPFLAGS_MANAGED_DICT (from 3.11 on)."""
 _READY: Final = 1 << 12
@@ -44,27 +44,27 @@ class Objects:
     """The objects among the blocks in use."""
 
     block: I64
-    """The rows of their blocks in ``PoolBlocks``."""
+    """The rows of the objects' blocks in ``PoolBlocks``."""
     at: I64
-    """Where in the words of ``PoolBlocks`` each begins."""
+    """Index in the words of ``PoolBlocks`` at which each begins."""
     type: I32
-    """Numbers of their types."""
+    """Numbers of the objects' types."""
 
 
 class TypeObject(NamedTuple):
-    """What is known of a type."""
+    """The fields of a type object."""
 
     flags: int
     """Py_TPFLAGS_…"""
     type: int
     """The address of its own type."""
     name: int
-    """The address of its name, without the module if it was made by a class statement."""
+    """The address of its name, without the module if a class statement created it."""
     dictionary: int
-    """The address of its dictionary; 0: elsewhere."""
+    """The address of its dictionary; 0: it is elsewhere."""
     base_bytes: int
     item_bytes: int
-    """What each item adds; 0: objects of this type have none."""
+    """Size of each item; 0: objects of this type have none."""
     base: int
     """The address of its base class."""
 
@@ -75,21 +75,21 @@ class TypeObject(NamedTuple):
 
 
 class Types:
-    """Type objects of a process, read once each: they hardly ever go, and never move."""
+    """Type objects of a process, each read once: they are rarely freed, and never move."""
 
     def __init__(self, memory: RemoteMemory) -> None:
         self.memory = memory
         self.known: list[TypeObject] = []
-        """All types, by their numbers."""
+        """All types, by number."""
         self._addresses: list[int] = []
         self.numbers = Addresses()
-        """Numbers by address; below 0: what is there is no type."""
+        """Numbers by address; negative if the address is not that of a type."""
         self._by_address: dict[int, TypeObject] = {}
         self._root = 0
-        """The address of ``type``; 0: not known yet."""
+        """The address of ``type``; 0 if unknown yet."""
 
     def find_objects(self, blocks: PoolBlocks) -> Objects:
-        """Which blocks are objects. Raises TargetError, PrivilegeError."""
+        """Finds the blocks that are objects. Raises TargetError, PrivilegeError."""
         self.learn(blocks, np.concatenate([blocks.words[blocks.at + word] for word in _TYPE_WORDS]))
         if not self._root:
             raise TargetError(
@@ -105,36 +105,36 @@ class Types:
         return Objects(rows[:count].copy(), at[:count].copy(), types[:count].copy())
 
     def column(self, figure: Callable[[TypeObject], int]) -> U64:
-        """A figure of all types, by their numbers."""
+        """A figure of all types, by number."""
         return np.array([figure(known) for known in self.known], np.uint64)
 
     def with_flag(self, flag: int) -> Mask:
-        """Which types have one of ``Py_TPFLAGS_…``, by their numbers."""
+        """Which types have a flag (``Py_TPFLAGS_…``), by number."""
         flagged: Mask = (self.column(lambda known: known.flags) & np.uint64(flag)) != 0
         return flagged
 
     def number(self, addresses: U64) -> I64:
-        """Numbers of types by address; below 0: what is there is no type."""
+        """Numbers of types by address; negative if the address is not that of a type."""
         numbers = np.empty(len(addresses), np.int64)
         self.numbers.look_up(addresses, numbers)
         return numbers
 
     def address(self, number: int) -> int:
-        """Where a type is."""
+        """The address of a type."""
         return self._addresses[number]
 
     def number_of_type(self, address: int) -> int | None:
-        """The number of the type at an address; None: there is none."""
+        """The number of the type at an address; None if there is no type."""
         number = int(self.number(np.array([address], np.uint64))[0]) if address else -1
         return None if number < 0 else number
 
     def number_at(self, address: int) -> int | None:
-        """The number of the type of the object at an address; None: none is known."""
+        """The number of the type of the object at an address; None if unknown."""
         words, was_read = self.memory.read(np.array([address], np.uint64), 16)
         return self.number_of_type(int(words[0, 1])) if was_read[0] else None
 
     def learn(self, blocks: PoolBlocks, pointers: U64) -> None:
-        """Looks at what these point to, where that is not known: whether it is a type."""
+        """Reads the unknown objects that these pointers refer to, and adds the types among them."""
         fresh = blocks.beyond(pointers, self.numbers)
         images = self._read(fresh[are_mapped(self.memory, fresh)])
         metatypes = {image.type for image in images.values()} - images.keys()
@@ -167,7 +167,7 @@ class Types:
         }
 
     def _is_type(self, image: TypeObject, images: dict[int, TypeObject]) -> bool:
-        """Whether the type of this one, or that one's, is ``type``, and all in between are."""
+        """Whether this type's type, or that one's, is ``type``, and all in between are types."""
         for _ in range(_MOST_METATYPES):
             if not image.flags & _READY:
                 return False
@@ -181,7 +181,7 @@ class Types:
 
 
 def are_mapped(memory: RemoteMemory, addresses: U64) -> Mask:
-    """Which of these lie in memory that is mapped."""
+    """Which of these addresses are mapped."""
     mappings = list(parse_maps(memory.process.maps_text()).values())
     starts = np.array([mapping.start for mapping in mappings], np.uint64)
     ends = np.array([mapping.end for mapping in mappings], np.uint64)

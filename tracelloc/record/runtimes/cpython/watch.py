@@ -1,4 +1,4 @@
-"""Watches the objects of one Python program: censuses, the types that grow, and who keeps these."""
+"""Watches the objects of one Python program: censuses, growing types, and their holders."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ from tracelloc.verdict.parameters import P
 from tracelloc.verdict.unreachable import doubles_memory
 
 _MOST_TYPES: Final = 12
-"""Growing types whose holders are looked for."""
+"""Growing types whose holders are searched for."""
 _MOST_SUSPECTS: Final = 8
 _HOLDERS_S: Final = 60.0
-"""Time after which holders are looked for again."""
+"""Time after which holders are searched for again."""
 _FRESH_S: Final = 5.0
-"""So old may a census be for a report that asks for one."""
+"""Oldest census that a report accepts as current."""
 _LEAST_RATE: Final = 16 << 10
-"""Bytes a minute by which types have to grow to be listed."""
+"""Growth in bytes per minute from which types are listed."""
 _MINUTE_S: Final = 60.0
 _POOL_MEMORY: Final = 4
-"""Bytes that a census and a search for holders take for each byte of pools."""
+"""Bytes that a census and a search for holders need for each byte of pools."""
 
 
 class PythonObjectWatch:
-    """Counts the objects of one memory image. Any thread may ask, one at a time is at work."""
+    """Counts the objects of one memory image. Thread safe: one thread at a time does the work."""
 
     def __init__(
         self, process: Process, space: AddressSpace, now_s: Callable[[], float] = time.time
     ) -> None:
-        """``space``: kept up to date by somebody else. ``now_s``: the time, since 1970."""
+        """``space``: another owner keeps it up to date. ``now_s``: the time, since 1970."""
         self.findings: ObjectFindings | None = None
-        """What is known; None: nothing yet. Replaced as a whole."""
+        """The findings so far; None: nothing yet. Replaced as a whole."""
         self.most_bytes: int | None = None
-        """Most of our memory that a census may take; None: any."""
+        """Most of tracelloc's memory that a census may use; None: unlimited."""
         self._process = process
         self._lock = threading.Lock()
         self._now_s = now_s
@@ -63,23 +63,23 @@ class PythonObjectWatch:
         self._holders: dict[str, Holders] = {}
         self._has_looked = False
         self._searched: tuple[frozenset[str], float] = frozenset(), 0.0
-        """Names of types whose holders were looked for, and when."""
+        """Names of types whose holders were searched for, and when."""
 
     @property
     def is_growing(self) -> bool:
-        """Whether it is worth counting again soon: a type grows, or it is too early to say."""
+        """Whether to count again soon: a type grows, or it is too early to tell."""
         found = self.findings
         if found is None or found.now is None or found.first is None:
             return not self._has_looked
         return bool(found.suspects) or found.now.time_s - found.first.time_s < 2 * _MINUTE_S
 
     def look(self) -> None:
-        """Takes a census, and looks for the holders of what grows; nothing without Python."""
+        """Takes a census, and finds the holders of growing types; nothing without Python."""
         with self._lock:
             self._look()
 
     def refresh(self) -> None:
-        """Does so unless there is a fresh census."""
+        """Does what ``look`` does unless there is a fresh census."""
         with self._lock:
             now = None if self.findings is None else self.findings.now
             if now is None or self._now_s() - now.time_s > _FRESH_S:
@@ -138,7 +138,7 @@ class PythonObjectWatch:
         return holders is not None and holders.is_bounded
 
     def _judged(self, suspect: TypeSuspect, now_s: float) -> TypeSuspect:
-        """Calls it a leak if it goes on for long: what is kept may be a cache that fills."""
+        """Reports a leak if the growth lasts: until then it may be a cache that fills."""
         watched_s = now_s - suspect.growth.since_s
         resident_bytes = self._process.rss_bytes() or 0
         has_doubled = doubles_memory(suspect.bytes_per_min, watched_s, resident_bytes)
@@ -149,10 +149,10 @@ class PythonObjectWatch:
 def group_types(
     growing: Sequence[GrowingType], holders: Mapping[str, Holders]
 ) -> list[tuple[GrowingType, list[GrowingType]]]:
-    """(a type that grows by itself, those that grow with it).
+    """(a type that grows independently, types that grow with it).
 
-    A type whose objects are kept by those of another growing type grows because of that one, and
-    of those that are items of one container, one stands for all.
+    If objects of another growing type hold those of a type, the type grows because of that one. Of
+    types whose objects are items of one container, one stands for all.
     """
     by_name = {one.name: one for one in growing}
     keepers = {
@@ -167,7 +167,7 @@ def group_types(
         while at in keepers and keepers[at] not in seen:
             at = keepers[at]
             seen.add(at)
-        # Of those that keep each other, the one that is nearest to a root.
+        # Of types that hold each other, the one nearest to a root.
         leads[name] = min(seen, key=lambda one: _path_length(holders, one)) if at in keepers else at
     by_place: dict[str, str] = {}
     for name in sorted(set(leads.values()), key=lambda one: _rank(holders, one)):
@@ -186,16 +186,16 @@ def _main_path(holders: Mapping[str, Holders], name: str) -> str:
 
 
 def _place(holders: Mapping[str, Holders], name: str) -> str | None:
-    """The container whose items most objects of a type are; None: they are no items."""
+    """The container whose items most objects of a type are; None if they are not items."""
     path = _main_path(holders, name)
     return next((path.removesuffix(end) for end in ITEMS if path.endswith(end)), None)
 
 
 def _rank(holders: Mapping[str, Holders], name: str) -> tuple[bool, str]:
-    """Values come before keys: these are there for them."""
+    """Sort key: values come before keys, which exist for them."""
     return _main_path(holders, name).endswith(KEYS), name
 
 
 def _path_length(holders: Mapping[str, Holders], name: str) -> tuple[int, bool, str]:
-    """By the path; instances come before their dictionaries, to which the same one leads."""
+    """Sort key by path length; instances come before their dictionaries, which share the path."""
     return len(_main_path(holders, name)), "." not in name, name
