@@ -84,12 +84,12 @@ class JoinedTraces:
         return self._recordings[which].of(own)
 
     def find(self, time_s: float) -> int:
-        """Returns the index of the last snapshot not after a time (s since 1970), else the first."""
+        """Returns the last index not later than a time, in seconds since 1970, else the first."""
         later = (n for n, moment in enumerate(self.moments) if moment.time_s > time_s)
         return max(0, next(later, len(self.moments)) - 1)
 
     def find_uptime(self, uptime_s: float) -> int:
-        """Returns the index of the last snapshot not after a CLOCK_MONOTONIC time, else the first."""
+        """Returns the last index not later than a CLOCK_MONOTONIC time, else the first."""
         return max(0, bisect.bisect_right(self.moments, uptime_s, key=attrgetter("uptime_s")) - 1)
 
     def trace_at(self, index: int) -> TraceSnapshot:

@@ -150,11 +150,11 @@ class RecordedTrace:
         return self._symbols.setdefault(number, RecordedSymbols())
 
     def find(self, time_s: float) -> int:
-        """Returns the index of the last snapshot not after a time (s since 1970), else the first."""
+        """Returns the last index not later than a time, in seconds since 1970, else the first."""
         return max(0, bisect.bisect_right(self.moments, time_s, key=_TIME) - 1)
 
     def find_uptime(self, uptime_s: float) -> int:
-        """Returns the index of the last snapshot not after a CLOCK_MONOTONIC time, else the first."""
+        """Returns the last index not later than a CLOCK_MONOTONIC time, else the first."""
         return max(0, bisect.bisect_right(self.moments, uptime_s, key=_UPTIME) - 1)
 
     def trace_at(self, index: int) -> TraceSnapshot:
