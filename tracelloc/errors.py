@@ -35,14 +35,14 @@ class PrivilegeError(TracellocError):
 
 
 def privilege_hint() -> str:
-    """What helps where something is not permitted."""
+    """Returns a hint for missing permissions."""
     if os.geteuid() == 0:
         return "a security module or a container's limits forbid it even to root"
     return "run tracelloc as root (sudo)"
 
 
 def scarcity(error: OSError) -> str | None:
-    """What this program or the machine has run out of, and what helps; None: nothing."""
+    """Returns which resource ran out, and what helps; None if the error is another one."""
     return _SCARCE.get(error.errno or 0)
 
 

@@ -1,4 +1,4 @@
-"""What comes first: tracelloc's own variables, and a line that says what it is doing.
+"""First steps of tracelloc: its own environment variables, and a status line.
 
 The line is on standard error, where that is a terminal.
 """
@@ -28,7 +28,7 @@ class StatusLine:
         self.note(text)
 
     def note(self, text: str) -> None:
-        """What is being done now, as printable text. Before and after, nothing is shown."""
+        """Shows the current step, as printable text, between ``begin`` and ``end`` only."""
         if self._is_on:
             with suppress(OSError, ValueError):  # the terminal is gone
                 show_status(f"{text}…")
@@ -46,7 +46,7 @@ STARTUP: Final = StatusLine()
 
 
 OWN_PREFIX: Final = "TRACELLOC_"
-"""Names of tracelloc's own variables begin so: passwords, tokens."""
+"""Prefix of tracelloc's own variables: passwords, tokens."""
 OWN_VARIABLES: Final[dict[str, str]] = {}
 """The variables of tracelloc's own that were in ``os.environ`` when it started."""
 
@@ -58,7 +58,7 @@ def take_own_variables() -> None:
 
 
 def import_numpy() -> None:
-    """Without a thread per processor, which the library behind it would begin for matrices."""
+    """Imports numpy without the thread per processor that its BLAS would start."""
     variable = "OPENBLAS_NUM_THREADS"
     if variable not in os.environ:
         os.environ[variable] = "1"
@@ -68,5 +68,5 @@ def import_numpy() -> None:
 
 
 def heeded(numbers: Iterable[int]) -> list[int]:
-    """Signals but for those that whoever started us has told us to ignore, as nohup(1) does."""
+    """Returns the signals that tracelloc's parent does not have it ignore, as nohup(1) does."""
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]

@@ -50,21 +50,21 @@ def show_status(text: str) -> None:
 
 
 def clear_status() -> None:
-    """Takes that line away, if one is shown."""
+    """Removes the status line, if one is shown."""
     if _STATUS_IS_SHOWN.is_set():
         _STATUS_IS_SHOWN.clear()
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def leave_status() -> None:
-    """What comes next begins below that line, if one is shown."""
+    """Moves below the status line, if one is shown."""
     if _STATUS_IS_SHOWN.is_set():
         _STATUS_IS_SHOWN.clear()
         print(file=sys.stderr)
 
 
 class Progress:
-    """Says on standard error what takes longer than a moment, whatever holds it up."""
+    """Reports slow steps on standard error, even while they block."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -75,14 +75,14 @@ class Progress:
         self._timer.start()
 
     def note(self, text: str) -> None:
-        """What is being done now; shown once all together has taken a second."""
+        """Sets the current step; shown once all steps together have taken a second."""
         with self._lock:
             self._text = text
             if self._due:
                 self._show()
 
     def end(self) -> None:
-        """Nothing more is to come."""
+        """Ends the progress."""
         self._timer.cancel()
         with self._lock:
             self._ended = True
@@ -105,7 +105,7 @@ class Progress:
 
 @contextmanager
 def progress_of(text: str) -> Iterator[Progress]:
-    """Says on standard error what is being done if it takes longer than a moment."""
+    """Reports a step on standard error if it is slow."""
     progress = Progress()
     progress.note(text)
     try:
@@ -211,12 +211,12 @@ def format_percent(share: float, digits: int = 1) -> str:
 
 
 def about_of(sample_bytes: int | None) -> str:
-    """What stands before figures: ``~`` where blocks were sampled, and they are estimates."""
+    """Returns the prefix of figures: ``~`` if blocks are sampled and figures are estimates."""
     return "" if sample_bytes is None else "~"
 
 
 def sampling_of(sample_bytes: int) -> str:
-    """What is said of samples: ``one in 512 KiB``."""
+    """Formats a sampling rate: ``one in 512 KiB``."""
     return f"one in {format_size(sample_bytes)}" if sample_bytes else "weighed by the program"
 
 

@@ -1,4 +1,4 @@
-"""The view of who had how much when: the largest functions or call stacks, stacked over time."""
+"""The view of memory over time, stacked by the largest functions or call stacks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tracelloc.ui.view import Settings, Source, View, ViewSelection
 _LAYERS: Final = 6
 """Functions or stacks that have a layer of their own."""
 _MARKS: Final = "█▓▒░╱╲·"
-"""What layers are filled with, so that they can be told apart without colors; last, all others."""
+"""Fill characters that distinguish layers without colors; the last is that of all others."""
 _LEAST_LINES: Final = 5
 """Lines of the smallest chart that is worth its room."""
 _NAMING_S: Final = 0.05
@@ -33,7 +33,7 @@ _UNNAMED: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one function, or one stack, had over time."""
+    """Live bytes of one function, or one stack, over time."""
 
     key: Hashable | None
     """The stack's index or a ``FunctionKey``; None: all others."""
@@ -98,7 +98,7 @@ def _held(selection: ViewSelection) -> tuple[list[int], I64]:
 
 
 def chart_content(_source: Source) -> Callable[[ViewSelection], ChartContent]:
-    """Makes the layers. Limits choose stacks, not blocks: nobody knows which there were."""
+    """Makes the layers. Limits select stacks, not blocks, as past blocks are unknown."""
     owners = _Owners()
 
     def content(selection: ViewSelection) -> ChartContent:

@@ -57,7 +57,7 @@ def readable(colour: _Triplet, behind: _Triplet) -> _Triplet:
 def _readable_style(style: Style, background: _Triplet) -> Style:
     front, back = style.color, style.bgcolor
     if front is None or front.triplet is None or (back is not None and back.triplet is None):
-        # The terminal's own colours: nobody knows them here.
+        # The terminal's own colours are unknown here.
         return style
     behind: _Triplet = background
     if back is not None and back.triplet is not None:
@@ -73,7 +73,7 @@ class ContrastFilter(LineFilter):
     """Makes text readable; lines and bars are left as they are."""
 
     def apply(self, segments: list[Segment], background: TextualColor) -> list[Segment]:
-        """Segments with colours that can be told from what is behind them."""
+        """Adjusts segments so that their colours contrast with the background."""
         behind = background.rgb
         return [
             segment

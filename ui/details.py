@@ -71,10 +71,10 @@ class DetailScreen(Screen[None]):
         self._lines: list[FrameLine] = []
         self._everything = False
         self._advice: list[str | None] = []
-        """What would add names and lines."""
+        """Advice on missing names and lines."""
         self._rules: list[Rule] = []
         self._measure = Sorting("bytes")
-        """What bars are drawn by."""
+        """The figure that bars show."""
 
     def compose(self) -> ComposeResult:
         """Figures, plot, frames, source, histograms."""

@@ -33,7 +33,7 @@ class GuardedStream:
         return len(text)
 
     def flush(self) -> None:
-        """Flushes, if there is still anything to flush to."""
+        """Flushes, if the terminal still exists."""
         self._guard(self._stream.flush)
 
     def _guard(self, call: Callable[..., object], *arguments: str) -> None:

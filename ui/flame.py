@@ -30,7 +30,7 @@ from tracelloc.ui.tableview import crop, fit, signed_size, trend
 EDGE: Final = "▏"
 """At the left of each box: neighbours differ even without colours."""
 _SMALL: Final = "·"
-"""Where functions are that are too narrow for a cell of their own."""
+"""Marks functions that are too narrow for a cell of their own."""
 _COLOURS: Final = {
     "module": ("#b3541e", "#8a6d1a", "#2f6f4f", "#2b5f86", "#6a4c93", "#8c3b5e"),
     "darker": ("#8f4318", "#6e5714", "#25583f", "#224c6b", "#543c75", "#702f4b"),
@@ -148,7 +148,7 @@ class FlameView(NodesView):
     def _label(self, node: int, width: int) -> str:
         found = "*" if node in self._data.matches else ""
         if width < 4:
-            # Too narrow for a name; a match still shows.
+            # Too narrow for a name, but a match is still highlighted.
             return (EDGE + found).ljust(width)[:width]
         return fit(EDGE + found + self._data.tree.steps[node].name, width)
 

@@ -122,7 +122,7 @@ class _Rows:
         self._whole = max(int(self._weights.sum()), 1)
 
     def cell(self, key: Hashable, column: str) -> Cell:
-        """What stands in a column of the row."""
+        """Returns the content of a column of the row."""
         assert isinstance(key, FunctionKey)
         number, about = self._functions.number(key.step), self._about
         if column in ("name", "module"):

@@ -24,7 +24,7 @@ class GroupKey:
     """Key of the row of a group."""
 
     lead: int
-    """What it is known by: the shared frame's address, or its first stack."""
+    """Key of the group: the shared frame's address, or its first stack."""
     members: tuple[int, ...] = field(compare=False)
     """Stacks that are listed, the largest share first."""
     title: str = field(compare=False)

@@ -90,7 +90,7 @@ def header(picture: Picture, facts: Facts, state: str, width: int, height: int) 
 
 
 def _alert(picture: Picture, width: int) -> Text:
-    """What must be said first: figures that can't be right, growth that is elsewhere."""
+    """The alert to show first: implausible figures, or untraced growth."""
     alert = picture.header.alert
     assert alert is not None
     choices = alert.sentence, alert.clause, alert.short
@@ -117,7 +117,7 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
         share = picture.header.ring_share
         right.append(Text(f"ring {format_percent(share, 0)} full", _BAD if share > 0.8 else ""))
     right.append(_lost(snapshot))
-    # What matters least goes first where there is no room.
+    # Without room, the least important parts are dropped first.
     for drop in (2, 0):
         if _length(left) + _length(right) + 3 <= width:
             break

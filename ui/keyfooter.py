@@ -14,6 +14,6 @@ class KeyFooter(Footer):
     """
 
     def bindings_changed(self, screen: Screen[object]) -> None:
-        """Makes the keys anew, and drops those that were replaced earlier."""
+        """Creates the keys again, and drops those replaced earlier."""
         self.mutate_reactive(Footer.compact)
         super().bindings_changed(screen)

@@ -1,4 +1,4 @@
-"""The list that every view and dialog is: rows of which only the visible ones are drawn.
+"""The list widget of every view and dialog, which draws only visible rows.
 
 Subclasses say how many rows there are and what a row looks like; this scrolls, keeps a
 cursor, knows the keys, and keeps fixed lines above and below the rows.
@@ -136,7 +136,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
 
     @property
     def key(self) -> Hashable | None:
-        """What the cursor's row stands for; None: nothing that could be chosen."""
+        """The key of the cursor's row; None if it can't be chosen."""
         return None
 
     def row_count(self) -> int:
@@ -152,7 +152,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         return ()
 
     def empty_text(self) -> str:
-        """What to say where there are no rows; it is wrapped."""
+        """Text shown in place of rows if there are none; it is wrapped."""
         return ""
 
     def moved(self) -> None:
@@ -200,12 +200,12 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
 
     @property
     def is_held(self) -> bool:
-        """Whether somebody has just pressed a key here, or has the mouse button down."""
+        """Whether the user has just pressed a key here, or holds the mouse button down."""
         return self._mouse_down or self.now_s() < self._held_until_s
 
     @property
     def is_active(self) -> bool:
-        """Whether keys move the cursor: somebody else passes them on if it never has the focus."""
+        """Whether keys move the cursor; without focus, another widget passes them on."""
         return self.has_focus or not self.can_focus
 
     def on_key(self) -> None:
@@ -282,7 +282,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Draws some lines of what is in view."""
-        # Each time that it is asked for, Textual works it out anew.
+        # Textual computes it again on each access.
         self._base = self.rich_style
         return super().render_lines(crop)
 

@@ -48,7 +48,7 @@ class Nodes:
         self.tree = tree
         self.metric = metric
         self.about = "~" if sampled else ""
-        """What goes before figures."""
+        """Prefix of figures."""
         own = tree.own[metric]
         self.totals: I64
         """Per node, its children included; never negative."""
@@ -66,7 +66,7 @@ class Nodes:
         """Nodes whose name the search finds, and what these weigh together: nothing twice."""
         share = format_percent(self.matching / max(self.weight(ROOT), 1))
         self.found = f" found: {share} " if self.is_searched else ""
-        """What the search finds, in words."""
+        """Describes what the search finds."""
 
     def __len__(self) -> int:
         return len(self.tree)
@@ -150,12 +150,12 @@ class Nodes:
 
 
 def module_colour(module: str | None, colours: int) -> int:
-    """A number below ``colours`` that is always the same for a file's name."""
+    """Returns a number below ``colours`` that depends only on the file's name."""
     return zlib.crc32(base_name(module or "").encode(errors="replace")) % colours
 
 
 def is_darker(name: str) -> bool:
-    """Whether a function has the darker shade, so that neighbours differ."""
+    """Whether a function has the darker shade, which distinguishes neighbours."""
     return bool(zlib.crc32(name[:256].encode(errors="replace")) & 1)
 
 
@@ -257,7 +257,7 @@ class NodesView(LineView[Nodes]):
     def show(self, content: Nodes, *, at_once: bool = False) -> None:
         """Replaces the tree; what the user chose stays on its functions.
 
-        While somebody presses keys, it is replaced later, unless ``at_once``.
+        While the user presses keys, it is replaced later, unless ``at_once``.
         """
         at_once = at_once or self._data is _NOTHING
         self.when_free(lambda: self._take(content), at_once=at_once)

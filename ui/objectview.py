@@ -37,7 +37,7 @@ from tracelloc.ui.view import Sorting, View, ViewSelection
 
 _MOST_ROWS: Final = 5000
 _LINES: Final = 4
-"""Lines below the rows: what is said of the type, and who keeps its objects."""
+"""Yields the lines below the rows: sentences on the type, and its objects' holders."""
 COLUMNS: Final = (
     Column("growth", "growth/min", 12),
     Column("bytes", "bytes", 10),

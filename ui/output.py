@@ -141,7 +141,7 @@ _KEYS: Final = {
     "pageup": b"\x1b[5~",
     "pagedown": b"\x1b[6~",
 }
-"""What terminals send for keys without a character of their own (xterm's, ctlseqs)."""
+"""Sequences that terminals send for keys without a character (xterm's ctlseqs)."""
 
 
 @dataclass(frozen=True, slots=True)

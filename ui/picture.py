@@ -58,9 +58,9 @@ class Header:
     allocations_per_s: float
     frees_per_s: float
     account: Account | None
-    """Where resident memory comes from."""
+    """The account of resident memory."""
     alert: Alert | None
-    """What must be said first."""
+    """The alert to show first."""
     forecast: Forecast | None
     ring_share: float
 
@@ -72,9 +72,9 @@ class Details:
     figures: StackDetails
     stack: NamedStack
     judgement: Judgement | None
-    """What kind of memory it is; None before there was time to look."""
+    """The verdict; None before the first verdicts."""
     suspect: NamedSuspect | None
-    """What it is part of."""
+    """The suspect that the stack belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Picture:
     is_naming: bool
     """Whether names may come that the next picture would have."""
     took_s: float
-    """What working it out took, the snapshot included if it is a new one."""
+    """Time to compute the picture, and to take the snapshot if it is new."""
 
 
 @dataclass(slots=True)

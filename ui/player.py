@@ -73,7 +73,7 @@ class Player:
         return self._recorded.line
 
     def condition(self) -> str:
-        """What the header says of the moment that is shown."""
+        """The header's text on the shown snapshot."""
         line = self.line if self._state.picture is None else self._state.picture.line
         assert line is not None
         clock = line.clock(round(float(line.uptimes_s[line.index]) * NS_PER_S))

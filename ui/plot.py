@@ -207,7 +207,7 @@ def _write_name(canvas: Canvas, names: dict[int, str], curve: Curve, y: int) -> 
 
 def _draw_area(canvas: Canvas, heights: Sequence[float], plot_height: int, style: str) -> None:
     for offset, height in enumerate(heights):
-        # What isn't nothing must not look like nothing.
+        # A nonzero value must not look like zero.
         eighths = max(round(height * 8), 1 if height > 0 else 0)
         for row in range(plot_height):
             part = min(8, eighths - 8 * row)

@@ -43,7 +43,7 @@ class ProcessLine:
     """The number of the process; negative: of several; else, whose children these are."""
     name: str
     ones: Sequence[Snapshot]
-    """What its figures are the sums of."""
+    """The snapshots whose figures are summed."""
     depth: int = 0
 
 

@@ -54,7 +54,7 @@ class Refresher:
         self._made_s = 0.0
         """When that was made."""
         self._done: Settings | None = None
-        """What the last picture was made for; None: it is out of date."""
+        """The settings of the last picture; None if the picture is out of date."""
         self._jobs: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._work, name="refresher", daemon=True)
 
@@ -139,7 +139,7 @@ class Refresher:
                 job()
             with self._changed:
                 if jobs:
-                    # What a job changed has to be drawn, as soon as there is room for it.
+                    # A job's changes are drawn as soon as possible.
                     self._done = None
                 if not self._is_due(next_s):
                     continue

@@ -52,9 +52,9 @@ class SpanPlot(Plot, can_focus=False):
         self._flags: Sequence[tuple[str, int]] = ()
         self._start_ns = self._end_ns = 0
         self._cursor_ns: int | None = None
-        """Where the cursor is while keys choose."""
+        """Position of the cursor while keys select a span."""
         self._begin_ns: int | None = None
-        """Where the span begins, once that is chosen."""
+        """Start of the span, once it is selected."""
         self._dragged_from: int | None = None
         """The column that the mouse was pressed in."""
 
@@ -173,7 +173,7 @@ class SpanPlot(Plot, can_focus=False):
 
 
 def flags_of(settings: Settings) -> list[tuple[str, int]]:
-    """What is marked on the plot: marks, the baseline, and the chosen span."""
+    """Marks on the plot: marks, the baseline, and the chosen span."""
     flags = [(mark.name, mark.now_ns) for mark in settings.marks]
     if settings.baseline is not None:
         flags.append(("b", settings.baseline.now_ns))

@@ -29,7 +29,7 @@ Mask = npt.NDArray[np.bool_]
 Ids = npt.NDArray[np.intp]
 
 SPARE_S: Final = 0.003
-"""How long names may take per picture that nobody waits for."""
+"""Time limit for names of a picture that the user does not wait for."""
 EVERY_S: Final = 0.1
 """How long they may take where rows are searched, or sorted by name."""
 FIRST: Final = 32
@@ -38,7 +38,7 @@ _NO_IDS: Final = np.zeros(0, np.intp)
 
 
 class Labels(dict[int, str]):
-    """What stacks are called in one line, as far as they are named.
+    """One-line names of stacks, as far as they are named.
 
     Named by the refresher's thread; the one that draws tells which it shows.
     """
@@ -91,9 +91,9 @@ class Names:
         self._namer = namer
         self._now_s = now_s
         self.labels = Labels(asked)
-        """What allocated: the program's own innermost function and the one that called it."""
+        """Returns what allocated: the program's own innermost function and its caller."""
         self._version: tuple[int, int] | None = None
-        """What the names are of."""
+        """Version of the namer that the names come from."""
         self._searchable = np.zeros(0, np.bool_)
         """Per stack whether a search looks at its names as they are now."""
         self._ids: dict[int, Ids] = {}
@@ -182,7 +182,7 @@ class Names:
             starts = np.concatenate(([0], np.cumsum(lengths[some])[:-1]))
             result[some] = np.logical_or.reduceat(flat, starts)
         for at in np.flatnonzero(~result).tolist():
-            # What the line says without being a frame's name: labels of collapsed runs.
+            # Text of the line that is not a frame's name: labels of collapsed runs.
             if "[" in (line := labels.get(indices[at], "")):
                 result[at] = search.matches(line)
         return result

@@ -44,7 +44,7 @@ from tracelloc.verdict.judgement import VERDICTS
 
 _REASON_LINES: Final = 2
 MOST_ROWS: Final = 10_000
-"""Rows of a table: nobody scrolls further, and searches look at everything."""
+"""Most rows of a table: users don't scroll further, and searches cover all rows."""
 STACK_COLUMNS: Final = (
     Column("change", "change", 13),
     Column("bytes", "live", 13),

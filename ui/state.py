@@ -1,4 +1,4 @@
-"""What the user has asked for, and everything that changes it.
+"""The user's choices, and everything that changes them.
 
 Screens call this from their actions; it hands new settings to the refresher. All of it
 runs in the thread that draws, but for the jobs it gives to the refresher's.

@@ -83,7 +83,7 @@ def signed_size(size_bytes: int) -> str:
 
 
 def trend(change: float) -> str:
-    """The direction as a character, for those who see no colours."""
+    """Returns the direction as a character, readable without colours."""
     return "▲" if change > 0 else "▼" if change < 0 else "="
 
 
@@ -179,7 +179,7 @@ class TableRows:
     order: Sequence[Hashable]
     """A key per row, in the order of the rows."""
     cells: Callable[[Hashable, str], Cell]
-    """What stands in the row of a key, in a column; asked for visible rows only."""
+    """Returns the content of a key's row in a column; called for visible rows only."""
     sorted_by: str = ""
     descending: bool = True
     empty: str = ""
@@ -288,7 +288,7 @@ class Table(LineView[TableRows]):
 
     def _shown_columns(self, width: int) -> list[tuple[Column, int]]:
         rows = self._rows
-        # What rows are sorted by is shown wherever there is room for anything.
+        # The sort column is always shown if any column fits.
         shown = [
             column
             for column in self.columns

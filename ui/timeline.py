@@ -28,7 +28,7 @@ class TimeLine:
     newest: TraceSnapshot
     """For the curves of the whole time."""
     is_growing: bool
-    """Whether it may still be written to."""
+    """Whether the recording may still grow."""
 
     @property
     def start_ns(self) -> int:
@@ -64,7 +64,7 @@ class TimeLine:
         return clock if is_today else f"{date[5:]} {clock}"
 
     def points(self, snapshot: Snapshot) -> Points | None:
-        """What a process held over the whole time; of merged ones, up to the moment shown."""
+        """Returns live bytes over the whole time; if merged, up to the shown snapshot."""
         if snapshot.merged is not None:
             return snapshot.series
         return self.newest.of(snapshot.target.number).series

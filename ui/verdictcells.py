@@ -20,7 +20,7 @@ _HARMLESS: Final = (Verdict.CACHE_OR_POOL, Verdict.BUSY, Verdict.START_UP)
 def growth_cell(bytes_per_min: int, verdict: Verdict | None) -> Text:
     """``+1.10 MiB ▲``: the colour says nothing that the sign and the triangle don't.
 
-    What is known to be no leak does not look like one while it fills.
+    Memory known not to leak does not look like a leak while it fills.
     """
     style = GROWING if bytes_per_min > 0 else SHRINKING if bytes_per_min < 0 else "dim"
     if bytes_per_min > 0 and verdict in _HARMLESS:

@@ -39,7 +39,7 @@ from tracelloc.verdict.judgement import Codes, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known once tracing has begun, for the header and the log."""
+    """Facts known once tracing has started, for the header and the log."""
 
     allocators: tuple[str, ...]
     """Files whose functions are traced, by their base names."""
@@ -88,7 +88,7 @@ class Terminal(Protocol):
         """Keys for the program."""
 
     def written_since(self, position: int) -> tuple[int, bytes]:
-        """What the program wrote from a position on, and the next position."""
+        """Returns the program's output from a position on, and the next position."""
 
 
 class Source(Protocol):
@@ -138,7 +138,7 @@ class Source(Protocol):
         ...
 
     def symbol_advice(self, target: Target, stack: NamedStack) -> str | None:
-        """What would add names and lines that a stack lacks; None: nothing, or not known yet."""
+        """Returns advice on a stack's missing names and lines; None if there is none yet."""
         ...
 
     def read_source(self, target: Target, path: str) -> list[str]:
@@ -149,7 +149,7 @@ class Source(Protocol):
 C = TypeVar("C")
 
 BASIC: Final = Wanted(blocks=True)
-"""What the details of a stack need, whichever view is on top."""
+"""The snapshot content that a stack's details need, whichever view is on top."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class View(Generic[C]):
     """What Enter on the row of a key does: opens a stack, or goes to the first view with
     other settings."""
     wanted: Wanted = BASIC
-    """What snapshots need to hold while it is on top."""
+    """The content that snapshots need while the view is on top."""
     keeps: bool = False
     """What its maker remembers is kept while other views are on top."""
     sorting: Sorting = Sorting("")
@@ -201,7 +201,7 @@ VERDICT_CHOICES: Final[tuple[tuple[Verdict, ...], ...]] = (
     (Verdict.START_UP,),
     (Verdict.DECIDING, Verdict.UNKNOWN),
 )
-"""What to show only stacks of, one after the other; the first is all."""
+"""The successive restrictions of the shown stacks; the first one shows all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +244,9 @@ class Settings:
     verdicts: tuple[Verdict, ...] = ()
     """Only stacks with these verdicts; empty: all."""
     baseline: Mark | None = None
-    """Only blocks allocated since this mark and still live."""
+    """Show only blocks that were allocated since this mark and are still live."""
     span: Span | None = None
-    """Only blocks allocated within it and still live."""
+    """Show only blocks that were allocated within the span and are still live."""
     difference: Difference | None = None
     inverted: bool = False
     metric: Metric = Metric.BYTES
@@ -309,7 +309,7 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class ViewSelection:
-    """What a view shows of one snapshot: the stacks and limits that the user has chosen."""
+    """A view's part of one snapshot: the stacks and limits that the user has chosen."""
 
     trace: TraceSnapshot
     snapshot: Snapshot
@@ -327,7 +327,7 @@ class ViewSelection:
     stacks: I64
     """Stacks that the search finds."""
     names: Names
-    """What stacks are called."""
+    """Names of stacks."""
     ring_share: float
     journal: Journal
 

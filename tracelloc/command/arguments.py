@@ -1,8 +1,7 @@
-"""The options of a trace, group by group, those that commands share, and types of arguments.
+"""The options of a trace by group, options shared by commands, and argument types.
 
 Types are functions for argparse's ``type``; they raise ``argparse.ArgumentTypeError`` with a
-sentence that says what is wrong. Nothing that is slow to import is needed for help and for
-calls that are wrong.
+sentence on the error. The module imports nothing slow, so that help and usage errors are fast.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _DAILY: Final = {
 
 
 def type_of(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Lets argparse show our own sentence instead of the type's name."""
+    """Makes argparse show the error's own sentence instead of the type's name."""
 
     def checked(text: str) -> Any:
         try:
@@ -52,7 +51,7 @@ def type_of(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _whole(lowest: int, most: int | None = None, beyond: str = "") -> Callable[[str], int]:
-    """A whole number; ``beyond`` is said of more than ``most``."""
+    """Returns a type for whole numbers; ``beyond`` is the error for more than ``most``."""
 
     def number(text: str) -> int:
         if not text.isascii() or not text.isdigit() or int(text) < lowest or len(text) > 18:
@@ -79,7 +78,7 @@ pid_type = type_of(_pid_number)
 
 
 def _soon(text: str) -> TemporaryPolicy:
-    """How soon a temporary allocation is freed: so many others come between, or a time."""
+    """Parses the limit for temporary allocations: a number of allocations in between, or a time."""
     if text.isdigit():
         return TemporaryPolicy(_between(text))
     return TemporaryPolicy(life_ns=round(duration_type(text) * NS_PER_S))
@@ -128,7 +127,7 @@ def _command(text: str) -> list[str]:
 
 
 class _ShowHelp(argparse.Action):
-    """Prints the help and ends: with ``--help-all`` all of it, else what is used daily."""
+    """Prints the help and exits: all options for ``--help-all``, else the common ones."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**more, nargs=0)
@@ -146,9 +145,9 @@ class _ShowHelp(argparse.Action):
 
 
 def add_option(group: Any, form: str, about: str, **more: Any) -> None:
-    """Adds an option to a parser or a group. ``form``: its names, then what it takes, if anything.
+    """Adds an option to a parser or a group. ``form``: its names, then its argument, if any.
 
-    One that takes nothing and of which no more is said is a switch.
+    An option without an argument and without further parameters is a switch.
     """
     flags = [word for word in form.split() if word.startswith("-")]
     if taken := form.split()[len(flags) :]:

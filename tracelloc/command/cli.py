@@ -65,7 +65,7 @@ def _run_subcommand(name: str, arguments: list[str]) -> int:
 
 
 def has_screen() -> bool:
-    """Whether there is a terminal that one can draw on: that is done on standard error."""
+    """Whether the standard streams are terminals on which the screen can be drawn."""
     try:
         all_are = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     except (AttributeError, ValueError):  # closed
@@ -74,7 +74,7 @@ def has_screen() -> bool:
 
 
 def _run(line: CommandLine, began_s: float) -> int:
-    # Only now: --help and wrong usage need none of the slow imports.
+    # Imported late: --help and usage errors need none of the slow imports.
     from tracelloc.record.worker.zygote import ZYGOTE  # noqa: PLC0415
 
     # It gets ready while this process does.
@@ -109,13 +109,13 @@ def _run(line: CommandLine, began_s: float) -> int:
 
 
 def _heed_interrupts() -> None:
-    """From here on ^C is an exception; until then it ended us at once."""
+    """Makes ^C raise an exception from now on; before, it ended the process at once."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _spare_stdout() -> None:
-    """A reader that went away must not make the interpreter complain when it exits."""
+    """Keeps the interpreter from reporting a closed standard output at exit."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):

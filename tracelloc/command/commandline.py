@@ -1,4 +1,4 @@
-"""A command line, parsed and checked, before anything is imported that takes its time."""
+"""Parses and checks the command line, before any slow import."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What was written, and found to make sense."""
+    """A parsed and checked command line."""
 
     given: argparse.Namespace
     """The options, by their long names."""
     command: tuple[str, ...]
-    """The program to start and trace, with its arguments; empty: a running one is traced."""
+    """The program to start and trace, with its arguments; empty to trace a running one."""
     mode: Mode
 
 
 def parse_command_line(arguments: Sequence[str], *, terminal: bool) -> CommandLine:
     """Parses the arguments after the program's name. Raises UsageError.
 
-    ``terminal``: standard input, output and error are one that a screen can be drawn on.
+    ``terminal``: whether the standard streams are a terminal that the screen can use.
     """
     options, command = split_command(arguments)
     given = parse_trace(options)
@@ -68,7 +68,7 @@ def parse_command_line(arguments: Sequence[str], *, terminal: bool) -> CommandLi
 
 
 def recorded_command_line(given: argparse.Namespace, command: tuple[str, ...]) -> CommandLine:
-    """A trace that is recorded: options that ``record`` lacks are as usual. Raises UsageError."""
+    """Makes the command line of a recorded trace, with defaults elsewhere. Raises UsageError."""
     whole = argparse.Namespace(**(vars(parse_trace([])) | vars(given)))
     _check(whole, command)
     _check_watch(whole)
@@ -79,7 +79,7 @@ def recorded_command_line(given: argparse.Namespace, command: tuple[str, ...]) -
 
 
 def what_begins(line: CommandLine) -> str:
-    """What is done first, for people who wait."""
+    """Describes the first step, for the status line."""
     if line.command:
         return f"starting {printable(line.command[0])}"
     if line.given.name is not None:
@@ -88,7 +88,7 @@ def what_begins(line: CommandLine) -> str:
 
 
 def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
-    """Raises UsageError for what makes no sense."""
+    """Raises UsageError for options that make no sense together."""
     if given.pid is not None and given.name is not None:
         raise UsageError("-p and -n both name a process", hint="leave out one")
     if given.name == "":
@@ -158,7 +158,7 @@ def _check_overhead(given: argparse.Namespace) -> None:
 
 
 def _check_source(given: argparse.Namespace) -> None:
-    """Raises UsageError for what a program that reports by itself does not say."""
+    """Raises UsageError for options that a reporting program does not support."""
     asked = {
         "--sample": given.sample is not None,
         "--mmap": given.mmap,
@@ -173,7 +173,7 @@ def _check_source(given: argparse.Namespace) -> None:
 
 
 def _check_preload(given: argparse.Namespace) -> None:
-    """Raises UsageError for what the library can't do."""
+    """Raises UsageError for options that the preloaded library does not support."""
     excluded = needs_probes(given)
     if given.preload == "on" and excluded is not None:
         raise UsageError(
@@ -183,7 +183,7 @@ def _check_preload(given: argparse.Namespace) -> None:
 
 
 def needs_probes(given: argparse.Namespace) -> str | None:
-    """An option among those given that programs can't do by themselves."""
+    """Returns a given option that the preloaded library does not support, or None."""
     asked = {
         "--follow": given.follow is not None,
         "--malloc": given.malloc is not None,
@@ -204,7 +204,7 @@ def _check_watch(given: argparse.Namespace) -> None:
 
 
 def _check_mode(given: argparse.Namespace, command: tuple[str, ...], mode: Mode) -> None:
-    """Raises UsageError for what makes no sense with or without a screen."""
+    """Raises UsageError for options that do not suit the mode."""
     if given.pid is given.name is None and not command and mode is not Mode.TUI:
         raise UsageError(
             "a process is required",
@@ -218,7 +218,7 @@ def _check_mode(given: argparse.Namespace, command: tuple[str, ...], mode: Mode)
 
 
 def split_command(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """(our options, the command after ``--``)"""
+    """Returns (tracelloc's options, the command after ``--``)."""
     arguments = list(arguments)
     if "--" not in arguments:
         return arguments, ()
@@ -231,7 +231,7 @@ def split_command(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]
 def _mode(given: argparse.Namespace, terminal: bool) -> Mode:
     if given.json:
         return Mode.JSON
-    # Reports that are counted were asked for.
+    # A number of reports implies that reports are wanted.
     if given.tui or (terminal and not given.text and given.count is None):
         if given.tui and not terminal:
             raise UsageError(

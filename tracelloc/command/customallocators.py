@@ -1,6 +1,6 @@
 """Allocators that the user names: ``[[allocator]]`` tables of a TOML file.
 
-For pools, arenas and wrappers that no list can know::
+For pools, arenas and wrappers that tracelloc does not know::
 
     [[allocator]]
     name = "image pool"            # for the report
@@ -45,7 +45,7 @@ call another one for its memory: that counts once."""
 
 _MOST_ARGUMENTS: Final = 6
 _USUAL: Final = {FunctionKind.POSIX_MEMALIGN: (1, 3)}
-"""Which arguments are which if nothing is said; of other kinds the first ones."""
+"""Default argument positions; other kinds use the first arguments."""
 _TABLE_KEYS: Final = ("name", "module", "functions")
 _FUNCTION_KEYS: Final = ("name", "kind", "throws")
 _SIZE_BYTES: Final = "size_bytes"
@@ -54,7 +54,7 @@ _SIZE_BYTES: Final = "size_bytes"
 def load_custom_allocators(
     paths: Iterable[Path], who: Invoker
 ) -> tuple[tuple[CustomAllocator, ...], list[str]]:
-    """Reads these files, and the user's own if there is one; also returns warnings.
+    """Reads these files and the user's own, if any. Also returns warnings.
 
     Raises UsageError, which names file, line and key.
     """
@@ -127,12 +127,12 @@ def _function(entry: dict[str, Any]) -> CustomFunction:
     if not isinstance(throws, bool):
         raise UsageError("throws must be true or false")
     signature = Signature(kind, tuple(positions), size_bytes=size_bytes)
-    # Frees are looked at when they begin: what they do later does not matter.
+    # The probe on a free fires at its entry, so an exception in it does not matter.
     return CustomFunction(pattern, replace(signature, throws=throws and kind.returns))
 
 
 def _size_bytes(entry: dict[str, Any]) -> int:
-    """The size of all blocks of a function; 0: an argument says it. Raises UsageError."""
+    """Returns the size of a function's blocks; 0 if an argument has it. Raises UsageError."""
     size_bytes = entry.get(_SIZE_BYTES, 0)
     if _SIZE_BYTES in entry:
         if "size" in entry:

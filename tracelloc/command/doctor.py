@@ -1,4 +1,4 @@
-"""``tracelloc doctor``: whether tracing will work here, what will be missing, and what mends it.
+"""``tracelloc doctor``: whether tracing will work here, what will be missing, and fixes.
 
 Nothing is attached to the target; its code, symbols and unwind tables are only read.
 """
@@ -29,7 +29,7 @@ _YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
 def diagnose(pid: int | None) -> list[Finding]:
-    """Looks at the machine, and at a process if one is named."""
+    """Checks the machine and, if ``pid`` is given, a process."""
     findings = list(_machine_findings())
     if pid is not None:
         findings += target_findings(pid)
@@ -37,7 +37,7 @@ def diagnose(pid: int | None) -> list[Finding]:
 
 
 def diagnosis_lines(findings: Sequence[Finding]) -> Iterator[str]:
-    """A line for each finding, one below it that says what to do, and a conclusion."""
+    """Yields a line per finding, its cure below it, and a conclusion."""
     width = max(len(finding.about) for finding in findings)
     for finding in findings:
         about = f"{finding.state.value:<9}{finding.about:<{width}}"
@@ -49,7 +49,7 @@ def diagnosis_lines(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def failures(findings: Sequence[Finding]) -> int:
-    """Reasons why tracing will not work."""
+    """Returns the number of reasons why tracing will not work."""
     return sum(finding.state is _FAILS for finding in findings)
 
 
@@ -70,7 +70,7 @@ def _machine_findings() -> Iterator[Finding]:
 
 
 def _checked(about: str, good: str, check: Callable[[], object]) -> Finding:
-    """What a check says, which raises if something is wrong."""
+    """Returns the finding of a check that raises if something is wrong."""
     try:
         check()
     except TracellocError as error:
@@ -101,7 +101,7 @@ def _rights(status: str) -> Iterator[Finding]:
 
 
 def _confinement() -> Iterator[Finding]:
-    """What forbids to root what root may do elsewhere."""
+    """Yields restrictions of root's rights on this machine."""
     lockdown = re.search(r"\[(\w+)\]", _text(_LOCKDOWN))
     if lockdown is not None and lockdown[1] == "confidentiality":
         cure = "boot with lockdown=integrity"
@@ -126,7 +126,7 @@ def _confinement() -> Iterator[Finding]:
 
 
 def _attaching() -> Finding:
-    """By what probes are attached, and what a malloc and its free will cost."""
+    """Returns how probes are attached, and the cost of one malloc and free."""
     try:
         method = usable_methods()[0]
         costs = trap_costs(method)

@@ -1,4 +1,4 @@
-"""What ``tracelloc doctor -p PID`` finds out about a process."""
+"""Findings of ``tracelloc doctor -p PID`` about a process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tracelloc.text import plural
 
 _GOOD, _MISSING, _FAILS = FindingState
 _MOST_NAMED: Final = 8
-"""Files that are named one by one."""
+"""Most names listed one by one."""
 
 
 def target_findings(pid: int) -> Iterator[Finding]:
@@ -51,7 +51,7 @@ def target_findings(pid: int) -> Iterator[Finding]:
 
 
 def _probes(process: Process, planned: Plan) -> Iterator[Finding]:
-    """Which functions get probes, which are slow, and whose probes are there already."""
+    """Yields which functions get probes, which are slow, and probes of other tools."""
     main = main_library(found_of(planned.allocators))
     if main is not None:
         beside = f", beside {', '.join(main.others)}" if main.others else ""
@@ -75,7 +75,7 @@ def _probes(process: Process, planned: Plan) -> Iterator[Finding]:
 
 
 def _others_breakpoints(process: Process, planned: Plan) -> list[str]:
-    """Places whose code in memory is a breakpoint that the file does not have."""
+    """Returns places where memory has a breakpoint that the file does not have."""
     found = set()
     mappings = [mapping for mapping in process.maps().mappings if mapping.executable]
     modules = {a.module.open_path: a.module for a in planned.allocators}
@@ -107,7 +107,7 @@ def _followers(process: Process) -> Iterator[Finding]:
 
 
 def _unwinding(modules: Sequence[Module]) -> Iterator[Finding]:
-    """Which files have call-frame information."""
+    """Yields which files have call-frame information."""
     lacking = [base_name(m.path) for m in modules if m.path != VDSO and not m.elf.unwind_sections]
     if not lacking:
         text = f"call-frame information in {plural(len(modules), 'file')}, all there are"
@@ -123,7 +123,7 @@ def _unwinding(modules: Sequence[Module]) -> Iterator[Finding]:
 
 
 def _names(reports: Sequence[ModuleReport]) -> Iterator[Finding]:
-    """Which files have names and lines, and what would add them."""
+    """Yields which files have names and lines, and how to add missing ones."""
     lacking = [report for report in reports if report.advice is not None]
     if not lacking:
         yield Finding(_GOOD, "symbols", "all files have names and source lines")

@@ -1,4 +1,4 @@
-"""How the command reports what it fails of: one line, and a traceback if that was asked for."""
+"""Reports errors of the command as one line, with a traceback if requested."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tracelloc.errors import TracellocError, scarcity
 from tracelloc.text import printable
 
 _LONGEST_MESSAGE: Final = 1000
-"""Characters of an error that nobody has thought of."""
+"""Most characters of an unexpected error."""
 
 
 def report_failure(error: BaseException, *, debug: bool) -> int:
-    """Writes a line to standard error, but for an interrupt. Returns the exit status."""
+    """Writes a line to standard error, except for an interrupt. Returns the exit status."""
     if isinstance(error, KeyboardInterrupt):
         return 0
     if debug:

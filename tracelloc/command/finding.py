@@ -1,4 +1,4 @@
-"""What ``tracelloc doctor`` has found out about one thing."""
+"""A finding of ``tracelloc doctor``."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from enum import Enum
 
 
 class FindingState(Enum):
-    """How things stand; the value is for people."""
+    """State of a finding; the value is shown to users."""
 
     GOOD = "ok"
     MISSING = "missing"
-    """Tracing works, and something will be missing."""
+    """Tracing works, but something will be missing."""
     FAILS = "fails"
     """Tracing will not work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line, and what to do. All text may hold names of the target's."""
+    """One line and its cure. All text may contain names from the target."""
 
     state: FindingState
     about: str
     text: str
     cure: str = ""
-    """One command or sentence; empty: nothing is to be done."""
+    """One command or sentence; empty if nothing needs to be done."""

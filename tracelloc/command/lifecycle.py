@@ -1,8 +1,8 @@
-"""How a trace begins, what ends it, and whose signals are whose.
+"""Start and end of a trace, and the handling of signals.
 
-While a trace begins, a signal that ends us is an exception, whatever is going on. From then on
-signals only leave a byte to be read, and a second one ends us at once, unless it comes right after
-the first: the kernel takes out the probes, and lets go of who is followed.
+While a trace starts, a terminating signal raises an exception. Afterwards signals only write a
+byte to a socket. A second signal ends tracelloc at once, unless it follows the first one
+immediately; the kernel then removes the probes and releases followed processes.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from tracelloc.text import printable
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ALONE: Final = "leave --follow out to trace it without its children"
 _ONE_S: Final = 0.5
-"""Signals of a kind that come within this time are one: timeout(1), supervisors and terminals send
-them to the process and to its group."""
+"""Equal signals within this time count as one: timeout(1), supervisors and terminals send them
+to the process and to its group."""
 
 
 class Signals:
-    """What the signals that came so far ask for."""
+    """The requests of all signals received so far."""
 
     def __init__(
         self, take: Callable[[int], bool], refuse_stop: Callable[[str], None] | None
@@ -56,11 +56,11 @@ class Signals:
         """
         self.is_ending = False
         self._last: tuple[int, float] | None = None
-        """The last signal that would end us, and when it came."""
+        """The last terminating signal, and its time."""
         self._has_come = False
-        """Whether a signal has ended us."""
+        """Whether a signal has requested the end."""
         self.is_beginning = False
-        """Whether signals that end us interrupt what is going on."""
+        """Whether terminating signals raise an exception."""
         self.wants_files = False
         self.wants_mark = False
         self._take = take
@@ -77,7 +77,7 @@ class Signals:
             signal.signal(number, self._note_wish)
 
     def fileno(self) -> int:
-        """Readable when a signal has come since ``clear``."""
+        """Returns a descriptor that is readable after a signal until ``clear``."""
         return self._receiver.fileno()
 
     def clear(self) -> None:
@@ -86,7 +86,7 @@ class Signals:
 
     @contextmanager
     def beginning(self) -> Iterator[None]:
-        """While a trace begins. A signal that ends us raises KeyboardInterrupt."""
+        """Makes terminating signals raise KeyboardInterrupt while a trace starts."""
         self.is_beginning = True
         try:
             if self.is_ending:
@@ -124,7 +124,7 @@ class Signals:
 
 
 def end_at_once() -> NoReturn:
-    """Ends this program, whatever it is at. Files are then as they were."""
+    """Ends tracelloc immediately. Unfinished files are discarded."""
     discard_unfinished()
     with suppress(OSError, ValueError):
         os.write(2, b"\r\ntracelloc: ended at once; nothing more was written\r\n")
@@ -138,16 +138,16 @@ class Start(Protocol):
     """One way of beginning a trace."""
 
     def take_signal(self, number: int) -> bool:
-        """Does what a signal asks for that would end us. Whether tracing is to end."""
+        """Handles a terminating signal. Returns whether tracing should end."""
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Traces. Raises TracellocError."""
 
     def stop_following(self) -> None:
-        """Lets go of what is followed; probes stay. May be called twice."""
+        """Stops following processes; probes stay attached. May be called twice."""
 
     def finish(self) -> int | None:
-        """Once nothing is traced any more.
+        """Finishes after tracing has ended.
 
         Returns the exit status of the program that was started; None if none of it has run.
         """
@@ -181,7 +181,7 @@ class AttachStart:
         return session
 
     def stop_following(self) -> None:
-        """Lets go of the process and its children."""
+        """Stops following the process and its children."""
         if self._follower is not None:
             self._follower.stop()
 
@@ -199,15 +199,15 @@ class LaunchStart:
         self._program = program
         self._launch: Launch | None = None
         self._early_signal: int | None = None
-        """One that came before there was a process."""
+        """A signal received before the process existed."""
         self._signals_before = 0
-        """How many came before it was traced."""
+        """Number of signals received before the process was traced."""
         self._is_traced = False
         self._status: int | None = None
-        """Exit status of a program that has run, but is not traced."""
+        """Exit status of a program that ran untraced."""
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
-        """Starts it. Raises TracellocError; none of it has run then."""
+        """Starts the program. If it raises TracellocError, the program has not run."""
         launch = self._launch = Launch(self._program, config, say)
         try:
             if self._early_signal is not None:
@@ -225,11 +225,11 @@ class LaunchStart:
         return launch.session
 
     def take_signal(self, number: int) -> bool:
-        """Our terminal sends its own signals to the program as well, if it has no other one."""
+        """Forwards a signal, unless tracelloc's terminal also sends it to the program."""
         has_own = self._program.terminal is not None
         self._signals_before += not self._is_traced
         if not self._is_traced and self._signals_before > 1:
-            # None of its own code has run: whoever is impatient need not wait for ours.
+            # None of the program's code has run, so it can end at once.
             if self._program.pid:
                 with suppress(ProcessLookupError):
                     os.kill(self._program.pid, signal.SIGKILL)
@@ -242,12 +242,12 @@ class LaunchStart:
         return has_own
 
     def stop_following(self) -> None:
-        """Lets go of its children."""
+        """Stops following the program's children."""
         if self._launch is not None:
             self._launch.stop_following()
 
     def finish(self) -> int | None:
-        """Waits for its end. Returns its exit status; None if none of it has run."""
+        """Waits for the program to end. Returns its exit status; None if it has not run."""
         if self._launch is None:
             return self._status
         terminal = self._program.terminal
@@ -264,9 +264,9 @@ class LaunchStart:
 
 
 def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start:
-    """How the options say that tracing begins. Raises TracellocError.
+    """Returns the way to start that the options select. Raises TracellocError.
 
-    ``terminal``: of a program that is started; None: ours.
+    ``terminal``: that of a started program; None for tracelloc's own.
     """
     if options.pid is not None:
         process = open_target(options.pid)
@@ -284,7 +284,7 @@ def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start
 
 
 def _is_from_terminal() -> bool:
-    """Whether ^C on the terminal is for us, and what we have started."""
+    """Whether ^C on the terminal reaches tracelloc and the program that it started."""
     try:
         with open("/dev/tty", "rb", buffering=0) as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()

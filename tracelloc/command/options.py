@@ -37,20 +37,20 @@ class Options:
     name: str | None
     """Name of the process to find."""
     as_root: bool
-    """A command runs with our rights, not with those of who called sudo."""
+    """Whether a command runs with tracelloc's rights, not those of the user who called sudo."""
     program_output: Path | None
-    """Where a copy goes of what a program writes that is started beside the screen."""
+    """File for a copy of the output of a program started with the screen."""
     command: tuple[str, ...]
     """The program to start and trace, with its arguments; empty: a running one is traced."""
     mode: Mode
     report: Path | None
     """Where reports go; None: the standard stream that is free for them."""
     show: frozenset[str]
-    """Sections that reports have beside the usual ones."""
+    """Additional sections of reports."""
     top: int
     min_age_ns: int | None
     interval_s: float | None
-    """Time between reports; None: it depends on where they go."""
+    """Time between reports; None: chosen by where reports go."""
     is_every_full: bool
     """Reports repeat what has not changed."""
     long_names: bool
@@ -76,7 +76,7 @@ class Options:
     short_names: bool
     watch: WatchOptions
     since_mark: bool
-    """Files hold what has come since the mark, once one is set."""
+    """Whether files contain changes since the mark, once one is set."""
 
     @property
     def wanted(self) -> Wanted:
@@ -189,7 +189,7 @@ def _push_of(given: argparse.Namespace) -> PushConfig | None:
 
 
 def outputs_of(given: argparse.Namespace) -> tuple[OutputFile, ...]:
-    """The files that were asked for. Raises UsageError."""
+    """Returns the requested files. Raises UsageError."""
     named = ((FOLDED, getattr(given, "flamegraph", None)), (PPROF, getattr(given, "pprof", None)))
     chosen = [(exporter, path) for exporter, path in named if path]
     chosen += [(exporter_for(path), path) for path in given.output]

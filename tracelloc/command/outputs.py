@@ -1,4 +1,4 @@
-"""What the command writes: files, checked before tracing, whole or not at all, and messages.
+"""Output of the command: atomic files, checked before tracing, and messages.
 
 Files of a run are written from one snapshot, with progress where that takes its time. Messages
 go to standard error while tracing: lines, and one that shows progress.
@@ -34,7 +34,7 @@ from tracelloc.text import (
 )
 
 _PROGRESS_S: Final = 1.0
-"""How long something may take before it is said that it does."""
+"""How long a step may take before its progress is reported."""
 
 
 def write_files(
@@ -78,7 +78,7 @@ def write_files(
 
 
 def _await_names(trace: TraceSnapshot, namers: Namers, messages: Messages, *, freed: bool) -> None:
-    """Names and lines of everything that is in time, said to take its time if it does."""
+    """Waits for names and lines, and reports progress if that takes long."""
     start = time.monotonic()
     for one in trace.processes:
         namer = namers.of(one.target)
@@ -93,7 +93,7 @@ def _await_names(trace: TraceSnapshot, namers: Namers, messages: Messages, *, fr
 
 
 def _watched(pieces: Iterable[bytes], path: Path, messages: Messages) -> Iterator[bytes]:
-    """Passes the pieces on, and says how far they are if they take their time."""
+    """Passes the pieces on, and reports progress if they take long."""
     start, size_bytes = time.monotonic(), 0
     for piece in pieces:
         size_bytes += len(piece)
@@ -104,7 +104,7 @@ def _watched(pieces: Iterable[bytes], path: Path, messages: Messages) -> Iterato
 
 
 def open_report(path: Path) -> BinaryIO:
-    """A file that grows: it belongs to who called sudo, as the others do. Raises UsageError."""
+    """Opens a growing file, owned by the user who called sudo. Raises UsageError."""
     try:
         if is_special(path):
             check_special(path)
@@ -120,7 +120,7 @@ _BETWEEN_LINES_S: Final = 10.0
 
 
 class Messages:
-    """For one thread, but for ``say_aside``."""
+    """Messages on standard error. For one thread, except for ``say_aside``."""
 
     def __init__(self) -> None:
         self._last_progress_s = 0.0
@@ -150,5 +150,5 @@ class Messages:
             self.say(line)
 
     def end_progress(self) -> None:
-        """What is said next begins on a line of its own."""
+        """Starts the next message on a new line."""
         leave_status()

@@ -29,7 +29,7 @@ from tracelloc.system.safefiles.writing import output_users
 from tracelloc.text import format_size, plural, printable
 
 _STEP_S: Final = 1.0
-"""Time between moments."""
+"""Time between snapshots."""
 
 
 class Recorder:
@@ -84,14 +84,14 @@ class Recorder:
             if now >= due:
                 if self._tick(run, writer):
                     return
-                # Moments that were missed are not made up for.
+                # Missed snapshots are skipped.
                 due = max(due + _STEP_S, time.monotonic())
                 continue
             if run.wait(min(due, end)):
                 return
 
     def _tick(self, run: Run, writer: RecordingWriter) -> bool:
-        """Writes a moment. Whether tracing ends."""
+        """Writes a snapshot. Returns whether tracing ends."""
         trace = run.snapshots.take(0.0, self._wanted_of(run))
         run.say_what_is_traced()
         writer.add(trace, run.namers)
@@ -109,7 +109,7 @@ class Recorder:
         return run.options.wanted | Wanted(events=True) if self._wanted.events else None
 
     def _copy(self, run: Run, writer: RecordingWriter) -> None:
-        """Keeps what is recorded by now, whatever is folded and forgotten later."""
+        """Copies the recording so far, before later folding drops snapshots."""
         path = writer.path
         now = time.strftime("%Y%m%d-%H%M%S")
         copy = path.with_name(f"{path.stem}-{now}{path.suffix}")
@@ -122,7 +122,7 @@ class Recorder:
             self.messages.say(f"copied to {printable(str(copy))}, {size}")
 
     def finish(self, run: Run, trace: TraceSnapshot) -> None:
-        """Writes the last moment, and the names that are still looked up."""
+        """Writes the last snapshot, and the names still being looked up."""
         writer = self._writer
         if writer is None:
             return
@@ -138,7 +138,7 @@ class Recorder:
 
 
 def record(line: CommandLine, wanted: RecordOptions) -> int:
-    """Records a trace to its end. Returns the exit status. Raises TracellocError."""
+    """Records a trace until it ends. Returns the exit status. Raises TracellocError."""
     STARTUP.begin(what_begins(line))
     try:
         options = options_of(line)

@@ -90,7 +90,7 @@ class Reports:
                 return
 
     def _interval_s(self, run: Run) -> float:
-        """Time between reports: on a terminal somebody waits, in a log they add up."""
+        """Returns the time between reports: shorter on a terminal than in a log."""
         if run.options.interval_s is not None:
             return run.options.interval_s
         stream = self._stream if run.options.mode.reports else sys.stderr
@@ -108,9 +108,9 @@ class Reports:
                 run.namers.of(one.target).prepare(one, indices, 0.0)
 
     def _tick(self, run: Run, *, is_report: bool = True) -> bool:
-        """One report, in time: names that are not known by then say so. Whether tracing ends.
+        """Writes one report, without waiting for late names. Returns whether tracing ends.
 
-        Without a report, rules alone are looked at.
+        Without ``is_report``, only rules are checked.
         """
         patience_s = max(_LEAST_PATIENCE_S, self._look_s(run) / 2)
         run.namers.patience_s = (
@@ -135,7 +135,7 @@ class Reports:
         return not self._is_open or (count is not None and self._count >= count)
 
     def finish(self, run: Run, trace: TraceSnapshot) -> None:
-        """The last report, with all processes that there were."""
+        """Writes the last report, with all processes, ended ones included."""
         if run.options.mode.reports:
             if not self._is_done(run):
                 self._report(run, trace, is_last=True)
@@ -175,6 +175,6 @@ class Reports:
 
 
 def _next_s(due_s: float, interval_s: float) -> float:
-    """When the next one is due: what took too long is left out, not made up for."""
+    """Returns when the next report is due; missed ones are skipped."""
     missed = (time.monotonic() - due_s) // interval_s
     return due_s + interval_s * (1 + max(0.0, missed))

@@ -55,7 +55,7 @@ class FrontEnd(Protocol):
 
     @property
     def messages(self) -> Messages:
-        """Where goes what is said meanwhile."""
+        """Returns the messages to use while the front-end shows the trace."""
 
     def show(self, run: Run) -> None:
         """Returns when tracing is to end. Raises TracellocError."""
@@ -88,13 +88,13 @@ class Run:
         self.marks: dict[int, Snapshot] = {}
         """Processes when the mark was set, by their numbers."""
         self.troubles: list[Exception] = []
-        """What could not be written, and what has ended tracing."""
+        """Errors of writing, and errors that ended tracing."""
         self._is_unsaid = False
-        """Whether the last one of them is still to be reported."""
+        """Whether the last of them is still to be reported."""
         self.warnings: Sequence[str] = ()
         """About files of filters and the like."""
         self.copy: Callable[[], None] | None = None
-        """What SIGUSR1 asks for in place of files."""
+        """Called on SIGUSR1 instead of writing files."""
         self._is_finishing = False
         self._allocators_said = 0
 
@@ -103,7 +103,7 @@ class Run:
         return self.snapshots.take(self.namers.patience_s)
 
     def answer_signals(self) -> None:
-        """Does what signals have asked for."""
+        """Handles the requests of signals."""
         if self.signals.wants_mark:
             self.signals.wants_mark = False
             self.mark(self.snapshot())
@@ -118,7 +118,7 @@ class Run:
     def wait(self, until_s: float) -> bool:
         """Waits until ``until_s`` of ``time.monotonic()``, and does what signals ask for.
 
-        Whether the first process has ended, which is said.
+        Returns whether the first process has ended, which it reports.
         """
         ends, signalled = self.session.end_fd, self.signals.fileno()
         left_s = max(0.0, until_s - time.monotonic())
@@ -136,7 +136,7 @@ class Run:
         self.messages.say("mark set: reports show what has changed since")
 
     def write_files(self, trace: TraceSnapshot) -> None:
-        """Writes what can be written; what can't be is said, or raised by ``finish``.
+        """Writes all files that it can; errors are reported, or raised by ``finish``.
 
         Waits for names as long as the namers have patience.
         """
@@ -156,7 +156,7 @@ class Run:
             gc.enable()
 
     def note_trouble(self, error: Exception) -> None:
-        """Something can't be written, which must not keep the rest from being written."""
+        """Notes a write error, so that the other outputs are still written."""
         # The last one is raised.
         self._add_trouble(error, is_said=not self._is_finishing)
         if not self._is_finishing:
@@ -180,20 +180,20 @@ class Run:
         self.signals.end()
 
     def look(self, trace: TraceSnapshot) -> bool:
-        """Does what is watched for. Whether a rule is broken, by now or before."""
+        """Checks rules and leaks. Returns whether a rule is, or was, broken."""
         for one in trace.processes:
             self.watch.look(one, self.namers.of(one.target))
         return self.watch.broken is not None
 
     def say_what_is_traced(self) -> None:
-        """The allocators of the first process that this has not been said of yet."""
+        """Reports the first process's allocators that were not reported yet."""
         found = self.session.root.probes.found
         new, self._allocators_said = found[self._allocators_said :], len(found)
         for line in found_lines(new):
             self.messages.say(line)
 
     def say_beginning(self, warnings: Sequence[str]) -> None:
-        """Who is traced, how, and what may be missing."""
+        """Reports the target, how it is traced, and what may be missing."""
         self.warnings = warnings
         for warning in warnings:
             self.messages.say(f"warning: {warning}")
@@ -257,7 +257,7 @@ class Run:
 def trace(options: Options, start: Start, front: FrontEnd) -> int:
     """Traces from a start to its end. Returns the exit status. Raises TracellocError.
 
-    The exit status of a program that was started is ours, whatever happens to tracing.
+    tracelloc exits with the status of a started program, even if tracing fails.
     """
     try:
         status = _trace(options, start, front)
@@ -272,7 +272,7 @@ def trace(options: Options, start: Start, front: FrontEnd) -> int:
 
 
 def _trace(options: Options, start: Start, front: FrontEnd) -> int:
-    """Returns the exit status if it is for us to say, else 0."""
+    """Returns the exit status if tracelloc decides it, else 0."""
     say = front.messages.say_aside
     signals = Signals(start.take_signal, say if options.trace.follow else None)
     with ExitStack() as stack:

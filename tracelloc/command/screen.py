@@ -98,7 +98,7 @@ class Screen:
         self.app: LiveApp | None = None
         self.messages = _ScreenMessages(self)
         self.next_pid: int | None = None
-        """Another process that the user wants to see."""
+        """The next process to trace, chosen by the user."""
 
     def show(self, run: Run) -> None:
         """Shows the trace until the user leaves."""
@@ -192,7 +192,7 @@ def run_screen(options: Options) -> int:
         except TracellocError as error:
             if not is_chosen:
                 raise
-            # Whoever chose from the list is shown the list again, and why.
+            # A user who chose from the list sees it again, with the error.
             pid, note = None, str(error)
             continue
         if screen.next_pid is None:

@@ -1,4 +1,4 @@
-"""Snapshots for all front ends: who asks at the same time gets the same one."""
+"""Snapshots shared by all front ends: concurrent requests get the same one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracelloc.show.presentation.naming import Namers
 from tracelloc.snapshots.snapshot import TraceSnapshot
 
 _FRESH_S: Final = 0.5
-"""A snapshot this young will do for the next who asks over the network: many may at once."""
+"""Largest age of a snapshot that is reused for requests from the network."""
 
 
 class SharedSnapshots:
@@ -23,9 +23,9 @@ class SharedSnapshots:
     def __init__(
         self, session: Session, wanted: Wanted, namers: Namers, suppressions: Suppressions
     ) -> None:
-        """``wanted``: what they have unless something else is asked for.
+        """``wanted``: the default content of snapshots.
 
-        ``namers`` are used by nobody else.
+        This object alone uses ``namers``.
         """
         self._session = session
         self._wanted = wanted
@@ -35,16 +35,16 @@ class SharedSnapshots:
         self._recent: tuple[float, TraceSnapshot] | None = None
 
     def take(self, patience_s: float, wanted: Wanted | None = None) -> TraceSnapshot:
-        """The trace as it is now, without suspects that are suppressed.
+        """Takes a snapshot of the trace, without suppressed suspects.
 
-        Waits ``patience_s`` at most for names that tell which are. ``wanted``: all that
-        this one must have. Raises what the trace died of.
+        Waits at most ``patience_s`` for the names that suppressions need. ``wanted``: the
+        content of this snapshot. Raises the error that ended the trace.
         """
         with self._lock:
             return self._take(patience_s, wanted)
 
     def recent(self) -> TraceSnapshot:
-        """One that was taken for this a moment ago, or a new one."""
+        """Returns the last snapshot taken here if it is recent, else a new one."""
         with self._lock:
             now_s = time.monotonic()
             if self._recent is None or now_s - self._recent[0] >= _FRESH_S:
@@ -52,7 +52,7 @@ class SharedSnapshots:
             return self._recent[1]
 
     def expire(self) -> None:
-        """Tracing has stopped: what was taken before is not recent any more."""
+        """Drops the recent snapshot, as tracing has stopped."""
         with self._lock:
             self._recent = None
 

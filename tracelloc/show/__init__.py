@@ -1,1 +1,1 @@
-"""The showing wing: reports, exports and recordings of figures, on any machine."""
+"""Reports, exports and recordings of figures; runs on any machine."""

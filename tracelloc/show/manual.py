@@ -1,4 +1,4 @@
-"""The manual: Markdown files that come with the program, one per topic."""
+"""The manual: Markdown files shipped with tracelloc, one per topic."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _DOCS = files("tracelloc") / "docs"
 
 
 def topics() -> list[str]:
-    """Names of all topics, in order."""
+    """Returns the names of all topics, in order."""
     names = (file.name for file in _DOCS.iterdir())
     return sorted(name.removesuffix(".md") for name in names if name.endswith(".md"))
 
 
 def find_topic(word: str) -> str:
-    """The topic of this name, or the only one that begins so: ``verdict``.
+    """Finds a topic by its name or by an unambiguous prefix such as ``verdict``.
 
-    Raises ValueError with a sentence that names what was probably meant.
+    Raises ValueError with a sentence that suggests a topic.
     """
     known = topics()
     beginning = [topic for topic in known if topic.startswith(word)]
@@ -30,12 +30,12 @@ def find_topic(word: str) -> str:
 
 
 def text_of(topic: str) -> str:
-    """A topic as Markdown."""
+    """Returns a topic as Markdown."""
     return (_DOCS / f"{topic}.md").read_text(encoding="utf-8")
 
 
 def contents() -> str:
-    """The topics with their titles, as Markdown."""
+    """Returns the topics with their titles, as Markdown."""
     lines = ["# tracelloc help TOPIC", "", "| topic | about |", "|---|---|"]
     for topic in topics():
         title = text_of(topic).partition("\n")[0].removeprefix("# ")
@@ -44,7 +44,7 @@ def contents() -> str:
 
 
 def show(topic: str | None) -> None:
-    """Prints a topic, or the list of topics: rendered on a terminal, else as it is."""
+    """Prints a topic or the list of topics, rendered on a terminal, else as Markdown."""
     text = contents() if topic is None else text_of(topic)
     if not sys.stdout.isatty():
         sys.stdout.buffer.write(text.encode())

@@ -1,4 +1,4 @@
-"""Rules that end a trace, as the command line has them, and what else is watched for.
+"""Rules that end a trace, as written on the command line, and the other watch options.
 
 A rule is a condition such as ``leak > 1MiB/min``, ``growth > …``, ``live``, ``peak``, ``rss``;
 ``watching`` compares it with snapshots.
@@ -14,9 +14,9 @@ from typing import Final
 from tracelloc.text import parse_size
 
 FAILED_STATUS: Final = 3
-"""Exit status when a rule was broken."""
+"""Exit status after a rule was broken."""
 ON_LEAK_PATIENCE_S: Final = 30.0
-"""How long the command may take for one leak; at the end, for all that are left."""
+"""Time limit of the command for one leak and, at the end, for all remaining leaks."""
 PER_MINUTE: Final = {"leak": True, "growth": True, "live": False, "peak": False, "rss": False}
 """Whether a quantity is a rate, by its name."""
 _RULES_HELP: Final = (
@@ -34,12 +34,12 @@ class WatchRule:
 
     quantity: str
     limit_bytes: int
-    """Per minute, if the quantity is."""
+    """The limit; per minute if the quantity is a rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What is watched for."""
+    """Rules, leak command and suppressions of a trace."""
 
     rules: tuple[WatchRule, ...] = ()
     on_leak: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class WatchOptions:
 
 
 def parse_rule(text: str) -> WatchRule:
-    """Raises ValueError with a sentence that says what is accepted."""
+    """Parses a rule. Raises ValueError with a sentence on what is accepted."""
     match = _FORM.fullmatch(text)
     if match is None or match[1] not in PER_MINUTE:
         raise ValueError(f"{text!r} is not a valid rule: write {_RULES_HELP}")

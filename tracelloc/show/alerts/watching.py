@@ -1,4 +1,4 @@
-"""What is watched while tracing: rules that end it, a command told of leaks, suppressions.
+"""Watching a trace: rules that end it, a command that is run for leaks, and suppressions.
 
 The command is run once for each leak, in the background, as the user who called tracelloc:
 directly, not by a shell, so that
@@ -9,9 +9,9 @@ bounded time.
 Suppressions hide known leaks, by files in LeakSanitizer's syntax.
 A line ``leak:PATTERN`` suppresses what is allocated through a frame whose function, source
 file or module matches; the pattern is looked for anywhere in the name, ``*`` stands for any
-text, ``^`` and ``$`` hold it to the beginning and the end. Lines that begin with ``#`` are
-comments (clang's AddressSanitizer documentation, "Suppressions"). What is suppressed is no
-suspect any more, but is added up and said.
+text, ``^`` and ``$`` anchor it at the beginning and the end. Lines that begin with ``#`` are
+comments (clang's AddressSanitizer documentation, "Suppressions"). Suppressed stacks are no
+longer suspects; reports state their number and sum.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ _VALUES: Final[dict[str, Callable[[Snapshot], float | None]]] = {
     "peak": lambda snapshot: None if snapshot.peak is None else snapshot.peak.size_bytes,
     "rss": lambda snapshot: snapshot.rss_bytes,
 }
-"""The quantities of rules; None where there is no value yet."""
+"""The quantities that rules can test; None if there is no value yet."""
 
 
 def breach(rule: WatchRule, snapshot: Snapshot) -> str | None:
-    """The rule with the figure that broke it; None while none does."""
+    """Returns the rule with the figure that broke it; None while it is not broken."""
     value = _VALUES[rule.quantity](snapshot)
     if value is None or value <= rule.limit_bytes:
         return None
@@ -92,7 +92,7 @@ class LeakCommand:
         patience_s: float = ON_LEAK_PATIENCE_S,
         who: Invoker | None = None,
     ) -> None:
-        """``who`` runs it; None: who called tracelloc, also by sudo."""
+        """``who`` runs the command; None: the user who called tracelloc, also through sudo."""
         self._command = list(command)
         self._name = printable(command[0])
         self._say = say
@@ -101,7 +101,7 @@ class LeakCommand:
         # Ours come later, as the bound on our own memory does.
         self._data_limit = resource.getrlimit(resource.RLIMIT_DATA)
         self._told: set[tuple[int, int]] = set()
-        """(process, stack) of leaks that the command was run for."""
+        """(process, stack) of the leaks for which the command was run."""
         self._waiting: queue.Queue[str | None] = queue.Queue()
         self._closing = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
@@ -109,7 +109,7 @@ class LeakCommand:
         self._thread.start()
 
     def look(self, snapshot: Snapshot, namer: Namer) -> None:
-        """Runs the command soon for what is called leaking and was not before."""
+        """Queues the command for each stack whose verdict has become leaking."""
         number = snapshot.target.number
         fresh = [suspect for suspect in suspects_of(snapshot) if self._is_new(number, suspect)]
         for named in name_suspects(snapshot, namer, fresh):
@@ -125,11 +125,11 @@ class LeakCommand:
 
     @property
     def told_count(self) -> int:
-        """Stacks of leaks that it was run for, or soon will be."""
+        """Returns the number of leaking stacks for which the command was run or is queued."""
         return len(self._told)
 
     def close(self) -> None:
-        """Lets it finish what is waiting, for as long as it may take for one leak."""
+        """Waits for queued commands, for as long as one leak may take."""
         self._waiting.put(None)
         self._thread.join(self._patience_s)
         self._closing.set()
@@ -144,7 +144,7 @@ class LeakCommand:
             self._run(report)
 
     def _run(self, report: str) -> None:
-        # Standard output carries the reports: what the command prints goes beside it.
+        # Standard output carries the reports, so the command's output goes to standard error.
         streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": sys.stderr.fileno()}
         try:
             process = subprocess.Popen(
@@ -182,7 +182,7 @@ class LeakCommand:
 
     def _kill(self) -> None:
         process = self._process
-        # Its children too: they are in its session. Until it is waited for, its id is its own.
+        # The session includes the command's children. Its id can't be reused before the wait.
         if process is not None and process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -226,14 +226,14 @@ class Suppressions:
     def __init__(self, patterns: Iterable[str]) -> None:
         self._matches = [_compiled(pattern).search for pattern in patterns]
         self._known: dict[tuple[int, int], tuple[NamedStack, bool]] = {}
-        """By process and stack."""
+        """Stack and whether it is suppressed, by process and stack index."""
 
     def apply(
         self, snapshot: Snapshot, namer: Namer, patience_s: float = REPORT_PATIENCE_S
     ) -> Snapshot:
-        """The snapshot without suspects that are suppressed, and what these are together.
+        """Returns the snapshot without suppressed suspects, and with the sum of these.
 
-        Waits ``patience_s`` at most for names; what has none yet is not suppressed.
+        Waits at most ``patience_s`` for names; a stack without names is not suppressed yet.
         """
         findings = snapshot.findings
         if not self._matches or findings is None:
@@ -267,7 +267,7 @@ class Suppressions:
         stack = namer.stack(snapshot, index)
         key = snapshot.target.number, index
         known = self._known.get(key)
-        # The same stack is another object as soon as more of its names are known.
+        # A stack becomes another object when more of its names are known.
         if known is None or known[0] is not stack:
             known = self._known[key] = stack, self._is_matched(stack)
         return known[1]
@@ -290,7 +290,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _without(suspect: Suspect, gone: list[Member], lost: float) -> Suspect:
-    """A group without some of its stacks."""
+    """Returns a group without some of its stacks."""
     left = tuple(member for member in suspect.members if member not in gone)
     rate = max(0.0, suspect.judgement.rate_bytes_per_min - lost)
     shares = max(sum(member.share for member in left), 1e-9)
@@ -302,7 +302,7 @@ def _without(suspect: Suspect, gone: list[Member], lost: float) -> Suspect:
 
 
 class Watch:
-    """What one run watches for."""
+    """Rules, leak command and suppressions of one run."""
 
     def __init__(
         self, options: WatchOptions, say: Callable[[str], None], who: Invoker | None = None
@@ -314,15 +314,15 @@ class Watch:
         if options.on_leak:
             self._command = LeakCommand(options.on_leak, say, who=who)
         self.broken: str | None = None
-        """Why tracing ends with ``FAILED_STATUS``; None unless a rule was broken."""
+        """The broken rule, with its figure, that ends tracing with ``FAILED_STATUS``; else None."""
 
     @property
     def has_rules(self) -> bool:
-        """Whether there is anything to look for."""
+        """Whether there is any rule or command to check for."""
         return bool(self._rules) or self._command is not None
 
     def look(self, snapshot: Snapshot, namer: Namer) -> bool:
-        """Does what this moment asks for. Whether a rule is broken, by now or before."""
+        """Checks one snapshot. Returns whether a rule is, or was, broken."""
         if self._command is not None:
             self._command.look(snapshot, namer)
         for rule in self._rules:
@@ -333,11 +333,11 @@ class Watch:
 
     @property
     def leak_count(self) -> int:
-        """Stacks of leaks that the command was run for."""
+        """Returns the number of leaking stacks for which the command was run."""
         return 0 if self._command is None else self._command.told_count
 
     def close(self) -> None:
-        """Waits for commands that run, within bounds. May be called twice."""
+        """Waits for running commands, up to a time limit. May be called twice."""
         if self._command is not None:
             self._command.close()
             self._command = None

@@ -1,8 +1,8 @@
-"""Figures that views show and a snapshot does not hold: pure functions of snapshots.
+"""Figures that views derive from snapshots, as pure functions.
 
 Everything is a column by stack, thread or bin, computed from copies, outside of any lock.
-Counts are blocks and sizes are bytes as requested; where blocks were sampled, each counts
-for what it stands for, rounded as the totals are, so that both agree.
+Counts are blocks and sizes are bytes as requested. A sampled block counts for the blocks
+that it represents, rounded like the totals, so that both agree.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ F64 = npt.NDArray[np.float64]
 U64 = npt.NDArray[np.uint64]
 
 NO_AGE: Final = -1
-"""Mean age of a stack that holds no block."""
+"""Mean age of a stack without live blocks."""
 _EXACT_FLOAT: Final = 1 << 53
 """Sums below this are exact in float64, in which ``bincount`` adds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment that the user set a mark at."""
+    """The state of a process when the user set a mark."""
 
     name: str
     now_ns: int
-    """CLOCK_MONOTONIC: what was born later has come since."""
+    """CLOCK_MONOTONIC; blocks born later are new since the mark."""
     elapsed_ns: int
-    """Since tracing began."""
+    """Time since tracing began."""
     totals: Totals
 
 
 def mark(snapshot: Snapshot, name: str) -> Mark:
-    """Keeps of a snapshot what later ones are compared with: no blocks."""
+    """Returns the part of a snapshot that later ones are compared with; it has no blocks."""
     return Mark(name, snapshot.now_ns, snapshot.elapsed_ns, snapshot.totals)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Changes between two moments, per stack; columns as long as the later one's."""
+    """Changes between two snapshots, per stack; columns are as long as the later one's."""
 
     elapsed_ns: int
     live_bytes: I64
@@ -61,16 +61,16 @@ class Change:
     freed_count: I64
 
     def per_second(self, column: I64) -> F64:
-        """A column that only grows as a rate; zero if no time has passed.
+        """Returns a cumulative column as a rate; zero if no time has passed.
 
-        Where it has fallen, a process has begun another program, or is not counted any more.
+        A column falls only if a process executed another program or is no longer counted.
         """
         seconds = self.elapsed_ns / NS_PER_S
         return np.maximum(column, 0) / seconds if seconds > 0 else np.zeros(len(column))
 
 
 def change(before: Mark | Snapshot | None, after: Mark | Snapshot) -> Change:
-    """Changes from one moment (None: the start) to another."""
+    """Returns the changes from one snapshot (None: the start) to another."""
     later = after.totals
     if before is None:
         earlier, since_ns = Totals.empty(len(later)), 0
@@ -105,16 +105,16 @@ class Limits:
     min_size_bytes: int = 0
     max_size_bytes: int | None = None
     born_after_ns: int | None = None
-    """CLOCK_MONOTONIC; ``now_ns`` of a mark: only what has come since. Births are of the
-    timer's last tick, so of the first 2 to 11 ms after the mark blocks may be left out."""
+    """CLOCK_MONOTONIC; ``now_ns`` of a mark selects blocks born since. Birth times are those of
+    the last timer tick, so blocks of the first 2 to 11 ms after the mark may be missing."""
     born_before_ns: int | None = None
-    """CLOCK_MONOTONIC; only what had come by then."""
+    """CLOCK_MONOTONIC; selects blocks born by then."""
     stack: int | None = None
     tid: int | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether every block is within them."""
+        """Whether every block is within the limits."""
         return self == ALL
 
 
@@ -155,14 +155,14 @@ class Amounts(NamedTuple):
     """The weight of each of some blocks."""
 
     parts: I64 | None
-    """In parts of ``COUNT_PARTS``; None: one block each."""
+    """Blocks, in parts of ``COUNT_PARTS``; None: one block each."""
     size_bytes: U64
 
 
 def amounts(blocks: Blocks, sample_bytes: int | None, each_bytes: U64 | None = None) -> Amounts:
-    """Per block what it stands for (itself, unless blocks were sampled).
+    """Returns what each block represents: itself, unless blocks were sampled.
 
-    ``each_bytes``: other bytes of each block than those asked for.
+    ``each_bytes``: the bytes to count per block in place of the requested ones.
     """
     each = blocks.size if each_bytes is None else each_bytes
     if sample_bytes is None:
@@ -210,7 +210,7 @@ def _sum_by(keys: npt.NDArray[np.integer], values: U64, length: int) -> I64:
 
 
 def held_by_stack(blocks: Blocks, stacks: int, sample_bytes: int | None) -> Held:
-    """Live bytes and blocks of the first ``stacks`` stacks."""
+    """Returns the live bytes and blocks of the first ``stacks`` stacks."""
     known = blocks.stack < stacks
     if not known.all():
         blocks = blocks.select(known)
@@ -218,7 +218,7 @@ def held_by_stack(blocks: Blocks, stacks: int, sample_bytes: int | None) -> Held
 
 
 def mean_ages_ns(blocks: Blocks, stacks: int, now_ns: int, sample_bytes: int | None) -> I64:
-    """Per stack the mean age of its blocks, each with the same weight; ``NO_AGE`` without."""
+    """Returns the mean age of each stack's blocks, equally weighted; ``NO_AGE`` without blocks."""
     if not len(blocks):
         return np.full(stacks, NO_AGE, np.int64)
     # Relative to the oldest, so that sums of float64 stay precise.
@@ -247,9 +247,9 @@ class StackFigures:
     share: F64
     """Share of the bytes of all stacks within the limits; 0 to 1."""
     mean_age_ns: I64
-    """``NO_AGE`` if it holds none, or if blocks were not copied."""
+    """``NO_AGE`` if the stack has no live blocks or blocks were not copied."""
     allocations_per_s: F64
-    """Since the snapshot before; limits play no part."""
+    """Rate since the snapshot before; limits do not apply."""
 
 
 def stack_figures(
@@ -257,7 +257,7 @@ def stack_figures(
 ) -> StackFigures:
     """Figures of a table of stacks. Limits need a snapshot with blocks.
 
-    Rates are those since ``before``, or since the start.
+    Rates are computed from ``before``, or from the start.
     """
     stacks = len(snapshot.totals)
     if snapshot.blocks is None:
@@ -282,20 +282,20 @@ def stack_figures(
 
 
 class BlockOrder(Enum):
-    """Order of a list of blocks: the value says what comes first."""
+    """Order of a list of blocks; the value names the sort key."""
 
     SIZE = "size"
-    """The largest; of equal ones the oldest."""
+    """Largest first, then oldest."""
     AGE = "age"
-    """The oldest; of equal ones the largest."""
+    """Oldest first, then largest."""
     YOUTH = "youth"
-    """The youngest; of equal ones the largest."""
+    """Youngest first, then largest."""
 
 
 def list_blocks(
     snapshot: Snapshot, n: int, order: BlockOrder = BlockOrder.SIZE, limits: Limits = ALL
 ) -> BlockSelection:
-    """The first ``n`` blocks within limits, and what all within them are together."""
+    """Returns the first ``n`` blocks within limits, and the sum of all blocks within them."""
     assert snapshot.blocks is not None
     blocks = choose(snapshot.blocks, snapshot.now_ns, limits)
     all_of_them = held_by(np.zeros(len(blocks), np.intp), 1, amounts(blocks, snapshot.sample_bytes))
@@ -317,12 +317,12 @@ class StackChange:
     stack: int
     live_bytes: int
     live_count: int
-    """May be negative: fewer, but larger blocks."""
+    """Negative if there are fewer (but larger) blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinceMark:
-    """All that has changed; outstanding figures may be negative."""
+    """Changes since the mark; outstanding figures may be negative."""
 
     elapsed_ns: int
     live_bytes: int
@@ -330,13 +330,13 @@ class SinceMark:
     allocated_bytes: int
     freed_bytes: int
     growing: int
-    """Stacks that hold more bytes."""
+    """Number of stacks that hold more bytes."""
     top: tuple[StackChange, ...]
     """Stacks that have grown most, the largest first."""
 
 
 def since_mark(snapshot: Snapshot, mark: Snapshot | None, top: int) -> SinceMark | None:
-    """None without a mark, and where the process's table has begun anew since."""
+    """Returns the changes since a mark; None without one, or if the live table was reset since."""
     if mark is None or mark.table_number != snapshot.table_number:
         return None
     changed = change(mark, snapshot)

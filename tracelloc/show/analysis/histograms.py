@@ -1,6 +1,6 @@
 """Histograms of live blocks by size, age and thread, details of a stack, and wasted bytes.
 
-Waste is what the malloc library gives beyond what was asked for.
+Waste is the usable size of a block beyond the requested size.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Waste:
     """Bytes that some blocks waste; estimates where blocks were sampled."""
 
     usable_bytes: int
-    """What the program could use, of the blocks of which that is known."""
+    """Usable bytes of the blocks whose usable size is known."""
     waste_bytes: int
-    """The part of it that was not asked for."""
+    """The part of the usable bytes that was not requested."""
     unknown_count: int
-    """Blocks of which it is not known."""
+    """Blocks whose usable size is unknown."""
 
     @property
     def share(self) -> float:
@@ -50,7 +50,7 @@ class StackWaste:
 
 @dataclass(frozen=True, slots=True)
 class TotalWaste:
-    """Bytes that blocks waste, and how their usable sizes became known."""
+    """Bytes that blocks waste, and how their usable sizes were found."""
 
     waste: Waste
     read_count: int
@@ -58,7 +58,7 @@ class TotalWaste:
     computed_count: int
     """Blocks whose size follows from the request."""
     header_bytes: int
-    """What blocks of known size take beside their usable bytes."""
+    """Bytes that blocks of known size occupy in addition to their usable bytes."""
 
 
 def waste_by(
@@ -68,7 +68,7 @@ def waste_by(
     sample_bytes: int | None,
     usable: Usable | None,
 ) -> Sequence[Waste | None]:
-    """Per key, all of which are below ``length``; None where nothing was measured."""
+    """Returns the waste per key; keys are below ``length``. None if nothing was measured."""
     if usable is None:
         return [None] * length
     known = usable.known
@@ -87,7 +87,7 @@ def waste_by(
 def total_waste(
     blocks: Blocks, sample_bytes: int | None, usable: Usable, header_bytes: int
 ) -> TotalWaste:
-    """Sums the waste of blocks. ``header_bytes``: what each takes beside its usable bytes."""
+    """Sums the waste of blocks. ``header_bytes``: bytes per block besides the usable ones."""
     alike = np.zeros(len(blocks), np.intp)
     (waste,) = waste_by(alike, 1, blocks, sample_bytes, usable)
     assert waste is not None
@@ -101,7 +101,7 @@ def total_waste(
 def wasteful_stacks(
     blocks: Blocks, sample_bytes: int | None, usable: Usable, n: int
 ) -> list[StackWaste]:
-    """The ``n`` stacks that waste most bytes, most first; only those that waste any."""
+    """Returns up to ``n`` stacks that waste any bytes, largest waste first."""
     length = int(blocks.stack.max(initial=0)) + 1
     counts = held_by(blocks.stack, length, amounts(blocks, sample_bytes)).count
     wasting = [
@@ -115,7 +115,7 @@ def wasteful_stacks(
 
 _POWERS: Final = np.array([1 << bit for bit in range(64)], np.uint64)
 AGE_STEPS_S: Final = (0, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10_800, 36_000, 86_400)
-"""Where bins of ages begin."""
+"""Lower bounds of the age bins."""
 _AGE_STEPS_NS: Final = np.array(AGE_STEPS_S, np.int64) * NS_PER_S
 
 
@@ -125,12 +125,12 @@ class Bin:
 
     low: int
     high: int | None
-    """For sizes the largest that is included (``low``, if it is one exact size), for ages the
-    first that is not; None: no end."""
+    """Upper bound: the largest size in the bin (``low`` for one exact size), or the first age
+    beyond it; None if unbounded."""
     count: int
     size_bytes: int
     waste: Waste | None = None
-    """None: not measured."""
+    """None if not measured."""
 
 
 def size_bins(
@@ -138,7 +138,7 @@ def size_bins(
 ) -> list[Bin]:
     """Blocks by powers of two: 0, 1, 2-3, 4-7 …; from the smallest to the largest used.
 
-    ``usable``: what the allocator gives for each of them.
+    ``usable``: the usable size of each block.
     """
     if not len(blocks):
         return []
@@ -171,7 +171,7 @@ def frequent_sizes(
     sample_bytes: int | None = None,
     usable: Usable | None = None,
 ) -> list[Bin]:
-    """The ``n`` exact sizes that hold most bytes; the smaller if equal."""
+    """Returns the ``n`` exact sizes with most bytes; of equal ones, the smaller comes first."""
     if not len(blocks):
         return []
     sizes, keys = np.unique(blocks.size, return_inverse=True)
@@ -205,18 +205,18 @@ class ThreadStat:
 
     tid: int
     name: str | None
-    """None: it had ended before its name was asked for."""
+    """None if the thread ended before its name was read."""
     live_bytes: int
     live_count: int
     share: float
     """Share of the bytes of all threads; 0 to 1."""
     bytes_per_min: int | None
-    """By how much it has grown since an earlier moment; None without one."""
+    """Growth rate since an earlier snapshot; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadsBefore:
-    """Live bytes per thread at an earlier moment."""
+    """Live bytes per thread in an earlier snapshot."""
 
     now_ns: int
     live_bytes: Mapping[int, int]
@@ -229,7 +229,7 @@ def threads_of(
     before: ThreadsBefore | None = None,
     sample_bytes: int | None = None,
 ) -> list[ThreadStat]:
-    """Threads by the bytes they hold, most first. Those that have held some since are kept."""
+    """Returns threads by live bytes, largest first, with those that had some in ``before``."""
     # Thread ids are below 2^22 (PID_MAX_LIMIT): counting them is quicker than sorting.
     length = int(blocks.tid.max()) + 1 if len(blocks) else 0
     held = held_by(blocks.tid, length, amounts(blocks, sample_bytes))
@@ -256,7 +256,7 @@ def threads_of(
 
 
 def threads_then(stats: list[ThreadStat], now_ns: int) -> ThreadsBefore:
-    """What later tables of threads are compared with."""
+    """Returns the baseline for later tables of threads."""
     return ThreadsBefore(now_ns, {stat.tid: stat.live_bytes for stat in stats})
 
 
@@ -269,7 +269,7 @@ def _per_min(size: int, tid: int, now_ns: int, before: ThreadsBefore | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class StackDetails:
-    """Figures of one stack. Ages in ns; None where there is nothing to say."""
+    """Figures of one stack. Ages in ns; None if not applicable."""
 
     index: int
     live_bytes: int
@@ -286,11 +286,11 @@ class StackDetails:
     ages: list[Bin]
     threads: list[ThreadStat]
     history: tuple[list[int], list[int]]
-    """(times on CLOCK_MONOTONIC, bytes outstanding then), with now as the last."""
+    """(times on CLOCK_MONOTONIC, bytes outstanding then); the last entry is the snapshot's."""
 
     @property
     def freed_share(self) -> float | None:
-        """Freed share of the blocks it ever allocated; None if there were none."""
+        """Freed share of all blocks allocated by the stack; None if there were none."""
         return self.freed_count / self.allocated_count if self.allocated_count else None
 
 
@@ -341,25 +341,25 @@ class ThreadRow:
     held: ThreadStat
     """Live blocks that it has allocated."""
     work: ThreadWork
-    """What it has done since tracing began."""
+    """Activity of the thread since tracing began."""
 
     @property
     def tid(self) -> int:
-        """0: what can't be assigned to a thread."""
+        """The thread's id; 0 for blocks that can't be assigned to a thread."""
         return self.held.tid
 
     @property
     def name(self) -> str | None:
-        """None: it had ended before its name was asked for."""
+        """None if the thread ended before its name was read."""
         return self.held.name
 
 
 def thread_rows(
     held: Sequence[ThreadStat], activity: ThreadActivity | None, *, narrowed: bool
 ) -> list[ThreadRow]:
-    """Threads that hold anything, in their order, then others that have done anything.
+    """Returns threads with live blocks, in their order, then other threads with any activity.
 
-    If the view is ``narrowed``, those that hold something only.
+    If the view is ``narrowed``, returns only threads with live blocks.
     """
     works = {} if activity is None else {work.tid: work for work in activity.threads}
     rows = []
@@ -375,7 +375,7 @@ def thread_rows(
 
 
 def flows_of(activity: ThreadActivity, tid: int) -> tuple[list[ThreadFlow], list[ThreadFlow]]:
-    """(blocks of this thread that others freed, others' that it freed), most bytes first."""
+    """Returns (its blocks freed by other threads, others' blocks freed by it), largest first."""
     given = [flow for flow in activity.flows if flow.maker_tid == tid]
     taken = [flow for flow in activity.flows if flow.ender_tid == tid]
     return given, taken

@@ -1,7 +1,7 @@
-"""Places in code that several processes have in common, as addresses of one made-up space.
+"""Code locations that several processes share, as addresses in one synthetic address space.
 
-A place is a file and the offset in it; the file may be mapped anywhere, by any number of
-processes. Code that belongs to no file is its process's own.
+A place is a file and an offset in it; any number of processes may map the file, at any
+address. Code outside of files belongs to one process alone.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tracelloc.model.process import Target
 from tracelloc.model.runtimeframes import is_runtime_frame
 
 PlaceOf = Callable[[Target, int], Place[CodeModule] | Unresolved]
-"""Where an address of a process's code lies."""
+"""Returns the place of a code address in a process."""
 
 _PAGE_BITS: Final = 12
 _FIRST_MADE_UP: Final = 1 << 63
-"""No address of any program's: for places whose own address another place has."""
+"""First synthetic address, beyond all programs: for places whose own address is taken."""
 
 _INTERPRETED: Final = "interpreted"
-"""The file of lines that a runtime has named: all processes have them in common."""
+"""The file of lines that a runtime has named; all processes share them."""
 
 _Key = tuple[object, int]
 """A file, or a program of a process, and the offset in it of the byte before the address."""
@@ -31,40 +31,40 @@ _Key = tuple[object, int]
 
 @dataclass(slots=True)
 class _Code:
-    """What is known of one program that a process has executed."""
+    """Mappings and addresses of one program that a process has executed."""
 
     target: Target
     pages: dict[int, tuple[CodeModule, int]] = field(default_factory=dict)
-    """By page of memory: the file, and what has to be added for the offset in it."""
+    """File, and the difference from address to file offset, by page of memory."""
     starts: dict[tuple[int, int], int] = field(default_factory=dict)
-    """By the id of a file and a page of it: what has to be added for the address."""
+    """Difference from file offset to address, by file id and page of the file."""
     known: dict[int, int] = field(default_factory=dict)
-    """Addresses that were looked up lately."""
+    """Cache of translated addresses."""
 
 
 class Locations:
-    """Addresses of places. An address stays what it is; other threads may ask for owners."""
+    """Addresses of places. An address never changes its place; any thread may ask for owners."""
 
     def __init__(self, place_of: PlaceOf) -> None:
         self._place_of = place_of
         self._codes: dict[int, _Code] = {}
-        """By the number of the process."""
+        """Programs by process number."""
         self._address_of: dict[_Key, int] = {}
         self._owners: dict[int, tuple[_Key, _Code, int]] = {}
-        """By address: the place, and a program that has it, at the address that follows."""
+        """(place, a program that contains it, its address there), by address."""
 
     def begin(self, target: Target) -> None:
-        """Call before ``translate``: the process may have begun another program."""
+        """Prepares for ``translate``: the process may have executed another program."""
         code = self._codes.get(target.number)
         if code is None or code.target.exec_count != target.exec_count:
             self._codes[target.number] = _Code(target)
 
     def end(self, target: Target) -> None:
-        """Call after ``translate``."""
+        """Finishes after ``translate``."""
         self._codes[target.number].known = {}
 
     def translate(self, target: Target, frames: Frames) -> Frames:
-        """Return addresses of a process as addresses of places."""
+        """Converts a process's return addresses to addresses of places."""
         code = self._codes[target.number]
         known = code.known
         for frame in frames:
@@ -76,7 +76,7 @@ class Locations:
         key = self._key(code, own)
         address = self._address_of.get(key)
         if address is None:
-            # Where it is nobody else's, the address is the one that users know.
+            # If no other place has the address, it stays as users know it.
             address = own if own not in self._owners else _FIRST_MADE_UP + len(self._owners)
             self._owners[address] = key, code, own
             self._address_of[key] = address
@@ -85,7 +85,7 @@ class Locations:
     def _key(self, code: _Code, own: int) -> _Key:
         if is_runtime_frame(own):
             return _INTERPRETED, own
-        # The return address itself may already be behind the end of the mapping.
+        # The return address itself may lie just past the end of the mapping.
         before = own - 1
         found = code.pages.get(before >> _PAGE_BITS)
         if found is None:
@@ -100,12 +100,12 @@ class Locations:
         return id(module), before + shift
 
     def owner(self, address: int) -> tuple[Target, int] | None:
-        """A process that still has a place in its memory, and the place's address there."""
+        """Returns a process that still maps a place, and the place's address there."""
         key, code, own = self._owners[address]
         if key[0] is _INTERPRETED:
             return code.target, own
         if self._codes.get(code.target.number) is not code:
-            # Its process has begun another program since: another one may have the same file.
+            # The owner has executed another program since; another process may map the same file.
             file, offset = key
             for other in list(self._codes.values()):
                 start = other.starts.get((file, offset >> _PAGE_BITS))  # type: ignore[arg-type]

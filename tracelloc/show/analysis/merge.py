@@ -1,10 +1,10 @@
-"""One snapshot of all processes of a trace: every figure is the sum of theirs.
+"""Merges the snapshots of all processes of a trace into one, by adding up every figure.
 
-A call stack that several of them have, as forked workers do, is one stack. Figures of those
-that have ended count as they were at their ends, as in the list of processes; rates and
-findings are those of the processes that run. What has no sum is missing: the peak, which
-each process had at its own time, and where resident memory comes from, for pages may be
-shared. Per stack the peak is the largest of any process, a lower bound.
+A call stack that several processes share, as forked workers do, becomes one stack. Ended
+processes count with their last figures, as in the list of processes; rates and findings are
+those of running processes. Figures without a sum are missing: the peak, because each process
+peaks at its own time, and the account of resident memory, because processes may share pages.
+The peak of a stack is the largest of any process, a lower bound.
 """
 
 from __future__ import annotations
@@ -44,43 +44,43 @@ _SPILLED: Final = {
     "address_reuses": Counter.SPILL_REUSES,
     "odd_restores": Counter.SPILL_ODD_RESTORES,
 }
-"""By oddity: the counter of all processes that is in each one's figure."""
+"""The counter of all processes that each process's figure includes, by kind of anomaly."""
 
 
 @dataclass(slots=True)
 class _Numbers:
-    """The stacks that one program has, and the processes that were forked off it."""
+    """Stack indices of one program and the processes forked from it."""
 
     stacks: Stacks
     merged: I64 = field(default_factory=lambda: np.zeros(1, np.int64))
-    """By own index: the merged one; -1 for stacks that have not allocated anything."""
+    """Merged index by own index; -1 for stacks that have not allocated anything."""
     nameless: dict[int, int] = field(default_factory=dict)
-    """Own indices of stacks whose frames are not known yet, and the ids they have here."""
+    """Provisional ids, by own index, of stacks whose frames are not known yet."""
 
 
 class TraceMerger:
-    """Makes merged snapshots of one trace. Indices of stacks stay the same. Not thread safe."""
+    """Makes merged snapshots of one trace, with stable stack indices. Not thread safe."""
 
     def __init__(self, place_of: PlaceOf) -> None:
-        """``place_of``: where an address of a process's code lies."""
+        """``place_of`` returns the place of a code address in a process."""
         self.locations = Locations(place_of)
-        """What the merged stacks' addresses mean."""
+        """The places that the addresses in merged stacks stand for."""
         self._stacks = Stacks()
         self._index_of: dict[tuple[Frames, int], int] = {}
         self._ids = 0
         self._numbers: dict[int, _Numbers] = {}
-        """By the identity of their stacks."""
+        """Stack indices by the identity of the stacks."""
         self._ended: dict[int, MergedProcess] = {}
-        """By number: processes whose figures are all in ``_ended_sum``."""
+        """Processes whose figures ``_ended_sum`` includes, by number."""
         self._ended_sum: MergedProcess | None = None
         self._now_ns = 0
 
     def merge(self, trace: TraceSnapshot, *, running_only: bool = False) -> Snapshot:
-        """The sum of all processes of a trace, or of those that run, if any does."""
+        """Returns the sum of all processes of a trace, or of the running ones if there are any."""
         with_threads = trace.root.threads is not None
         last, before_ns, self._now_ns = self._ended_sum, self._now_ns, trace.root.now_ns
         lacks_threads = last is not None and with_threads and last.one.threads is None
-        # Of a recording, an earlier moment may be next, when these still ran.
+        # A recording may go back to a snapshot in which these processes still ran.
         if lacks_threads or self._now_ns < before_ns:
             self._ended, self._ended_sum = {}, None
         running = [self._part(one) for one in trace.living]
@@ -121,7 +121,7 @@ class TraceMerger:
     # Stacks.
 
     def _part(self, one: Snapshot) -> MergedProcess:
-        """A process, its stacks numbered."""
+        """Returns a process with the merged indices of its stacks."""
         numbers = self._numbers.setdefault(id(one.stacks), _Numbers(one.stacks))
         count = len(one.totals)
         if count > len(numbers.merged):
@@ -145,7 +145,7 @@ class TraceMerger:
         return MergedProcess(one, merged, rows, merged[rows])
 
     def _index(self, one: Snapshot, numbers: _Numbers, index: int) -> int:
-        """The merged index of a process's stack."""
+        """Returns the merged index of a process's stack."""
         frames, flags = one.stacks.frames(index), one.stacks.flags(index)
         if frames is None:
             self._ids += 1
@@ -161,7 +161,7 @@ class TraceMerger:
     # Sums.
 
     def _sum(self, parts: Sequence[MergedProcess], running: Sequence[MergedProcess]) -> Snapshot:
-        """The figures of some parts, of which some processes run; not all else is right."""
+        """Adds up the figures of some parts; other attributes of the result may be wrong."""
         ones = [part.one for part in parts]
         now_ns = max(one.now_ns for one in ones)
         start_ns = min(one.now_ns - one.elapsed_ns for one in ones)
@@ -232,12 +232,12 @@ def _totals(parts: Sequence[MergedProcess], count: int) -> Totals:
 
 
 def _rss_bytes(one: Snapshot) -> int | None:
-    """Resident bytes; a process may have ended after its memory was read."""
+    """Returns resident bytes; the process may have ended after they were read."""
     return None if one.target.has_ended else one.rss_bytes
 
 
 def _losses(ones: Sequence[Snapshot]) -> LossCounts:
-    """The capture's counters are those of all, whichever process they are read with."""
+    """Merges losses; the capture's counters are global and the same for each process."""
     newest = max(ones, key=lambda one: one.now_ns).losses
     return replace(
         newest,
@@ -262,7 +262,7 @@ def _overhead(ones: Sequence[Snapshot]) -> Overhead:
 
 
 def _blocks(parts: Sequence[MergedProcess]) -> Blocks:
-    """Blocks of all processes; those of ended ones are no longer known."""
+    """Returns the blocks of all processes; ended processes have none."""
     runs = []
     for part in parts:
         if part.one.blocks is not None:
@@ -291,11 +291,11 @@ def _mappings(parts: Sequence[MergedProcess]) -> Mappings | None:
     return Mappings(tuple(largest), sum(m.of_allocators_bytes for _, m in known))
 
 
-# What was held over time: each process has its own times, and holds what it held last.
+# Live bytes over time: each process has its own times, and keeps its last value in between.
 
 
 def _history(parts: Sequence[MergedProcess], count: int) -> History:
-    """At moments that processes had a sample at, evenly over the whole time."""
+    """Merges histories, at times when a process had a sample, evenly over the whole time."""
     tables = [part.one.history.held() for part in parts]
     times = np.unique(np.concatenate([np.array(times, np.int64) for times, _ in tables]))
     times = times[_evenly(times, SAMPLES)]
@@ -309,7 +309,7 @@ def _history(parts: Sequence[MergedProcess], count: int) -> History:
 
 
 def _evenly(times_ns: I64, most: int) -> I64:
-    """Positions of at most so many of ascending times, evenly, the last included."""
+    """Returns positions of at most ``most`` ascending times, evenly spaced, with the last one."""
     if len(times_ns) <= most:
         return np.arange(len(times_ns))
     # Whole numbers: float64 has no room for the nanoseconds of a hundred days.
@@ -318,13 +318,13 @@ def _evenly(times_ns: I64, most: int) -> I64:
 
 
 def _series(ones: Sequence[Snapshot]) -> Points | None:
-    """Sums series of several processes, by the changes from point to point."""
+    """Sums the series of several processes by their changes from point to point."""
     known = [(one, one.series) for one in ones if one.series is not None]
     if not known:
         return None
     times, held, resident, seen = [], [], [], []
     for one, series in known:
-        # What is known of this moment is the last point.
+        # The last point is the state of this snapshot.
         last = _rss_bytes(one)
         rss = np.append(series.rss_bytes, -1 if last is None else last)
         times.append(np.append(series.time_ns, one.now_ns))
@@ -335,7 +335,7 @@ def _series(ones: Sequence[Snapshot]) -> Points | None:
     order = np.argsort(time_ns, kind="stable")
     time_ns = time_ns[order]
     columns = [np.cumsum(np.concatenate(column)[order]) for column in (held, resident, seen)]
-    # What happens at one time is all seen after it.
+    # A point includes all changes at its time.
     last_of_time = np.flatnonzero(np.append(np.diff(time_ns) > 0, True))
     chosen = last_of_time[_evenly(time_ns[last_of_time], POINTS)]
     live_bytes, rss_bytes, running = (column[chosen] for column in columns)

@@ -17,9 +17,9 @@ from tracelloc.verdict.judgement import CODE_OF, Member, Sites, Suspect, Verdict
 
 _COUNTS: Final = ("survivors", "born_in_window", "alive", "alive_bytes", "born", "asked",
                    "unreachable")  # fmt: skip
-"""Columns of ``Sites`` that are added up."""
+"""Columns of ``Sites`` that are summed."""
 _WORST: Final = (CODE_OF[Verdict.GROWING], CODE_OF[Verdict.LEAKING])
-"""Before all others, the last one first."""
+"""Verdicts that outrank all others, the worst one last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class MergedProcess:
 
     one: Snapshot
     merged: I64
-    """By own index; -1 for stacks that have not allocated anything."""
+    """Merged index by own index; -1 for stacks that have not allocated anything."""
     rows: I64
-    """Own indices of the others."""
+    """Own indices of the stacks that have."""
     at: I64
     """Merged indices of ``rows``."""
 
@@ -38,9 +38,9 @@ class MergedProcess:
 def merged_findings(
     parts: Sequence[MergedProcess], count: int, locations: Locations, merged: Snapshot
 ) -> Findings | None:
-    """Findings of ``count`` stacks, each with the worst verdict of any process; rates are added.
+    """Merges findings of ``count`` stacks: the worst verdict of any process, and summed rates.
 
-    ``merged``: the sum of the parts. None before there was time to look at any of them.
+    ``merged``: the sum of the parts. Returns None before any part has findings.
     """
     known = [(part, part.one.findings) for part in parts if part.one.findings is not None]
     if not known:
@@ -74,7 +74,7 @@ def merged_findings(
 
 
 def _sites(known: Sequence[tuple[MergedProcess, Findings]], count: int, start_ns: int) -> Sites:
-    """Per stack the figures of the processes that have the worst verdict."""
+    """Returns, per stack, the figures of the processes with the worst verdict."""
     parts, places = [], []
     for part, found in known:
         rows = part.rows[part.rows < len(found.sites)]
@@ -87,7 +87,7 @@ def _sites(known: Sequence[tuple[MergedProcess, Findings]], count: int, start_ns
     badness = (code == _WORST[0]) + 2 * (code == _WORST[1])
     order = np.lexsort((whole.alive_bytes[:-1], badness, at))
     chosen = np.full(count, len(at), np.intp)
-    # Of several assignments to one stack, the last one holds.
+    # If a stack is assigned several times, the last assignment wins.
     chosen[at[order]] = order
     alike = np.flatnonzero(code == whole.code[chosen[at]])
     columns: dict[str, Any] = {}
@@ -100,7 +100,7 @@ def _sites(known: Sequence[tuple[MergedProcess, Findings]], count: int, start_ns
 
 
 def _unseen(like: Sites) -> Sites:
-    """One row, for stacks that nothing is known of."""
+    """Returns one row for stacks without findings."""
     columns = {field.name: np.zeros(1, getattr(like, field.name).dtype) for field in fields(Sites)}
     return replace(Sites(**columns), code=np.full(1, CODE_OF[Verdict.DECIDING], np.uint8))
 
@@ -108,10 +108,10 @@ def _unseen(like: Sites) -> Sites:
 def _suspects(
     known: Sequence[tuple[MergedProcess, Findings]], locations: Locations
 ) -> tuple[tuple[Suspect, ...], int]:
-    """Suspects that share a stack are one. Returns them, and how many more there are."""
+    """Merges suspects that share a stack. Returns them, and how many more there are."""
     groups: dict[int, list[tuple[int, Suspect]]] = {}
     group_of: dict[int, int] = {}
-    """By stack."""
+    """Group by stack."""
     for number, (part, suspect) in enumerate(
         (part, suspect) for part, found in known for suspect in found.suspects
     ):
@@ -137,7 +137,7 @@ def _renumbered(suspect: Suspect, part: MergedProcess, locations: Locations) -> 
 
 
 def _merged_suspect(found: Sequence[tuple[int, Suspect]]) -> Suspect:
-    """The worst one's judgement, with the rates of all. ``found``: with their processes."""
+    """Returns the worst judgement with the rates of all. ``found``: (process, suspect) pairs."""
     if len(found) == 1:
         return found[0][1]
     group = [suspect for _, suspect in found]

@@ -1,4 +1,4 @@
-"""File formats of a profile, by the suffix that asks for them; read in when a file is written."""
+"""File formats of profiles, by file suffix; a format is imported when a file is written."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ class Exporter:
     """A file format."""
 
     name: str
-    """The word for it on the command line."""
+    """Name on the command line."""
     title: str
-    """What it is, for people."""
+    """Description for users."""
     module: str
     """The module of this package that writes it."""
     function: str = "write"
-    """The function in it, from ``Profile`` and ``Metric`` to pieces of bytes."""
+    """The module's function from ``Profile`` and ``Metric`` to pieces of bytes."""
     one_metric: bool = False
     """Whether it holds figures of one metric only."""
     wanted: Wanted = NOTHING_ELSE
-    """What a snapshot must have for all that it can hold."""
+    """What a snapshot must contain to fill every field of the format."""
     is_binary: bool = False
-    """Whether it makes no sense on a terminal."""
+    """Whether it is unreadable on a terminal."""
     needs_otlp: bool = False
-    """Whether it needs the definitions of OTLP."""
+    """Whether it needs the protobuf definitions of OTLP."""
 
     def check(self) -> None:
-        """Raises UsageError if it can't be written here."""
+        """Raises UsageError if this format can't be written here."""
         if self.needs_otlp:
             check_otlp()
 
     def write(self, profile: Profile, metric: Metric) -> Iterator[bytes]:
-        """The file's content in pieces. The metric is what it shows, or shows first."""
+        """Returns the file's content in pieces. The metric is the one shown, or shown first."""
         module = import_module(f"{__name__}.{self.module}")
         write: Callable[[Profile, Metric], Iterator[bytes]] = getattr(module, self.function)
         return write(profile, metric)
 
     def needs_freed(self, metric: Metric) -> bool:
-        """Whether stacks that hold nothing any more are in it."""
+        """Whether the file includes stacks without live blocks."""
         return metric.figure.of_freed or not self.one_metric
 
     def __call__(
         self, snapshot: Snapshot, namer: Namer, metric: Metric = Metric.BYTES
     ) -> Iterator[bytes]:
-        """The file of a snapshot; waits for names."""
+        """Returns the file of a snapshot; waits for names."""
         from tracelloc.show.presentation.combined import profile_of  # noqa: PLC0415 - options need none of it
 
         return self.write(profile_of(snapshot, namer, freed=self.needs_freed(metric)), metric)
@@ -86,15 +86,15 @@ EXPORTERS: Final[dict[str, Exporter]] = {
     ".csv": Exporter("csv", "table of stacks as CSV", "listings", "write_csv"),
 }
 # fmt: on
-"""By suffix, for every list of formats; where one ends in another, the longer one comes first."""
+"""Exporters by suffix, in the order of every list of formats; longer suffixes come first."""
 FORMATS: Final = {exporter.name: exporter for exporter in EXPORTERS.values()}
 """Exporters by name."""
 
 
 def exporter_for(path: str) -> Exporter:
-    """The exporter that a file name's suffix stands for. Raises UsageError.
+    """Returns the exporter for a file name's suffix. Raises UsageError.
 
-    That is also said where it lacks what it needs.
+    It is also raised if a package that the exporter needs is missing.
     """
     for suffix, exporter in EXPORTERS.items():
         if path.endswith(suffix):
@@ -105,7 +105,7 @@ def exporter_for(path: str) -> Exporter:
 
 
 def check_otlp() -> None:
-    """Raises UsageError if OTLP can't be written here, or variables for it make no sense."""
+    """Raises UsageError if OTLP can't be written here, or its variables are invalid."""
     from tracelloc.show.export.definitions import check_definitions  # noqa: PLC0415 - for few
     from tracelloc.show.export.otelnames import service_attributes  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The official protobuf definitions of OTLP, from a package that need not be installed."""
+"""The official protobuf definitions of OTLP, from an optional package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SERVICE: Final = "opentelemetry.proto.collector.profiles.v1development.profiles
 
 
 def check_definitions() -> None:
-    """Raises UsageError if the package is missing, or has definitions of another time."""
+    """Raises UsageError if the package is missing, or its version has other definitions."""
     try:
         profiles = import_module(_PROFILES)
     except ImportError as error:
@@ -21,7 +21,7 @@ def check_definitions() -> None:
             "OTLP needs the Python package opentelemetry-proto, 1.40 or later",
             hint=f"install it: {_INSTALL}",
         ) from error
-    # Profiles are under development: names of fields have changed before.
+    # OTLP profiles are under development: fields have been renamed before.
     known = {
         "ProfilesDictionary": "stack_table",
         "Profile": "samples",
@@ -39,15 +39,15 @@ def check_definitions() -> None:
 
 
 def new_profiles() -> Any:
-    """An empty ``ProfilesData``: what a file holds. See ``check_definitions``."""
+    """Returns an empty ``ProfilesData``, the content of a file. See ``check_definitions``."""
     return import_module(_PROFILES).ProfilesData()
 
 
 def new_request() -> Any:
-    """An empty ``ExportProfilesServiceRequest``, with the same fields."""
+    """Returns an empty ``ExportProfilesServiceRequest``; it has the fields of ``ProfilesData``."""
     return import_module(_SERVICE).ExportProfilesServiceRequest()
 
 
 def new_response() -> Any:
-    """An empty ``ExportProfilesServiceResponse``."""
+    """Returns an empty ``ExportProfilesServiceResponse``."""
     return import_module(_SERVICE).ExportProfilesServiceResponse()

@@ -1,7 +1,7 @@
-"""A profile as a tree of columns: what the flame graphs draw.
+"""A profile as a tree in columns, the data of flame graphs.
 
-Children follow their parents; the root has number 0. Names, files and places are
-numbers into lists, so that each is there once.
+Children follow their parents; the root has number 0. Names, files and places are indices
+into lists, so that each is stored once.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from tracelloc.text import NS_PER_S, about_of, format_duration, printable
 
 _NOTHING: Final = -1
 _MOST_SUSPECTS: Final = 20
-"""Listed above the graph."""
+"""Suspects listed above the graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """Something that widths can show; never negative."""
+    """A metric that widths can show; never negative."""
 
     key: str
     short: str
-    """For a button."""
+    """Label of a button."""
     name: str
     unit: FigureUnit
     weight: Callable[[Sample], int]
@@ -67,25 +67,25 @@ _DIFFERENCE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FlameTree:
-    """Merged stacks. Names, modules and places are numbers into lists; -1: none."""
+    """Merged stacks. Names, modules and places are indices into lists; -1: none."""
 
     merged: Merged
     widths: Sequence[Width]
     own: Sequence[I64]
-    """Per width and node, of stacks that end there."""
+    """Figures of the stacks that end in a node, per width and node."""
     growth: I64
-    """Bytes per minute, or by which a difference differs; of stacks that end there."""
+    """Bytes per minute, or bytes changed in a difference, of the stacks that end in a node."""
     names: Sequence[str]
     modules: Sequence[str]
     places: Sequence[str]
     name: Sequence[int]
     module: Sequence[int]
     place: Sequence[int]
-    """``file:line`` of the call; the file alone where lines differ."""
+    """``file:line`` of the call; only the file if lines differ."""
 
 
 def _numbered(texts: Iterable[str | None]) -> tuple[list[str], list[int]]:
-    """(distinct texts, which of them each is)."""
+    """Returns (distinct texts, index of each text among them)."""
     known: dict[str, int] = {}
     numbers = [known.setdefault(text, len(known)) if text else _NOTHING for text in texts]
     return list(known), numbers
@@ -108,7 +108,7 @@ def _after(metric: Metric, sample: Sample) -> int:
 
 
 def flame_tree(profile: Profile, metric: Metric) -> FlameTree:
-    """Stacks merged by the names and files of what is shown of them, the root module first.
+    """Merges stacks by the names and files of their shown frames, below the root module.
 
     ``metric`` is among its widths.
     """
@@ -153,7 +153,7 @@ def _place(frame: Frame | None) -> str | None:
 
 
 def elapsed(profile: Profile) -> str:
-    """How long the profile was traced, or the time between both of a difference; may be empty."""
+    """Formats the time traced or, for a difference, between both profiles; may be empty."""
     seconds = round(profile.elapsed_ns / NS_PER_S)
     if not seconds:
         return ""
@@ -161,7 +161,7 @@ def elapsed(profile: Profile) -> str:
 
 
 def _suspect(named: NamedSuspect, profile: Profile) -> dict[str, Any]:
-    """``path`` leads to its frame from the root on; of a group ``search`` finds what it shares."""
+    """Returns a suspect: ``path`` from the root to its frame; ``search`` finds a group's frame."""
     path = [printable(name) for name, _ in steps(named.stack, named.suspect.stack)]
     about = about_of(profile.sample_bytes)
     shared = None if named.shared is None else printable(frame_name(named.shared.frame))
@@ -175,7 +175,7 @@ def _suspect(named: NamedSuspect, profile: Profile) -> dict[str, Any]:
 
 
 def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) -> dict[str, Any]:
-    """Data of the page; ``refresh_s`` is how often it asks for newer."""
+    """Returns the data of the page; ``refresh_s`` is the interval at which it asks for updates."""
     tree = flame_tree(profile, metric)
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(profile.time_s))
     return {
@@ -213,5 +213,5 @@ def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) 
 
 @cache
 def asset(name: str) -> str:
-    """The text of a file that flame graphs are made of."""
+    """Returns the text of a template file."""
     return resources.files("tracelloc.show.export").joinpath("web", name).read_text("utf-8")

@@ -1,13 +1,13 @@
-"""Flame graphs: one SVG picture, alive in a browser, and one HTML page.
+"""Flame graphs: one SVG picture, interactive in a browser, and one HTML page.
 
-In the picture callers lie above what they call. Each frame has a tooltip; in a browser a
-click zooms, and ``/`` searches. Frames too narrow to be seen at full width are left out, and
+In the picture, callers are above callees. Each frame has a tooltip; in a browser a click
+zooms, and ``/`` searches. Frames too narrow to be visible at full width are omitted and
 counted.
 
-The page needs nothing else: no network, no other file. Names get into it in one place, as
-JSON in which nothing can end the element that it stands in; the page's own script puts them
-into text only. Should that ever fail, the page's policy runs no script but that one, by its
-hash, and fetches nothing.
+The page is self-contained: it needs no network and no other file. Names enter it in one
+place, as JSON that can't close its enclosing element; the page's script uses them as text
+only. As a second defense, the page's Content-Security-Policy allows only this script, by
+its hash, and no requests.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _TOP: Final = 58
 _ROW: Final = 18
 _BOTTOM: Final = 26
 _ADVANCE: Final = 6.95
-"""Pixels per character of the font; a little more than it has."""
+"""Pixels per character of the font, rounded up a little."""
 _NARROWEST: Final = 0.8
-"""Pixels of a frame that is drawn."""
+"""Least width in pixels of a frame that is drawn."""
 _HUES: Final = (24, 206, 152, 268, 338, 46, 182, 96)
 
 
@@ -53,7 +53,7 @@ class _Box:
 
 
 def write_svg(profile: Profile, metric: Metric) -> Iterator[bytes]:
-    """The file."""
+    """Yields the file in pieces."""
     tree = flame_tree(profile, metric)
     at = next(n for n, width in enumerate(tree.widths) if width.key == metric.value)
     columns = tree.merged.totals_of(tree.own[at])
@@ -78,10 +78,10 @@ def write_svg(profile: Profile, metric: Metric) -> Iterator[bytes]:
 
 
 def _laid_out(tree: FlameTree, totals: I64) -> tuple[list[_Box], int]:
-    """Boxes wide enough to see, callers first, and the number of other frames."""
+    """Returns the boxes wide enough to see, callers first, and the number of other frames."""
     shares = totals / max(int(totals[0]), 1)
     wide = np.flatnonzero(shares[1:] * _WIDTH >= _NARROWEST) + 1
-    # The widest first: what is too narrow comes after all others of its parent.
+    # The widest child comes first, so the ones that are too narrow come last.
     order = wide[np.lexsort((wide, -totals[wide]))]
     children: defaultdict[int, list[int]] = defaultdict(list)
     for node, parent in zip(order.tolist(), tree.merged.parent[order].tolist(), strict=True):
@@ -175,7 +175,7 @@ def _tail(profile: Profile, hidden: int, height: int) -> str:
     if hidden:
         notes.insert(0, f"{plural(hidden, 'frame')} too narrow to draw")
     text = escape("; ".join(notes))
-    # Nothing of the target's gets into the script: it reads what the elements say.
+    # No text from the target enters the script, which reads it from the elements.
     script = asset("picture.js")
     assert "]]>" not in script
     return (
@@ -189,7 +189,7 @@ _ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 def write_html(profile: Profile, metric: Metric, refresh_s: float | None = None) -> Iterator[bytes]:
-    """The file; with ``refresh_s`` it asks its server for ``flamegraph.json`` that often."""
+    """Yields the file; ``refresh_s`` is how often the page requests ``flamegraph.json``."""
     data = page_data(profile, metric, refresh_s)
     script = "".join(map(asset, _SCRIPTS))
     title = html.escape(f"{printable(profile.target.command)} – heap")
@@ -200,17 +200,17 @@ def write_html(profile: Profile, metric: Metric, refresh_s: float | None = None)
         "DATA": embedded(data),
         "SCRIPT": script,
     }
-    # In one pass: what is filled in is never searched for further places.
+    # One pass: inserted text is never searched for further placeholders.
     yield re.sub("@([A-Z]+)@", lambda place: parts[place[1]], asset("page.html")).encode()
 
 
 def embedded(data: dict[str, Any]) -> str:
-    """JSON that may stand between any two tags."""
+    """Formats JSON that is safe between any two tags."""
     return json.dumps(data, separators=(",", ":")).translate(_ESCAPES)
 
 
 def policy(script: str, *, live: bool) -> str:
-    """The Content-Security-Policy: this script, any style, nothing from elsewhere."""
+    """Returns the Content-Security-Policy: this script, any style, nothing from elsewhere."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     asks = "'self'" if live else "'none'"
     return (

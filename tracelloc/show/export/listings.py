@@ -1,16 +1,16 @@
-"""Formats that list stacks, or moments, one after the other.
+"""Formats that list stacks or snapshots.
 
-Folded stacks have one line per distinct stack, ``ROOT;outermost;…;innermost FIGURE``: the
-input of flamegraph.pl and of everything that reads its format. Frames are divided by
-semicolons, the figure by the last blank. A difference has two figures per line, before and
-after, as flamegraph.pl reads differences.
+Folded stacks, the input of flamegraph.pl, have one line per distinct stack:
+``ROOT;outermost;…;innermost FIGURE``. Semicolons separate frames, and the last space
+precedes the figure. A difference has two figures per line, before and after, as
+flamegraph.pl expects.
 
-CSV is a table of stacks (RFC 4180): one row per stack, the largest first, a header row above.
+CSV is a table of stacks (RFC 4180): a header row, then one row per stack, largest first.
 
 speedscope's own JSON has one profile per metric, of type ``sampled``. The schema is
 https://www.speedscope.app/file-format-schema.json.
 
-A Chrome trace has outstanding bytes over time as counter events, for Perfetto and
+A Chrome trace has live bytes over time as counter events, for Perfetto and
 chrome://tracing: "Trace Event Format" (JSON object form, phase C).
 """
 
@@ -38,9 +38,9 @@ from tracelloc.text import printable
 
 
 def write_folded(profile: Profile, metric: Metric) -> Iterator[bytes]:
-    """Every stack that has any of it, filtered frames left out.
+    """Yields every stack with a nonzero figure, without hidden frames.
 
-    The format knows no figures below zero: of growth, stacks that shrank are left out.
+    The format has no negative figures: for growth, stacks that shrank are omitted.
     """
     before: Counter[str] = Counter()
     after: Counter[str] = Counter()
@@ -59,7 +59,7 @@ def write_folded(profile: Profile, metric: Metric) -> Iterator[bytes]:
 
 
 def fold(stack: NamedStack, index: int) -> str:
-    """The line of one stack without its figure."""
+    """Formats the line of one stack without its figure."""
     return ";".join(_clean(step.name) for step in steps(stack, index))
 
 
@@ -73,7 +73,7 @@ _ROWS_PER_PIECE: Final = 256
 
 
 def write_csv(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 - it has all
-    """The file; of a difference with the earlier figures in columns of their own."""
+    """Yields the file; a difference has additional columns for the earlier figures."""
     names = [figure.name for figure in FIGURES]
     earlier = tuple(f"{name}_before" for name in names) if profile.is_difference else ()
     rows: list[tuple[object, ...]] = [(*names, *earlier, *CSV_PLACE)]
@@ -102,7 +102,7 @@ def _csv_row(sample: Sample) -> tuple[object, ...]:
 
 
 def _csv_cell(text: str) -> str:
-    """Spreadsheets take text that begins like this for a formula; a quote says it is none."""
+    """Quotes text that a spreadsheet would take for a formula."""
     text = printable(text)
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
@@ -114,7 +114,7 @@ def _csv_text(rows: list[tuple[object, ...]]) -> bytes:
 
 
 def write_speedscope(profile: Profile, metric: Metric) -> Iterator[bytes]:
-    """The file. Of a difference, what is more and what is less are profiles of their own."""
+    """Yields the file. A difference has separate profiles for growth and shrinkage."""
     frames: dict[tuple[str, str, int], int] = {}
     stacks = [_numbered(sample, frames) for sample in profile.samples]
     profiles: list[dict[str, Any]] = []
@@ -142,7 +142,7 @@ def write_speedscope(profile: Profile, metric: Metric) -> Iterator[bytes]:
 
 
 def _numbered(sample: Sample, frames: dict[tuple[str, str, int], int]) -> list[int]:
-    """Numbers of the frames to be shown, outermost first, below the root module."""
+    """Returns the numbers of the shown frames, outermost first, below the root module."""
     stack = sample.stack
     keys = [(name, f.file or "", f.line or 0) for name, f in shown_frames(stack)]
     keys += [(step.name, "", 0) for step in reversed(outer_steps(stack, sample.stat.index))]
@@ -159,7 +159,7 @@ def _frame(name: str, file: str, line: int) -> dict[str, Any]:
 
 
 def _sampled(title: str, unit: str, stacks: list[list[int]], weights: list[int]) -> dict[str, Any]:
-    """A profile of the weights above zero: others can't be in it."""
+    """Returns a profile of the positive weights; the format can't hold others."""
     held = [n for n, weight in enumerate(weights) if weight > 0]
     return {
         "type": "sampled",
@@ -173,7 +173,7 @@ def _sampled(title: str, unit: str, stacks: list[list[int]], weights: list[int])
 
 
 def write_trace(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 - bytes only
-    """One event per moment of the history; times in microseconds since tracing began."""
+    """Yields one event per history sample; times in microseconds since tracing began."""
     pid = profile.target.pid
     events: list[dict[str, Any]] = [
         {

@@ -1,8 +1,8 @@
-"""What OpenTelemetry's environment variables say: who the service is, and headers of requests.
+"""Resource attributes and request headers from OpenTelemetry's environment variables.
 
 https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/ and
-https://opentelemetry.io/docs/specs/otel/protocol/exporter/. Lists are ``key=value`` with commas
-in between, their values percent-encoded (W3C Baggage).
+https://opentelemetry.io/docs/specs/otel/protocol/exporter/. Lists are comma-separated
+``key=value`` pairs with percent-encoded values (W3C Baggage).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tracelloc.errors import UsageError
 SERVICE_NAME: Final = "OTEL_SERVICE_NAME"
 RESOURCE_ATTRIBUTES: Final = "OTEL_RESOURCE_ATTRIBUTES"
 HEADERS: Final = ("OTEL_EXPORTER_OTLP_PROFILES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
-"""The first one that is set counts."""
+"""Variables with headers; the first one that is set applies."""
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 
 
 def service_attributes(environment: Mapping[str, str]) -> dict[str, str]:
-    """Attributes of the resource that the user names. Raises UsageError."""
+    """Returns the resource attributes that the user has set. Raises UsageError."""
     found = _pairs(environment, RESOURCE_ATTRIBUTES)
     if name := environment.get(SERVICE_NAME):
         found["service.name"] = name
@@ -31,7 +31,7 @@ def service_attributes(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def request_headers(environment: Mapping[str, str]) -> dict[str, str]:
-    """Headers for each request. Raises UsageError, which doesn't repeat them."""
+    """Returns the headers of each request. Raises UsageError, without quoting them."""
     variable = next((name for name in HEADERS if environment.get(name)), HEADERS[-1])
     found = _pairs(environment, variable)
     for name, value in found.items():
@@ -47,7 +47,7 @@ def _pairs(environment: Mapping[str, str], variable: str) -> dict[str, str]:
             continue
         key, separator, value = item.partition("=")
         if not separator or not key.strip():
-            # It may hold a password: the text itself is not repeated.
+            # The text may contain a password, so the message does not quote it.
             raise UsageError(f"{variable} must look like KEY=VALUE,KEY=VALUE")
         found[key.strip()] = urllib.parse.unquote(value.strip())
     return found

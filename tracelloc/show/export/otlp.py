@@ -1,11 +1,11 @@
 """OpenTelemetry profiles (OTLP), written with the official protobuf definitions.
 
-These are https://github.com/open-telemetry/opentelemetry-proto, package
-``opentelemetry.proto.profiles.v1development``; its comments say what messages mean. A profile
-has one sample type there, so each process has one for each of its figures. All share a
+The definitions are https://github.com/open-telemetry/opentelemetry-proto, package
+``opentelemetry.proto.profiles.v1development``; its comments describe the messages. A profile
+has one sample type there, so each process has one profile per figure. All profiles share a
 dictionary, whose tables begin with a zero value. Attributes are those of the semantic
 conventions (https://opentelemetry.io/docs/specs/semconv/): ``process.*``, ``container.id``,
-``host.name``, ``service.name``, ``profile.frame.type``; what was lost has names of its own.
+``host.name``, ``service.name``, ``profile.frame.type``; losses have tracelloc's own names.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _COUNTS: Final = (
     "lost_events", "unmatched_frees", "overflows", "truncated_stacks", "broken_stacks",
     "partial_allocations", "unknown_stacks",
 )  # fmt: skip
-"""Keys of reports that say what is missing."""
+"""Report keys that count losses."""
 _FRAME_TYPES: Final = {"[Python]": "cpython"}
-"""Types of frames by what stands for their file; those of other files are native."""
+"""Frame types by the text in place of a file; frames of other files are native."""
 _U64: Final = (1 << 64) - 1
 _MOST: Final = (1 << 63) - 1
 
 
 def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
-    """The file, a ``ProfilesData``, in one piece."""
+    """Yields the file, a ``ProfilesData``, in one piece."""
     message = new_profiles()
     fill(message, profile.parts or [profile], metric)
     yield message.SerializeToString()
@@ -64,10 +64,10 @@ def fill(
     attributes: Mapping[str, str] | None = None,
     new_id: Callable[[], bytes] | None = None,
 ) -> None:
-    """Puts a profile of each process in a message with the fields of ``ProfilesData``.
+    """Adds the profiles of each process to a message with the fields of ``ProfilesData``.
 
-    The metric's figure comes first, which is what viewers show. ``attributes``: what the user
-    says of the resource, else the environment does. ``new_id`` makes 16 bytes for each profile.
+    The metric's figure comes first, as viewers show the first one. ``attributes``: the user's
+    resource attributes; None: from the environment. ``new_id`` makes 16 bytes per profile.
     """
     user = service_attributes(os.environ) if attributes is None else attributes
     tables = Tables(message.dictionary)
@@ -85,7 +85,7 @@ def fill(
 
 
 def _resource(profile: Profile) -> dict[str, AttributeValue]:
-    """Attributes of a process by the semantic conventions, as far as they are known."""
+    """Returns the known attributes of a process, by the semantic conventions."""
     target = profile.target
     name = base_name(target.executable) or target.command
     found: dict[str, AttributeValue] = {
@@ -114,12 +114,12 @@ def _set(message: Any, value: AttributeValue) -> None:
 
 
 def _signed(value: int) -> int:
-    """A number of 64 bits; those of damaged recordings may have more."""
+    """Truncates a number to 64 bits; numbers of damaged recordings may have more."""
     return max(-_MOST - 1, min(value, _MOST))
 
 
 class Tables:
-    """Numbers what comes up, by its value: tables of a dictionary have nothing twice."""
+    """The tables of a dictionary; equal values share one entry."""
 
     def __init__(self, dictionary: Any) -> None:
         self._dictionary = dictionary
@@ -127,11 +127,11 @@ class Tables:
         self._known: dict[tuple[Any, ...], int] = {}
         dictionary.string_table.append("")
         for name in ("mapping", "location", "function", "link", "attribute", "stack"):
-            # The zero value, which stands for nothing.
+            # The zero value, which stands for a missing entry.
             getattr(dictionary, f"{name}_table").add()
 
     def string(self, text: str) -> int:
-        """Index of a string, made printable: readers show strings as they are."""
+        """Returns the index of a string, made printable: readers show strings unchanged."""
         text = printable(text)
         known = self._strings.get(text)
         if known is None:
@@ -140,7 +140,7 @@ class Tables:
         return known
 
     def attribute(self, key: str, value: AttributeValue) -> int:
-        """Index of an attribute."""
+        """Returns the index of an attribute."""
         index, new = self._index("attribute", key, type(value), value)
         if new is not None:
             new.key_strindex = self.string(key)
@@ -148,7 +148,7 @@ class Tables:
         return index
 
     def mapping(self, file: MappedFile) -> int:
-        """Index of a mapping, with the file's build ID."""
+        """Returns the index of a mapping, with the file's build ID."""
         index, new = self._index("mapping", file)
         if new is not None:
             new.memory_start, new.memory_limit = file.start & _U64, file.end & _U64
@@ -160,7 +160,7 @@ class Tables:
         return index
 
     def function(self, name: str, raw: str, file: str) -> int:
-        """Index of a function: its name, its name for the linker, its source file."""
+        """Returns the index of a function. ``raw``: its linker name; ``file``: its source file."""
         index, new = self._index("function", name, raw, file)
         if new is not None:
             new.name_strindex, new.system_name_strindex = self.string(name), self.string(raw)
@@ -170,7 +170,7 @@ class Tables:
     def location(
         self, address: int, mapping: int, kind: str | None, lines: tuple[tuple[int, int], ...]
     ) -> int:
-        """Index of a location. ``lines``: functions and lines in them, inlined ones first."""
+        """Returns the index of a location. ``lines``: functions and lines, inlined ones first."""
         index, new = self._index("location", address, mapping, kind, lines)
         if new is not None:
             new.address, new.mapping_index = address & _U64, mapping
@@ -182,14 +182,14 @@ class Tables:
         return index
 
     def stack(self, locations: tuple[int, ...]) -> int:
-        """Index of a stack, innermost location first."""
+        """Returns the index of a stack, innermost location first."""
         index, new = self._index("stack", locations)
         if new is not None:
             new.location_indices.extend(locations)
         return index
 
     def _index(self, table: str, *value: Any) -> tuple[int, Any]:
-        """Index of a value in a table, and what is to be filled in if it is new, else None."""
+        """Returns the index of a value in a table, and a new entry to fill in, or None."""
         known = self._known.get((table, *value))
         if known is not None:
             return known, None
@@ -213,10 +213,10 @@ class _Writer:
         self._mappings: dict[tuple[int, str | None], int] = {}
 
     def write(self, figures: Sequence[Figure]) -> None:
-        """A ``Profile`` for each figure."""
+        """Writes a ``Profile`` for each figure."""
         attributes = [self._tables.attribute(*pair) for pair in _missing(self._profile)]
         stacks: dict[int, int] = {}
-        """Stacks by the samples' numbers; those that weigh nothing are in no table."""
+        """Stacks by sample number; only stacks with a nonzero figure enter the tables."""
         elapsed_ns = max(0, self._profile.elapsed_ns)
         begun_ns = round(self._profile.time_s * 1e9) - elapsed_ns
         for figure in figures:
@@ -243,7 +243,7 @@ class _Writer:
         message.unit_strindex = self._tables.string(unit)
 
     def _stack(self, sample: Sample) -> int:
-        """Index of a sample's stack. Inlined functions share the location of their caller."""
+        """Returns a sample's stack. Inlined functions share the location of their caller."""
         stack = sample.stack
         if not stack.frames:
             outer = reversed(outer_steps(stack, sample.stat.index))
@@ -272,16 +272,16 @@ class _Writer:
             # Interpreted code has no address.
             return self._tables.location(0, 0, kind, tuple(lines))
         mapping = self._mapping_of(frame.address, frame.module)
-        # A return address may already be another line's, or another function's.
+        # A return address may already belong to another line or function.
         address = max(0, frame.address - 1)
         return self._tables.location(address, mapping, "native" if mapping else None, tuple(lines))
 
     def _mapping_of(self, address: int, module: str | None) -> int:
-        """Index of the mapping that an address is in; 0 if it is in none."""
+        """Returns the index of the mapping that contains an address; 0 if none does."""
         known = self._mappings.get((address, module))
         if known is None:
             known = 0
-            # What was mapped at different times may overlap: the right one has the name.
+            # Mappings of different times may overlap: the name tells which one is right.
             for at in range(bisect.bisect_right(self._starts, address - 1), 0, -1):
                 file = self._files[at - 1]
                 if file.path == module and file.start < address <= file.end:
@@ -296,7 +296,7 @@ def _unit(figure: Figure) -> str:
 
 
 def _missing(profile: Profile) -> Iterator[tuple[str, AttributeValue]]:
-    """What was lost, or not seen as it was: counts as in reports, and the same in words."""
+    """Yields losses: counts as in reports, and the notes in words."""
     facts = profile.facts
     for key in _COUNTS:
         if isinstance(facts.get(key), int):

@@ -16,17 +16,17 @@ from tracelloc.show.presentation.profile import Metric, Profile
 from tracelloc.system.safefiles.writing import check_replaceable, output_users, replace_file
 
 PRIVATE: Final = 0o600
-"""Call stacks tell what a program does: for its owner's eyes unless asked otherwise."""
+"""Default permissions: call stacks reveal what a program does, so only the owner may read."""
 
 _PLACEHOLDER: Final = re.compile("%([pt%])")
 
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """A file to be written, and how."""
+    """Path, format and permissions of an output file."""
 
     path: Path
-    """``%p`` in it stands for the target's PID, ``%t`` for the time of writing."""
+    """``%p`` is replaced by the target's PID, ``%t`` by the time of writing."""
     exporter: Exporter
     metric: Metric = Metric.BYTES
     mode: int = PRIVATE
@@ -34,7 +34,7 @@ class OutputFile:
 
     @classmethod
     def by_suffix(cls, path: str) -> OutputFile:
-        """The format that the suffix stands for. Raises UsageError."""
+        """Makes an output file whose format the suffix selects. Raises UsageError."""
         return cls(Path(path), exporter_for(path))
 
     def at(self, pid: int, time_s: float) -> OutputFile:
@@ -42,12 +42,12 @@ class OutputFile:
         return replace(self, path=filled_in(self.path, pid, time_s))
 
     def content(self, profile: Profile) -> Iterable[bytes]:
-        """What the file will hold, in pieces."""
+        """Returns the file's content in pieces."""
         return self.exporter.write(profile, self.metric)
 
     @property
     def needs_freed(self) -> bool:
-        """Whether stacks that hold nothing any more are in it."""
+        """Whether the file includes stacks without live blocks."""
         return self.exporter.needs_freed(self.metric)
 
     def check(self) -> None:
@@ -61,9 +61,9 @@ class OutputFile:
             raise UsageError(f"{self.path} cannot be written: {error.strerror}") from error
 
     def write(self, content: Iterable[bytes]) -> None:
-        """Writes beside the file and renames: readers see the old content or the new.
+        """Writes a temporary file and renames it: readers see the old or the new content.
 
-        Raises TracellocError; the old file is then as it was.
+        Raises TracellocError; the old file is then unchanged.
         """
         try:
             if is_special(self.path):
@@ -79,7 +79,7 @@ class OutputFile:
 
 
 def filled_in(path: Path, pid: int, time_s: float) -> Path:
-    """A path with the process and the time in place of ``%p`` and ``%t``."""
+    """Returns a path with the PID and the time in place of ``%p`` and ``%t``."""
     texts = {"p": str(pid), "%": "%"}
     texts["t"] = time.strftime("%Y%m%d-%H%M%S", time.localtime(time_s))
     return Path(_PLACEHOLDER.sub(lambda match: texts[match[1]], str(path)))

@@ -1,10 +1,10 @@
-"""pprof's profile.proto, gzip'd: what ``go tool pprof`` and continuous profilers read.
+"""pprof's profile.proto, gzipped, for ``go tool pprof`` and continuous profilers.
 
 Field numbers and their meaning are those of
 https://github.com/google/pprof/blob/main/proto/profile.proto. Sample types are those of
-Go's heap profiles, which is what profilers know; of the peak and of temporary allocations
-there is one more if that is asked for. Of a difference all figures are differences, as
-``-diff_base`` makes them. The wire format is described in
+Go's heap profiles, which profilers know; a requested metric of the peak or of temporary
+allocations adds its own. All figures of a difference are differences, as with
+``-diff_base``. The wire format is described in
 https://protobuf.dev/programming-guides/encoding/.
 """
 
@@ -42,8 +42,8 @@ _Line = tuple[int, int]
 
 
 def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
-    """The file in pieces."""
-    # The header's time is left 0: the same profile makes the same file.
+    """Yields the file in pieces."""
+    # The header's time stays 0, so that equal profiles make equal files.
     packer = zlib.compressobj(6, zlib.DEFLATED, 31)
     pending: list[bytes] = []
     size = 0
@@ -64,11 +64,11 @@ _MASK: Final = (1 << 64) - 1
 _SMALL: Final = tuple(bytes([n]) for n in range(0x80)) + tuple(
     bytes([n & 0x7F | 0x80, n >> 7]) for n in range(0x80, 0x4000)
 )
-"""Most numbers are small: those below 2^14, ready made."""
+"""Encoded numbers below 2^14: most numbers are small."""
 
 
 def varint(number: int) -> bytes:
-    """A number, seven bits per byte, the lowest first; negative ones as 64 bits."""
+    """Encodes a number in 7 bits per byte, lowest first; negative numbers as 64 bits."""
     if 0 <= number < 0x4000:
         return _SMALL[number]
     number &= _MASK
@@ -81,22 +81,22 @@ def varint(number: int) -> bytes:
 
 
 def number(field: int, value: int) -> bytes:
-    """A field with a number; nothing for 0, which is what a missing field means."""
+    """Encodes a field with a number; nothing for 0, the default of a missing field."""
     return varint(field << 3 | _VARINT) + varint(value) if value else b""
 
 
 def data(field: int, content: bytes) -> bytes:
-    """A field with bytes, a string or a message."""
+    """Encodes a field with bytes, a string or a message."""
     return varint(field << 3 | _LENGTH) + varint(len(content)) + content
 
 
 def packed(field: int, values: Iterable[int]) -> bytes:
-    """A repeated field of numbers, zeros included."""
+    """Encodes a repeated field of numbers, zeros included."""
     return data(field, b"".join(map(varint, values)))
 
 
 class _Encoder:
-    """Numbers strings, functions and locations as they come up."""
+    """Numbers strings, functions and locations in order of appearance."""
 
     def __init__(self, profile: Profile, metric: Metric) -> None:
         self._profile = profile
@@ -113,7 +113,7 @@ class _Encoder:
         self._mappings: dict[int, int] = {}
 
     def messages(self) -> Iterator[bytes]:
-        """All fields of the profile; the strings last."""
+        """Yields all fields of the profile, the strings last."""
         for figure in self._figures:
             unit = "count" if figure.unit is FigureUnit.BLOCKS else "bytes"
             yield data(_SAMPLE_TYPE, self._type(figure.sample_type or "", unit))
@@ -136,7 +136,7 @@ class _Encoder:
             yield data(_STRING, text.encode())
 
     def _string(self, text: str) -> int:
-        """Number of a string, made printable: readers print strings as they are."""
+        """Returns the number of a string, made printable: readers print strings unchanged."""
         return self._strings.setdefault(printable(text), len(self._strings))
 
     def _type(self, name: str, unit: str) -> bytes:
@@ -145,7 +145,7 @@ class _Encoder:
     def _mapping(self, at: int, file: MappedFile) -> bytes:
         fields = [at, file.start, file.end, file.offset, self._string(file.path)]
         fields.append(self._string(file.build_id or ""))
-        # Functions, files, lines and inlined frames are there: nothing is to be looked up.
+        # Functions, files, lines and inlined frames are included: readers need not symbolize.
         fields.extend([1, 1, 1, 1])
         return b"".join(number(field, value) for field, value in enumerate(fields, 1))
 
@@ -154,16 +154,16 @@ class _Encoder:
         content = packed(1, self._stack(sample)) + packed(2, values)
         mean = _mean_size(sample)
         if mean:
-            # As Go's heap profiles have it: -tagfocus=bytes=1mb: shows large blocks only.
+            # As in Go's heap profiles: -tagfocus=bytes=1mb: shows only large blocks.
             label = number(1, self._string("bytes")) + number(3, mean)
             content += data(3, label + number(4, self._string("bytes")))
         if sample.pid is not None:
-            # -tagfocus=pid=123 shows one process, -tagroot=pid each by itself.
+            # -tagfocus=pid=123 shows one process, -tagroot=pid separates processes.
             content += data(3, number(1, self._string("pid")) + number(3, sample.pid))
         return data(_SAMPLE, content)
 
     def _stack(self, sample: Sample) -> Sequence[int]:
-        """Locations, innermost first. Inlined functions share the one of their caller."""
+        """Returns locations, innermost first. Inlined functions share their caller's location."""
         stack = sample.stack
         if not stack.frames:
             outer = reversed(outer_steps(stack, sample.stat.index))
@@ -183,7 +183,7 @@ class _Encoder:
         return found or [self._location(0, [(self._function(UNKNOWN, "", ""), 0)], None)]
 
     def _function(self, name: str, raw: str, file: str) -> int:
-        # pprof takes template arguments out of names that equal their system name.
+        # pprof strips template arguments from names that equal their system name.
         key = name, "" if raw == name else raw, file
         known = self._functions.get(key)
         if known is None:
@@ -206,12 +206,12 @@ class _Encoder:
         return known
 
     def _mapping_of(self, address: int, module: str | None) -> int:
-        """The number of the mapping that an address is in; 0 if it is in none."""
+        """Returns the number of the mapping that contains an address; 0 if none does."""
         known = self._mappings.get(address)
         if known is None:
             at = bisect.bisect_right(self._starts, address - 1)
             known = 0
-            # What was mapped at different times may overlap: the right one has the name.
+            # Mappings of different times may overlap: the name tells which one is right.
             for candidate in range(at, 0, -1):
                 file = self._files[candidate - 1]
                 if file.path == module and file.start < address <= file.end:
@@ -222,7 +222,7 @@ class _Encoder:
 
 
 def _mean_size(sample: Sample) -> int:
-    """Bytes per block that it holds, or held; 0 where that means nothing."""
+    """Returns mean bytes per live block, else per allocated block; 0 for a difference."""
     stat = sample.stat
     if sample.before is not None:
         return 0

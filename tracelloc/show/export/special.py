@@ -1,4 +1,4 @@
-"""Pipes and devices as outputs: written as they are, never waited for without end."""
+"""Pipes and devices as outputs: written in place, with a limit on every wait."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 PATIENCE_S: Final = 10.0
-"""How long a pipe may be without a reader, or full."""
+"""How long a pipe may stay full or without a reader."""
 _LOOK_AGAIN_S: Final = 0.05
 
 
 def is_special(path: Path) -> bool:
-    """Whether it is a pipe, a device or the like: written as it is, not replaced.
+    """Whether a path is a pipe, a device or the like, which is written in place.
 
     Raises OSError.
     """
@@ -34,16 +34,16 @@ def is_special(path: Path) -> bool:
 
 
 def check_special(path: Path) -> None:
-    """Raises OSError unless it may be written: others' pipes get nothing of what is secret."""
+    """Raises OSError unless it may be written; other users' pipes get no secrets."""
     _check_owner(status_of(path, output_users()))
     if not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, "permission denied")
 
 
 def open_special(path: Path, patience_s: float = PATIENCE_S) -> BinaryIO:
-    """A stream to a pipe or device. Raises OSError, and so does writing to it.
+    """Opens a stream to a pipe or device. Opening and writing raise OSError.
 
-    Neither waits for more than ``patience_s`` for a reader, or for one that doesn't read.
+    Opening waits at most ``patience_s`` for a reader, and writing for the reader to read.
     """
     deadline_s = time.monotonic() + patience_s
     while True:
@@ -71,18 +71,18 @@ def _check_owner(status: os.stat_result) -> None:
 
 
 class _PatientStream(io.RawIOBase):
-    """Writes to a descriptor, which it owns, and waits while there is no room."""
+    """Stream to a descriptor, which it owns; a write waits while the pipe is full."""
 
     def __init__(self, descriptor: int, patience_s: float) -> None:
         self._descriptor = descriptor
         self._patience_s = patience_s
 
     def writable(self) -> bool:
-        """Whether it can be written to: yes."""
+        """Returns True."""
         return True
 
     def write(self, data: ReadableBuffer) -> int:
-        """Writes some of it. Raises OSError."""
+        """Writes a part of the data. Returns its length. Raises OSError."""
         room = select.poll()
         room.register(self._descriptor, select.POLLOUT)
         while True:

@@ -1,4 +1,4 @@
-"""Where filter rules come from, and where the user's own are kept.
+"""Files of filter rules: the shipped file, the user's own, and those of ``--filters``.
 
 The user's file is ``$XDG_CONFIG_HOME/tracelloc/filters.toml``, by default in ``~/.config``.
 """
@@ -22,13 +22,13 @@ _LARGEST_FILE_BYTES: Final = 4 << 20
 
 
 def shipped_rules() -> RuleFile:
-    """The rules of the filters.toml that comes with the program."""
+    """Returns the rules of the filters.toml shipped with tracelloc."""
     text = (files("tracelloc") / "filters.toml").read_text(encoding="utf-8")
     return parse_rules(text, "filters.toml", trusted=True)
 
 
 def given_text(path: Path, what: str) -> str:
-    """The text of a file that an option names; ``what`` it is of. Raises UsageError."""
+    """Reads a file that an option names; errors call it ``what``. Raises UsageError."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -36,7 +36,7 @@ def given_text(path: Path, what: str) -> str:
 
 
 def own_text(path: Path, who: Invoker) -> tuple[str | None, list[str]]:
-    """The text of a user's own file if there is one, and a warning if it is not to be used."""
+    """Reads a user's own file, if any. Returns its text, and a warning if it is not usable."""
     try:
         with rights_of(who):
             return trusted_bytes(path, who, _LARGEST_FILE_BYTES).decode(), []
@@ -53,10 +53,10 @@ def load_filters(
     standing: bool = True,
     who: Invoker | None = None,
 ) -> tuple[Filters, list[str]]:
-    """All layers together, and warnings. Raises UsageError.
+    """Loads all layers. Returns the filters and warnings. Raises UsageError.
 
-    ``switches`` turn groups on or off, whatever the files say. Without ``standing`` there
-    are neither the shipped nor the user's own rules, only those of ``paths``.
+    ``switches`` turn groups on or off and override the files. Without ``standing``, only the
+    rules of ``paths`` apply, not the shipped ones or the user's own.
     """
     layers: list[RuleFile] = []
     warnings: list[str] = []
@@ -74,9 +74,9 @@ def load_filters(
 
 
 def append_rules(who: Invoker, rules: Sequence[Rule]) -> Path:
-    """Adds rules to the end of the user's own file; what it holds stays byte for byte.
+    """Appends rules to the user's own file, without changing what it contains.
 
-    Readers see the old file or the new one. Raises TracellocError; then nothing changed.
+    Readers see the old file or the new one. Raises TracellocError; the file is then unchanged.
     """
     path = who.filters
     addition = "\n".join(rule.to_toml() for rule in rules)

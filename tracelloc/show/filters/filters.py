@@ -1,8 +1,8 @@
-"""Which frames of a stack are noise, by rules that may change while they are used.
+"""Decides which frames of a stack are noise, by rules that may change while in use.
 
-Rules come in layers: the shipped ones, the user's own file, ``--filters`` files, then what
-is added at run time. Of the rules of enabled groups that match a frame, the last decides.
-Figures are never changed by a filter, and what it hides is counted.
+Rules come in layers: the shipped ones, the user's own file, ``--filters`` files, then rules
+added at run time. The last matching rule of an enabled group decides about a frame. Filters
+never change figures, and hidden frames are counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tracelloc.show.filters.functions import function_name, trait_name
 from tracelloc.show.filters.rules import Action, Match, On, Rule, RuleFile, nearest
 
 REVEALED: Final = 3
-"""Frames that are shown of a stack of which every frame would be hidden."""
+"""Number of frames shown of a stack whose frames would all be hidden."""
 
 WRAPPERS: Final = "wrappers"
 """The group of functions that wrap malloc."""
@@ -28,9 +28,9 @@ _ALLOCATING: Final = frozenset({
     WRAPPERS, "redis", "postgresql", "mariadb", "nginx", "jvm", "bind", "numpy", "ffmpeg", "ruby",
     "perl", "php", "openssl", "sqlite",
 })  # fmt: skip
-"""Groups whose hidden functions wrap malloc, those of one project each."""
+"""Groups whose hidden functions wrap malloc, in general or in one project each."""
 _MOST_VERDICTS: Final = 1 << 17
-"""Names whose verdicts are remembered: programs that write code may have any number."""
+"""Names whose verdicts are cached: programs that generate code may have any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,36 +38,36 @@ class StackLine:
     """One line of a filtered stack."""
 
     frame: Frame | None
-    """What to show; None: ``count`` hidden frames."""
+    """The shown frame; None: ``count`` hidden frames."""
     label: str | None
-    """What to call it instead: it stands for a run of ``count`` frames."""
+    """Label of a collapsed run of ``count`` frames; else None."""
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class NamedStack:
-    """A symbolized call stack, innermost frame first, and how much of it to show.
+    """A symbolized call stack, innermost frame first, and which of its frames to show.
 
-    A run that is collapsed is shown by its innermost frame, the one of the run that is not
-    hidden; all of its frames carry the run's label, and none counts as hidden.
+    A collapsed run is shown by its innermost frame, the only one of the run that is not hidden.
+    All frames of the run carry its label, and none counts as hidden.
     """
 
     frames: Sequence[Frame]
     hidden: Sequence[bool]
     labels: Sequence[str | None] = ()
-    """Per frame the label of the run it belongs to; empty if there is none."""
+    """Label of each frame's run, or None; empty if there are no runs."""
 
     @property
     def all_labels(self) -> Sequence[str | None]:
-        """One label or None per frame."""
+        """Returns one label or None per frame."""
         return self.labels or (None,) * len(self.frames)
 
     def below(self, caller: Frame) -> NamedStack:
-        """Adds an outermost caller, which is shown."""
+        """Returns the stack below another outermost caller, which is shown."""
         return NamedStack([*self.frames, caller], [*self.hidden, False], [*self.all_labels, None])
 
     def parts(self) -> Iterator[StackLine]:
-        """What to show, innermost first. All counts and plain frames add up to the stack."""
+        """Yields the shown lines, innermost first. Counts and plain frames add up to the stack."""
         filtered = 0
         run: StackLine | None = None
         for frame, hidden, label in zip(self.frames, self.hidden, self.all_labels, strict=True):
@@ -100,23 +100,23 @@ _Test = tuple[int, Callable[[str], object], _Verdict]
 _SHOW: Final[_Verdict] = (Action.SHOW, None)
 _HIDE: Final[_Verdict] = (Action.HIDE, None)
 _WRAPS: Final[_Verdict] = (Action.HIDE, WRAPPERS)
-"""A wrapper of malloc: functions without a name that it calls are part of it."""
+"""A wrapper of malloc; unnamed functions that it calls are part of it."""
 _UNMATCHED: Final[_Verdict] = (Action.SHOW, "")
-"""No rule matched. Unlike a rule's own show, a cut further in hides such frames."""
+"""No rule matched. A cut further in hides such frames, but not those that a rule shows."""
 _SUBJECTS: Final = {On.SYMBOL: 0, On.TRAIT: 1, On.MODULE: 2, On.FILE: 3}
 
 
 class Filters:
-    """Layers of rules, with their verdicts on names and stacks remembered.
+    """Layers of rules, with cached verdicts on names and stacks.
 
-    Not thread safe. ``version`` grows whenever verdicts may have changed.
+    Not thread safe. ``version`` increases when verdicts may have changed.
     """
 
     def __init__(self, files: Iterable[RuleFile] = ()) -> None:
-        """Raises UsageError for a switch of a group that no rule belongs to."""
+        """Raises UsageError if a file switches a group without rules."""
         self.version = 0
         self.enabled = True
-        """Whether rules apply; else every frame is shown."""
+        """Whether rules apply; if not, every frame is shown."""
         self._rules: list[Rule] = []
         self._groups: dict[str, bool] = {}
         self._added: list[Rule] = []
@@ -138,7 +138,7 @@ class Filters:
                 self._groups[group] = enabled
 
     def copy(self) -> Filters:
-        """A copy of rules and switches, for another thread."""
+        """Returns a copy of rules and switches, for another thread."""
         copy = Filters()
         copy._rules = list(self._rules)
         copy._groups = dict(self._groups)
@@ -149,26 +149,26 @@ class Filters:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """All rules, those of disabled groups included, the deciding ones last."""
+        """Returns all rules, in order of increasing precedence, disabled groups included."""
         return (*self._rules, *self._added)
 
     @property
     def added(self) -> tuple[Rule, ...]:
-        """The rules added at run time."""
+        """Returns the rules added at run time."""
         return tuple(self._added)
 
     @property
     def groups(self) -> dict[str, bool]:
-        """Every group of any rule, and whether it is enabled."""
+        """Returns whether each group is enabled, by name."""
         return dict(self._groups)
 
     @property
     def measured(self) -> frozenset[str]:
-        """Functions that are hidden as wrappers of malloc by how they are used."""
+        """Returns the functions hidden as wrappers of malloc because of how they are used."""
         return self._measured
 
     def hide_measured(self, names: frozenset[str]) -> None:
-        """Hides these functions as part of the group of wrappers, unless a rule decides."""
+        """Hides these functions as part of the group of wrappers, unless a rule matches."""
         if not names <= self._measured:
             self._measured |= names
             self._change()
@@ -184,7 +184,7 @@ class Filters:
         self._change()
 
     def remove(self, rule: Rule) -> None:
-        """Removes the latest such rule that was added at run time."""
+        """Removes the latest rule added at run time that equals this one."""
         self._added.reverse()
         try:
             self._added.remove(rule)
@@ -193,7 +193,7 @@ class Filters:
         self._change()
 
     def set_group(self, group: str, enabled: bool) -> None:
-        """Switches a group. Raises UsageError if no rule belongs to it."""
+        """Switches a group on or off. Raises UsageError if it has no rules."""
         if group not in self._groups:
             hint = nearest(group, self._groups)
             raise UsageError(f"there is no filter group {group!r}", hint=hint)
@@ -202,20 +202,20 @@ class Filters:
             self._change()
 
     def set_enabled(self, enabled: bool) -> None:
-        """Switches all rules at once; groups stay as they are."""
+        """Switches all rules on or off, without changing the groups."""
         if enabled is not self.enabled:
             self.enabled = enabled
             self._change()
 
     def apply(self, frames: Sequence[Frame], stack: int | None = None) -> NamedStack:
-        """What to show of these frames, innermost first.
+        """Decides which of these frames to show, innermost first.
 
-        ``stack`` is a number by which the result is remembered, for as long as the number
-        stands for the same frames.
+        ``stack`` is a number under which the result is cached while the number stands for the
+        same frames.
         """
         if stack is not None:
             known = self._stacks.get(stack)
-            # Comparing costs little: the frames of a known stack are the same objects.
+            # Comparing is cheap: the frames of a known stack are identical objects.
             if known is not None and known.frames == frames:
                 return known
         if self.enabled:
@@ -267,9 +267,9 @@ class Filters:
 
 
 def _compile(rules: Sequence[Rule]) -> list[_Test]:
-    """Tests in the order in which the first that succeeds decides.
+    """Compiles rules to a list of tests, of which the first that succeeds decides.
 
-    Neighbours that look for a prefix, or a suffix, and say the same are one test.
+    Adjacent prefix rules, or suffix rules, with equal verdicts become one test.
     """
     program: list[_Test] = []
     previous: tuple[Match, On, _Verdict] | None = None
@@ -279,7 +279,7 @@ def _compile(rules: Sequence[Rule]) -> list[_Test]:
         if previous is not None and patterns:
             match, on, verdict = previous
             choices = tuple(patterns)
-            # Bound as defaults: the loop goes on.
+            # Bound as defaults, as the variables change later.
             test = (
                 (lambda subject, c=choices: subject.startswith(c))
                 if match is Match.PREFIX
@@ -304,11 +304,11 @@ def _compile(rules: Sequence[Rule]) -> list[_Test]:
 
 
 def _arranged(frames: Sequence[Frame], verdicts: list[_Verdict]) -> NamedStack:
-    """The frames of a stack, hidden and collapsed as verdicts say."""
+    """Hides and collapses the frames of a stack according to verdicts."""
     _hide_nameless(frames, verdicts)
     for index, (action, _) in enumerate(verdicts):
         if action is Action.CUT:
-            # Only a rule that says so brings back what is outside.
+            # Beyond the cut, only a rule with the action show keeps a frame.
             verdicts[index:] = [v if v == _SHOW else _HIDE for v in verdicts[index:]]
             break
     if not any(
@@ -327,7 +327,7 @@ def _arranged(frames: Sequence[Frame], verdicts: list[_Verdict]) -> NamedStack:
             run = None
         elif action is Action.COLLAPSE:
             if run == label:
-                # What is hidden between two frames of a run belongs to it.
+                # Hidden frames between two frames of a run belong to the run.
                 labels[last + 1 : index] = [label] * (index - last - 1)
             else:
                 hidden[index] = False
@@ -337,7 +337,7 @@ def _arranged(frames: Sequence[Frame], verdicts: list[_Verdict]) -> NamedStack:
 
 
 def _hide_nameless(frames: Sequence[Frame], verdicts: list[_Verdict]) -> None:
-    """Hides functions without names inside a wrapper of malloc of the same file."""
+    """Hides unnamed functions called by a wrapper of malloc in the same file."""
     for index, frame in enumerate(frames):
         if frame.symbol is None or _is_libc(frame.module):
             continue
@@ -350,10 +350,10 @@ def _hide_nameless(frames: Sequence[Frame], verdicts: list[_Verdict]) -> None:
 
 
 def _revealed(frames: Sequence[Frame], verdicts: Sequence[_Verdict]) -> list[int]:
-    """What to show where all is noise or libc's: the innermost few that are not libc's.
+    """Returns the frames to show if all are noise or libc's: the innermost few outside libc.
 
-    What would be collapsed goes first: which of a library's functions allocates tells more
-    than the plumbing between it and malloc.
+    Frames that would be collapsed are preferred: the library function that allocates tells
+    more than the frames between it and malloc.
     """
     own = [index for index, frame in enumerate(frames) if not _is_libc(frame.module)]
     collapsed = [index for index in own if verdicts[index][0] is Action.COLLAPSE]

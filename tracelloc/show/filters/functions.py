@@ -1,4 +1,4 @@
-"""What a demangled name calls a function, apart from types around it."""
+"""Function names within demangled symbols, without the types around them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 LONGEST_SCAN: Final = 16 << 10
-"""Characters of a name that are looked at: names are the target's."""
+"""Characters of a name that are scanned, as the target controls its length."""
 
 _BRACKET: Final = re.compile(r"->|\boperator\b|\(anonymous namespace\)|[<>(){}\[\] ]")
 _SCOPE: Final = re.compile(r"(?:\[abi:\w+\])*(?: const)?(?: volatile)?(?: &&?)?::")
@@ -14,10 +14,10 @@ _CLOSES: Final = {">": "<", ")": "(", "}": "{", "]": "["}
 
 
 def function_name(symbol: str) -> str:
-    """The symbol without the return type that C++ demanglers write before templates' names.
+    """Removes the return type that C++ demanglers write before the names of templates.
 
-    ``void* shop::apply<int>(int)`` becomes ``shop::apply<int>(int)``: rules look at what a
-    function is called, not at what it returns. Rust's and plain names stay as they are.
+    ``void* shop::apply<int>(int)`` becomes ``shop::apply<int>(int)``: rules match the name of a
+    function, not its return type. Rust's and plain names are unchanged.
     """
     if " " not in symbol:
         return symbol
@@ -37,9 +37,9 @@ def function_name(symbol: str) -> str:
                 continue
             scope = _SCOPE.match(symbol, end)
             if scope is None:
-                # These were the parameters: whatever follows, the name began before.
+                # These were the parameters: the name began before them.
                 return symbol[start:]
-            # A local function's or lambda's name goes on after its outer function's.
+            # The name of a local function or lambda continues after that of its outer function.
             skip = scope.end()
         elif not open_:
             if text == "operator":
@@ -50,7 +50,7 @@ def function_name(symbol: str) -> str:
 
 
 def trait_name(symbol: str) -> str | None:
-    """TRAIT of Rust's ``<TYPE as TRAIT>::function``, or None."""
+    """Returns TRAIT of Rust's ``<TYPE as TRAIT>::function``, or None."""
     if not symbol.startswith("<") or " as " not in symbol:
         return None
     start = -1

@@ -1,8 +1,8 @@
 """Filter rules and their TOML form, as the head of filters.toml describes it.
 
-tomllib tells values, but not where in a text its statements are. The text has been read by it
-before, so strings and brackets are known to end and a small scanner suffices
-(https://toml.io/en/v1.0.0); keys are read by tomllib too.
+tomllib returns values, but not the line of a statement. A small scanner finds the lines
+(https://toml.io/en/v1.0.0): as tomllib has accepted the text, every string and bracket is
+closed. tomllib also reads the keys.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tracelloc.errors import UsageError
 from tracelloc.text import printable
 
 LONGEST_SUBJECT: Final = 2048
-"""Characters a regular expression gets to see: names can be 16 KiB, and are the target's."""
+"""Characters a regular expression sees; the target's names can be 16 KiB long."""
 
 
 class Action(Enum):
@@ -28,15 +28,15 @@ class Action(Enum):
 
     HIDE = "hide"
     COLLAPSE = "collapse"
-    """A run of such frames is shown as one, under the rule's own name for it."""
+    """A run of such frames is shown as one frame with the rule's label."""
     CUT = "cut"
-    """The frame and all that called it are hidden."""
+    """The frame and all its callers are hidden."""
     SHOW = "show"
-    """An exception to earlier rules."""
+    """The frame is shown, as an exception to earlier rules."""
 
 
 class Match(Enum):
-    """How a pattern is looked for."""
+    """How a pattern is matched."""
 
     PREFIX = "prefix"
     SUFFIX = "suffix"
@@ -45,7 +45,7 @@ class Match(Enum):
 
 
 class On(Enum):
-    """The part of a frame that a pattern is matched with."""
+    """The part of a frame that a pattern is matched against."""
 
     SYMBOL = "symbol"
     TRAIT = "trait"
@@ -63,12 +63,12 @@ class Rule:
     on: On = On.SYMBOL
     action: Action = Action.HIDE
     label: str | None = None
-    """What a collapsed run is called: the key ``as``."""
+    """Label of a collapsed run: the key ``as``."""
     group: str = ""
     why: str = ""
 
     def tester(self) -> Callable[[str], object]:
-        """A function that tells whether a subject matches. Raises re.error."""
+        """Returns a function that tests whether a subject matches. Raises re.error."""
         pattern = self.pattern
         if self.match is Match.PREFIX:
             return lambda subject: subject.startswith(pattern)
@@ -80,7 +80,7 @@ class Rule:
         return lambda subject: search(subject, 0, LONGEST_SUBJECT)
 
     def to_toml(self) -> str:
-        """The rule as a ``[[rule]]``. Raises UsageError if TOML can't hold it."""
+        """Formats the rule as a ``[[rule]]``. Raises UsageError if TOML can't represent it."""
         keys = {
             "pattern": self.pattern,
             "match": self.match.value,
@@ -101,7 +101,7 @@ class RuleFile:
     name: str
     rules: tuple[Rule, ...] = ()
     groups: Mapping[str, bool] = field(default_factory=dict)
-    """Groups that it switches on or off, those of earlier files included."""
+    """Groups that the file switches on or off, groups of earlier files included."""
     lines: Callable[[], Lines] = field(default=lambda: Lines(""), compare=False)
 
 
@@ -109,16 +109,16 @@ _KEYS: Final = ("pattern", "match", "on", "action", "as", "group", "why")
 
 
 def parse_rules(text: str, name: str, *, trusted: bool = False) -> RuleFile:
-    """The rules of a TOML text; ``name`` stands for the file in errors.
+    """Parses the rules of a TOML text; errors call the file ``name``.
 
-    Raises UsageError with file, line and key. The regular expressions of a ``trusted``
-    text are not tried out: that is a test's work, and takes most of the time.
+    Raises UsageError with file, line and key. The regular expressions of a ``trusted`` text are
+    not compiled, which would take most of the time; a test does that.
     """
     return _Parser(text, name, trusted).parse()
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Hint for an unknown word: the likely one, or all that are known."""
+    """Returns a hint for an unknown word: the most similar known word, or all of them."""
     from difflib import get_close_matches  # noqa: PLC0415 - only where there is an error
 
     choices = list(known)
@@ -129,10 +129,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 class TomlTables:
-    """A TOML document that is a list of tables; finds the lines of what is wrong in it."""
+    """A TOML document that is a list of tables; reports errors with their lines."""
 
     def __init__(self, text: str, name: str, table: str, *others: str) -> None:
-        """The top-level keys are ``table`` and ``others``; ``name`` stands for the file in errors.
+        """Allows the top-level keys ``table`` and ``others``; errors call the file ``name``.
 
         Raises UsageError.
         """
@@ -155,15 +155,15 @@ class TomlTables:
             self.fail(self.lines().of(table), f"{table} must be written as [[{table}]]")
 
     def lines(self) -> Lines:
-        """Line numbers of its statements."""
+        """Line numbers of the document's statements."""
         return Lines(self.text)
 
     def fail(self, line: int, what: str, hint: str = "") -> NoReturn:
-        """Raises UsageError for what is wrong in a line."""
+        """Raises UsageError for an error in a line."""
         raise UsageError(f"{self.name}:{line}: {what}", hint=hint)
 
     def fail_at(self, index: int, key: str, what: str, hint: str = "") -> NoReturn:
-        """Raises UsageError for a key of one of the tables."""
+        """Raises UsageError for an error at a key of one of the tables."""
         line = self.lines().of_entry(self.table, index, key)
         self.fail(line, f"{self.table} {index + 1}: {what}", hint)
 
@@ -222,8 +222,9 @@ class _Parser(TomlTables):
 
 
 def _toml_error(message: str, text: str) -> tuple[int, str]:
-    """Line and reason of tomllib's message, which ends in ``(at line 1, column 2)``, or
-    ``(at end of document)``.
+    """Returns line and reason of tomllib's message.
+
+    The message ends in ``(at line 1, column 2)`` or ``(at end of document)``.
     """
     place = re.search(r" \(at line (\d+), column \d+\)$", message)
     if place is not None:
@@ -233,7 +234,7 @@ def _toml_error(message: str, text: str) -> tuple[int, str]:
 
 
 def _quoted(text: str) -> str:
-    """A TOML basic string: JSON's, with DEL escaped too."""
+    """Formats a TOML basic string: JSON's, with DEL escaped as well."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -254,7 +255,7 @@ Path = tuple[str, ...]
 
 
 class Lines:
-    """Line numbers, from 1, of the statements of a text that tomllib could read."""
+    """Line numbers, from 1, of the statements of a text that tomllib has accepted."""
 
     def __init__(self, text: str) -> None:
         self._lines: dict[Path, int] = {}
@@ -276,14 +277,14 @@ class Lines:
                     self._lines.setdefault((table + path)[: end + 1], line)
 
     def of(self, *path: str) -> int:
-        """The line that first names this key, or the closest one that holds it; else 1."""
+        """Returns the first line that names this key, or its closest parent; else 1."""
         for end in range(len(path), 0, -1):
             if path[:end] in self._lines:
                 return self._lines[path[:end]]
         return 1
 
     def of_entry(self, table: str, index: int, key: str = "") -> int:
-        """The line of a key of the ``[[table]]`` with this index, or that table's own."""
+        """Returns the line of a key of the ``[[table]]`` with this index, or the table's line."""
         entries = self._tables.get(table, [])
         if index >= len(entries):
             return self.of(table)
@@ -291,7 +292,7 @@ class Lines:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str, Path]]:
-    """Line, ``[[``, ``[`` or nothing, and the key of each header and each assignment."""
+    """Yields line, ``[[``, ``[`` or nothing, and key of each header and assignment."""
     text = text.replace("\r\n", "\n") + "\n"
     start, equals, depth, line, first = 0, -1, 0, 1, 1
     for token in _TOKEN.finditer(text):

@@ -1,4 +1,4 @@
-"""Files of other tools and of our own, read back: pprof, heaptrack, folded stacks, JSON.
+"""Readers of profiles, of other tools and tracelloc: pprof, heaptrack, folded stacks, JSON.
 
 Snapshots in JSON are as tracelloc.show.export.jsonfile describes and writes them. Folded stacks may
 have two figures per line, as a difference has them.
@@ -31,9 +31,9 @@ from tracelloc.system.bounded import parse_json
 from tracelloc.text import NS_PER_S
 
 LARGEST_BYTES: Final = 1 << 28
-"""Largest file that is read, unpacked; dozens of times what ten thousand stacks take."""
+"""Largest file that is read, unpacked; dozens of times the size of 10,000 stacks."""
 _MOST_JSON_BYTES: Final = 1 << 30
-"""Memory for the values of a snapshot in JSON."""
+"""Memory limit for the values of a snapshot in JSON."""
 _LARGEST_SUM: Final = 1 << 60
 """Largest sum of a figure over all stacks."""
 GZIP: Final = b"\x1f\x8b"
@@ -42,10 +42,10 @@ _CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
 def read_profile(path: Path, time_text: str | None = None) -> Profile:
-    """A pprof file, a snapshot in JSON, folded stacks, or a recording: the content tells which.
+    """Reads pprof, heaptrack, JSON snapshots, folded stacks or recordings, told by the content.
 
-    ``time_text``: which moment of a recording; None: the last one. Raises TracellocError, in one
-    line, for what is none of them or damaged.
+    ``time_text`` selects a snapshot of a recording; None: the last one. Raises TracellocError,
+    in one line, for a damaged file or one of another format.
     """
     try:
         if is_recording(path):
@@ -74,7 +74,7 @@ def read_profile(path: Path, time_text: str | None = None) -> Profile:
 
 
 def _recorded(path: Path, time_text: str | None) -> Profile:
-    """A moment of a recording, all processes in one."""
+    """Returns a snapshot of a recording, with all processes merged."""
     recording = RecordedTrace(path)
     filters, _ = load_filters()
     namers = Namers(recording, filters, short_names=False)
@@ -85,7 +85,7 @@ def _recorded(path: Path, time_text: str | None) -> Profile:
 
 
 def _check(profile: Profile) -> None:
-    """Checks that 64 bits hold the sums of its figures, and of two such profiles."""
+    """Checks that the sums of its figures, and of two such profiles, fit 64 bits."""
     befores = [sample.before for sample in profile.samples if sample.before is not None]
     stats = [*(sample.stat for sample in profile.samples), *befores]
     for figure in FIGURES:
@@ -94,7 +94,7 @@ def _check(profile: Profile) -> None:
 
 
 def content_of(path: Path) -> bytes:
-    """What is in a file, unpacked. Raises OSError and MalformedError."""
+    """Returns the content of a file, unpacked. Raises OSError and MalformedError."""
     with path.open("rb") as stream:
         packed = stream.read(LARGEST_BYTES + 1)
     if packed[:4] == ZSTD:
@@ -130,7 +130,7 @@ def _unpacked_zstd(packed: bytes) -> bytes:
 
 
 def _is_text(content: bytes) -> bool:
-    """Folded stacks are; a profile has control characters among its first bytes."""
+    """Whether content is text: a pprof profile has control characters among its first bytes."""
     return not _CONTROL.search(content, 0, 4096)
 
 
@@ -138,10 +138,10 @@ _LINE: Final = re.compile(r"(?P<stack>.*?)(?: (?P<before>\d+))? (?P<after>\d+)")
 
 
 def read_folded(content: bytes, time_s: float) -> Profile:
-    """One sample per line; the figure is taken for outstanding bytes.
+    """Reads one sample per line; the figure is taken as live bytes.
 
-    The first name is the root: frames are given it as their module. ``time_s`` is when
-    the file was written.
+    The first name is the root, which becomes the module of all frames. ``time_s`` is when the
+    file was written.
     """
     samples = []
     has_before = False

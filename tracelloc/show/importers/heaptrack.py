@@ -2,8 +2,8 @@
 
 A line is one letter and numbers in hexadecimal. Strings (``s``), frames of code (``i``), call
 stacks (``t``: a frame and the stack of its caller) and allocations of a size at a stack (``a``)
-are defined once and then known by number, from 1; allocations from 0. ``+`` and ``-`` say that
-one of them was made or freed. The format was learned from files.
+are defined once and then referred to by number, from 1; allocations from 0. ``+`` and ``-``
+record an allocation and a free. The format was derived from files.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from tracelloc.text import NS_PER_S
 
 HEAD: Final = b"v "
 _OLDEST: Final = 3
-"""Version of the format in which strings have lengths."""
+"""First version of the format with string lengths."""
 _AFTER_COMMAND: Final = re.compile(rb"I [0-9a-f]+ [0-9a-f]+")
 _DEEPEST: Final = 4096
 _MOST_INLINED: Final = 1 << 20
-"""Frames of all places together;"""
+"""Limit of the frames of all places together."""
 _MOST_FRAMES: Final = 1 << 24
-"""and of all call stacks. Lines that repeat one another are packed to nearly nothing."""
+"""Limit of the frames of all call stacks; repeated lines compress to almost nothing."""
 _METRICS: Final = frozenset({Metric.BYTES, Metric.BLOCKS, Metric.ALLOCATED})
 
 
 def is_heaptrack(content: bytes) -> bool:
-    """Whether it begins like one."""
+    """Whether content begins like a heaptrack file."""
     words = content[:64].split(b"\n", 1)[0].split()
     return content.startswith(HEAD) and len(words) == 3
 
 
 class Log:
-    """What has been read so far."""
+    """The definitions and events read so far."""
 
     def __init__(self) -> None:
         self.command = self.version = "unknown"
@@ -50,7 +50,7 @@ class Log:
         self.rss_bytes = 0
         self.strings: list[str] = [""]
         self.places: list[list[Frame]] = [[]]
-        """Frames by number: the innermost inlined one first."""
+        """Frames by place number, the innermost inlined one first."""
         self._frames_left = _MOST_INLINED
         self._stack_frames_left = _MOST_FRAMES
         self.by_address: dict[int, list[Frame]] = {}
@@ -60,7 +60,7 @@ class Log:
         """(bytes, stack) by number."""
         self.made: dict[int, int] = defaultdict(int)
         self.freed: dict[int, int] = defaultdict(int)
-        """Blocks by number of the allocation."""
+        """Freed blocks by number of the allocation."""
 
     def take(self, line: bytes) -> None:
         """Reads one line. Raises ValueError or IndexError."""
@@ -106,9 +106,9 @@ class Log:
             self.version = ".".join(str(numbers[0] >> shift & 0xFF) for shift in (16, 8, 0))
 
     def _frames(self, address: int, module: int, names: list[int]) -> list[Frame]:
-        """One place in code: its function, and those inlined there from the inside out."""
+        """Returns the frames of a place: inlined functions, innermost first, then their caller."""
         path = self.strings[module] or None
-        # A function alone, or triples of function, file and line.
+        # Either a single function or triples of function, file and line.
         self._frames_left -= len(names) // 3 + 1
         if self._frames_left < 0:
             raise MalformedError(f"it has more than {_MOST_INLINED:,} frames")
@@ -153,15 +153,15 @@ class Log:
 
 
 def numbers_in(line: bytes) -> list[int]:
-    """What follows the letter. Raises ValueError."""
+    """Returns the numbers after the letter. Raises ValueError."""
     return [int(word, 16) for word in line[2:].split()]
 
 
 def lines_of(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """(number, line) of all lines that say something."""
+    """Yields (number, line) of all lines with content, without comments."""
     in_command = False
     for number, line in enumerate(content.split(b"\n"), 1):
-        # Arguments of the command may have line breaks.
+        # Arguments of the command may contain line breaks.
         in_command = in_command and not _AFTER_COMMAND.fullmatch(line)
         if line and not in_command and not line.startswith(b"#"):
             yield number, line
@@ -169,7 +169,7 @@ def lines_of(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def read(content: bytes, time_s: float) -> Profile:
-    """The profile at the end of what was recorded. Raises MalformedError."""
+    """Returns the profile at the end of the recorded time. Raises MalformedError."""
     log = Log()
     for number, line in lines_of(content):
         try:

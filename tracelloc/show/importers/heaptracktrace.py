@@ -1,7 +1,7 @@
-"""heaptrack's files as recordings: what was allocated and freed, played again.
+"""Converts heaptrack's files to recordings by replaying their allocations and frees.
 
-heaptrack notes of what size and call stack a freed block was, not which block: the newest one
-counts as freed. Figures per call stack are exact, ages and verdicts as good as that.
+heaptrack records the size and call stack of a freed block, not its address: the newest such
+block counts as freed. Figures per call stack are exact; ages and verdicts are approximate.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tracelloc.verdict.judge import Judge
 
 _START_NS: Final = NS_PER_S
 _MOMENTS: Final = 2000
-"""Moments at most, unless the program ran for hours."""
+"""Limit of snapshots, unless the program ran for hours."""
 _LEAST_STEP_NS: Final = NS_PER_S // 10
 _DEEPEST: Final = 512
 _FIRST_ADDRESS: Final = 1 << 40
@@ -48,7 +48,7 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class _Names:
-    """Names of frames as heaptrack found them: a ``show.presentation.naming.Symbols``."""
+    """Names that heaptrack recorded: a ``show.presentation.naming.Symbols``."""
 
     version = waiting = 0
 
@@ -56,27 +56,27 @@ class _Names:
         self.frames: dict[int, list[Frame]] = {}
 
     def of(self, _number: int) -> _Names:
-        """The only process's."""
+        """Returns the names of the only process."""
         return self
 
     def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:  # noqa: ARG002 - nothing takes time
-        """Says that all is known that ever will be."""
+        """Returns True: no more names will become known."""
         return True
 
     def peek(self, addresses: Iterable[int]) -> list[Frame]:
-        """The frames of these addresses."""
+        """Returns the frames of these addresses."""
         found: list[Frame] = []
         for address in addresses:
             found += self.frames.get(address) or [unnamed(address, None, None, Unresolved.UNMAPPED)]
         return found
 
     def place(self, _address: int) -> Place[CodeModule] | Unresolved:
-        """Where files were mapped is not in heaptrack's."""
+        """Returns no place: heaptrack's files do not record mappings."""
         return Unresolved.UNMAPPED
 
 
 class _Playback:
-    """Applies events, and writes a moment now and then."""
+    """Applies events and writes snapshots at intervals."""
 
     def __init__(self, log: Log, writer: RecordingWriter, start_s: float, pid: int) -> None:
         """``start_s``: when the program began, seconds since 1970."""
@@ -91,13 +91,13 @@ class _Playback:
         self._live: dict[int, list[int]] = defaultdict(list)
         """Addresses of blocks by the number of their allocation."""
         self._events: list[tuple[int, int, int, int]] = []
-        """(address, tagged size, stack, time) of what is not applied yet."""
+        """(address, tagged size, stack, time) of events not applied yet."""
         self._known_stacks = 0
         self._made = 0
         self.now_ns = _START_NS
 
     def note(self, number: int, *, made: bool) -> None:
-        """One block more or less of an allocation. Raises IndexError."""
+        """Adds or frees one block of an allocation. Raises IndexError."""
         size, stack = self._log.allocations[number]
         if size > EVENT_SIZE_MASK:
             raise ValueError("a size")
@@ -113,7 +113,7 @@ class _Playback:
         self._events.append((address, size | kind << EVENT_SIZE_BITS, stack, self.now_ns))
 
     def write(self) -> None:
-        """Writes the moment."""
+        """Writes a snapshot."""
         self._apply()
         heap, now_ns = self._heap, self.now_ns
         table, totals = heap.table, heap.table.totals
@@ -144,7 +144,7 @@ class _Playback:
         for number in range(self._known_stacks, len(stacks)):
             frames = self._log.addresses(number)
             flags = StackFlag.TRUNCATED if len(frames) > _DEEPEST else StackFlag(0)
-            # Number 0 is nothing's; ids begin at 1.
+            # Number 0 is unused; ids begin at 1.
             self._heap.stacks.add(number + 1, tuple(frames[:_DEEPEST]), flags)
         self._known_stacks = len(stacks)
         self._names.frames = self._log.by_address
@@ -160,10 +160,10 @@ class _Playback:
 def convert(
     content: bytes, path: Path, into: Path, note: Callable[[float], None] = lambda _: None
 ) -> None:
-    """Writes a recording of what is in a file of heaptrack's.
+    """Writes the events of a heaptrack file as a recording.
 
-    ``path``: where it is from; ``note`` hears what share of it has been read. Raises
-    MalformedError and TracellocError.
+    ``path``: the heaptrack file; ``note`` is called with the share of it that has been read.
+    Raises MalformedError and TracellocError.
     """
     try:
         _play(content, path, into, note)
@@ -205,6 +205,6 @@ def _play(content: bytes, path: Path, into: Path, note: Callable[[float], None])
 
 
 def _length_ms(content: bytes) -> int:
-    """How long the program ran, by the last time in the file."""
+    """Returns how long the program ran, by the last timestamp in the file."""
     last = content.rfind(b"\nc ")
     return 0 if last < 0 else numbers_in(content[last + 1 :].splitlines()[0])[0]

@@ -20,11 +20,11 @@ from tracelloc.snapshots.snapshot import StackStat
 _NUMBER, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _NO_FIGURES: Final = StackStat(0, 0, 0, 0, 0, 0)
 _MOST_FRAMES: Final = 1 << 24
-"""Most frames of all stacks together: a small file may name one long location many times."""
+"""Limit of all stacks' frames: a small file may refer to one long location many times."""
 
 
 _Message = dict[int, int | bytes]
-"""By field number, without repeated fields."""
+"""Values by field number, without repeated fields."""
 
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:
@@ -41,7 +41,7 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(field number, value) of a message."""
+    """Yields (field number, value) of a message."""
     at = 0
     while at < len(content):
         key, at = _varint(content, at)
@@ -64,7 +64,7 @@ def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _numbers(value: int | bytes) -> list[int]:
-    """A repeated number, packed or not."""
+    """Parses a repeated number, packed or not."""
     if isinstance(value, int):
         return [value]
     found, at = [], 0
@@ -85,7 +85,7 @@ def _bytes(value: int | bytes) -> bytes:
 
 
 def _message(value: int | bytes) -> _Message:
-    """A message without repeated fields."""
+    """Parses a message without repeated fields."""
     return dict(_fields(_bytes(value)))
 
 
@@ -98,7 +98,7 @@ def _number(message: _Message, key: int) -> int:
 
 @dataclass(slots=True)
 class _Raw:
-    """The profile's fields before their numbers are followed."""
+    """The profile's fields, with references unresolved."""
 
     strings: list[str] = field(default_factory=list)
     types: list[_Message] = field(default_factory=list)
@@ -116,7 +116,7 @@ class _Raw:
 
 
 def read(content: bytes, time_s: float) -> Profile:
-    """The profile; ``time_s`` is when the file was written, should it not say."""
+    """Reads a profile; ``time_s``: when the file was written, used if it has no time."""
     raw = _raw(content)
     columns = _columns(raw)
     frames = {number: _location(raw, number) for number in raw.locations}
@@ -187,7 +187,7 @@ def _sample(value: int | bytes) -> tuple[list[int], list[int]]:
 
 
 def _columns(raw: _Raw) -> dict[str, int]:
-    """Where each figure is among a sample's values; the names of other tools as well."""
+    """Returns each figure's index in a sample's values; knows other tools' names too."""
     at = {raw.string(_number(kind, 1)): n for n, kind in enumerate(raw.types)}
     for alias, name in (("space", "inuse_space"), ("objects", "inuse_objects")):
         if alias in at:
@@ -238,7 +238,7 @@ def _file(raw: _Raw, mapping: _Message) -> MappedFile:
 
 
 def _target(comments: list[str], raw: _Raw) -> Target:
-    """The profiled process: our own files name it, others by their first file."""
+    """Returns the profiled process, from tracelloc's comments or the name of the first file."""
     for comment in comments[:1]:
         command, _, pid = comment.removeprefix("tracelloc: ").rpartition(", process ")
         if command and pid.isascii() and pid.isdigit() and len(pid) < 10:

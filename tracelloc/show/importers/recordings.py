@@ -1,4 +1,4 @@
-"""Opens recordings, several as one; heaptrack's files are played into recordings first."""
+"""Opens recordings, several as one; heaptrack's files are converted to recordings first."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tracelloc.text import Progress, format_percent
 
 
 def open_recordings(paths: Sequence[Path]) -> AnyRecording:
-    """One recording, or several as one. Raises TracellocError."""
+    """Opens one recording, or several as one. Raises TracellocError."""
     recordings = [open_recording(path) for path in paths]
     return recordings[0] if len(recordings) == 1 else JoinedTraces(recordings)
 
 
 def open_recording(path: Path) -> RecordedTrace:
-    """A recording, or a file of heaptrack's as one. Raises TracellocError."""
+    """Opens a recording, or a heaptrack file as a recording. Raises TracellocError."""
     try:
         with path.open("rb") as stream:
             may_be = stream.read(4).startswith((ZSTD, GZIP, heaptrack.HEAD))
@@ -35,7 +35,7 @@ def open_recording(path: Path) -> RecordedTrace:
 def _played(path: Path, content: bytes) -> RecordedTrace:
     progress = Progress()
     try:
-        # It is gone with us: nothing but the open file is left of it.
+        # Only the open file remains, which goes away with tracelloc.
         with tempfile.TemporaryDirectory(prefix="tracelloc-") as directory:
             into = Path(directory) / path.name
             convert(content, path, into, lambda share: progress.note(

@@ -1,1 +1,1 @@
-"""What reports, exports and the screen share: stacks by name, trees, suspects in words."""
+"""Text and figures shared by reports, exports and the screen: names, trees, suspects."""

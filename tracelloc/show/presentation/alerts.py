@@ -1,4 +1,4 @@
-"""What has to be said before any figure: that figures can't be right, or can't show what grows."""
+"""Alerts shown before any figure: figures that can't be right, or that miss what grows."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_size, plural
 
 _MORE_THAN_SPACE: Final = 2
-"""Chunks of a pool count beside the blocks in them: live bytes may be twice what is mapped."""
+"""Limit of live over mapped bytes: a pool's chunks count in addition to blocks in them."""
 
 
 class Alert(Protocol):
-    """One matter in three lengths."""
+    """A message in three lengths."""
 
     @property
     def sentence(self) -> str:
-        """All of it."""
+        """Returns the whole message."""
 
     @property
     def clause(self) -> str:
-        """What matters, on a line."""
+        """Returns the essential part, in one line."""
 
     @property
     def short(self) -> str:
-        """A few words, for narrow screens."""
+        """Returns a few words, for narrow screens."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImplausibleSizes:
-    """Sizes of a custom allocator that are none."""
+    """Implausible sizes reported for a custom allocator."""
 
     what: str
     short: str
 
     @property
     def sentence(self) -> str:
-        """What is wrong and what to do."""
+        """Returns the problem and what to do."""
         return f"{self.what}: correct size or size_bytes in the custom allocators file"
 
     @property
     def clause(self) -> str:
-        """The sentence without the advice."""
+        """Returns the sentence without the advice."""
         return self.what
 
 
 def implausible_sizes(snapshot: Snapshot) -> ImplausibleSizes | None:
-    """Whether sizes are no sizes: beyond all memory, or in sum beyond what is mapped."""
+    """Detects sizes larger than all memory, or larger in sum than mapped memory."""
     impossible = snapshot.losses.counters[Counter.IMPOSSIBLE_SIZES]
     if impossible:
         what = plural(impossible, "allocation")
@@ -70,7 +70,7 @@ def implausible_sizes(snapshot: Snapshot) -> ImplausibleSizes | None:
 
 
 def alert_of(snapshot: Snapshot, found: Account | None = None) -> Alert | None:
-    """What has to be said first; None: nothing. ``found``: the snapshot's account, if known."""
+    """Returns the alert to show first, or None. ``found``: the snapshot's account, if known."""
     return (
         incompleteness(snapshot) or implausible_sizes(snapshot) or untraced_growth(snapshot, found)
     )

@@ -1,13 +1,12 @@
-"""Call stacks merged into one tree: what flame graphs and call trees draw.
+"""Call stacks merged into one tree, the data of flame graphs and call trees.
 
-A node is a function below its callers (or, inverted, above what it called). Nodes lie in
+A node is a function below its callers (inverted: below its callees). Nodes are stored in
 columns, parents before their children; the root has number 0.
 
-A live tree is kept from one snapshot to the next. Most stacks stay the same from tick to
-tick; only their weights change, and these are added up by arrays. Names of a stack are asked
-for when it first holds something and, while names still come in, again: those with unknown
-frames at once, the others a few at a time. Totals are exact at any time, whatever the names
-are by then.
+A live tree persists from one snapshot to the next. Most stacks stay the same between ticks;
+only their weights change, which arrays add up. A stack is named when it first has a weight.
+While names still arrive it is named again: stacks with unknown frames at once, the others a
+few at a time. Totals are always exact, whichever names are known.
 """
 
 from __future__ import annotations
@@ -33,21 +32,21 @@ UNKNOWN = "[unknown]"
 
 
 class Step(NamedTuple):
-    """One line of a stack: what makes two nodes the same."""
+    """One line of a stack; siblings with equal steps are one node."""
 
     name: str
     module: str | None
 
 
 def shown_frames(stack: NamedStack) -> Iterator[tuple[str, Frame]]:
-    """(name, frame) of what is to be shown, innermost first; runs as ``[label]``."""
+    """Yields (name, frame) of each shown line, innermost first; runs as ``[label]``."""
     for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True):
         if not hidden:
             yield f"[{label}]" if label else frame_name(frame), frame
 
 
 def root_name(stack: NamedStack) -> str:
-    """The module that the stack starts in: the outermost that is not the C runtime's."""
+    """Returns the stack's root module: the outermost one outside the C runtime."""
     outermost = UNKNOWN
     for frame in reversed(stack.frames):
         if frame.module:
@@ -60,7 +59,7 @@ def root_name(stack: NamedStack) -> str:
 
 
 def outer_steps(stack: NamedStack, index: int) -> list[Step]:
-    """Steps above the frames: the root module, or why there are no frames."""
+    """Returns the steps above the frames: the root module, or why there are no frames."""
     if stack.frames:
         return [Step(root_name(stack), None)]
     reason = "[no call stack]" if index == NO_STACK else "[call stack lost]"
@@ -68,9 +67,9 @@ def outer_steps(stack: NamedStack, index: int) -> list[Step]:
 
 
 def steps(stack: NamedStack, index: int) -> list[Step]:
-    """Shown steps of a stack, its root module first, the allocating function last.
+    """Returns the shown steps of a stack, from its root module to the allocating function.
 
-    Filtered frames are left out, collapsed runs are one step called ``[label]``.
+    Hidden frames are omitted; a collapsed run is one step named ``[label]``.
     """
     found = [Step(name, frame.module) for name, frame in shown_frames(stack)]
     found.reverse()
@@ -92,13 +91,13 @@ class Merged:
         return len(self.steps)
 
     def own_of(self, ends: I64, weights: I64) -> I64:
-        """Per node the weights of stacks that end there; ``ends`` has the node of each."""
+        """Sums, per node, the weights of the stacks that end there; ``ends``: node per stack."""
         own = np.zeros(len(self.parent), np.int64)
         np.add.at(own, ends, weights)
         return own
 
     def totals_of(self, own: I64) -> I64:
-        """Per node its own weight and that of all nodes below."""
+        """Sums, per node, its own weight and that of all nodes below."""
         totals = own.copy()
         for nodes in reversed(self.levels[1:]):
             np.add.at(totals, self.parent[nodes], totals[nodes])
@@ -106,7 +105,7 @@ class Merged:
 
 
 class Merger:
-    """Merges call stacks. Nodes are only ever added, and keep their numbers."""
+    """Merges call stacks. Nodes are never removed, and keep their numbers."""
 
     def __init__(self, root: Step) -> None:
         self._steps = [root]
@@ -116,7 +115,7 @@ class Merger:
         self._merged: Merged | None = None
 
     def add(self, path: Iterable[tuple[str, str | None]]) -> list[int]:
-        """The nodes of a stack, the root's first, for its steps from there on."""
+        """Adds the steps of a stack below the root. Returns its nodes, the root first."""
         nodes = [0]
         at = 0
         for name, module in path:
@@ -133,13 +132,13 @@ class Merger:
         return nodes
 
     def merged(self) -> Merged:
-        """The merged stacks that were added so far."""
+        """Returns the stacks merged so far."""
         if self._merged is None:
             depth = np.array(self._depths, np.int64)
             order = np.argsort(depth, kind="stable")
             levels = np.split(order, np.cumsum(np.bincount(depth))[:-1])
             parent = np.array(self._parents, np.int64)
-            # Who shows this may do so while more is added.
+            # Callers may use the result while stacks are added.
             self._merged = Merged(list(self._steps), parent, depth, levels)
         return self._merged
 
@@ -149,9 +148,9 @@ class CallTree(Merged):
     """Merged stacks with their weights."""
 
     own: Mapping[Metric, I64]
-    """Per node, of stacks that end there."""
+    """Weight per node, of stacks that end there."""
     totals: Mapping[Metric, I64]
-    """Per node, its children included."""
+    """Weight per node, its children included."""
     stacks: Sequence[int | None]
     """The index of a stack that ends in the node, None if none does."""
 
@@ -159,7 +158,7 @@ class CallTree(Merged):
     def of(
         cls, merged: Merged, ends: I64, stacks: Iterable[int], weights: Mapping[Metric, I64]
     ) -> CallTree:
-        """Makes a tree of stacks: the node that each ends in, and what each weighs."""
+        """Makes a tree from the node that each stack ends in, and each stack's weights."""
         own = {metric: merged.own_of(ends, column) for metric, column in weights.items()}
         ending: list[int | None] = [None] * len(merged)
         for node, index in zip(ends.tolist(), stacks, strict=True):
@@ -170,7 +169,7 @@ class CallTree(Merged):
 
 
 _BUDGET_S: Final = 0.02
-"""How long one update goes on asking for names again that it had already."""
+"""Time limit for one update to refresh names that it already has."""
 _NO_NODE: Final = -1
 
 
@@ -195,11 +194,11 @@ class LiveTree:
     def _forget(self) -> None:
         self._merger = Merger(self._root)
         self._ends = np.full(64, _NO_NODE, np.int64)
-        """Per stack the node that it ends in."""
+        """The node that each stack ends in."""
         self._unsure: set[int] = set()
-        """Stacks with frames that may get another name."""
+        """Stacks with frames whose names may still change."""
         self._stale: dict[int, None] = {}
-        """Stacks whose names are older than the newest, the longest waiting first."""
+        """Stacks with outdated names, the longest waiting first."""
 
     def update(
         self,
@@ -207,7 +206,7 @@ class LiveTree:
         namer: Namer,
         weights: Mapping[Metric, I64],
     ) -> CallTree:
-        """The tree of all stacks that weigh something; ``weights`` has a column per metric."""
+        """Returns the tree of all stacks with a weight; ``weights`` has a column per metric."""
         version = namer.version
         if self._version is None or self._version[1] != version[1]:
             self._forget()
@@ -243,7 +242,7 @@ class LiveTree:
             self._name(snapshot, namer, next(iter(self._stale)))
 
     def _name(self, snapshot: Snapshot, namer: Namer, index: int) -> None:
-        """Finds the node that a stack ends in, by the names of now."""
+        """Finds the node that a stack ends in, by the names known now."""
         self._stale.pop(index, None)
         stack = namer.stack(snapshot, index)
         if _is_unsure(stack):

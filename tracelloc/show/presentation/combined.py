@@ -1,4 +1,4 @@
-"""Profiles of snapshots and of traces, all of a trace as one, and the difference of two."""
+"""Makes profiles of snapshots and traces, merges those of a trace, and subtracts two."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tracelloc.text import NS_PER_S, printable, sampling_of
 from tracelloc.verdict.findings import rank
 
 Progress = Callable[[int, int], None]
-"""Told how much is done, of how much."""
+"""Called with the amount done and the total."""
 
 MAPPED = "[mmap]"
-"""The outermost frame of stacks whose figures are mappings and not blocks."""
+"""The outermost frame of stacks whose figures are of mappings, not blocks."""
 
 _STEP = 512
-"""Stacks between two notes of progress."""
+"""Stacks between two progress calls."""
 
 
 def profile_of(
@@ -38,9 +38,9 @@ def profile_of(
     progress: Progress | None = None,
     patience_s: float | None = None,
 ) -> Profile:
-    """Makes the profile of a snapshot; waits for names at most ``patience_s``.
+    """Makes the profile of a snapshot; waits at most ``patience_s`` for names.
 
-    Without ``freed`` only stacks that hold a block.
+    Without ``freed``, only stacks with live blocks are included.
     """
     stats = snapshot.top_stacks(freed=freed)
     mapped = [] if snapshot.mappings is None else [m.stack for m in snapshot.mappings.stacks]
@@ -73,7 +73,7 @@ def profile_of(
 
 
 def _mapped(held: MappedStack, stack: NamedStack) -> Sample:
-    """A sample of what a stack has mapped, under the frame ``MAPPED``."""
+    """Returns a sample of a stack's mappings, under the frame ``MAPPED``."""
     stat = StackStat(
         held.stack, held.size_bytes, held.count, held.size_bytes, held.count, growth_bytes_per_min=0
     )
@@ -81,7 +81,7 @@ def _mapped(held: MappedStack, stack: NamedStack) -> Sample:
 
 
 def is_of_mappings(sample: Sample) -> bool:
-    """Whether a sample is of what its stack has mapped, and not of blocks."""
+    """Whether a sample is of mappings, not blocks."""
     frames = sample.stack.frames
     return bool(frames) and frames[-1].symbol == MAPPED
 
@@ -123,10 +123,10 @@ def trace_profiles(
     progress: Progress | None = None,
     patience_s: float | None = None,
 ) -> list[Profile]:
-    """A profile of each process; see ``profile_of``.
+    """Makes a profile of each process; see ``profile_of``.
 
-    ``marks``: by number, processes as they were earlier; their profiles are what they have
-    more since then.
+    ``marks``: earlier snapshots by process number; the profiles of these processes are the
+    differences since.
     """
 
     def profile(one: Snapshot) -> Profile:
@@ -144,15 +144,15 @@ def trace_profiles(
 
 
 def since(before: Profile | None, now: Profile) -> Profile:
-    """Difference of a process to before; all of it if it was not there then."""
+    """Returns a process's difference to ``before``; all of ``now`` if there is none."""
     return difference(replace(now, samples=()) if before is None else before, now)
 
 
 def joined(profiles: Sequence[Profile]) -> Profile:
-    """The profile of a trace: that of its only process, or all of them in one.
+    """Returns the profile of a trace: that of its only process, or all processes merged.
 
-    Each stack then begins with its process, and stacks are renumbered. There are no
-    ``files``: in different processes different ones are at the same addresses.
+    In a merged profile each stack begins with its process, and stacks are renumbered. It has no
+    ``files``, as processes map different files at the same address.
     """
     whole = profiles[0]
     if len(profiles) == 1:
@@ -184,7 +184,7 @@ def joined(profiles: Sequence[Profile]) -> Profile:
 
 
 def _sample_of(sample: Sample, profile: Profile, name: str, first_index: int) -> Sample:
-    """A sample of a process among others."""
+    """Returns a sample of one process for the merged profile."""
     stat = replace(sample.stat, index=first_index + sample.stat.index)
     stack = _begun_by(sample.stack, name)
     return replace(sample, stat=stat, stack=stack, pid=profile.target.pid)
@@ -197,23 +197,23 @@ def _suspect_of(named: NamedSuspect, name: str, first_index: int) -> NamedSuspec
 
 
 def _begun_by(stack: NamedStack, process: str) -> NamedStack:
-    """The stack with its process as the root, above the module that it starts in."""
+    """Returns the stack with its process as the root, above its root module."""
     if not stack.frames:
         return stack
     return stack.below(Frame(0, root_name(stack), None, None, None, process, None))
 
 
 def difference(before: Profile, after: Profile) -> Profile:
-    """Subtracts profiles stack by stack: what ``after`` has more.
+    """Subtracts profiles stack by stack: ``after`` minus ``before``.
 
-    Stacks are the same if what is shown of them has the same names and files; lines and
-    addresses may differ, as they do between two runs or builds.
+    Stacks are equal if the names and files of their shown frames are; lines and addresses may
+    differ, as they do between runs or builds.
     """
     with_modules = before.has_modules and after.has_modules
     old, new = _merged(before, with_modules), _merged(after, with_modules)
     samples = []
     for key, sample in (old | new).items():
-        # Of both, the later names are kept: the right-hand side of | wins.
+        # The later names are kept: the right-hand side of | wins.
         zero = StackStat(sample.stat.index, 0, 0, 0, 0, 0)
         was = old[key].stat if key in old else zero
         now = new[key].stat if key in new else zero
@@ -235,7 +235,7 @@ def difference(before: Profile, after: Profile) -> Profile:
 
 
 def _merged(profile: Profile, with_modules: bool) -> dict[tuple[str, ...], Sample]:
-    """Samples by what makes them the same."""
+    """Returns samples by the names that identify their stack."""
     merged: dict[tuple[str, ...], Sample] = {}
     for sample in profile.samples:
         key = _identity(sample, with_modules)

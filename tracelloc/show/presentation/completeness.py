@@ -1,4 +1,4 @@
-"""Sentences on whether figures are complete, which come before any of them."""
+"""Sentences on whether figures are complete, shown before the figures."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import plural
 
 _MOST: Final = 3
-"""Gaps that a sentence names."""
+"""Most gaps named in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incompleteness:
-    """Figures that lack something; an ``alerts.Alert``."""
+    """An alert that figures are incomplete; an ``alerts.Alert``."""
 
     gaps: Sequence[Gap]
 
     @property
     def short(self) -> str:
-        """``incomplete until 15:03:22``, or since when nothing was seen."""
+        """Formats ``incomplete until 15:03:22``, or the time since which no event was seen."""
         last = self.gaps[-1]
         if last.end_s is None:
             return f"figures end at {_clock(last.start_s)}"
@@ -31,7 +31,7 @@ class Incompleteness:
 
     @property
     def clause(self) -> str:
-        """What is missing, without all the times."""
+        """Returns what is missing, without all the times."""
         last = self.gaps[-1]
         if last.end_s is None:
             return f"figures end at {_clock(last.start_s)}: {last.reason}"
@@ -39,7 +39,7 @@ class Incompleteness:
 
     @property
     def sentence(self) -> str:
-        """What is missing from when to when, and why."""
+        """Returns what is missing, in which time spans, and why."""
         last = self.gaps[-1]
         parts = [_missing(gap) for gap in self.gaps[:_MOST] if gap.end_s is not None]
         if len(self.gaps) > _MOST:
@@ -62,12 +62,12 @@ def _clock(time_s: float) -> str:
 
 
 def incompleteness(snapshot: Snapshot) -> Incompleteness | None:
-    """What the figures lack; None: nothing."""
+    """Returns what the figures lack; None if they are complete."""
     return Incompleteness(snapshot.gaps) if snapshot.gaps else None
 
 
 def completeness_word(snapshot: Snapshot) -> str:
-    """``complete``, ``at_least`` or ``until_15:03:22Z``, as one word of a log line."""
+    """Formats ``complete``, ``at_least`` or ``until_15:03:22Z``, one word of a log line."""
     state: Completeness = completeness_of(snapshot.gaps)
     word: str = state.value
     if state is Completeness.UNTIL:
@@ -76,7 +76,7 @@ def completeness_word(snapshot: Snapshot) -> str:
 
 
 def completeness_facts(snapshot: Snapshot) -> dict[str, Any]:
-    """What figures lack, for JSON. Times in seconds since 1970."""
+    """Returns what the figures lack, for JSON. Times in seconds since 1970."""
     return {
         "state": completeness_of(snapshot.gaps).value,
         "gaps": [

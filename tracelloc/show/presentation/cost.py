@@ -1,8 +1,8 @@
-"""What tracing costs the target, in units that a person can weigh.
+"""The cost of tracing to the target, in units that users can judge.
 
-The share of the target's CPU time that probes take says little where the program idles: most of
-hardly anything is no harm. So views say what is added per second, and how much more CPU time the
-program's own work takes.
+The probes' share of the target's CPU time means little if the program idles, as most of almost
+nothing does no harm. Views therefore show the CPU time added per second, and the factor by
+which the program's own work takes more CPU time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_percent, printable
 
 _MOST_SLOW: Final = 4
-"""Names of slow probes in a line."""
+"""Most slow probes named in a line."""
 
 
 _MOST_TIMES: Final = 10.0
@@ -22,12 +22,12 @@ _MOST_TIMES: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class TracingCost:
-    """What tracing costs the target, in units that can be weighed."""
+    """The cost of tracing to the target."""
 
     cores: float
     """Processors that the probes use: CPU time added per second."""
     factor: float
-    """By how much more CPU time the program's own work takes."""
+    """Factor by which the program's own work takes more CPU time."""
 
     @property
     def short(self) -> str:
@@ -45,7 +45,7 @@ class TracingCost:
     @property
     def _times(self) -> str:
         if self.factor >= _MOST_TIMES:
-            # Estimates of both parts are as large as what is left.
+            # The error of the estimates is as large as the remaining CPU time.
             return f"{_MOST_TIMES:.0f} or more"
         return f"{self.factor:.{2 if self.factor < 1.095 else 1}f}"
 
@@ -55,7 +55,7 @@ def _percent_of_core(cores: float) -> str:
 
 
 def tracing_cost(snapshot: Snapshot) -> TracingCost | None:
-    """The cost of tracing; None until it was measured."""
+    """Returns the cost of tracing; None until it has been measured."""
     share, cores = snapshot.overhead.probe_share, snapshot.cpu_cores
     if share is None or cores is None:
         return None
@@ -63,7 +63,7 @@ def tracing_cost(snapshot: Snapshot) -> TracingCost | None:
 
 
 def overhead_line(snapshot: Snapshot) -> str:
-    """One line on the overhead of tracing, and on slow probes."""
+    """Formats one line on the overhead of tracing and on slow probes."""
     overhead, cost = snapshot.overhead, tracing_cost(snapshot)
     parts = [f"{overhead.events_per_s:,.0f} events/s"]
     if cost is not None:

@@ -1,4 +1,4 @@
-"""Snapshots, suspects and stacks written out: as JSON values, and stacks as lines of text.
+"""Snapshots, suspects and stacks as JSON values, and stacks as lines of text.
 
 Sizes in bytes, times in seconds.
 """
@@ -40,11 +40,11 @@ _FLOW: Final = (
     ("from_tid", "maker_tid"), ("to_tid", "ender_tid"), ("bytes", "size_bytes"),
     ("allocations", "count"),
 )  # fmt: skip
-"""Keys, and the attributes that they stand for."""
+"""JSON keys and their attributes."""
 
 
 def summary(snapshot: Snapshot) -> dict[str, Any]:
-    """The report without its lists: figures of the whole target."""
+    """Returns the report's figures of the whole target, without its lists."""
     totals, share = snapshot.totals, snapshot.overhead.probe_share
     cost = tracing_cost(snapshot)
     return {
@@ -91,9 +91,9 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def suspect_facts(named: NamedSuspect) -> dict[str, Any]:
-    """A suspect without its stack.
+    """Returns a suspect without its stack.
 
-    ``since_s`` is for how long it has been growing; ``group`` is null for a single stack.
+    ``since_s`` is how long it has been growing; ``group`` is null for a single stack.
     """
     judgement = named.judgement
     return {
@@ -153,7 +153,7 @@ def _suspect_count(snapshot: Snapshot) -> int | None:
 
 
 def stack_facts(stack: NamedStack) -> list[dict[str, Any]]:
-    """Frames of a stack, innermost first."""
+    """Returns the frames of a stack, innermost first."""
     return [
         frame_facts(frame) | {"hidden": hidden, "label": label}
         for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True)
@@ -161,13 +161,13 @@ def stack_facts(stack: NamedStack) -> list[dict[str, Any]]:
 
 
 def frame_facts(frame: Frame, attributes: Sequence[str] = _FRAME) -> dict[str, Any]:
-    """Attributes of a frame under their own names, and why others are not known."""
+    """Returns attributes of a frame by name, and why others are unknown."""
     reason = None if frame.reason is None else frame.reason.value
     return {name: getattr(frame, name) for name in attributes} | {"reason": reason}
 
 
 def peak_facts(snapshot: Snapshot) -> dict[str, Any]:
-    """The high-water mark of live bytes and its time; zeros before any allocation."""
+    """Returns the high-water mark of live bytes and its time; zeros before any allocation."""
     peak = snapshot.peak
     if peak is None:
         return {"bytes": 0, "allocations": 0, "ago_s": 0.0, "stacks": 0}
@@ -180,7 +180,7 @@ def peak_facts(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def temporary_facts(snapshot: Snapshot) -> dict[str, Any]:
-    """Temporary allocations: freed almost at once by the thread that had allocated them."""
+    """Returns temporary allocations: freed almost at once by the thread that allocated them."""
     totals, policy = snapshot.totals, snapshot.temporary
     return {
         "allocations": int(totals.temporary_count.sum()),
@@ -193,7 +193,7 @@ def temporary_facts(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def thread_facts(activity: ThreadActivity) -> dict[str, Any]:
-    """All threads and flows. ``tid`` is 0 for what can't be assigned to a thread."""
+    """Returns all threads and flows. ``tid`` is 0 for blocks without a known thread."""
     return {
         "remote_freed_bytes": activity.remote_freed_bytes,
         "remote_freed_allocations": activity.remote_freed_count,
@@ -206,7 +206,7 @@ def thread_facts(activity: ThreadActivity) -> dict[str, Any]:
 
 
 def target_facts(snapshot: Snapshot) -> dict[str, Any]:
-    """The summary with the peak, temporary allocations and, if they are known, threads."""
+    """Returns the summary with the peak, temporary allocations and, if known, threads."""
     facts = summary(snapshot)
     facts["peak"] = peak_facts(snapshot)
     facts["temporary"] = temporary_facts(snapshot)
@@ -216,7 +216,7 @@ def target_facts(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def stack_lines(stack: NamedStack, index: int, *, long_names: bool = True) -> Iterator[str]:
-    """Lines of the stack with this index, innermost frame first; hidden runs as a number."""
+    """Yields the lines of a stack, innermost frame first; hidden runs as a count."""
     if not stack.frames:
         reason = "could not be taken" if index == NO_STACK else "was lost"
         yield f"        [the call stack {reason}]"
@@ -229,7 +229,7 @@ def stack_lines(stack: NamedStack, index: int, *, long_names: bool = True) -> It
             text = format_frame(part.frame, long_names=long_names)
         else:
             text = f"[{printable(part.label)}] ({plural(part.count, 'frame')})"
-        # What stands for missing frames has no address.
+        # A placeholder for missing frames has no address.
         address = f"0x{part.frame.address:016x}: " if part.frame.address else ""
         yield f"        {address}{text}"
 
@@ -237,8 +237,8 @@ def stack_lines(stack: NamedStack, index: int, *, long_names: bool = True) -> It
 def format_frame(frame: Frame, *, long_names: bool = True) -> str:
     """Formats a frame: ``name+0x32/0x76 in FILE (file:line)``.
 
-    Without a name it is ``???``; without a file, the reason is given.
-    Functions that were inlined have no offset: ``name [inlined] in FILE (file:line)``.
+    An unknown name is ``???``; an unknown file is replaced by the reason.
+    Inlined functions have no offset: ``name [inlined] in FILE (file:line)``.
     """
     if frame.symbol is not None:
         name = printable(frame.symbol if long_names else shorten(frame.symbol))
@@ -255,7 +255,7 @@ def format_frame(frame: Frame, *, long_names: bool = True) -> str:
 
 
 def where(frame: Frame) -> str:
-    """Formats the place of a frame: `` in FILE (file:line)``, as far as it is known."""
+    """Formats the known part of a frame's place: `` in FILE (file:line)``."""
     text = f" in {printable(frame.module)}" if frame.module else ""
     if frame.file:
         text += f" ({printable(frame.file)}{'' if frame.line is None else f':{frame.line}'})"

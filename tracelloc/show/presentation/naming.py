@@ -21,11 +21,11 @@ from tracelloc.snapshots.snapshot import Snapshot
 __all__ = ["NamedStack", "Namer", "Namers"]
 
 REPORT_PATIENCE_S: Final = 2.0
-"""How long a report waits for names and lines; those that take longer are in later ones."""
+"""How long a report waits for names and lines; later reports have those that take longer."""
 
 
 def frame_name(frame: Frame) -> str:
-    """The symbol, or ``module+0xoffset``, or the bare address."""
+    """Returns the symbol, or ``module+0xoffset``, or the bare address."""
     if frame.symbol is not None:
         return frame.symbol
     if frame.module is not None and frame.module_offset is not None:
@@ -34,7 +34,7 @@ def frame_name(frame: Frame) -> str:
 
 
 class Symbols(Protocol):
-    """Names of addresses: a ``Symbolizer``, or several as one."""
+    """Names of addresses: a ``Symbolizer``, or several merged."""
 
     @property
     def version(self) -> int: ...
@@ -49,17 +49,17 @@ class SymbolSource(Protocol):
     """Names of each process of a trace."""
 
     def of(self, number: int) -> Symbols:
-        """Names in a process, by its number in the trace."""
+        """Returns the names of a process, by its number in the trace."""
 
 
 class Namer:
     """Names the stacks of snapshots. For one thread at a time."""
 
     def __init__(self, symbols: Symbols, filters: Filters, *, short_names: bool = False) -> None:
-        """``short_names`` leaves template arguments out of symbols, not of raw symbols."""
+        """``short_names`` removes template arguments from symbols, not from raw symbols."""
         self.symbols = symbols
         self.filters = filters
-        """May be changed at any time, from the thread that asks for stacks."""
+        """The filters; the thread that uses the namer may change them at any time."""
         self.patience_s = REPORT_PATIENCE_S
         """How long reports wait for names."""
         self._short_names = short_names
@@ -70,7 +70,7 @@ class Namer:
         return Namer(self.symbols, self.filters.copy(), short_names=self._short_names)
 
     def with_symbols(self, symbols: Symbols) -> Namer:
-        """Names from elsewhere under the same rules, for the same thread."""
+        """Returns a namer with other symbols and these filters, for the same thread."""
         return Namer(symbols, self.filters, short_names=self._short_names)
 
     @property
@@ -84,21 +84,21 @@ class Namer:
         return self.symbols.waiting
 
     def place(self, address: int) -> Place[CodeModule] | Unresolved:
-        """Where an address of code lies, or why that can't be said."""
+        """Returns the place of a code address, or why it is unknown."""
         return self.symbols.place(address)
 
     def prepare(
         self, snapshot: Snapshot, indices: Iterable[int], timeout_s: float | None = None
     ) -> bool:
-        """Has all these stacks looked up together, which is quicker than one by one.
+        """Looks up all these stacks together, which is faster than one by one.
 
-        Waits for it, at most ``timeout_s``. Whether all is known that can be.
+        Waits at most ``timeout_s``. Returns whether the lookup is complete.
         """
         addresses = {address for index in indices for address in snapshot.frames(index)}
         return self.symbols.prepare(addresses, timeout_s)
 
     def stack(self, snapshot: Snapshot, index: int) -> NamedStack:
-        """The stack with this index, as far as it is known by now."""
+        """Returns the stack with this index, with the names known by now."""
         addresses = snapshot.frames(index)
         version = self.version
         known = self._stacks.get(index)
@@ -116,7 +116,7 @@ class Namer:
 
 
 def _end_of_partial(why: str) -> Frame:
-    """A frame that stands for those missing at the outer end."""
+    """Returns a placeholder for frames missing at the outer end."""
     name = f"[partial: {why}]"
     return Frame(0, name, None, None, None, None, None)
 
@@ -127,13 +127,13 @@ def _shortened(frame: Frame) -> Frame:
 
 
 class MergedSymbols:
-    """Names of the addresses of ``Locations``: whichever process has the place is asked."""
+    """Names of the addresses of ``Locations``, from a process that maps the place."""
 
     def __init__(self, locations: Locations, namer_of: Callable[[Target], Namer]) -> None:
         self._locations = locations
         self._namer_of = namer_of
         self._asked: dict[int, Symbols] = {}
-        """By process."""
+        """Symbols by process."""
 
     @property
     def version(self) -> int:
@@ -146,11 +146,11 @@ class MergedSymbols:
         return sum(symbols.waiting for symbols in list(self._asked.values()))
 
     def place(self, _address: int) -> Unresolved:
-        """No place: different processes have different files at an address."""
+        """Returns no place: processes map different files at the same address."""
         return Unresolved.UNMAPPED
 
     def _owned(self, address: int) -> tuple[Symbols | None, int, int]:
-        """The symbolizer of an address, and the address there; None: no process has it any more."""
+        """Returns an address's symbolizer (None if no process maps it) and the address there."""
         found = self._locations.owner(address)
         if found is None:
             return None, address, address
@@ -161,7 +161,7 @@ class MergedSymbols:
         return symbols, own, address
 
     def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
-        """Has these looked up, and waits for it. Whether all are."""
+        """Looks up these addresses and waits. Returns whether the lookup is complete."""
         wanted: dict[Symbols, list[int]] = {}
         for symbols, own, _ in map(self._owned, addresses):
             if symbols is not None:
@@ -174,7 +174,7 @@ class MergedSymbols:
         return is_known
 
     def peek(self, addresses: Iterable[int]) -> list[Frame]:
-        """The frames of these addresses, as far as they are known by now."""
+        """Returns the frames of these addresses, with the names known by now."""
         frames: list[Frame] = []
         for symbols, group in itertools.groupby(map(self._owned, addresses), itemgetter(0)):
             places = list(group)
@@ -189,12 +189,12 @@ class MergedSymbols:
 
 
 class Namers:
-    """One per process. For one thread at a time; each thread has its own copy."""
+    """One namer per process. For one thread at a time; each thread has its own copy."""
 
     def __init__(self, symbolizers: SymbolSource, filters: Filters, *, short_names: bool) -> None:
         """See ``Namer``."""
         self.filters = filters
-        """Filters of all namers; may be changed from the thread that uses the namers."""
+        """Filters of all namers; the thread that uses the namers may change them."""
         self._end_s = 0.0
         self.patience_s = REPORT_PATIENCE_S
         self._symbolizers = symbolizers
@@ -203,9 +203,9 @@ class Namers:
 
     @property
     def patience_s(self) -> float:
-        """How long it may still be waited for names, of all processes together.
+        """Remaining time to wait for names, for all processes together.
 
-        From its being set on, it grows less.
+        It decreases from the time it is set.
         """
         return max(0.0, self._end_s - time.monotonic())
 
@@ -214,7 +214,7 @@ class Namers:
         self._end_s = time.monotonic() + seconds
 
     def of(self, target: Target) -> Namer:
-        """The namer of a process, which waits no longer than ``patience_s`` is now."""
+        """Returns the namer of a process, which waits at most the current ``patience_s``."""
         number = target.number
         namer = self._namers.get(number)
         if namer is None:
@@ -225,5 +225,5 @@ class Namers:
         return namer
 
     def copy(self) -> Namers:
-        """Others under the same rules, for another thread."""
+        """Returns a copy with copied filters, for another thread."""
         return Namers(self._symbolizers, self.filters.copy(), short_names=self._short_names)

@@ -1,4 +1,4 @@
-"""Types that grow, who keeps their objects, and censuses, in words and as JSON values."""
+"""Growing types, their holders, and censuses, as text and JSON values."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tracelloc.verdict.judgement import Verdict
 
 NOT_COUNTED: Final = "Python's objects were not counted"
 _MOST_HOLDERS: Final = 2
-"""Holders of a suspect that are named."""
+"""Most holders named per suspect."""
 _MOST_PARTS: Final = 4
 _NOTABLE_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class TypeGrowth:
-    """A type in a census, and how much it has grown since the first one."""
+    """A type in a census, and its growth since the first census."""
 
     now: TypeCount
     count_change: int
@@ -36,7 +36,7 @@ class TypeGrowth:
 
 
 def growths(now: ObjectCensus, first: ObjectCensus) -> list[TypeGrowth]:
-    """All types of two censuses: what has grown most comes first, then what is largest."""
+    """Returns all types of two censuses, by growth, then by size, largest first."""
     before = {found.name: found for found in first.types}
     gone = [TypeCount(name, 0, 0) for name in before.keys() - {found.name for found in now.types}]
     found = [
@@ -48,49 +48,49 @@ def growths(now: ObjectCensus, first: ObjectCensus) -> list[TypeGrowth]:
 
 
 def type_suspects(snapshot: Snapshot) -> tuple[TypeSuspect, ...]:
-    """Types that grow; none in what is no Python program."""
+    """Returns the growing types; none if the target is not a Python program."""
     return () if snapshot.objects is None else snapshot.objects.suspects
 
 
 def growing_for_s(suspect: TypeSuspect, snapshot: Snapshot) -> float:
-    """For how many seconds a type has been growing."""
+    """Returns for how many seconds a type has been growing."""
     return max(0.0, snapshot.time_s - suspect.growth.since_s)
 
 
 def main_holder(suspect: TypeSuspect) -> Holder | None:
-    """Who keeps most of what is new; None: that is not known."""
+    """Returns the holder of most new objects; None if unknown."""
     holders = None if suspect.holders is None else suspect.holders.holders
     return holders[0] if holders else None
 
 
 def holder_text(holder: Holder) -> str:
-    """``app.CACHE[…] in dict (/srv/app.py)``, harmless to print."""
+    """Formats ``app.CACHE[…] in dict (/srv/app.py)``, safe to print."""
     kind = f" in {holder.type_name}" if holder.type_name else ""
     place = holder_place(holder)
     return printable(f"{holder.path}{kind}{f' ({place})' if place else ''}")
 
 
 def holder_place(holder: Holder) -> str:
-    """``/srv/app.py:9``: the file of the module, or where the function begins."""
+    """Formats ``/srv/app.py:9``: the file of the module, or the start of the function."""
     line = "" if holder.line is None else f":{holder.line}"
     return f"{holder.file}{line}" if holder.file else ""
 
 
 def type_headline(suspect: TypeSuspect, for_s: float) -> str:
-    """``growing 412 KiB/min for 45 s, possible leak``."""
+    """Formats ``growing 412 KiB/min for 45 s, possible leak``."""
     unsure = "" if suspect.verdict is Verdict.LEAKING else ", possible leak"
     rate = format_size(round(suspect.bytes_per_min))
     return f"{suspect.verdict.value} {rate}/min for {format_duration(for_s)}{unsure}"
 
 
 def type_title(suspect: TypeSuspect) -> str:
-    """``app.Session ← app.CACHE[…]``: the type and who keeps it."""
+    """Formats ``app.Session ← app.CACHE[…]``: the type and its holder."""
     holder = main_holder(suspect)
     return suspect.name if holder is None else f"{suspect.name} ← {holder.path}"
 
 
 def type_sentences(suspect: TypeSuspect) -> Iterator[str]:
-    """How fast it grows and with what, and who keeps what is new; harmless to print."""
+    """Yields how fast a type grows, with which parts, and its holders; safe to print."""
     growth = suspect.growth
     objects = f"{plural(suspect.count, 'object')} of {suspect.name}"
     yield printable(f"{objects}, {_pace(growth)}{_parts(suspect.parts)}")
@@ -112,7 +112,7 @@ def _pace(growth: GrowingType) -> str:
 
 
 def _parts(parts: Iterable[GrowingType]) -> str:
-    """What the objects keep."""
+    """Lists the growing types of the objects' contents."""
     found = sorted(parts, key=lambda part: -part.bytes_per_min)
     if not found:
         return ""
@@ -125,7 +125,7 @@ def _parts(parts: Iterable[GrowingType]) -> str:
 
 
 def object_facts(found: ObjectFindings | None) -> dict[str, Any]:
-    """A program's objects: the last census with changes since the first, and holders."""
+    """Returns a program's objects: the last census with changes since the first, and holders."""
     if found is None or found.now is None or found.first is None:
         why = None if found is None else found.trouble
         return {"trouble": why or "there is no Python, or its objects were not counted yet"}
@@ -135,7 +135,7 @@ def object_facts(found: ObjectFindings | None) -> dict[str, Any]:
 def census_facts(
     now: ObjectCensus, first: ObjectCensus, holders: Mapping[str, Holders]
 ) -> dict[str, Any]:
-    """A census with changes since another one. Bytes, seconds; ``time`` since 1970."""
+    """Returns a census with changes since another one. Bytes, seconds; ``time`` since 1970."""
     return {
         "time": round(now.time_s, 3),
         "elapsed_s": round(now.time_s - first.time_s, 3),
@@ -177,7 +177,7 @@ def _holders(found: Holders) -> dict[str, Any]:
 
 
 def type_suspect_facts(suspect: TypeSuspect, snapshot: Snapshot) -> dict[str, Any]:
-    """A type that grows; its rates are without its parts."""
+    """Returns a growing type; its rates exclude its parts."""
     found = suspect.holders
     return {
         "verdict": suspect.verdict.value,

@@ -1,12 +1,11 @@
 """Memory, waste, overhead and losses of a whole process, as text and JSON.
 
-What the process has grown by since tracing began is compared with the blocks that it has
-allocated since and still holds, with what the allocator adds to each of them: rounding up
-and, in glibc, headers. A snapshot with usable sizes says it to the byte, if all are known.
-Without them it is worked out from the mean size of each stack's blocks (``heap/usable.py``),
-so it is exact where a stack's blocks are of one size. Where mappings are traced, what the
-process keeps of those it has made by itself counts as well; what allocators map is in their
-blocks.
+The growth of the process since tracing began is compared with the live blocks allocated
+since, including the malloc library's overhead: rounding up and, in glibc, headers. If a
+snapshot has all usable sizes, the overhead is exact to the byte. Otherwise tracelloc computes
+it from the mean size of each stack's blocks (``heap/usable.py``), which is exact if a stack's
+blocks are all of one size. If mappings are traced, the resident part of the process's own
+mappings counts as well; mappings of malloc libraries count through their blocks.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ from tracelloc.text import (
 from tracelloc.verdict.judgement import Verdict
 
 _NOTABLE_BYTES: Final = 1 << 20
-"""Growth below this is not taken apart: pages and rounding are as large."""
+"""Least growth that is analyzed: pages and rounding are of this size."""
 _MOSTLY_TRACED: Final = 0.7
 _MORE_THAN_ALL: Final = 1.3
 _SLOPE_NS: Final = 60 * NS_PER_S
-"""Growth of resident memory is judged over this time at least."""
+"""Least time over which growth of resident memory is measured."""
 _FARTHEST_S: Final = 30 * 86400.0
-"""Nothing further away is forecast."""
+"""Furthest forecast."""
 _FORECAST_PER_WATCHED: Final = 100.0
-"""Nor what is further away than this many times the time that growth was watched for."""
+"""Furthest forecast, as a multiple of the time over which growth was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +63,12 @@ class Account:
     mapped_bytes: int | None
     """Resident bytes of its own mappings; None if they are not traced."""
     traced_share: float | None
-    """Traced bytes as a share of the growth; None if there is hardly any, or in windows."""
+    """Traced bytes as a share of the growth; None with little growth or measuring windows."""
     sentence: str
 
     @property
     def is_mostly_traced(self) -> bool:
-        """Whether the blocks tell where most of the growth comes from."""
+        """Whether traced blocks explain most of the growth."""
         return self.traced_share is None or self.traced_share >= _MOSTLY_TRACED
 
 
@@ -80,7 +79,7 @@ class Forecast:
     limit: Limit
     rate_bytes_per_min: float
     by_leaks: bool
-    """The rate is that of what leaks; else, of all memory lately."""
+    """Whether the rate is that of the leaks; if not, it is the recent rate of all memory."""
     left_s: float
 
     @property
@@ -97,8 +96,8 @@ class Forecast:
 def forecast(snapshot: Snapshot) -> Forecast | None:
     """Forecasts when memory runs out: by the leaks, if any, else by recent growth.
 
-    None if it does not grow, or if that is too far away for what has been seen so far: a
-    hundred times as long as the growth was watched, or a month.
+    Returns None without growth, or if the time is further away than a month or than a hundred
+    times the time over which growth was measured.
     """
     memory = snapshot.memory
     if memory is None or memory.limit is None:
@@ -122,7 +121,7 @@ def forecast(snapshot: Snapshot) -> Forecast | None:
 
 
 def _slope_per_min(memory: MemoryUsage) -> tuple[float, int]:
-    """(bytes per minute, over how many ns): the newer half of what is known; 0 if that is short."""
+    """Returns (bytes/min, ns measured) of the newer half of the samples; 0 if that is short."""
     if len(memory.history) < 2:
         return 0.0, 0
     last_ns, last = memory.history[-1]
@@ -148,7 +147,7 @@ def account(snapshot: Snapshot) -> Account | None:
         traced_bytes=traced,
         overhead_bytes=overhead,
         mapped_bytes=mapped,
-        # What a window has is no part of what has grown before it.
+        # Blocks of a window do not explain growth from before it.
         traced_share=known / growth
         if growth >= _NOTABLE_BYTES and snapshot.window is None
         else None,
@@ -157,7 +156,7 @@ def account(snapshot: Snapshot) -> Account | None:
 
 
 def _overhead(snapshot: Snapshot) -> int | None:
-    """Overhead of the malloc library on live blocks; None if unknown."""
+    """Returns the malloc library's overhead on live blocks; None if unknown."""
     sizes = snapshot.usable
     if sizes is not None and sizes.has_sizes and snapshot.blocks is not None:
         blocks = snapshot.blocks
@@ -172,7 +171,7 @@ def _overhead(snapshot: Snapshot) -> int | None:
 
 
 def _overhead_by_means(totals: Totals, formula: Formula, header: int) -> int:
-    """Overhead if a stack's blocks were all of their mean size; unknown roundings are left out."""
+    """Returns the overhead at each stack's mean block size; unknown roundings are left out."""
     holding = totals.live_count > 0
     counts, held = totals.live_count[holding], totals.live_bytes[holding]
     mean = np.ceil(np.maximum(held, 0) / counts).astype(np.uint64)
@@ -184,7 +183,7 @@ def _overhead_by_means(totals: Totals, formula: Formula, header: int) -> int:
 def _sentence(
     snapshot: Snapshot, memory: MemoryUsage, growth: int, known: int, overhead: int
 ) -> str:
-    """One sentence. ``known``: bytes of blocks and mappings, ``overhead``: part of it."""
+    """Formats one sentence. ``known``: bytes of blocks and mappings; ``overhead``: part of it."""
     rss = f"RSS {format_size(memory.now.rss)}"
     signed = f"{'+' if growth >= 0 else ''}{format_size(growth)} since tracing began"
     what = f"traced blocks{' and mappings' if memory.mapped_bytes else ''}"
@@ -206,7 +205,7 @@ def _sentence(
 
 
 def _why_more(snapshot: Snapshot) -> str:
-    """Why traced blocks may have more bytes than resident memory has grown by."""
+    """Explains why traced blocks may exceed the growth of resident memory."""
     why = "memory counts as resident (RSS) once it is written to"
     if snapshot.losses.oddities.unmatched_frees:
         why += ", and memory that was freed before is used again"
@@ -214,7 +213,7 @@ def _why_more(snapshot: Snapshot) -> str:
 
 
 def _elsewhere(memory: MemoryUsage, known: int) -> str:
-    """Names what else has grown most."""
+    """Names the other kind of memory that has grown most."""
     now, start = memory.now, memory.start
     anonymous = now.anonymous + now.swapped - start.anonymous - start.swapped - known
     files, shared = now.files - start.files, now.shared - start.shared
@@ -230,14 +229,14 @@ def _elsewhere(memory: MemoryUsage, known: int) -> str:
 
 
 def memory_lines(snapshot: Snapshot) -> Iterator[str]:
-    """Sentences on where memory comes from and when it runs out."""
+    """Yields sentences on where memory comes from and when it runs out."""
     for found in (account(snapshot), forecast(snapshot)):
         if found is not None:
             yield found.sentence
 
 
 def memory_facts(snapshot: Snapshot) -> dict[str, Any]:
-    """Memory figures in JSON: bytes and seconds; {} if the process's memory was never seen."""
+    """Returns memory figures for JSON, in bytes and seconds; {} if memory was never read."""
     memory, found, ahead = snapshot.memory, account(snapshot), forecast(snapshot)
     if memory is None or found is None:
         return {}
@@ -263,7 +262,7 @@ def memory_facts(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def waste_text(waste: Waste, about: str) -> str:
-    """Wasted bytes of a bin, a size or a stack. ``about``: ``~`` before estimates."""
+    """Formats the wasted bytes of a bin, a size or a stack. ``about``: ``~`` before estimates."""
     known = f"{about}{format_size(waste.waste_bytes)} wasted ({format_percent(waste.share)})"
     if not waste.unknown_count:
         return known
@@ -272,7 +271,7 @@ def waste_text(waste: Waste, about: str) -> str:
 
 
 def waste_line(sizes: UsableSizes, total: TotalWaste, about: str) -> str:
-    """Usable and wasted bytes of all blocks, how they are known, and what speaks against them."""
+    """Formats usable and wasted bytes of all blocks, their source, and reasons for doubt."""
     return printable(", ".join(_parts(sizes, total, about)))
 
 
@@ -292,7 +291,7 @@ def _parts(sizes: UsableSizes, total: TotalWaste, about: str) -> Iterator[str]:
 
 
 def why_uncertain(sizes: UsableSizes) -> str | None:
-    """Why usable sizes are uncertain; None if they are not."""
+    """Returns why usable sizes are uncertain; None if they are not."""
     main = sizes.main
     if not sizes.has_sizes:
         return f"sizes of {main.library.value} in {base_name(main.file)} are not known"
@@ -323,7 +322,7 @@ _LOSS_TEXTS = {
 
 
 def losses_line(snapshot: Snapshot) -> str:
-    """One line on what was missed: three standing figures, then all others that are not 0."""
+    """Formats one line on losses: three fixed figures, then all others that are not 0."""
     losses = snapshot.losses
     parts = [
         f"lost {plural(losses.events, 'event')}",
@@ -346,7 +345,7 @@ def losses_line(snapshot: Snapshot) -> str:
 
 
 def _partial(snapshot: Snapshot) -> str:
-    """How many allocations have no whole stack."""
+    """Formats how many allocations have a partial stack."""
     count = snapshot.partial_allocations
     share = count / max(int(snapshot.totals.allocated_count.sum()), 1)
     about = about_of(snapshot.sample_bytes)
@@ -354,7 +353,7 @@ def _partial(snapshot: Snapshot) -> str:
 
 
 def _overflows(losses: LossCounts) -> str:
-    """What happened while the reader fell behind."""
+    """Formats what happened while the reader fell behind."""
     text = (
         f"{plural(losses.overflows, 'overflow')} of the event ring, "
         f"{plural(losses.spilled_events, 'event')} in the overflow map"

@@ -1,8 +1,8 @@
-"""Profiles: what each call stack weighs, by name. Files are written from them and read into them.
+"""Profiles: the named call stacks of a process with their figures, the content of files.
 
-A profile comes from a snapshot, from a file, or is the difference of two others: then the
-figures are what the later one has more, and may be negative. A metric is a figure that users
-choose by name to draw, compare and export stacks by. Figures of several stacks are added up.
+A profile comes from a snapshot or a file, or is the difference of two profiles. Figures of a
+difference are later minus earlier, and may be negative. A metric is a figure that users choose
+by name to draw, compare and export stacks by. Figures of several stacks are added up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FigureUnit(Enum):
     RATE = "bytes/min"
 
     def format(self, value: int) -> str:
-        """A figure in words; without its time if it is a rate."""
+        """Formats a figure; a rate is formatted without its time unit."""
         return f"{value:,}" if self is FigureUnit.BLOCKS else format_size(value)
 
 
@@ -39,16 +39,16 @@ class Figure:
     """A figure that every stack has."""
 
     name: str
-    """In JSON and CSV files."""
+    """Name in JSON and CSV files."""
     attribute: str
     """Attribute of ``StackStat``."""
     unit: FigureUnit = FigureUnit.BYTES
     sample_type: str | None = None
-    """In pprof files; None: they don't have it."""
+    """Name in pprof files; None if they don't have it."""
     of_freed: bool = True
-    """Whether stacks that hold nothing any more may have some."""
+    """Whether the figure can be nonzero for stacks without live blocks."""
     optional: bool = True
-    """Whether there are files without it. It is shown if there is any or if it is asked for."""
+    """Whether files may lack it; it is then shown if it is nonzero or requested."""
 
     def of(self, stat: StackStat) -> int:
         """The figure of one stack."""
@@ -72,7 +72,7 @@ FIGURES: Final = (
     Figure("remote_freed_bytes", "remote_bytes"),
     Figure("remote_frees", "remote_count", FigureUnit.BLOCKS),
 )
-"""In the order in which files have them."""
+"""All figures, in file order."""
 (
     LIVE_BYTES, LIVE_COUNT, ALLOCATED_BYTES, ALLOCATED_COUNT, GROWTH_PER_MIN, PEAK_BYTES,
     PEAK_COUNT, TEMPORARY_BYTES, TEMPORARY_COUNT, REMOTE_BYTES, REMOTE_COUNT,
@@ -81,7 +81,7 @@ FIGURES: Final = (
 
 
 class Metric(Enum):
-    """What a stack weighs. The value is the name for users; ``noun`` goes after a figure."""
+    """The weight of a stack. The value is the name for users; ``noun`` follows a figure."""
 
     BYTES = "bytes", LIVE_BYTES, "live", "live bytes"
     BLOCKS = "blocks", LIVE_COUNT, "live blocks", "live blocks"
@@ -93,7 +93,7 @@ class Metric(Enum):
     figure: Figure
     noun: str
     title: str
-    """Name that stands alone: ``live bytes``."""
+    """Stand-alone name: ``live bytes``."""
 
     def __new__(cls, name: str, figure: Figure, noun: str, title: str) -> Metric:
         """A member of this name."""
@@ -126,7 +126,7 @@ class Metric(Enum):
 
 
 METRICS: Final = {metric.value: metric for metric in Metric}
-"""By name."""
+"""Metrics by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +138,16 @@ class Sample:
     before: StackStat | None = None
     """Figures of the earlier profile, in a difference."""
     verdict: str | None = None
-    """What kind of memory it is; None if nobody looked."""
+    """Verdict on the stack; None if it was not judged."""
     pid: int | None = None
-    """Process of the sample, where there are several; None: the profile's target."""
+    """Process of the sample if the profile has several; None: the profile's target."""
 
     def weight(self, metric: Metric) -> int:
         """Weight of the sample; negative only in differences and for growth."""
         return metric.of(self.stat)
 
     def after(self, metric: Metric) -> int:
-        """Weight in the end: in a difference, that in the later profile."""
+        """Returns the weight; in a difference, that in the later profile."""
         return self.weight(metric) + (0 if self.before is None else metric.of(self.before))
 
 
@@ -159,19 +159,19 @@ class MappedFile:
     start: int
     end: int
     offset: int
-    """In the file, of ``start``."""
+    """File offset of ``start``."""
     build_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Stacks with their figures, and where they come from."""
+    """Stacks with their figures, and the trace that they come from."""
 
     target: Target
     time_s: float
     """Wall clock, seconds since 1970."""
     elapsed_ns: int
-    """How long it was traced; of a difference, the time between the two."""
+    """Time traced; for a difference, the time between the two profiles."""
     sample_bytes: int | None
     samples: Sequence[Sample]
     """By live bytes, largest first."""
@@ -180,19 +180,19 @@ class Profile:
     notes: Sequence[str] = ()
     """What was missed, in words."""
     suspects: Sequence[NamedSuspect] = ()
-    """What leaks or may leak, the best first; none in differences and in profiles from files."""
+    """Leak suspects, the strongest first; none in differences and in profiles from files."""
     series: Sequence[tuple[int, int]] = ()
     """(time since tracing began in ns, live bytes then), oldest first."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """The figures of the whole target, as JSON reports have them; empty if unknown."""
     has_modules: bool = True
-    """Whether frames say in which file they are: folded stacks do not."""
+    """Whether frames have their file: those of folded stacks do not."""
     metrics: frozenset[Metric] = frozenset(Metric)
-    """What it has figures of; those of others are 0."""
+    """Metrics that the profile has; figures of others are 0."""
     table_number: tuple[int, int] = (0, 1)
-    """Which of the process's tables it is of; totals of another one have begun at zero."""
+    """Identifies the process's live table; totals of another table began at zero."""
     parts: Sequence[Profile] = ()
-    """The profiles of each process, where it is several in one."""
+    """The profiles of each process, if several are merged."""
 
     @property
     def is_difference(self) -> bool:
@@ -200,7 +200,7 @@ class Profile:
         return bool(self.facts.get("difference"))
 
     def shows(self, metric: Metric) -> bool:
-        """Whether the metric is of use: there is some of it, or all profiles have it."""
+        """Whether to show the metric: it is nonzero, or all profiles have it."""
         return not metric.figure.optional or any(s.after(metric) for s in self.samples)
 
     def total(self, metric: Metric) -> int:
@@ -209,5 +209,5 @@ class Profile:
 
 
 def figures_of(stat: StackStat) -> dict[str, int]:
-    """Figures by the names that files use."""
+    """Returns figures by the names that files use."""
     return {figure.name: figure.of(stat) for figure in FIGURES}

@@ -1,4 +1,4 @@
-"""What the stacks of one suspect share: a function, and where they part from each other there."""
+"""The function that all stacks of a suspect share, and where the stacks diverge there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracelloc.text import format_percent, printable
 from tracelloc.verdict.judgement import Suspect
 
 STACKS_NAMED: Final = 64
-"""Stacks of a group that are named: those with the largest shares."""
+"""Most stacks named per group, those with the largest shares."""
 _LISTED: Final = 5
 _UNSHOWN: Final = "[nothing shown]"
 
@@ -27,25 +27,25 @@ class PartShare:
     """A caller, a callee or a line of the function that the stacks of a suspect share."""
 
     name: str
-    """Not harmless yet."""
+    """Name, not yet safe to print."""
     share: float
     """Share of the suspect's rate, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedFunction:
-    """The innermost function that all stacks of a suspect share, the largest shares first."""
+    """The innermost function shared by a suspect's stacks, with parts by decreasing share."""
 
     frame: Frame
     callers: Sequence[PartShare]
     callees: Sequence[PartShare]
     lines: Sequence[PartShare]
-    """``FILE:LINE`` where the stacks part: in the function or in its callers."""
+    """``FILE:LINE`` where the stacks diverge: in the function or in its callers."""
     parts_inside: bool
-    """Whether it is in the function; else all have the same frames from it to the allocation."""
+    """Whether stacks diverge in the function; if not, they share all frames further in."""
 
     def sentences(self) -> Iterator[str]:
-        """Where the stacks part, harmless to print; nothing if that is not known."""
+        """Yields where the stacks diverge, safe to print; nothing if unknown."""
         if len(self.callers) > 1:
             yield f"called by {_listed(self.callers)}"
         elif len(self.callees) > 1 and not any(part.name == _UNSHOWN for part in self.callees):
@@ -65,7 +65,7 @@ class _Stack:
     named: NamedStack
     share: float
     at: int
-    """Position of its frame in the shared function."""
+    """Position of the stack's frame in the shared function."""
 
     @property
     def frame(self) -> Frame:
@@ -76,7 +76,7 @@ class _Stack:
         return [self.at, *(n for n in range(self.at - 1, -1, -1) if not self.named.hidden[n])]
 
     def beside(self, way: int) -> Frame | None:
-        """The next shown frame in another function: ``way`` 1 is outwards, -1 inwards."""
+        """Returns the next shown frame of another function: ``way`` 1 is outwards, -1 inwards."""
         own, frames = frame_name(self.frame), self.named.frames
         for other in range(self.at + way, len(frames) if way > 0 else -1, way):
             if not self.named.hidden[other] and frame_name(frames[other]) != own:
@@ -85,7 +85,7 @@ class _Stack:
 
 
 def shared_function(snapshot: Snapshot, namer: Namer, suspect: Suspect) -> SharedFunction | None:
-    """What the stacks share, as far as names are known; None for a single stack."""
+    """Returns what the stacks share, by the names known; None for a single stack."""
     if len(suspect.members) < 2 or suspect.frame is None:
         return None
     stacks = []
@@ -110,7 +110,7 @@ def shared_function(snapshot: Snapshot, namer: Namer, suspect: Suspect) -> Share
 
 
 def _position(stack: NamedStack, address: int) -> int | None:
-    """Position of the outermost shown frame at this address or further in; else of any frame."""
+    """Returns the position of the outermost shown frame at or below this address, else of any."""
     found = None
     for at, frame in enumerate(stack.frames):
         if frame.address == address:
@@ -126,9 +126,9 @@ def _addresses(stack: _Stack) -> tuple[int, ...]:
 
 
 def _step_inwards(stacks: Sequence[_Stack]) -> None:
-    """Moves on to the innermost function that is the same in all stacks.
+    """Advances to the innermost function that all stacks share.
 
-    Stacks may pass through it at different addresses, which is why it is no shared frame yet.
+    Stacks may pass through it at different addresses, so it is not yet a shared frame.
     """
     inner = [stack.inner() for stack in stacks]
 

@@ -1,4 +1,4 @@
-"""Live bytes per line of a function's source file: what pprof's ``list`` shows."""
+"""Live bytes per line of a function's source file, as in pprof's ``list``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracelloc.snapshots.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class ListedFunction:
-    """A function whose source is wanted."""
+    """A function whose source is requested."""
 
     step: Step
     file: str | None = None
@@ -29,10 +29,10 @@ def listed_function(frame: Frame) -> ListedFunction:
 
 @dataclass(slots=True)
 class LineFigures:
-    """Live blocks of the stacks that pass one line, each stack once."""
+    """Live blocks of the stacks that pass through one line; each stack counts once."""
 
     own_bytes: int = 0
-    """Bytes of stacks of which this is the innermost line that no filter hides."""
+    """Bytes of the stacks whose innermost shown line this is."""
     bytes: int = 0
     count: int = 0
     stack: int = -1
@@ -50,35 +50,35 @@ class LineFigures:
 
 @dataclass(frozen=True, slots=True)
 class SourceListing:
-    """Figures of one function, and of each line of its file that allocates or leads there."""
+    """Figures of one function, and of each line of its file that allocates or calls allocators."""
 
     function: ListedFunction
     file: str | None
-    """None: no frame of it has one."""
+    """The source file; None if no frame of the function has one."""
     figures: LineFigures
-    """The function's."""
+    """Figures of the whole function."""
     lines: Mapping[int, LineFigures]
     own_lines: frozenset[int]
     """Lines of the function."""
 
     @property
     def heaviest_line(self) -> int:
-        """The function's line with most bytes; 0: it has none."""
+        """Returns the function's line with most bytes; 0 if it has none."""
         own = [line for line in self.own_lines if line in self.lines]
         return max(own, key=lambda line: (self.lines[line].bytes, -line), default=0)
 
 
 @dataclass(slots=True)
 class _Passage:
-    """How a stack passes the file and the function."""
+    """How a stack passes through the file and the function."""
 
     named: NamedStack
     lines: frozenset[int]
     own: int
-    """The innermost shown line, if it is of the file; else 0."""
+    """The innermost shown line if it is in the file; else 0."""
     function_lines: frozenset[int]
     is_through: bool
-    """Whether it passes the function, which may lack lines."""
+    """Whether the stack passes through the function, which may lack lines."""
     is_innermost: bool
 
 
@@ -93,7 +93,7 @@ class SourceLister:
     def listing(
         self, snapshot: Snapshot, namer: Namer, stacks: Sequence[int], sizes: I64, counts: I64
     ) -> SourceListing:
-        """The listing of some stacks, the heaviest first; ``sizes`` and ``counts`` by stack."""
+        """Makes the listing of some stacks, heaviest first; ``sizes`` and ``counts`` by stack."""
         if self._file is None:
             self._file = self.function.file or self._find_file(snapshot, namer, stacks)
             self._passages.clear()

@@ -1,4 +1,4 @@
-"""Suspects by name, and what reports and the screen say of them."""
+"""Suspects by name, and their sentences in reports and on the screen."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tracelloc.verdict.judgement import CODE_OF, Codes, Judgement, Suspect, Verd
 from tracelloc.verdict.parameters import P
 
 _SURE: Final = 0.5
-"""Confidence from which on a leak is said to be one without a *probably*."""
+"""Least confidence at which a leak is reported without *probably*."""
 NOTHING_YET: Final = "no allocations seen yet: is the target idle?"
 
 
@@ -37,9 +37,9 @@ class NamedSuspect:
 
     suspect: Suspect
     now_ns: int
-    """When this was said, CLOCK_MONOTONIC."""
+    """Time of the snapshot, CLOCK_MONOTONIC."""
     stack: NamedStack
-    """The one with the largest share."""
+    """The stack with the largest share."""
     shared: SharedFunction | None
     """The function that all its stacks share; None for a single stack."""
 
@@ -50,24 +50,24 @@ class NamedSuspect:
 
     @property
     def since_s(self) -> float:
-        """For how many seconds it has been growing."""
+        """Returns for how many seconds the suspect has been growing."""
         return max(0, self.now_ns - self.judgement.since_ns) / NS_PER_S
 
 
 def stacks_to_name(suspects: Sequence[Suspect]) -> set[int]:
-    """The stacks of which ``name_suspects`` wants names."""
+    """Returns the stacks that ``name_suspects`` needs names of."""
     return {member.stack for suspect in suspects for member in suspect.members[:STACKS_NAMED]}
 
 
 def suspects_of(snapshot: Snapshot, n: int | None = None) -> Sequence[Suspect]:
-    """The ``n`` best; none before there was time to look."""
+    """Returns the ``n`` strongest suspects; none before the first verdicts."""
     return () if snapshot.findings is None else snapshot.findings.suspects[:n]
 
 
 def name_suspects(
     snapshot: Snapshot, namer: Namer, suspects: Sequence[Suspect]
 ) -> list[NamedSuspect]:
-    """Names suspects, as far as names are known by now."""
+    """Names suspects with the names known by now."""
     return [
         NamedSuspect(
             suspect=suspect,
@@ -80,7 +80,7 @@ def name_suspects(
 
 
 def verdict_codes(snapshot: Snapshot) -> Codes | None:
-    """Per stack an index of ``judgement.VERDICTS``, as ``Findings.verdict``; None before a look."""
+    """Returns indices of ``judgement.VERDICTS`` per stack, see ``Findings.verdict``, or None."""
     findings = snapshot.findings
     if findings is None:
         return None
@@ -94,7 +94,7 @@ def verdict_codes(snapshot: Snapshot) -> Codes | None:
 
 
 def unsure_growth(snapshot: Snapshot) -> tuple[I64, F64]:
-    """(stacks, bytes per minute of each) of what grows and is no suspect: too early to tell."""
+    """Returns (stacks, bytes per minute of each) that grow, too recently to be suspects."""
     findings = snapshot.findings
     if findings is None:
         return np.zeros(0, np.int64), np.zeros(0)
@@ -106,7 +106,7 @@ def unsure_growth(snapshot: Snapshot) -> tuple[I64, F64]:
 
 
 def suspect_ranks(snapshot: Snapshot) -> I64:
-    """Per stack its place: leaks first, then what grows, by rate; others come after all."""
+    """Returns each stack's rank: leaking ones, then growing ones, by rate; then all others."""
     suspects = suspects_of(snapshot)
     rows, rates = unsure_growth(snapshot)
     keys = [
@@ -126,7 +126,7 @@ def suspect_ranks(snapshot: Snapshot) -> I64:
 def headline(judgement: Judgement, now_ns: int, *, about: str = "") -> str:
     """Formats ``leaking 9.50 KiB/min for 10 m, confidence 97 %``; ``about`` marks estimates.
 
-    A leak of little confidence so far is said to be probable.
+    A leak with low confidence is reported as probable.
     """
     since_s = max(0, now_ns - judgement.since_ns) / NS_PER_S
     confidence = format_percent(judgement.confidence, 0)
@@ -146,7 +146,7 @@ def headline(judgement: Judgement, now_ns: int, *, about: str = "") -> str:
 
 
 def sentences(named: NamedSuspect) -> Iterator[str]:
-    """Why, and what a group shares, harmless to print."""
+    """Yields the reasons, and what a group shares; safe to print."""
     judgement = named.judgement
     yield judgement.evidence
     if judgement.retracted:
@@ -159,7 +159,7 @@ def sentences(named: NamedSuspect) -> Iterator[str]:
 
 
 def verdict_counts(snapshot: Snapshot) -> tuple[int | None, int | None]:
-    """How many suspects, types of objects included, (leak, grow); None before the first verdict."""
+    """Counts suspects (leaking, growing), object types included; None before the first verdict."""
     findings = snapshot.findings
     if findings is None or findings.moment.watched_s < P.first_verdict_s:
         return None, None
@@ -170,7 +170,7 @@ def verdict_counts(snapshot: Snapshot) -> tuple[int | None, int | None]:
 
 
 def suppressed_line(snapshot: Snapshot) -> str | None:
-    """What the user's suppressions hide; None if they hide nothing."""
+    """Formats what the user's suppressions hide; None if they hide nothing."""
     suppressed = None if snapshot.findings is None else snapshot.findings.suppressed
     if suppressed is None or not suppressed.stacks:
         return None
@@ -182,7 +182,7 @@ def suppressed_line(snapshot: Snapshot) -> str | None:
 
 
 def silence_line(snapshot: Snapshot) -> str | None:
-    """One line if nothing was allocated at all."""
+    """Returns a line if nothing was allocated at all; else None."""
     if snapshot.events:
         return None
     return "no allocations were seen" if snapshot.target.has_ended else NOTHING_YET

@@ -1,4 +1,4 @@
-"""What would add the names and source lines that a stack lacks: a package, or a build option."""
+"""Advice on packages or build options that add a stack's missing names and source lines."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tracelloc.system.debugpackages import debug_hints
 from tracelloc.text import printable
 
 _FRAMES: Final = 6
-"""Shown frames that are looked at: who reads further out has what they need."""
+"""Number of shown frames that are checked: advice on frames further out is of little use."""
 
 
 def lacking_files(stack: NamedStack) -> dict[str, bool]:
-    """Files of code whose frames, shown first in a stack, have no line; True: nor a name."""
+    """Returns files whose frames, among a stack's first, lack lines; True if also a name."""
     found: dict[str, bool] = {}
     shown = (part.frame for part in stack.parts() if part.frame is not None and part.label is None)
     for frame in islice(shown, _FRAMES):
@@ -31,7 +31,7 @@ def lacking_files(stack: NamedStack) -> dict[str, bool]:
 
 
 def advice_text(path: str, *, nameless: bool, hint: str | None) -> str:
-    """``no source lines of redis-server: apt install redis-tools-dbgsym``."""
+    """Formats ``no source lines of redis-server: apt install redis-tools-dbgsym``."""
     what = "names or source lines" if nameless else "source lines"
     if hint is None:
         hint = "build it with -g, don't strip it" if nameless else "compile it with -g"
@@ -39,7 +39,7 @@ def advice_text(path: str, *, nameless: bool, hint: str | None) -> str:
 
 
 def generated_advice(runtimes: Iterable[Runtime], stack: NamedStack) -> str | None:
-    """What gives names to generated code; None: a stack's first frames have none without."""
+    """Returns how to name generated code; None if a stack's first frames need no such names."""
     naming = next((runtime.naming for runtime in runtimes if runtime.naming), None)
     shown = (part.frame for part in stack.parts() if part.frame is not None)
     if naming is None or not any(
@@ -58,7 +58,7 @@ class SymbolAdvice:
         self._asked: set[tuple[int, str]] = set()
 
     def of(self, pid: int, root: Path, stack: NamedStack) -> str | None:
-        """Advice on the first file that lacks lines; None: none does, or it is not known yet."""
+        """Returns advice on the first file that lacks lines; None if none does or not yet known."""
         lacking = lacking_files(stack)
         if not lacking:
             return None
@@ -81,7 +81,7 @@ class SymbolAdvice:
 
 
 def hints_of(root: Path, paths: Iterable[str]) -> Mapping[str, str]:
-    """``debug_hints``, none where the process's files can't be read."""
+    """Returns ``debug_hints``; none if the process's files can't be read."""
     try:
         return debug_hints(root, paths)
     except OSError:

@@ -1,4 +1,4 @@
-"""Call stacks in a few words: the program's own innermost function, and the one that called it."""
+"""Short titles of call stacks: the program's own innermost function and its caller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracelloc.show.presentation.naming import NamedStack, frame_name
 def stack_title(stack: NamedStack, index: int, *, with_line: bool = False) -> str:
     """``innermost ← next function``; ``with_line``: ``innermost (file:line) ← next function``.
 
-    Not harmless to print yet.
+    The title is not safe to print yet.
     """
     if not stack.frames:
         return "[no call stack]" if index == NO_STACK else "[call stack lost]"
@@ -36,7 +36,7 @@ def stack_title(stack: NamedStack, index: int, *, with_line: bool = False) -> st
             break
     names = own or runs[:2]
     if inner_run and own and own[0].startswith("0x"):
-        # Generated code without names: which runtime's code it called says more.
+        # For unnamed generated code, the runtime that it calls is more informative.
         names = [inner_run, own[0]]
     line = "" if first is None or not with_line else _place(*first)
     if line:
@@ -45,9 +45,9 @@ def stack_title(stack: NamedStack, index: int, *, with_line: bool = False) -> st
 
 
 def _functions(stack: NamedStack) -> Iterator[tuple[str, Frame | None, Frame | None]]:
-    """(name, frame, innermost frame that it stands for), no frames of collapsed runs.
+    """Yields (name, frame, innermost frame that it stands for), without collapsed frames.
 
-    A function stands for those without a name that it calls in the same file.
+    A function stands for the unnamed functions of the same file that it calls.
     """
     nameless: Frame | None = None
     for part in stack.parts():
@@ -69,14 +69,14 @@ def _functions(stack: NamedStack) -> Iterator[tuple[str, Frame | None, Frame | N
 
 
 def _place(frame: Frame, inner: Frame) -> str:
-    """The source line; ``via +0xoffset`` where a function without a name allocates inside it."""
+    """Formats the source line; ``via +0xoffset`` if an unnamed callee allocates."""
     if frame is not inner and inner.module_offset is not None:
         return f"via +0x{inner.module_offset:x}"
     return source_place(frame)
 
 
 def source_place(frame: Frame) -> str:
-    """``file:line`` without directories; nothing if it is not known."""
+    """Formats ``file:line`` without directories; empty if unknown."""
     if frame.file is None or frame.line is None:
         return ""
     return f"{base_name(frame.file)}:{frame.line}"

@@ -12,7 +12,7 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_percent, format_size
 
 _NOTABLE_BYTES: Final = 2 << 20
-"""Less growth that is not accounted for is nothing to warn of: buffers, pages of code."""
+"""Least untraced growth to warn of: less may be buffers and pages of code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +20,16 @@ class UntracedGrowth:
     """A process grows mostly by memory that is not in traced blocks."""
 
     share: float
-    """How much of the growth is traced."""
+    """Traced share of the growth."""
     bytes: int
-    """Growth that is not traced."""
+    """Untraced growth."""
     why: str
     advice: str
     short_advice: str
 
     @property
     def sentence(self) -> str:
-        """All of it, for lines that are long enough."""
+        """Returns the whole message, for lines that are long enough."""
         return (
             f"only {format_percent(self.share, 0)} of memory growth is traced, "
             f"{format_size(self.bytes)} are not: {self.why}; {self.advice}"
@@ -37,7 +37,7 @@ class UntracedGrowth:
 
     @property
     def clause(self) -> str:
-        """The sentence without figures in bytes."""
+        """Returns the message without figures in bytes."""
         return (
             f"only {format_percent(self.share, 0)} of growth traced: {self.why}; "
             f"{self.short_advice}"
@@ -45,12 +45,12 @@ class UntracedGrowth:
 
     @property
     def short(self) -> str:
-        """The sentence for narrow screens."""
+        """Returns the message for narrow screens."""
         return f"{format_percent(self.share, 0)} of growth traced: {self.short_advice}"
 
 
 def untraced_growth(snapshot: Snapshot, found: Account | None = None) -> UntracedGrowth | None:
-    """What is not traced; None if most of the growth is, or there is hardly any.
+    """Returns the untraced growth; None if most of the growth is traced or there is little.
 
     ``found``: the account of the snapshot, if it is known.
     """
@@ -68,7 +68,7 @@ def untraced_growth(snapshot: Snapshot, found: Account | None = None) -> Untrace
 def _where(
     snapshot: Snapshot, memory: MemoryUsage, found: Account, share: float
 ) -> tuple[str, str, str]:
-    """(why it is not traced, advice, advice in a few words)"""
+    """Returns (why it is not traced, advice, short advice)."""
     now, start = memory.now, memory.start
     anonymous = now.anonymous + now.swapped - start.anonymous - start.swapped
     files, shared = now.files - start.files, now.shared - start.shared

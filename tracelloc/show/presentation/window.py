@@ -1,4 +1,4 @@
-"""Which part of the time figures are of, where ``--max-overhead`` has the probes off in between."""
+"""The measuring window of figures, if ``--max-overhead`` detaches the probes in between."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tracelloc.text import NS_PER_S, format_duration, format_percent
 
 
 def window_sentence(snapshot: Snapshot) -> str | None:
-    """Says from when to when everything is; None: all of the time was traced."""
+    """Formats the time span that figures cover; None if tracing was continuous."""
     window = snapshot.window
     if window is None:
         return None
@@ -23,7 +23,7 @@ def window_sentence(snapshot: Snapshot) -> str | None:
 
 
 def window_words(snapshot: Snapshot) -> str:
-    """``window 3 of 2.1 s, ended 15 s ago, probes off``; nothing if all was traced."""
+    """Formats ``window 3 of 2.1 s, ended 15 s ago, probes off``; empty if continuous."""
     window = snapshot.window
     if window is None:
         return ""

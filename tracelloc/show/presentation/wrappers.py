@@ -1,8 +1,8 @@
-"""Wrappers of malloc that no rule knows, found by how they are used.
+"""Detects wrappers of malloc that no rule matches, by how they are used.
 
-A function right above malloc that many functions call for blocks of unlike sizes is how a program
-spells malloc; what its callers do is what users want to read. A function that allocates one kind
-of object has callers as well, but its blocks are of one size.
+If many functions call the direct caller of malloc for blocks of many sizes, it is the program's
+own malloc, and users want to read its callers instead. A function that allocates one kind of
+object has many callers as well, but its blocks are of one size.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tracelloc.show.filters import NamedStack
 
 _LEAST_CALLERS: Final = 8
 _LEAST_SIZES: Final = 6
-"""Distinct mean sizes of blocks, by caller."""
+"""Least number of distinct mean block sizes, by caller."""
 _LEAST_SPREAD: Final = 8
-"""Times by which the largest mean size exceeds the smallest."""
+"""Least ratio of the largest to the smallest mean size."""
 _MOST_SHARE: Final = 0.6
-"""Share of one caller in the bytes: above it, the function may be that caller's own."""
+"""Largest share of one caller in the bytes; above it, the function may belong to that caller."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class _Use:
 
 
 def measured_wrappers(stacks: Iterable[tuple[NamedStack, int, int]]) -> frozenset[str]:
-    """Functions that wrap malloc, of stacks with their allocated bytes and blocks."""
+    """Returns functions that wrap malloc; ``stacks``: with their allocated bytes and blocks."""
     uses: defaultdict[str, _Use] = defaultdict(_Use)
     for stack, size_bytes, count in stacks:
         found = _innermost(stack)
@@ -55,7 +55,7 @@ def measured_wrappers(stacks: Iterable[tuple[NamedStack, int, int]]) -> frozense
 
 
 def _innermost(stack: NamedStack) -> tuple[str, str] | None:
-    """(the innermost function that is shown, its caller); None where that is no plain frame."""
+    """Returns (innermost shown function, its caller); None if either is not a plain frame."""
     name: str | None = None
     for part in stack.parts():
         if part.frame is None:

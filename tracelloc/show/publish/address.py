@@ -18,7 +18,7 @@ _LABEL: Final = re.compile(r"(?P<key>[A-Za-z_][A-Za-z0-9_.]*)=(?P<value>[^,={}\"
 
 
 PUSH_INTERVAL_S: Final = 15.0
-"""Between two pushed profiles, unless another time is given."""
+"""Default time between two pushed profiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ListenAddress:
     path: str | None = None
     """Path of the Unix socket."""
     token: str | None = field(default=None, repr=False)
-    """What clients have to show; None: nothing."""
+    """Token that clients must send; None if none is required."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}" if self.path is None else f"unix:{self.path}"
@@ -38,25 +38,25 @@ class ListenAddress:
 
 @dataclass(frozen=True, slots=True)
 class PushConfig:
-    """A server that takes profiles, and what to tell it."""
+    """A server that receives profiles, and the parameters of its requests."""
 
     url: str
     """The ingest endpoint, without user and password."""
     authorization: str | None = field(repr=False)
-    """The header of this name, if there is to be one."""
+    """Value of the Authorization header; None without one."""
     interval_s: float
-    """Between two profiles."""
+    """Time between two profiles."""
     name: str | None
     """Name of the application; None: the target's command."""
     labels: tuple[tuple[str, str], ...]
     is_otlp: bool = False
-    """Whether it takes OTLP, or is compatible with Pyroscope."""
+    """Whether the server takes OTLP; if not, it is compatible with Pyroscope."""
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """More headers of each request."""
+    """Additional headers of each request."""
 
 
 class PushUrl(NamedTuple):
-    """What a URL to push to says."""
+    """The parts of a URL to push to."""
 
     url: str
     """The endpoint, without user and password."""
@@ -80,7 +80,7 @@ def parse_listen(text: str) -> ListenAddress:
 
 
 def is_open_to_readers(url: str) -> bool:
-    """Whether what is sent there goes over a network as it is."""
+    """Whether data sent to a URL crosses a network unencrypted."""
     parts = urllib.parse.urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme != "http" or host == "localhost" or host.endswith(".localhost"):
@@ -101,7 +101,7 @@ def parse_label(text: str) -> tuple[str, str]:
 
 def parse_push_url(text: str) -> PushUrl:
     """Parses ``[otlp+]http[s]://[USER[:PASSWORD]@]HOST[:PORT][/PATH]``. Raises ValueError."""
-    # The text itself is not repeated: it may hold a password.
+    # The message does not quote the text, which may contain a password.
     wrong = (
         "the URL to push to must look like http://HOST[:PORT], https://USER:PASSWORD@HOST or "
         "otlp+http://HOST:4318"

@@ -1,9 +1,9 @@
 """Profiles over HTTP: for ``go tool pprof``, for scrapers, and for a browser.
 
-``/debug/pprof/heap`` answers as Go's net/http/pprof does, ``?seconds=N`` with what has
-changed within N seconds. ``/metrics`` is OpenMetrics, version 1.0.0
-(https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md), ``/`` the
-flame graph.
+``/debug/pprof/heap`` answers like Go's net/http/pprof; with ``?seconds=N`` it returns the
+changes within N seconds. ``/metrics`` is OpenMetrics, version 1.0.0
+(https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md), and ``/``
+is the flame graph.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from tracelloc.text import printable
 
 CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 TOP_STACKS: Final = 10
-"""Series that stacks get: each distinct stack is one for ever in a database of metrics."""
+"""Stacks exported as series: a metrics database keeps each distinct series forever."""
 _LONGEST_STACK: Final = 1000
-"""Characters of a stack's label; its innermost end is kept."""
+"""Characters of a stack's label; longer labels keep their innermost end."""
 
 _GAUGES: Final = (
     ("live_bytes", "bytes", "live_bytes", "Live bytes"),
@@ -68,7 +68,7 @@ _COUNTERS: Final = (
 
 
 def metrics(profiles: Sequence[Profile]) -> str:
-    """The OpenMetrics text of one process or several."""
+    """Formats the OpenMetrics text of one process or several."""
     return "".join(f"{line}\n" for line in _lines(profiles))
 
 
@@ -124,18 +124,18 @@ def _escaped(value: str) -> str:
 
 
 REFRESH_S: Final = 5.0
-"""How often a page in a browser asks for new figures."""
+"""How often a page in a browser requests new figures."""
 _LONGEST_DELTA_S: Final = 300
 _MOST_CONNECTIONS: Final = 16
 _QUEUE_LENGTH: Final = 64
 _SOCKET_PATIENCE_S: Final = 30.0
-"""For taking an answer."""
+"""Time limit for a client to read a response."""
 _REQUEST_PATIENCE_S: Final = 5.0
-"""For the whole of a request."""
+"""Time limit for a client to send a whole request."""
 _MOST_DELTAS: Final = 4
-"""Clients that wait for what changes, at a time."""
+"""Most clients that wait for changes at a time."""
 _POLL_S: Final = 0.1
-"""How often it is asked whether to end."""
+"""How often the server checks whether to stop."""
 _PPROF_PATHS: Final = {
     "/debug/pprof/heap": Metric.BYTES,
     "/debug/pprof/allocs": Metric.ALLOCATED,
@@ -144,9 +144,9 @@ _INDEX: Final = "heap: live blocks\nallocs: all allocations since tracing began\
 
 
 def listen_on(address: ListenAddress) -> socket.socket:
-    """Takes an address, without answering anybody yet. Raises TracellocError.
+    """Binds an address, without answering requests yet. Raises TracellocError.
 
-    A Unix socket is its owner's alone: ours, or of who called sudo.
+    Only its owner can use a Unix socket: tracelloc's user, or the user who called sudo.
     """
     if address.path is not None:
         return listen_at(address.path, _QUEUE_LENGTH)
@@ -155,7 +155,7 @@ def listen_on(address: ListenAddress) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((address.host, address.port))
-        # Only that tells whether somebody else answers there already.
+        # Only listen(2) tells whether another process already listens there.
         listener.listen(_QUEUE_LENGTH)
     except (OSError, OverflowError) as error:
         listener.close()
@@ -165,7 +165,7 @@ def listen_on(address: ListenAddress) -> socket.socket:
 
 
 class Endpoint(http.server.ThreadingHTTPServer):
-    """A server in threads of its own, from its making to ``close``."""
+    """An HTTP server in its own threads, which runs from its creation to ``close``."""
 
     daemon_threads = True
     block_on_close = False
@@ -176,29 +176,29 @@ class Endpoint(http.server.ThreadingHTTPServer):
         take: Callable[[], Sequence[Profile]],
         token: str | None = None,
     ) -> None:
-        """Takes over the listener. ``take`` is called from any thread: one per process.
+        """Takes over the listener. ``take``, called from any thread, returns a profile per process.
 
-        ``token``: what clients have to show.
+        ``token``: what clients must send.
         """
         self.take = take
         self.token = token
         self.closing = threading.Event()
         self.deltas = threading.BoundedSemaphore(_MOST_DELTAS)
         self._open: dict[socket.socket, float] = {}
-        """Connections, and since when (CLOCK_MONOTONIC) each has been waited for; the oldest
-        first, those that are being answered last."""
+        """Connections, and since when (CLOCK_MONOTONIC) the server has waited for each; oldest
+        first, connections that are being answered last."""
         self._lock = threading.Lock()
         address = listener.getsockname()
         self.path = address if isinstance(address, str) else None
-        """Path of the Unix socket it listens on; None: it is a TCP port."""
+        """Path of the Unix socket it listens on; None for a TCP port."""
         super().__init__(("", 0), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
-        # What binding would have noted, without asking for the host's name.
+        # server_bind would set these, but it looks up the host's name.
         self.server_address = address
         self.server_name, self.server_port = "localhost", 0
         self.is_loopback = False
-        """Whether it is a TCP port that only this machine can reach."""
+        """Whether it listens on a TCP port that only this machine can reach."""
         if self.path is None:
             self.server_name, self.server_port = str(address[0]), address[1]
             name = self.server_name.partition("%")[0]
@@ -220,7 +220,7 @@ class Endpoint(http.server.ThreadingHTTPServer):
         return f"http://{host}:{self.server_port}/"
 
     def close(self) -> None:
-        """Stops listening; answers that are being given may be cut off."""
+        """Stops listening; responses in progress may be cut off."""
         self.closing.set()
         self.shutdown()
         self._thread.join()
@@ -230,14 +230,14 @@ class Endpoint(http.server.ThreadingHTTPServer):
                 remove_socket(self.path)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """A thread per connection, up to a number: who is slowest makes room for who comes."""
+        """Starts a thread per connection; at the limit, the slowest connection is closed."""
         with self._lock:
             if len(self._open) >= _MOST_CONNECTIONS:
                 slowest = min(self._open, key=self._open.__getitem__)
                 if self._open[slowest] == math.inf:
                     self.shutdown_request(request)
                     return
-                # Its thread finds it closed.
+                # The connection's thread finds it closed.
                 with suppress(OSError):
                     slowest.shutdown(socket.SHUT_RDWR)
                 del self._open[slowest]
@@ -245,7 +245,7 @@ class Endpoint(http.server.ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """Now and then: who takes too long to ask is not waited for."""
+        """Closes connections whose clients take too long to send a request."""
         now_s = time.monotonic()
         with self._lock:
             for connection, since_s in list(self._open.items()):
@@ -254,19 +254,19 @@ class Endpoint(http.server.ThreadingHTTPServer):
                         connection.shutdown(socket.SHUT_RDWR)
 
     def note_asked(self, request: socket.socket) -> None:
-        """A client has said what it wants: it may wait for its answer."""
+        """Notes that a request is complete: the client now waits for the response."""
         with self._lock:
             if request in self._open:
                 self._open[request] = math.inf
 
     def note_answer(self, request: socket.socket) -> None:
-        """Notes that an answer is ready: from here on it is the client who is waited for."""
+        """Notes that a response is ready: from now on the server waits for the client."""
         with self._lock:
             if request in self._open:
                 self._open[request] = time.monotonic() + _SOCKET_PATIENCE_S - _REQUEST_PATIENCE_S
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """The thread."""
+        """Runs the thread of one connection."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -274,7 +274,7 @@ class Endpoint(http.server.ThreadingHTTPServer):
                 self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is nobody's error."""
+        """Ignores the error: a client has disconnected."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -284,7 +284,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answers."""
+        """Answers a GET request."""
         self.server.note_asked(self.connection)
         try:
             self._answer()
@@ -322,9 +322,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._refuse(404, "known paths: /, /metrics, /debug/pprof/heap and /debug/pprof/allocs")
 
     def _is_meant(self) -> bool:
-        """Whether the request names this machine, against pages that call it by their own name.
+        """Whether the request's Host is this machine, against DNS rebinding by web pages.
 
-        Only asked where that would lead around the wall that listening on loopback is.
+        It is only checked on loopback, whose protection rebinding would circumvent.
         """
         if not self.server.is_loopback:
             return True
@@ -382,4 +382,4 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is given
-        """Nothing: standard error belongs to the trace."""
+        """Logs nothing, as standard error belongs to the trace."""

@@ -2,9 +2,9 @@
 
 Pyroscope: ``POST /ingest`` of
 https://grafana.com/docs/pyroscope/latest/reference-server-api/, format pprof: query
-parameters say whose profile it is and from when, the body is a form of the profile and
-how its sample types add up over time. OTLP: ``POST /v1development/profiles`` of
-https://opentelemetry.io/docs/specs/otlp/#otlphttp, binary protobuf, compressed by gzip.
+parameters have the profile's application and time span; the body is a form with the profile
+and how its sample types add up over time. OTLP: ``POST /v1development/profiles`` of
+https://opentelemetry.io/docs/specs/otlp/#otlphttp, gzipped binary protobuf.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ class Parcel(NamedTuple):
 
 
 class PushProtocol(Protocol):
-    """What a server expects."""
+    """A protocol for sending profiles to a server."""
 
     def pack(self, profiles: Sequence[Profile], from_s: float, until_s: float) -> Parcel:
-        """One parcel of each process's profile; allocations are those since ``from_s``."""
+        """Packs each process's profile into one parcel; allocations are those since ``from_s``."""
 
     def request(self, parcel: Parcel) -> tuple[str, dict[str, str], bytes]:
-        """(URL, headers, body); who we are is added to the headers."""
+        """Returns (URL, headers, body); the caller adds the user agent to the headers."""
 
     def is_repeated(self, status: int) -> bool:
-        """Whether a request that is answered so is made again."""
+        """Whether a request with this response status is retried."""
 
     def refused(self, answer: bytes) -> tuple[int, str]:
-        """(how many profiles were refused, why or what else is wrong) of a good answer."""
+        """Returns (number of refused profiles, reason or other remark) of a successful response."""
 
 
 def protocol_of(config: PushConfig, target: Target) -> PushProtocol:
-    """The protocol of a server, for a trace of this target."""
+    """Returns the protocol of a server, for a trace of this target."""
     return Otlp(config) if config.is_otlp else Pyroscope(config, target)
 
 
@@ -78,12 +78,12 @@ class Pyroscope:
         self._target = target
 
     def pack(self, profiles: Sequence[Profile], from_s: float, until_s: float) -> Parcel:
-        """A pprof file of all processes."""
+        """Packs a pprof file of all processes."""
         content = b"".join(pprof.write(joined(profiles), Metric.BYTES))
         return Parcel(from_s, until_s, content)
 
     def request(self, parcel: Parcel) -> tuple[str, dict[str, str], bytes]:
-        """The file in a form."""
+        """Returns a form with the file."""
         body, boundary = _form(parcel.content)
         query = urllib.parse.urlencode(
             {"name": self._name(), "from": int(parcel.from_s)}
@@ -94,11 +94,11 @@ class Pyroscope:
         return f"{self._config.url}?{query}", headers, body
 
     def is_repeated(self, status: int) -> bool:
-        """Errors of the server, and limits."""
+        """Returns True for server errors and rate limits."""
         return status in (408, 429) or status >= 500
 
     def refused(self, _answer: bytes) -> tuple[int, str]:
-        """Nothing: it takes all or refuses all."""
+        """Returns nothing: the server accepts or refuses whole requests."""
         return 0, ""
 
     def _name(self) -> str:
@@ -109,12 +109,12 @@ class Pyroscope:
 
 
 def _plain(name: str) -> str:
-    """Without what divides names and labels."""
+    """Removes the characters that separate names and labels."""
     return printable(name).translate(_UNSAFE_IN_NAMES)
 
 
 def _form(content: bytes) -> tuple[bytes, str]:
-    """A multipart/form-data body (RFC 7578) and its boundary."""
+    """Returns a multipart/form-data body (RFC 7578) and its boundary."""
     boundary = secrets.token_hex(16)
     parts = (
         ("profile", "profile.pb.gz", "application/octet-stream", content),
@@ -140,27 +140,27 @@ class Otlp:
             self._attributes["service.name"] = config.name
 
     def pack(self, profiles: Sequence[Profile], from_s: float, until_s: float) -> Parcel:
-        """A request, compressed."""
+        """Packs a compressed request."""
         message = new_request()
         elapsed_ns = max(0, round((until_s - from_s) * 1e9))
         timed = [replace(each, time_s=until_s, elapsed_ns=elapsed_ns) for each in profiles]
-        # The server can tell a request that is repeated because its answer was lost.
+        # The server can recognize a request repeated after a lost response.
         otlp.fill(
             message, timed, attributes=self._attributes, new_id=lambda: secrets.token_bytes(16)
         )
         return Parcel(from_s, until_s, gzip.compress(message.SerializeToString(), 6, mtime=0))
 
     def request(self, parcel: Parcel) -> tuple[str, dict[str, str], bytes]:
-        """The request, as it was packed."""
+        """Returns the packed request."""
         headers = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
         return self._config.url, headers | dict(self._config.headers), parcel.content
 
     def is_repeated(self, status: int) -> bool:
-        """The statuses that OTLP names, and no other ones."""
+        """Returns True for the statuses that OTLP declares retryable."""
         return status in (429, 502, 503, 504)
 
     def refused(self, answer: bytes) -> tuple[int, str]:
-        """What the server says of a partial success."""
+        """Returns the server's message on a partial success."""
         message = new_response()
         try:
             message.ParseFromString(answer)
@@ -171,5 +171,5 @@ class Otlp:
 
 
 def user_agent() -> str:
-    """Who we are."""
+    """Returns tracelloc's User-Agent."""
     return f"tracelloc/{__version__}"

@@ -23,27 +23,27 @@ from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.text import plural, printable
 
 MOST_WAITING: Final = 16
-"""Profiles kept while the server doesn't answer; the oldest goes first."""
+"""Profiles kept while the server doesn't answer; the oldest is dropped first."""
 _PATIENCE_S: Final = 10.0
 _LAST_PATIENCE_S: Final = 3.0
-"""For each of the last attempts, when tracing has ended."""
+"""Time limit of each last attempt after tracing has ended."""
 _FIRST_DELAY_S: Final = 1.0
 _LONGEST_DELAY_S: Final = 60.0
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_args: Any) -> None:
-        """None: a POST would be repeated as a GET without its body."""
+        """Refuses redirects: a POST would be repeated as a GET without its body."""
 
 
 @dataclass(slots=True)
 class AllocatedBefore:
-    """What a process's stacks had allocated when the last profile was taken."""
+    """Allocations of a process's stacks at the time of the last profile."""
 
     table_number: tuple[int, int]
     """See ``Profile``."""
     totals: dict[tuple[int, bool], tuple[int, int]] = field(default_factory=dict)
-    """By stack, and whether it is of mappings: bytes and blocks."""
+    """(bytes, blocks) by stack and whether they are mappings."""
 
 
 class Pusher:
@@ -57,9 +57,9 @@ class Pusher:
         say: Callable[[str], None],
         first_delay_s: float = _FIRST_DELAY_S,
     ) -> None:
-        """``take`` gives the profile of each process; ``target``: the first of these.
+        """``take`` returns the profile of each process; ``target`` is the first process.
 
-        ``say`` gets a line when the server starts or ends failing, from any thread.
+        ``say`` is called, from any thread, when the server starts or stops failing.
         """
         self._config = config
         self._protocol = protocol_of(config, target)
@@ -68,11 +68,11 @@ class Pusher:
         self._first_delay_s = first_delay_s
         self._waiting: deque[Parcel] = deque()
         self._allocated: dict[int, AllocatedBefore] = {}
-        """By process."""
+        """Earlier allocations by process."""
         self._since_s = time.time()
         self._failing = False
         self._remark = ""
-        """What the server said when it accepted the last profile."""
+        """The server's remark on the last profile that it accepted."""
         self.dropped = 0
         """Profiles that were dropped."""
         self._ending = threading.Event()
@@ -80,12 +80,12 @@ class Pusher:
         self._opener = urllib.request.build_opener(_NoRedirect)
 
     def start(self) -> None:
-        """Begins; the first profile is sent after one interval."""
+        """Starts the thread; it sends the first profile after one interval."""
         self._since_s = time.time()
         self._thread.start()
 
     def close(self) -> None:
-        """Sends what there is a last time, and ends."""
+        """Sends the remaining profiles once more, and ends the thread."""
         self._ending.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -142,7 +142,7 @@ class Pusher:
             stat, key = sample.stat, (sample.stat.index, is_of_mappings(sample))
             size, count = before.totals.get(key, (0, 0))
             before.totals[key] = stat.allocated_bytes, stat.allocated_count
-            # Of mappings there is only what is left: that may have become less.
+            # For mappings only the live bytes are known, which may have decreased.
             new = replace(
                 stat,
                 allocated_bytes=max(0, stat.allocated_bytes - size),
@@ -153,7 +153,7 @@ class Pusher:
         return replace(profile, samples=samples)
 
     def _send_all(self, patience_s: float) -> bool:
-        """Sends the oldest first. Whether nothing has to be tried again."""
+        """Sends profiles, oldest first. Returns whether nothing has to be retried."""
         while self._waiting:
             trouble, again = self._send(self._waiting[0], patience_s)
             if trouble and again:
@@ -175,7 +175,7 @@ class Pusher:
             self._say(f"error: cannot push to {self._config.url}: {printable(trouble)}")
 
     def _send(self, parcel: Parcel, patience_s: float) -> tuple[str, bool]:
-        """(what went wrong, whether to try again); nothing if it is there."""
+        """Returns (error, whether to retry); an empty error if the profile was sent."""
         url, headers, body = self._protocol.request(parcel)
         headers["User-Agent"] = user_agent()
         if self._config.authorization is not None:
@@ -197,7 +197,7 @@ class Pusher:
         return "", False
 
     def _note_refused(self, count: int, reason: str) -> None:
-        """Says what a server thinks of what it has accepted, once as long as it is the same."""
+        """Reports a server's remark on accepted profiles, once until it changes."""
         self.dropped += count
         what = f"{plural(count, 'profile')} refused: " if count else ""
         remark = f"{what}{printable(reason)}" if reason or count else ""
@@ -207,21 +207,21 @@ class Pusher:
 
 
 _NAMES_PATIENCE_S: Final = 5.0
-"""How long names are waited for; scrapers give up after ten seconds."""
+"""How long to wait for names; scrapers give up after ten seconds."""
 
 
 class ProfileSource:
     """Makes the profiles of one snapshot at a time, and of each snapshot once."""
 
     def __init__(self, take: Callable[[], TraceSnapshot], namers: Namers) -> None:
-        """``take`` may be called from any thread; ``namers`` are used by nobody else."""
+        """``take`` may be called from any thread; this object alone uses ``namers``."""
         self._take = take
         self._namers = namers
         self._lock = threading.Lock()
         self._made: tuple[TraceSnapshot | None, Sequence[Profile]] = None, ()
 
     def profiles(self) -> Sequence[Profile]:
-        """Profiles of each process, as it was a moment ago. Raises what the trace died of."""
+        """Returns a recent profile of each process. Raises the error that ended the trace."""
         with self._lock:
             trace = self._take()
             if self._made[0] is not trace:
@@ -238,7 +238,7 @@ class Sharing:
     def __init__(
         self, listen: ListenAddress | None, push: PushConfig | None, say: Callable[[str], None]
     ) -> None:
-        """Takes the address, but answers nobody yet. Raises TracellocError."""
+        """Binds the address, without answering requests yet. Raises TracellocError."""
         self._say = say
         self._push = push
         self._listener = None if listen is None else listen_on(listen)
@@ -247,7 +247,7 @@ class Sharing:
         self._pusher: Pusher | None = None
 
     def start(self, target: Target, take: Callable[[], TraceSnapshot], namers: Namers) -> None:
-        """Answers and pushes from here on. See ``ProfileSource``; ``target`` names the trace."""
+        """Starts to answer and push. See ``ProfileSource``; ``target`` names the trace."""
         source = ProfileSource(take, namers)
         if self._listener is not None:
             self._endpoint = Endpoint(self._listener, source.profiles, self._token)

@@ -1,4 +1,4 @@
-"""Passwords and tokens, from files or the environment: others can see a command line."""
+"""Passwords and tokens, from files or the environment, as command lines are public."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tracelloc.startup import OWN_VARIABLES
 
 PUSH_PASSWORD: Final = "TRACELLOC_PUSH_PASSWORD"  # noqa: S105 - a name
 LISTEN_TOKEN: Final = "TRACELLOC_LISTEN_TOKEN"  # noqa: S105 - a name
-"""Variables that are asked where no file is named. No child process gets them."""
+"""Variables that are read if no file is named. Child processes do not inherit them."""
 _LARGEST_BYTES: Final = 4096
 
 
 def read_secret(
     path: Path | None, variable: str, environment: Mapping[str, str] = OWN_VARIABLES
 ) -> str | None:
-    """The first line of the file, else the variable; None if there is neither.
+    """Returns the first line of the file, else the variable; None if there is neither.
 
     Raises UsageError for files that can't be read or have no such line.
     """
@@ -37,9 +37,9 @@ def read_secret(
 
 
 def authorization(user: str | None, password: str | None) -> str | None:
-    """The header's value; None: none. Basic (RFC 7617), or Bearer (RFC 6750) without a user.
+    """Returns the header's value or None. Basic (RFC 7617), or Bearer (RFC 6750) without a user.
 
-    ``user``: with its password behind a colon, or without.
+    ``user`` may include the password after a colon.
     """
     if user is None:
         return None if password is None else f"Bearer {password}"
@@ -49,7 +49,7 @@ def authorization(user: str | None, password: str | None) -> str | None:
 
 
 def is_authorized(header: str, token: str) -> bool:
-    """Whether an ``Authorization`` header has the token: Bearer, or Basic's password."""
+    """Whether an ``Authorization`` header has the token, as Bearer or as Basic's password."""
     import hmac  # noqa: PLC0415 - options need no cryptography
 
     scheme, _, value = header.partition(" ")

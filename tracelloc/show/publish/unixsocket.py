@@ -1,4 +1,4 @@
-"""A Unix socket to listen on: a file that belongs to its user alone."""
+"""A Unix socket to listen on, which only its owner can access."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tracelloc.text import printable
 
 
 def listen_at(path: str, queue_length: int) -> socket.socket:
-    """Makes the socket. One that nobody listens on any more is replaced. Raises TracellocError."""
+    """Creates the socket, replacing a stale one. Raises TracellocError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # From the moment on that it is there: bind(2) takes the permissions over.
+        # bind(2) takes over the permissions, so they hold as soon as the file exists.
         os.fchmod(listener.fileno(), 0o600)
         try:
             _bind(listener, path)
@@ -57,11 +57,11 @@ def _bind(listener: socket.socket, path: str) -> None:
 
 
 def _give(found: Destination, owner: User) -> None:
-    """Gives the socket, which is root's, to a user. Raises OSError."""
+    """Changes the owner of the socket from root to a user. Raises OSError."""
     handle = found.open(os.O_PATH)
     try:
         status = os.fstat(handle)
-        # Whoever can change the directory could have put something else there.
+        # A user who can write to the directory may have replaced the file.
         if stat.S_ISSOCK(status.st_mode) and (status.st_uid, status.st_nlink) == (0, 1):
             os.chown(f"/proc/self/fd/{handle}", *owner)
     finally:
@@ -69,7 +69,7 @@ def _give(found: Destination, owner: User) -> None:
 
 
 def _is_left_over(path: str) -> bool:
-    """Whether it is a socket of ours that nobody answers at."""
+    """Whether it is a stale socket of tracelloc's user, on which no process listens."""
     status = os.stat(path, follow_symlinks=False)
     ours = {user.uid for user in output_users()}
     if not stat.S_ISSOCK(status.st_mode) or status.st_uid not in ours:

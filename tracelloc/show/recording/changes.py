@@ -1,9 +1,9 @@
-"""One moment as bytes: all of it, or how it differs from the moment before.
+"""Encodes one snapshot as bytes: whole, or as the difference from an earlier snapshot.
 
 A moment has facts (plain values by name) and, per process, tables: a row per figure, a column
-per stack, 64 bits each. Of a table, only the columns that have changed are kept, as differences
-modulo 2**64, with the bytes of equal weight side by side, which is what zlib makes small. Floats
-are differences of their bits, so everything comes back exactly.
+per stack, 64 bits each. Only changed columns of a table are kept, as differences modulo 2**64,
+with bytes of equal weight side by side, which compresses well. Differences of floats are those
+of their bits, so decoding is exact.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ I64 = npt.NDArray[np.int64]
 Facts = dict[str, Any]
 """Plain values by name."""
 ProcessKey = tuple[int, int]
-"""Number of the process in the trace, and how many programs it has begun."""
+"""Number of the process in the trace, and how many programs it has executed."""
 
 LARGEST_BYTES: Final = 1 << 28
-"""Largest moment, unpacked: a million stacks take less."""
+"""Largest snapshot, unpacked: a million stacks take less."""
 _LARGEST_HEAD: Final = 64 << 20
 _MOST_COLUMNS: Final = 1 << 24
 _LEVEL: Final = 1
-"""Level of zlib: higher ones take more time to save little, see docs/recordings.md."""
+"""zlib level; higher ones save little for their time, see docs/recordings.md."""
 _HEAD: Final = struct.Struct("<I")
 
 
@@ -41,12 +41,12 @@ class ProcessParts:
 
     facts: Facts
     tables: dict[str, I64]
-    """By name; the shape is (figures, stacks)."""
+    """Tables by name, of shape (figures, stacks)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MomentParts:
-    """All processes at one moment. Nothing in it is changed later."""
+    """All processes at one moment; immutable."""
 
     facts: Facts = field(default_factory=dict)
     processes: dict[ProcessKey, ProcessParts] = field(default_factory=dict)
@@ -54,16 +54,17 @@ class MomentParts:
 
 _NO_PROCESS: Final = ProcessParts({}, {})
 NOTHING: Final = MomentParts()
-"""What the first moment of a group is the difference from."""
+"""The base of the first moment of a group."""
 ANCHORS: Final = 8
-"""Moments of a group from one anchor to the next, see ``MomentChain``."""
+"""Number of moments from one anchor to the next, see ``MomentChain``."""
 
 
 class MomentChain:
-    """The moments of a group one by one, and which one each is the difference from.
+    """Tracks which moment of a group is the base of the next difference.
 
-    The first one is whole. Each ``ANCHORS``-th is an anchor, the difference from the anchor
-    before, so that the way to a moment is short; the others differ from the one before.
+    The first moment is whole. Each ``ANCHORS``-th is an anchor, stored as the difference from the
+    previous anchor, so that few differences lead to any moment. All others are differences from
+    the moment before.
     """
 
     def __init__(self) -> None:
@@ -72,11 +73,11 @@ class MomentChain:
 
     @property
     def base(self) -> MomentParts:
-        """What the next moment is the difference from."""
+        """The base of the next moment."""
         return self._last if self._count % ANCHORS else self._anchor
 
     def add(self, now: MomentParts) -> None:
-        """Goes on to the next moment."""
+        """Advances to the next moment."""
         if self._count % ANCHORS == 0:
             self._anchor = now
         self._last = now
@@ -84,18 +85,18 @@ class MomentChain:
 
     @staticmethod
     def path(rank: int) -> list[int]:
-        """Ranks in the group of the moments to apply to nothing, to get to one of them."""
+        """Returns the ranks of the moments to apply, in order, to restore the one of this rank."""
         anchor = rank - rank % ANCHORS
         return [*range(0, anchor, ANCHORS), *range(anchor, rank + 1)]
 
 
 def packed(payload: bytes) -> bytes:
-    """Compressed bytes."""
+    """Compresses bytes."""
     return zlib.compress(payload, _LEVEL)
 
 
 def encode(now: MomentParts, before: MomentParts) -> bytes:
-    """How a moment differs from the one before; from an empty one, all of it."""
+    """Encodes a moment as the difference from ``before``, which may be empty."""
     arrays: list[bytes] = []
     processes = []
     for key, parts in now.processes.items():
@@ -113,7 +114,7 @@ def encode(now: MomentParts, before: MomentParts) -> bytes:
 
 
 def decode(data: bytes, before: MomentParts) -> MomentParts:
-    """The moment of which ``data`` is the difference from the one before. Raises MalformedError."""
+    """Decodes a moment from its difference from ``before``. Raises MalformedError."""
     payload = Inflater(data)
     try:
         (size,) = _HEAD.unpack(payload.read(_HEAD.size))
@@ -140,7 +141,7 @@ def decode(data: bytes, before: MomentParts) -> MomentParts:
 
 
 def _changed(now: Facts, before: Facts) -> dict[str, Any]:
-    """Facts that are new or differ, and which are there no more."""
+    """Returns facts that are new or differ, and the names of removed ones."""
     gone = [name for name in before if name not in now]
     news = {n: fact for n, fact in now.items() if n not in before or before[n] != fact}
     return {"set": news, "gone": gone} if gone else {"set": news}
@@ -154,7 +155,7 @@ def _applied(change: dict[str, Any], before: Facts) -> Facts:
 
 
 def _difference(now: I64, before: I64 | None) -> tuple[I64, I64]:
-    """The columns that differ, and by how much; what was not there before was 0."""
+    """Returns the columns that differ, and the differences; missing columns count as 0."""
     change = now
     if before is not None and len(before) == len(now):
         both = min(now.shape[1], before.shape[1])
@@ -174,7 +175,7 @@ def _table(pieces: _Pieces, shape: list[int], before: I64 | None) -> I64:
         raise ValueError("a column's number")
     change = pieces.take(np.int64, figures * count).reshape(figures, count)
     if before is not None and before.shape == (figures, width):
-        # What most moments are: as many stacks as before.
+        # The common case: as many stacks as before.
         if count == width:
             change += before
             return change
@@ -189,7 +190,7 @@ def _table(pieces: _Pieces, shape: list[int], before: I64 | None) -> I64:
 
 
 def _shuffled(array: npt.NDArray[Any]) -> bytes:
-    """Bytes of an array, those of equal weight side by side."""
+    """Returns the bytes of an array, with bytes of equal weight side by side."""
     flat = np.ascontiguousarray(array).reshape(-1)
     return flat.view(np.uint8).reshape(len(flat), flat.itemsize).T.tobytes()
 
@@ -198,19 +199,19 @@ class _Pieces:
     """Reads arrays that ``_shuffled`` wrote, one after the other."""
 
     def __init__(self, payload: Inflater, budget: UnpackBudget) -> None:
-        """``budget``: for all that is made of them; taken from by whoever makes it."""
+        """``budget``: memory for all that is made of the arrays; their users charge it."""
         self._payload = payload
         self.budget = budget
 
     def take(self, dtype: type[np.generic], count: int) -> npt.NDArray[Any]:
-        """The next ``count`` values. Raises MalformedError if there are fewer."""
+        """Returns the next ``count`` values. Raises MalformedError if there are fewer."""
         size = np.dtype(dtype).itemsize
         flat = np.frombuffer(self._payload.read(count * size), np.uint8)
         return np.array(flat.reshape(size, count).T, order="C").view(dtype).reshape(count)
 
 
 def arrays_packed(*arrays: npt.NDArray[Any]) -> bytes:
-    """Several arrays of known types, compressed; their lengths come first."""
+    """Compresses several arrays of known types; their lengths come first."""
     lengths = struct.pack(f"<{len(arrays)}I", *map(len, arrays))
     return packed(b"".join([lengths, *map(_shuffled, arrays)]))
 
@@ -218,7 +219,7 @@ def arrays_packed(*arrays: npt.NDArray[Any]) -> bytes:
 def arrays_unpacked(
     data: bytes, *dtypes: type[np.generic], budget: UnpackBudget
 ) -> list[npt.NDArray[Any]]:
-    """What ``arrays_packed`` got, for memory of this budget. Raises MalformedError."""
+    """Restores the arrays of ``arrays_packed``, within the budget. Raises MalformedError."""
     payload = Inflater(data)
     lengths = struct.unpack(f"<{len(dtypes)}I", payload.read(4 * len(dtypes)))
     sizes = [np.dtype(dtype).itemsize for dtype in dtypes]

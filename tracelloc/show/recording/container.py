@@ -1,7 +1,7 @@
 """The file of a recording: an SQLite database with a checksum on every row.
 
-What a file holds is not trusted: a database may have views and triggers of its maker's, so
-nothing is read of one whose tables are not exactly ours.
+Files are not trusted: a database may contain foreign views and triggers, so a file is only
+read if its schema is exactly that of a recording.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tracelloc.system.invoker import User, is_changed_only_by, others_replace_en
 from tracelloc.system.safefiles.writing import create_file
 
 APPLICATION_ID: Final = 0x74726C63
-"""What file(1) and we know a recording by: "trlc"."""
+"""Application ID of recordings, for file(1) and tracelloc: "trlc"."""
 VERSION: Final = 1
 VERSION_WITH_EVENTS: Final = 2
-"""Has one more table."""
+"""Version of files with a table of events."""
 _LARGEST_ROW: Final = 1 << 28
 _LOG_PAGES: Final = 256
 """Pages of the write-ahead log before it is moved into the file: 1 MiB."""
 _PATIENCE_S: Final = 5.0
 _BESIDE: Final = ("-wal", "-shm")
-"""Ends of the names of files that SQLite has beside one that is written."""
+"""Suffixes of the files that SQLite keeps next to a database being written."""
 
 TABLES: Final = (
     "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -52,13 +52,13 @@ EVENTS_TABLE: Final = (
 
 
 def checksum(data: bytes, *key: int) -> int:
-    """CRC-32 of a row's data and of what it is found by."""
+    """Returns the CRC-32 of a row's data and key."""
     return zlib.crc32(data, zlib.crc32(struct.pack(f"<{len(key)}q", *key)))
 
 
 def checked(data: object, crc: object, *key: object) -> bytes:
-    """A row's data. Raises MalformedError unless it and its key are what was written."""
-    # Any value may be in any column.
+    """Returns a row's data. Raises MalformedError if the data or key do not match the CRC."""
+    # SQLite columns can hold values of any type.
     numbers = [each for each in key if isinstance(each, int)]
     is_same_key = len(numbers) == len(key)
     if not isinstance(data, bytes) or not is_same_key or checksum(data, *numbers) != crc:
@@ -80,15 +80,15 @@ def _create_file(path: Path, users: Sequence[User], mode: int) -> User:
 
 
 def _real(path: Path) -> Path:
-    """The path without links and dots above its last name."""
+    """Resolves links and dots in the directory of a path."""
     return Path(os.path.realpath(path.parent)) / path.name
 
 
 def _writers(path: Path, users: Sequence[User]) -> list[User]:
-    """Users with whose rights a recording may be written.
+    """Returns the users whose rights may be used to write a recording.
 
-    SQLite opens files by name, and follows links. So root's rights are not used in a directory
-    that others can change: those of its owner are.
+    SQLite opens files by name, and follows links. In a directory that other users can change,
+    the rights of its owner are therefore used, not root's.
     """
     writers = [user for user in users if user.uid or is_changed_only_by(path.parent, user)]
     if writers:
@@ -109,7 +109,7 @@ def _writers(path: Path, users: Sequence[User]) -> list[User]:
 def create(
     path: Path, users: Sequence[User], mode: int, *, events: bool = False
 ) -> tuple[sqlite3.Connection, tuple[User, User]]:
-    """A new recording, which may be read meanwhile; its owner, and whose rights write it.
+    """Creates a recording, readable while it is written. Returns it, its owner and the writer.
 
     ``users``: see ``tracelloc.system.safefiles.writing``. Raises TracellocError.
     """
@@ -121,7 +121,7 @@ def create(
         connection = sqlite3.connect(_real(path), isolation_level=None, check_same_thread=False)
         for pragma in (f"application_id={APPLICATION_ID}", f"user_version={version}"):
             connection.execute(f"PRAGMA {pragma}")
-        # What lies beside it is ours as well: nobody else's file or link is written to.
+        # Creates SQLite's other files too, so that it writes to no foreign file or link.
         for suffix in _BESIDE:
             _create_file(Path(f"{path}{suffix}"), writers, mode)
         for pragma in (
@@ -140,7 +140,7 @@ def create(
 def copy_written(
     connection: sqlite3.Connection, path: Path, users: tuple[User, User], mode: int
 ) -> None:
-    """Writes what is recorded by now to another file, all of it or none. Raises TracellocError.
+    """Copies the recording so far to another file, atomically. Raises TracellocError.
 
     ``users``: as ``create`` returned them.
     """
@@ -161,7 +161,7 @@ def copy_written(
 
 
 def close_written(connection: sqlite3.Connection, user: User) -> None:
-    """Leaves one file, without a log beside it unless somebody still reads: then it is empty."""
+    """Closes the database; an empty log file remains only if a reader has it open."""
     with rights_of(user):
         for pragma in ("wal_checkpoint(TRUNCATE)", "journal_mode=DELETE"):
             with suppress(sqlite3.Error):
@@ -170,7 +170,7 @@ def close_written(connection: sqlite3.Connection, user: User) -> None:
 
 
 def remove(path: Path, user: User) -> None:
-    """Removes a recording of nothing, and what lies beside it."""
+    """Removes an empty recording and SQLite's files next to it."""
     with rights_of(user):
         _remove(path)
 
@@ -181,7 +181,7 @@ def _remove(path: Path) -> None:
 
 
 def is_recording(path: Path) -> bool:
-    """Whether a file says that it is one; raises OSError if it can't be read."""
+    """Whether a file has the header of a recording; raises OSError if it can't be read."""
     with path.open("rb") as stream:
         head = stream.read(72)
     return head[:16] == b"SQLite format 3\0" and head[68:72] == APPLICATION_ID.to_bytes(4, "big")
@@ -189,10 +189,10 @@ def is_recording(path: Path) -> bool:
 
 @contextmanager
 def rights_to_read(path: Path) -> Iterator[None]:
-    """The rights of the user whose recording it is, or whose directory, for what is read of it.
+    """Switches to the rights of the owner of the recording or of its directory, for reading.
 
-    SQLite opens what lies beside it to be written to, and gives it to the recording's owner: as
-    root it must not do so with what somebody has linked there.
+    SQLite opens the files next to a recording for writing, and gives them to its owner. With
+    root's rights, it must not do so with links that another user has placed there.
     """
     owner = _other_owner(path) if os.geteuid() == 0 else None
     if owner is None:
@@ -203,7 +203,7 @@ def rights_to_read(path: Path) -> Iterator[None]:
 
 
 def _other_owner(path: Path) -> User | None:
-    """Who can put files beside this one, and may read it; None: root alone."""
+    """Returns the user, other than root, who can create files next to this one and read it."""
     with suppress(OSError):
         real = path.resolve()
         for status in (real.parent.stat(), real.lstat()):
@@ -216,9 +216,9 @@ def _other_owner(path: Path) -> User | None:
 
 
 def open_recorded(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """A recording to be read, and whether it may still be written to. Raises TracellocError.
+    """Opens a recording. Returns it, and whether it may still grow. Raises TracellocError.
 
-    With ``rights_to_read``.
+    Call with ``rights_to_read``.
     """
     try:
         if not is_recording(path):
@@ -227,7 +227,7 @@ def open_recorded(path: Path) -> tuple[sqlite3.Connection, bool]:
             )
     except OSError as error:
         raise TracellocError(f"{path} cannot be read: {error.strerror}") from error
-    # Without a log nobody writes to it, and nothing has to be written beside it.
+    # Without a log there is no writer, and SQLite needs no other files.
     has_log = Path(f"{path}-wal").exists()
     address = path.absolute().as_uri() + ("?mode=ro" if has_log else "?mode=ro&immutable=1")
     with failing(path, "read"):
@@ -250,7 +250,7 @@ def _tables(version: int) -> tuple[str, ...]:
 
 
 def has_events(connection: sqlite3.Connection) -> bool:
-    """Whether every event is kept, at least of the last moments."""
+    """Whether the recording has events, at least of its last part."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return bool(version == VERSION_WITH_EVENTS)
 
@@ -267,7 +267,7 @@ def _check_tables(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of it, or nothing."""
+    """Runs a transaction, which is committed or rolled back."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -279,7 +279,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def failing(path: Path, done: str) -> Iterator[None]:
-    """What goes wrong with the file becomes one line. ``done``: read or written."""
+    """Turns errors of the file into one-line TracellocErrors. ``done``: read or written."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -292,7 +292,7 @@ def failing(path: Path, done: str) -> Iterator[None]:
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:
-    """Size of what the file holds; what was deleted is used again."""
+    """Returns the size of used pages; SQLite reuses the free ones."""
     pages, free, size = (
         int(connection.execute(f"PRAGMA {name}").fetchone()[0])
         for name in ("page_count", "freelist_count", "page_size")

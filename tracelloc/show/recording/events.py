@@ -1,8 +1,8 @@
-"""Every event of a recording, in a table of its own: which blocks were outstanding when.
+"""The table of all events of a recording, from which live blocks at any moment follow.
 
-A row has what happened to one process from one moment to the next, and now and then all blocks
-that are outstanding after it, so that the way to any moment is short. Columns are compressed one
-by one: times as differences, addresses and threads as numbers of their distinct values.
+A row has the events of one process between two moments and, at intervals, all blocks that are
+outstanding after them, so that few rows lead to any moment. Columns are compressed one by one:
+times as differences, addresses and threads as indices of their distinct values.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _LARGEST_BYTES: Final = 1 << 29
 _MOST_BLOCKS: Final = 1 << 24
 _INSERT: Final = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)"
 _SHARE: Final = 2
-"""Events take one part in so many of the file at most."""
+"""Largest part of the file for events: one in this many."""
 
 
 def encode(logged: LoggedEvents) -> bytes:
-    """The data of a row."""
+    """Encodes the data of a row."""
     blocks = Blocks.empty() if logged.blocks is None else logged.blocks
     both = np.concatenate([logged.events, _births(blocks)])
     addresses, address = np.unique(both["address"], return_inverse=True)
@@ -49,7 +49,7 @@ def encode(logged: LoggedEvents) -> bytes:
         np.diff(both["time_ns"].astype(np.int64), prepend=0),
         np.diff(addresses, prepend=np.uint64(0)),
         address.astype(np.uint32),
-        # Kind and size: which kinds there are depends on the stack, and sizes as well.
+        # Kind and size in one column: both depend on the stack.
         both["size_tag"] << np.uint64(8) | both["size_tag"] >> np.uint64(EVENT_SIZE_BITS),
         both["stack_id"].astype(np.uint32),
         threads,
@@ -58,7 +58,7 @@ def encode(logged: LoggedEvents) -> bytes:
 
 
 def decode(data: bytes) -> tuple[Events, Events]:
-    """(events, births of all that was outstanding after them). Raises MalformedError."""
+    """Returns (events, allocations of all blocks live after them). Raises MalformedError."""
     count = int.from_bytes(data[:4], "little")
     times, addresses, address, tags, stacks, threads, thread = arrays_unpacked(
         data[4:], *_TYPES, budget=UnpackBudget(_LARGEST_BYTES)
@@ -78,7 +78,7 @@ def decode(data: bytes) -> tuple[Events, Events]:
 
 
 def _births(blocks: Blocks) -> Events:
-    """Allocations that make these blocks, the oldest first."""
+    """Returns the allocations of these blocks, oldest first."""
     events = np.zeros(len(blocks), EVENT_DTYPE)
     tag = np.uint64(EventKind.ALLOC << EVENT_SIZE_BITS)
     events["address"], events["size_tag"] = blocks.address, blocks.size | tag
@@ -88,17 +88,17 @@ def _births(blocks: Blocks) -> Events:
 
 
 class EventWriter:
-    """Writes rows, and drops the oldest when they take too much."""
+    """Writes rows, and drops the oldest when they take too much space."""
 
     def __init__(self, connection: sqlite3.Connection, max_bytes: int) -> None:
-        """``max_bytes``: of the whole file."""
+        """``max_bytes``: limit of the whole file."""
         self._connection = connection
         self._max_bytes = max_bytes // _SHARE
         self._bytes = 0
         self._last: dict[ProcessKey, LoggedEvents] = {}
 
     def add(self, moment: int, key: ProcessKey, logged: LoggedEvents) -> None:
-        """Writes what led to a moment; once, however often it is shown."""
+        """Writes the events that led to a moment, only once per batch."""
         if self._last.get(key) is logged or not (len(logged.events) or logged.blocks is not None):
             return
         self._last[key] = logged
@@ -111,7 +111,7 @@ class EventWriter:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        """Drops the oldest row; the next one of its process gets all that is outstanding."""
+        """Drops the oldest row; the next row of its process gets all live blocks."""
         read = self._connection.execute
         oldest = "SELECT * FROM events ORDER BY moment LIMIT 1"
         moment, process, programs, is_whole, _, data = read(oldest).fetchone()
@@ -139,7 +139,7 @@ class EventWriter:
 
 
 def _outstanding(parts: Iterable[Events], most_stacks: int) -> Blocks:
-    """What these lead to, one after the other. Raises MalformedError if that is too much."""
+    """Applies events in order. Returns the live blocks. Raises MalformedError at the limit."""
     stacks = Stacks()
     # Under their indices.
     stacks.indices(np.arange(1, most_stacks, dtype=np.uint64))
@@ -154,7 +154,7 @@ def _outstanding(parts: Iterable[Events], most_stacks: int) -> Blocks:
 def blocks_at(
     connection: sqlite3.Connection, moment: int, key: ProcessKey, one: Snapshot
 ) -> Blocks | None:
-    """All that was outstanding at a moment; None if events do not reach back so far.
+    """Returns the live blocks at a moment; None if events do not reach back so far.
 
     Raises MalformedError.
     """
@@ -165,7 +165,7 @@ def blocks_at(
         (*key, moment),
     )
     parts = _parts(rows, key, one)
-    # One after the other: together they may be large.
+    # Read one by one, as all together may be large.
     if (first := next(parts, None)) is None:
         return None
     blocks = _outstanding(itertools.chain([first], parts), len(one.stacks))
@@ -173,7 +173,7 @@ def blocks_at(
 
 
 def _parts(rows: sqlite3.Cursor, key: ProcessKey, one: Snapshot) -> Iterator[Events]:
-    """All blocks at first, then events."""
+    """Yields the initial live blocks, then events."""
     is_first = True
     for number, crc, data in rows:
         events, births = decode(checked(data, crc, number, *key))
@@ -184,7 +184,7 @@ def _parts(rows: sqlite3.Cursor, key: ProcessKey, one: Snapshot) -> Iterator[Eve
 
 
 def _check(events: Events, stacks: int, now_ns: int) -> None:
-    """Raises MalformedError for what can't have happened by then."""
+    """Raises MalformedError for events that can't have happened by ``now_ns``."""
     if len(events) and int(events["stack_id"].max()) >= stacks:
         raise MalformedError("events have stacks that there are not")
     if len(events) and int(events["time_ns"].max()) > now_ns + NS_PER_S:

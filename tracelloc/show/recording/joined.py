@@ -1,7 +1,7 @@
-"""Several recordings as one: all their processes, each as of the moment that is asked for.
+"""Several recordings as one, with all their processes at the requested time.
 
-Recordings of another boot or machine have another CLOCK_MONOTONIC: their times are moved to that of
-the first recording, by the time of day.
+Recordings of another boot or machine have another CLOCK_MONOTONIC: their times are converted to
+the clock of the first recording, by the time of day.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judgement import Suspect
 
 _NUMBERS: Final = 1 << 20
-"""Numbers of processes that each recording has for itself."""
+"""Process numbers reserved for each recording."""
 _SAME_CLOCK_S: Final = 60.0
-"""Clocks that differ by less are one, of which the time of day was set."""
+"""Clocks that differ by less are the same; only the time of day was adjusted."""
 _PATIENCE_S: Final = 2.0
-"""A recording goes on that long, beyond the usual distance, after its last moment."""
+"""How long, beyond the usual distance, a recording extends after its last snapshot."""
 
 
 class JoinedTraces:
-    """Has what a ``RecordedTrace`` has. For one thread at a time."""
+    """Has the interface of ``RecordedTrace``. For one thread at a time."""
 
     def __init__(self, recordings: Sequence[RecordedTrace]) -> None:
         """The first one's root process is the root of all."""
@@ -49,7 +49,7 @@ class JoinedTraces:
         self._join()
 
     has_events = False
-    """Single blocks are known of one recording alone."""
+    """Single blocks are only available for one recording alone."""
 
     @property
     def is_growing(self) -> bool:
@@ -57,12 +57,12 @@ class JoinedTraces:
         return any(each.is_growing for each in self._recordings)
 
     def close(self) -> None:
-        """Nothing can be asked for any more."""
+        """Closes the recordings; no other method may be called afterwards."""
         for each in self._recordings:
             each.close()
 
     def reload(self) -> None:
-        """Reads what has come since."""
+        """Reads what has been written since."""
         before = [len(each.moments) for each in self._recordings]
         for each in self._recordings:
             each.reload()
@@ -79,29 +79,29 @@ class JoinedTraces:
         self.moments = [each._replace(number=n, whole=0) for n, each in enumerate(moments)]
 
     def of(self, number: int) -> RecordedSymbols:
-        """Names of a process, as of the moment that was asked for last."""
+        """Returns the names of a process, at the last requested snapshot."""
         which, own = divmod(number, _NUMBERS)
         return self._recordings[which].of(own)
 
     def find(self, time_s: float) -> int:
-        """Index of the last moment that is not later, seconds since 1970; else the first."""
+        """Returns the last index not later than a time, in seconds since 1970, else the first."""
         later = (n for n, moment in enumerate(self.moments) if moment.time_s > time_s)
         return max(0, next(later, len(self.moments)) - 1)
 
     def find_uptime(self, uptime_s: float) -> int:
-        """Index of the last moment that is not later, CLOCK_MONOTONIC; else the first."""
+        """Returns the last index not later than a CLOCK_MONOTONIC time, else the first."""
         return max(0, bisect.bisect_right(self.moments, uptime_s, key=attrgetter("uptime_s")) - 1)
 
     def trace_at(self, index: int) -> TraceSnapshot:
-        """All processes as they were at a moment. Raises TracellocError."""
+        """Returns all processes at a snapshot. Raises TracellocError."""
         return self.trace_as_of(self.moments[index].uptime_s)
 
     def with_blocks(self, _index: int, trace: TraceSnapshot) -> TraceSnapshot:
-        """The trace as it is."""
+        """Returns the trace unchanged."""
         return trace
 
     def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
-        """All processes as of a time. Raises TracellocError."""
+        """Returns all processes at a time. Raises TracellocError."""
         uptime_s = self.moments[self.find_uptime(uptime_s)].uptime_s
         traces = [
             _moved(each.trace_as_of(own_s), number * _NUMBERS, shift_s, ended=_is_over(each, own_s))
@@ -134,7 +134,7 @@ def _added(one: FollowCounts, other: FollowCounts) -> FollowCounts:
 
 
 def _shift_s(first: RecordedTrace, other: RecordedTrace) -> float:
-    """What is to be added to the times of another recording."""
+    """Returns the offset to add to the times of another recording."""
     clocks = [each.moments[0].time_s - each.moments[0].uptime_s for each in (first, other)]
     shift_s = clocks[1] - clocks[0]
     is_same = first.about.get("host") == other.about.get("host") and abs(shift_s) < _SAME_CLOCK_S
@@ -147,7 +147,7 @@ def _is_over(recording: RecordedTrace, uptime_s: float) -> bool:
 
 
 def _moved(trace: TraceSnapshot, base: int, shift_s: float, *, ended: bool) -> TraceSnapshot:
-    """A trace by another clock, with other numbers of processes."""
+    """Returns a trace with its times shifted and its processes renumbered."""
     processes = []
     for one in trace.processes:
         target = one.target
@@ -158,7 +158,7 @@ def _moved(trace: TraceSnapshot, base: int, shift_s: float, *, ended: bool) -> T
 
 
 def _by_clock(one: Snapshot, shift_ns: int) -> Snapshot:
-    """A snapshot with all its times moved."""
+    """Returns a snapshot with all its times shifted."""
     if not shift_ns:
         return one
     totals, series, memory, peak = one.totals, one.series, one.memory, one.peak
@@ -189,7 +189,7 @@ def _by_clock(one: Snapshot, shift_ns: int) -> Snapshot:
 
 
 def _moved_times(column: I64, shift_ns: int) -> I64:
-    """Times, 0 of what never was."""
+    """Shifts times, but not 0, which stands for never."""
     moved: I64 = np.where(column == 0, 0, column + shift_ns)
     return moved
 

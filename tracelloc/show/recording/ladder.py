@@ -1,8 +1,8 @@
-"""How far apart moments may be that lie far back, and how moments are folded.
+"""How far apart old snapshots are kept, and how they are folded.
 
 Moments are kept in groups: the first one whole, each other one as the difference from an earlier
-one. Folding replaces several groups by one with fewer moments; what a moment shows is not
-changed by that. The group that is being written, the present, is never touched.
+one. Folding replaces several groups by one with fewer moments, without changing the remaining
+moments. The group being written is never folded.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ GROUP: Final = 60
 STEPS_S: Final = (1, 10, 60, 600, 3600)
 """Distances of moments."""
 _KEPT_S: Final = {1: 3600.0, 10: 86_400.0, 60: 7 * 86_400.0, 600: 30 * 86_400.0}
-"""For how long moments are kept at a distance, where there is room."""
+"""How long moments are kept at each distance, if there is room."""
 
 
 class RecordedMoment(NamedTuple):
-    """One moment of a recording, without what was seen then."""
+    """Time and position of one snapshot of a recording, without its content."""
 
     number: int
     time_s: float
@@ -33,14 +33,14 @@ class RecordedMoment(NamedTuple):
     uptime_s: float
     """CLOCK_MONOTONIC, which never jumps."""
     step_s: int
-    """About how far the next one is away."""
+    """Approximate distance to the next moment."""
     whole: int
-    """Number of the moment from which on the differences are to be applied."""
+    """Number of the whole moment at which applying differences begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class MomentGroup:
-    """Some moments in a row. Numbers are those of moments."""
+    """Consecutive moments. Numbers are those of moments."""
 
     whole: int
     """The first one, which is whole."""
@@ -52,16 +52,16 @@ class MomentGroup:
 
 
 class Folder:
-    """Folds what is old, and the oldest if the file gets too large."""
+    """Folds old groups, and the oldest ones if the file gets too large."""
 
     def __init__(self, connection: sqlite3.Connection, most_bytes: int, most_s: float) -> None:
-        """``most_bytes``: what the file may hold; ``most_s``: how far it reaches back."""
+        """``most_bytes``: limit of the file's size; ``most_s``: how far it reaches back."""
         self._connection = connection
         self._most_bytes = most_bytes
         self._most_s = most_s
 
     def groups(self) -> list[MomentGroup]:
-        """All but the newest, oldest first."""
+        """Returns all groups but the newest, oldest first."""
         rows = self._connection.execute(
             "SELECT whole, MAX(number), MAX(uptime_s), MAX(step_s), COUNT(*) FROM moments "
             "GROUP BY whole ORDER BY whole"
@@ -69,7 +69,7 @@ class Folder:
         return [MomentGroup(*row) for row in rows[:-1]]
 
     def fold(self, now_s: float) -> bool:
-        """Does one piece of work, if there is any. Whether there may be more."""
+        """Folds once, if needed. Returns whether there may be more to do."""
         groups = self.groups()
         if groups and now_s - groups[0].last_s > self._most_s:
             self._delete(groups[:1])
@@ -139,7 +139,7 @@ def moments_of(
 
 
 def _runs(groups: list[MomentGroup]) -> dict[int, list[MomentGroup]]:
-    """For each distance the oldest groups that have it, as many as one group is made of."""
+    """Returns, per distance, the oldest groups with it, as many as make one new group."""
     runs: dict[int, list[MomentGroup]] = {}
     for step_s, next_s in pairwise(STEPS_S):
         found = [group for group in groups if group.step_s == step_s]
@@ -156,7 +156,7 @@ def _due(groups: list[MomentGroup], now_s: float) -> list[MomentGroup] | None:
 
 
 def _oldest_alike(groups: list[MomentGroup]) -> list[MomentGroup] | None:
-    """What to fold where there is no room: the oldest that can be; None if nothing can."""
+    """Returns the oldest groups that can be folded to free space; None if there are none."""
     runs = _runs(groups)
     if runs:
         return runs[max(runs)]

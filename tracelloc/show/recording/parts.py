@@ -1,6 +1,6 @@
-"""A snapshot taken apart into what a recording keeps, and put together again.
+"""Converts snapshots to the parts that a recording keeps, and back.
 
-Left out is what can be computed from the rest, single blocks but for the largest, and threads.
+It omits what can be computed from the rest, all but the largest blocks, and threads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOT_FACTS: Final = {
 }  # fmt: skip
 _FACT_TYPES: Final = {n: t for n, t in types_of(Snapshot).items() if n not in _NOT_FACTS}
 _LATER_FACTS: Final = frozenset({"objects", "gaps"})
-"""Facts that the first recordings don't have."""
+"""Facts that old recordings don't have."""
 _MOST_TYPES: Final = 100
 """Types of objects that are kept one by one: the largest, and those that have grown most."""
 _SITE_TYPES: Final = {
@@ -48,14 +48,14 @@ _ROWS: Final = {
     "series": list(_POINTS),
     "findings": [*_SITE_TYPES, _RETRACTED],
 }
-"""What rows of tables are: other versions of this program may have other ones."""
+"""Names of table rows: other versions of tracelloc may have other rows."""
 
 HistorySample = Callable[[ProcessKey, int], I64]
-"""What every stack held at a time of a process's history."""
+"""Returns each stack's live bytes at a time of a process's history."""
 
 
 class Dissector:
-    """Takes traces apart; what has not changed since the last one is not converted again."""
+    """Converts traces to parts; unchanged objects are not converted again."""
 
     def __init__(self, book_of: Callable[[Stacks], int]) -> None:
         """``book_of``: the number under which the stacks of a process are kept."""
@@ -63,7 +63,7 @@ class Dissector:
         self._known: dict[tuple[ProcessKey, str], tuple[Any, Any]] = {}
 
     def parts(self, trace: TraceSnapshot) -> MomentParts:
-        """All that a recording keeps of a trace, but for stacks, history and names."""
+        """Returns what a recording keeps of a trace, without stacks, history and names."""
         facts = {"untraced_count": trace.untraced_count, "follow": to_plain(trace.follow)}
         return MomentParts(facts, {key_of(one): self._process(one) for one in trace.processes})
 
@@ -98,7 +98,7 @@ class Dissector:
 
 
 def key_of(one: Snapshot) -> ProcessKey:
-    """What tells a program of a process from all others of the trace."""
+    """Returns the key that identifies a program of a process within the trace."""
     return one.target.number, one.target.exec_count
 
 
@@ -114,7 +114,7 @@ def _findings(findings: Findings) -> tuple[dict[str, Any], I64]:
 
 
 def _objects(found: ObjectFindings | None) -> Any:
-    """Findings with the types that matter; the others are summed up."""
+    """Returns findings with the most important types; the others are summed up."""
     if found is None or found.now is None or found.first is None:
         return to_plain(found)
     before = {one.name: one.size_bytes for one in found.first.types}
@@ -126,11 +126,11 @@ def _objects(found: ObjectFindings | None) -> Any:
 
 
 _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {"objects": _objects}
-"""By name, where a fact is not kept as it is."""
+"""Converters by fact name, for facts that are not kept unchanged."""
 
 
 def _words(column: Any) -> I64:
-    """A column as 64-bit words: of floats, their bits."""
+    """Returns a column as 64-bit words; floats as their bits."""
     words: I64 = column.view(np.int64) if column.dtype == np.float64 else column.astype(np.int64)
     return words
 
@@ -138,7 +138,7 @@ def _words(column: Any) -> I64:
 def trace_of(
     parts: MomentParts, stacks_of: Callable[[int], Stacks], sample: HistorySample
 ) -> TraceSnapshot:
-    """Puts a trace together. Raises MalformedError."""
+    """Makes a trace from parts. Raises MalformedError."""
     try:
         processes = tuple(
             _snapshot(key, one, stacks_of, sample) for key, one in parts.processes.items()
@@ -196,7 +196,7 @@ def _snapshot(
 
 
 def _named(table: I64, names: Sequence[str], wanted: Iterable[str]) -> dict[str, I64]:
-    """Rows by name; zeros for what was not recorded yet."""
+    """Returns rows by name; zeros for rows that older recordings lack."""
     rows = dict(zip(names, _rows(table, len(names)), strict=True))
     missing = np.zeros(table.shape[1], np.int64)
     return {name: rows.get(name, missing) for name in wanted}

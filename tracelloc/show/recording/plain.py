@@ -1,9 +1,9 @@
-"""Values of dataclasses as plain JSON values, and back: what a type says decides.
+"""Converts dataclasses to plain JSON values and back, as directed by type annotations.
 
-Reading is strict, as the file may be anybody's: a value that is not of its type raises
-MalformedError. Enumerations are written by name, dictionaries as pairs, dataclasses as
-dictionaries by field; fields that are missing take their defaults or are empty, and those that
-are not known are left out: other versions of this program may have other ones.
+Reading is strict, as files are not trusted: a value of another type raises MalformedError.
+Enumerations are written by name, dictionaries as pairs, dataclasses as dictionaries by field.
+Because other versions of tracelloc may have other fields, missing fields take their defaults or
+are empty, and unknown ones are ignored.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import numpy as np
 from tracelloc.errors import MalformedError
 
 _EMPTY: Final[dict[Any, Any]] = {int: 0, float: 0.0, bool: False, str: ""}
-"""What a field is that was not there yet."""
+"""Values of missing fields without defaults."""
 _MOST: Final = 1 << 64
-"""No number is larger."""
+"""Upper limit of numbers."""
 
 
 def to_plain(value: Any) -> Any:
-    """What JSON can hold."""
+    """Converts a value to plain JSON values."""
     if isinstance(value, Enum):
         return value.name
     if value is None or isinstance(value, str | bool | int | float):
@@ -43,7 +43,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: Any, plain: Any) -> Any:
-    """The value of a type. Raises MalformedError."""
+    """Restores a value of a type. Raises MalformedError."""
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return _one_of(get_args(kind), plain)
@@ -76,7 +76,7 @@ def _checked(kind: Any, plain: Any) -> Any:
 
 
 def _one_of(kinds: tuple[Any, ...], plain: Any) -> Any:
-    """Optional values: of the other types there is only one."""
+    """Restores an optional value, whose union has one type other than None."""
     if plain is None and type(None) in kinds:
         return None
     return from_plain(next(kind for kind in kinds if kind is not type(None)), plain)

@@ -37,39 +37,39 @@ from tracelloc.system.bounded import UnpackBudget
 _MOST_STACKS: Final = 1 << 24
 _MOST_FRAMES: Final = 512
 _MOST_MOMENTS: Final = 1 << 19
-"""Folding leaves tens of thousands of a year."""
+"""Limit of snapshots; folding leaves tens of thousands per year."""
 _MOST_ABOUT: Final = 1 << 20
-"""Characters."""
+"""Limit of the characters of a description."""
 _TRACES: Final = 4
-"""Traces that are kept: somebody goes back and forth."""
+"""Number of cached traces, for users who go back and forth."""
 _NUMBER: Final = attrgetter("number")
 _UPTIME: Final = attrgetter("uptime_s")
 _TIME: Final = attrgetter("time_s")
 
 
 class RecordedTrace:
-    """A recording that was opened. For one thread at a time; errors are one line each."""
+    """An open recording. For one thread at a time; errors are one line each."""
 
     def __init__(self, path: Path) -> None:
         """Raises TracellocError if it can't be read."""
         self.path = path
         self.moments: list[RecordedMoment] = []
-        """Oldest first, at least one."""
+        """Snapshots, oldest first; at least one."""
         self.about: dict[str, str] = {}
-        """What it is of: ``pid``, ``command``, ``host``, ``version``."""
+        """Description of the trace: ``pid``, ``command``, ``host``, ``version``."""
         self._symbols: dict[int, RecordedSymbols] = {}
         self._books: dict[int, _RecordedBook] = {}
         self._samples: dict[tuple[ProcessKey, int], I64] = {}
         self._seen = {"stacks": -1, "names": -1}
         """Numbers of the newest rows that were read."""
         self._known: dict[int, MomentParts] = {}
-        """By number, some moments on the way to the one that was asked for last."""
+        """Cached moments by number, on the way to the last requested one."""
         self._traces: dict[int, TraceSnapshot] = {}
-        """By number, the last ones that were asked for."""
+        """The last requested traces, by number."""
         self._budget = UnpackBudget()
         self._data_version = -1
         self.is_growing: bool
-        """Whether it may still be written to."""
+        """Whether the recording may still grow."""
         self.has_events: bool
         """Whether single blocks are known, at least of the last moments."""
         with container.rights_to_read(path):
@@ -84,17 +84,17 @@ class RecordedTrace:
             raise
 
     def close(self) -> None:
-        """Nothing can be asked for any more."""
+        """Closes the recording; no other method may be called afterwards."""
         self._connection.close()
 
     def reload(self) -> None:
-        """Reads what has come since, if it is still being written."""
+        """Reads what has been written since, if the recording is still growing."""
         with self._reading():
             self._reload()
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """What is read within is of one state of the file."""
+        """Makes all reads within see one state of the file."""
         with container.failing(self.path, "read"), container.rights_to_read(self.path):
             self._connection.execute("BEGIN")
             try:
@@ -128,7 +128,7 @@ class RecordedTrace:
         self.about = about
 
     def _read_moments(self) -> None:
-        """Only new ones, unless old ones were folded."""
+        """Reads only new moments, unless old ones were folded."""
         read = self._connection.execute
         last = self.moments[-1].number if self.moments else -1
         (old,) = read("SELECT COUNT(*) FROM moments WHERE number <= ?", (last,)).fetchone()
@@ -146,24 +146,24 @@ class RecordedTrace:
         )
 
     def of(self, number: int) -> RecordedSymbols:
-        """Names of a process, as of the moment that was asked for last."""
+        """Returns the names of a process, at the last requested snapshot."""
         return self._symbols.setdefault(number, RecordedSymbols())
 
     def find(self, time_s: float) -> int:
-        """Index of the last moment that is not later, seconds since 1970; else the first."""
+        """Returns the last index not later than a time, in seconds since 1970, else the first."""
         return max(0, bisect.bisect_right(self.moments, time_s, key=_TIME) - 1)
 
     def find_uptime(self, uptime_s: float) -> int:
-        """Index of the last moment that is not later, CLOCK_MONOTONIC; else the first."""
+        """Returns the last index not later than a CLOCK_MONOTONIC time, else the first."""
         return max(0, bisect.bisect_right(self.moments, uptime_s, key=_UPTIME) - 1)
 
     def trace_at(self, index: int) -> TraceSnapshot:
-        """The trace as it was at a moment. Raises TracellocError if that part is damaged."""
+        """Returns the trace at a snapshot. Raises TracellocError if that part is damaged."""
         with self._reading():
             return self._trace(self.moments[index])
 
     def with_blocks(self, index: int, trace: TraceSnapshot) -> TraceSnapshot:
-        """The trace of a moment with its outstanding blocks, where events reach back so far."""
+        """Returns a snapshot's trace with its live blocks, if events reach back so far."""
         if not self.has_events:
             return trace
         moment = self.moments[index].number
@@ -175,7 +175,7 @@ class RecordedTrace:
         return replace(trace, processes=tuple(processes))
 
     def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
-        """The trace as of a time, see ``find_uptime``, of what is written by now.
+        """Returns the trace at a time, see ``find_uptime``, from what is written by now.
 
         Moments may be folded at any time. Raises TracellocError.
         """
@@ -246,7 +246,7 @@ def _is_moment(row: tuple[object, ...]) -> bool:
 
 
 class _RecordedBook:
-    """Stacks that some processes have in common, as far as they have been read."""
+    """The stacks read so far that some processes share."""
 
     def __init__(self) -> None:
         self._depths = np.zeros(0, np.int64)
@@ -257,7 +257,7 @@ class _RecordedBook:
         self._is_stale = True
 
     def add(self, first: int, data: bytes, budget: UnpackBudget) -> None:
-        """Adds stacks from an index on, or what has become known of one. Raises MalformedError."""
+        """Adds stacks from an index on, or new frames of one. Raises MalformedError."""
         depths, flags, frames = arrays_unpacked(data, np.int64, np.uint16, np.uint64, budget=budget)
         # Where they start is kept, too; four columns are there twice while they are put together.
         budget.take(8 * len(depths))
@@ -277,7 +277,7 @@ class _RecordedBook:
         self._is_stale = True
 
     def stacks(self) -> Stacks:
-        """All of them, also those that were first seen after the moment that is shown."""
+        """Returns all stacks, including those first seen after the shown snapshot."""
         if self._is_stale:
             self._stacks.replace(self._starts, self._depths, self._flags, self._frames)
             self._is_stale = False

@@ -1,6 +1,6 @@
-"""Names of recorded addresses: written as they become known, and read back without any file.
+"""Names of recorded addresses, written as they become known and read without other files.
 
-Where an address lies is written as well: the file, its build ID, and the offset in it.
+The place of an address is written as well: the file, its build ID, and the offset in it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class CodeFile:
         return Place(mapping, self.module(), self.reason, offset)
 
     def module(self) -> RecordedModule | None:
-        """What is known of the file, which can't be opened."""
+        """Returns the recorded data of the file, which can't be opened."""
         if not self.has_module:
             return None
         return RecordedModule((self.device, self.inode), self.path, self.build_id)
@@ -83,7 +83,7 @@ class NamesWriter:
         self._pending.update(dict.fromkeys(new))
 
     def batch(self, namer: Namer, patience_s: float) -> bytes | None:
-        """What has become known; None if nothing has. Waits at most ``patience_s``."""
+        """Returns the newly known names or None. Waits at most ``patience_s``."""
         if not self._pending:
             return None
         is_final = namer.symbols.prepare(self._pending, patience_s)
@@ -135,18 +135,18 @@ class RecordedSymbols:
         self.version = 0
         self.waiting = 0
         self._programs = 0
-        """Which of the process's programs addresses are of."""
+        """The program of the process that addresses belong to."""
         self._names: dict[tuple[int, int], tuple[Frame, ...]] = {}
         self._files: dict[int, dict[tuple[int, str], tuple[CodeFile, RecordedModule | None]]] = {}
 
     def begin(self, programs: int) -> None:
-        """From here on addresses are of this program."""
+        """Selects the program that addresses belong to."""
         if programs != self._programs:
             self._programs = programs
             self.version += 1
 
     def add(self, key: ProcessKey, data: bytes, budget: UnpackBudget) -> None:
-        """Adds a batch, for memory of this budget. Raises MalformedError."""
+        """Adds a batch, within the memory budget. Raises MalformedError."""
         text = inflated(data, min(_LARGEST_BATCH, budget.left_bytes))
         size_bytes = json_bytes(text)
         budget.check(size_bytes)
@@ -165,7 +165,7 @@ class RecordedSymbols:
         self.version += 1
 
     def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:  # noqa: ARG002 - nothing takes time
-        """Says that all is known that ever will be."""
+        """Returns True: no more names will become known."""
         return True
 
     def peek(self, addresses: Iterable[int]) -> list[Frame]:
@@ -180,7 +180,7 @@ class RecordedSymbols:
         """Where an address of code lies."""
         for file, module in reversed(self._files.get(self._programs, {}).values()):
             if file.start <= address < file.end:
-                # One module per file: who compares places, compares modules.
+                # One module per file, because comparing places compares modules.
                 return replace(file.place(address), module=module)
         return Unresolved.UNMAPPED
 

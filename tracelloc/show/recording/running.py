@@ -1,4 +1,4 @@
-"""Which processes are being recorded, and where to: so that viewers find the files.
+"""Lets viewers find the recordings of running processes.
 
 Each recorder keeps a small file named after the process, locked for as long as it runs, in a
 directory that only its own user, or root, can write to.
@@ -21,18 +21,18 @@ _LONGEST: Final = 1 << 14
 
 
 class StartedProcess(Protocol):
-    """A process that is known by more than its PID, which may come back as another process."""
+    """A process identified by more than its PID, which the kernel may reuse."""
 
     @property
     def pid(self) -> int:
         """The process ID."""
 
     def start_ticks(self) -> int:
-        """When it started, in clock ticks since the machine did. Raises TargetError."""
+        """Start time in clock ticks since boot. Raises TargetError."""
 
 
 def directories() -> list[Path]:
-    """Where recorders note what they do: root's, and our user's if there is one."""
+    """Returns the directories of recorders' files: root's, and the user's if there is one."""
     own = os.environ.get("XDG_RUNTIME_DIR", "")
     return [_OF_ROOT, *([Path(own) / "tracelloc"] if own.startswith("/") else [])]
 
@@ -43,7 +43,7 @@ def _name(process: StartedProcess) -> str:
 
 @contextmanager
 def noted(process: StartedProcess, recording: Path) -> Iterator[None]:
-    """Lets others find the recording meanwhile; where that can't be noted, they don't."""
+    """Lets viewers find the recording within the context; errors are ignored."""
     found = directories()
     directory = found[0] if os.geteuid() == 0 else found[-1]
     path, descriptor = directory, -1
@@ -65,7 +65,7 @@ def noted(process: StartedProcess, recording: Path) -> Iterator[None]:
 
 
 def recording_of(process: StartedProcess) -> Path | None:
-    """The recording that is being written of a process; None if nobody is known to do so."""
+    """Returns the path to which a process is being recorded; None if unknown."""
     for directory in directories():
         with suppress(OSError, TargetError):
             # Another user's directory may have a pipe there, or a link.

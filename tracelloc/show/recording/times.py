@@ -1,4 +1,4 @@
-"""Which moment of a recording somebody means."""
+"""Finds the snapshot of a recording that a time given by the user selects."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _FORMS: Final = "times are 03:15, 03:15:30, 2026-11-22T03:15, +90m from the star
 
 
 def shown_time(time_s: float) -> str:
-    """A time as people read it, local."""
+    """Formats a local time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
 
 
 def find_moment(recording: AnyRecording, text: str | None) -> int:
-    """The index of the last moment that is not later than a time; None: the last one.
+    """Returns the index of the last snapshot not after a time; None selects the last one.
 
     Raises UsageError.
     """
@@ -35,9 +35,9 @@ def find_moment(recording: AnyRecording, text: str | None) -> int:
 
 
 def parse_time(text: str, first_s: float, last_s: float) -> float:
-    """A time that somebody has typed, seconds since 1970. Raises UsageError.
+    """Parses a time typed by the user to seconds since 1970. Raises UsageError.
 
-    ``first_s`` and ``last_s``: what is recorded.
+    ``first_s`` and ``last_s``: the recorded time span.
     """
     try:
         time_s = _seconds(text, first_s, last_s)
@@ -69,7 +69,7 @@ def _seconds(text: str, first_s: float, last_s: float) -> float:
 
 
 def split_time(text: str) -> tuple[Path, str | None]:
-    """A file, and the time after ``@`` if there is one: ``FILE@03:15``."""
+    """Splits a file from the time after ``@``, if any: ``FILE@03:15``."""
     path = Path(text)
     name, at, time_text = text.rpartition("@")
     if not at or path.exists():

@@ -1,4 +1,4 @@
-"""Writes a recording: one moment after the other, each of them safe once it is written."""
+"""Writes a recording snapshot by snapshot; each is durable once it is written."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ from tracelloc.text import NS_PER_S, format_size
 
 LEAST_SIZE: Final = 4 << 20
 _SPARE: Final = 8
-"""One part in so many of the file is for what comes until it is folded again."""
+"""One part in this many of the file is reserved for data until the next folding."""
 _GROUPS: Final = 16
-"""A group takes one part in so many of the file at most: what is being written can't be folded."""
+"""Largest group: one part in this many of the file, as the current one can't be folded."""
 
 
 @dataclass(slots=True)
 class _Book:
-    """The stacks that some processes have in common."""
+    """The stacks that some processes share."""
 
     number: int
     stacks: Stacks
     written: int = 0
     """Stacks below this index are written."""
     unknown: set[int] = field(default_factory=set)
-    """Written without their frames."""
+    """Stacks that were written without their frames."""
 
 
 @dataclass(slots=True)
 class _Program:
-    """A program of a process: what has been written of it."""
+    """What has been written for one program of a process."""
 
     names: NamesWriter = field(default_factory=NamesWriter)
     named: int = 0
@@ -100,7 +100,7 @@ class RecordingWriter:
         return self._count
 
     def describe(self, about: dict[str, str]) -> None:
-        """Notes what the recording is of: short texts by name."""
+        """Writes the description of the trace: short texts by name."""
         with container.failing(self.path, "written"), transaction(self._connection):
             for row in about.items():
                 self._connection.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", row)
@@ -184,7 +184,7 @@ class RecordingWriter:
     def _add_names(self, one: Snapshot, namers: Namers, patience_s: float) -> None:
         program = self._program(one)
         used = np.flatnonzero(one.totals.allocated_count | one.totals.live_count)
-        # Frames of what is not known yet will be, and are asked for again then.
+        # Unknown frames are requested again when they become known.
         new = set(used.tolist()) - program.used
         if one.mappings is not None:
             new |= {held.stack for held in one.mappings.stacks} - program.used
@@ -203,14 +203,14 @@ class RecordingWriter:
         self._connection.execute(f"INSERT INTO {table} VALUES ({places})", values)  # noqa: S608
 
     def close(self) -> None:
-        """Leaves a file that is complete; one without any moment is removed."""
+        """Completes the file; a file without snapshots is removed."""
         container.close_written(self._connection, self._users[-1])
         if not self._count:
             container.remove(self.path, self._users[-1])
 
 
 def _found_since(book: _Book) -> Iterator[tuple[int, int]]:
-    """Stacks, as ranges, whose frames have come since they were written without them."""
+    """Yields ranges of stacks that were written without frames that are now known."""
     for index in [index for index in book.unknown if book.stacks.frames(index) is not None]:
         book.unknown.discard(index)
         yield index, index + 1

@@ -31,13 +31,13 @@ class ReportStyle:
     min_age_ns: int | None = None
     """Adds a section of blocks at least so old."""
     show: Set[str] = frozenset()
-    """Sections beside the usual ones."""
+    """Additional sections."""
     has_many: bool = False
     """Several processes may be traced: each has a heading, and all of them a total."""
     long_names: bool = True
     """Text has functions with template arguments and parameters."""
     is_recorded: bool = False
-    """The process is not at hand: nothing is looked up in its files."""
+    """Whether the process is recorded, so that its files can't be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Request:
     mark: Snapshot | None = None
     """Snapshot of the mark that growth is counted from."""
     earlier: EarlierProcessReports = field(default_factory=EarlierProcessReports)
-    """What earlier reports have said of the process."""
+    """What earlier reports contained on the process."""
 
     @property
     def about(self) -> str:
@@ -76,10 +76,10 @@ class Entry:
     more: Sequence[str] = ()
     """Further lines, before those of the stack."""
     state: Hashable = None
-    """What has to change for the entry to be said again; None: the text."""
+    """The entry is repeated when this state changes; None: when its text does."""
 
     def stack_lines(self, given: Request) -> Iterator[str]:
-        """Lines of the stack, or one on when an earlier report had them."""
+        """Yields the lines of the stack, or one that refers to an earlier report."""
         stack, earlier = given.namer.stack(given.snapshot, self.stack), given.earlier
         at = earlier.frames_at(self.stack, stack)
         if at is None or earlier.is_full:
@@ -96,16 +96,16 @@ class SectionContent:
     lines: Sequence[str]
     facts: dict[str, Any] = field(default_factory=dict)
     key: str | None = None
-    """The field of the entries; None: there is none."""
+    """The JSON field of the entries; None if there is none."""
     listed: Sequence[Entry] = ()
     said_again_if: Hashable = None
-    """What has to change for it to be in a later report; None: its lines or entries."""
+    """The section is repeated when this changes; None: when its lines or entries do."""
     has_changing_title: bool = False
-    """Totals of the process, which change all the time, are in the lines: entries alone decide."""
+    """Whether lines have totals that always change, so that only entries count as changes."""
 
     @property
     def state(self) -> Hashable:
-        """Differs from before if the section has to be in this report."""
+        """State of the section, which is reported if this differs from before."""
         if self.said_again_if is not None:
             return self.said_again_if
         entries = tuple(
@@ -143,7 +143,7 @@ class SectionContent:
 
 
 def _frames(entry: Entry, given: Request) -> dict[str, Any]:
-    """The field ``stack``; nothing if an earlier report had these frames."""
+    """Returns the field ``stack``; empty if an earlier report had these frames."""
     stack = given.namer.stack(given.snapshot, entry.stack)
     at = given.earlier.frames_at(entry.stack, stack)
     return {"stack": stack_facts(stack)} if at is None or given.earlier.is_full else {}

@@ -1,4 +1,4 @@
-"""The difference of two profiles as text: what holds more, what holds less."""
+"""The difference of two profiles as text: the stacks that grew and those that shrank."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def diff_report(
     *,
     coloured: bool = False,
 ) -> Iterator[str]:
-    """The report's lines, the last one empty; ``found`` is the difference of the other two."""
+    """Yields the lines, the last one empty; ``found`` is the difference of the other two."""
     figure = metric.unit.format
     seconds = round(found.elapsed_ns / NS_PER_S)
     apart = f", {format_duration(seconds)} apart" if seconds else ""

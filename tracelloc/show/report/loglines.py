@@ -1,4 +1,4 @@
-"""Lines of reports that are made for logs: the time first, then the process, then key=value."""
+"""Report lines for logs: the time, the process, then key=value pairs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tracelloc.verdict.judgement import Verdict
 
 
 def stamp_of(snapshot: Snapshot) -> str:
-    """``2026-11-21T23:22:08Z``: when it was taken, in UTC."""
+    """Formats the snapshot's time in UTC: ``2026-11-21T23:22:08Z``."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(snapshot.time_s))
 
 
@@ -97,7 +97,7 @@ def suspect_line(given: Request, named: NamedSuspect) -> str:
 
 
 def cleared_line(given: Request, stack: int, verdict: Verdict) -> str:
-    """A stack that was a leak suspect in an earlier report and is none any more."""
+    """Formats a stack that is no longer a leak suspect."""
     name = stack_title(given.namer.stack(given.snapshot, stack), stack)
     return (
         f"{_prefix(given.snapshot)} suspect=no verdict={verdict.value} stack={stack} "
@@ -125,19 +125,19 @@ def type_line(given: Request, suspect: TypeSuspect) -> str:
 
 
 def type_state(suspect: TypeSuspect) -> tuple[str, ...]:
-    """What of a type has to change for it to be said again."""
+    """Returns the state of a type, which is repeated when the state changes."""
     holder = main_holder(suspect)
     rate, size = _size(round(suspect.bytes_per_min)), _size(suspect.size_bytes)
     return suspect.verdict.value, rate, size, "" if holder is None else holder.path
 
 
 def type_cleared_line(given: Request, name: str) -> str:
-    """A type that was a leak suspect in an earlier report and is none any more."""
+    """Formats a type that is no longer a leak suspect."""
     return f"{_prefix(given.snapshot)} suspect=no type={_word(name)}"
 
 
 def suspect_state(given: Request, named: NamedSuspect) -> tuple[str, str, str]:
-    """What of a suspect has to change for it to be said again."""
+    """Returns the state of a suspect, which is repeated when the state changes."""
     totals, members = given.snapshot.totals, [member.stack for member in named.suspect.members]
     judgement = named.judgement
     return (
@@ -155,7 +155,7 @@ def _place(named: NamedSuspect) -> str:
 
 
 def _word(text: str) -> str:
-    """The text as one word of a line: in quotes if it has to be."""
+    """Formats the text as one word of a line, quoted if necessary."""
     text = printable(text)
     return json.dumps(text, ensure_ascii=False) if set(text) & set(' "=') else text
 

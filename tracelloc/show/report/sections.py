@@ -1,7 +1,7 @@
 """The sections of reports, in one list, and those on leaks, sizes, threads, memory and losses.
 
 The section of sizes is a histogram, exact sizes, and what the allocator wastes; that of
-threads says who allocates, who frees, and what goes from one to another.
+threads lists which threads allocate, which free, and the flows between them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from tracelloc.text import format_percent, plural, printable
 
 
 def window_part(given: Request) -> SectionContent | None:
-    """From when to when figures are; None if all of the time was traced."""
+    """Makes the section on the time span of figures; None if tracing was continuous."""
     snapshot = given.snapshot
     sentence, window = window_sentence(snapshot), snapshot.window
     if sentence is None or window is None:
@@ -68,7 +68,7 @@ def window_part(given: Request) -> SectionContent | None:
 
 
 def completeness_part(given: Request) -> SectionContent | None:
-    """What the figures lack; None if nothing."""
+    """Makes the section on what the figures lack; None if they are complete."""
     found = incompleteness(given.snapshot)
     if found is None:
         return None
@@ -249,15 +249,15 @@ class ReportSection:
     """A section of reports: how it is made and where it appears."""
 
     make: Callable[[Request], SectionContent | None]
-    """None: this report does not have it."""
+    """Makes the section; returns None if this report does not have it."""
     name: str | None = None
-    """The field of JSON that has the fields of the section; None: they are the report's own."""
+    """The JSON field of the section; None if its fields are the report's own."""
     json_place: int = 0
-    """JSON has what is there unasked in this order, then as it is listed."""
+    """Position of standard sections in JSON; equal ones appear in list order."""
 
     @property
     def is_optional(self) -> bool:
-        """Whether it is there only if asked for."""
+        """Whether the section appears only if requested."""
         return self.name in SECTIONS
 
 
@@ -279,11 +279,11 @@ REPORT: Final = (
     ReportSection(symbols_part),
     ReportSection(losses_part),
 )
-"""In the order in which text has them."""
+"""All sections, in the order of text reports."""
 
 
 def parts_of(given: Request) -> list[tuple[ReportSection, SectionContent]]:
-    """The sections of a report, their stacks with names as far as these are known in time."""
+    """Returns the sections of a report, with the stack names known in time."""
     parts = []
     for section in REPORT:
         if not section.is_optional or section.name in given.style.show:
@@ -298,7 +298,7 @@ def parts_of(given: Request) -> list[tuple[ReportSection, SectionContent]]:
 def report_lines(given: Request) -> Iterator[str]:
     """The report as lines of text, the last one of a full report empty.
 
-    What has not changed since an earlier report is left out, but for the first line.
+    Except for the first line, unchanged content of earlier reports is omitted.
     """
     yield head_line(given)
     for section, part in parts_of(given):
@@ -311,7 +311,7 @@ def report_lines(given: Request) -> Iterator[str]:
 def report_facts(given: Request) -> dict[str, Any]:
     """The report for JSON: the summary, then the fields of its sections.
 
-    What hardly ever changes is left out where an earlier report had it.
+    Content that rarely changes is omitted if an earlier report had it.
     """
     report = summary(given.snapshot)
     for key in ("malloc_libraries", "slow_probes"):
@@ -326,11 +326,11 @@ def report_facts(given: Request) -> dict[str, Any]:
 
 
 _REPEATED: Final = 3
-"""Stacks of a group that are said again in every report."""
+"""Stacks of a group that every report repeats."""
 
 
 def _shortened(report: dict[str, Any]) -> dict[str, Any]:
-    """The report without nulls and what earlier ones said of suspects' groups and memory."""
+    """Returns the report without nulls and without earlier content on groups and memory."""
     report["memory"].pop("explanation", None)
     for suspect in report["suspects"]:
         if suspect["group"] is not None and "stack" not in suspect:

@@ -1,4 +1,4 @@
-"""The section of leak suspects, and what would add the names and lines that its stacks lack."""
+"""The section of leak suspects, and advice on names and lines that stacks lack."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from tracelloc.verdict.judgement import Suspect
 
 @dataclass(frozen=True, slots=True)
 class _SuspectsPart(SectionContent):
-    """Entries say who calls what the stacks of a suspect share: they need names."""
+    """The suspects; entries need names, as they list callers of the shared function."""
 
     suspects: Sequence[Suspect] = ()
     types: Sequence[TypeSuspect] = ()
 
     @property
     def state(self) -> Hashable:
-        """Always new: each suspect decides for itself."""
+        """Always new, as each suspect is compared separately."""
         return object()
 
     @property
@@ -93,7 +93,7 @@ class _SuspectsPart(SectionContent):
         return {**super(_SuspectsPart, self).json(given), "type_suspects": types}
 
     def _cleared(self, given: Request) -> Iterator[str]:
-        """Yields a line per suspect of an earlier report that is none any more."""
+        """Yields a line per earlier suspect that is no longer one."""
         names = {each.name for each in type_suspects(given.snapshot)}
         for name in given.earlier.gone("type", names):
             yield type_cleared_line(given, name)
@@ -108,7 +108,7 @@ class _SuspectsPart(SectionContent):
 
 
 def suspects_part(given: Request) -> SectionContent:
-    """The leak suspects, and what is suppressed; a line on what can't be seen, if it is much."""
+    """Makes the section of suspects, suppressed leaks and, if notable, untraced growth."""
     snapshot = given.snapshot
     shown = suspects_of(snapshot, given.style.top)
     quiet, suppressed = silence_line(snapshot), suppressed_line(snapshot)
@@ -126,18 +126,18 @@ def suspects_part(given: Request) -> SectionContent:
 
 @dataclass(frozen=True, slots=True)
 class _SymbolsPart(SectionContent):
-    """Says how to get the source lines that shown stacks lack, once they have names."""
+    """Advice on source lines that shown stacks lack, once they have names."""
 
     shown: Sequence[int] = ()
     """Stacks of the other sections."""
 
     @property
     def state(self) -> Hashable:
-        """Always new: each line decides for itself."""
+        """Always new, as each line is compared separately."""
         return object()
 
     def text(self, given: Request) -> Iterator[str]:
-        """Yields a line per file that has not been said of."""
+        """Yields a line per file not reported before."""
         target = given.snapshot.target
         lacking: dict[str, bool] = {}
         generated: str | None = None

@@ -193,7 +193,7 @@ def _meaning(policy: TemporaryPolicy) -> str:
 
 
 def mappings_part(given: Request) -> SectionContent | None:
-    """The stacks that have mapped most by themselves; None if mappings are not traced."""
+    """Lists the stacks with most mappings of their own; None if mappings are not traced."""
     mappings, entries = given.snapshot.mappings, []
     if mappings is None:
         return None

@@ -30,7 +30,7 @@ def trace_report(
     earlier: EarlierReports | None = None,
     as_json: bool = False,
 ) -> str:
-    """The report as text or as lines of JSON. ``ended``: with processes that have ended."""
+    """Yields the report as text or lines of JSON. ``ended``: includes ended processes."""
     earlier = EarlierReports() if earlier is None else earlier
     shown = trace.processes if ended or len(trace.processes) == 1 else trace.living
     lines: list[str] = []
