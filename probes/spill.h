@@ -23,7 +23,7 @@
  *   own order, is the order in which things happened on each address, and to each thread.
  *   (3) No two programs handle one address at a time, so entries need no lock. (4) When
  *   user space reads an epoch's entries, nobody writes any of that parity: the next epoch
- *   that has it begins after `full` was cleared. No clock has a say in this.
+ *   that has it begins after `full` was cleared. No clock is involved.
  *
  * Size of the map
  *   An entry holds its address's change since the epoch's ring was full. A block that is

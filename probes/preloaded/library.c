@@ -4,7 +4,7 @@
  * memory that it shares with the profiler (area.h), in the records of the probes (event.h).
  *
  * Contract
- *   Defines malloc and related functions, and those of other malloc libraries (others.h). Each calls
+ *   Defines malloc and related functions, and those of other malloc libraries (others.h). They call
  *   the next definition in symbol order, which this library itself finds: it calls no function of
  *   the C library but dl_iterate_phdr(3). If the program calls another malloc before this one, the
  *   library reports that, and the profiler requests no events.

@@ -205,7 +205,7 @@ static inline int step(struct walk *walk, struct preload_memo *memo, u64 from, s
 	return at->pc ? GO_ON : 0;
 }
 
-/* Kinds of rows that end the walk: none, no caller, not for us. */
+/* Kinds of rows that end the walk: no row, no caller, unusable here. */
 #define STOPPING_ROWS (1 << 0 | 1 << ROW_END | 1 << ROW_UNENCODABLE)
 
 /* Walks from where a function of this library, of this frame, returns to. Returns the id. */
