@@ -284,7 +284,7 @@ class ElfFile(SegmentedFile):
             return list(self._tables.values())
 
     def linkage(self, names: Collection[str]) -> dict[str, bool]:
-        """Those of the names that the loader finds in the file. True: defined, False: needed."""
+        """The names that the loader finds in the file. True: defined, False: needed."""
         self.tables()
         table = (self._tables or {}).get(_DYNAMIC_SYMBOLS)
         return {} if table is None else table.linkage(names)
