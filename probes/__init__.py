@@ -1,10 +1,9 @@
-"""The BPF sources, and the kernel headers' stand-in that bcc compiles them with.
+"""The BPF sources, and the substitute kernel headers that bcc compiles them with.
 
-The C files are package data. bcc compiles one text, so the local headers are put
-in front of the program in the order they are named here; ``#line`` keeps the
-compiler's messages true. ``kernel/`` is named to bcc as the kernel's source tree:
-the probes use no kernel type but ``struct pt_regs``, so a machine needs no kernel
-headers.
+The C files are package data. bcc compiles one text, so this module puts the local headers
+before the program, in the order of ``parts``; ``#line`` keeps the compiler's messages
+correct. bcc gets ``kernel/`` as the kernel's source tree: the probes use no kernel type but
+``struct pt_regs``, so a machine needs no kernel headers.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _WALKS = {True: ("row.h", "window.h", "memo.h", "walk_rows.h"), False: ("walk_fp
 
 
 def directory() -> Path:
-    """Where the C sources lie. A directory: the package is never a zip archive."""
+    """The directory of the C sources. The package is never a zip archive."""
     return Path(str(files(__name__)))
 
 
@@ -28,11 +27,10 @@ def kernel_headers() -> Path:
 def parts(
     *, use_rows: bool, trace_mappings: bool = False, python: bool = False, otel: bool = False
 ) -> tuple[str, ...]:
-    """Source files in the order of their dependence.
+    """Source files, each after those that it depends on.
 
-    ``use_rows``: stacks are walked by call-frame information, else by frame pointers.
-    ``python``: frames of Python are merged into stacks. ``otel``: what programs report by
-    OpenTelemetry's probes.
+    ``use_rows``: walk stacks by call-frame information, else by frame pointers. ``python``:
+    merge Python frames into stacks. ``otel``: report allocations from OpenTelemetry's probes.
     """
     reports = ("otel.bpf.c",) if otel else ()
     mappings = ("mappings.bpf.c",) if trace_mappings else ()

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* Telling user space what happened: through ring `events`, or map `spill` when it is full. */
+/* Sends events to user space: through ring `events`, or through map `spill` if it is full. */
 
-/* The reader is woken when so much waits for it; else it looks by itself. */
+/* Waiting slots above which the probes wake the reader; otherwise it polls. */
 #define WAKE_SLOTS (EVENTS / 2)
-/* One slot in so many is where that is looked at. */
+/* Slots between two checks of that. */
 #define WATCHFUL_SLOTS 16
 
-/* The timer's ticks in control.clock: as many bits of its nanoseconds are left out, 1 ms. */
+/* Bits of control.clock that hold the timer tick, in place of its lowest nanoseconds (1 ms). */
 #define TICK_MASK ((1ULL << 20) - 1)
 
 /*
  * The time of the timer's last tick. Reading the clock for each event would cost more than
- * all the rest of emitting: it is read by the first event after a tick, for all of them.
- * Time and tick are one word, so that nobody takes a time for another tick's, whoever was
- * preempted on the way here. User space clears it before the ticks' lowest bits recur.
+ * the rest of emitting, so only the first event after a tick reads it. Time and tick share
+ * one word, so a preempted program cannot pair a time with another tick. User space clears
+ * the word before the tick's lowest bits recur.
  */
 static __always_inline u64 tick_ns(struct control *words)
 {
@@ -41,7 +41,7 @@ static __always_inline void write_slot(struct event *event, u64 slot, u32 slots,
 					(u64)key->parity << EVENT_PARITY_BIT);
 }
 
-/* Puts an event into the ring. False if that is full. */
+/* Puts an event into the ring. False if the ring is full. */
 static __always_inline bool send(struct control *words, u32 kind, const struct spill_key *key,
 				 const struct spilled *block)
 {
@@ -64,7 +64,7 @@ static __always_inline bool send(struct control *words, u32 kind, const struct s
 	return true;
 }
 
-/* What an event says of its block, as far as that is known. */
+/* The known properties of an event's block. */
 static __always_inline struct spilled describe(struct control *words, u64 id, u64 size,
 					       u64 stack_id)
 {
@@ -78,7 +78,7 @@ static __always_inline struct spilled describe(struct control *words, u64 id, u6
 	return block;
 }
 
-/* What an event of this thread's process on this address goes by now. */
+/* The key of an event on this address now: the process's image and the epoch's parity. */
 static __always_inline struct spill_key key_now(struct control *words, u64 id, u64 address)
 {
 	volatile struct control *shared = words;
@@ -92,7 +92,7 @@ static __always_inline struct spill_key key_now(struct control *words, u64 id, u
 	return key;
 }
 
-/* From here on, this epoch's events go to the map; whoever comes later sees that first. */
+/* Sends this epoch's further events to the map. Later programs see the flag first. */
 static __always_inline void close_ring(struct control *words, const struct spill_key *key)
 {
 	volatile u32 *full = &words->full[key->parity & 1];
@@ -101,8 +101,8 @@ static __always_inline void close_ring(struct control *words, const struct spill
 }
 
 /*
- * Puts an event into the ring, if events of its epoch still go there. False if it is to
- * go to the map.
+ * Puts an event into the ring if its epoch still uses the ring. False if the event has to go
+ * to the map.
  */
 static __always_inline bool sent(struct control *words, u32 kind, const struct spill_key *key,
 				 const struct spilled *block)
@@ -141,7 +141,7 @@ static __always_inline void emit_alloc(struct control *words, u64 id, u64 addres
 		count(COUNTER_LOST_ALLOCS);
 }
 
-/* A block is about to be freed: EVENT_FREE or EVENT_INNER_FREE. */
+/* A block is about to be freed. `kind`: EVENT_FREE or EVENT_INNER_FREE. */
 static __always_inline void emit_free(struct control *words, u64 id, u32 kind, u64 address)
 {
 	struct spill_key key = key_now(words, id, address);
@@ -152,7 +152,7 @@ static __always_inline void emit_free(struct control *words, u64 id, u32 kind, u
 		count(kind == EVENT_INNER_FREE ? COUNTER_LOST_INNER_FREES : COUNTER_LOST_FREES);
 }
 
-/* A block is about to be resized: free for now. */
+/* A block is about to be resized. It counts as freed unless the resize fails. */
 static __always_inline void emit_taking(struct control *words, u64 id, struct call *call)
 {
 	struct spill_key key = key_now(words, id, call->old);
@@ -166,7 +166,7 @@ static __always_inline void emit_taking(struct control *words, u64 id, struct ca
 		count(COUNTER_LOST_FREES);
 }
 
-/* That resize failed: the block lives on. */
+/* The resize failed: the block stays live. */
 static __always_inline void emit_restore(struct control *words, u64 id, struct call *call)
 {
 	struct spill_key key = key_now(words, id, call->old);
@@ -177,7 +177,7 @@ static __always_inline void emit_restore(struct control *words, u64 id, struct c
 	} else if (call->taking == TAKING_UNMATCHED) {
 		uncount(COUNTER_SPILL_UNMATCHED);
 	} else if (call->taking == TAKING_KEPT) {
-		/* Its free counts in `pairs`: so does this, which the ring is no place for. */
+		/* `pairs` counts the block's free, so the map must undo that; the ring cannot. */
 		close_ring(words, &key);
 		count(COUNTER_SPILLED);
 		if (spill_birth(&key, &call->taken))
@@ -191,9 +191,9 @@ static __always_inline void emit_restore(struct control *words, u64 id, struct c
 
 #ifdef FOLLOW
 /*
- * A process is being made. Where the event stands among the others says which of them its
- * copy of the memory has seen. Events that went to the map have no such place: then there is
- * none for this either, and user space, for which this thread stops, looks by itself.
+ * This thread creates a process. The event's position among the others says which of them the
+ * child's copy of the memory includes. Events in the map have no position. In that case no
+ * event is sent, and user space, for which this thread stops, finds out.
  */
 static __always_inline void mark_fork(struct control *words, u64 id, bool shares)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
- * What the probes tell user space: the layout of both rings, the counters and
- * the control words. tracelloc/record/abi.py mirrors every line of it; a test compiles
- * this file with the C compiler and compares sizes, offsets and values.
+ * The interface between the probes and user space: the layout of both rings, the counters
+ * and the control words. tracelloc/record/abi.py mirrors all of it; a test compiles this
+ * file with the C compiler and compares sizes, offsets and values.
  */
 #ifndef TRACELLOC_EVENT_H
 #define TRACELLOC_EVENT_H
@@ -16,26 +16,26 @@
 enum event_kind {
 	EVENT_ALLOC = 1,        /* an allocator returned `address` */
 	EVENT_FREE = 2,         /* `address` is about to be freed */
-	EVENT_REALLOC_FREE = 3, /* `address` is about to be resized: free for now */
-	EVENT_RESTORE = 4,      /* that resize failed: `address` lives on as it was */
-	/* Made by user space, of an entry of map `spill`: */
-	EVENT_LATE_ALLOC = 5,   /* an allocation at a past time, after which its thread may have
-	                           done other things that come before this event */
-	EVENT_INNER_FREE = 6,   /* as EVENT_FREE, made by another free: perhaps of a block that
-	                           was never reported, being part of another one */
-	/* In ring `mappings`, of memory from `address` on: */
-	EVENT_MAP = 7,          /* it was mapped, in place of what was there */
-	EVENT_UNMAP = 8,        /* it is about to be unmapped, as far as it is mapped */
-	EVENT_UNMAP_FAILED = 9, /* that failed: what this thread was to unmap is still there */
+	EVENT_REALLOC_FREE = 3, /* `address` is about to be resized: freed unless that fails */
+	EVENT_RESTORE = 4,      /* the resize failed: the block at `address` stays live */
+	/* Created by user space from an entry of map `spill`: */
+	EVENT_LATE_ALLOC = 5,   /* an earlier allocation; later events of its thread may come
+	                           before this one */
+	EVENT_INNER_FREE = 6,   /* EVENT_FREE inside another free: the block may be part of
+	                           another one and may never have been reported */
+	/* In ring `mappings`, for memory from `address` on: */
+	EVENT_MAP = 7,          /* the range was mapped and replaced any older mapping */
+	EVENT_UNMAP = 8,        /* the range is about to be unmapped; parts may not be mapped */
+	EVENT_UNMAP_FAILED = 9, /* the unmapping failed: the range is still mapped */
 
-	/* What happened to all blocks of a process: */
-	EVENT_FORK = 14, /* this thread makes a child process with a copy of its memory */
+	/* For all blocks of a process: */
+	EVENT_FORK = 14, /* this thread creates a child process with a copy of its memory */
 };
 
 /*
  * One slot of ring `events` (ring.h). `size_tag` holds the requested size in bits
- * 0-55 (user addresses end at 2^56), the event_kind in bits 56-59, in bit 60 the parity
- * of the epoch it belongs to (spill.h), and from bit 61 on the low bits of its lap.
+ * 0-55 (user addresses end at 2^56), the event_kind in bits 56-59, the parity of its epoch
+ * (spill.h) in bit 60, and the low bits of its lap from bit 61 on.
  */
 #define EVENT_SIZE_BITS 56
 #define EVENT_KIND_MASK 0xf
@@ -48,7 +48,7 @@ struct event {
 	__u64 stack_id; /* hash of the call stack; 0: not an allocation, or no stack */
 	__u64 time_ns;  /* CLOCK_MONOTONIC at the last tick of the kernel's timer */
 	__u32 tid;      /* thread that made the call (initial PID namespace) */
-	__u32 image;    /* what the address is in: struct space */
+	__u32 image;    /* memory image of the address: struct space */
 };
 
 /* Rings of events. */
@@ -59,35 +59,35 @@ enum event_ring {
 
 #define RINGS 2
 
-/* Two of each ring: slots that were reserved, slots that were taken. A cache line. */
+/* Each ring has two: slots reserved, and slots taken by the reader. One cache line. */
 struct position {
 	__u64 count;
 	__u64 unused[7];
 };
 
-/* What an entry of map `spill` says of its address since the epoch began (spill.h). */
+/* Changes at an address since its epoch began, in an entry of map `spill` (spill.h). */
 enum spill_flag {
-	SPILL_FREED = 1,    /* the block that user space knows of was freed */
-	SPILL_BORN = 2,     /* the block that is described was allocated, and lives */
-	SPILL_RESTORED = 4, /* the block that a resize took lives on; alone or with: */
-	SPILL_TAKEN = 8,    /* a resize took the block that user space knows of; with
-	                       SPILL_FREED or, where a restored block was taken, SPILL_RESTORED */
-	SPILL_INNER = 16,   /* with SPILL_FREED: by a free inside another one */
+	SPILL_FREED = 1,    /* the block known to user space was freed */
+	SPILL_BORN = 2,     /* the described block was allocated and is live */
+	SPILL_RESTORED = 4, /* a resize of the block failed: it stays live; alone or with: */
+	SPILL_TAKEN = 8,    /* a resize took the block known to user space; with SPILL_FREED, or
+	                       with SPILL_RESTORED if an earlier resize of it had failed */
+	SPILL_INNER = 16,   /* with SPILL_FREED: freed by a free inside another one */
 };
 
 /* Key of map `spill`. */
 struct spill_key {
 	__u64 address; /* of the block, in the target */
-	__u32 image;   /* what it is in: struct space */
+	__u32 image;   /* its memory image: struct space */
 	__u32 parity;  /* of the epoch */
 };
 
-/* What is known of a block; the value of map `spill`. */
+/* Description of a block: the value of map `spill`. */
 struct spilled {
-	__u64 size;     /* bytes asked for; while SPILL_TAKEN: by which thread */
-	__u64 stack_id; /* as in struct event; while SPILL_TAKEN: number of the taking, which
-	                   is higher for a thread's later ones */
-	__u64 time_ns;  /* of birth, or else of the last event */
+	__u64 size;     /* bytes requested; with SPILL_TAKEN: id of the resizing thread */
+	__u64 stack_id; /* as in struct event; with SPILL_TAKEN: number of the resize, which
+	                   grows with each resize of a thread */
+	__u64 time_ns;  /* of the allocation, or else of the last event */
 	__u32 tid;      /* thread that allocated it, restored it or freed it */
 	__u32 flags;    /* enum spill_flag */
 };
@@ -95,37 +95,37 @@ struct spilled {
 /* Key of map `pairs`. */
 struct pair_key {
 	__u64 stack_id; /* of the allocations */
-	__u64 size;     /* bytes of each block when sampling, else 0: of any size */
+	__u64 size;     /* bytes of each block when sampling, else 0 for all sizes */
 	__u32 image;
 	__u32 parity; /* of the epoch */
 };
 
 /*
- * Value of map `pairs`: allocations whose frees followed, both seen by the spill map only.
- * Signed: a pair may turn out to be none in a later epoch than it was counted in.
+ * Value of map `pairs`: allocations and their frees, both recorded only in the spill map.
+ * Signed: a later epoch may subtract a pair that an earlier one counted.
  */
 struct pair_sums {
 	__s64 count;
 	__s64 bytes;
-	__u64 time_ns; /* of the birth of the last one */
+	__u64 time_ns; /* of the last allocation */
 };
 
-/* Value of map `forks`: what the probes say of the process that a thread has made. */
+/* Value of map `forks`: properties of the process that a thread has created. */
 enum fork_flag {
-	FORK_SHARES = 1, /* it has its parent's memory until it executes a program (vfork), else a
-	                    copy of it as it is now */
+	FORK_SHARES = 1, /* it shares its parent's memory until it executes a program (vfork);
+	                    otherwise it has a copy of it at this time */
 	FORK_MARKED = 2, /* EVENT_FORK has been sent */
 };
 
-/* What a probed function does, for its probes' cookies. */
+/* Behavior of a probed function, in its probes' cookies. */
 enum function_kind {
 	FUNCTION_ALLOC = 1,          /* f(size) -> block */
 	FUNCTION_CALLOC = 2,         /* f(n, size) -> block */
 	FUNCTION_POSIX_MEMALIGN = 3, /* f(out, size) -> errno */
-	FUNCTION_REALLOC = 4,        /* f(block, size) -> block; the old one stays if it fails */
-	FUNCTION_REALLOCF = 5,       /* the same, but the old one goes in any case */
+	FUNCTION_REALLOC = 4,        /* f(block, size) -> block; on failure the old one stays */
+	FUNCTION_REALLOCF = 5,       /* likewise, but on failure the old one is freed */
 	FUNCTION_REALLOCARRAY = 6,   /* f(block, n, size) -> block */
-	FUNCTION_RESIZE = 7,         /* f(block, size) -> the size it has now */
+	FUNCTION_RESIZE = 7,         /* f(block, size) -> the block's size afterwards */
 	FUNCTION_FREE = 8,           /* f(block), which calls no other free */
 	FUNCTION_OUTER_FREE = 9,     /* f(block), which may call another free */
 	FUNCTION_MAP = 10,           /* f(size) -> start, as mmap */
@@ -133,18 +133,18 @@ enum function_kind {
 	FUNCTION_REMAP = 12,         /* f(old, old size, new size, flags) -> start */
 	FUNCTION_SBRK = 13,          /* f(increment) -> old break */
 	/* Not a function's entry: */
-	FUNCTION_RETURN = 14, /* its return, where that has a probe of its own */
-	FUNCTION_EXIT = 15,   /* a ret instruction of one that may throw */
+	FUNCTION_RETURN = 14, /* the function's return, if that has its own probe */
+	FUNCTION_EXIT = 15,   /* a ret instruction of a function that may throw */
 };
 
 /*
- * The cookie of a probe: function_kind in bits 0-3, whether the function may throw in bit 4,
- * from bit 8 on four bits for each argument with its position from 1 to 6, or 0 where all of
- * the function's blocks have the size in bits 44-63, and from bit 32 on where in its page the
- * probe is.
+ * The cookie of a probe: bits 0-3 hold the function_kind, and bit 4 says whether the function
+ * may throw. From bit 8 on, four bits per argument hold its position from 1 to 6, or 0 if all of
+ * the function's blocks have the size in bits 44-63. From bit 32 on, twelve bits hold the
+ * probe's offset in its page.
  */
 #define COOKIE_KIND 0xf
-#define COOKIE_THROWS 0x10 /* of an exit, too: 1 << COOKIE_THROWS_SHIFT */
+#define COOKIE_THROWS 0x10 /* also set for exits: 1 << COOKIE_THROWS_SHIFT */
 #define COOKIE_THROWS_SHIFT 4
 #define COOKIE_ARGUMENT_SHIFT 8
 #define COOKIE_ARGUMENT_BITS 4
@@ -153,9 +153,9 @@ enum function_kind {
 #define COOKIE_SIZE_SHIFT 44
 
 /*
- * The cookie of a probe on what a program reports by itself (otel.bpf.c): for each argument, from
- * the first one on, the number of a register (ax, bx, cx, dx, si, di, bp, sp, r8 … r15), and
- * whether the argument is in memory, so far from where that points.
+ * The cookie of a probe on allocations that a program itself reports (otel.bpf.c). It holds, for
+ * each argument from the first one on, the number of a register (ax, bx, cx, dx, si, di, bp, sp,
+ * r8 … r15), whether the argument is in memory, and its distance from the register's address.
  */
 #define OTEL_PLACE_BITS 21
 #define OTEL_REGISTER 0xf
@@ -163,9 +163,9 @@ enum function_kind {
 #define OTEL_DISPLACEMENT_BITS 16 /* the upper ones */
 
 /*
- * The bytes in `size_tag` of such an event: how many blocks the block stands for, in the lower
- * bits, and above them its size. That is (1 + mantissa / 2^12) * 2^exponent; the mantissa is in
- * the lower bits.
+ * The size in `size_tag` of such an event. The lower bits are the weight, the number of blocks
+ * that this block represents: (1 + mantissa / 2^12) * 2^exponent, with the mantissa in the lowest
+ * bits. The upper bits are the block's size.
  */
 #define WEIGHT_MANTISSA_BITS 12
 #define WEIGHT_BITS 17
@@ -176,16 +176,16 @@ enum function_kind {
 enum stack_flag {
 	STACK_TRUNCATED = 1,  /* deeper than MAX_FRAMES */
 	STACK_UNREADABLE = 2, /* the next frame's memory could not be read */
-	STACK_BROKEN = 4,     /* the next frame does not lie further up the stack */
-	STACK_GUESSED = 8,    /* some callers were found by frame pointer, for want of better */
-	STACK_LOST_MISS = 16, /* ring `misses` full: what is above could not be found */
+	STACK_BROKEN = 4,     /* the next frame is not further up the stack */
+	STACK_GUESSED = 8,    /* some callers were found by frame pointer, for lack of CFI */
+	STACK_LOST_MISS = 16, /* ring `misses` full: the callers above are unknown */
 	/* Set by user space, which finishes stacks that the probes could not. */
-	STACK_SHORT_COPY = 32, /* it goes on beyond the memory that was copied */
-	STACK_BAD_CFI = 64,    /* call-frame information that can't be used */
+	STACK_SHORT_COPY = 32, /* the stack continues beyond the copied memory */
+	STACK_BAD_CFI = 64,    /* unusable call-frame information */
 	STACK_UNMAPPED = 128,  /* an address where no code is mapped */
-	/* What else it is. */
+	/* Type of the record. */
 	STACK_PYTHON = 256, /* a struct python_stack */
-	STACK_CODE = 512,   /* one that such a stack names, and no event */
+	STACK_CODE = 512,   /* named by a struct python_stack and by no event */
 	STACK_NAMES = 1024, /* no stack: a struct python_code */
 };
 
@@ -194,15 +194,16 @@ struct stack {
 	__u64 stack_id; /* hash of lineage, flags and frames, never 0 */
 	__u16 n_frames;
 	__u16 flags;              /* enum stack_flag */
-	__u32 image;              /* whose it was: struct space */
+	__u32 image;              /* memory image of its process: struct space */
 	__u64 frames[MAX_FRAMES]; /* return addresses, innermost first */
 };
 
-/* Most frames of Python in a stack. */
+/* Most Python frames in a stack. */
 #define PYTHON_FRAMES 256
-/* Part of a frame's first word: CPython's loop was entered for it. Alone: for those before. */
+/* Bit of a frame's first word: CPython entered its loop for it. A word of this bit alone stands
+   for an entry of the loop for the frames before it. */
 #define PYTHON_ENTRY 1
-/* Programs that call each other where frames of Python are walked, by their places in the map. */
+/* The programs that walk Python frames, by their index in the map. They tail-call each other. */
 enum python_program {
 	PYTHON_WALKER = 0,
 	PYTHON_ALLOCATOR = 1, /* allocator_call */
@@ -211,55 +212,55 @@ enum python_program {
 };
 #define PYTHON_PROGRAMS 4
 
-/* From where on code objects are looked at to tell one from another. */
+/* Offset from which code objects are read to distinguish them. */
 #define PYTHON_CODE_AT 24
 
 /*
- * One record of ring `stacks` as well, told from struct stack by its flags: the stack of a
- * thread in CPython, sent once. Two words for each frame of Python, innermost first: where
- * its code object is, and PYTHON_ENTRY; how far it has come in it, in bytes, and from bit 32
- * on what the object is (python.h).
+ * Another record of ring `stacks`, distinguished from struct stack by its flags: the stack of a
+ * thread in CPython, sent once. Each Python frame has two words, innermost first. The first is
+ * the address of its code object, with PYTHON_ENTRY. The second holds the offset of its current
+ * instruction in bytes and, from bit 32 on, the identity of the code object (python.bpf.c).
  */
 struct python_stack {
 	__u64 stack_id;
 	__u16 n_words; /* from `code_id` on */
 	__u16 flags;
 	__u32 image;
-	__u64 code_id; /* the stack of what CPython is made of */
+	__u64 code_id; /* id of the native stack */
 	__u64 words[2 * PYTHON_FRAMES];
 };
 
-/* What is copied of a code object, its names, and its table of lines. */
+/* Bytes copied of a code object, its names, and its line table. */
 #define PYTHON_OBJECT_BYTES 256
 #define PYTHON_NAME_BYTES 256
 #define PYTHON_FILE_BYTES 320
 #define PYTHON_LINES_BYTES 2048
 
-/* A piece of the program's memory: so many bytes as could be read. */
+/* A copied piece of the program's memory: its address and the bytes that were readable. */
 struct python_piece {
 	__u64 address;
 	__u64 n_bytes;
 };
 
 /*
- * One record of ring `stacks`, told by its flags, too: what a code object is called, copied
- * while it is certainly there. Before the first stack that has it in its frames.
+ * Another record of ring `stacks`, distinguished by its flags: the names of a code object, copied
+ * while the object is certainly alive, and sent before the first stack with a frame of it.
  */
 struct python_code {
-	__u64 id; /* tells it from others */
+	__u64 id; /* of this record */
 	__u16 n_words; /* from `code` on */
 	__u16 flags;
 	__u32 image;
-	__u64 code;     /* where it is */
+	__u64 code;     /* address of the object */
 	__u64 identity; /* as in a frame's second word, from bit 32 on */
-	struct python_piece pieces[4]; /* of what follows */
+	struct python_piece pieces[4]; /* of the four copies below */
 	__u8 object[PYTHON_OBJECT_BYTES];
 	__u8 name[PYTHON_NAME_BYTES];
 	__u8 file[PYTHON_FILE_BYTES];
 	__u8 lines[PYTHON_LINES_BYTES];
 };
 
-/* Registers that call-frame information may ask for, in a miss. */
+/* Registers in a miss: those that call-frame information may use. */
 enum miss_register {
 	MISS_IP = 0,
 	MISS_SP = 1,
@@ -273,113 +274,113 @@ enum miss_register {
 };
 
 /*
- * One record of ring `misses`: a stack that can't be followed because a row is missing.
- * User space finishes it from the registers and the copy of its memory that follows,
- * in pages, of which the first one holds the stack pointer.
+ * One record of ring `misses`: a stack that cannot be unwound because a row is missing.
+ * User space finishes it from the registers and from the copy of the stack's pages that
+ * follows. The first page holds the stack pointer.
  */
 struct miss {
-	__u64 stack_id;      /* made up for this record: what its event has */
-	__u32 generation;    /* of the rows that were looked at */
-	__u32 image;         /* what the addresses are in: struct space */
-	__u64 missing;       /* address without a row: what makes others wait, too */
+	__u64 stack_id;      /* made up for this record; its event carries it, too */
+	__u32 generation;    /* of the rows that the walk used */
+	__u32 image;         /* memory image of the addresses: struct space */
+	__u64 missing;       /* address without a row; other stacks may wait for the same row */
 	__u64 stack_address; /* of the copy's first byte */
-	__u32 stack_pages;   /* which of its pages could be copied: a bit for each */
+	__u32 stack_pages;   /* pages that were copied, one bit each */
 	__u32 tid;
 	__u64 registers[MISS_REGISTERS];
 };
 
-/* What went wrong or missing, counted since the start. Index into `counters`. */
+/* Errors and losses, counted since the start. Index into `counters`. */
 enum counter {
-	COUNTER_LOST_ALLOCS = 0,       /* no room for an event: an allocation unseen */
-	COUNTER_LOST_FREES = 1,        /* no room for an event: a block looks alive that is not */
-	COUNTER_LOST_RESTORES = 2,     /* no room for an event: a block looks freed that is not */
+	COUNTER_LOST_ALLOCS = 0,       /* no room for an event: an allocation is missing */
+	COUNTER_LOST_FREES = 1,        /* no room for an event: a freed block looks live */
+	COUNTER_LOST_RESTORES = 2,     /* no room for an event: a live block looks freed */
 	COUNTER_LOST_STACKS = 3,       /* no room for a stack: sent again at its next occurrence */
-	COUNTER_STACK_TABLE_FULL = 4,  /* `known_stacks` full: stacks are sent again and again */
-	COUNTER_CALL_TABLE_FULL = 5,   /* `calls` full: a call of this thread went unseen */
-	COUNTER_UNPAIRED_RETURNS = 6,  /* an allocator returned that was not seen to start */
+	COUNTER_STACK_TABLE_FULL = 4,  /* `known_stacks` full: stacks are sent repeatedly */
+	COUNTER_CALL_TABLE_FULL = 5,   /* `calls` full: a call of this thread is missing */
+	COUNTER_UNPAIRED_RETURNS = 6,  /* an allocator returned whose entry is not on record */
 	COUNTER_ABANDONED_CALLS = 7,   /* an allocator was left without returning (longjmp) */
 	COUNTER_UNREADABLE_RESULTS = 8, /* posix_memalign's result could not be read */
 	COUNTER_EARLIER_CALLS = 9,     /* calls that were under way when tracing began */
-	COUNTER_SAMPLE_TABLE_FULL = 10, /* `sampled` full: a sampled block went unseen */
-	COUNTER_MISSES = 11,            /* stacks that were left to user space to finish */
-	COUNTER_LOST_MISSES = 12,       /* of these, ring `misses` was full: they are cut short */
+	COUNTER_SAMPLE_TABLE_FULL = 10, /* `sampled` full: a sampled block is missing */
+	COUNTER_MISSES = 11,            /* stacks that user space has to finish */
+	COUNTER_LOST_MISSES = 12,       /* stacks cut short because ring `misses` was full */
 	COUNTER_SPILLED = 13,           /* events that went to map `spill`, `events` being full */
-	COUNTER_SPILL_REUSES = 14,      /* of these: allocations where a block was alive */
-	COUNTER_SPILL_UNMATCHED = 15,   /* of these: frees where no block was alive */
-	COUNTER_SPILL_ODD_RESTORES = 16, /* of these: failed resizes where nothing was taken */
-	COUNTER_LOST_PAIRS = 17,        /* `pairs` full: missing from what was allocated and freed */
-	COUNTER_LOST_INNER_FREES = 18, /* no room for a free inside another one: perhaps of no block */
-	COUNTER_LOST_MAPPINGS = 19,     /* ring `mappings` full: a mapping or its end unseen */
-	COUNTER_SKIPPED_RUNS = 20,      /* tracepoint programs that the kernel left out; user space
-	                                   asks it, nothing is counted here */
-	COUNTER_IMPOSSIBLE_SIZES = 21,  /* allocations left out: they would end beyond all memory */
-	COUNTER_LOST_PYTHON_FRAMES = 22, /* stacks whose frames of Python could not be read, or not all */
+	COUNTER_SPILL_REUSES = 14,      /* spilled allocations at the address of a live block */
+	COUNTER_SPILL_UNMATCHED = 15,   /* spilled frees at an address without a live block */
+	COUNTER_SPILL_ODD_RESTORES = 16, /* spilled failed resizes that had not taken a block */
+	COUNTER_LOST_PAIRS = 17,        /* `pairs` full: pairs missing from the totals */
+	COUNTER_LOST_INNER_FREES = 18, /* no room for a free inside another, perhaps of no block */
+	COUNTER_LOST_MAPPINGS = 19,     /* ring `mappings` full: an event is missing */
+	COUNTER_SKIPPED_RUNS = 20,      /* tracepoint programs that the kernel skipped; user space
+	                                   gets the number from the kernel, not from here */
+	COUNTER_IMPOSSIBLE_SIZES = 21,  /* allocations ignored: they would end beyond all memory */
+	COUNTER_LOST_PYTHON_FRAMES = 22, /* stacks of which some Python frames were unreadable */
 	COUNTERS = 23,
 };
 
-/* What the probes report, as user space has it. */
+/* What the probes report; set by user space. */
 enum reporting {
 	REPORTING_STOPPED = 0, /* nothing */
 	REPORTING_LIVE = 1,
-	REPORTING_PAUSED = 2,  /* no allocation and no free, only programs that are begun */
+	REPORTING_PAUSED = 2,  /* only execs: no allocations and no frees */
 };
 
 /* Words that user space and the probes share through memory. One element. */
 struct control {
 	__u32 reporting;  /* enum reporting; set by user space */
 	__u32 woken;      /* set when a wake-up is sent, cleared by the reader */
-	__u64 clock;      /* CLOCK_MONOTONIC at a tick, and which tick (emit.h); cleared by the reader */
-	__u64 epoch;      /* counts how often an overflow was dealt with; user space only */
+	__u64 clock;      /* time and number of a tick (emit.h); cleared by the reader */
+	__u64 epoch;      /* number of overflows handled so far; set by user space only */
 	__u32 full[2];    /* by the epoch's parity: events go to map `spill`. Set by the probes,
 	                     cleared by user space */
-	__u32 tgid;       /* the process that is traced; not used with FOLLOW */
-	__u32 stop_at_loads; /* whether a thread is to stop when the loader is done */
-	__u64 kept_stacks; /* map `kept_stacks` holds some. Set by the probes, cleared by the reader */
-	__u64 sessions;   /* 1: returns run the programs of entries that ask for it, else 0 */
+	__u32 tgid;       /* the traced process; unused with FOLLOW */
+	__u32 stop_at_loads; /* whether a thread stops when the loader has finished */
+	__u64 kept_stacks; /* map `kept_stacks` has entries. Set by probes, cleared by the reader */
+	__u64 sessions;   /* 1 if entry programs decide whether the return is trapped, else 0 */
 };
 
-/* Where CPython keeps its frames, in bytes; user space. */
+/* Offsets of CPython's frame structures in bytes; set by user space. */
 struct python {
-	__u64 interpreter;      /* where the address of the main interpreter is; 0: no CPython */
+	__u64 interpreter;      /* address of the pointer to the main interpreter; 0: no CPython */
 	__u64 namespace_device; /* the PID namespace of its thread ids, */
-	__u64 namespace_inode;  /* or 0: as ours */
-	__u16 threads;     /* in an interpreter: the newest thread; before it, how many were made */
+	__u64 namespace_inode;  /* or 0 for the namespace of current_id (space.h) */
+	__u16 threads;     /* in an interpreter: the newest thread; before it, the number created */
 	__u16 next;        /* in a thread's record: the next one */
 	__u16 thread_id;   /* its id */
 	__u16 frame;       /* its innermost frame, or: */
-	__u16 has_inner;   /* what that points to has the frame, */
-	__u16 inner;       /* there */
+	__u16 has_inner;   /* whether `frame` points to a structure with the frame's pointer, */
+	__u16 inner;       /* and its offset there */
 	__u16 code;        /* in a frame: its code object */
 	__u16 previous;    /* its caller's frame */
-	__u16 instruction; /* the instruction it has come to */
+	__u16 instruction; /* its current instruction */
 	__u16 entry;       /* the word with the byte that says whether the loop was entered for it, */
-	__u16 entry_shift; /* the bits before that byte, */
-	__u16 least_entry; /* which is at least this then */
-	__u16 has_shims;   /* such a frame is none of Python's, but stands before them */
-	__u16 has_no_versions; /* code objects have no number of their own */
+	__u16 entry_shift; /* the bits below that byte, */
+	__u16 least_entry; /* and the byte's lowest value if the loop was entered */
+	__u16 has_shims;   /* whether such an entry frame belongs to no Python function */
+	__u16 has_no_versions; /* whether code objects have no version numbers */
 	__u16 unused[2];
 };
 
-/* The same for one address space: what the probes need to know of it. */
+/* One address space, as the probes and user space share it. */
 struct space {
-	__u64 tag;          /* generation << 16 | what the keys of its rows carry; user space */
+	__u64 tag;          /* generation << 16 | tag in the keys of its rows; user space */
 	__u64 trampoline;   /* where the kernel sends hijacked returns; 0: not known yet */
 	__u64 loader_state; /* address of the loader's r_debug.r_state; 0: not known */
-	__u64 unloading;    /* the loader is unmapping; probes only. Where the process walks its own
-	                       stacks: how many threads are in dlclose(3); the library */
-	__u64 loads;        /* times that the loader has unmapped something; probes only */
-	__u64 changes;      /* other such times, as user space has found out */
-	__u32 image;        /* number of the memory image: another one after each exec */
-	__u32 moves;        /* times that another thread than the first began a program */
-	__u64 loader_calls; /* times that the loader was about to change what is mapped, or had */
-	__u64 lineage;      /* the image that this one was forked off, over all forks, or its own:
+	__u64 unloading;    /* the loader is unmapping; probes only. With the preloaded library:
+	                       number of threads in dlclose(3); the library */
+	__u64 loads;        /* number of unmappings by the loader; probes only */
+	__u64 changes;      /* number of other unmappings that user space has found */
+	__u32 image;        /* number of the memory image; changes at each exec */
+	__u32 moves;        /* execs by a thread other than the first one */
+	__u64 loader_calls; /* calls of the loader's hook, before and after each change */
+	__u64 lineage;      /* the image at the start of its chain of forks, or its own image:
 	                       stacks have the same ids in both */
 	struct python python;
 };
 
-/* Where in a space's tag the generation begins. The generation is loads + changes. */
+/* First bit of the generation in a space's tag. The generation is loads + changes. */
 #define TAG_BITS 16
-/* Low bits of a tag on which the places of its rows depend. */
+/* Low bits of a tag that select the sets of its rows. */
 #define ROW_SALT_BITS 6
 
 #endif

@@ -1,47 +1,47 @@
 // SPDX-License-Identifier: (MIT OR GPL-2.0)
 /*
- * Probes on the malloc family: which blocks a process has, and who asked for them.
+ * Probes on the malloc family: report a process's blocks and the call stacks that allocated them.
  *
  * Contract
- *   Needs Linux 6.1. User space attaches `allocator_call` to each allocator function, at a
- *   place where the argument registers and the stack pointer are as at entry, and to its
- *   return, and `free_call` to each function that frees, with cookies that say which
- *   arguments mean what (event.h); the kernel calls them for the target's memory only, and
- *   may preempt them (preemption.h). Nothing is reported until control.live.
+ *   Needs Linux 6.1. User space attaches `allocator_call` to each allocator function, at an
+ *   instruction where the argument registers and the stack pointer are as at entry, and to its
+ *   return. It attaches `free_call` to each function that frees. Cookies say which arguments
+ *   mean what (event.h). The kernel runs the programs for the target's memory only, and may
+ *   preempt them (preemption.h). Nothing is reported until control.reporting is REPORTING_LIVE.
  *
  * Pairing
  *   An allocation is reported when the allocator returns, so its arguments are kept
- *   per thread in between. Only the outermost call counts (calloc may call malloc):
- *   a call is inside another one if its stack pointer is not above that one's, and
- *   the return address that a return probe has replaced there is still in place.
- *   A record that fails this was left by longjmp or an exception; the next call
- *   starts afresh. A function that jumps to another (reallocarray to realloc) has
- *   the same stack pointer, and both returns are reported together: the first
- *   settles the call, the second is recognised by last_sp.
+ *   per thread in between. Only the outermost call counts (calloc may call malloc).
+ *   A call is inside the recorded one if its stack pointer is not above the recorded
+ *   one, and if the return address that a return probe wrote there is still in place.
+ *   Otherwise longjmp or an exception has left the recorded call, and the new call
+ *   replaces it. A function that jumps to another (reallocarray to realloc) has the
+ *   same stack pointer, and the kernel reports both returns together: the first one
+ *   completes the call, and last_sp identifies the second one.
  *
  * Sessions
- *   Since Linux 6.13 one probe can be for a function's entry and its return: what the program
- *   says at the entry decides whether there will be a return. Calls inside others have none.
- *   Where two processes are traced in one file, the kernel asks the probes of both for each call
- *   in either, and takes silence for a wish to see the return.
+ *   Since Linux 6.13 one probe can serve a function's entry and its return: the program's return
+ *   value at the entry decides whether the kernel traps the return. Nested calls have no return.
+ *   If two processes are traced in one file, the kernel runs the probes of both for each call in
+ *   either process, and a program that returns 0 requests the return.
  *
  * Functions that may throw
- *   A return probe puts another return address on the stack, through which no exception
- *   gets: the target would end. Functions that may throw (C++'s operator new) therefore
- *   have the program on each of their ret instructions instead, and no session: it would be
- *   another process's wish. Their return address stays on the stack and in the record; a call that ends by an exception reaches none of
- *   them, which `exception_enter` notices.
+ *   A return probe replaces the return address on the stack. An exception cannot pass the
+ *   new address and would end the target. Functions that may throw (C++'s operator new)
+ *   therefore have the program on each of their ret instructions, and no session, in which
+ *   another process could request the return. Their return address stays on the stack and in
+ *   the record. A call that ends by an exception reaches no ret; `exception_enter` sees it.
  *
  * Frees inside frees
- *   free has no return probe, so whether one is inside another is told by the outer one's
- *   return address: still in its place, and the stack has grown since. What the inner one
- *   frees may be the same block, or part of a larger one that never was reported, or
- *   a block like any other: user space knows.
+ *   free has no return probe. A free is inside another one if the outer one's return address
+ *   is still in place and the stack has grown since. The inner one may free the same block,
+ *   or part of a larger block that was never reported, or any other block: user space can
+ *   tell them apart.
  *
  * Order
- *   A free is reported before it happens, an allocation after it has happened, all
- *   through one ring (ring.h): of two events on one address the earlier one comes first. It stays
- *   so when the ring is full (spill.h).
+ *   A free is reported before it happens, and an allocation after it has happened, all through
+ *   one ring (ring.h). So the earlier of two events on one address comes first, even when the
+ *   ring is full (spill.h).
  *
  * Units: bytes, nanoseconds of CLOCK_MONOTONIC.
  */
@@ -68,7 +68,7 @@
 #endif
 
 #define SIZE_OVERFLOW 0xffffffffffffffffULL
-/* Of a user's half with four levels of page tables. Above are only those asked for by address. */
+/* End of user addresses with four levels of page tables. Higher ones are mapped only on request. */
 #define ADDRESSES (1ULL << 47)
 
 static __always_inline struct control *get_control(void)
@@ -84,7 +84,7 @@ static __always_inline bool is_live(struct control *words)
 	return words && words->reporting == REPORTING_LIVE;
 }
 
-/* Whether the function that was entered now is the one on record: that one was left. */
+/* Whether the recorded function is entered again: its recorded call was left without a return. */
 static __always_inline bool is_again(struct pt_regs *ctx, u64 sp, u64 ip)
 {
 	return PT_REGS_SP(ctx) == sp && PT_REGS_IP(ctx) == ip;
@@ -98,7 +98,7 @@ static __always_inline u64 word_at(u64 address)
 	return word;
 }
 
-/* Whether a call that is made now happens inside the one on record. */
+/* Whether the call that begins now is nested in the recorded one. */
 static __always_inline bool is_nested(struct pt_regs *ctx, u64 id, struct call *call)
 {
 	struct space *space;
@@ -120,9 +120,9 @@ static __always_inline bool is_nested(struct pt_regs *ctx, u64 id, struct call *
 }
 
 /*
- * Sampling by bytes: points lie at random distances along all bytes that a thread asks
- * for, SAMPLE_BYTES apart on average and exponentially distributed; a block is sampled
- * if a point falls into it. Without SAMPLE_BYTES every block is.
+ * Sampling by bytes: sample points lie at exponentially distributed distances along all bytes
+ * that a thread allocates, SAMPLE_BYTES apart on average. A block is sampled if a point falls
+ * into it. Without SAMPLE_BYTES every block is sampled.
  */
 #ifdef SAMPLE_BYTES
 static __always_inline u64 draw_gap(void)
@@ -157,7 +157,7 @@ static __always_inline bool note_sampled(u64 address)
 	return false;
 }
 
-/* Whether a block about to be freed was sampled; it no longer is. */
+/* Whether a block about to be freed was sampled. Removes its mark. */
 static __always_inline bool take_sampled(u64 address)
 {
 	if (!sampled.lookup(&address))
@@ -177,7 +177,7 @@ static __always_inline struct call *find_call(u64 id)
 	return calls.lookup(&id);
 }
 
-/* This thread's record, made if there is none. NULL: no room. */
+/* This thread's record, created if there is none. NULL if the map is full. */
 static __always_inline struct call *get_call(u64 id)
 {
 	struct call *call = find_call(id);
@@ -191,7 +191,7 @@ static __always_inline struct call *get_call(u64 id)
 		return NULL;
 	calls.update(&id, none);
 	call = find_call(id);
-	/* Above all that an earlier owner of this thread id may have had. */
+	/* Higher than any number that an earlier thread of this id used. */
 	if (call)
 		call->takings = bpf_ktime_get_ns();
 	return call;
@@ -205,7 +205,7 @@ static __always_inline u64 array_size(u64 n, u64 size)
 	if (!size)
 		return 0;
 	limit = SIZE_OVERFLOW / size;
-	/* Else clang sees an overflow check and calls a 128-bit multiplication. */
+	/* Otherwise clang recognizes an overflow check and calls a 128-bit multiplication. */
 	asm volatile("" : "+r"(limit));
 	return n > limit ? SIZE_OVERFLOW : n * size;
 }
@@ -215,7 +215,7 @@ static __always_inline u64 argument_at(struct pt_regs *ctx, u32 position)
 {
 	u64 value = 0;
 
-	/* One read each: clang would make one read of a register that it works out. */
+	/* One read each: clang would merge them into one read at a computed offset. */
 #define ARGUMENT(number) \
 	case number: \
 		value = PT_REGS_PARM##number(ctx); \
@@ -233,7 +233,7 @@ static __always_inline u64 argument_at(struct pt_regs *ctx, u32 position)
 	return value;
 }
 
-/* The argument in a role of a kind of function, counted from 0, or the size that is always it. */
+/* The function's argument in a role, counted from 0, or the fixed size in the cookie. */
 static __always_inline u64 argument(struct pt_regs *ctx, u64 cookie, u32 role)
 {
 	u32 shift = COOKIE_ARGUMENT_SHIFT + role * COOKIE_ARGUMENT_BITS;
@@ -243,8 +243,8 @@ static __always_inline u64 argument(struct pt_regs *ctx, u64 cookie, u32 role)
 }
 
 /*
- * Notes the call that this thread begins, of no size yet. Returns its record if it is to be
- * reported, else NULL: inside another call, or no room.
+ * Records the call that this thread begins, without its size. Returns the record, or NULL if the
+ * call is nested in another one or the map is full.
  */
 static __always_inline struct call *begin_call(struct pt_regs *ctx, u64 id, u64 cookie,
 					       struct call *call)
@@ -275,7 +275,7 @@ static __always_inline struct call *begin_call(struct pt_regs *ctx, u64 id, u64 
 	return call;
 }
 
-/* An allocator is entered. Returns whether its return is to be seen. */
+/* Entry of an allocator. Returns whether the probe needs to see its return. */
 static __always_inline bool begin_allocation(struct pt_regs *ctx, struct control *words, u64 id,
 					     u64 cookie, struct call *call)
 {
@@ -299,7 +299,7 @@ static __always_inline bool begin_allocation(struct pt_regs *ctx, struct control
 	call->hidden = size < MIN_SIZE || size > MAX_SIZE || !is_sampled(call, size);
 	if (kind >= FUNCTION_POSIX_MEMALIGN)
 		call->out = first;
-	/* A resize begins: the old block is gone for now. */
+	/* A resize begins: the old block counts as freed until the resize fails. */
 	if (kind >= FUNCTION_REALLOC && first && take_sampled(first)) {
 		call->old = first;
 		emit_taking(words, id, call);
@@ -307,7 +307,7 @@ static __always_inline bool begin_allocation(struct pt_regs *ctx, struct control
 	return true;
 }
 
-/* Whether a free that begins now is inside the one on record. */
+/* Whether the free that begins now is inside the recorded one. */
 static __always_inline bool is_inner_free(struct pt_regs *ctx, struct call *call)
 {
 	return call->free_sp && PT_REGS_SP(ctx) <= call->free_sp &&
@@ -315,7 +315,7 @@ static __always_inline bool is_inner_free(struct pt_regs *ctx, struct call *call
 	       word_at(call->free_sp) == call->free_return;
 }
 
-/* A function that frees is entered. */
+/* Entry of a function that frees. */
 int free_call(struct pt_regs *ctx)
 {
 	struct control *words = get_control();
@@ -344,7 +344,7 @@ int free_call(struct pt_regs *ctx)
 	return 0;
 }
 
-/* The block that the call made, 0 if it failed. */
+/* The block that the call allocated; 0 if it failed. */
 static __always_inline u64 call_result(struct pt_regs *ctx, struct call *call)
 {
 	u64 result = PT_REGS_RC(ctx);
@@ -362,15 +362,15 @@ static __always_inline u64 call_result(struct pt_regs *ctx, struct call *call)
 	return result;
 }
 
-/* What the loader is about to do, or 0 when it has done it (enum in <link.h>). */
+/* The loader's pending change, or 0 once it has finished (r_state in <link.h>). */
 #define RT_CONSISTENT 0
 #define RT_DELETE 2
 
 /*
- * The loader's hook for debuggers (_dl_debug_state): it is called before and after each
- * change. What it adds takes nobody's place. When it takes something away, addresses may
- * mean something else from then on, and once more after it is done: rows that were made
- * in between may be for what was still there.
+ * The loader's hook for debuggers (_dl_debug_state), called before and after each change.
+ * A library that it adds replaces nothing. When it removes one, addresses may change their
+ * meaning at once, and again after it has finished: rows made in between may describe the
+ * library that was still mapped.
  */
 int loader_changes(struct pt_regs *ctx)
 {
@@ -391,15 +391,15 @@ int loader_changes(struct pt_regs *ctx)
 	if (state == RT_CONSISTENT)
 		announce_mappings();
 #endif
-	/* Whoever waits for what is new must see it before any of it is run. */
+	/* A follower must see the new mapping before the target runs any of its code. */
 	if (words->stop_at_loads && (!space->loader_state || state == RT_CONSISTENT))
 		bpf_send_signal_thread(STOP_SIGNAL);
 	return 0;
 }
 
 /*
- * sched_process_exec(task, tid before, binary): the process has begun another program.
- * None of its threads but this one is left, and it has not yet run.
+ * sched_process_exec(task, tid before, binary): the process has executed another program.
+ * Only this thread is left, and it has not run yet.
  */
 int process_execs(u64 *arguments)
 {
@@ -410,19 +410,19 @@ int process_execs(u64 *arguments)
 	use_thread_stack(arguments);
 	if (!words || !words->reporting || !space || !is_traced(words, id))
 		return 0;
-	/* The call that a thread with this id was in is over. */
+	/* exec ended the call that a thread with this id was in. */
 	calls.delete(&id);
 #ifndef FOLLOW
-	/* Else user space does this, for which the process stops. */
+	/* With FOLLOW user space does this while the process is stopped. */
 	space->trampoline = 0;
 	space->loader_state = 0;
 	space->unloading = 0;
 	space->python.interpreter = 0;
 	__sync_fetch_and_add(&space->loads, 1);
-	/* Both by the kernel's own numbers. */
+	/* Both are ids of the initial PID namespace. */
 	space->moves += (u32)arguments[1] != bpf_get_current_pid_tgid() >> 32;
-	/* From here on everything is of another image: what is reported later of this one is
-	   of a memory that is no more. */
+	/* All later events belong to the new image. Those reported late for the old one refer
+	   to memory that no longer exists. */
 	space->image += 1;
 	space->lineage = space->image;
 #endif
@@ -435,7 +435,7 @@ int process_execs(u64 *arguments)
 #define CLONE_THREAD 0x10000
 #define CLONE_UNTRACED 0x800000
 
-/* task_newtask(task, flags): this thread has made another, which has not run yet. */
+/* task_newtask(task, flags): this thread has created another one, which has not run yet. */
 int process_forks(u64 *arguments)
 {
 	struct control *words = get_control();
@@ -452,8 +452,8 @@ int process_forks(u64 *arguments)
 #endif
 
 /*
- * glibc is about to free what a thread that ends has cached: blocks that are freed already. Those
- * frees are inside this call, as inside another free.
+ * glibc is about to free the cached blocks of a thread that ends, which the program has already
+ * freed. The probes treat these frees as frees inside another free.
  */
 int cache_drains(struct pt_regs *ctx)
 {
@@ -469,13 +469,13 @@ int cache_drains(struct pt_regs *ctx)
 	return 0;
 }
 
-/* For measuring what a probe costs by itself. */
+/* An empty program, to measure the cost of a probe alone. */
 int do_nothing(struct pt_regs *ctx)
 {
 	return 0;
 }
 
-/* The call on record was of no avail: what it was to resize lives on. */
+/* The recorded resize failed: its old block stays live. */
 static __always_inline void take_back(struct control *words, u64 id, struct call *call)
 {
 	if (call->old && call->kind != FUNCTION_REALLOCF && note_sampled(call->old))
@@ -483,9 +483,9 @@ static __always_inline void take_back(struct control *words, u64 id, struct call
 }
 
 /*
- * The C++ library makes an exception (__cxa_allocate_exception). If that is in a function
- * that may throw, it does: its call is over, and the exception's own memory is no part
- * of it.
+ * The C++ library allocates an exception (__cxa_allocate_exception). If the recorded function
+ * may throw, it now does: its call has ended, and the exception's own memory does not belong
+ * to it.
  */
 int exception_enter(struct pt_regs *ctx)
 {
@@ -503,10 +503,9 @@ int exception_enter(struct pt_regs *ctx)
 }
 
 /*
- * Whether a session's program runs at the function's return. There the address is another
- * one; asking for the probe's takes longer than most else that is done here, and is needed
- * only where both are at the same place of a page, and a return could be: without a record
- * there is none to come.
+ * Whether a session's program runs at the function's return, where the address differs from the
+ * probe's. Asking the kernel for the probe's address is slow. It is needed only if both have the
+ * same offset in their pages and a return is possible, which takes a record of a call.
  */
 static __always_inline bool is_return(struct pt_regs *ctx, u64 cookie, struct call *call)
 {
@@ -519,7 +518,7 @@ static __always_inline bool is_return(struct pt_regs *ctx, u64 cookie, struct ca
 	return probe_address(ctx) != ip;
 }
 
-/* The call on record ends here. NULL if it is not that one which does. */
+/* Ends the recorded call. NULL if another call ends here. */
 static __always_inline struct call *end_call(struct pt_regs *ctx, u64 cookie, struct call *call)
 {
 	bool at_exit = (cookie & COOKIE_KIND) == FUNCTION_EXIT;
@@ -539,10 +538,10 @@ static __always_inline struct call *end_call(struct pt_regs *ctx, u64 cookie, st
 	if (sp < call->sp)
 		return NULL;
 	if (sp > call->sp) {
-		/* Others than the function that may throw may get to its exit. */
+		/* A function that does not throw may reach this exit, too. */
 		if (at_exit)
 			return NULL;
-		/* The call on record lies below a frame that is gone: it was left. */
+		/* The recorded call lies below a frame that is gone: it was left without return. */
 		count(COUNTER_ABANDONED_CALLS);
 		count(COUNTER_UNPAIRED_RETURNS);
 		call->sp = 0;
@@ -554,21 +553,21 @@ static __always_inline struct call *end_call(struct pt_regs *ctx, u64 cookie, st
 	return call;
 }
 
-/* The call on record has ended, as the result says. Whether a block is to be reported. */
+/* Evaluates the ended call's result. Returns whether a block is to be reported. */
 static __always_inline bool end_allocation(struct pt_regs *ctx, struct control *words, u64 id,
 					   struct call *call)
 {
 	u64 address = call_result(ctx, call);
 
 	if (!address) {
-		/* A realloc to no bytes has freed the block. */
+		/* A realloc to 0 bytes has freed the block. */
 		if (call->size)
 			take_back(words, id, call);
 		return false;
 	}
 	if (call->hidden)
 		return false;
-	/* Of a custom allocator of which another argument is the size: that is a pointer, say. */
+	/* A custom allocator was declared with a wrong size argument, for example a pointer. */
 	if (call->size > ADDRESSES - address) {
 		count(COUNTER_IMPOSSIBLE_SIZES);
 		return false;
@@ -587,9 +586,9 @@ static __always_inline void report_allocation(struct pt_regs *ctx, struct contro
 }
 
 /*
- * A program for entries and ends of functions. What it returns at an entry is for sessions:
- * 1 for no return. (Other links would take the probe away. At an end that is read anew: kept
- * until then it would tell the ways there apart, and the verifier would follow the walk twice.)
+ * A program for entries and ends of functions. Its return value at an entry is for sessions:
+ * 1 requests no return. (With other links, 1 would remove the probe. At an end the value is read
+ * again: if it were kept, the verifier would distinguish the paths and follow the walk twice.)
  */
 #define CALL_PROGRAM(name, begin, end, report) \
 	int name(struct pt_regs *ctx) \
@@ -616,7 +615,7 @@ static __always_inline void report_allocation(struct pt_regs *ctx, struct contro
 				goto ended; \
 			walk_python_first(ctx, id, call); \
 		} \
-		/* Else what is known of them differs: the verifier would follow the walk twice. */ \
+		/* Otherwise their states differ, and the verifier follows the walk twice. */ \
 		asm volatile("" : "+r"(ctx), "+r"(words), "+r"(id), "+r"(call) : : "memory"); \
 		report(ctx, words, id, call); \
 	ended: \

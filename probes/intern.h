@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* Naming call stacks: each is sent once, events name it by its id. */
+/* Interning of call stacks: each distinct stack is sent once, and events carry its id. */
 
 #ifndef PYTHON
 #define has_walked(call) false
@@ -7,7 +7,7 @@
 #define walked_scratch(call) take_scratch()
 #endif
 
-/* Hands a stack over to user space. False if there is no room. */
+/* Sends a stack to user space. False if there is no room. */
 static __always_inline bool hand_over(struct control *words, struct stack *stack, u32 n_frames)
 {
 	if (!stacks.ringbuf_output(stack, offsetof(struct stack, frames) + n_frames * sizeof(u64),
@@ -25,10 +25,10 @@ static __always_inline bool hand_over(struct control *words, struct stack *stack
 }
 
 /*
- * The id of the code that this thread's call returns to, walked in this scratch memory. One
- * that was not sent before is handed over first and is marked as sent only after that: whoever
- * sees an event's id finds the stack already in its ring. (No frames: user space has it, or
- * a miss has been sent instead, under an id of its own.)
+ * The id of the native stack that this thread's call returns to, walked in `scratch`. A new
+ * stack is sent first and marked as sent afterwards, so a reader of an event's id finds the
+ * stack in its ring. (A stack without frames is known to user space, or was sent as a miss
+ * with an id of its own.)
  */
 static __always_inline u64 name_code(struct pt_regs *ctx, struct control *words,
 				       struct space *space, struct call *call,
@@ -53,7 +53,7 @@ static __always_inline u64 name_code(struct pt_regs *ctx, struct control *words,
 	return stack_id;
 }
 
-/* The id of the stack that this thread's call returns to; 0 where it can't be had. */
+/* The id of the stack that this thread's call returns to; 0 if it is unavailable. */
 static __always_inline u64 capture_stack(struct pt_regs *ctx, struct control *words, u64 id,
 					 struct call *call)
 {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: (MIT OR GPL-2.0)
 /*
- * Probes on mmap(2) and its kin, for memory that a program asks the kernel for by itself.
+ * Probes on mmap(2) and related calls, for memory that a program itself requests from the kernel.
  *
- * Calls made inside an allocator's are part of its blocks: pairing (heap.bpf.c) leaves them
- * out. Order is as with blocks: what goes away is reported before it happens, what is new
- * after it has happened, so that of two events on one page the earlier one comes first.
- * Events have a ring of their own, since they are few and ranges have no place in a map
- * that is keyed by address. Lengths are as given: user space rounds them to whole pages.
+ * Calls inside an allocator's call belong to its blocks: pairing (heap.bpf.c) ignores them.
+ * The order is that of blocks: an unmapping is reported before it happens, and a mapping after
+ * it has happened, so the earlier of two events on one page comes first. The events have their
+ * own ring, since they are few, and since a map keyed by address cannot hold ranges. Lengths
+ * are those of the call: user space rounds them to whole pages.
  */
 
 /* Flags of mremap(2). */
@@ -36,7 +36,7 @@ static __always_inline void emit_range(struct control *words, u64 id, u32 kind, 
 		write_slot(event, slot, MAPPINGS, kind, &key, &range);
 }
 
-/* A function that changes what is mapped is entered. */
+/* Entry of a function that changes mappings. */
 static __always_inline bool begin_mapping(struct pt_regs *ctx, struct control *words, u64 id,
 					  u64 cookie, struct call *call)
 {
@@ -53,7 +53,7 @@ static __always_inline bool begin_mapping(struct pt_regs *ctx, struct control *w
 	}
 	if (kind == FUNCTION_REMAP)
 		call->out = argument(ctx, cookie, 2);
-	/* The old mapping goes, unless it is of no size, or a flag says that it stays. */
+	/* The old mapping ends, unless its size is 0 or MREMAP_DONTUNMAP keeps it. */
 	if (kind == FUNCTION_UNMAP || !(argument(ctx, cookie, 3) & MREMAP_DONTUNMAP))
 		call->size = argument(ctx, cookie, 1);
 	call->old = first;
@@ -67,7 +67,7 @@ static __always_inline u64 whole_pages(u64 address)
 	return (address + PAGE_SIZE - 1) & ~(u64)(PAGE_SIZE - 1);
 }
 
-/* The call on record has ended, as the result says. Whether something mapped is to be reported. */
+/* Evaluates the ended call's result. Returns whether a mapping is to be reported. */
 static __always_inline bool end_mapping(struct pt_regs *ctx, struct control *words, u64 id,
 					struct call *call)
 {
@@ -81,7 +81,7 @@ static __always_inline bool end_mapping(struct pt_regs *ctx, struct control *wor
 	}
 	end = result + call->out;
 	if (call->kind == FUNCTION_SBRK) {
-		/* A page is there as soon as the break is in it. */
+		/* A page is mapped as soon as the break lies in it. */
 		result = whole_pages(result);
 		end = whole_pages(end);
 	}
@@ -92,7 +92,7 @@ static __always_inline bool end_mapping(struct pt_regs *ctx, struct control *wor
 	return end > result && call->kind != FUNCTION_UNMAP;
 }
 
-/* Reports what is mapped. */
+/* Reports the mapping. */
 static __always_inline void report_mapping(struct pt_regs *ctx, struct control *words, u64 id,
 					   struct call *call)
 {

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
- * Remembering walks. Where a walk begins and what is mapped decide which word of the stack is
- * looked at first; what that says, which one comes next. If the registers are as they were,
- * the mappings too, and all of these words, it would come to the same stack again. To compare
- * them takes a fraction of walking: all places are known beforehand, while a walk looks up each
- * frame's row before it knows where the next one is.
+ * Remembered walks (memos). The registers and the mappings decide which word of the stack a walk
+ * reads first, and each word decides which one it reads next. If the registers, the mappings and
+ * all of these words are unchanged, the walk would find the same stack. Comparing them takes a
+ * fraction of the time of a walk: all places are known in advance, while a walk looks up each
+ * frame's row before it knows where the next frame is.
  *
- * Words are the return addresses, and saved frame pointers by which a frame was found later on.
- * Not remembered: stacks that were guessed or are not whole, and those with a signal's frame.
+ * The words are return addresses, and saved frame pointers by which the walk found a later frame.
+ * Stacks that were guessed, are incomplete, or contain a signal frame are not remembered.
  *
- * What notes words has no branches: the verifier follows each way through the loop that calls
- * it, and all of it anew for each frame.
+ * The functions that note words have no branches: the verifier follows each path through the loop
+ * that calls them, and repeats that for each frame.
  */
 
-/* The one place where a walk from there may be remembered. */
+/* The only memo that a walk from these registers can use. */
 static __always_inline struct memo *memo_of(struct scratch *scratch, u64 sp, u64 pc)
 {
 	u32 at = ((sp >> 3 ^ pc) * 0x9e3779b97f4a7c15ULL) >> 32;
@@ -21,7 +21,7 @@ static __always_inline struct memo *memo_of(struct scratch *scratch, u64 sp, u64
 	return &scratch->memos[at & (MEMOS - 1)];
 }
 
-/* What is mapped now: generation and tag; 0 until user space has found out. */
+/* The state of the mappings: generation and tag; 0 until user space has read them. */
 static __always_inline u64 state_of(struct space *space)
 {
 	u64 tag = *(volatile u64 *)&space->tag;
@@ -29,13 +29,13 @@ static __always_inline u64 state_of(struct space *space)
 	return tag >> TAG_BITS == (u32)(space->loads + space->changes) ? tag : 0;
 }
 
-/* Whose stack is walked. */
+/* Image and lineage of the process whose stack is walked. */
 static __always_inline u64 owner_of(struct space *space)
 {
 	return (u64)space->image << 32 | space->lineage;
 }
 
-/* The id of the stack that a walk from here comes to, if that is remembered; else 0. */
+/* The id of the stack that a walk from here would find; 0 if no memo has it. */
 static __always_inline u64 recall(struct scratch *scratch, struct memo *memo, struct space *space,
 				  u64 sp, u64 pc, u64 bp)
 {
@@ -52,7 +52,7 @@ static __always_inline u64 recall(struct scratch *scratch, struct memo *memo, st
 	return scratch->bad ? 0 : memo->stack_id;
 }
 
-/* A walk begins. (All is kept in memory: the verifier tells states apart by registers.) */
+/* Begins a walk. (Its state is kept in memory: the verifier distinguishes states by registers.) */
 static __always_inline void begin_memo(struct memo *memo, struct space *space, u64 state, u64 sp,
 				       u64 pc, u64 bp)
 {
@@ -69,7 +69,7 @@ static __always_inline void begin_memo(struct memo *memo, struct space *space, u
 	memo->bp_unnoted = 0;
 }
 
-/* What the walk does next depends on this word, if it `counts` (1, else 0). */
+/* Notes a word on which the walk's next step depends. `counts`: 1, or 0 to ignore the word. */
 static __always_inline void note_word(struct memo *memo, u64 address, u64 word, u64 counts)
 {
 	u64 n, place, at;
@@ -85,7 +85,7 @@ static __always_inline void note_word(struct memo *memo, u64 address, u64 word, 
 	*(volatile u64 *)&memo->n_words = n + counts;
 }
 
-/* A frame pointer was read; whether it matters is not known yet. */
+/* Notes that a frame pointer was read. The walk may never use it. */
 static __always_inline void note_saved_bp(struct memo *memo, u64 address, u64 word)
 {
 	memo->saved_bp = word;
@@ -94,7 +94,7 @@ static __always_inline void note_saved_bp(struct memo *memo, u64 address, u64 wo
 	memo->bp_at_start = 0;
 }
 
-/* The frame pointer is used. */
+/* Notes that the walk uses the frame pointer. */
 static __always_inline void note_use_of_bp(struct memo *memo)
 {
 	note_word(memo, memo->saved_bp_address, memo->saved_bp, memo->bp_unnoted);
@@ -103,7 +103,7 @@ static __always_inline void note_use_of_bp(struct memo *memo)
 	memo->bp_at_start = 0;
 }
 
-/* The walk is over and may be remembered. */
+/* Stores the finished walk, if it qualifies. */
 static __always_inline void keep_memo(struct memo *memo, u64 stack_id)
 {
 	if (!REMEMBERS || !memo->state || memo->far || *(volatile u64 *)&memo->n_words > MEMO_WORDS)

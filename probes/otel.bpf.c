@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: (MIT OR GPL-2.0)
 /*
- * Probes on allocations that a program reports by itself: USDT probes `otel_memory:alloc(pointer,
+ * Probes on allocations that a program itself reports: USDT probes `otel_memory:alloc(pointer,
  * size, weight)` and `otel_memory:free(pointer)`, as OpenTelemetry's profiler expects them (design
- * document 00003 of open-telemetry/opentelemetry-ebpf-profiler). The program has sampled; the
- * weight is the number of bytes that a block stands for. Frees are of sampled blocks only.
+ * document 00003 of open-telemetry/opentelemetry-ebpf-profiler). The program samples; the weight
+ * is the number of bytes that a block represents. It reports frees of sampled blocks only.
  *
- * A probe is in the middle of a function: the stack is walked from the instruction itself, with
- * the registers as they are. Where the arguments are is in the probe's cookie (event.h). The order
- * argument of heap.bpf.c holds as far as the program reports frees before it frees.
+ * A probe is in the middle of a function: the walk begins at the instruction itself, with the
+ * current registers. The probe's cookie says where the arguments are (event.h). The order argument
+ * of heap.bpf.c holds if the program reports a free before it frees.
  */
 
 /* A register by its number in cookies. */
@@ -15,7 +15,7 @@ static __always_inline u64 otel_register(struct pt_regs *ctx, u32 number)
 {
 	u64 value = 0;
 
-	/* One read each: clang would make one read of a register that it works out. */
+	/* One read each: clang would merge them into one read at a computed offset. */
 #define REGISTER(at, name) \
 	case at: \
 		value = ctx->name; \
@@ -83,8 +83,8 @@ static __always_inline u32 otel_bits(u64 value)
 }
 
 /*
- * A size together with how many blocks of it one stands for: see WEIGHT_BITS. Sizes are below
- * 1 << WEIGHED_SIZE_BITS, and bytes no fewer than the size.
+ * A size, and the number of blocks of that size that one block represents: see WEIGHT_BITS. Sizes
+ * are below 1 << WEIGHED_SIZE_BITS; `bytes` is at least the size.
  */
 static __always_inline u64 weighed(u64 size, u64 bytes)
 {
@@ -94,7 +94,7 @@ static __always_inline u64 weighed(u64 size, u64 bytes)
 	u64 exponent = bits - 1;
 
 	if (!whole) {
-		/* Fewer than one block: nobody can mean that. */
+		/* Fewer than one block is meaningless: count one. */
 		mantissa = 1ULL << WEIGHT_MANTISSA_BITS;
 		exponent = 0;
 	} else if (bits > WEIGHT_MANTISSA_BITS + 1) {
@@ -145,7 +145,7 @@ int otel_alloc(struct pt_regs *ctx)
 		count(COUNTER_LOST_ALLOCS);
 		return 0;
 	}
-	/* As if the instruction before the next one were a call that comes back to it now. */
+	/* Treats the probed instruction as a call that has just returned. */
 	call->last_sp = PT_REGS_SP(ctx) - RETURN_SP_DELTA;
 	call->return_address = PT_REGS_IP(ctx) + 1;
 	stack_id = capture_stack(ctx, words, id, call);

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: (MIT OR GPL-2.0)
 /*
- * Walking frames of Python. Where CPython keeps them depends on its version: struct python says
- * where, which user space has found out.
+ * Walks Python frames. Their location depends on CPython's version: user space determines it
+ * and stores it in struct python.
  *
- * CPython has a record for each of its threads, which leads to the frame that runs, and each
- * frame to its caller's. A thread of the program finds its own by its id: once, then the
- * record is remembered with the thread and looked at again each time. Nothing is held against
- * changes: a thread's frames change only by the thread itself, which is in a probe. Its record
- * is found while others come and go; then it may be missed once.
+ * CPython has a record for each of its threads, which points to the running frame; each frame
+ * points to its caller's. The probe finds a thread's record by the thread's id once, remembers
+ * it, and checks it each time. No lock is needed: only the thread itself changes its frames, and
+ * it is in a probe. While other threads start and end, the search may miss the record once.
  */
 
-/* Frames that are walked before the program begins itself again: the verifier follows each. */
+/* Frames walked before the program tail-calls itself: the verifier follows each of them. */
 #define PYTHON_CHUNK 32
 
 /* What is read of a thread's record, of a frame, and of a code object from PYTHON_CODE_AT on. */
@@ -48,9 +47,9 @@ static __always_inline bool is_thread(struct space *space, struct scratch *scrat
 }
 
 /*
- * Has the record of this thread in the window, if it has one. A thread that had none when it
- * looked last looks again when others were made since, and else now and then: its record gets
- * its id a little later than it is made.
+ * Reads this thread's record into the window, if it has one. After a failed search, the probe
+ * searches again if CPython has created threads since, and otherwise at growing intervals: a
+ * record gets its id slightly after its creation.
  */
 static __always_inline bool find_thread(struct space *space, struct call *call,
 					struct scratch *scratch)

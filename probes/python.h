@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
- * Frames of Python in call stacks, for programs that CPython runs (3.11 on). What has a call's
- * end to report leaves them to a program of their own (python.bpf.c), which begins the first
- * one again when it is done: the verifier looks at the two walks one by one. What is kept
- * in between is in the thread's record, and in scratch memory that it names.
+ * Python frames in call stacks, for programs that CPython runs (3.11 on). The program that
+ * reports a call's end tail-calls a separate walker (python.bpf.c), which tail-calls the first
+ * program again when it has finished, so the verifier checks the two walks separately. State
+ * is kept in between in the thread's record, and in scratch memory whose number is there.
  *
- * The stack's code is walked as ever (and remembered, sent and named by an id of its own). The
- * stack of both is a record of its own, which names the other by its id: user space puts the
- * frames together.
+ * The native stack is walked, remembered and sent as usual, under an id of its own. The Python
+ * frames are a separate record that names the native stack by its id; user space merges the
+ * frames.
  */
 
 /* In the place of a frame: none has been looked for yet. */
@@ -31,8 +31,8 @@ static __always_inline void forget_frames(struct scratch *scratch)
 }
 
 /*
- * Has the thread's frames of Python walked, if its program has any: the program that calls this
- * is begun again then, and `has_walked` says so. It goes on here where that can't be.
+ * Has the thread's Python frames walked, if CPython is present: the calling program then starts
+ * again, and `has_walked` returns true. If the walker cannot be called, this function returns.
  */
 static __always_inline void walk_python_first(struct pt_regs *ctx, u64 id, struct call *call)
 {

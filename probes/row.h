@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
- * How to step from a frame to its caller, for one address of code, in 64 bits. User
- * space makes rows from call-frame information (tracelloc/files/cfi/encode.pxd). A row is found by the byte before a return
- * address, or by the address itself where a signal interrupted it. 0 is no row.
+ * Rows: how to step from a frame to its caller, for one code address, in 64 bits. User space
+ * makes rows from call-frame information (tracelloc/files/cfi/encode.pxd). The key of a row is the
+ * byte before a return address, or the address itself if a signal interrupted it. 0 is no row.
  */
 #ifndef TRACELLOC_ROW_H
 #define TRACELLOC_ROW_H
 
 /*
- * Where the CFA is (the stack pointer before the call that made the frame). The return
+ * How to compute the CFA, the stack pointer before the call that created the frame. The return
  * address is at CFA - 8, and the caller's stack pointer is the CFA.
  */
 enum row_kind {
@@ -16,10 +16,10 @@ enum row_kind {
 	ROW_BP = 2,            /* CFA = bp + ROW_CFA_OFFSET */
 	ROW_REALIGNED = 3,     /* CFA = the word at bp + ROW_CFA_OFFSET */
 	ROW_SIGNAL = 4,        /* sp is at sp + ROW_CFA_OFFSET, bp at sp + ROW_BP_SLOT, ip at
-	                          sp + ROW_SIGNAL_IP; that ip is looked up as it is */
+	                          sp + ROW_SIGNAL_IP; the next row's key is that ip itself */
 	ROW_END = 6,           /* the outermost frame */
-	ROW_FRAME_POINTER = 7, /* as ROW_BP, for code about which nothing is known */
-	ROW_UNENCODABLE = 8,   /* to be finished in user space, for ROW_DETAIL's reason */
+	ROW_FRAME_POINTER = 7, /* as ROW_BP, for code without call-frame information */
+	ROW_UNENCODABLE = 8,   /* user space finishes the walk; ROW_DETAIL has the reason */
 };
 
 /* Why a row is ROW_UNENCODABLE. */
@@ -32,7 +32,7 @@ enum row_reason {
 	ROW_REASON_CALLER_SP = 6,      /* the caller's stack pointer is not the CFA */
 	ROW_REASON_SIGNAL_FRAME = 7,   /* a signal frame, but not the kernel's */
 	ROW_REASON_DAMAGED = 8,        /* the unwind table makes no sense */
-	ROW_REASON_TOO_LONG = 9,       /* the unwind table is longer than is sane */
+	ROW_REASON_TOO_LONG = 9,       /* the unwind table's program is too long */
 };
 
 /* Bits 0-7: the kind. */

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
- * Scratch memory for walking stacks: a few pieces for each processor, of which a program takes
- * one for as long as it walks. A program that is preempted keeps its own, and those that run on
- * its processor meanwhile take another one, at need one that all processors share. (A thread's
- * record would do as well, but there are many threads, and what was remembered would be for one of
- * them.)
+ * Scratch memory for walking stacks: a few pieces for each processor. A program takes one piece
+ * while it walks. A preempted program keeps its piece; programs that run on its processor
+ * meanwhile take another one, if necessary one that all processors share. (A thread's record
+ * could hold it, but there are many threads, and each would remember only its own walks.)
  */
 
-/* Pieces that are tried: with half of the shared ones taken, one walk in 16,000 finds none. */
+/* Pieces to try: with half of the shared ones taken, one walk in 16,000 finds none. */
 #define SCRATCH_TRIES (SCRATCHES + 14)
 
-/* Takes scratch memory, and says which. NULL: all that were tried are taken. */
+/* Takes scratch memory and stores its number. NULL if all tried pieces are taken. */
 static __always_inline struct scratch *take_numbered(u32 *number)
 {
 	u32 at = processor_id() % PROCESSORS * SCRATCHES;
@@ -31,7 +30,7 @@ static __always_inline struct scratch *take_numbered(u32 *number)
 	return NULL;
 }
 
-/* Takes scratch memory. NULL: all that were tried are taken. */
+/* Takes scratch memory. NULL if all tried pieces are taken. */
 static __always_inline struct scratch *take_scratch(void)
 {
 	u32 number;
@@ -39,14 +38,14 @@ static __always_inline struct scratch *take_scratch(void)
 	return take_numbered(&number);
 }
 
-/* Gives it back. */
+/* Releases scratch memory. */
 static __always_inline void release_scratch(struct scratch *scratch)
 {
 	asm volatile("" : : : "memory");
 	*(volatile u64 *)&scratch->taken = 0;
 }
 
-/* Whether user space has the stack of this id, or will have. */
+/* Whether the stack of this id has been sent to user space. */
 static __always_inline bool is_sent(struct scratch *scratch, u64 stack_id)
 {
 	u64 *recent = &scratch->recent[stack_id % RECENT_STACKS];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* Which address space a thread is in. */
+/* The address space of a thread. */
 
 /*
- * The thread that runs: tgid << 32 | tid, in user space's PID namespace where that is not
- * the initial one. (A thread in a namespace below that one is called by its initial ids.)
+ * The current thread: tgid << 32 | tid, in tracelloc's PID namespace. (A thread outside of that
+ * namespace, or in one below it, has its initial ids.)
  */
 static __always_inline u64 current_id(void)
 {

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
- * Staying exact when ring `events` is full: events go to map `spill` instead, which keeps
- * for each address what became of it, not each event. User space: tracelloc/record/kernel/drain.py.
+ * Exact figures when ring `events` is full: events go to map `spill` instead, which stores
+ * each address's net change, not each event. User space: tracelloc/record/kernel/drain.py.
  *
  * Protocol
  *   control.epoch only grows, and only user space changes it. An event belongs to the
  *   epoch that its program reads first. The first one that finds the ring full sets
- *   control.full of that epoch's parity, then goes to the map; whoever of the same epoch
- *   sees that goes to the map as well, even where the ring has room again. User space,
- *   when it finds the epoch's `full` set: begins the next epoch, whose events go to the
- *   ring; waits until every program has ended that may have read the old one; applies the
- *   old epoch's events from the ring, then its entries from the map, then clears `full`,
- *   then applies the new epoch's events.
+ *   control.full of that epoch's parity, then goes to the map. Later events of the same
+ *   epoch go to the map as well, even if the ring has room again. When user space finds
+ *   the epoch's `full` set, it begins the next epoch, whose events go to the ring, and
+ *   waits until every program that may have read the old epoch has ended. It applies the
+ *   old epoch's events from the ring, then its entries from the map, clears `full`, and
+ *   applies the new epoch's events.
  *
  * Why nothing gets out of order
  *   Of two events on one address, or by one thread, the program that reports the first
@@ -23,25 +23,24 @@
  *   own order, is the order in which things happened on each address, and to each thread.
  *   (3) No two programs handle one address at a time, so entries need no lock. (4) When
  *   user space reads an epoch's entries, nobody writes any of that parity: the next epoch
- *   that has it begins after `full` was cleared. No clock has a say in this.
+ *   that has it begins after `full` was cleared. No clock is involved.
  *
- * What the map has to hold
- *   An entry says how its address differs from what it was when the epoch's ring was
- *   full. A block that comes and goes in between leaves none: both count in `pairs` by
- *   the stack that allocated it. So the room needed is that of net changes: the blocks
- *   from before that were freed, and those that are new, however many events there were.
- *   Where there is no room the event is counted as lost, by kind. Every event changes the
- *   number of blocks by one, so that
+ * Size of the map
+ *   An entry holds its address's change since the epoch's ring was full. A block that is
+ *   allocated and freed in between leaves no entry: `pairs` counts both by the allocating
+ *   stack. So the map has to hold only net changes, older blocks that were freed and new
+ *   blocks that are live, independent of the number of events. Without room, the event is
+ *   counted as lost, by kind. Every event changes the number of blocks by one, so that
  *     blocks that there are = blocks in the table + reuses - unmatched frees
  *       + odd restores + lost allocations - lost frees + lost restores
  *       + freed blocks from before tracing began
- *   whatever was lost. (Nothing like it holds for bytes: a free does not know its size.)
+ *   independent of losses. (This does not hold for bytes: a free does not know its size.)
  */
 
 #ifdef SPILL_ENTRIES
 /*
- * Counts a block that came and went (1), or takes that back (-1). Only its sums are kept:
- * its size would be needed only where samples are weighted by it.
+ * Counts a block that was allocated and freed (1), or undoes that (-1). Only sums are kept,
+ * by size only if samples are weighted by size.
  */
 static __always_inline void count_pair(u32 image, u32 parity, const struct spilled *block, s64 sign)
 {
@@ -54,7 +53,7 @@ static __always_inline void count_pair(u32 image, u32 parity, const struct spill
 #endif
 	sums = pairs.lookup(&key);
 	if (!sums) {
-		/* Fails if another program was faster, which is as good. */
+		/* Fails if another program was faster; then the entry exists, too. */
 		pairs.insert(&key, &none);
 		sums = pairs.lookup(&key);
 	}
@@ -88,7 +87,7 @@ static __always_inline bool spill_birth(struct spill_key *key, const struct spil
 	return true;
 }
 
-/* The entry's block, born in this epoch, is no more: what is left to tell? */
+/* Ends an entry's block that was allocated in this epoch; an older block's free remains. */
 static __always_inline void end_birth(struct spill_key *key, struct spilled *entry)
 {
 	count_pair(key->image, key->parity, entry, 1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* What walking call stacks by either way needs. */
+/* Helpers for both ways of walking call stacks. */
 
 /* Changes a counter. */
 static __always_inline void count_by(u32 which, u64 change)
@@ -16,7 +16,7 @@ static __always_inline void count(u32 which)
 	count_by(which, 1);
 }
 
-/* Takes back what was counted: it turned out to be nothing. */
+/* Subtracts one from a counter: the event turned out not to have happened. */
 static __always_inline void uncount(u32 which)
 {
 	count_by(which, -1ULL);
@@ -54,8 +54,8 @@ static __always_inline u64 first_hash(struct space *space)
 }
 
 /*
- * Finishes a stack that was walked: its id is the hash of all that it is. What of it is to be
- * believed, where it was guessed, depends on what the process has mapped.
+ * Finishes a walked stack: its id is the hash of its content. The id of a guessed stack includes
+ * the image, since its validity depends on the process's mappings.
  */
 static __always_inline u64 name_stack(struct stack *stack, u64 hash, u32 n, u32 flags, bool guessed)
 {

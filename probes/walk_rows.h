@@ -35,7 +35,7 @@ static __always_inline u64 find_row(u64 address, u64 tag)
 	return 0;
 }
 
-/* The tag of what is mapped now, for keys; 0 until user space has found out what that is. */
+/* The tag of the current mappings, for keys; 0 until user space has read them. */
 static __always_inline u64 tag_of(struct space *space)
 {
 	return state_of(space) << KEY_TAG_SHIFT;
@@ -63,8 +63,8 @@ static __always_inline void fill_miss(struct pt_regs *ctx, struct space *space,
 }
 
 /*
- * Copies those of the stack's pages that can be read. Pages that a large frame has not
- * touched yet can't, and do not end the stack.
+ * Copies the readable pages of the stack. Pages that a large frame has not touched yet are
+ * not readable, and do not end the stack.
  */
 static __always_inline void copy_stack(struct miss *miss, __u8 *to, u32 pages)
 {
@@ -77,7 +77,7 @@ static __always_inline void copy_stack(struct miss *miss, __u8 *to, u32 pages)
 	}
 }
 
-/* Has user space look at what is mapped, before anybody misses rows for it. */
+/* Wakes user space to read the mappings before a walk misses rows for them. */
 static __always_inline void announce_mappings(void)
 {
 	void *nothing = misses.ringbuf_reserve(sizeof(u64));
@@ -118,7 +118,7 @@ static __always_inline u64 send_miss(struct pt_regs *ctx, struct space *space, s
 	u64 id = mix(mix(hash, current_id()), bpf_ktime_get_ns()) | 1;
 
 	count(COUNTER_MISSES);
-	/* Asked first: where there are too many, their stacks are not even looked at. */
+	/* Checked first: if there are too many misses, their stacks are not read. */
 	if (!has_room())
 		goto lost;
 	if (is_tall(scratch, start)) {
@@ -145,7 +145,7 @@ lost:
 	return 0;
 }
 
-/* Kinds of rows that end the walk: none, no caller, not for us. */
+/* Kinds of rows that end the walk: no row, no caller, unusable here. */
 #define STOPPING_ROWS (1 << 0 | 1 << ROW_END | 1 << ROW_UNENCODABLE)
 
 /*

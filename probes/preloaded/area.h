@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
- * What a process that has libtracelloc.so preloaded shares with the profiler: one file in memory
- * (memfd_create(2)) that the library makes, sealed against changes of its size, and of which both
- * sides have parts mapped. tracelloc/record/sources/preloaded/ringmerge.pyx includes this file.
+ * The memory that a process with libtracelloc.so preloaded shares with the profiler: a memory file
+ * (memfd_create(2)) that the library creates and seals against changes of its size. Both sides map
+ * parts of it. tracelloc/record/sources/preloaded/ringmerge.pyx includes this file.
  *
- * The profiler believes nothing that it reads here: the process may write what it likes.
+ * The profiler checks all that it reads here: the process may write anything.
  */
 #ifndef TRACELLOC_PRELOADED_AREA_H
 #define TRACELLOC_PRELOADED_AREA_H
@@ -19,7 +19,7 @@
 #define PRELOAD_RINGS 256
 /* Slots of a ring: a power of two. */
 #define PRELOAD_SLOTS 16384
-/* A ring is full for those who come anew when so many slots are left: for signal handlers. */
+/* Slots that new calls leave free for signal handlers: with no more left, a ring is full. */
 #define PRELOAD_SPARE_SLOTS 64
 /* Bytes of the ring of records: a power of two. */
 #define PRELOAD_RECORD_BYTES (8U << 20)

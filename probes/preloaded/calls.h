@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* Calls of allocators that are traced: which of them counts, and what is reported of it. */
+/* Traced allocator calls: which calls count, and the events that they report. */
 #ifndef TRACELLOC_PRELOADED_CALLS_H
 #define TRACELLOC_PRELOADED_CALLS_H
 
@@ -62,7 +62,7 @@ static int report(u32 kind, u64 address)
 	return 1;
 }
 
-/* The block that a resize was to take lives on. */
+/* A resize failed: its block stays live. */
 static void restore(u64 address)
 {
 	const struct preload_control *control = guard.control;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
- * A program that tracelloc starts is to find its environment as it would be without this library.
- * tracelloc adds two entries behind all others, the mark and LD_PRELOAD, and hides the program's
- * own LD_PRELOAD behind its first byte. All that is undone here, before the program's own code
- * runs. The functions that execute another program in the place of this one do it again, for
- * that is traced as well; those of children are left alone.
+ * A program that tracelloc starts must see its environment as it would be without this library.
+ * tracelloc appends two entries, the mark and LD_PRELOAD, and hides the program's own LD_PRELOAD
+ * by changing its first byte. The library undoes all of this before the program's own code runs.
+ * The functions that replace this program by another one do it again, since that is traced as
+ * well; children's are not changed.
  */
 #ifndef TRACELLOC_PRELOADED_EXEC_H
 #define TRACELLOC_PRELOADED_EXEC_H
@@ -177,7 +177,7 @@ static long open_program(const char *name, int is_path, const char *paths)
 	return is_path ? system_call(SYS_open, (u64)name, O_NONBLOCK | O_CLOEXEC, 0, 0, 0, 0) : -1;
 }
 
-/* Whether what this process executes now is to report by itself as well. */
+/* Whether the program that this process executes now is to preload the library, too. */
 static int is_preloaded_on(void)
 {
 	const struct preload_control *control = guard.control;

@@ -31,8 +31,8 @@
 static volatile u32 has_filter;
 
 /*
- * Whether the process has a filter, or it can't be told; for when the process begins. It makes
- * only such system calls as the loader has made before.
+ * Whether the process has a filter, or may have one. Called when the process begins. Makes only
+ * system calls that the loader has made before.
  */
 static int is_confined(void)
 {

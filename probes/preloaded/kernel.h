@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* System calls without the C library, for its errno is the program's. Numbers: x86-64. */
+/* System calls without the C library, whose errno belongs to the program. Numbers: x86-64. */
 #ifndef TRACELLOC_PRELOADED_KERNEL_H
 #define TRACELLOC_PRELOADED_KERNEL_H
 

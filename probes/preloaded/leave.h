@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
- * Handing over to probes, between one call of an allocator and the next: because what the process
- * reports would not be all from then on, or can't be reported, which a thread finds out and waits
- * (`leave`), or because the profiler decides so. Either sets `leaving`: no thread begins a call
- * any more. The profiler waits until no thread is in a call, takes what has been reported, attaches
- * its probes and wants no more events, so that all threads go on. A signal handler that interrupts
- * a call makes its own within that, and is not waited for by itself. Nobody waits for longer than
- * `max_stall`.
+ * Handing over to probes, between one allocator call and the next. A thread requests it (`leave`)
+ * and waits if the process's reports would become incomplete or impossible; the profiler may
+ * request it, too. Either sets `leaving`, and no thread begins a call any more. The profiler waits
+ * until no thread is in a call, takes all reported events, attaches its probes and clears `holder`,
+ * so that all threads continue. The calls of a signal handler that interrupts a call belong to
+ * that call. No thread waits for longer than `max_stall`.
  *
  * A thread that begins a call writes `inside` of its ring before it reads `leaving`; the profiler
  * writes `leaving`, makes all threads pass a memory barrier, and reads `inside`: one of both sees
@@ -25,7 +24,7 @@ static inline void note_in_ring(struct preload_ring *ring, int is_inside)
 		__atomic_fetch_add(&ring->inside, is_inside ? 1 : -1, __ATOMIC_SEQ_CST);
 }
 
-/* The process is about to do what ends the library's being exact. Waits until there are probes. */
+/* The process is about to make the library's reports inexact. Waits until probes are attached. */
 static __attribute__((noinline)) void leave(u32 why)
 {
 	struct preload_control *control = guard.control;

@@ -4,10 +4,10 @@
  * memory that it shares with the profiler (area.h), in the records of the probes (event.h).
  *
  * Contract
- *   Defines malloc and its kin, and what other malloc libraries have beside them (others.h). Calls
- *   the next definition in the order of symbols, which it finds by itself: nothing of the C library
- *   is called but dl_iterate_phdr(3). If the program calls another malloc before this one, it says
- *   so, and nobody will want events.
+ *   Defines malloc and related functions, and those of other malloc libraries (others.h). They call
+ *   the next definition in symbol order, which this library itself finds: it calls no function of
+ *   the C library but dl_iterate_phdr(3). If the program calls another malloc before this one, the
+ *   library reports that, and the profiler requests no events.
  *   System calls are made when the process begins, when a ring is taken, where a stack grows
  *   into pages never seen, and where a thread has to wait; none of them changes errno. Nothing
  *   allocates. Idle, a call costs two loads and a jump.
@@ -44,15 +44,15 @@
  *   A thread that was preempted in between holds others up until it runs again.
  *
  * Leaving
- *   Calls that would pass by these functions (a library that binds to the C library itself, or has
- *   another one), and programs that give up what this needs, have probes take its place, between
- *   one call of an allocator and the next (leave.h).
+ *   Probes replace this library, between one allocator call and the next (leave.h), before calls
+ *   would bypass it (a library that binds to the C library directly, or has its own), and before
+ *   the program gives up features that it needs.
  *
  * Full rings
- *   A thread waits, before it reserves, until there is room or nobody wants events any more.
- *   Nothing is lost. If that takes longer than `max_stall` (the profiler was stopped, say), the
- *   thread says so (`gave_up`): until the profiler has made room, no thread waits, and events that
- *   find none are counted instead of reported.
+ *   Before it reserves a slot, a thread waits until there is room or the profiler stops listening.
+ *   Nothing is lost. If the wait exceeds `max_stall` (for example, the profiler was stopped), the
+ *   thread sets `gave_up`: until the profiler has made room, no thread waits, and events without
+ *   room are counted instead of reported.
  *
  * Signal handlers
  *   Slots are reserved by one instruction, so a handler that allocates gets the next one. A walk
@@ -139,9 +139,9 @@ static int map_zeros(void *at, u64 bytes)
 }
 
 /*
- * Forks. In the child the shared memory is not there. Nobody uses it, unless this is in a signal
- * handler that has interrupted a call, which the child may go on with: that finds zeros, which
- * say that nobody wants events. It may also just have been about to look whether somebody does.
+ * Forks. The child does not have the shared memory. It needs it only if fork is called in a signal
+ * handler that interrupted an allocator call, possibly just before its check of `holder`. The
+ * child continues that call and finds zeros, which mean that no events are wanted.
  */
 static int fork_by(int (*function)(void))
 {
@@ -235,8 +235,8 @@ EXPORT void *dlmopen(long namespace, const char *file, int mode)
 }
 
 /*
- * A program that locks its memory would lock what it shares with the profiler as well, some of it
- * for nothing. That goes before, once there are probes.
+ * A program that locks its memory would also lock the memory shared with the profiler. So that is
+ * unmapped first, once probes have replaced the library.
  */
 EXPORT int mlockall(int flags)
 {
@@ -258,13 +258,13 @@ EXPORT volatile u32 tracelloc_preload_state;
 /* What the library's malloc calls: the profiler finds by it which malloc library that is. */
 EXPORT void *volatile tracelloc_preload_next;
 
-/* Called when that is decided, before the first allocation. */
+/* Called once the state is set, before the first allocation; the profiler probes it. */
 EXPORT __attribute__((noinline)) void tracelloc_preload_ready(void)
 {
 	__asm__ volatile("nop");
 }
 
-/* A process that is traced already, and has begun another program, waits for its profiler. */
+/* A traced process that has executed another program waits for its profiler. */
 static void await_profiler(struct preload_control *control)
 {
 	struct { u64 seconds, nanoseconds; } time = {0, BEGIN_WAIT_NS};
@@ -287,7 +287,7 @@ static u64 limit_of(u32 resource)
 	return limit.now;
 }
 
-/* Makes the shared memory. Without it the process is as if this were not here. The state then. */
+/* Creates the shared memory, without which the library stays idle. Returns the state. */
 static enum preload_state make_area(void)
 {
 	struct preload_control *control;
@@ -334,7 +334,7 @@ static enum preload_state make_area(void)
 	return is_preceded ? PRELOAD_PRECEDED : PRELOAD_READY;
 }
 
-/* Whoever allocates first, or else the loader, begins; others wait until that is done. */
+/* Initializes once, at the first allocation or by the loader. Other threads wait for it. */
 static __attribute__((noinline, used)) void begin_once(void)
 {
 	static u32 begun, done;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* Walking call stacks by rows, as the probes do it (walk_rows.h, memo.h), in memory of our own. */
+/* Walks call stacks by rows, like the probes (walk_rows.h, memo.h), in the process's own memory. */
 #ifndef TRACELLOC_PRELOADED_WALK_H
 #define TRACELLOC_PRELOADED_WALK_H
 
@@ -43,8 +43,8 @@ static inline u64 find_row(u64 address, u64 tag)
 }
 
 /*
- * Leaves the stack to the profiler: registers as they are here, and the memory of the stack, our
- * own frames included, which it walks through and leaves out. Returns the id of what it will find.
+ * Sends the current registers and the stack's memory to the profiler, which walks the stack and
+ * omits this library's own frames. Returns the id of the resulting stack.
  */
 static __attribute__((noinline)) u64 send_miss(struct preload_control *control,
 					       const struct walk *walk, u64 hash, u64 missing)
@@ -205,7 +205,7 @@ static inline int step(struct walk *walk, struct preload_memo *memo, u64 from, s
 	return at->pc ? GO_ON : 0;
 }
 
-/* Kinds of rows that end the walk: none, no caller, not for us. */
+/* Kinds of rows that end the walk: no row, no caller, unusable here. */
 #define STOPPING_ROWS (1 << 0 | 1 << ROW_END | 1 << ROW_UNENCODABLE)
 
 /* Walks from where a function of this library, of this frame, returns to. Returns the id. */

@@ -1,1 +1,1 @@
-"""What both wings need of the operating system: safe files, confinement, users, system calls."""
+"""Operating system support for both wings: safe files, confinement, users, system calls."""

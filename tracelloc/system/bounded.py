@@ -1,7 +1,7 @@
-"""Compressed data and JSON read within a bound of memory, whoever has written them.
+"""Bounded reading of untrusted compressed data and JSON.
 
-A kilobyte of zlib may stand for a megabyte, and three bytes of JSON for a list of 64. So sizes are
-checked before anything of that size is made.
+A kilobyte of zlib may expand to a megabyte, and three bytes of JSON to a list of 64 bytes. So sizes
+are checked before memory of that size is allocated.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from typing import Any, Final
 from tracelloc.errors import MalformedError
 
 MOST_MEMORY_BYTES: Final = 512 << 20
-"""What the content of one file may take."""
+"""Most memory for the content of one file."""
 _CHUNK_BYTES: Final = 1 << 18
 _VALUE_BYTES: Final = 80
-"""What a value of JSON takes, about, with its place in a list or dictionary: in Python, an empty
-list takes 56 bytes and a dictionary of one pair 184."""
+"""Approximate memory of a JSON value, with its slot in a list or dictionary. In Python, an empty
+list takes 56 bytes and a dictionary with one pair 184."""
 
 
 class UnpackBudget:
-    """The memory that is left for what is unpacked of one file."""
+    """The memory that remains for unpacking one file."""
 
     def __init__(self, most_bytes: int = MOST_MEMORY_BYTES) -> None:
         self.most_bytes = most_bytes
         self.left_bytes = most_bytes
 
     def check(self, size_bytes: int) -> None:
-        """Raises MalformedError if there is not so much left."""
+        """Raises MalformedError if less than this remains."""
         if size_bytes > self.left_bytes:
             raise MalformedError(f"it would take more than {self.most_bytes >> 20} MiB of memory")
 
     def take(self, size_bytes: int) -> None:
-        """Takes memory that is kept. Raises MalformedError if there is not so much left."""
+        """Subtracts memory that stays in use. Raises MalformedError if less than this remains."""
         self.check(size_bytes)
         self.left_bytes -= size_bytes
 
 
 def json_bytes(text: bytes) -> int:
-    """About the memory that the values of a JSON text take, with the text itself."""
+    """Approximate memory of a JSON text and of its values."""
     values = sum(map(text.count, (b",", b"[", b"{", b":")))
-    # One wide character makes all of a string wide.
+    # One wide character makes Python store the whole string wide.
     return _VALUE_BYTES * values + (2 if text.isascii() else 9) * len(text)
 
 
 def parse_json(text: bytes, most_bytes: int = MOST_MEMORY_BYTES) -> Any:
-    """The values of a JSON text that take no more memory. Raises MalformedError, ValueError."""
+    """Parses JSON within a bound of memory. Raises MalformedError, ValueError."""
     UnpackBudget(most_bytes).check(json_bytes(text))
     try:
         return json.loads(text)
@@ -64,7 +64,7 @@ class Inflater:
         self._stream = zlib.decompressobj()
 
     def read(self, size: int) -> bytes:
-        """So many bytes. Raises MalformedError if there are fewer, or they are damaged."""
+        """Reads exactly ``size`` bytes. Raises MalformedError if data is missing or damaged."""
         parts: list[bytes] = []
         while size:
             part = self._some(size)
@@ -75,14 +75,14 @@ class Inflater:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def finish(self) -> None:
-        """Raises MalformedError unless everything has been read."""
+        """Raises MalformedError unless the whole stream has been read."""
         if self._some(1):
             raise MalformedError("a part of it is longer than it should be")
         if not self._stream.eof:
             raise MalformedError("a part of it is cut off")
 
     def _some(self, most: int) -> bytes:
-        """Some of what comes; nothing at the end, be it of the stream or of the data."""
+        """The next bytes, at most ``most``; empty at the end of the stream or of the data."""
         while not self._stream.eof:
             chunk = self._tail or self._data[self._at : self._at + _CHUNK_BYTES]
             if not self._tail:
@@ -98,7 +98,7 @@ class Inflater:
 
 
 def inflated(data: bytes, most_bytes: int) -> bytes:
-    """All of a zlib stream. Raises MalformedError if it is larger, cut off or damaged."""
+    """A whole zlib stream. Raises MalformedError if it is too large, truncated or damaged."""
     stream = zlib.decompressobj()
     try:
         content = stream.decompress(data, most_bytes)

@@ -1,4 +1,4 @@
-"""Packages of the distribution that bring a file's debug information."""
+"""Distribution packages that contain a file's debug information."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _DPKG_LISTS: Final = "var/lib/dpkg/info"
 _RPM_DATABASES: Final = ("var/lib/rpm", "usr/lib/sysimage/rpm")
 
 _DEBUG_PACKAGES: Final = {"libc6": "libc6-dbg", "musl": "musl-dbgsym"}
-"""Packages whose debug package has a name, or a place, of its own."""
+"""Packages whose debug package has an unusual name or location."""
 
 _LONGEST_LIST: Final = 16 << 20
-"""Bytes of a list that are read."""
+"""Most bytes to read of one list."""
 
 _MOST_LISTED: Final = 256 << 20
-"""Bytes of all lists together."""
+"""Most bytes to read of all lists together."""
 
 
 def debug_hints(root: Path, paths: Iterable[str]) -> dict[str, str]:
-    """Per path of a file in a package: what to do to get its debug information.
+    """Instructions to get the debug information of files in packages, by path.
 
     ``root``: the directory that is ``/`` for those paths.
     """
@@ -44,14 +44,14 @@ def debug_hints(root: Path, paths: Iterable[str]) -> dict[str, str]:
 
 
 def _spellings(path: str) -> list[str]:
-    """``/lib`` is a link to ``/usr/lib``, and package lists may have either."""
+    """A path's spellings in package lists, which may have ``/lib`` or ``/usr/lib`` (a link)."""
     if path.startswith("/usr/"):
         return [path, path.removeprefix("/usr")]
     return [path, f"/usr{path}"]
 
 
 def _dpkg_owners(root: Path, wanted: dict[str, str]) -> dict[str, str]:
-    """Package by path."""
+    """The packages that own the wanted paths, by path."""
     owners: dict[str, str] = {}
     try:
         directory = open_inside(root, _DPKG_LISTS, os.O_DIRECTORY)
@@ -70,7 +70,7 @@ def _dpkg_owners(root: Path, wanted: dict[str, str]) -> dict[str, str]:
             continue
         left -= len(content)
         for spelling in wanted.keys() & set(os.fsdecode(content).split("\n")):
-            # ``libc6:amd64.list``: the architecture is no part of the name.
+            # ``libc6:amd64.list``: the package's name does not include the architecture.
             package = name.removesuffix(".list").partition(":")[0]
             owners.setdefault(wanted[spelling], package)
     return owners

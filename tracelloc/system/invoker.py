@@ -1,8 +1,8 @@
-"""Who runs the program, and files that are read and written on that user's behalf.
+"""The invoking user, and files that are read and written on that user's behalf.
 
-Under sudo that is who called sudo: such files are reached with that user's rights and not
-root's, and what others could have written is not believed. The directories are those of
-https://specifications.freedesktop.org/basedir-spec/latest/.
+Under sudo the invoking user is the caller of sudo. tracelloc uses such files with that user's
+rights instead of root's, and rejects files that other users could have written. The directories
+are those of https://specifications.freedesktop.org/basedir-spec/latest/.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROOTS_CACHE: Final = Path("/var/cache")
 
 
 class User(NamedTuple):
-    """A user and a group, with whose rights files are used."""
+    """A user and a group whose rights apply to files."""
 
     uid: int
     gid: int
@@ -35,28 +35,28 @@ class User(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Invoker:
-    """Who runs the program, on whose behalf files are read and written."""
+    """The invoking user, on whose behalf files are read and written."""
 
     uid: int
     gid: int
     config: Path
     """The directory of this user's configuration."""
     cache: Path
-    """The directory of what can be made again at any time."""
+    """The directory of files that can be regenerated at any time."""
 
     @property
     def user(self) -> User:
-        """The user and the group alone."""
+        """The user and the group without the directories."""
         return User(self.uid, self.gid)
 
     @property
     def filters(self) -> Path:
-        """The user's own rules, whether there are any or not."""
+        """The path of the user's own filter rules, which may not exist."""
         return self.config / "tracelloc" / "filters.toml"
 
 
 def invoker(environment: Mapping[str, str] = os.environ) -> Invoker:
-    """Who called the program, or called sudo to run it."""
+    """The user who called the program, or called sudo to run it."""
     uid, gid = os.geteuid(), os.getegid()
     home = environment.get("HOME", "")
     called_by = environment.get("SUDO_UID", "")
@@ -66,7 +66,7 @@ def invoker(environment: Mapping[str, str] = os.environ) -> Invoker:
             uid, gid, home = entry.pw_uid, entry.pw_gid, entry.pw_dir
 
     def directory(variable: str, usual: str) -> Path:
-        # What is no absolute path is to be ignored, says the specification.
+        # The specification says to ignore relative paths.
         given = environment.get(variable, "")
         return Path(given) if given.startswith("/") else Path(home or "/nonexistent") / usual
 
@@ -80,7 +80,7 @@ def invoker(environment: Mapping[str, str] = os.environ) -> Invoker:
 
 
 def sudo_caller(environment: Mapping[str, str]) -> User | None:
-    """User and group who called sudo: what root makes under it belongs to them."""
+    """User and group of the caller of sudo, who own the files that root creates under sudo."""
     user, group = environment.get("SUDO_UID", ""), environment.get("SUDO_GID", "")
     if os.geteuid() or not all(text.isascii() and text.isdigit() for text in (user, group)):
         return None
@@ -88,7 +88,7 @@ def sudo_caller(environment: Mapping[str, str]) -> User | None:
 
 
 def effective_user() -> Invoker:
-    """The user whose rights this program has, whoever called sudo: for the kernel to believe."""
+    """The user whose rights this process has, regardless of sudo, as the kernel sees it."""
     environment = dict(os.environ)
     if environment.pop("SUDO_UID", None) is not None:
         # It may still be the invoking user's.
@@ -99,9 +99,9 @@ def effective_user() -> Invoker:
 
 @contextlib.contextmanager
 def rights_of(who: Invoker | User) -> Iterator[None]:
-    """The thread's rights on files become the user's: root must not follow their links.
+    """Gives the current thread a user's file rights: root must not follow the user's links.
 
-    setfsuid(2) is the only way that leaves the other threads alone.
+    Only setfsuid(2) leaves the other threads unchanged.
     """
     if os.geteuid() == who.uid:
         yield
@@ -122,7 +122,7 @@ def rights_of(who: Invoker | User) -> Iterator[None]:
 def is_changed_only_by(path: Path, user: User) -> bool:
     """Whether only this user and root can replace a path's file or any directory above it.
 
-    Links count as what they lead to; what does not exist is left out.
+    Links are followed; paths that do not exist are ignored.
     """
     real = Path(os.path.realpath(path))
     for place in (real, *real.parents):
@@ -140,15 +140,15 @@ def is_changed_only_by(path: Path, user: User) -> bool:
 
 
 def others_replace_entries(directory: os.stat_result, user: User) -> bool:
-    """Whether its permissions let other users replace the entries of root or of the user."""
-    # Everybody's group is often their own; root's files are in groups that others are members of.
+    """Whether a directory's permissions let other users replace entries of root or the user."""
+    # A user's group often has no other member; root's files may be in groups with other members.
     writers = stat.S_IWOTH | (0 if user.uid else stat.S_IWGRP)
     return bool(directory.st_mode & writers) and not directory.st_mode & stat.S_ISVTX
 
 
 def trusted_bytes(path: Path, who: Invoker, most_bytes: int) -> bytes:
     """The content of a user's own file. Raises OSError if others could have written it."""
-    # Whoever can write a directory can put another file into it.
+    # A user who can write to a directory can replace a file in it.
     for folder in (path.parent, Path(os.path.realpath(path)).parent):
         with contextlib.suppress(FileNotFoundError):
             _check_writers(folder.stat(), who, f"its directory {printable(str(folder))}")
@@ -172,7 +172,7 @@ def _check_writers(status: os.stat_result, who: Invoker, what: str) -> None:
 
 
 def environment_of(who: Invoker, environment: Iterable[bytes]) -> list[bytes]:
-    """The environment for a program that a user runs: nothing of tracelloc's own, or of sudo's."""
+    """The environment for a program that a user runs, without tracelloc's and sudo's variables."""
     kept = [e for e in environment if not e.startswith(OWN_PREFIX.encode())]
     if who.uid == os.geteuid():
         return kept

@@ -1,4 +1,4 @@
-"""System calls that Python has no name for, and files opened that others have named.
+"""System calls that Python does not wrap, and safe opening of files by others' paths.
 
 bpf(2), perf_event_open(2), openat2(2), process_vm_readv(2), ioctl PAGEMAP_SCAN.
 """
@@ -50,7 +50,7 @@ def bpf(command: int, attributes: ctypes.Structure | ctypes.Array[ctypes.c_uint3
 
 
 def perf_event_open(attributes: ctypes.Structure, pid: int) -> int:
-    """The descriptor of an event of a process, on every processor. Raises OSError."""
+    """The descriptor of a perf event for one process on all processors. Raises OSError."""
     return _call(
         _PERF_EVENT_OPEN[platform.machine()],
         ctypes.byref(attributes),
@@ -72,13 +72,13 @@ class _OpenHow(ctypes.Structure):
 
 
 class NotRegularError(OSError):
-    """What a path leads to is a pipe, a device or the like, and has not been opened."""
+    """A path leads to a pipe, a device or the like, which was not opened."""
 
 
 def open_inside(root: str | os.PathLike[str], path: str, flags: int = 0) -> int:
     """Opens a regular file, or a directory, as if ``root`` were the root directory.
 
-    Neither links nor ``..`` lead out. Raises OSError, as ``open_regular``.
+    Links and ``..`` cannot lead outside. Raises the errors of ``open_regular``.
     """
     directory = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -99,20 +99,20 @@ def open_inside(root: str | os.PathLike[str], path: str, flags: int = 0) -> int:
 
 
 def open_regular(path: str | os.PathLike[str]) -> int:
-    """A descriptor to read a regular file. Raises OSError, NotRegularError for others.
+    """A descriptor to read a regular file. Raises OSError; NotRegularError for other files.
 
-    Others are not even opened: that alone makes a tape rewind, a watchdog start, and a pipe wait.
+    Other files are not opened: that alone rewinds a tape, starts a watchdog or waits for a pipe.
     """
     return _reopened(os.open(path, os.O_PATH | os.O_CLOEXEC))
 
 
 def _reopened(handle: int) -> int:
-    """What a handle (O_PATH) stands for, to be read; closes the handle."""
+    """A descriptor to read the file of an O_PATH handle. Closes the handle."""
     try:
         mode = os.fstat(handle).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise NotRegularError(errno.EINVAL, "it is not a regular file")
-        # Somebody's lease on the file (fcntl(2)) would make us wait without O_NONBLOCK.
+        # Without O_NONBLOCK, another process's lease on the file (fcntl(2)) would block the open.
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         return os.open(f"/proc/self/fd/{handle}", flags)
     finally:
@@ -122,10 +122,9 @@ def _reopened(handle: int) -> int:
 def read_process(pid: int, pieces: npt.NDArray[np.uint64], into: npt.NDArray[np.uint64]) -> int:
     """Reads pieces of a process's memory, one after the other, into an array.
 
-    ``pid``: or the id of any of its threads. ``pieces``: rows of (address, length in bytes),
-    at most 1,024 of them. Returns how many
-    bytes were read: fewer than wanted if something can't be read. Raises OSError, EFAULT
-    if that is the first piece.
+    ``pid``: the id of the process or of any of its threads. ``pieces``: at most 1,024 rows of
+    (address, length in bytes). Returns the number of bytes read, which is lower than requested
+    if a piece cannot be read. Raises OSError; EFAULT if the first piece cannot be read.
     """
     assert pieces.flags.c_contiguous
     assert pieces[:, 1].sum() <= into.nbytes
@@ -159,11 +158,11 @@ _PAGE_IS_PRESENT, _PAGE_IS_ZERO = 1 << 3, 1 << 5
 
 
 def scan_pages(pagemap: int, start: int, end: int, regions: npt.NDArray[np.uint64]) -> int:
-    """Notes where memory of a process is resident, other than pages of nothing but zeros.
+    """Finds a process's resident memory, except for pages that hold only zeros.
 
-    ``pagemap``: the open file of the process. ``regions``: room for rows of start, end and a
-    category; what is not used is 0 afterwards. Returns the address up to which it has looked.
-    Raises OSError: ENOTTY on kernels before 6.7.
+    ``pagemap``: the process's open pagemap file. ``regions``: receives rows of start, end and
+    category; unused rows are 0. Returns the end address of the scanned range. Raises OSError:
+    ENOTTY on kernels before 6.7.
     """
     regions[:] = 0
     wanted = _PageScan(

@@ -39,7 +39,7 @@ cdef inline Run* new_run(const Section* section) noexcept nogil:
         free(remembered)
         return NULL
     run.section, run.remembered = section, remembered
-    # Programs don't overlap, unless someone wants to keep us busy.
+    # Programs overlap only in files made to waste time.
     run.budget = 2 * section.size + SPARE_BYTES
     for at in range(CIES):
         run.cies[at].offset = -1

@@ -1,5 +1,5 @@
 # cython: language_level=3, cdivision=True
-"""What looks like a call in x86-64 code. Intel SDM volume 2, tables 2-2 and 2-3."""
+"""Apparent calls in x86-64 code. Intel SDM volume 2, tables 2-2 and 2-3."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
@@ -32,7 +32,7 @@ cdef inline Py_ssize_t find_call_ends(
     const uint8_t* code, Py_ssize_t size, uint64_t address, uint64_t start, uint64_t end,
     uint64_t* found,
 ) noexcept nogil:
-    """Notes the address of the last byte of each; how many they are.
+    """Stores the address of the last byte of each apparent call. Returns their number.
 
     Direct calls count only if they lead to addresses from ``start`` up to ``end``.
     """

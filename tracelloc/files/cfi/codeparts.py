@@ -1,8 +1,8 @@
-"""The parts that a compiler has split a function into.
+"""The parts into which a compiler has split a function.
 
-What is rarely run lies elsewhere (``.cold``), and stripped files have no symbol for it. But the
-function jumps there, on a condition, and call-frame information knows the part by what it says
-of its first byte: no function begins with a frame.
+Rarely executed code lies elsewhere (``.cold``), and stripped files have no symbol for it. But the
+function jumps there conditionally, and the call-frame information identifies the part: it has a
+frame at its first byte, as no function has.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def function_parts(elf: ElfFile, cfi: Cfi | None, name: str) -> list[range]:
 
 
 def _targets(code: bytes, function: range) -> set[int]:
-    """Where conditional jumps lead out of a function; more than there are is possible."""
+    """Targets of conditional jumps out of a function; some may not be real."""
     found = set()
     for match in _JUMP.finditer(code):
         at = match.start()
@@ -52,7 +52,7 @@ def _targets(code: bytes, function: range) -> set[int]:
 
 
 def _part(cfi: Cfi, target: int) -> range | None:
-    """The part that an address is in, if that is no function of its own."""
+    """The part that contains an address, unless it is a function itself."""
     part = cfi.part_at(target)
     if part is None:
         return None

@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False
-"""The compiled core of call-frame information: entries, programs, rows and the unwinding itself.
+"""The compiled core of call-frame information: entries, programs, rows and unwinding.
 
-Files and copies of stacks are hostile input: every read is checked against the end of what
-is read, every loop is bounded by the bytes it reads, and what can't be decoded has a reason.
-All of it may be called from several threads: nothing changes once it is made.
+Files and copies of stacks are hostile input: every read is checked against the end of its data,
+every loop is bounded by the bytes it reads, and undecodable input has a named reason. Safe for
+use from several threads: objects do not change after construction.
 """
 
 from libc.stdint cimport int64_t, uint64_t
@@ -82,7 +82,7 @@ cdef class RuleSet:
 
     @property
     def registers(self):
-        """How, number and expression by DWARF number. A register without a rule is as it was."""
+        """(how, number, expression) by DWARF number. A register without a rule is unchanged."""
         rules = {}
         for number in range(REGISTERS):
             if self.rules.state.rules[<int>number].how != NO_RULE:
@@ -102,12 +102,12 @@ cdef class RuleSet:
         return self.rules.is_fallback != 0
 
     def row(self, address):
-        """The row for these rules at an address, as probes/row.h has it."""
+        """The row for these rules at an address, in the format of probes/row.h."""
         return encode(&self.rules, <uint64_t>(address & MASK))
 
 
 def reason_row(int reason):
-    """The row that only says why there is none."""
+    """The row that holds only the reason why the rules cannot be encoded."""
     return unencodable(reason)
 
 
@@ -126,7 +126,7 @@ cdef tuple as_tuple(const Rule* rule):
 
 
 cdef class Entries:
-    """The entries of one section, decoded where somebody asks."""
+    """The entries of one section, decoded on demand."""
 
     cdef readonly bytes data
     cdef Section section
@@ -153,9 +153,9 @@ cdef class Entries:
         return offset if 0 <= offset < self.section.size else -1
 
     def scan(self, uint64_t[::1] starts, int64_t[::1] offsets):
-        """Notes address and offset of all FDEs that can be decoded and cover code.
+        """Stores address and offset of all FDEs that can be decoded and cover code.
 
-        Returns how many they are. Ends where there is no more room.
+        Returns their number. Stops when the arrays are full.
         """
         cdef int64_t count = 0, room = min(starts.shape[0], offsets.shape[0])
         if room:
@@ -164,7 +164,7 @@ cdef class Entries:
         return count
 
     def rules(self, offset, address):
-        """The rules at an address by the FDE at an offset; None if it does not cover that.
+        """The rules at an address from the FDE at an offset; None if it does not cover the address.
 
         Raises CfiError.
         """
@@ -190,10 +190,10 @@ cdef class Entries:
         self, const uint64_t[::1] starts, const int64_t[::1] offsets,
         const uint64_t[::1] wanted, uint64_t[::1] found,
     ):
-        """Puts the row of each address there that has none yet, 0, and that an FDE covers.
+        """Stores the row of each address that an FDE covers and that has no row yet (0).
 
-        ``starts`` are the addresses where functions begin, sorted, ``offsets`` those of their
-        FDEs. The addresses that are ``wanted`` are sorted too.
+        ``starts`` are the sorted start addresses of functions, ``offsets`` those of their FDEs.
+        The ``wanted`` addresses are sorted, too.
         """
         cdef Run* run = new_run(&self.section)
         if not run:
@@ -211,11 +211,11 @@ cdef class Entries:
 
 
 def read_header(bytes header, uint64_t address):
-    """What ``.eh_frame_hdr`` says: address of ``.eh_frame``, entries, offset of the table.
+    """Parses ``.eh_frame_hdr``: address of ``.eh_frame``, entries, offset of the table.
 
-    ``address`` is the header's own. The number of entries is 0 where its table is missing
-    or not of the kind that linkers write. None if it is no header. Linux Standard Base Core
-    5.0, section 10.6.2.
+    ``address`` is the header's own. The number of entries is 0 if the table is missing or not of
+    the kind that linkers write. None if the bytes are not a header. Linux Standard Base Core 5.0,
+    section 10.6.2.
     """
     cdef Cursor cursor
     cdef uint64_t place, count = 0
@@ -231,10 +231,10 @@ def read_header(bytes header, uint64_t address):
 
 
 def find_calls(bytes code, uint64_t address, uint64_t start, uint64_t end, uint64_t[::1] found):
-    """Notes the address of the last byte of everything that looks like a call in some code.
+    """Stores the address of the last byte of each apparent call in some code.
 
-    Returns how many they are, at most as many as there are bytes. ``address`` is the code's own.
-    Direct calls count only if they lead to addresses from ``start`` up to ``end``.
+    Returns their number, at most one per byte. ``address`` is the code's own. Direct calls count
+    only if they lead to addresses from ``start`` up to ``end``.
     """
     cdef const unsigned char* data = code
     cdef Py_ssize_t size = len(code), count = 0
@@ -247,7 +247,7 @@ def find_calls(bytes code, uint64_t address, uint64_t start, uint64_t end, uint6
 
 
 cdef class StackCopy:
-    """Memory of a stack as it was."""
+    """A copy of a stack's memory."""
 
     cdef Memory memory
     cdef readonly bytes data
@@ -264,12 +264,12 @@ cdef class StackCopy:
 
 
 def unwind(registers, StackCopy stack, look_up, *, int limit=127, bint is_interrupted=False):
-    """The call stack from ``registers``: by DWARF number, at least ``RIP`` and ``RSP``.
+    """Unwinds from ``registers``: by DWARF number, at least ``RIP`` and ``RSP``.
 
-    ``look_up`` gives the rules at an address of the running program, the byte before a return
-    address; None where no file is mapped. It may raise CfiError. ``is_interrupted`` says that
-    execution was at any instruction, not just behind a call. Registers that are missing are
-    only missed where a rule needs them.
+    ``look_up`` returns the rules at an address of the running program, the byte before a return
+    address; None if no file is mapped there. It may raise CfiError. ``is_interrupted``: execution
+    was at any instruction, not just after a call. A missing register matters only if a rule needs
+    it.
     """
     cdef Registers known, caller
     cdef RuleSet found

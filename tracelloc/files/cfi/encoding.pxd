@@ -26,7 +26,7 @@ cdef enum:
 
 
 cdef inline uint64_t give_up(Cursor* cursor) noexcept nogil:
-    """Notes that something makes no sense, and ends the reading."""
+    """Marks the data as damaged, and ends the reading."""
     cursor.is_damaged, cursor.at = True, cursor.end
     return 0
 
@@ -39,7 +39,7 @@ cdef inline void skip(Cursor* cursor, uint64_t count) noexcept nogil:
 
 
 cdef inline uint64_t read_fixed(Cursor* cursor, int size) noexcept nogil:
-    """An unsigned little-endian number of so many bytes."""
+    """An unsigned little-endian number of ``size`` bytes."""
     cdef uint64_t value = 0
     if size > cursor.end - cursor.at:
         return give_up(cursor)

@@ -3,7 +3,7 @@
 
 A CIE (common information entry) holds what many functions share, an FDE (frame description
 entry) one function's program. Linux Standard Base Core 5.0, section 10.6; DWARF 5, section
-6.4.1. What reads one returns 0, or else an ``enum row_reason``.
+6.4.1. The functions that read one return 0 or an ``enum row_reason``.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -83,7 +83,7 @@ cdef inline int read_entry(const Section* section, int64_t at, Entry* entry) noe
 cdef inline void read_augmentation(
     const Section* section, Cursor* cursor, const uint8_t* letters, int64_t count, Cie* cie
 ) noexcept nogil:
-    """What the letters of a CIE's augmentation string announce; moves to its program."""
+    """Reads a CIE's augmentation data by the letters of its string; moves to its program."""
     cdef int64_t end = cursor.end, at, after = -1
     cdef uint64_t length
     cdef int kind
@@ -159,7 +159,7 @@ cdef inline int read_cie(const Section* section, int64_t offset, Cie* cie) noexc
 
 
 cdef inline int read_fde_entry(const Section* section, Entry* entry, Fde* fde) noexcept nogil:
-    """The FDE that an entry is."""
+    """Decodes an entry as an FDE."""
     cdef Cursor* cursor = &entry.body
     cdef uint64_t at = entry.number
     cdef int failure
@@ -192,9 +192,9 @@ cdef inline int read_fde(const Section* section, int64_t offset, Fde* fde) noexc
 cdef inline int64_t scan_entries(
     const Section* section, uint64_t* starts, int64_t* offsets, int64_t most
 ) noexcept nogil:
-    """Notes all FDEs that can be decoded and cover code, up to ``most``; how many they are.
+    """Stores all FDEs that can be decoded and cover code, up to ``most``. Returns their number.
 
-    Ends where the next entry can't be found any more.
+    Stops if the next entry cannot be found.
     """
     cdef int64_t at = 0, count = 0
     cdef Cursor word

@@ -15,7 +15,7 @@ cdef enum:
     DEEPEST = 64
 
 cdef enum End:
-    """Why a stack ends where it does. Only outermost ones are whole."""
+    """The reason why a stack ends. Only stacks with ``OUTERMOST`` are complete."""
     GOES_ON
     OUTERMOST  # there is no caller
     LIMIT  # more frames than were asked for
@@ -66,7 +66,7 @@ cdef inline void push(Operands* operands, uint64_t value) noexcept nogil:
 
 
 cdef inline uint64_t pick(Operands* operands, int below) noexcept nogil:
-    """The operand so far below the top."""
+    """The operand at a depth below the top."""
     if below >= operands.depth:
         operands.is_short = True
         return 0
@@ -80,7 +80,7 @@ cdef inline uint64_t pop(Operands* operands) noexcept nogil:
 
 
 cdef inline uint64_t divide(uint64_t a, uint64_t b) noexcept nogil:
-    """Signed, towards zero. The one quotient that is too large wraps around."""
+    """Signed division towards zero. The one quotient that overflows wraps around."""
     return -a if b == ~<uint64_t>0 else <uint64_t>(<int64_t>a // <int64_t>b)
 
 
@@ -158,7 +158,7 @@ cdef inline void move(Operands* operands, Cursor* code, int operation) noexcept 
 cdef inline End carry_out(
     Operands* operands, Cursor* code, const Registers* registers, const Memory* memory
 ) noexcept nogil:
-    """One operation."""
+    """Executes one operation."""
     cdef int operation = <int>read_fixed(code, 1)
     cdef uint64_t value = 0, top
     cdef int64_t distance
@@ -222,9 +222,9 @@ cdef inline End evaluate(
     Expression expression, const Registers* registers, const Memory* memory,
     const uint64_t* first, uint64_t* result,
 ) noexcept nogil:
-    """The result of an expression, or why there is none.
+    """Evaluates an expression. Returns the reason if it has no result.
 
-    ``first`` is put on the stack before it starts: the CFA in rules of registers.
+    ``first`` is pushed before it starts: the CFA in rules of registers.
     """
     cdef Operands operands
     cdef Cursor code

@@ -1,10 +1,10 @@
-"""The call-frame information of one file, decoded where somebody asks, and where its code calls.
+"""The call-frame information of one file, decoded on demand, and the call sites in its code.
 
-Safe for use from several threads: two that decode the same thing get equal results.
+Safe for use from several threads: two that decode the same entry get equal results.
 
-To find calls, code is not disassembled: what looks like a call is taken for one, so some of
-what is found is the middle of another instruction, or data. Nothing real is missed, except
-calls with a prefix inside the operand (there are none).
+Call sites are found without disassembly: any bytes that look like a call count, so some results
+are the middle of another instruction, or data. No real call is missed, except calls with a prefix
+inside the operand (there are none).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LONGEST_CALL_BYTES: Final = 7
 _PAGE_SHIFT: Final = np.uint64(12)
 _PIECE_BYTES: Final = 1 << 20
 _MOST_SITES: Final = 1 << 24
-"""Call sites looked for at once; libLLVM-14 has a million."""
+"""Call sites searched for at once; libLLVM-14 has a million."""
 _MOST_CODE_BYTES: Final = 1 << 29
 _GO_NOTE: Final = ".note.go.buildid"
 _GO_SWITCHES: Final = ("runtime.asmcgocall", "runtime.asmcgocall.abi0")
@@ -48,15 +48,15 @@ _SAMPLES: Final = 500
 
 
 def _firsts(values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-    """Where each distinct value of a sorted array stands first.
+    """The first index of each distinct value of a sorted array.
 
-    numpy's own ``unique`` takes ten times as long, since it looks them up in a hash table.
+    numpy's own ``unique`` takes ten times as long, since it uses a hash table.
     """
     return np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
 
 
 class Cfi:
-    """What a file says about its frames. Addresses are the file's own virtual ones."""
+    """The call-frame information of a file. Addresses are the file's own virtual ones."""
 
     def __init__(self, elf: ElfFile) -> None:
         """Reads nothing yet; ``elf`` stays the caller's. Raises UnsupportedError."""
@@ -67,12 +67,12 @@ class Cfi:
         self._tables: list[Table | None] = []
         self._switches: list[tuple[int, int]] | None = None
         self.covered_share: float | None = None
-        """About which share of the code has information, 0 to 1; None before ``all_rows``."""
+        """Approximate share of the code with information, 0 to 1; None before ``all_rows``."""
         self.trouble: str | None = None
-        """Why information that the file has can't be read."""
+        """The reason why existing information cannot be read."""
 
     def _table(self, which: int) -> Table | None:
-        """0: ``.eh_frame``; 1: ``.debug_frame``, for what the first doesn't cover."""
+        """Table 0 (``.eh_frame``), or 1 (``.debug_frame``), for code that table 0 lacks."""
         if len(self._tables) <= which:
             with self._lock:
                 while len(self._tables) <= which:
@@ -103,7 +103,7 @@ class Cfi:
         return self._without_entry(address)
 
     def part_at(self, address: int) -> range | None:
-        """The function, or the part of one, that an address is in; None without information."""
+        """The function, or part of one, that contains an address; None without information."""
         for which in (0, 1):
             table = self._table(which)
             offset = table[1].find(address) if table is not None else None
@@ -120,9 +120,9 @@ class Cfi:
         return part is not None and part.start == address
 
     def _sampled_share(self) -> float:
-        """About which share of the code has information, 0 to 1.
+        """Approximate share of the code with information, 0 to 1.
 
-        1.0 for what is no more than a few functions that every linker adds.
+        1.0 for code that is only the few functions that every linker adds.
         """
         text = self._elf.section_header(".text")
         if text is None or not _LEAST_CODE_BYTES <= text.size_bytes <= MASK - text.address:
@@ -131,17 +131,17 @@ class Cfi:
         return float(np.mean(self.rows(places.astype(np.uint64)) != FALLBACK_ROW))
 
     def row(self, address: int) -> int:
-        """The row for an address: what the probes can use of its rules, as in probes/row.h."""
+        """The row for an address: its rules as the probes use them (probes/row.h)."""
         try:
             return self.rules(address).row(address)
         except CfiError as error:
             return reason_row(error.reason)
 
     def _stack_switches(self) -> list[tuple[int, int]]:
-        """Address and size of functions that go on on another stack, and don't say so.
+        """Address and size of functions that switch stacks without call-frame information for it.
 
-        Go calls C on a stack of the thread's. What its information says is right where the
-        function was called, on the goroutine's; on the other it leads to what is long gone.
+        Go calls C on the thread's stack. The function's information is correct on the goroutine's
+        stack, where it was called; on the thread's stack it leads to outdated frames.
         """
         if self._switches is None:
             is_go = self._elf.section_header(_GO_NOTE) is not None
@@ -150,8 +150,8 @@ class Cfi:
         return self._switches
 
     def _without_entry(self, address: int) -> RuleSet:
-        # A handler returns to the first byte of this code: the address asked for is one
-        # byte before it, as behind a call, or that byte itself if it was interrupted.
+        # A handler returns to the first byte of this code. The requested address is one byte
+        # before it, as after a call, or that byte itself if it was interrupted.
         around = read_at(self._elf, address, 1 + len(SIGNAL_RETURN))
         is_return = SIGNAL_RETURN in around
         return SIGNAL_FRAME if is_return else FRAME_POINTER
@@ -168,7 +168,7 @@ class Cfi:
         return rows
 
     def rows(self, addresses: U64) -> U64:
-        """The rows for many addresses at once, sorted or not: what ``row`` says of each."""
+        """The rows for many addresses at once, sorted or not, as ``row`` returns them."""
         order = np.argsort(addresses, kind="stable")
         wanted = addresses[order]
         found = np.zeros(len(wanted), np.uint64)
@@ -185,7 +185,7 @@ class Cfi:
         return result
 
     def all_rows(self, most: int) -> tuple[U64, U64]:
-        """All call sites and their rows; none if they are more than ``most``."""
+        """All call sites and their rows; empty if there are more than ``most``."""
         sites = self.call_sites()
         if len(sites) > most:
             sites = sites[:0]
@@ -193,10 +193,10 @@ class Cfi:
         return sites, self.rows(sites)
 
     def call_sites(self) -> U64:
-        """The last byte of everything that looks like a call: what ``rows`` takes, sorted.
+        """The address of the last byte of each apparent call, sorted, for ``rows``.
 
-        Over-inclusive; looks only between the first and the last function that has
-        call-frame information.
+        Over-inclusive. Searches only between the first and the last function with call-frame
+        information.
         """
         start, end = self._covered()
         room = np.empty(_PIECE_BYTES + _LONGEST_CALL_BYTES, np.uint64)
@@ -209,7 +209,7 @@ class Cfi:
             last = min(end, segment.address + segment.file_size, at + _MOST_CODE_BYTES)
             while at < last and count < _MOST_SITES:
                 size = min(_PIECE_BYTES, last - at)
-                # A call may lie across two pieces; seen twice, it is kept once.
+                # Pieces overlap, since a call may span two of them; duplicates are removed.
                 read_size = min(size + _LONGEST_CALL_BYTES, last - at)
                 code = self._elf.read(segment.offset + at - segment.address, read_size)
                 if len(code) < size:
@@ -224,7 +224,7 @@ class Cfi:
         return found[_firsts(found)]
 
     def _covered(self) -> tuple[int, int]:
-        """From where to where there is code with call-frame information."""
+        """The address range of the code with call-frame information."""
         bounds = []
         for which in (0, 1):
             table = self._table(which)

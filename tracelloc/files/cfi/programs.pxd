@@ -1,8 +1,8 @@
 # cython: language_level=3, cdivision=True
 """Running the programs of call-frame information. DWARF 5, sections 6.4.2 and 6.4.3.
 
-Where the standard leaves a choice, libgcc's (unwind-dw2.c) is taken: a program's own
-exceptions are thrown by it.
+Where the standard leaves a choice, this module follows libgcc (unwind-dw2.c), which throws
+the programs' own exceptions.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -76,7 +76,7 @@ cdef inline void begin_program(
     Program* program, const Section* section, const Fde* fde, const State* initial,
     State* remembered,
 ) noexcept nogil:
-    """Nothing has run yet, so that the state is not known anywhere."""
+    """Initializes a program. Nothing has run yet, so no location has a known state."""
     program.section, program.fde, program.initial = section, fde, initial
     program.remembered, program.depth = remembered, 0
     program.code.data, program.code.at, program.code.end = section.data, fde.start, fde.end
@@ -163,7 +163,7 @@ cdef inline void set_rule(Program* program, int operation) noexcept nogil:
 
 
 cdef inline void set_cfa(Program* program, int operation) noexcept nogil:
-    """Carries out an instruction for the CFA, or passes on what is none."""
+    """Executes an instruction for the CFA, or passes on other instructions."""
     cdef Cursor* code = &program.code
     cdef State* state = &program.rules.state
     cdef uint64_t align = <uint64_t>program.fde.cie.data_align
@@ -183,7 +183,7 @@ cdef inline void set_cfa(Program* program, int operation) noexcept nogil:
 
 
 cdef inline int run_piece(Program* program) noexcept nogil:
-    """The state at the next location: runs up to where it changes again. Returns a reason or 0."""
+    """Runs to the next change of location, for the state there. Returns a reason or 0."""
     cdef Cursor* code = &program.code
     cdef State* state = &program.rules.state
     cdef uint64_t number
@@ -222,7 +222,7 @@ cdef inline int run_piece(Program* program) noexcept nogil:
 
 
 cdef inline int run_to(Program* program, uint64_t location) noexcept nogil:
-    """Goes on to the state at so many bytes from the function's start. Returns a reason or 0."""
+    """Runs to a location in bytes from the function's start. Returns a reason or 0."""
     cdef int failure = 0
     while not failure and not program.is_over and program.next_location <= location:
         failure = run_piece(program)

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What the probes can use of the rules at one address, in 64 bits: ``probes/row.h``."""
+"""Rows: the rules at one address that the probes can use, in 64 bits (``probes/row.h``)."""
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -38,5 +38,5 @@ cdef inline uint64_t pack(int kind, int64_t cfa_offset, int64_t bp_slot) noexcep
 
 
 cdef inline uint64_t unencodable(int reason) noexcept nogil:
-    """The row that only says why there is none."""
+    """The row that holds only the reason why the rules cannot be encoded."""
     return <uint64_t>ROW_UNENCODABLE | <uint64_t>reason << 8

@@ -1,4 +1,4 @@
-"""Rules that no file says: for code without call-frame information, and where stacks end."""
+"""Built-in rules: for code without call-frame information, and for the ends of stacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FRAME_POINTER: Final = RuleSet(
 FALLBACK_ROW: Final = FRAME_POINTER.row(0)
 
 OUTERMOST: Final = RuleSet(RSP, 8, registers={RIP: (UNDEFINED, 0, b"")})
-"""For code that nobody called, as far as its stack tells."""
+"""For code without a caller on its stack."""
 END_ROW: Final = OUTERMOST.row(0)
 
 
@@ -44,7 +44,7 @@ SIGNAL_FRAME: Final = RuleSet(
     {n: (EXPRESSION, 0, _breg_rsp(at)) for n, at in _SIGNAL_PLACES.items()},
     is_signal=True,
 )
-"""What the C library's ``__restore_rt`` says about itself, for those that say nothing."""
+"""The rules of glibc's ``__restore_rt``, for C libraries that provide none."""
 
 SIGNAL_RETURN: Final = bytes.fromhex("48c7c00f0000000f05")
 """mov $SYS_rt_sigreturn, %rax; syscall: where signal handlers return to."""

@@ -1,5 +1,5 @@
 # cython: language_level=3, cdivision=True
-"""From a frame to its caller by the full rules. DWARF 5, section 6.4.4."""
+"""Steps from a frame to its caller by the full rules. DWARF 5, section 6.4.4."""
 
 from libc.stdint cimport uint64_t
 
@@ -24,7 +24,7 @@ cdef inline void set_register(Registers* registers, uint64_t number, uint64_t va
 cdef inline End find_value(
     const Rule* rule, uint64_t cfa, const Registers* known, const Memory* memory, uint64_t* value
 ) noexcept nogil:
-    """What a register holds in the caller, or why that is not known."""
+    """Finds a register's value in the caller, or the reason why it is unknown."""
     cdef End end
     if rule.how == RULE_OFFSET:
         return read_word(memory, cfa + <uint64_t>rule.number, value)
@@ -45,7 +45,7 @@ cdef inline End find_value(
 cdef inline End step(
     const Rules* found, const Registers* known, const Memory* memory, Registers* caller
 ) noexcept nogil:
-    """The caller's registers, as far as they can be known, or why there is no caller."""
+    """Computes the caller's known registers, or the reason why there is no caller."""
     cdef const Rule* rule = NULL
     cdef uint64_t cfa, value, number
     cdef End end

@@ -1,8 +1,8 @@
-"""A file's unwind tables: where they are, and which FDE covers an address.
+"""A file's unwind tables: their locations, and the FDE that covers an address.
 
-No more of their bytes is read than is sane. ``.eh_frame`` has a binary search table in
-``.eh_frame_hdr`` (Linux Standard Base Core 5.0, section 10.6.2); where that is missing or of
-no use, the index is made by reading all entries once.
+The bytes to read of them are bounded. ``.eh_frame`` has a binary search table in
+``.eh_frame_hdr`` (Linux Standard Base Core 5.0, section 10.6.2). If that is missing or unusable,
+the index is built by reading all entries once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LEAST_FDE_BYTES: Final = 8
 
 
 class Index:
-    """The FDEs of one section by the address they start at."""
+    """The FDEs of one section by start address."""
 
     def __init__(
         self, starts: npt.NDArray[np.uint64], offsets: npt.NDArray[np.int64], *, is_scanned: bool
@@ -39,7 +39,7 @@ class Index:
         return len(self.offsets)
 
     def find(self, address: int) -> int | None:
-        """Where the last FDE that starts at or before an address is. It may end before it."""
+        """The offset of the last FDE that starts at or before an address, and may end before it."""
         at = bisect_right(self._starts, address) - 1
         return int(self.offsets[at]) if at >= 0 else None
 
@@ -58,7 +58,7 @@ def make_index(entries: Entries, header: bytes, address: int) -> Index:
 
 
 def scan(entries: Entries) -> Index:
-    """The index made by reading all entries."""
+    """An index built by reading all entries."""
     room = min(_MOST_FUNCTIONS, len(entries.data) // _LEAST_FDE_BYTES)
     starts, offsets = np.empty(room, np.uint64), np.empty(room, np.int64)
     count = entries.scan(starts, offsets)
@@ -87,7 +87,7 @@ def read_at(elf: ElfFile, address: int, size_bytes: int) -> bytes:
 
 
 def unwind_sections(elf: ElfFile) -> list[str]:
-    """The names of the tables that a file has; one without a section table may have none."""
+    """The names of a file's unwind sections; none if it has no section table."""
     known = (".eh_frame", ".debug_frame", ".zdebug_frame")
     names = [name for name in known if elf.section_header(name) is not None]
     return names or ([".eh_frame_hdr"] if elf.unwind_header is not None else [])

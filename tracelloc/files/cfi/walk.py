@@ -1,7 +1,7 @@
-"""Following a stack by the full rules: where it leads, and why it ends there.
+"""Result of unwinding a stack by the full rules: its frames, and the reason why it ends.
 
-``core.unwind`` does it, from registers and a copy of the stack's memory. What the copy does
-not hold is not guessed: the stack ends there.
+``core.unwind`` unwinds from registers and a copy of the stack's memory. If the copy lacks a word,
+the stack ends there: nothing is guessed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class End(IntEnum):
-    """Why a stack ends where it does, as in expressions.pxd. Only ``OUTERMOST`` ones are whole."""
+    """Why a stack ends, as in expressions.pxd. Only stacks with ``OUTERMOST`` are complete."""
 
     OUTERMOST = 1
     """There is no caller."""
@@ -33,7 +33,7 @@ class Walk(NamedTuple):
     """A stack as far as it could be followed."""
 
     frames: tuple[int, ...]
-    """Where execution was, then return addresses, innermost first."""
+    """The address of execution, then return addresses, innermost first."""
     end: End
     fallback_count: int
     """Frames that had no call-frame information: their callers were found by the

@@ -1,11 +1,11 @@
-"""Names as their programmers wrote them: Rust (legacy and v0) and C++.
+"""Demangling of Rust (legacy and v0) and C++ names.
 
-Rust: pyderust, which is rustc's own reader. Where it can't be loaded, rust-demangler reads
-legacy names, and v0 names stay as they are.
+Rust: pyderust, which is rustc's own demangler. If it cannot be loaded, rust-demangler reads
+legacy names, and v0 names stay unchanged.
 
-C++: libstdc++, kept apart in tracelloc.files.demangle.cxxnames.
+C++: libstdc++, in a separate process (tracelloc.files.demangle.cxxnames).
 
-A name that can't be read stays as it is.
+A name that cannot be demangled stays unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_CACHED: Final = 32 << 20
 """Characters of all names kept, mangled and readable together."""
 
 _STUB: Final = "@plt"
-"""What names of linkage stubs end in; no version is called so."""
+"""The suffix of linkage stubs' names. No symbol version has this name."""
 _VERSION: Final = re.compile(r"@@?[A-Za-z0-9_.]+$")
 _LLVM: Final = re.compile(r"\.llvm\.[0-9A-F]+$")
 _RUST_V0: Final = re.compile(r"__?R[A-Z][A-Za-z0-9_]*(?:\.[!-~]*)?")
@@ -35,7 +35,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class _NameCache:
-    """Readable names by mangled ones; the oldest go when it is full."""
+    """Readable names by mangled ones. When the cache is full, the oldest are removed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,11 +43,11 @@ class _NameCache:
         self._size = 0
 
     def get(self, name: str) -> str | None:
-        """What was put under the name, if it is still there."""
+        """The cached readable name, if there is one."""
         return self._known.get(name)
 
     def put(self, name: str, text: str) -> None:
-        """Keeps a name for as long as there is room."""
+        """Caches a readable name until its room is needed."""
         with self._lock:
             if name in self._known:
                 return
@@ -58,7 +58,7 @@ class _NameCache:
                 self._size -= len(oldest) + len(self._known.pop(oldest))
 
     def clear(self) -> None:
-        """Forgets all."""
+        """Empties the cache."""
         with self._lock:
             self._known.clear()
             self._size = 0

@@ -1,10 +1,10 @@
 """C++ names, read by ``__cxa_demangle`` of libstdc++ in a process of its own.
 
-Format: the Itanium C++ ABI, "Mangling". In this process it can't be called: names are
-hostile, and ``_Z4llvm4orINS_IXsreTrtD`` keeps GCC 12's in a loop for ever, while
-substitutions (``S1_``) let 200 letters stand for gigabytes of text, all of which it
-writes. The helper process has no rights, and may take little memory and time; a name that
-takes more ends it, and stays as it is.
+Format: the Itanium C++ ABI, "Mangling". tracelloc must not call the demangler in its own
+process, since names are hostile: ``_Z4llvm4orINS_IXsreTrtD`` keeps GCC 12's in an endless
+loop, and substitutions (``S1_``) let 200 letters expand to gigabytes of text. The helper
+process has no rights, little memory and little time. A name that takes more ends the helper
+and stays unchanged.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ LONGEST_MANGLED: Final = 1024
 """Bytes. libstdc++ itself refuses longer names since GCC 9 (its stack, GCC PR 87675)."""
 
 _PATIENCE_S: Final = 10.0
-"""For an answer. The helper ends itself long before, unless it is kept from running."""
+"""Longest wait for an answer. The helper ends itself long before, unless it cannot run."""
 
 MOST_STRIKES: Final = 8
-"""So many names may end the helper, then no more are tried: somebody does it on purpose."""
+"""After this many names that ended the helper, no more are tried: they are an attack."""
 
 _HELPER: Final = f"""{CONFINE}
 import signal, sys
@@ -49,7 +49,7 @@ for line in sys.stdin.buffer:
 def read(name: str) -> str | None:
     """The readable form of a name that starts with ``_Z`` and holds no control characters.
 
-    None: it is not one, or it asks for too much.
+    None if it is not a C++ name, or takes too much memory or time.
     """
     try:
         raw = name.encode(errors="surrogateescape")
@@ -70,7 +70,7 @@ class _Helper:
         self._strikes = 0
 
     def ask(self, raw: bytes) -> bytes | None:
-        """The readable form, or nothing: unreadable, or it took too much."""
+        """The readable form, or nothing if the name is unreadable or took too much."""
         with self._lock:
             if self._strikes >= MOST_STRIKES or not sys.executable:
                 return None

@@ -1,8 +1,7 @@
 """Source lines and inlined functions of code addresses, from DWARF 2 to 5.
 
-``SourceLines`` is the door: for one file, it answers with chains of source frames. Nothing but
-``tracelloc.files.elf`` is needed for it. Each module has one concern, and knows only those before
-it::
+``SourceLines`` is the entry point: for one file, it returns chains of source frames. It needs only
+``tracelloc.files.elf``. Each module has one concern, and imports only those listed before it::
 
     forms        how numbers, strings and attribute values are encoded, the bound on work
     abbrev       abbreviation tables: what the entries (DIEs) of a unit look like
@@ -14,8 +13,8 @@ it::
     decoder      chains of source frames from what one file has itself
     sourcelines  chains from anywhere: an llvm-symbolizer for what lies in .dwo and .dwp files
 
-Nothing is decoded before it is asked for: a unit when an address lies in it, of its line
-program only the sequences, of its entries only the functions that are looked up.
+Everything is decoded on demand: a unit when an address in it is looked up, and of the unit only
+the line sequences and the functions that contain such addresses.
 
 Addresses are the file's own virtual addresses. "DWARF 5, 7.5" in comments is a section of
 the DWARF Debugging Information Format, version 5.

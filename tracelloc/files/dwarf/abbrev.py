@@ -61,7 +61,7 @@ class Abbreviation:
 
 
 class Skipper:
-    """How to get past the values of one kind of entry.
+    """Skips the values of one kind of entry.
 
     ``size`` is their size in bytes if that is always the same, else negative; ``steps``
     are then numbers of bytes, and for what must be looked at the marks of ``forms``.
@@ -133,7 +133,7 @@ class AbbreviationTable:
         return self._known
 
     def skippers(self, encoding: Encoding) -> dict[int, Skipper]:
-        """How to get past each kind, by code. A table serves units of one encoding."""
+        """A skipper for each kind, by code. A table serves units of one encoding."""
         if self._skippers is None:
             self._skippers = {n: Skipper(kind, encoding) for n, kind in self.all().items()}
         return self._skippers

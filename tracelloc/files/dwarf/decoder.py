@@ -18,7 +18,7 @@ _STEPS_PER_ADDRESS: Final = 1 << 12
 
 
 class DwarfDecoder:
-    """Chains by our own decoding of one file's own debug information. Not thread safe."""
+    """Chains decoded in Python from one file's own debug information. Not thread safe."""
 
     def __init__(self, info: DebugInfo) -> None:
         self._info = info
@@ -29,7 +29,7 @@ class DwarfDecoder:
 
     @property
     def reason(self) -> str | None:
-        """Why less than everything is known."""
+        """The reason why some information is missing."""
         return self._info.damaged or self._info.elsewhere
 
     def chains(self, addresses: Sequence[int]) -> list[Chain]:

@@ -43,10 +43,10 @@ def reason_of(error: BaseException) -> str:
 
 
 class Budget:
-    """How much work a file may cause in all, in entries and bytes looked at.
+    """The total work that a file may cause, in entries and bytes read.
 
-    Compilers write nothing that needs each byte more than a few times; lists that
-    refer to each other can be made to need it millions of times.
+    Compilers' output needs each byte read only a few times; malicious lists that refer to each
+    other may need it millions of times.
     """
 
     def __init__(self, steps: int) -> None:
@@ -57,7 +57,7 @@ class Budget:
         self._left += steps
 
     def spend(self, steps: int) -> None:
-        """Raises DwarfError when there was too much of it."""
+        """Uses up steps. Raises DwarfError when none are left."""
         self._left -= steps
         if self._left < 0:
             raise DwarfError("debug information needs more work than its size explains")

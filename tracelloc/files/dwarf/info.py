@@ -189,12 +189,12 @@ class DebugInfo:
         self._data: OrderedDict[int, bytes] = OrderedDict()
         self._data_bytes = 0
         self.damaged: str | None = None
-        """What is wrong with it, if something is: the first thing that was."""
+        """The first problem found in the file, if any."""
         self.elsewhere: str | None = None
         """What is missing because it lies in another file."""
 
     def blame(self, reason: str) -> None:
-        """Keeps what is wrong, if nothing was before."""
+        """Records a problem, unless there is one already."""
         self.damaged = self.damaged or reason
 
     @cached_property

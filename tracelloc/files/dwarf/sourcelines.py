@@ -1,4 +1,4 @@
-"""Source lines and inlined functions of one file, from wherever they can be had.
+"""Source lines and inlined functions of one file, from all available sources.
 
 An llvm-symbolizer is asked through a pipe only where functions are described in other files
 (.dwo, .dwp), which it follows. It decodes untrusted files, and so runs as user nobody
@@ -63,9 +63,9 @@ class OpenFile(Protocol):
 
 
 def reachable_path(file: OpenFile) -> str:
-    """A path by which a process that has our descriptor can open this very file.
+    """A path by which a process that inherits the descriptor can open this same file.
 
-    Its name if that still leads to it, since a .dwp is found beside it; else the descriptor.
+    The file's name if it still leads to it, since a .dwp lies beside it; else the descriptor's.
     """
     ours = f"/proc/self/fd/{file.descriptor()}"
     try:
@@ -245,7 +245,7 @@ class SourceLines:
         return self._decoder.reason or split or self._split_missing
 
     def close(self) -> None:
-        """Ends what runs for this file. May be asked again: it is then started again."""
+        """Ends the helper process of this file. The next question starts it again."""
         with self._lock:
             if self._split is not None:
                 self._split.close()

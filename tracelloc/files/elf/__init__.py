@@ -1,4 +1,4 @@
-"""ELF files: what is in them and where, and the functions they name."""
+"""ELF files: their contents and layout, and their function symbols."""
 
 from tracelloc.files.elf.file import ElfFile, NotElfError
 from tracelloc.files.elf.segments import Segment

@@ -1,11 +1,11 @@
-"""Where a stripped file's symbols went: inside it, compressed, or into a file of their own.
+"""Symbols of stripped files: compressed inside the file, or in a separate debug file.
 
 * ``.gnu_debugdata``: an xz-compressed ELF file with the symbol table (MiniDebugInfo).
 * By build ID: ``/usr/lib/debug/.build-id/xx/yyyy.debug`` (gdb manual, "Separate Debug
   Files"); it counts if the found file has the same build ID.
 * By name: ``.gnu_debuglink`` holds a file name and the checksum that the file must have.
 
-All are looked for in the target's own root first, where symbolic links can't lead out.
+All are searched for in the target's own root first, which symbolic links cannot leave.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MAGIC: Final = b"\x7fELF"
 
 @dataclass(frozen=True, slots=True)
 class DebugReferences:
-    """What a file says of its debug file."""
+    """A file's references to its debug file."""
 
     build_id: str | None
     """Both files'."""
@@ -54,7 +54,7 @@ class DebugReferences:
 
 @dataclass(frozen=True, slots=True)
 class DebugFile:
-    """An open file with the symbols, and perhaps the DWARF, of another one."""
+    """An open file with the symbols, and possibly the DWARF, of another file."""
 
     number: int
     """Descriptor."""
@@ -64,7 +64,7 @@ class DebugFile:
     """Found by name; else by build ID."""
 
     def descriptor(self) -> int:
-        """The open file's number; stays ours."""
+        """The open file's descriptor, still owned by this object."""
         return self.number
 
     @property
@@ -73,7 +73,7 @@ class DebugFile:
         return "debug link" if self.by_name else "build ID"
 
     def close(self) -> None:
-        """Gives the descriptor back."""
+        """Closes the descriptor."""
         os.close(self.number)
 
 
@@ -97,7 +97,7 @@ def references_of(elf: ElfFile) -> DebugReferences:
 
 
 def belongs_to(debug: ElfFile, references: DebugReferences, *, by_name: bool) -> bool:
-    """Whether a file that was found, by its name or by build ID, is what these refer to."""
+    """Whether a file, found by name or by build ID, is the one that the references mean."""
     if by_name:
         return references.checksum is not None and _checksum(debug) == references.checksum
     return references.build_id is not None and debug.build_id == references.build_id
@@ -110,11 +110,11 @@ def find_debug_file(
     fits: Callable[[DebugFile], bool],
     troubles: list[str],
 ) -> DebugFile | None:
-    """The separate debug file of what the target knows as ``path``; the caller's to close.
+    """The separate debug file of the target's file ``path``. The caller closes it.
 
-    ``roots``: directories that stand for ``/``, tried in order. Which files are opened does not
-    depend on what ``references`` hold beyond a build ID and a plain file name. ``fits`` says of an
-    open file whether it belongs to this build; those that don't are named in ``troubles``.
+    ``roots``: directories used as ``/``, tried in order. Of ``references``, only a build ID and a
+    plain file name decide which files are opened. ``fits`` returns whether an open file belongs to
+    this build; files that do not are named in ``troubles``.
     """
     for by_name, name in _places(references, path):
         for descriptor in _open_everywhere(roots, name):
@@ -132,7 +132,7 @@ def find_debug_file(
 
 
 def _places(references: DebugReferences, path: str) -> Iterator[tuple[bool, PurePosixPath]]:
-    """Where the file may be, and whether that is by its name. They may come from a liar."""
+    """Possible paths, each with whether it is by name. The references are untrusted."""
     build_id, link_name = references.build_id, references.name
     if build_id is not None and _BUILD_ID.fullmatch(build_id):
         yield False, DEBUG_DIRECTORY / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug"
@@ -166,7 +166,7 @@ def debug_link(elf: ElfFile) -> tuple[str, int] | None:
 
 
 def _open_everywhere(roots: Sequence[Path], name: PurePosixPath) -> Iterator[int]:
-    """A descriptor of the file under every root that has it, where it begins as ELF files do."""
+    """Descriptors of the file under every root that has it, if it begins like an ELF file."""
     seen: set[tuple[int, int]] = set()
     for root in roots:
         try:
@@ -183,7 +183,7 @@ def _open_everywhere(roots: Sequence[Path], name: PurePosixPath) -> Iterator[int
 
 
 def _is_elf(descriptor: int) -> bool:
-    """What is no program is not even shown to others."""
+    """Whether a file is an ELF file. Workers get no other files."""
     with suppress(OSError):
         return os.pread(descriptor, len(_MAGIC), 0) == _MAGIC
     return False

@@ -42,13 +42,13 @@ class DynamicNames:
     """The names of one file."""
 
     needed: tuple[str, ...] = ()
-    """The libraries that are loaded with it, by the names that it has for them."""
+    """The libraries that the file needs, by the names in it."""
     shared_name: str | None = None
-    """What others that need it call it."""
+    """The name by which other files need this one."""
 
 
 def read_names(entries: bytes, names: bytes) -> DynamicNames:
-    """From the bytes of ``.dynamic`` and ``.dynstr``."""
+    """Parses the bytes of ``.dynamic`` and ``.dynstr``."""
     found: dict[int, list[str]] = {_DT_NEEDED: [], _DT_SONAME: []}
     for at in range(0, min(len(entries) // 16, _MOST) * 16, 16):
         tag, value = struct.unpack_from("<QQ", entries, at)
@@ -73,14 +73,14 @@ LARGEST_SECTION: Final = 256 << 20
 """Bytes of a section that is read as a whole."""
 _SPARSE_BYTES: Final = 32 << 20
 _SPARSE_TIMES: Final = 16
-"""What is larger than the first, and so many times what the file takes on disk, is not read:
-nobody's file system compresses so well, but a hole in a file costs its maker nothing."""
+"""Parts larger than the first, and than this multiple of the file's space on disk, are not read:
+no file system compresses that well, but a hole in a file costs its author nothing."""
 
 T = TypeVar("T")
 
 
 class NotElfError(Exception):
-    """The file is not an ELF file that we can read."""
+    """The file is not a readable ELF file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +102,9 @@ class ElfFile(SegmentedFile):
     """
 
     def __init__(self, source: int | bytes) -> None:
-        """``source``: a descriptor, which is taken over, or all of a file without one.
+        """``source``: a descriptor, which this object then owns, or the bytes of a whole file.
 
-        Raises NotElfError, after closing it, if it can't be read.
+        Raises NotElfError, after closing the descriptor, if the file cannot be read.
         """
         self._content = source if isinstance(source, bytes) else b""
         self._file = None if isinstance(source, bytes) else os.fdopen(source, "rb")
@@ -130,7 +130,7 @@ class ElfFile(SegmentedFile):
             (n.offset, min(n.file_size, _LONGEST_NOTES)) for n in islice(notes, _MOST_NOTES)
         ]
         self.troubles: list[str] = []
-        """What was not read because it is too much, for people."""
+        """Messages about parts that were too large to read."""
         self._lock = threading.RLock()
         self._symbols: SymbolTable | None = None
         self._tables: dict[str, RawTable] | None = None
@@ -151,7 +151,7 @@ class ElfFile(SegmentedFile):
 
     @property
     def open_path(self) -> str:
-        """A path by which we, and the kernel for us, open this very file while it is open."""
+        """A path by which tracelloc and the kernel can open this same file while it is open."""
         return f"/proc/self/fd/{self.descriptor()}"
 
     @property
@@ -160,7 +160,7 @@ class ElfFile(SegmentedFile):
         return len(self._content) if self._file is None else os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
-        """Gives the descriptor back."""
+        """Closes the descriptor."""
         if self._file is not None:
             self._file.close()
 
@@ -176,9 +176,9 @@ class ElfFile(SegmentedFile):
         return os.pread(self._file.fileno(), size_bytes, offset) if size_bytes > 0 else b""
 
     def section_bytes(self, name: str) -> bytes | None:
-        """The bytes of a section as they are in the file.
+        """The unprocessed bytes of a section.
 
-        None if it has none, or they can't be read: more than ``LARGEST_SECTION``, for one.
+        None if there are none, or if they cannot be read, for example above ``LARGEST_SECTION``.
         """
         found = self.section_header(name)
         return None if found is None else self._whole(name, found, LARGEST_SECTION)
@@ -194,14 +194,14 @@ class ElfFile(SegmentedFile):
         return None
 
     def descriptor(self) -> int:
-        """The open file's number, for those who read the file themselves; stays ours."""
+        """The open file's descriptor, for direct reads. This object still owns it."""
         assert self._file is not None
         return self._file.fileno()
 
     def open_section(self, name: str) -> ElfSection | None:
-        """A section to be read by pieces and unpacked, ``.debug_line`` also as ``.zdebug_line``.
+        """A section that is read in pieces and unpacked; ``.debug_line`` also as ``.zdebug_line``.
 
-        None if there is none. Raises SectionError if it is there and can't be read.
+        None if there is none. Raises SectionError if it exists and cannot be read.
         """
         packed = name.replace(".debug_", ".zdebug_")
         try:
@@ -223,7 +223,7 @@ class ElfFile(SegmentedFile):
             raise SectionError(f"the file can't be read ({error})") from error
 
     def section_header(self, name: str) -> SectionHeader | None:
-        """Where a section is, without reading it; None if there is none with content."""
+        """The location of a section, which is not read; None if there is none with content."""
         found = self._section(name)
         if found is None:
             return None
@@ -231,7 +231,7 @@ class ElfFile(SegmentedFile):
         return SectionHeader(found.offset, found.size_bytes, found.address, is_compressed)
 
     def _section(self, name: str) -> RawSection | None:
-        """None also if it has no content, or the section table can't be read."""
+        """A section; None if it is missing or empty, or the section table cannot be read."""
         try:
             found = self._headers.section(name)
         except (HeaderError, OSError, OverflowError):
@@ -240,12 +240,12 @@ class ElfFile(SegmentedFile):
 
     @property
     def is_go(self) -> bool:
-        """Whether it holds code of the Go compiler's."""
+        """Whether the file has code from the Go compiler."""
         return any(self.section_header(name) is not None for name in _GO_SECTIONS)
 
     @cached_property
     def build_id(self) -> str | None:
-        """What the linker called this build, in hexadecimal (note NT_GNU_BUILD_ID)."""
+        """The linker's build ID, in hexadecimal (note NT_GNU_BUILD_ID)."""
         note = self.section_header(".note.gnu.build-id")
         places = self._note_places
         if note is not None and note.size_bytes:
@@ -259,7 +259,7 @@ class ElfFile(SegmentedFile):
 
     @cached_property
     def dynamic_names(self) -> DynamicNames:
-        """What it needs, and what it is called by those that need it."""
+        """The libraries that the file needs, and the name by which others need it."""
         entries, names = self.section_bytes(".dynamic"), self.section_bytes(".dynstr")
         return read_names(entries, names) if entries and names else DynamicNames()
 
@@ -284,7 +284,7 @@ class ElfFile(SegmentedFile):
             return list(self._tables.values())
 
     def linkage(self, names: Collection[str]) -> dict[str, bool]:
-        """Which of these names the loader finds in the file: True: defined, False: needed."""
+        """The names that the loader finds in the file. True: defined, False: needed."""
         self.tables()
         table = (self._tables or {}).get(_DYNAMIC_SYMBOLS)
         return {} if table is None else table.linkage(names)
@@ -298,7 +298,7 @@ class ElfFile(SegmentedFile):
             return self._symbols
 
     def once(self, key: Hashable, work_out: Callable[[], T]) -> T:
-        """What is worked out from the file alone, kept under a key for as long as the file."""
+        """Computes a value from the file alone, and caches it under a key with the file."""
         if key not in self._results:
             self._results[key] = work_out()
         result: T = self._results[key]
@@ -321,7 +321,7 @@ class ElfFile(SegmentedFile):
         )
 
     def names_like(self, pattern: str) -> set[str]:
-        """The names in the symbol tables that this is, or that match it if it is a glob."""
+        """The names in the symbol tables that equal ``pattern``, or match it as a glob."""
         if not any(letter in pattern for letter in "*?["):
             return {pattern} if self.find_functions([pattern]) else set()
         return {name for table in self.tables() for name in table.names.like(pattern)}

@@ -1,11 +1,11 @@
 """The headers of an ELF file. System V gABI, chapters 4 and 5: "ELF Header", "Sections",
 "Program Header".
 
-Those of the machines that are traced, 64-bit and little-endian, are read by struct: a process
-may have mapped a hundred files. pyelftools, a hundred times slower, reads all others, of which
-no more is wanted than what they are.
+Headers of traceable machines, 64-bit and little-endian, are read by struct: a process may have
+mapped a hundred files. pyelftools, a hundred times slower, reads those of other machines, only
+to identify them.
 
-Whatever is not as it should be raises ``HeaderError``: files are what others have made of them.
+Any malformed header raises ``HeaderError``: files are untrusted.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _FOREIGN_KINDS: Final = {
     "PT_LOAD": PT_LOAD, "PT_NOTE": PT_NOTE, "PT_GNU_EH_FRAME": PT_GNU_EH_FRAME,
     "SHT_NOBITS": SHT_NOBITS,
 }  # fmt: skip
-"""By pyelftools' names, as far as anybody asks."""
+"""Machine numbers by pyelftools' names, as far as they are used."""
 _MOST_FOREIGN: Final = 1 << 12
 """Headers of a kind that pyelftools is given to read."""
 _MACHINES: Final = {62: "EM_X86_64", 183: "EM_AARCH64"}
 _MANY: Final = 0xFFFF
-"""More than fits: the number is in the first section header."""
+"""The number does not fit into its field and is in the first section header."""
 _MOST: Final = 1 << 16
 """Headers of a kind that are read. Linked files have dozens."""
 _MOST_SEGMENTS: Final = 256
@@ -57,7 +57,7 @@ class HeaderError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProgramHeader:
-    """Elf64_Phdr, as far as it is of use."""
+    """The used fields of Elf64_Phdr."""
 
     kind: int
     flags: int
@@ -68,7 +68,7 @@ class ProgramHeader:
 
 @dataclass(frozen=True, slots=True)
 class RawSection:
-    """Elf64_Shdr, as far as it is of use."""
+    """The used fields of Elf64_Shdr."""
 
     name_offset: int
     kind: int
@@ -81,23 +81,23 @@ class RawSection:
 
 
 class _Stream(io.RawIOBase):
-    """A file as pyelftools reads it."""
+    """A stream over a file, for pyelftools."""
 
     def __init__(self, read: Read) -> None:
         self._read_at = read
         self._position = 0
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Moves. Nobody knows where the end is: far away."""
+        """Moves the position. The end is unknown and assumed to be far away."""
         self._position = offset + {io.SEEK_CUR: self._position, io.SEEK_END: 1 << 62}.get(whence, 0)
         return self._position
 
     def tell(self) -> int:
-        """Where reading goes on."""
+        """The position of the next read."""
         return self._position
 
     def read(self, size: int = -1) -> bytes:
-        """At most so many bytes; none of what is not said to be wanted."""
+        """At most ``size`` bytes; none without a size."""
         data = self._read_at(self._position, max(0, size))
         self._position += len(data)
         return data
@@ -129,7 +129,7 @@ class Headers:
         self.programs = self._read_programs(fields[4], fields[8], fields[9])
 
     def _read_foreign(self) -> None:
-        """By pyelftools, which says what is wrong with a file in many ways."""
+        """Reads the headers by pyelftools, which raises many kinds of errors."""
         try:
             # Slow to import, rarely used.
             from elftools.common.exceptions import ELFError  # noqa: PLC0415

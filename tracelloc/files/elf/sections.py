@@ -125,7 +125,7 @@ def _inflate(stored: bytes, size: int) -> bytes:
 
 
 def load_zstd() -> None:
-    """Imports what decompresses zstd, if there is any: for those who can't open it later."""
+    """Imports a zstd decompressor, if there is one, for processes that cannot import it later."""
     for name in ("zstandard", "compression.zstd"):
         with suppress(ImportError):
             importlib.import_module(name)
@@ -133,14 +133,14 @@ def load_zstd() -> None:
 
 
 _NOT_THERE: Final = ImportError, PermissionError
-"""Workers may not open files: what could not be imported before is refused."""
+"""Workers may not open files: a module that was not imported before is unavailable."""
 
 
 def unzstd(stored: bytes, size: int) -> bytes:
-    """What is compressed, and one byte more if there is more than ``size``.
+    """Decompresses zstd data: at most ``size`` bytes, and one more if there are more.
 
-    By the zstandard package, or by Python itself from 3.14 on. Frames may follow frames. Raises
-    SectionError if there is neither, and whatever these raise for what is damaged.
+    Uses the zstandard package, or Python itself from 3.14 on. Data may have several frames. Raises
+    SectionError without a decompressor, and the decompressor's own errors for damaged data.
     """
     try:
         zstandard = importlib.import_module("zstandard")

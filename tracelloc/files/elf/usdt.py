@@ -1,4 +1,4 @@
-"""USDT probes that a file says it has: notes of SystemTap's <sys/sdt.h>, version 3.
+"""USDT probes declared by a file: notes of SystemTap's <sys/sdt.h>, version 3.
 
 A note "stapsdt" of type 3 has three addresses (of the probe, of section ``.stapsdt.base`` when it
 was linked, of the semaphore, 0 if there is none), then the provider, the probe, and where its

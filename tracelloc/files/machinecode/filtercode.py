@@ -1,4 +1,4 @@
-"""Machine code that asks the kernel for a filter of system calls past the C library.
+"""Detection of machine code that installs system call filters without the C library.
 
 Measured on the 1,231 executables and libraries of a Debian 12 machine: 250 hold the two bytes of
 a ``syscall`` instruction somewhere, 89 of these also a move of one of the numbers into a register;

@@ -1,16 +1,16 @@
-"""Where on a function its probes sit: at an instruction that costs little, and at its exits.
+"""Probe offsets in a function: at an instruction of low cost, and at its exits.
 
 The kernel emulates a few instructions under a uprobe and single-steps every other one
 out of line, which on some machines is thirty times as slow (arch/x86/kernel/uprobes.c:
-``branch_setup_xol_ops``, ``push_setup_xol_ops``). A probe may sit past the entry as long
-as every call of the function comes by, comes by once, and the argument registers and the
-stack pointer are still as at entry; a return probe is armed by the same rules.
+``branch_setup_xol_ops``, ``push_setup_xol_ops``). A probe may sit past the entry if every
+call of the function passes it exactly once, and if the argument registers and the stack
+pointer are still as at entry. The same rules apply to arming a return probe.
 
 Functions that may throw get no return probe (an exception could not pass it) but a probe on
-each place where they are left: their ret instructions, and those of what they jump to. Code
-is followed from the entry along every branch; calls are taken to come back. Jumps out of the
-function, to a part that was split off or to another function, are followed as well, through
-the procedure linkage table if it leads back into the file.
+each exit: their ret instructions, and those of the code that they jump to. Code is followed
+from the entry along every branch; calls are assumed to return. Jumps out of the function, to
+a split-off part or to another function, are followed as well, through the procedure linkage
+table if it leads back into the file.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _HARMFUL_NOP_BYTES: Final = 5
 """Linux 6.18 turns a probe on a nop of this length into a call that kills forked children, and
 kernels after it may do so with longer ones."""
 _ENTRY_BYTES: Final = 64
-"""More than any compiler leaves room for by nops at a function's entry."""
+"""More than the bytes of nops that any compiler puts at a function's entry."""
 _MOST_CODE: Final = 1 << 16
-"""Bytes of a function that are looked through; a longer one is probed at its entry."""
+"""Most bytes of a function to analyze; a longer one is probed at its entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def find_probe_offset(code: bytes, arguments: Iterable[str]) -> ProbeOffset:
 
 
 def at_entry(code: bytes) -> ProbeOffset:
-    """The entry, or what follows it if a probe there would do harm."""
+    """The entry, or the next instruction if a probe on the entry would do harm."""
     offset = 0
     for instruction in instructions(code[:_ENTRY_BYTES]):
         if instruction.id != x86.X86_INS_NOP or instruction.size < _HARMFUL_NOP_BYTES:
@@ -99,7 +99,7 @@ def at_entry(code: bytes) -> ProbeOffset:
 
 
 def nop_at(code: bytes) -> tuple[int, bool]:
-    """(size in bytes of the nop that code begins with, or 0; whether a probe there does harm)"""
+    """(size in bytes of the nop at the start of the code, or 0; whether a probe there does harm)"""
     for instruction in instructions(code):
         if instruction.id == x86.X86_INS_NOP:
             return instruction.size, instruction.size >= _HARMFUL_NOP_BYTES
@@ -125,8 +125,8 @@ def is_emulated(code: bytes) -> bool:
 def _is_branched_to(code: bytes, end: int) -> bool:
     """Whether a branch of the function leads to one of its bytes 1 … ``end``.
 
-    The probe would then be met again without a new call. Code that can't be decoded to
-    its end counts as if it did.
+    A probe there would be hit again without a new call. Code that cannot be decoded to its
+    end counts as branched to.
     """
     position = 0
     for instruction in instructions(code):
@@ -140,7 +140,7 @@ def _is_branched_to(code: bytes, end: int) -> bool:
 
 
 def instructions(code: bytes, address: int = 0) -> Iterator[Any]:
-    """Decoded instructions of code that lies at this address."""
+    """The decoded instructions of code at this address."""
     return iter(_decoder().disasm(code, address))
 
 
@@ -153,9 +153,9 @@ def _decoder() -> Any:
 
 _MOST_INSTRUCTIONS: Final = 8192
 _MOST_IN_FILE: Final = 1 << 18
-"""Instructions that are followed in one file: some seconds' work. jemalloc has a tenth."""
+"""Most instructions to follow in one file: some seconds. jemalloc needs a tenth of them."""
 _READ_BYTES: Final = 512
-"""Code that is decoded at once."""
+"""Bytes of code decoded at once."""
 _NEVER_BACK: Final = (
     "abort",
     "exit",
@@ -170,12 +170,12 @@ _NEVER_BACK: Final = (
     "_ZSt17__throw_bad_allocv",
     "_ZSt28__throw_bad_array_new_lengthv",
 )
-"""Calls of these do not come back: what stands behind them is no part of the path."""
+"""Functions that do not return: the code after a call of them is not part of the path."""
 
 
 @dataclass(slots=True)
 class CodePaths:
-    """What was found on the paths through a function."""
+    """The exits found on the paths through a function."""
 
     stops: Stops
     """Functions at whose call a path ends."""
@@ -184,7 +184,7 @@ class CodePaths:
     stopped: bool = False
     """Whether a path ended at one of ``stops``."""
     trouble: str = ""
-    """Why there may be more rets than these; empty: there are not."""
+    """Reasons why there may be more rets; empty if these are all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class CodeReader:
         self._left = _MOST_IN_FILE
 
     def exits(self, entry: int) -> CodePaths:
-        """All ret instructions by which a function may be left, or what keeps us from it."""
+        """All ret instructions that may end a function, or the reasons why some are unknown."""
         walk = self._walk(entry, Stops())
         if not walk.rets and not walk.trouble:
             walk.trouble = "it has no ret instruction"
@@ -224,7 +224,7 @@ class CodeReader:
         return walk
 
     def _follow(self, address: int, walk: CodePaths, open_paths: list[int], seen: set[int]) -> None:
-        """Straight on from an address until the path ends or was taken before."""
+        """Follows code straight from an address until the path ends or joins a known one."""
         start = address
         while True:
             code = self._read(address)
@@ -250,7 +250,7 @@ class CodeReader:
                 return
 
     def _ends_path(self, instruction: Any, walk: CodePaths, open_paths: list[int]) -> bool:
-        """Notes what an instruction does to the path; whether it ends there."""
+        """Records an instruction's effect on the path. Returns whether the path ends."""
         if instruction.group(capstone.CS_GRP_RET):
             walk.rets.add(instruction.address)
             return True
@@ -281,7 +281,7 @@ class CodeReader:
         return name in _NEVER_BACK
 
     def _behind_stub(self, target: int, walk: CodePaths) -> int | None:
-        """Where a jump ends up in this file; None if it leaves it, which is a trouble."""
+        """The final target of a jump in this file; None, with a trouble, if it leaves the file."""
         name = self._stub_names().get(target)
         if name is None:
             return target
@@ -316,7 +316,7 @@ def _never(_address: int) -> bool:
 
 
 def _target(instruction: Any) -> int | None:
-    """Where a direct jump or call leads."""
+    """The target of a direct jump or call."""
     (operand,) = instruction.operands[:1] or (None,)
     if operand is None or operand.type != x86.X86_OP_IMM:
         return None

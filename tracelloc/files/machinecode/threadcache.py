@@ -1,8 +1,8 @@
-"""Where glibc gives back what an ended thread had cached (malloc.c: tcache_thread_shutdown).
+"""The glibc function that frees an ended thread's cache (malloc.c: tcache_thread_shutdown).
 
-It frees each cached block once more, by a call of free within the library. It is an internal
-function, which distributions' files have no symbol for. It is told by what it does: it sets a byte
-of the thread's variables to 1 (``tcache_shutting_down``), then calls free.
+It frees each cached block once more, by a call of free within the library. The function is
+internal, and distributions' files have no symbol for it. tracelloc identifies it by its code: it
+sets a byte of the thread's variables to 1 (``tcache_shutting_down``), then calls free.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _CALL_BYTES: Final = 5
 def thread_cache_drain(
     elf: ElfFile, frees: Collection[int], start_of: Callable[[int], int | None]
 ) -> int | None:
-    """The function's address; None: there is none, or several look like it.
+    """The function's address; None if no function, or more than one, matches.
 
-    ``frees``: addresses of free; ``start_of``: where the function begins that has an address.
-    Raises OSError.
+    ``frees``: addresses of free; ``start_of``: returns the start of the function that contains an
+    address. Raises OSError.
     """
     found = set()
     for segment in elf.segments:

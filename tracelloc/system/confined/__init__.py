@@ -1,9 +1,9 @@
-"""Programs that read what others have written: without rights, network or files, within limits.
+"""Confined processes for untrusted files: no rights, no network, no files, bounded resources.
 
-A file that takes one of them over has gained nothing: a user of its own, who owns nothing (see
-``OWN_USERS``), no descriptors but the pipe to us and the file itself, no way to any other
-(no_new_privs, prctl(2); Landlock), few system calls (``tracelloc.system.confined.systemcalls``), no
-processes, and little memory.
+A file that takes over such a process gains nothing. The process runs as a user that owns nothing
+(see ``OWN_USERS``). Its only descriptors are the pipe to tracelloc and the file, and it can open
+no others (no_new_privs, prctl(2); Landlock). It may make few system calls
+(``tracelloc.system.confined.systemcalls``), start no processes, and use little memory.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Final
 from tracelloc.system.confined.systemcalls import Confinement, filter_of
 
 NOBODY: Final = 65534
-"""User and group where there is no other: in user namespaces that have no higher numbers."""
+"""Fallback user and group, for user namespaces without higher numbers."""
 OWN_USERS: Final = 0x72000000
-"""User and group of tracelloc's process 0; the process's id is added. No distribution or systemd
-uses numbers from 0x70000000 to 0x7FFFFFFE (https://systemd.io/UIDS-GIDS)."""
+"""First user and group number; the id of the tracelloc process is added. No distribution or
+systemd uses numbers from 0x70000000 to 0x7FFFFFFE (https://systemd.io/UIDS-GIDS)."""
 
 _FILTERS: Final = {each.value: filter_of(each) for each in Confinement}
 
@@ -87,9 +87,9 @@ def confine(memory_bytes, files=256, role="reader"):
     confine_files(opens=role == "program")
     filter_calls(role)
 """
-"""Python source of ``confine(memory_bytes)``, which gives all of that up. Raises OSError.
+"""Python source of ``confine(memory_bytes)``, which drops these rights. Raises OSError.
 
-``files``: so many may be open. ``role``: the value of a ``Confinement``."""
+``files``: the most open files. ``role``: the value of a ``Confinement``."""
 
 _EXECUTE: Final = (
     CONFINE
@@ -104,9 +104,9 @@ def start_confined(
     environment: Mapping[str, str],
     descriptors: Collection[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Starts a program so, with pipes for its standard input and output. Raises OSError.
+    """Starts a confined program with pipes as its standard input and output. Raises OSError.
 
-    ``command``: its path, then its arguments. ``descriptors`` of ours it finds under their numbers.
+    ``command``: its path, then its arguments. ``descriptors``: inherited under their numbers.
     """
     return start_reader([_EXECUTE, str(memory_bytes), *command], environment, descriptors)
 
@@ -117,9 +117,9 @@ def start_reader(
     descriptors: Collection[int] = (),
     channel: int | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Starts Python source with arguments, which is to call ``confine`` itself. Raises OSError.
+    """Starts Python source with arguments. The source must call ``confine``. Raises OSError.
 
-    ``channel``: its standard input, a socket, instead of pipes.
+    ``channel``: a socket as its standard input, instead of pipes.
     """
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", *script],
@@ -130,5 +130,5 @@ def start_reader(
         cwd="/",
         env=environment,
         pass_fds=tuple(descriptors),
-        start_new_session=True,  # Ctrl-C is for us
+        start_new_session=True,  # Ctrl-C is for tracelloc
     )

@@ -1,8 +1,8 @@
-"""Which system calls confined processes may make: filters of classic BPF (seccomp(2)).
+"""System call filters of confined processes, in classic BPF (seccomp(2)).
 
-A filter is a list of what is allowed. Everything else is refused with EPERM, so that a library that
-tries something goes on without it. A few calls that only an attack makes end the process, and
-numbers that are newer than the tables do not exist (ENOSYS), so that the C library falls back.
+A filter lists the allowed calls. It refuses all others with EPERM, so that a library can continue
+without them. A few calls that only an attack makes end the process. For numbers newer than the
+tables it returns ENOSYS, so that the C library falls back to older calls.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CLONE_THREAD: Final = 0x10000
 
 
 class Confinement(Enum):
-    """What a confined process is for."""
+    """The purpose of a confined process."""
 
     READER = "reader"
     """Answers questions about open files: forks nothing, and opens nothing by name."""
@@ -44,7 +44,7 @@ class Confinement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ArgumentRule:
-    """A call that is allowed only with some values of an argument's lower 32 bits."""
+    """A call allowed only with certain values of an argument's lower 32 bits."""
 
     call: str
     argument: int
@@ -91,7 +91,7 @@ _HOSTILE: Final = """
     ptrace process_vm_readv process_vm_writev bpf init_module finit_module kexec_load
     kexec_file_load open_by_handle_at io_uring_setup
 """
-"""What no reader of files does, by accident neither: ends the process."""
+"""Calls that no file reader makes, even by accident. They end the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class SystemCallTable:
     audit_machine: int
     """AUDIT_ARCH_… (linux/audit.h): other tables of the same processor are refused."""
     newest: int
-    """Highest number that is known here."""
+    """The highest known number."""
     numbers: dict[str, int]
 
 
@@ -136,7 +136,7 @@ _TABLES: Final = {"x86_64": _X86_64}
 
 
 def filter_of(confinement: Confinement, machine: str = platform.machine()) -> bytes:
-    """The program of a filter (struct sock_filter); nothing for machines without a table."""
+    """The program of a filter (struct sock_filter); empty for machines without a table."""
     table = _TABLES.get(machine)
     return b"" if table is None else b"".join(_instructions(confinement, table))
 
@@ -154,7 +154,8 @@ def _instructions(confinement: Confinement, table: SystemCallTable) -> Iterable[
         yield from _with_argument(numbers[rule.call], rule)
     for name in _HOSTILE.split():
         yield from _when(numbers[name], _KILL_PROCESS)
-    # Its flags are in memory, where no filter sees them; the C library uses clone(2) then.
+    # clone3's flags are in memory, where a filter cannot see them; the C library falls back to
+    # clone(2).
     yield from _when(numbers["clone3"], _ERRNO | errno.ENOSYS)
     yield _instruction(_ABOVE, table.newest, no=1)
     yield _instruction(_RETURN, _ERRNO | errno.ENOSYS)
@@ -167,7 +168,7 @@ def _when(number: int, result: int) -> Iterable[bytes]:
 
 
 def _with_argument(number: int, rule: ArgumentRule) -> Iterable[bytes]:
-    """Allows a call with this argument; else the number is there again for what follows."""
+    """Allows a call with this argument; otherwise reloads the number for the next rules."""
     masks = rule.mask != 0xFFFFFFFF
     yield _instruction(_EQUAL, number, no=4 + masks)
     yield _instruction(_LOAD, _ARGUMENTS + 8 * rule.argument)

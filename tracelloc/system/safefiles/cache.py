@@ -1,7 +1,7 @@
-"""Directories of what can be made again at any time.
+"""Cache directories: files that can be regenerated at any time.
 
-Root's is below /var/cache/tracelloc, another user's below ``$XDG_CACHE_HOME`` or ``~/.cache``, and
-is used with that user's rights.
+Root's cache is below /var/cache/tracelloc. Another user's is below ``$XDG_CACHE_HOME`` or
+``~/.cache``, and is used with that user's rights.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _MOST_FILES_LOOKED_AT: Final = 4096
 
 
 class CacheDirectory:
-    """Files of one kind, of which the least lately used ones make room."""
+    """Cached files of one kind. The least recently used ones are removed to make room."""
 
     def __init__(self, who: Invoker, name: str, suffix: str, most_files: int) -> None:
-        """``name``: of the directory, "" for the one that all have in common."""
+        """``name``: the directory's name; "" for the common directory."""
         self.path: Path = who.cache / "tracelloc" / name
         self._who = who
         self._suffix = suffix
         self._most_files = most_files
 
     def recall(self, name: str, most_bytes: int) -> bytes:
-        """The content of a file. Raises OSError if there is none that only the user can write."""
+        """The content of a file. Raises OSError if it is missing or others can write it."""
         path = self.path / (name + self._suffix)
         with destination(path, self._who.user) as found, rights_of(self._who):
             content = trusted_bytes(path, self._who, most_bytes)
@@ -38,7 +38,7 @@ class CacheDirectory:
         return content
 
     def remember(self, name: str, pieces: Sequence[bytes]) -> None:
-        """Writes a file. Whatever goes wrong, there is none, or the old one."""
+        """Writes a file. On any error, the old file stays, if there is one."""
         user = self._who.user
         with suppress(OSError), directory_made(self.path, user) as directory:
             replace_file(self.path / (name + self._suffix), pieces, [user])

@@ -1,9 +1,9 @@
 """Paths resolved one directory at a time, with every link on the way checked.
 
 The kernel's own resolution follows any link with the rights of the program, which may be root's.
-Here a link is followed only if the user with whose rights a file is written has made it, or root,
-in a directory where nobody else could have put it. What is found is a name in an open directory:
-whoever renames directories meanwhile changes nothing.
+This module follows a link only if root or the user whose rights apply has created it, in a
+directory where nobody else could have put it. The result is a name in an open directory, so
+renaming directories meanwhile has no effect.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DIRECTORY: Final = _HANDLE | os.O_DIRECTORY
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A name in an open directory, and the user with whose rights it is used."""
+    """A name in an open directory, and the user whose rights apply to it."""
 
     directory: int
     """Handle (O_PATH) of the directory."""
@@ -82,9 +82,9 @@ def destination(path: Path, user: User) -> Iterator[Destination]:
 
 @contextmanager
 def directory_made(path: Path, user: User) -> Iterator[int]:
-    """Opens a directory, and makes it and those above it if need be. Raises OSError.
+    """Opens a directory, and creates it and its parents if necessary. Raises OSError.
 
-    Yields a handle (O_PATH). Only the user can enter what is made.
+    Yields a handle (O_PATH). Only the user can enter the new directories.
     """
     walk = _PathWalk(path / "x", user, makes_directories=True)
     try:
@@ -96,7 +96,7 @@ def directory_made(path: Path, user: User) -> Iterator[int]:
 
 
 class _PathWalk:
-    """One path on its way from directory to directory."""
+    """The resolution of one path from directory to directory."""
 
     def __init__(self, path: Path, user: User, *, makes_directories: bool = False) -> None:
         self.trail: list[int] = []
@@ -115,12 +115,12 @@ class _PathWalk:
             os.close(self.trail.pop())
 
     def go(self) -> str:
-        """The name in the last directory. Raises OSError."""
+        """Resolves the path. Returns the name in the last directory. Raises OSError."""
         self._begin_at("/" if self._path.is_absolute() else ".")
         while self._parts:
             name = self._parts.pop()
             if name == "..":
-                # Above where the path begins, only the kernel knows what is there.
+                # Only the kernel knows the parent of the directory where the path begins.
                 above = os.open("..", _DIRECTORY, dir_fd=self.trail[0])
                 os.close(self.trail.pop())
                 if self.trail:
@@ -136,7 +136,7 @@ class _PathWalk:
         self.trail.append(os.open(directory, _DIRECTORY))
 
     def _is_there(self, name: str) -> bool:
-        """Goes on by one name. Whether it is the last one."""
+        """Resolves one name. Returns whether the path is resolved."""
         try:
             handle = os.open(name, _HANDLE | os.O_NOFOLLOW, dir_fd=self.trail[-1])
         except FileNotFoundError:
@@ -162,7 +162,7 @@ class _PathWalk:
                 os.close(handle)
 
     def _follow(self, name: str, handle: int, link: os.stat_result) -> bool:
-        """Follows a link. Whether that was the last step."""
+        """Follows a link. Returns whether the path is resolved."""
         self._links += 1
         if self._links > _MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -178,7 +178,7 @@ class _PathWalk:
         return False
 
     def _follow_descriptor(self, name: str, parent: os.stat_result) -> bool:
-        """Follows a link of /proc/PID, whose text is not where it leads."""
+        """Follows a link of /proc/PID, whose text is not its real target."""
         is_own = os.path.samestat(parent, os.stat("/proc/self/fd"))
         if not self._parts:
             if not is_own:
@@ -186,7 +186,7 @@ class _PathWalk:
             self.ends_at_descriptor = True
             return True
         self.trail.append(os.open(name, _DIRECTORY, dir_fd=self.trail[-1]))
-        # In a container, links are as its own root has made them, for its own root directory.
+        # A container's root creates the links in it, relative to the container's root directory.
         self._follows_links = self._follows_links and is_own
         return False
 
@@ -196,7 +196,7 @@ class _PathWalk:
             not self._follows_links
             or link.st_uid not in ours
             or parent.st_uid not in ours
-            # It might have been linked there under another name.
+            # Another user may have added a hard link under another name.
             or link.st_nlink != 1
             or others_replace_entries(parent, self._user)
         ):
@@ -212,5 +212,5 @@ def _refused(name: str) -> PermissionError:
 
 
 def _parts_of(path: str) -> list[str]:
-    """Names in a path, last one first."""
+    """The names in a path, the last one first."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]

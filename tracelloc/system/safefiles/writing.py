@@ -1,7 +1,7 @@
 """Files created, overwritten and replaced on behalf of a user.
 
-Under sudo the caller's rights come first: tracelloc then does nothing to that user's files and
-links that the user could not have done. Root's rights are used only where the caller may not write.
+Under sudo tracelloc first uses the caller's rights: it does nothing to the caller's files and
+links that the caller could not do. It uses root's rights only where the caller may not write.
 A new file belongs to the caller in both cases; an existing one keeps its owner.
 """
 
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 def output_users() -> tuple[User, ...]:
-    """The users with whose rights outputs are written, in the order of trying.
+    """The users whose rights are tried in turn to write outputs.
 
-    The first one owns what is made.
+    The first one owns new files.
     """
     own = User(os.geteuid(), os.getegid())
     caller = sudo_caller(os.environ)
@@ -33,10 +33,10 @@ def output_users() -> tuple[User, ...]:
 
 
 def open_output(path: Path, mode: int, users: Sequence[User]) -> int:
-    """Opens a file that is made, or emptied if it is there already. Raises OSError.
+    """Creates a file, or empties an existing one, and opens it. Raises OSError.
 
-    An existing file of another user, or one with further names (hard links), is refused.
-    ``mode``: permissions of a new one.
+    An existing file of another user, or one with several hard links, is refused. ``mode``: the
+    permissions of a new file.
     """
 
     def act(found: Destination) -> int:
@@ -59,14 +59,15 @@ def open_output(path: Path, mode: int, users: Sequence[User]) -> int:
 
 
 def open_existing(path: Path, users: Sequence[User]) -> int:
-    """Opens a pipe or device to be written to. Raises OSError; ENXIO: nobody reads a pipe."""
+    """Opens a pipe or device for writing. Raises OSError; ENXIO for a pipe without a reader."""
     return tried(path, users, lambda found: found.open(os.O_WRONLY))
 
 
 def create_file(path: Path, mode: int, users: Sequence[User]) -> tuple[int, User]:
-    """Makes a file with exactly these permissions. Returns it open, and whose rights that took.
+    """Creates a file with exactly these permissions. Returns its descriptor and the user.
 
-    Raises OSError, FileExistsError if anything has this name, a link included.
+    The user is the one whose rights sufficed. Raises OSError; FileExistsError if the name
+    exists, even as a link.
     """
     if path.is_symlink():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
@@ -74,7 +75,7 @@ def create_file(path: Path, mode: int, users: Sequence[User]) -> tuple[int, User
 
 
 def status_of(path: Path, users: Sequence[User]) -> os.stat_result:
-    """The status of what a path leads to. Raises OSError."""
+    """The status of the file that a path leads to. Raises OSError."""
     return tried(path, users, Destination.status)
 
 
@@ -101,10 +102,10 @@ def replace_file(
     users: Sequence[User],
     mode: int | None = None,
 ) -> None:
-    """Writes beside the file and renames: readers see the old content or the new.
+    """Replaces a file by rename(2): readers see either the old content or the new.
 
-    A link of the user's stays: what it leads to is replaced. ``mode``: permissions; None: those
-    that the file had, 0600 if it is new. Raises OSError; the old file is then as it was.
+    A link of the user stays, and its target is replaced. ``mode``: permissions; None for those
+    of the old file, or 0600 for a new one. Raises OSError and leaves the old file unchanged.
     """
 
     def act(found: Destination) -> tuple[Destination, int, str]:
@@ -126,7 +127,7 @@ def replace_file(
         with os.fdopen(descriptor, "wb", buffering=1 << 16) as stream:
             stream.writelines(pieces)
             stream.flush()
-            # Some file systems notice only now that there is no room.
+            # Some file systems report a lack of space only now.
             os.fsync(descriptor)
         found.rename(name)
     except BaseException:
@@ -138,18 +139,18 @@ def replace_file(
 
 
 _UNFINISHED: Final[dict[str, Destination]] = {}
-"""Files that are being written beside those whose place they are to take."""
+"""Temporary files that are being written and will replace others."""
 
 
 def discard_unfinished() -> None:
-    """Removes what is half written: nobody will finish it."""
+    """Removes unfinished temporary files."""
     for name, found in list(_UNFINISHED.items()):
         with suppress(OSError):
             found.unlink(name)
 
 
 def tried(path: Path, users: Sequence[User], act: Callable[[Destination], T]) -> T:
-    """Does something with the rights of the first user who may. Raises OSError."""
+    """Runs ``act`` with the rights of the first user who is permitted to. Raises OSError."""
     for user in users[:-1]:
         with suppress(PermissionError), destination(path, user) as found:
             return act(found)
@@ -162,7 +163,7 @@ def _created(found: Destination, name: str, mode: int, users: Sequence[User]) ->
     with _closing_unless_done(descriptor):
         os.fchmod(descriptor, mode)
         if found.user != users[0]:
-            # File systems without owners refuse, and need none.
+            # File systems without owners refuse this, and do not need it.
             with suppress(PermissionError, OverflowError):
                 os.fchown(descriptor, *users[0])
     return descriptor
