@@ -10,8 +10,7 @@ from __future__ import annotations
 import sys
 
 from tests.harness import PATIENCE_S
-from tracelloc import cli
-from tracelloc.command import reports, run
+from tracelloc.command import cli, reports, run
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from tracelloc.record.process.procfs import Process
 
 SLOW = """
 import signal, sys, time
-from tracelloc import cli
+from tracelloc.command import cli
 {patch}
 def slowly(*arguments, **more):
     print("at it", file=sys.stderr, flush=True)
