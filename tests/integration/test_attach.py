@@ -10,10 +10,11 @@ import signal
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
+from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, own_libc
 from tests.integration.test_allocators import preloaded
 from tracelloc.errors import TracellocError
 from tracelloc.record.kernel import attach
@@ -44,12 +45,12 @@ WAYS = ["auto", pytest.param("multi", marks=NEEDS_MULTI), "perf"]
 PERF_EVENT = 41
 """BPF_PERF_EVENT, include/uapi/linux/bpf.h."""
 
-pytestmark = [pytest.mark.bpf, pytest.mark.alone]
+pytestmark = pytest.mark.bpf
 
 
 @pytest.fixture
-def target(builder: Builder, targets: list[Target]) -> Target:
-    target = Target([builder.c("storm", "-O2"), 2, 12, 100])
+def target(builder: Builder, targets: list[Target], tmp_path: Path) -> Target:
+    target = Target([builder.c("storm", "-O2"), 2, 12, 100], env=own_libc(tmp_path))
     targets.append(target)
     return target
 
@@ -85,10 +86,11 @@ def test_code_is_as_before(target: Target, method: Method) -> None:
     session.close()
 
 
-def test_killed_profiler_leaves_full_speed(target: Target, tmp_path: object) -> None:
+@pytest.mark.alone
+def test_killed_profiler_leaves_full_speed(target: Target, tmp_path: Path) -> None:
     before = code(target.pid)
     untraced_ns = min(pairs(target, 100) for _ in range(3))
-    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)  # type: ignore[arg-type]
+    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
     assert pairs(target, 100) > 10 * untraced_ns
     tracer.process.kill()
     tracer.finish()
@@ -171,9 +173,11 @@ for line in sys.stdin:
 
 @pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6")
 @pytest.mark.parametrize("method", METHODS[:-1])
-def test_children_get_their_code_back(targets: list[Target], method: Method) -> None:
+def test_children_get_their_code_back(
+    targets: list[Target], tmp_path: Path, method: Method
+) -> None:
     """Whom nobody follows pays for probes for some seconds only."""
-    target = Target([sys.executable, "-c", FORKING])
+    target = Target([sys.executable, "-c", FORKING], env=own_libc(tmp_path))
     targets.append(target)
     before = code(target.pid)
     session = attach_to(Process(target.pid), TraceConfig(method=method))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc, run_tracelloc
+from tests.harness import Builder, Target, Tracelloc, own_libc, run_tracelloc
 from tests.integration.test_allocators import preloaded
 from tests.integration.test_attach import HAS_MULTI, WAYS
 from tests.integration.test_trials import cache, claim  # noqa: F401 - a fixture
@@ -22,22 +23,30 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 
-pytestmark = [pytest.mark.bpf, pytest.mark.alone]
+pytestmark = pytest.mark.bpf
 
 OPTIONS = ("--json", "--top", 100, "--interval", "100ms")
 
 
+def own_program(builder: Builder, directory: Path, *flags: str) -> Path:
+    """Returns a copy of the program whose file and name no other test uses."""
+    own = directory / f"leaderless-{os.getpid()}"
+    if not own.exists():
+        shutil.copy(builder.c("leaderless", *flags), own)
+    return own
+
+
 @pytest.fixture
-def present(builder: Builder, targets: list[Target]) -> Target:
+def present(builder: Builder, targets: list[Target], tmp_path: Path) -> Target:
     """Its main thread is there, and ends when it is told to."""
-    targets.append(Target([builder.c("leaderless")]))
+    targets.append(Target([own_program(builder, tmp_path)], env=own_libc(tmp_path)))
     return targets[-1]
 
 
 @pytest.fixture
-def gone(builder: Builder, targets: list[Target]) -> Target:
+def gone(builder: Builder, targets: list[Target], tmp_path: Path) -> Target:
     """Its main thread has ended."""
-    targets.append(Target([builder.c("leaderless"), "gone"]))
+    targets.append(Target([own_program(builder, tmp_path), "gone"], env=own_libc(tmp_path)))
     assert "Z (zombie)" in Path(f"/proc/{targets[-1].pid}/status").read_text()
     return targets[-1]
 
@@ -75,7 +84,8 @@ def test_ends_meanwhile(builder: Builder, targets: list[Target], tmp_path: Path)
 
     Of a program with a malloc of its own, which nobody else traces until then.
     """
-    target, other = (Target([builder.c("leaderless", "-static")]) for _ in range(2))
+    program = own_program(builder, tmp_path, "-static")
+    target, other = Target([program]), Target([program])
     targets += [target, other]
     tracer = Tracelloc("-p", target.pid, *OPTIONS, directory=tmp_path)
     target.ask("keep 100")
@@ -96,9 +106,12 @@ def test_ends_meanwhile(builder: Builder, targets: list[Target], tmp_path: Path)
 
 
 @pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6")
-def test_what_another_trace_takes_away_is_said(builder: Builder, targets: list[Target]) -> None:
+def test_what_another_trace_takes_away_is_said(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
     """Its end has breakpoints taken out before the main thread is missed."""
-    target, other = (Target([builder.c("leaderless", "-static")]) for _ in range(2))
+    program = own_program(builder, tmp_path, "-static")
+    target, other = Target([program]), Target([program])
     targets += [target, other]
     said: list[str] = []
     session = attach_to(Process(target.pid), TraceConfig(CaptureConfig()), said.append)
@@ -141,7 +154,8 @@ def test_perf_events_say_what_they_miss(present: Target, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("way", WAYS)
 def test_another_allocator_is_loaded(gone: Target, tmp_path: Path, way: str) -> None:
-    library = str(Path(preloaded("mimalloc")["LD_PRELOAD"]).resolve())
+    # A copy, as of libc: other tests trace mimalloc as well.
+    library = str(shutil.copy(Path(preloaded("mimalloc")["LD_PRELOAD"]).resolve(), tmp_path))
     tracer = Tracelloc("-p", gone.pid, *OPTIONS, "--attach", way, directory=tmp_path)
     gone.ask(f"load {library}")
     tracer.await_report(

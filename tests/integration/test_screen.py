@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import TARGETS, Builder, Target, tracelloc_command
+from tests.harness import PATIENCE_S, TARGETS, Builder, Target, tracelloc_command
 from tests.terminal import Terminal
 from tracelloc.text import format_size
 
-pytestmark = [pytest.mark.bpf, pytest.mark.alone]
+pytestmark = pytest.mark.bpf
 
 LIVE_BYTES = 1111 + 2222 + 4096 + 333
 
@@ -178,7 +178,7 @@ def test_the_terminal_goes_away(target: Target, tmp_path: Path) -> None:
         assert target.ask("go") == "done"
         terminal.wait_for(r"Heap +7\.58 KiB")
         descriptor = os.pidfd_open(process_of(terminal))
-    assert select.select([descriptor], [], [], 20)[0], "it did not end"
+    assert select.select([descriptor], [], [], PATIENCE_S)[0], "it did not end"
     os.close(descriptor)
     assert flames.exists()
     assert target.end() == 0
