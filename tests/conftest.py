@@ -55,17 +55,30 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _probes_compiled_once(shared: Path) -> Iterator[None]:
-    """What is compiled for one test serves the others; what stacks came by does not.
+@pytest.fixture(scope="session")
+def build_cache(shared: Path) -> Path:
+    """A directory for what is compiled once, for all processes that run these tests.
 
-    With ``TEST_CACHE`` set, it is kept in that directory, for other sessions.
+    With ``TEST_CACHE`` set, it is that directory, and serves other sessions as well.
     """
     cache = Path(os.environ.get("TEST_CACHE") or shared / "cache")
-    (cache / "tracelloc").mkdir(parents=True, exist_ok=True)
-    (cache / "tracelloc/call-sites").touch()
+    cache.mkdir(parents=True, exist_ok=True)
+    return cache
+
+
+@pytest.fixture(scope="session")
+def go_cache(build_cache: Path) -> Path:
+    """``GOCACHE``: Go compiles its own library for the first program only."""
+    return build_cache / "go"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _probes_compiled_once(build_cache: Path) -> Iterator[None]:
+    """What is compiled for one test serves the others; what stacks came by does not."""
+    (build_cache / "tracelloc").mkdir(exist_ok=True)
+    (build_cache / "tracelloc/call-sites").touch()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(cache))
+        patch.setenv("XDG_CACHE_HOME", str(build_cache))
         yield
 
 

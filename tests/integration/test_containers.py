@@ -150,7 +150,7 @@ def test_stripped_static_program(builder: Builder, targets: list[Target], tmp_pa
     assert "strip --strip-debug" in line
 
 
-def test_go_program(targets: list[Target], tmp_path: Path) -> None:
+def test_go_program(targets: list[Target], tmp_path: Path, go_cache: Path) -> None:
     source = tmp_path / "sleeper.go"
     source.write_text(
         'package main\nimport ("fmt"; "os")\n'
@@ -158,7 +158,7 @@ def test_go_program(targets: list[Target], tmp_path: Path) -> None:
     )
     subprocess.run(
         ["go", "build", "-o", tmp_path / "sleeper", source], check=True, timeout=2 * PATIENCE_S,
-        env={**os.environ, "CGO_ENABLED": "0", "GOCACHE": str(tmp_path / "cache"),
+        env={**os.environ, "CGO_ENABLED": "0", "GOCACHE": str(go_cache),
              "GO111MODULE": "off"},
     )  # fmt: skip
     target = Target([tmp_path / "sleeper"])

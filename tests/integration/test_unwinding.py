@@ -348,12 +348,14 @@ def test_generated_code(builder: Builder, targets: list[Target]) -> None:
     assert {len(snapshot.frames(stat.index)) for stat in snapshot.top_stacks()} == {6}
 
 
-def test_go_library(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+def test_go_library(
+    builder: Builder, targets: list[Target], tmp_path: Path, go_cache: Path
+) -> None:
     """C called from Go runs on another stack: its own part is whole, and nothing else."""
     library = tmp_path / "libpump.so"
     subprocess.run(
         ["go", "build", "-buildmode=c-shared", "-o", library, TARGETS / "pump.go"],
-        env=os.environ | {"GOCACHE": str(tmp_path / "go"), "GOFLAGS": "", "CGO_ENABLED": "1"},
+        env=os.environ | {"GOCACHE": str(go_cache), "GOFLAGS": "", "CGO_ENABLED": "1"},
         check=True, timeout=2 * PATIENCE_S, cwd=tmp_path,
     )  # fmt: skip
     target = Target([builder.c("pumphost"), str(library)])

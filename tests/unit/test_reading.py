@@ -144,12 +144,12 @@ func main() { runtime.MemProfileRate = 1; leak(); runtime.GC()
 """
 
 
-def test_profiles_of_go_are_read(tmp_path: Path) -> None:
+def test_profiles_of_go_are_read(tmp_path: Path, go_cache: Path) -> None:
     (tmp_path / "leak.go").write_text(GO)
     out = tmp_path / "go.pb.gz"
     subprocess.run(
         ["go", "run", "leak.go", out], cwd=tmp_path, check=True, timeout=240,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "GOCACHE": str(tmp_path / "cache"),
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "GOCACHE": str(go_cache),
              "GO111MODULE": "off"},
     )  # fmt: skip
     found = read_profile(out)

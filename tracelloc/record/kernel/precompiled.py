@@ -23,7 +23,7 @@ from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import effective_user
 from tracelloc.system.safefiles.cache import CacheDirectory
 
-_MOST_FILES: Final = 16
+_MOST_FILES: Final = 64
 """In the cache; the least lately used ones make room. About 120 KiB each."""
 _MOST_BYTES: Final = 4 << 20
 
