@@ -14,14 +14,14 @@ find "$copy/tracelloc" -name '*.pyx' -exec sed -i \
 cd "$copy"
 CFLAGS="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined" \
 LDFLAGS="-fsanitize=address,undefined" \
-    "$python" -c 'import setuptools; setuptools.setup()' -q build_ext --inplace >build.log 2>&1 || {
+    "$python" -c 'import setuptools; setuptools.setup()' -q build_ext --inplace --parallel 2 >build.log 2>&1 || {
     cat build.log >&2
     exit 1
 }
 # Python itself does not free all that it allocates. What the other tests share loads a library
 # in a way that sanitizers can't follow.
 ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$(gcc -print-file-name=libasan.so) \
-    "$python" -m pytest -q -s -p no:cacheprovider --noconftest \
+    "$python" -m pytest -q -s -p no:cacheprovider --noconftest --numprocesses 2 \
     tests/unit/test_table.py tests/unit/test_short_lives.py tests/unit/test_lives.py \
     tests/unit/test_cohorts.py \
     tests/unit/test_reachability.py tests/unit/test_preloaded.py \

@@ -40,10 +40,10 @@ def test_cut_where_it_says_so() -> None:
 
 
 def test_ten_thousand_characters_cost_no_more() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     for _ in range(100):
         fit("x" * 10_000 + "漢", 80)
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
 
 
 def test_bars() -> None:

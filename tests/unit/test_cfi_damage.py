@@ -62,7 +62,7 @@ def test_fuzzed_sections() -> None:
     whole = Entries(data, address, is_eh=True)
     known = scan(whole).offsets.tolist()
     rng = random.Random(7)
-    began = time.monotonic()
+    began = time.process_time()
     reasons = set()
     for _ in range(20_000):
         changed = bytearray(data)
@@ -83,7 +83,7 @@ def test_fuzzed_sections() -> None:
             if at <= MASK:
                 reasons.add(decode(row_of(entries, offset, at)).reason)
     assert {None, Reason.DAMAGED, Reason.CFA_REGISTER, Reason.RETURN_ADDRESS} <= reasons
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10
 
 
 def test_fuzzed_sections_at_once() -> None:
@@ -149,7 +149,7 @@ def test_hostile_files(
     data = bytearray(path.read_bytes())
     damage(data)
     path.write_bytes(data)
-    began = time.monotonic()
+    began = time.process_time()
     cfi = open_cfi(path)
     usual = open_cfi(builder.c("frames", *FLAGS))
     first = int(usual.call_sites()[0])
@@ -162,7 +162,7 @@ def test_hostile_files(
         assert single == [usual.row(site) for site in sites.tolist()]
     else:
         assert Reason.DAMAGED in {decode(row).reason for row in single}
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -222,11 +222,11 @@ def test_functions_that_share_bytes() -> None:
         # Each one reaches to the section's end.
         at = len(CIE) + n * step
         struct.pack_into("<I", data, at, len(data) - at - 4)
-    began = time.monotonic()
+    began = time.process_time()
     offsets = [len(CIE) + n * step for n in range(count)]
     rows = look_up(bytes(data), offsets, [n * 256 for n in range(count)])
     assert decode(rows[-1]).reason is Reason.TOO_LONG
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10
 
 
 def test_functions_of_many_cies() -> None:

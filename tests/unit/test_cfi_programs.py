@@ -196,7 +196,7 @@ def test_cut_short(program: bytes) -> None:
 
 
 def test_long_programs_end_soon() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     for piece in (b"\x00", b"\x41", b"\x0a\x0b", b"\x86\x02", b"\x0a", b"\x80\x80\x01"):
         program = piece * ((1 << 18) // len(piece) - 8)
         try:
@@ -211,7 +211,7 @@ def test_long_programs_end_soon() -> None:
     assert caught.value.reason is Reason.TOO_LONG
     with pytest.raises(CfiError):
         run(b"\x0e" + b"\xff" * (1 << 20))
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_cie_that_advances() -> None:

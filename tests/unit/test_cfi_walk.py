@@ -251,7 +251,7 @@ def test_limit(program: Program) -> None:
 def test_junk_in_the_stack(program: Program) -> None:
     """Words changed at random: some stack, soon, and nothing raised."""
     rng = random.Random(5)
-    began = time.monotonic()
+    began = time.process_time()
     ends = set()
     for _ in range(1500):
         sample = rng.choice(program.samples)
@@ -265,7 +265,7 @@ def test_junk_in_the_stack(program: Program) -> None:
         assert len(walk.frames) <= 127
         ends.add(walk.end)
     assert {End.NO_MODULE, End.OUTSIDE_COPY} <= ends
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10
 
 
 # -- stacks made by hand
