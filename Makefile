@@ -9,7 +9,8 @@ PRELOADED_TESTS := allocators ends exact exec interrupts launch leaderless live 
 PYTEST := $(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test capabilities preloaded fuzz soak lint bench kernels screenshots docs clean
+.PHONY: help install demo test long capabilities preloaded fuzz soak lint bench kernels \
+    screenshots docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | \
@@ -21,11 +22,17 @@ demo: $(VENV)/.installed $(DEMO)/leaky ## trace a small leaking program for 15 s
 	@$(SUDO) env DEMO_SECONDS=$(DEMO_SECONDS) tests/demo.sh $(DEMO)/leaky $(BIN)/tracelloc \
 	    $(DEMO)/leaky.html tests/data/demo/leaky.rec
 
-test: $(VENV)/.tools ## run all tests, those that trace real processes included
-	$(PYTEST) --numprocesses 2 --dist loadfile tests/unit tests/ui $(PYTEST_ARGS)
+# Tests wait much of their time: more workers than processors keep these busy.
+test: $(VENV)/.tools ## run all tests, those that trace real processes included; not the long ones
+	$(PYTEST) --numprocesses 4 --dist loadfile -m "not long" tests/unit tests/ui $(PYTEST_ARGS)
 	tests/sanitized.sh $(VENV)/sanitized $(CURDIR)/$(BIN)/python
-	$(PYTEST) --numprocesses 2 --dist worksteal -m "not alone" tests/integration $(PYTEST_ARGS)
-	$(PYTEST) -m alone tests/integration $(PYTEST_ARGS)
+	$(PYTEST) --numprocesses 4 --dist worksteal -m "not alone and not long" tests/integration \
+	    $(PYTEST_ARGS)
+	$(PYTEST) -m "alone and not long" tests/integration $(PYTEST_ARGS)
+
+long: $(VENV)/.tools ## run the long tests, which make test leaves out
+	$(PYTEST) --numprocesses 2 --dist worksteal -m long tests/unit tests/ui tests/integration \
+	    $(PYTEST_ARGS)
 
 capabilities: $(VENV)/.tools ## run the tests that trace with the documented capabilities, not as root
 	$(SUDO) env TEST_CAPABILITIES=1 "PATH=$$PATH" $(BIN)/python -m pytest -m "not alone" \

@@ -38,6 +38,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.mark.long
 def test_wheel_is_complete(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     listed = subprocess.run(
@@ -59,6 +60,7 @@ def test_wheel_is_complete(wheel: Path) -> None:
 
 
 @pytest.mark.bpf
+@pytest.mark.long
 def test_wheel_works_in_a_clean_environment(
     wheel: Path, tmp_path: Path, builder: Builder, targets: list[Target]
 ) -> None:

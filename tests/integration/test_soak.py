@@ -19,8 +19,8 @@ from tests.integration.test_exact import assert_equal
 from tests.terminal import Terminal
 from tracelloc.record.process.procfs import Process
 
-SECONDS = float(os.environ.get("SOAK_SECONDS", "45"))
-pytestmark = [pytest.mark.bpf, pytest.mark.timeout(3 * SECONDS + 600)]
+SECONDS = float(os.environ.get("SOAK_SECONDS", "20"))
+pytestmark = [pytest.mark.bpf, pytest.mark.long, pytest.mark.timeout(3 * SECONDS + 600)]
 OPERATIONS = 20_000
 MOST_GROWTH_BYTES = {
     "reports": 24 << 20, "screen": 40 << 20, "reports' workers": 24 << 20,
