@@ -90,7 +90,13 @@ def test_every_function_of_malloc(
         ("mimalloc", 0),
     ],
 )
-@pytest.mark.parametrize("more", [(), ("--follow",)], ids=["alone", "with-descendants"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param((), id="alone"),
+        pytest.param(("--follow",), marks=pytest.mark.long, id="with-descendants"),
+    ],
+)
 def test_operators_that_throw(
     builder: Builder,
     targets: list[Target],

@@ -40,8 +40,8 @@ METHODS = [
 ]
 
 NEEDS_MULTI = pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6")
-WAYS = ["auto", pytest.param("multi", marks=NEEDS_MULTI), "perf"]
-"""For ``--attach``. The first is a session where the kernel has them."""
+WAYS = ["auto", pytest.param("multi", marks=[NEEDS_MULTI, pytest.mark.long]), "perf"]
+"""For ``--attach``. The first is a session where the kernel has them, else the second."""
 PERF_EVENT = 41
 """BPF_PERF_EVENT, include/uapi/linux/bpf.h."""
 

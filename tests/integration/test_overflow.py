@@ -146,6 +146,7 @@ def test_a_full_map_is_told_to_the_last_block(
     assert least <= truth <= most
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -399,10 +399,14 @@ def test_the_programs_own_preloaded_libraries_are_kept(
 # No harm.
 
 
+SAMPLES = [
+    pytest.param([], id="all"),
+    pytest.param(["--sample", "1"], marks=pytest.mark.long, id="sampled"),
+]
 GIVEN_UP = ["strict", "prctl", "seccomp", "threads", "inline", "inline-strict"]
 
 
-@pytest.mark.parametrize("sample", [[], ["--sample", "1"]], ids=["all", "sampled"])
+@pytest.mark.parametrize("sample", SAMPLES)
 @pytest.mark.parametrize("way", GIVEN_UP)
 def test_system_calls_are_given_up(
     builder: Builder, targets: list[Target], tmp_path: Path, way: str, sample: list[str]
@@ -667,7 +671,7 @@ def test_small_files(builder: Builder, targets: list[Target], tmp_path: Path) ->
     assert_equal(tracer.last(), books)
 
 
-@pytest.mark.parametrize("sample", [[], ["--sample", "1"]], ids=["all", "sampled"])
+@pytest.mark.parametrize("sample", SAMPLES)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_little_address_space(
     builder: Builder, targets: list[Target], tmp_path: Path, when: str, sample: list[str]
