@@ -11,7 +11,7 @@ from tracelloc.target.runtimeframes import RuntimeFrame
 
 _MOST_THREADS: Final = 4096
 _MOST_FRAMES: Final = 1000
-"""Of one thread."""
+"""Frames of one thread that are read."""
 _MOST_FRAMES_OF_ALL: Final = 1 << 16
 _MOST_LOCALS: Final = 1 << 12
 _NAMES_AT: Final = 96
