@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ROW_LIMIT_S = 2700
+ROW_LIMIT_S = 5400
 """How long a row may take, in seconds."""
 BOOTS = 3
 """How often a machine is booted that does not get that far."""
