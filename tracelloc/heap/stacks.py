@@ -186,7 +186,7 @@ class Stacks:
 
     @property
     def are_unknown(self) -> Mask:
-        """Of which stacks only the id is known, by index."""
+        """Stacks of which only the id is known, by index."""
         unknown: Mask = self._starts[: self._count] == _UNKNOWN
         return unknown
 

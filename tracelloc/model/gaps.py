@@ -15,7 +15,7 @@ class Completeness(Enum):
     """How complete the figures of a process are."""
 
     COMPLETE = "complete"
-    """They include every allocation and free since tracing began."""
+    """The figures include every allocation and free since tracing began."""
     AT_LEAST = "at_least"
     """Some events are missing; those included happened."""
     UNTIL = "until"

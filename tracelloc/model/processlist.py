@@ -33,7 +33,7 @@ class ProcessInfo:
     growth_bytes_per_min: int
     """Growth of resident memory over the last minute, or since the process was first seen."""
     allocator: str | None
-    """Its allocator, as ``malloc in libc.so.6``; None: none found, or not looked for yet."""
+    """The malloc library, as ``malloc in libc.so.6``; None: none found, or not looked for yet."""
     trouble: Trouble | None
     """Why it can't be traced; None if it can, as far as is known."""
     known: bool

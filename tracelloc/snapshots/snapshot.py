@@ -100,7 +100,7 @@ class ProcessStatus:
     rss_bytes: int | None = None
     """Resident memory; None once the process has ended."""
     memory: MemoryUsage | None = None
-    """Its memory usage; once it has ended, the last one."""
+    """Memory usage; once it has ended, the last one."""
     series: Points | None = None
     allocators: tuple[FoundLibrary, ...] = ()
     """The traced allocators."""

@@ -36,7 +36,7 @@ class Growth:
     growing: Mask
     """All conditions but the time watched (or the confidence) hold. Includes ``leaking``."""
     doubtful: Mask
-    """It would be growing, but lost frees could leave as many blocks behind."""
+    """Would be growing, but lost frees could leave as many blocks behind."""
     start_s: F64
     end_s: F64
     """The window."""

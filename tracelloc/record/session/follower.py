@@ -27,7 +27,7 @@ _GROUP_STOPS: Final = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SI
 _BIRTH_S: Final = 5.0
 """How long a child stays stopped, at most, while its parent's fork event is awaited."""
 _ORPHAN_S: Final = 0.1
-"""The same limit if the parent seems to have ended."""
+"""How long, where the parent seems to have ended."""
 _FIRST_PAUSE_S: Final = 0.0002
 _LONGEST_PAUSE_S: Final = 0.02
 _NUDGE_S: Final = 0.05

@@ -20,7 +20,7 @@ from tracelloc.text import NS_PER_S
 _PAUSE_NS: Final = 2 * NS_PER_S
 """Least time from one census to the next."""
 _QUIET_NS: Final = 30 * NS_PER_S
-"""The same in programs in which no type grows."""
+"""Time between censuses of programs in which no type grows."""
 _JITTER: Final = 0.6180339887
 """Varies pauses by up to half, so that periodic changes do not look like growth."""
 _SHARE: Final = 1 / 24

@@ -28,7 +28,7 @@ _OLD_NS: Final = 10 * NS_PER_S
 _PAUSE_NS: Final = 10 * NS_PER_S
 """Least time from one search to the next."""
 _QUIET_NS: Final = 60 * NS_PER_S
-"""The same in processes in which nothing grows."""
+"""Time between searches of processes in which nothing grows."""
 _MOST_CPU_NS: Final = 60 * NS_PER_S
 """CPU time limit of one search; enough for about 200 GiB."""
 _SHARE: Final = 1 / 64
