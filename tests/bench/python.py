@@ -44,7 +44,7 @@ for line in iter(sys.stdin.readline, ""):
 
 def _measure(target: Target, *, merged: bool) -> dict[int, float]:
     """By depth: nanoseconds in BPF for a block allocated and freed."""
-    with patch.object(begin, "has_python", lambda _: merged):
+    with patch.object(begin, "has_supported", lambda _: merged):
         session = begin.attach_to(Process(target.pid), TraceConfig())
     found = {}
     try:

@@ -36,6 +36,7 @@ NOT_RUN = {
     "sudo tracelloc -p 1234 --source otel": "needs a program that reports: test_otel has one",
     "make lint": "is run beside the tests, on the whole tree",
     "make test": "would run this test",
+    "make long": "is run beside this test, on the whole tree",
     "docker ": "needs a container runtime",
     "crictl ": "needs a container runtime",
     "kubectl ": "needs a cluster",

@@ -319,7 +319,8 @@ def terminal_export(terminal: Terminal, name: str, directory: Path, size: int) -
     terminal.press("Enter")
     # Long names of directories take lines of their own.
     terminal.wait_until(
-        lambda lines: name in " ".join(lines).partition("wrote ")[2], f"{name} written"
+        lambda lines: name in re.sub(r"[│\s]", "", "".join(lines)).partition("wrote")[2],
+        f"{name} written",
     )
     terminal.press("Escape")
     terminal.wait_until(lambda lines: "Export:" not in "".join(lines), "the dialog closed")

@@ -50,7 +50,7 @@ SWAPPED_CALLS = 1500
 @pytest.fixture(autouse=True)
 def _code_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stacks of what CPython is made of, as backtrace() has them."""
-    monkeypatch.setattr(begin, "has_python", lambda _: False)
+    monkeypatch.setattr(begin, "has_supported", lambda _: False)
 
 
 @pytest.fixture(autouse=True)
