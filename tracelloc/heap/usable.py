@@ -30,7 +30,7 @@ import numpy.typing as npt
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.mallocs import MainLibrary, MallocLibrary
 
-_PAGE_BYTES: Final = 4096
+PAGE_BYTES: Final = 4096
 
 
 U64 = npt.NDArray[np.uint64]
@@ -80,7 +80,7 @@ def glibc_usable(size_bytes: U64) -> tuple[U64, Mask]:
     gives it all, so blocks may have 16 more: ``chunks.read_chunks`` reads the true size.
     """
     chunk = chunk_bytes(size_bytes)
-    mapped = _rounded(chunk + np.uint64(8), _PAGE_BYTES)
+    mapped = _rounded(chunk + np.uint64(8), PAGE_BYTES)
     certain = size_bytes >= np.uint64(32 << 20)
     usable = np.where(certain, mapped - np.uint64(16), chunk - np.uint64(CHUNK_HEADER_BYTES))
     return usable, (chunk < np.uint64(_MMAP_THRESHOLD)) | certain

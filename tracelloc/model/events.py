@@ -54,7 +54,7 @@ class EventKind(IntEnum):
 U64 = npt.NDArray[np.uint64]
 
 Events = npt.NDArray[Any]
-"""A structured array of ``abi.EVENT_DTYPE``."""
+"""A structured array of ``EVENT_DTYPE``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +156,11 @@ NO_EVENTS: Final[Events] = np.empty(0, EVENT_DTYPE)
 NO_PAIRS: Final[npt.NDArray[Any]] = np.empty(0, PAIR_DTYPE)
 
 
+def joined_events(parts: Sequence[Events]) -> Events:
+    """Joins events, in order; as bytes, which is quicker than field by field."""
+    return np.concatenate([part.view(np.uint8) for part in parts]).view(EVENT_DTYPE)
+
+
 def joined_batch(batches: Sequence[EventBatch]) -> EventBatch:
     """Joins the events of several batches, in order; at most one of them has pairs."""
     some = [batch for batch in batches if batch]
@@ -164,9 +169,8 @@ def joined_batch(batches: Sequence[EventBatch]) -> EventBatch:
     if not some:
         share = max((batch.ring_share for batch in batches), default=0.0)
         return EventBatch(NO_EVENTS, NO_PAIRS, share, overflowed=False)
-    events = np.concatenate([batch.events.view(np.uint8) for batch in some])
     return EventBatch(
-        events.view(EVENT_DTYPE),
+        joined_events([batch.events for batch in some]),
         np.concatenate([batch.pairs for batch in some]),
         max(batch.ring_share for batch in batches),
         any(batch.overflowed for batch in some),

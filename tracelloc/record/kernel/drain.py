@@ -17,6 +17,7 @@ from tracelloc.model.events import (
     EVENT_DTYPE,
     EVENT_PARITY_BIT,
     EVENT_SIZE_BITS,
+    NO_PAIRS,
     PAIR_DTYPE,
     PAIR_KEY_FIELDS,
     PAIR_SUMS_FIELDS,
@@ -24,6 +25,7 @@ from tracelloc.model.events import (
     EventKind,
     Events,
     SentStacks,
+    joined_events,
 )
 from tracelloc.record.abi import (
     PARITIES,
@@ -71,7 +73,7 @@ class Drain:
         ring_share = len(events) / self._ring.room
         parity = int(self._control["epoch"][0]) % PARITIES
         if self._spill is None or not self._control["full"][0][parity]:
-            return EventBatch(events, np.empty(0, PAIR_DTYPE), ring_share, overflowed=False)
+            return EventBatch(events, NO_PAIRS, ring_share, overflowed=False)
         self.overflows += 1
         events, pairs = self._take_epoch(self._spill, parity, events)
         return EventBatch(events, pairs, 1.0, overflowed=True)
@@ -89,7 +91,7 @@ class Drain:
         self._control["epoch"][0] += 1
         spill.grace.wait()
         seen = [events, *self._ring_up_to(spill, self._ring.produced)]
-        old, new = _by_parity(_joined(seen), parity)
+        old, new = _by_parity(joined_events(seen), parity)
         later = [new]
 
         def chosen(keys: Columns) -> Mask:
@@ -105,8 +107,8 @@ class Drain:
         self._control["full"][0][parity] = 0
         told = late_events(np.concatenate([np.empty(0, ENTRY_DTYPE), *entries]))
         return (
-            _joined([old, told, *later]),
-            np.concatenate([np.empty(0, PAIR_DTYPE), *pairs]),
+            joined_events([old, told, *later]),
+            np.concatenate([NO_PAIRS, *pairs]),
         )
 
     def _ring_up_to(self, spill: Spill, position: int) -> list[Events]:
@@ -168,7 +170,7 @@ def late_events(entries: Columns) -> Events:
     births = _events(born, EventKind.LATE_ALLOC, born["tid"])
     births["size_tag"] |= born["size"]
     births["stack_id"] = born["stack_id"]
-    return _joined(
+    return joined_events(
         [
             _events(pick(entries, freed & ~inner), EventKind.FREE),
             _events(pick(entries, freed & inner), EventKind.INNER_FREE),
@@ -222,11 +224,6 @@ def _by_parity(events: Events, parity: int) -> tuple[Events, Events]:
     """Returns (events of an epoch of this parity, other events)."""
     ours = (events["size_tag"] >> _PARITY_SHIFT) & np.uint64(1) == parity
     return pick(events, ours), pick(events, ~ours)
-
-
-def _joined(parts: list[Events]) -> Events:
-    plain = [part.view(np.uint8) for part in parts]
-    return np.concatenate(plain).view(EVENT_DTYPE)
 
 
 def _merged(keys: Columns, values: Columns, dtype: np.dtype[Any]) -> Columns:

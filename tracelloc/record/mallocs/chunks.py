@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.heap.usable import (
-    _PAGE_BYTES,
     CHUNK_HEADER_BYTES,
+    PAGE_BYTES,
     SMALLEST_CHUNK,
     U64,
     Mask,
@@ -56,7 +56,7 @@ def read_chunks(pid: int, address: U64, size_bytes: U64, end_s: float) -> tuple[
     end = address[possible] - np.uint64(2 * CHUNK_HEADER_BYTES) + chunk
     slack = np.where(mapped, np.uint64(_MOST_PADDING), np.uint64(SMALLEST_CHUNK))
     fits = was_read & (chunk & np.uint64(15) == 0) & (chunk >= least) & (chunk - least <= slack)
-    fits &= ~mapped | ((end & np.uint64(_PAGE_BYTES - 1)) == 0)
+    fits &= ~mapped | ((end & np.uint64(PAGE_BYTES - 1)) == 0)
     headers = np.where(mapped, np.uint64(16), np.uint64(CHUNK_HEADER_BYTES))
     usable[possible] = chunk - headers
     known = np.zeros(len(address), np.bool_)

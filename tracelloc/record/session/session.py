@@ -399,7 +399,7 @@ class Session:
         if whole and self._capture.mappings is not None:
             rest = self._capture.mappings.take()
         # Only now: the stacks that these events refer to were sent before them.
-        if has_stacks or whole:
+        if has_stacks:
             self.processes.feed.take()
         self.processes.apply(batch, rest)
         self._fullest_share = max(self._fullest_share, batch.ring_share)

@@ -1,0 +1,65 @@
+"""Several sources read as one: what one of them does is not the others' trouble."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from tests.unit.events import records
+from tests.unit.stage import FakeCapture
+from tracelloc.model.events import EventKind
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.sources.seam import EventSource, Sources
+
+
+class Failing(FakeCapture):
+    """A source that can be replaced, and whose memory can't be read."""
+
+    failure: Exception | None = None
+
+    def take_events(self) -> Any:
+        raise ValueError("a wild length")
+
+    def fail(self, error: Exception) -> None:
+        self.failure = error
+
+
+def source(kind: type[FakeCapture] = FakeCapture, addresses: tuple[int, ...] = ()) -> Any:
+    made = kind(CaptureConfig(follow=True, max_spaces=2))
+    made.drain.records = [records([(EventKind.ALLOC, at, 8, 1, 1)]) for at in addresses]
+    return made
+
+
+def test_a_source_that_fails_ends_alone() -> None:
+    failing, probes = source(Failing), source(addresses=(1, 2))
+    batch, has_stacks = Sources(cast("list[EventSource]", [failing, probes])).take_events()
+    assert batch.events["address"].tolist() == [1, 2]
+    assert has_stacks
+    assert str(failing.failure) == "a wild length"
+
+
+def test_nothing_replaces_the_probes() -> None:
+    probes = source()
+    probes.take_events = Failing.take_events.__get__(probes)
+    with pytest.raises(ValueError, match="a wild length"):
+        Sources([probes]).take_events()
+
+
+def test_sources_apply_in_their_order_and_urgent_ones_alone_if_asked() -> None:
+    first, probes = source(addresses=(1,)), source(addresses=(2, 3))
+    first.is_urgent = True
+    sources = Sources([first, probes])
+    assert sources.are_urgent
+    assert sources.take_events(only_urgent=True)[0].events["address"].tolist() == [1]
+    first.drain.records = [records([(EventKind.ALLOC, 9, 8, 1, 1)])]
+    assert sources.take_events()[0].events["address"].tolist() == [9, 2, 3]
+    assert len(sources.take_events()[0].events) == 0
+
+
+def test_counters_are_sums() -> None:
+    first, probes = source(), source()
+    first.counts += np.uint64(2)
+    probes.counts += np.uint64(3)
+    assert set(Sources([first, probes]).counters().tolist()) == {5}
