@@ -23,7 +23,7 @@ ids = [one.name for one in ALL]
 
 def test_names_are_those_of_the_modules() -> None:
     assert subcommand_names() == [
-        "completion", "diff", "doctor", "help", "library-path", "merge", "objects", "open",
+        "completion", "diff", "doctor", "heap", "help", "library-path", "merge", "objects", "open",
         "record", "report", "symbols",
     ]  # fmt: skip
     assert sorted(ids) == subcommand_names()

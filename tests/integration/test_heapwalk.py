@@ -1,0 +1,108 @@
+"""Walks of heaps that nobody traced, against what the programs say themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import Builder, Target, run_tracelloc
+
+
+def heap_of(target: Target, *options: str) -> dict[str, Any]:
+    done = run_tracelloc("heap", "-p", target.pid, "--json", *options)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def resident_bytes(pid: int, kind: str = "Rss") -> int:
+    """From smaps_rollup, which is exact, unlike statm."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    found = re.search(rf"^{kind}:\s+(\d+)", text, re.MULTILINE)
+    assert found is not None
+    return int(found[1]) << 10
+
+
+@pytest.mark.parametrize("words", [(), ("sbrk",)], ids=["own", "foreign-sbrk"])
+@pytest.mark.parametrize("flags", [(), ("-static",)], ids=["shared", "static"])
+def test_glibc_to_the_byte(
+    builder: Builder, targets: list[Target], flags: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    target = Target([builder.cpp("heapusage", "-pthread", *flags), *words])
+    targets.append(target)
+    target.ask("info")  # which has all of its code in memory
+    truth = json.loads(target.ask("info"))
+    before = resident_bytes(target.pid)
+    heap = heap_of(target)
+    assert resident_bytes(target.pid) == before
+    assert heap["coverage"] == 1.0
+    assert heap["notes"] == []
+    assert all(arena["unseen"] == [] for arena in heap["arenas"])
+    own = [arena for arena in heap["arenas"] if arena["name"] != "mappings"]
+    assert len(own) == 4
+    assert sum(arena["system_bytes"] for arena in own) == truth["arena"]
+    # glibc counts what thread caches keep as in use, and its own data.
+    free = sum(arena["free_bytes"] + arena["top_bytes"] for arena in own)
+    assert truth["arena"] - free == truth["uordblks"]
+    mapped = next(arena for arena in heap["arenas"] if arena["name"] == "mappings")
+    assert mapped["in_use_blocks"] == 8
+    assert mapped["system_bytes"] == truth["hblkhd"] == mapped["seen_bytes"]
+    assert {row["name"]: row["blocks"] for row in heap["classes"] if "app::" in row["name"]} == {
+        "app::Circle": 3000,
+        "app::Square": 1000,
+    }
+
+
+def test_what_a_trim_returns(builder: Builder, targets: list[Target]) -> None:
+    target = Target([builder.cpp("heapusage", "-pthread")])
+    targets.append(target)
+    target.ask("drop")
+    said = heap_of(target)["trimmable_bytes"]
+    assert said > 5 << 20
+    before = resident_bytes(target.pid, "Anonymous")
+    assert target.ask("trim") == "1"
+    assert before - resident_bytes(target.pid, "Anonymous") == said
+    assert heap_of(target)["trimmable_bytes"] == 0
+
+
+def test_jemalloc(builder: Builder, targets: list[Target]) -> None:
+    library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
+    target = Target(
+        [builder.cpp("heapusage", "-pthread")], env=os.environ | {"LD_PRELOAD": library}
+    )
+    targets.append(target)
+    heap = heap_of(target)
+    used = next(arena for arena in heap["arenas"] if arena["library"] == "jemalloc")
+    # 4,000 objects, half of 20,000 blocks, 3 times 2,000, 8 large ones, and a few of libraries.
+    assert 0 <= used["in_use_blocks"] - 20_008 < 40
+    assert {row["name"]: row["blocks"] for row in heap["classes"] if "app::" in row["name"]} == {
+        "app::Circle": 3000,
+        "app::Square": 1000,
+    }
+
+
+def test_another_library_is_refused_by_name(builder: Builder, targets: list[Target]) -> None:
+    library = "/usr/lib/x86_64-linux-gnu/libmimalloc.so.2.0"
+    target = Target(
+        [builder.cpp("heapusage", "-pthread")], env=os.environ | {"LD_PRELOAD": library}
+    )
+    targets.append(target)
+    done = run_tracelloc("heap", "-p", target.pid)
+    assert done.returncode == 1
+    assert "the heap of mimalloc (libmimalloc.so.2.0) can't be walked" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_text(builder: Builder, targets: list[Target]) -> None:
+    target = Target([builder.cpp("heapusage", "-pthread")])
+    targets.append(target)
+    done = run_tracelloc("heap", "-p", target.pid, "--contents", "--largest", "2")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"==> .* in use in [\d,]+ blocks, .* free but resident", done.stdout)
+    assert re.search(r"1,000  app::Square$", done.stdout, re.MULTILINE)
+    assert done.stdout.count("\n  0x") + done.stdout.count("\n    0x") == 2

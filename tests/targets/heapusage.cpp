@@ -1,0 +1,76 @@
+// A heap of each kind: arenas of threads, large blocks, aligned blocks, free lists. Answers "trim" with
+// the result of malloc_trim(0), and every other line with mallinfo2 as JSON ("drop" frees many blocks
+// first); ends with its input.
+#include <malloc.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+namespace app {
+struct Shape {
+    virtual ~Shape() {}
+    long side = 1;
+};
+struct Circle : Shape {
+    char more[40];
+};
+struct Square : Shape {
+    char more[200];
+};
+}
+
+static pthread_barrier_t filled;
+static app::Shape *shapes[4000];
+static void *kept[20000];
+
+static void *fill(void *)
+{
+    static __thread void *own[3000];
+    for (int n = 0; n < 3000; n++)
+        own[n] = malloc(24 + n % 700);
+    for (int n = 0; n < 3000; n += 3)
+        free(own[n]);
+    pthread_barrier_wait(&filled);
+    pause();
+    return own;
+}
+
+int main(int, char **arguments)
+{
+    bool foreign = arguments[1] && !strcmp(arguments[1], "sbrk");
+    pthread_barrier_init(&filled, nullptr, 4);
+    for (int n = 0; n < 4000; n++)
+        shapes[n] = n % 4 ? (app::Shape *)new app::Circle : new app::Square;
+    for (int n = 0; n < 20000; n++) {
+        kept[n] = malloc(16 + n % 1500);
+        if (foreign && n % 5000 == 4999)
+            memset(sbrk(12288), 0, 12288);
+    }
+    for (int n = 0; n < 20000; n += 2)
+        free(kept[n]);
+    for (int n = 0; n < 6; n++)
+        memset(malloc(300000 + 70000 * n), 1, 100);
+    memset(aligned_alloc(4096, 500000), 1, 500000);
+    memset(aligned_alloc(64, 400000), 1, 400000);
+    pthread_t thread;
+    for (int n = 0; n < 3; n++)
+        pthread_create(&thread, nullptr, fill, nullptr);
+    pthread_barrier_wait(&filled);
+    static char out[1 << 16], line[256];
+    setvbuf(stdout, out, _IOFBF, sizeof(out));
+    puts("ready");
+    fflush(stdout);
+    while (read(0, line, sizeof(line)) > 0) {
+        for (int n = 1; !strncmp(line, "drop", 4) && n < 15000; n += 2)
+            free(kept[n]);
+        struct mallinfo2 info = mallinfo2();
+        if (!strncmp(line, "trim", 4))
+            printf("%d\n", malloc_trim(0));
+        else
+            printf("{\"arena\": %zu, \"uordblks\": %zu, \"hblkhd\": %zu}\n", info.arena,
+                   info.uordblks, info.hblkhd);
+        fflush(stdout);
+    }
+}

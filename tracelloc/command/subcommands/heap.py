@@ -1,0 +1,75 @@
+"""Shows how a process uses its heap, without tracing it.
+
+It finds every block of glibc's, jemalloc 5.3.0's or musl's malloc, from before tracelloc was
+started: what is in use by arena, size and C++ class, and what is free but still resident. Memory is
+read from outside; the process is neither probed nor stopped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from functools import partial
+from typing import Final
+
+from tracelloc.command.arguments import (
+    add_option,
+    count_type,
+    duration_type,
+    pid_type,
+    positive_type,
+)
+from tracelloc.command.subcommands import Subcommand, SubcommandGroup
+from tracelloc.text import print_lines, progress_of
+
+_CONTENTS_BYTES: Final = 64
+
+
+# fmt: off
+def _add_arguments(parser: ArgumentParser) -> None:
+    add = partial(add_option, parser)
+    add("-p --pid PID", "process to inspect", type=pid_type, required=True)
+    add("--every TIME", "look again each TIME, until Ctrl-C or the end of the process",
+        type=duration_type)
+    add("--count N", "end after N looks", type=positive_type)
+    add("--top N", "rows of each table (default 10)", type=count_type, default=10)
+    add("--largest N", "list the N largest blocks (default 5)", type=count_type, default=5)
+    add("--contents", f"show the first {_CONTENTS_BYTES} bytes of the largest blocks, which may "
+        "be secret")
+    add("--json", "one line of JSON for each look, all sizes and classes")
+# fmt: on
+
+
+def _run(given: Namespace) -> None:
+    from tracelloc.errors import TargetError, scarcity
+    from tracelloc.model.process import Target
+    from tracelloc.record.heapwalk.walk import measure_heap
+    from tracelloc.record.process.processlist import open_target
+    from tracelloc.show.report.heap import heap_json, heap_lines
+
+    process = open_target(given.pid)
+    target = Target(process.pid, process.command())
+    for number in itertools.count(1):
+        began_s = time.monotonic()
+        try:
+            with progress_of("walking the heap"):
+                heap = measure_heap(
+                    process,
+                    largest=given.largest,
+                    contents_bytes=_CONTENTS_BYTES if given.contents else 0,
+                )
+        except (OSError, MemoryError) as error:
+            reason = scarcity(error) if isinstance(error, OSError) else "there is no memory left"
+            raise TargetError(f"the heap can't be read: {reason or error}") from error
+        print_lines(
+            [heap_json(target, heap)] if given.json else heap_lines(target, heap, given.top)
+        )
+        sys.stdout.flush()
+        if given.every is None or number == given.count:
+            break
+        time.sleep(max(0.0, began_s + given.every - time.monotonic()))
+
+
+SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.LOOK, _add_arguments, _run)

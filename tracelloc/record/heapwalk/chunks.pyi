@@ -1,0 +1,22 @@
+import numpy as np
+import numpy.typing as npt
+
+U64 = npt.NDArray[np.uint64]
+
+def follow_chunks(
+    words: U64, base: int, at: int, before: int, end: int, entries: U64, firsts: U64
+) -> tuple[int, int, int, bool]: ...
+
+class ListReader:
+    absent: int
+    def __init__(self, memory: int, pagemap: int) -> None: ...
+    def follow(
+        self,
+        user: int,
+        size_bytes: int,
+        is_mangled: bool,
+        to_user: int,
+        lowest: int,
+        highest: int,
+        found: U64,
+    ) -> tuple[int, bool]: ...

@@ -1,0 +1,165 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""The loops over glibc's heap: chunk after chunk, and the lists of free chunks.
+
+All input is another process's memory, which changes while it is read and may be hostile. A chunk's
+address and state share a word, see ``walked.py``. Format: malloc/malloc.c of glibc 2.26 to 2.43,
+``struct malloc_chunk``.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+cdef extern from "<unistd.h>" nogil:
+    int64_t pread64 "pread"(int fd, void* into, size_t size, int64_t offset)
+
+cdef enum:
+    PREV_IN_USE = 1
+    IS_MAPPED = 2  # never in a heap
+    FLAGS = 7
+    SMALLEST = 32  # bytes of a chunk
+    FENCE = 16  # bytes of the headers that end a heap
+    PAGE = 4096
+    PAGES = 1024  # in the cache of the lists' memory
+
+    STATE_FREE = 0
+    STATE_IN_USE = 1
+    STATE_OWN = 6
+
+    FINE = 0
+    TOO_SMALL = 1
+    TOO_LARGE = 2
+    FOOT_DIFFERS = 3
+
+
+def follow_chunks(
+    const uint64_t[::1] words,
+    uint64_t base,
+    uint64_t at,
+    uint64_t before,
+    uint64_t end,
+    uint64_t[::1] entries,
+    uint64_t[::1] firsts,
+):
+    """Follows chunks through a copy of memory.
+
+    ``words`` is what was at ``base``; ``at`` is a chunk's address, ``before`` the size of the chunk
+    before it in bytes (0: unknown), ``end`` the address where the heap ends. Fills in an entry
+    (address and state) for each chunk, and the first word of its contents, 0 if that is not in the
+    copy. A chunk's state stands in the header after it, so the last entry counts as in use.
+
+    Returns (number of entries, address of the next chunk, reason, whether the chunk before the
+    first one is in use). The reason is not 0 if the header at that address can't be right.
+    """
+    cdef Py_ssize_t n = 0, most = min(entries.shape[0], firsts.shape[0])
+    cdef uint64_t size_bytes = 8 * <uint64_t>words.shape[0]
+    cdef uint64_t word, chunk
+    cdef Py_ssize_t index
+    cdef int reason = FINE, is_used_before = True
+    with nogil:
+        while n < most and at >= base and at + 16 <= end and at - base + 16 <= size_bytes:
+            index = (at - base) >> 3
+            word = words[index + 1]
+            chunk = word & ~<uint64_t>FLAGS
+            if chunk < SMALLEST and not (chunk == FENCE and word & PREV_IN_USE):
+                if chunk == 0 and before == FENCE:  # the second of two headers that end a heap
+                    at = end
+                    break
+                reason = TOO_SMALL
+                break
+            if chunk > end - at or chunk & 8 or word & IS_MAPPED:
+                reason = TOO_LARGE
+                break
+            if before and not word & PREV_IN_USE:
+                if words[index] != before:
+                    reason = FOOT_DIFFERS
+                    break
+                if n:
+                    entries[n - 1] &= ~<uint64_t>FLAGS
+                else:
+                    is_used_before = False
+            entries[n] = at | (STATE_OWN if chunk == FENCE else STATE_IN_USE)
+            firsts[n] = words[index + 2] if at - base + 24 <= size_bytes else 0
+            n += 1
+            before = chunk
+            at += chunk
+    return n, at, reason, bool(is_used_before)
+
+
+cdef class ListReader:
+    """Follows singly linked lists of free chunks through a process's memory.
+
+    Pages are read once and kept for the life of the reader, as lists lead to and fro.
+    """
+
+    cdef int memory, pagemap
+    cdef uint8_t* pages
+    cdef uint64_t* held
+    cdef readonly Py_ssize_t absent
+    """How often a list led to a page that is not in memory: it is swapped out, or the link wrong."""
+
+    def __cinit__(self, int memory, int pagemap):
+        """Descriptors of ``/proc/PID/mem`` and ``/proc/PID/pagemap``, which the caller closes."""
+        self.memory, self.pagemap = memory, pagemap
+        self.pages = <uint8_t*>malloc(PAGES * PAGE)
+        self.held = <uint64_t*>malloc(PAGES * 8)
+        if not self.pages or not self.held:
+            raise MemoryError
+        memset(self.held, 0xFF, PAGES * 8)
+
+    def __dealloc__(self):
+        free(self.pages)
+        free(self.held)
+
+    cdef bint word_at(self, uint64_t address, uint64_t* into) noexcept nogil:
+        """Reads the word at a multiple of 8; false if it is not in memory."""
+        cdef uint64_t page = address // PAGE
+        cdef Py_ssize_t slot = page % PAGES
+        cdef uint64_t about = 0
+        if self.held[slot] != page:
+            self.held[slot] = <uint64_t>-1
+            # Reading a page that is not there would fault it in.
+            if pread64(self.pagemap, &about, 8, page * 8) != 8 or not about >> 63:
+                self.absent += 1
+                return False
+            if pread64(self.memory, self.pages + slot * PAGE, PAGE, page * PAGE) != PAGE:
+                return False
+            self.held[slot] = page
+        into[0] = (<uint64_t*>(self.pages + slot * PAGE))[(address % PAGE) >> 3]
+        return True
+
+    def follow(
+        self,
+        uint64_t user,
+        uint64_t size_bytes,
+        bint is_mangled,
+        uint64_t to_user,
+        uint64_t lowest,
+        uint64_t highest,
+        uint64_t[::1] found,
+    ):
+        """Follows one list of free chunks; ``user`` is the address after the first one's header.
+
+        All chunks have ``size_bytes`` (0: any), and lie in ``lowest`` to ``highest``. ``is_mangled``:
+        links are xored with their own address shifted by 12 (safe linking, glibc 2.32).
+        ``to_user``: from what a link holds to the address after the header. Fills in addresses of
+        chunks. Returns (their number, whether the list came to its end).
+        """
+        cdef Py_ssize_t n = 0
+        cdef uint64_t word = 0
+        with nogil:
+            while user and n < found.shape[0]:
+                if user & 15 or user < lowest + 16 or user >= highest:
+                    break
+                if not self.word_at(user - 8, &word) or word & 8 or not word:
+                    break
+                if size_bytes and word & ~<uint64_t>FLAGS != size_bytes:
+                    break
+                found[n] = user - 16
+                n += 1
+                if not self.word_at(user, &word):
+                    break
+                if is_mangled:
+                    word ^= user >> 12
+                user = word + to_user if word else 0
+        return n, user == 0

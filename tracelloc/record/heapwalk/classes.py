@@ -1,0 +1,137 @@
+"""C++ classes of blocks, by the pointer to a virtual table with which such an object begins.
+
+Before the table is a pointer to the class's ``type_info``, whose second word is a pointer to its
+name (Itanium C++ ABI, 2.5.2 and 2.9.5): no symbols are needed, and stripped programs have it too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final
+
+import numpy as np
+
+from tracelloc.errors import TargetError
+from tracelloc.files.demangle.cxxnames import LONGEST_MANGLED
+from tracelloc.files.demangle.cxxnames import read as read_cxx_name
+from tracelloc.model.heapusage import BlockSum, ClassUsage
+from tracelloc.record.heapwalk.pieces import PieceReader, Region
+from tracelloc.record.heapwalk.walked import ADDRESS_BITS, STATE_BITS, BlockState
+from tracelloc.record.process.memory import U64, Mask
+
+_MOST_OFFSET: Final = 1 << 24
+"""Bytes from an object to one of its base classes (offset to top), at most."""
+_PREFIX: Final = "typeinfo name for "
+_MANGLED: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9_.$]*")
+
+
+class ClassTally:
+    """Counts the blocks by their first word, as far as that leads into a mapped file."""
+
+    def __init__(self, regions: list[Region]) -> None:
+        files = [(r.start, r.end) for r in regions if r.inode and "x" not in r.rights]
+        self._ranges = np.array(sorted(files), np.uint64).reshape(-1, 2)
+        self._sums: dict[int, tuple[int, int]] = {}
+
+    def note(self, entries: U64, firsts: U64, end: int) -> None:
+        """Adds entries, each with the first word of its contents, up to the address ``end``."""
+        states = entries & STATE_BITS
+        used = (states == BlockState.IN_USE) | (states == BlockState.MAPPED)
+        rows = np.flatnonzero(used & self.are_tables(firsts))
+        addresses = entries & ADDRESS_BITS
+        ends = np.append(addresses[1:], np.uint64(end))
+        self.add(firsts[rows], ends[rows] - addresses[rows])
+
+    def are_tables(self, words: U64) -> Mask:
+        """Which words may be addresses of virtual tables."""
+        if not len(self._ranges):
+            return np.zeros(len(words), np.bool_)
+        found: Mask = (words & np.uint64(7) == 0) & (words >= self._ranges[0, 0])
+        found &= words < self._ranges[-1, 1]
+        rows = np.flatnonzero(found)
+        at = np.searchsorted(self._ranges[:, 0], words[rows], side="right") - 1
+        found[rows] = words[rows] < self._ranges[at, 1]
+        return found
+
+    def add(self, tables: U64, sizes: U64) -> None:
+        """Adds blocks that begin with these pointers, with their sizes in bytes."""
+        unique, which = np.unique(tables, return_inverse=True)
+        counts = np.bincount(which, minlength=len(unique))
+        sums = np.bincount(which, sizes.astype(np.float64), len(unique))
+        for table, count, size in zip(unique.tolist(), counts.tolist(), sums.tolist(), strict=True):
+            before = self._sums.get(table, (0, 0))
+            self._sums[table] = before[0] + count, before[1] + int(size)
+
+    def usage(self, names: ClassNames) -> tuple[ClassUsage, ...]:
+        """The classes, those with the most bytes first; blocks of no class are left out."""
+        found: dict[str, tuple[int, int]] = {}
+        for table, (count, size_bytes) in self._sums.items():
+            if name := names.name(table):
+                before = found.get(name, (0, 0))
+                found[name] = before[0] + count, before[1] + size_bytes
+        rows = [ClassUsage(name, BlockSum(*sums)) for name, sums in found.items()]
+        return tuple(sorted(rows, key=lambda row: (-row.blocks.size_bytes, row.name)))
+
+
+class ClassNames:
+    """Names of classes by the addresses of their virtual tables."""
+
+    def __init__(self, reader: PieceReader) -> None:
+        self._reader = reader
+        self._maps = reader.memory.process.maps()
+        self._known: dict[int, str] = {}
+
+    def name(self, table: int) -> str:
+        """The class's name; empty if this is no virtual table. Names are the target's text."""
+        if table not in self._known:
+            try:
+                self._known[table] = self._read(table)
+            except (OSError, TargetError):
+                self._known[table] = ""
+        return self._known[table]
+
+    def _read(self, table: int) -> str:
+        to_top, type_info = self._words(table - 16, 2)
+        if to_top and (1 << 64) - to_top > _MOST_OFFSET:
+            return ""
+        if not type_info or type_info & 7:
+            return ""
+        info_table, name = self._words(type_info, 2)
+        if self._maps.find(info_table) is None or not name:
+            return ""
+        raw = self._bytes(name, LONGEST_MANGLED).partition(b"\0")[0].lstrip(b"*")
+        if (
+            not raw
+            or not raw.isascii()
+            or not ((raw[:1].isalnum() and raw.isalnum()) or b"_" in raw)
+        ):
+            return ""
+        text = raw.decode()
+        if not text.replace("_", "").replace(".", "").replace("$", "").isalnum():
+            return ""
+        readable = read_cxx_name(f"_ZTS{text}")
+        return readable.removeprefix(_PREFIX) if readable else ""
+
+    def _words(self, address: int, count: int) -> list[int]:
+        if address < 0 or address >= 1 << 47:
+            return [0] * count
+        raw = self._bytes(address, 8 * count).ljust(8 * count, b"\0")
+        words: list[int] = np.frombuffer(raw, np.uint64).tolist()
+        return words
+
+    def _bytes(self, address: int, size_bytes: int) -> bytes:
+        """Memory, from the mapped file where its page is not resident."""
+        low, high = address & ~7, -(-(address + size_bytes) // 8) * 8
+        mapping = self._maps.find(address)
+        if mapping is None:
+            return b""
+        high = min(high, mapping.end)
+        found = self._reader.words(low, high - low).tobytes()[address - low :][:size_bytes]
+        if any(found) or not mapping.is_file:
+            return found
+        descriptor = self._reader.memory.process.open_mapping(mapping)
+        try:
+            return os.pread(descriptor, high - address, mapping.offset + address - mapping.start)
+        finally:
+            os.close(descriptor)

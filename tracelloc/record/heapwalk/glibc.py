@@ -1,0 +1,386 @@
+"""Walks glibc's heap: every chunk of every arena, while the process allocates.
+
+A chunk tells where the next one begins, and the next one whether it is in use. What can't be right
+has changed while it was read, so it is read again from a chunk before it, further back each time
+and in smaller pieces. Chunks in thread caches (tcache) and fastbins are marked as in use; their
+lists tell which are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from tracelloc.model.mallocs import MallocLibrary
+from tracelloc.record.heapwalk.chunks import ListReader, follow_chunks
+from tracelloc.record.heapwalk.classes import ClassTally
+from tracelloc.record.heapwalk.mallocstate import (
+    ArenaState,
+    find_arena_states,
+    find_parameters,
+    first_words,
+    heaps_of,
+)
+from tracelloc.record.heapwalk.mapped import find_mapped
+from tracelloc.record.heapwalk.pieces import PieceReader, Region
+from tracelloc.record.heapwalk.walked import (
+    ADDRESS_BITS,
+    NO_ENTRIES,
+    STATE_BITS,
+    Arena,
+    BlockState,
+    WalkedHeap,
+)
+from tracelloc.record.process.memory import PAGE_BYTES, U64
+
+Bounds = Callable[[], tuple[int, int]]
+"""Returns (address of the top chunk, end of the stretch) as of now."""
+
+_PIECE_BYTES: Final = 4 << 20
+_SMALL_PIECE_BYTES: Final = 1 << 16
+"""Read within microseconds, so that a busy process changes little meanwhile."""
+_MOST_TRIES: Final = 10
+"""Reads of one place before it is given up."""
+_MOST_RETRIES: Final = 400
+"""Reads again in one stretch."""
+_SURE: Final = 16
+"""Chunks that must follow each other where a walk begins again."""
+_SEARCH_BYTES: Final = 64 << 20
+"""How far to look for more chunks behind memory that is not malloc's."""
+_MOST_LISTED: Final = 1 << 22
+"""Chunks in one list of free chunks."""
+_FIRST_FASTBIN_BYTES: Final = 32
+_FENCES_BYTES: Final = 32
+"""The two headers that end a heap."""
+_TCACHES: Final = {64: (0x290,), 76: (0x300, 0x310, 0x320, 0x330, 0x340)}
+"""Sizes of the chunks with a thread's cache, by the number of its lists (2.30 to 2.41; 2.42)."""
+_SMALL_BINS: Final = 64
+_MOST_CHANGED: Final = 2
+"""Lists of a thread cache that may change while it is read."""
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Contiguous chunks, while they are read."""
+
+    parts: list[U64] = field(default_factory=list)
+    firsts: list[U64] = field(default_factory=list)
+    """The first word of each chunk's contents, like ``parts``."""
+    retries: int = 0
+    broken_at: int = 0
+    """Where it had to be given up; 0 if it is whole."""
+
+    @property
+    def last(self) -> int:
+        """The address of its last chunk; 0 if there is none."""
+        return int(self.parts[-1][-1] & ADDRESS_BITS) if self.parts else 0
+
+    def add(self, entries: U64, firsts: U64, *, is_used_before: bool) -> None:
+        """Adds what was read next."""
+        if self.parts and not is_used_before:
+            self.parts[-1][-1] &= ADDRESS_BITS
+        if len(entries):
+            self.parts.append(entries.copy())
+            self.firsts.append(firsts.copy())
+
+    def drop(self, count: int) -> int:
+        """Drops the last chunks. Returns the address of the first one dropped; 0 if none."""
+        address = 0
+        while self.parts and count > 0:
+            part, firsts = self.parts.pop(), self.firsts.pop()
+            address = int(part[max(0, len(part) - count)] & ADDRESS_BITS)
+            if len(part) > count:
+                self.parts.append(part[:-count])
+                self.firsts.append(firsts[:-count])
+                # Its last one's state is known only with the next.
+                self.parts[-1][-1] |= np.uint64(BlockState.IN_USE)
+            count -= len(part)
+        return address
+
+
+def walk_glibc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
+    """Walks all arenas; None if glibc's malloc is not there or not used.
+
+    Raises OSError, TargetError and PrivilegeError.
+    """
+    regions = reader.regions()
+    states = find_arena_states(reader, regions)
+    if not states:
+        return None
+    main = states[0]
+    parameters = find_parameters(reader, main, regions)
+    walk = _GlibcWalk(
+        reader, tally, WalkedHeap([], [(main.address, main.address + main.size_bytes)])
+    )
+    for number, state in enumerate(states):
+        if number == 0:
+            walk.main(state, regions, parameters.sbrk_base if parameters else None)
+        else:
+            walk.other(state, f"arena {number}")
+    with reader.lists() as lists:
+        _mark_cached(reader, lists, states, walk.walked)
+        walk.walked.absent_links = lists.absent
+    skipped = [*walk.heaps, *((r.start, r.end) for r in regions if r.path.startswith("[stack"))]
+    said_bytes = parameters.mapped_bytes if parameters else None
+    mapped = find_mapped(reader, regions, skipped, said_bytes, tally)
+    if len(mapped.entries) or mapped.system_bytes:
+        walk.walked.arenas.append(mapped)
+    return walk.walked
+
+
+@dataclass(slots=True)
+class _GlibcWalk:
+    """The walk through all arenas."""
+
+    reader: PieceReader
+    tally: ClassTally
+    walked: WalkedHeap
+    heaps: list[tuple[int, int]] = field(default_factory=list)
+    """Address ranges of the heaps so far."""
+
+    def main(self, state: ArenaState, regions: list[Region], sbrk_base: int | None) -> None:
+        """Walks the main arena."""
+        arena = Arena("main arena", MallocLibrary.GLIBC, NO_ENTRIES, state.system_bytes)
+        stretches: list[tuple[int, int]] = []
+        heap = [r for r in regions if r.path == "[heap]"]
+        if heap and state.system_bytes:
+            # After a fork, the kernel lists the heap in several parts.
+            base = sbrk_base or heap[0].start
+            stretches.append(((base + 15) & ~15, heap[-1].end))
+            arena.header_bytes += stretches[0][0] - base
+        if not state.is_contiguous or not heap:
+            stretches += _other_stretches(self.reader, state, regions)
+        for first, end in stretches:
+            bounds = _main_bounds(self.reader, state, first, end)
+            self._stretch(state, arena, (first, end), bounds)
+        self.walked.arenas.append(arena)
+
+    def other(self, state: ArenaState, name: str) -> None:
+        """Walks an arena that is not the main one."""
+        arena = Arena(name, MallocLibrary.GLIBC, NO_ENTRIES, state.system_bytes)
+        stretches, arena.header_bytes, wrong = heaps_of(self.reader, state)
+        if wrong:
+            arena.unseen.append(wrong)
+        for first, end in stretches:
+            heap = first & -PAGE_BYTES
+
+            def now(heap: int = heap, end: int = end) -> tuple[int, int]:
+                return state.read_top(self.reader), max(end, heap + self.reader.word(heap + 16))
+
+            self._stretch(state, arena, (first, end), now)
+        self.walked.arenas.append(arena)
+
+    def _stretch(
+        self, state: ArenaState, arena: Arena, stretch: tuple[int, int], bounds: Bounds
+    ) -> None:
+        """Adds the chunks from the first to the top or the end of a heap to an arena."""
+        at, end = stretch
+        parts = [arena.entries]
+        while True:
+            found = _read_stretch(self.reader, at, bounds)
+            self.walked.retries += found.retries
+            top, end = state.top, max(end, bounds()[1])
+            entries, stop = _finished(found, top, end, top + state.top_bytes)
+            if len(entries):
+                self.tally.note(entries, np.concatenate(found.firsts)[: len(entries)], stop)
+                parts += [entries, np.array([stop | BlockState.END], np.uint64)]
+            goal = top if stretch[0] <= top < end else end
+            if not found.last or found.last >= goal or not (found.broken_at or stop < goal):
+                if found.broken_at:
+                    arena.unseen.append(f"from {found.broken_at:#x} on")
+                break
+            again = _goes_on(self.reader, stop, goal)
+            if again is None:
+                arena.unseen.append(f"{goal - stop:,} bytes from {stop:#x} on")
+                break
+            arena.foreign_bytes += again - stop
+            at = again
+        arena.entries = np.concatenate(parts)
+        self.heaps.append((stretch[0] & -PAGE_BYTES, end))
+
+
+def _other_stretches(
+    reader: PieceReader, state: ArenaState, regions: list[Region]
+) -> list[tuple[int, int]]:
+    """Mappings that the main arena has instead of memory from brk(2): each begins with chunks."""
+    found = []
+    for region in regions:
+        if not region.is_anonymous:
+            continue
+        holds_top = region.start <= state.top < region.end
+        if holds_top or _is_chain(reader, region.start, region.end):
+            found.append((region.start, region.end))
+    return found
+
+
+def _main_bounds(reader: PieceReader, state: ArenaState, first: int, end: int) -> Bounds:
+    def now() -> tuple[int, int]:
+        top = state.read_top(reader)
+        return top, max(end, top + state.top_bytes) if top >= first else end
+
+    return now
+
+
+def _finished(found: _Stretch, top: int, end: int, top_end: int) -> tuple[U64, int]:
+    """Returns (the entries up to the top or the end, where they end)."""
+    if not found.parts:
+        return NO_ENTRIES, 0
+    entries = np.concatenate(found.parts)
+    addresses = entries & ADDRESS_BITS
+    stop = found.broken_at or end
+    if addresses[0] <= top < stop:
+        entries = entries[addresses <= top]
+        if len(entries) and int(entries[-1] & ADDRESS_BITS) == top:
+            entries[-1] = top | BlockState.TOP
+            # Others may have requested what follows.
+            stop = top_end if top < top_end < end else end
+    last = int(entries[-1] & ADDRESS_BITS)
+    if entries[-1] & STATE_BITS == BlockState.OWN and last + _FENCES_BYTES < stop:
+        stop = last + _FENCES_BYTES // 2
+    return entries, stop
+
+
+def _read_stretch(reader: PieceReader, first: int, bounds: Bounds) -> _Stretch:
+    """Reads chunks from the first one on, as far as they follow each other."""
+    found = _Stretch()
+    buffer = np.empty(_PIECE_BYTES // 8, np.uint64)
+    entries = np.empty(_PIECE_BYTES // 32 + 2, np.uint64)
+    firsts = np.empty(len(entries), np.uint64)
+    at, before, tries, furthest, piece_bytes = first, 0, 0, 0, _PIECE_BYTES
+    top, end = bounds()
+    while at + 16 <= end:
+        words = reader.words(at, min(piece_bytes, end - at) & ~7, buffer)
+        count, following, reason, is_used = follow_chunks(
+            words, at, at, before, end, entries, firsts
+        )
+        found.add(entries[:count], firsts[:count], is_used_before=is_used)
+        if not reason and following > at:
+            before = following - found.last
+            at = following
+            if at > furthest:
+                tries, piece_bytes = 0, _PIECE_BYTES
+            continue
+        top, end = bounds()
+        if first <= top < end and found.last >= top:
+            break  # there is nothing beyond the top
+        if found.parts and found.parts[-1][-1] & STATE_BITS == BlockState.OWN:
+            found.broken_at = following  # another's memory follows
+            break
+        found.retries += 1
+        tries += 1
+        furthest = max(furthest, following)
+        if tries > _MOST_TRIES or found.retries > _MOST_RETRIES:
+            found.broken_at = following
+            break
+        at = found.drop(4 << tries) or first
+        before = at - found.last if found.parts else 0
+        piece_bytes = _SMALL_PIECE_BYTES
+    return found
+
+
+def _is_chain(reader: PieceReader, at: int, goal: int) -> bool:
+    """Whether enough chunks, or fewer up to a goal, follow each other from an address on."""
+    words = reader.words(at, min(goal + 16 - at, _SMALL_PIECE_BYTES) & ~7)
+    entries, firsts = np.empty(_SURE, np.uint64), np.empty(_SURE, np.uint64)
+    n, following, reason, _ = follow_chunks(words, at, at, 0, goal + 16, entries, firsts)
+    return n > 0 and not reason and (n == _SURE or following >= goal)
+
+
+def _goes_on(reader: PieceReader, at: int, goal: int) -> int | None:
+    """Where chunks go on behind memory that is not malloc's; ``goal``: the top, or the end."""
+    step = 1 << 20
+    for start in range(at, min(goal, at + _SEARCH_BYTES), step):
+        words = reader.words(start, min(step, goal - start) & ~15)
+        heads = words[1::2]
+        likely = (heads & np.uint64(15) == 1) & (heads >= 32) & (heads < np.uint64(64 << 20))
+        for n in np.flatnonzero(likely)[: 1 << 12].tolist():
+            if _is_chain(reader, start + 16 * n, goal):
+                return start + 16 * int(n)
+    return None
+
+
+def _mark_cached(
+    reader: PieceReader, lists: ListReader, states: list[ArenaState], walked: WalkedHeap
+) -> None:
+    """Marks chunks in fastbins and thread caches, and those that hold a thread's cache."""
+    arenas = [arena for arena in walked.arenas if len(arena.entries)]
+    if not arenas:
+        return
+    lowest = min(int(arena.addresses[0]) for arena in arenas)
+    highest = max(int(arena.addresses[-1]) for arena in arenas)
+    free_list = _FreeLists(lists, lowest, highest)
+    for state in states:
+        for number, chunk in enumerate(first_words(reader, state).tolist()):
+            if chunk:
+                size_bytes = _FIRST_FASTBIN_BYTES + 16 * number
+                _mark(arenas, free_list.read(chunk + 16, size_bytes, 16), BlockState.FAST)
+    for arena in arenas:
+        for count in _TCACHES:
+            _mark_tcaches(reader, free_list, arenas, arena, count)
+
+
+def _mark_tcaches(
+    reader: PieceReader, free_lists: _FreeLists, arenas: list[Arena], arena: Arena, count: int
+) -> None:
+    """Finds the thread caches among an arena's chunks by their size and contents."""
+    wanted = np.isin(arena.sizes, np.array(_TCACHES[count], np.uint64))
+    wanted &= arena.states == BlockState.IN_USE
+    addresses = arena.addresses[wanted]
+    if not len(addresses):
+        return
+    rows, was_read = reader.memory.read(addresses + np.uint64(16), 10 * count)
+    counts, heads = rows[:, : count // 4].copy().view(np.uint16), rows[:, count // 4 :]
+    low, high = np.uint64(free_lists.lowest), np.uint64(free_lists.highest)
+    good = was_read & ((heads & np.uint64(15)) == 0).all(axis=1)
+    good &= ((heads == 0) | ((heads > low) & (heads < high))).all(axis=1)
+    good &= counts.any(axis=1)
+    if count == _SMALL_BINS:  # some change while they are read
+        good &= np.count_nonzero((counts > 0) != (heads != 0), axis=1) <= _MOST_CHANGED + 2
+    for address, row in zip(addresses[good].tolist(), heads[good], strict=True):
+        numbers = np.flatnonzero(row)
+        sizes = np.where(numbers < _SMALL_BINS, 32 + 16 * numbers, 0)
+        cached = [
+            free_lists.read(int(row[number]), size_bytes, 0)
+            for number, size_bytes in zip(numbers.tolist(), sizes.tolist(), strict=True)
+        ]
+        if sum(len(found) > 0 for found in cached) >= max(1, len(numbers) - _MOST_CHANGED):
+            _mark([arena], np.array([address], np.uint64), BlockState.OWN)
+            _mark(arenas, np.concatenate([*cached, NO_ENTRIES]), BlockState.CACHED)
+
+
+class _FreeLists:
+    """Lists of free chunks within the heaps."""
+
+    def __init__(self, lists: ListReader, lowest: int, highest: int) -> None:
+        self.lowest, self.highest = lowest, highest
+        self._lists = lists
+        self._room = np.empty(_MOST_LISTED, np.uint64)
+
+    def read(self, user: int, size_bytes: int, to_user: int) -> U64:
+        """The chunks of a list; its first link leads to ``user``. See ``ListReader.follow``.
+
+        Links are mangled since 2.32: the list itself tells, as it comes to an end only one way.
+        """
+        best = NO_ENTRIES
+        for is_mangled in (True, False):
+            count, is_whole = self._lists.follow(
+                user, size_bytes, is_mangled, to_user, self.lowest, self.highest, self._room
+            )
+            if is_whole or count > len(best):
+                best = self._room[:count].copy()
+            if is_whole:
+                break
+        return best
+
+
+def _mark(arenas: list[Arena], addresses: U64, state: BlockState) -> None:
+    """Sets the state of chunks that count as in use."""
+    for arena in arenas:
+        wanted = addresses | np.uint64(BlockState.IN_USE)
+        at = np.searchsorted(arena.entries, wanted)
+        at[at == len(arena.entries)] = 0
+        at = at[arena.entries[at] == wanted]
+        arena.entries[at] += np.uint64(state - BlockState.IN_USE)

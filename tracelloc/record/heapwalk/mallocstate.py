@@ -1,0 +1,225 @@
+"""Finds glibc's arenas by what they contain: no symbols, no version.
+
+Format: malloc/malloc.c and malloc/arena.c of glibc 2.26 to 2.43, 64 bits: ``struct malloc_state``,
+``struct malloc_par``, ``heap_info``.
+
+- An empty bin points to itself. 127 pairs of words, most of which hold their own address less 16,
+  are ``malloc_state.bins``; ``top`` is 16 bytes before them, ``next`` 2048 behind, ``system_mem``
+  2072.
+- Following ``next`` leads back to the first arena, whose address is 112 bytes before its bins (with
+  fastbins, to 2.42) or 24 bytes (without).
+- Other arenas lie behind the ``heap_info`` of their first heap, whose address is a multiple of a
+  heap's largest size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.model.codefiles import base_name
+from tracelloc.record.heapwalk.pieces import PieceReader, Region
+from tracelloc.record.process.memory import PAGE_BYTES, U64
+
+_BINS: Final = 127
+_LEAST_EMPTY: Final = 8
+"""Bins that must be empty: a heap where each size has free chunks is unknown."""
+_HEADS: Final = 112, 24
+"""Bytes of ``malloc_state`` before its bins."""
+_TOP: Final = -16
+_NEXT: Final = 2048
+_SYSTEM: Final = 2072
+"""Where the field ``system_mem`` is, relative to the bins; the others likewise."""
+_STATE_BYTES: Final = {112: 2200, 24: 2112}
+"""sizeof(malloc_state), by what is before the bins."""
+_NONCONTIGUOUS: Final = 2
+"""A flag of ``malloc_state.flags``: the main arena has memory that is not from brk(2)."""
+_MOST_ARENAS: Final = 4096
+_MOST_DATA_BYTES: Final = 64 << 20
+_LARGEST_HEAPS: Final = tuple(mib << 20 for mib in (64, 8, 128, 4096))
+"""HEAP_MAX_SIZE, and 4 huge pages of 2 MiB, 32 MiB and 1 GiB (glibc.malloc.hugetlb=2)."""
+_FASTBINS_BYTES: Final = 80
+_LARGEST_TCACHE: Final = 8 << 20
+"""Bytes up to which ``tcache_max_bytes`` may be set."""
+
+
+@dataclass(slots=True)
+class ArenaState:
+    """One ``malloc_state``, as it was when read."""
+
+    address: int
+    bins: int
+    top: int
+    next: int
+    system_bytes: int
+    is_contiguous: bool
+    top_bytes: int = 0
+    """Size of the top chunk, once it was read."""
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes before the bins: tells the layout."""
+        return self.bins - self.address
+
+    @property
+    def size_bytes(self) -> int:
+        """``sizeof(malloc_state)``."""
+        return _STATE_BYTES[self.head_bytes]
+
+    @property
+    def fastbins(self) -> tuple[int, int] | None:
+        """Address and bytes of the fastbins, if there are any."""
+        return (self.address + 16, _FASTBINS_BYTES) if self.head_bytes == _HEADS[0] else None
+
+    def read_top(self, reader: PieceReader) -> int:
+        """Reads ``top`` and its size again, and returns it."""
+        self.top = reader.word(self.bins + _TOP) or self.top
+        self.top_bytes = reader.word(self.top + 8) & ~7
+        return self.top
+
+
+@dataclass(frozen=True, slots=True)
+class MallocParameters:
+    """What is known of ``mp_``."""
+
+    sbrk_base: int
+    mapped_bytes: int
+    """Bytes of all blocks that are mappings of their own (``mmapped_mem``)."""
+
+
+def find_arena_states(reader: PieceReader, regions: list[Region]) -> list[ArenaState]:
+    """All arenas, the main arena first; none if glibc's malloc is not there or not used.
+
+    If several C libraries are loaded (dlmopen(3)), those of the one with the most memory.
+    """
+    found = [
+        arenas
+        for region in _data_of_c_library(regions)
+        for bins in _find_bins(reader, region, regions)
+        for head in _HEADS
+        if (arenas := _circle(reader, bins - head, head))
+    ]
+    used = [arenas for arenas in found if any(arena.system_bytes for arena in arenas)]
+    return max(used, key=lambda arenas: sum(arena.system_bytes for arena in arenas), default=[])
+
+
+def _data_of_c_library(regions: list[Region]) -> list[Region]:
+    """Writable data in which ``main_arena`` may be; anybody's data in a static program."""
+    data = [r for r in regions if r.rights.startswith("rw") and r.inode]
+    names = "libc.so", "libc-2"
+    return [r for r in data if base_name(r.path).startswith(names)] or data
+
+
+def _find_bins(reader: PieceReader, region: Region, regions: list[Region]) -> list[int]:
+    """Addresses that may be bins, in a file's data and what follows it without a file (bss)."""
+    end = next(
+        (r.end for r in regions if r.start == region.end and not r.inode and "w" in r.rights
+         and not r.path.startswith("[")),
+        region.end,
+    )  # fmt: skip
+    words = reader.words(region.start, min(end - region.start, _MOST_DATA_BYTES))
+    own = np.uint64(region.start - 16) + np.uint64(8) * np.arange(len(words), dtype=np.uint64)
+    empty = np.zeros(len(words), np.bool_)
+    empty[:-1] = (words[:-1] == own[:-1]) & (words[1:] == own[:-1])
+    plausible = (words >= PAGE_BYTES) & (words < np.uint64(1 << 47)) & (words & np.uint64(7) == 0)
+    # Every start at which one of the 127 pairs is an empty bin.
+    starts = np.unique(np.flatnonzero(empty)[:, None] - 2 * np.arange(_BINS))
+    starts = starts[(starts >= 2) & (starts + 2 * _BINS + 12 <= len(words))]
+    return [region.start + 8 * at for at in starts.tolist() if _are_bins(empty, plausible, at)]
+
+
+def _are_bins(empty: npt.NDArray[np.bool_], plausible: npt.NDArray[np.bool_], at: int) -> bool:
+    pairs = slice(at, at + 2 * _BINS, 2)
+    seconds = slice(at + 1, at + 2 * _BINS, 2)
+    fits = empty[pairs] | (plausible[pairs] & plausible[seconds])
+    return bool(fits.all()) and int(np.count_nonzero(empty[pairs])) >= _LEAST_EMPTY
+
+
+def _circle(reader: PieceReader, address: int, head: int) -> list[ArenaState]:
+    """All arenas, from one on, if their list leads back to it; else none."""
+    arenas: list[ArenaState] = []
+    at = address
+    while len(arenas) < _MOST_ARENAS:
+        arena = _state_at(reader, at, head)
+        if arena is None:
+            return []
+        arenas.append(arena)
+        at = arena.next
+        if at == address:
+            return arenas
+    return []
+
+
+def _state_at(reader: PieceReader, address: int, head: int) -> ArenaState | None:
+    if address & 7 or not 0 < address < 1 << 47:
+        return None
+    words = reader.words(address, head + _SYSTEM + 16)
+    at = head // 8
+    top, system, most = (int(words[at + n]) for n in (_TOP // 8, _SYSTEM // 8, _SYSTEM // 8 + 1))
+    if system > most or top & 15:
+        return None
+    flags = int(words[0]) >> 32
+    following = int(words[at + _NEXT // 8])
+    return ArenaState(address, address + head, top, following, system, not flags & _NONCONTIGUOUS)
+
+
+def find_parameters(
+    reader: PieceReader, main: ArenaState, regions: list[Region]
+) -> MallocParameters | None:
+    """Finds ``mp_`` near the main arena: in shared libraries before it.
+
+    Its ``sbrk_base`` is followed by tcache_bins, tcache_max_bytes and tcache_count; ``mmapped_mem``
+    is two words before.
+    """
+    heap = [r for r in regions if r.path == "[heap]"]
+    begin = main.address - PAGE_BYTES
+    words = reader.words(begin, 3 * PAGE_BYTES)
+    bins, most, count = (words[n : len(words) - 3 + n] for n in (1, 2, 3))
+    good = (bins > 0) & (bins <= 76) & (most >= 16) & (most <= _LARGEST_TCACHE)
+    good &= (count > 0) & (count < 1 << 16)
+    for at in np.flatnonzero(good).tolist():
+        base = int(words[at])
+        is_base = heap[0].start <= base < heap[-1].end if heap else base == 0 and bins[at] == 64
+        if at >= 2 and is_base:
+            return MallocParameters(base, int(words[at - 2]))
+    return None
+
+
+def heaps_of(reader: PieceReader, arena: ArenaState) -> tuple[list[tuple[int, int]], int, str]:
+    """The heaps of an arena that is not the main one, by address.
+
+    Returns (first chunk and end of each, bytes before the first chunks, what is wrong, if
+    anything).
+    """
+    info_bytes = arena.address % PAGE_BYTES
+    first_heap = arena.address - info_bytes
+    largest = next(
+        (most for most in _LARGEST_HEAPS if reader.word(arena.top & -most) == arena.address), 0
+    )
+    if not largest:
+        return [], 0, f"no heap of the arena at {arena.address:#x} holds its top"
+    found: list[tuple[int, int]] = []
+    heap, headers, seen = arena.top & -largest, 0, set[int]()
+    while heap and heap not in seen and len(seen) < _MOST_ARENAS:
+        seen.add(heap)
+        owner, previous, size_bytes = reader.words(heap, 24).tolist()
+        if owner != arena.address or size_bytes > largest or heap % largest:
+            return found[::-1], headers, f"the heap at {heap:#x} is not one of its arena"
+        first = heap + info_bytes
+        if heap == first_heap:
+            # What the program gets is aligned.
+            first = ((first + arena.size_bytes + 31) & ~15) - 16
+        found.append((first, heap + size_bytes))
+        headers += first - heap
+        heap = previous
+    return found[::-1], headers, ""
+
+
+def first_words(reader: PieceReader, arena: ArenaState) -> U64:
+    """The heads of the arena's fastbins: addresses of chunks."""
+    if arena.fastbins is None:
+        return np.empty(0, np.uint64)
+    return reader.words(*arena.fastbins)

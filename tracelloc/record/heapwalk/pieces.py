@@ -1,0 +1,127 @@
+"""Copies of a process's memory, of resident pages only: reading others would fault them in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from tracelloc.record.heapwalk.chunks import ListReader
+from tracelloc.record.process.memory import PAGE_BYTES, U64, RemoteMemory
+
+
+class Region(NamedTuple):
+    """A line of ``/proc/PID/maps`` (proc_pid_maps(5))."""
+
+    start: int
+    end: int
+    rights: str
+    """Such as ``rw-p``."""
+    offset: int
+    inode: int
+    path: str
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether it is private, writable memory without a file or a special purpose."""
+        named = self.path and not self.path.startswith("[anon")
+        return not self.inode and self.rights[:2] == "rw" and self.rights[3] == "p" and not named
+
+
+def read_regions(maps_text: str) -> list[Region]:
+    """The mappings of a process, by address, from the text of its maps."""
+    found = []
+    for line in maps_text.split("\n"):
+        if line.count(" ") < 4:
+            continue
+        addresses, rights, offset, _device, inode, *path = line.split(maxsplit=5)
+        start, _, end = addresses.partition("-")
+        found.append(
+            Region(int(start, 16), int(end, 16), rights, int(offset, 16), int(inode), "".join(path))
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentRuns:
+    """The resident runs of some address ranges: how many bytes of any stretch are in memory."""
+
+    starts: U64
+    ends: U64
+    before: U64
+    """Resident bytes before each run; one more at the end."""
+
+    @classmethod
+    def read(cls, memory: RemoteMemory, ranges: list[tuple[int, int]]) -> ResidentRuns:
+        """Asks the kernel. Raises OSError, PrivilegeError."""
+        rows = [(a, b) for _, a, b in memory.resident_runs(sorted(ranges), lambda: True)]
+        runs = np.array(rows, np.uint64).reshape(-1, 2)
+        sums = np.concatenate([[np.uint64(0)], np.cumsum(runs[:, 1] - runs[:, 0])])
+        return cls(runs[:, 0].copy(), runs[:, 1].copy(), sums.astype(np.uint64))
+
+    def below(self, addresses: U64) -> U64:
+        """Resident bytes below each address."""
+        if not len(self.starts):
+            return np.zeros(len(addresses), np.uint64)
+        run = np.maximum(np.searchsorted(self.starts, addresses, side="right"), 1) - 1
+        inside = np.clip(addresses, self.starts[run], self.ends[run]) - self.starts[run]
+        below: U64 = self.before[run] + inside
+        return below
+
+    def bytes_of(self, starts: U64, ends: U64) -> U64:
+        """Resident bytes of each stretch."""
+        return self.below(ends) - self.below(starts)
+
+
+class PieceReader:
+    """Reads contiguous memory; what is not resident reads as zero."""
+
+    def __init__(self, memory: RemoteMemory) -> None:
+        self.memory = memory
+        self.read_bytes = 0
+        """Bytes copied so far."""
+
+    def regions(self) -> list[Region]:
+        """The process's mappings now. Raises TargetError, PrivilegeError."""
+        return read_regions(self.memory.process.maps_text())
+
+    def words(self, address: int, size_bytes: int, into: U64 | None = None) -> U64:
+        """A copy of memory as words; both numbers are multiples of 8.
+
+        ``into`` has room for it, if given, and is reused. Raises OSError, TargetError and
+        PrivilegeError.
+        """
+        found = np.empty(size_bytes // 8, np.uint64) if into is None else into[: size_bytes // 8]
+        end = address + size_bytes
+        whole = address & -PAGE_BYTES, -(-end // PAGE_BYTES) * PAGE_BYTES
+        runs = np.array(
+            [(a, b) for _, a, b in self.memory.resident_runs([whole], lambda: True)], np.uint64
+        ).reshape(-1, 2)
+        runs = np.clip(runs, np.uint64(address), np.uint64(end))
+        if len(runs) != 1 or runs[0, 0] != address or runs[0, 1] != end:
+            found[:] = 0
+        for first, last in runs.tolist():
+            piece = np.array([[first, last - first]], np.uint64)
+            self.read_bytes += self.memory.fetch(piece, found[(first - address) // 8 :])
+        return found
+
+    def word(self, address: int) -> int:
+        """The word at a multiple of 8; 0 if it is not resident. Raises as ``words``."""
+        return int(self.words(address, 8)[0])
+
+    @contextmanager
+    def lists(self) -> Iterator[ListReader]:
+        """A reader of lists through this memory. Raises OSError."""
+        directory = self.memory.process.memory_directory
+        opened = []
+        try:
+            opened += [os.open(directory / "mem", os.O_RDONLY | os.O_CLOEXEC)]
+            opened += [os.open(directory / "pagemap", os.O_RDONLY | os.O_CLOEXEC)]
+            yield ListReader(*opened)
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)

@@ -1,0 +1,209 @@
+"""Walks a process's heap, whichever malloc library it has, and sums it up."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import numpy as np
+
+from tracelloc.model.codefiles import base_name
+from tracelloc.model.heapusage import ArenaUsage, BlockSum, HeapUsage, LargeBlock, SizeUsage
+from tracelloc.model.mallocs import MallocLibrary
+from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
+from tracelloc.record.heapwalk.glibc import walk_glibc
+from tracelloc.record.heapwalk.jemalloc import walk_jemalloc
+from tracelloc.record.heapwalk.musl import walk_musl
+from tracelloc.record.heapwalk.pieces import PieceReader, ResidentRuns
+from tracelloc.record.heapwalk.walked import (
+    ADDRESS_BITS,
+    STATE_BITS,
+    Arena,
+    BlockState,
+    NotWalkableError,
+    WalkedHeap,
+    user_offset,
+)
+from tracelloc.record.process.memory import PAGE_BYTES, RemoteMemory
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.residency import read_resident
+
+_UNKNOWN: Final = {"libmimalloc": "mimalloc", "libtcmalloc": "tcmalloc"}
+"""Malloc libraries whose heaps can't be walked, by the names of their files."""
+_IN_USE: Final = np.array([BlockState.IN_USE, BlockState.MAPPED], np.uint64)
+_FREE: Final = np.array(
+    [BlockState.FREE, BlockState.CACHED, BlockState.FAST, BlockState.TOP], np.uint64
+)
+_TRIM_HEADER_BYTES: Final = 48
+"""Bytes of a free chunk that malloc_trim(3) keeps (``mtrim`` in malloc/malloc.c)."""
+_TRIM_TOP_BYTES: Final = 33
+"""Bytes that it keeps of the main arena's top (``systrim``)."""
+_MOST_SIZES: Final = 1 << 16
+
+
+def walk_heap(reader: PieceReader, tally: ClassTally) -> WalkedHeap:
+    """Walks the heaps of all malloc libraries that are known.
+
+    Raises NotWalkableError, with the reason, if nothing can be walked; OSError, TargetError and
+    PrivilegeError.
+    """
+    found: list[WalkedHeap] = []
+    refused: list[NotWalkableError] = []
+    for walk in (walk_glibc, walk_jemalloc, walk_musl):
+        if walk is walk_musl and found:
+            break
+        try:
+            if (one := walk(reader, tally)) is not None:
+                found.append(one)
+        except NotWalkableError as error:
+            refused.append(error)
+    paths = {base_name(region.path) for region in reader.regions() if region.inode}
+    others = sorted({
+        f"{name} ({path})" for path in paths for prefix, name in _UNKNOWN.items()
+        if path.startswith(prefix)
+    })  # fmt: skip
+    if not found:
+        if refused:
+            raise refused[0]
+        what = " and ".join(others) or "its malloc library"
+        raise NotWalkableError(
+            f"the heap of {what} can't be walked",
+            hint="glibc's, jemalloc 5.3.0's and musl's can; tracelloc -p PID traces new blocks",
+        )
+    heap = found[0]
+    for more in found[1:]:
+        heap.arenas += more.arenas
+        heap.metadata += more.metadata
+    heap.notes += [f"the heap of {name} is not included: it can't be walked" for name in others]
+    heap.notes += [f"not included: {error.message}" for error in refused]
+    return heap
+
+
+def measure_heap(process: Process, *, largest: int = 0, contents_bytes: int = 0) -> HeapUsage:
+    """Walks a process's heap and sums it up.
+
+    ``largest``: how many of the largest blocks to list, with so many bytes of their contents.
+    Raises NotWalkableError, OSError, TargetError and PrivilegeError.
+    """
+    # A main thread that has ended has no memory.
+    reader = PieceReader(RemoteMemory(Process(process.thread_id, process.root)))
+    tally = ClassTally(reader.regions())
+    heap = walk_heap(reader, tally)
+    names = ClassNames(reader)
+    kinds = read_resident(process)
+    return HeapUsage(
+        time_s=time.time(),
+        arenas=tuple(_usage(reader, arena) for arena in heap.arenas),
+        sizes=_sizes(heap),
+        classes=tally.usage(names),
+        largest=_largest(reader, heap, names, largest, contents_bytes),
+        trimmable_bytes=_trimmable(reader, heap),
+        notes=tuple(heap.notes),
+        retries=heap.retries,
+        swapped_bytes=kinds.swapped if kinds else 0,
+        anonymous_bytes=kinds.anonymous if kinds else 0,
+        rss_bytes=kinds.rss if kinds else 0,
+    )
+
+
+def _usage(reader: PieceReader, arena: Arena) -> ArenaUsage:
+    sizes, states, addresses = arena.sizes, arena.states, arena.addresses
+
+    def total(*wanted: BlockState) -> BlockSum:
+        rows = np.isin(states, np.array(wanted, np.uint64))
+        return BlockSum(int(np.count_nonzero(rows)), int(sizes[rows].sum()))
+
+    resident = ResidentRuns.read(reader.memory, _stretches(arena))
+    held = resident.bytes_of(addresses, addresses + sizes)
+    return ArenaUsage(
+        arena.name,
+        arena.library,
+        arena.system_bytes,
+        arena.seen_bytes,
+        in_use=total(BlockState.IN_USE, BlockState.MAPPED),
+        cached=total(BlockState.CACHED),
+        free=total(BlockState.FREE, BlockState.FAST),
+        top_bytes=total(BlockState.TOP).size_bytes,
+        own_bytes=total(BlockState.OWN).size_bytes + arena.header_bytes + arena.foreign_bytes,
+        free_resident_bytes=int(held[np.isin(states, _FREE)].sum()),
+        resident_bytes=int(held.sum()),
+        unseen=tuple(arena.unseen),
+    )
+
+
+def _stretches(arena: Arena) -> list[tuple[int, int]]:
+    """Contiguous entries, as ranges of whole pages."""
+    addresses = arena.addresses
+    ends = np.flatnonzero(arena.states == BlockState.END)
+    starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.intp)
+    found: list[tuple[int, int]] = []
+    for first, last in zip(addresses[starts].tolist(), addresses[ends].tolist(), strict=True):
+        low, high = first & -PAGE_BYTES, -(-last // PAGE_BYTES) * PAGE_BYTES
+        if found and low <= found[-1][1]:
+            found[-1] = found[-1][0], max(high, found[-1][1])
+        else:
+            found.append((low, high))
+    return found
+
+
+def _sizes(heap: WalkedHeap) -> tuple[SizeUsage, ...]:
+    """Blocks in use by size, those with the most bytes first."""
+    sums: dict[int, tuple[int, int]] = {}
+    for arena in heap.arenas:
+        states = arena.states
+        for state in _IN_USE.tolist():
+            overhead = user_offset(arena) - (8 if state == BlockState.IN_USE else 0)
+            unique, counts = np.unique(arena.sizes[states == state], return_counts=True)
+            for size, count in zip(unique.tolist(), counts.tolist(), strict=True):
+                usable = size - max(overhead, 0)
+                before = sums.get(usable, (0, 0))
+                sums[usable] = before[0] + count, before[1] + count * size
+    rows = [SizeUsage(usable, BlockSum(*found)) for usable, found in sums.items()]
+    rows.sort(key=lambda row: (-row.blocks.size_bytes, row.usable_bytes))
+    return tuple(rows[:_MOST_SIZES])
+
+
+def _largest(
+    reader: PieceReader, heap: WalkedHeap, names: ClassNames, most: int, contents_bytes: int
+) -> tuple[LargeBlock, ...]:
+    live = heap.live()
+    sizes = live.sizes
+    rows = np.argsort(sizes, kind="stable")[::-1][:most]
+    found = []
+    for start, size in zip(live.starts[rows].tolist(), sizes[rows].tolist(), strict=True):
+        words = reader.words(start & ~7, min(-(-max(contents_bytes, 8) // 8) * 8, size & ~7))
+        name = names.name(int(words[0])) if len(words) else ""
+        found.append(LargeBlock(start, size, name, words.tobytes()[:contents_bytes]))
+    return tuple(found)
+
+
+def _trimmable(reader: PieceReader, heap: WalkedHeap) -> int | None:
+    """What malloc_trim(0) would return: whole resident pages of free memory.
+
+    Free chunks keep their headers; fastbins are merged with their neighbours first; the rest at
+    the end is returned in the main arena only; thread caches are kept.
+    """
+    arenas = [a for a in heap.arenas if a.library is MallocLibrary.GLIBC and a.name != "mappings"]
+    if not arenas:
+        return None
+    total, page = 0, np.uint64(PAGE_BYTES - 1)
+    for arena in arenas:
+        states, addresses = arena.entries & STATE_BITS, arena.entries & ADDRESS_BITS
+        is_top = states == BlockState.TOP
+        free = (states == BlockState.FREE) | (states == BlockState.FAST) | is_top
+        # Stretches of free chunks: from the first of each to what follows the last.
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], free, [False]]).astype(np.int8)))
+        first, last = edges[::2], edges[1::2]
+        ends_in_top = is_top[last - 1]
+        if arena is not arenas[0]:
+            first, last, ends_in_top = (
+                first[~ends_in_top],
+                last[~ends_in_top],
+                ends_in_top[~ends_in_top],
+            )
+        header = np.where(ends_in_top, _TRIM_TOP_BYTES, _TRIM_HEADER_BYTES).astype(np.uint64)
+        begin = (addresses[first] + header + page) & ~page
+        end = np.maximum(addresses[last] & ~page, begin)
+        resident = ResidentRuns.read(reader.memory, _stretches(arena))
+        total += int(resident.bytes_of(begin, end).sum())
+    return total
