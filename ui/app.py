@@ -1,4 +1,4 @@
-"""The application around the live view: pictures in, signals in, screens on top."""
+"""The Textual application: receives pictures and signals, and manages the screens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tracelloc.ui.state import State
 from tracelloc.ui.view import Journal, Source
 
 REFRESH_S = 0.5
-"""How often the screen is made new."""
+"""Time between two snapshots that the screen shows."""
 
 
 @dataclass
@@ -39,13 +39,13 @@ class PictureReady(Message):
     picture: Picture
 
     def can_replace(self, message: Message) -> bool:
-        """Lets only the newest picture be drawn."""
+        """A newer picture replaces one that is still queued."""
         return isinstance(message, PictureReady)
 
 
 @dataclass
 class Failed(Message):
-    """The refresher has failed: no more pictures come."""
+    """The refresher has failed; there will be no more pictures."""
 
     failure: BaseException
 
@@ -69,8 +69,8 @@ class LiveApp(App[int]):
         duration_s: float | None = None,
         warnings: Iterable[str] = (),
     ) -> None:
-        """``readers`` are called when their descriptors can be read. Without ``interval_s`` the
-        screen is made new on demand only.
+        """``readers``: called when their descriptors become readable. If ``interval_s`` is None,
+        snapshots are taken only on demand.
         """
         super().__init__(driver_class=TerminalDriver)
         keep_readable(self)
@@ -101,7 +101,7 @@ class LiveApp(App[int]):
         return LiveScreen(self.state, self._source.facts)
 
     def on_mount(self) -> None:
-        """Begins to refresh, and to listen."""
+        """Starts the refresher and listens to the descriptors."""
         loop = asyncio.get_running_loop()
         for descriptor, callback in self._readers.items():
             loop.add_reader(descriptor, callback)
@@ -110,18 +110,18 @@ class LiveApp(App[int]):
         self.refresher.start(self.state.settings)
 
     def on_unmount(self) -> None:
-        """Ends the refresher before anything it looks at is closed."""
+        """Stops the refresher before anything that it uses is closed."""
         loop = asyncio.get_running_loop()
         for descriptor in self._readers:
             loop.remove_reader(descriptor)
         self.refresher.close()
 
     def on_picture_ready(self, message: PictureReady) -> None:
-        """Draws the picture on every screen that shows some of it."""
+        """Draws the picture on the topmost screen that shows pictures."""
         self.state.picture = message.picture
         began_s = time.perf_counter()
         try:
-            # Dialogs leave what is below them visible, a stack in full doesn't.
+            # The screen below a dialog stays visible; those below a full screen don't.
             for screen in reversed(self.screen_stack):
                 if isinstance(screen, LiveScreen | DetailScreen | SourceScreen):
                     if screen.is_mounted:
@@ -131,27 +131,27 @@ class LiveApp(App[int]):
             self.call_after_refresh(self._drawn, message.picture, began_s)
 
     def pop_screen(self) -> AwaitComplete:
-        """Takes the top screen away, and with it what it was to do once it is drawn."""
+        """Removes the top screen; its pending draw callback is lost, so the refresher is told."""
         self.refresher.shown()
         return super().pop_screen()
 
     def _drawn(self, picture: Picture, began_s: float) -> None:
-        """The picture is on its way to the terminal."""
+        """Records the drawing time once the picture has been sent to the terminal."""
         drawing_s = time.perf_counter() - began_s
         self.journal.note_cost(picture.settings.view, picture.took_s, drawing_s)
         self.refresher.shown()
 
     def on_failed(self, message: Failed) -> None:
-        """Nothing new would come: ends, and leaves the reason behind."""
+        """Exits and keeps the exception, as there will be no more pictures."""
         self.failure = message.failure
         self.exit()
 
     def _print_error_renderables(self) -> None:
-        """Textual would print everything that it knows, names of the target included."""
+        """Prints no traceback: Textual's would contain names that come from the target."""
         self._exit_renderables.clear()
 
     def say(self, text: str) -> None:
-        """A message for the log and, for a moment, the screen. From any thread."""
+        """Adds a message to the log and shows it briefly. Any thread may call this."""
         self.journal.say(text)
         error = text.startswith("error")
         self.call_later(
@@ -159,7 +159,7 @@ class LiveApp(App[int]):
         )
 
     def end(self, why: str, stop: Callable[[], None]) -> None:
-        """The target is gone: ``stop`` is called, a last picture made, and that stays."""
+        """Calls ``stop`` after the target has ended, and keeps the last picture on the screen."""
         self.state.ended = "ended: final state"
         self.journal.say(why)
         self.refresher.stand()
@@ -167,22 +167,22 @@ class LiveApp(App[int]):
         self.refresher.ask(self.state.settings, tick=True)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disables keys of the application while the program gets them."""
+        """Disables the application's keys while the traced program receives them."""
         if isinstance(self.focused, OutputView) and self.focused.is_typing:
             return False
         return super().check_action(action, parameters)
 
     def action_ask(self, what: str, *arguments: Any) -> None:
-        """Has the state do something."""
+        """Calls a method of the state."""
         getattr(self.state, what)(*arguments)
 
     def action_play(self, what: str, *arguments: Any) -> None:
-        """Has the player of a recording do something."""
+        """Calls a method of the recording's player."""
         if self.state.player is not None:
             getattr(self.state.player, what)(*arguments)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Everything that a key does, and Textual's own."""
+        """All actions that have a key, and Textual's own commands."""
         yield from super().get_system_commands(screen)
         if not isinstance(screen, LiveScreen):
             return
@@ -192,7 +192,7 @@ class LiveApp(App[int]):
 
 
 def failure_of(app: LiveApp) -> None:
-    """Raises what ended the application, if something did."""
+    """Raises the exception that ended the application, if there was one."""
     failure = app.failure or app._exception
     if failure is not None:
         raise failure

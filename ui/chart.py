@@ -21,13 +21,13 @@ from tracelloc.ui.tableview import clean, crop, fit, right
 from tracelloc.ui.view import Settings, Source, View, ViewSelection
 
 _LAYERS: Final = 6
-"""Functions or stacks that have a layer of their own."""
+"""Most functions or stacks that get their own layer."""
 _MARKS: Final = "█▓▒░╱╲·"
-"""Fill characters that distinguish layers without colors; the last is that of all others."""
+"""Fill characters that distinguish layers without colors; the last one means "all others"."""
 _LEAST_LINES: Final = 5
-"""Lines of the smallest chart that is worth its room."""
+"""Height below which no chart is drawn, in lines."""
 _NAMING_S: Final = 0.05
-"""How long stacks may be named per picture; what is not named by then is among the others."""
+"""Time limit for naming stacks per picture; stacks without a name count as "others"."""
 _UNNAMED: Final = -1
 
 
@@ -36,15 +36,15 @@ class Layer:
     """Live bytes of one function, or one stack, over time."""
 
     key: Hashable | None
-    """The stack's index or a ``FunctionKey``; None: all others."""
+    """The stack's index, or a ``FunctionKey``; None for all others."""
     name: str
     bytes: I64
-    """At each of the chart's times; the last is now."""
+    """Live bytes at each of the chart's times; the last one is now."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChartContent:
-    """Layers from the bottom up, the one with the highest peak first."""
+    """Layers from the bottom up, in descending order of their peaks."""
 
     layers: Sequence[Layer] = ()
     times_ns: Sequence[int] = ()
@@ -54,7 +54,7 @@ class ChartContent:
 
 
 class _Owners:
-    """Which function each stack is allocated in, as far as there was time to name them."""
+    """The allocating function of each stack that could be named in time."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -63,7 +63,7 @@ class _Owners:
         self._version: tuple[int, int] | None = None
 
     def of(self, selection: ViewSelection, order: I64) -> npt.NDArray[np.intp]:
-        """The number of each stack's function; ``order``: which to name first."""
+        """Returns the number of each stack's function; stacks are named in the given order."""
         stacks, namer = len(selection.snapshot.totals), selection.namer
         if self._version != namer.version:
             self._version = namer.version
@@ -88,7 +88,7 @@ class _Owners:
 
 
 def _held(selection: ViewSelection) -> tuple[list[int], I64]:
-    """(times, bytes of each stack then), now included."""
+    """Returns (times, live bytes per stack and time); the last time is now."""
     snapshot = selection.snapshot
     times, held = snapshot.history.held()
     table = np.zeros((len(snapshot.totals), len(times) + 1), np.int64)
@@ -98,7 +98,10 @@ def _held(selection: ViewSelection) -> tuple[list[int], I64]:
 
 
 def chart_content(_source: Source) -> Callable[[ViewSelection], ChartContent]:
-    """Makes the layers. Limits select stacks, not blocks, as past blocks are unknown."""
+    """Returns a function that computes the layers.
+
+    Limits select stacks, not blocks, because past blocks are unknown.
+    """
     owners = _Owners()
 
     def content(selection: ViewSelection) -> ChartContent:
@@ -106,7 +109,7 @@ def chart_content(_source: Source) -> Callable[[ViewSelection], ChartContent]:
         by_stack = settings.charts_stacks
         times, held = _held(selection)
         if not settings.narrows_stacks and settings.all_limits.is_open:
-            # Those as well that hold nothing any more.
+            # Stacks without live bytes are included: they had some earlier.
             stacks = np.flatnonzero(held.any(axis=1))
         if not len(stacks):
             return ChartContent(empty=selection.why_empty)
@@ -119,7 +122,7 @@ def chart_content(_source: Source) -> Callable[[ViewSelection], ChartContent]:
                 layers.append(Layer(stack, name, held[stack]))
         else:
             numbers = owners.of(selection, order)[stacks]
-            # Those without a name are in the last row.
+            # The last row collects the stacks without a name.
             sums = np.zeros((len(owners.steps) + 1, held.shape[1]), np.int64)
             np.add.at(sums, numbers, held[stacks])
             peaks = sums[:-1].max(axis=1)
@@ -136,7 +139,7 @@ def chart_content(_source: Source) -> Callable[[ViewSelection], ChartContent]:
 
 
 def draw_layers(content: ChartContent, width: int, height: int) -> Drawing:
-    """A chart of so many cells, the line of times at its foot included."""
+    """Draws a chart of ``width`` by ``height`` cells, including the time axis at the bottom."""
     canvas = Canvas(width, height, content.times_ns[0], content.times_ns[-1])
     if not canvas.has_room:
         return canvas.rows
@@ -165,7 +168,7 @@ def _style(number: int) -> str:
 
 
 class ChartView(LineView[ChartContent]):
-    """The chart, and below it a row per layer, the lowest layer first."""
+    """The chart, with one row per layer below it, the bottom layer first."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "plot--axis", *(_style(number) for number in range(_LAYERS + 1)),
@@ -197,7 +200,7 @@ class ChartView(LineView[ChartContent]):
         self._drawing: Drawing = []
 
     def show(self, content: ChartContent, *, at_once: bool = False) -> None:
-        """Draws other layers. Rows have no order that someone could be at."""
+        """Replaces the layers at once, even while a key is pressed."""
         key = self.key
         self._content = content
         keys = [layer.key for layer in content.layers]
@@ -214,7 +217,7 @@ class ChartView(LineView[ChartContent]):
         return layers[self.cursor].key if self.cursor < len(layers) else None
 
     def rows_changed(self) -> None:
-        """Draws the chart as high as the rows leave room."""
+        """Redraws the chart, in the height that the rows leave."""
         room = self.size.height - len(self._content.layers) - 1
         is_drawn = room >= _LEAST_LINES and len(self._content.layers) > 0
         self._drawing = draw_layers(self._content, self.width, room) if is_drawn else []
@@ -226,11 +229,11 @@ class ChartView(LineView[ChartContent]):
         return len(self._content.layers)
 
     def empty_text(self) -> str:
-        """Why there is no layer."""
+        """Explains why there is no layer."""
         return self._content.empty
 
     def fixed(self, line: int, width: int) -> Iterable[Piece]:
-        """Lines of the chart, then what the rows are."""
+        """The chart's lines, then the titles of the rows."""
         if line < len(self._drawing):
             return [(text, style or None) for text, style in runs_of(self._drawing[line])]
         what = f"live bytes of {self._content.what} (c)" if self._content.what else ""
@@ -238,7 +241,7 @@ class ChartView(LineView[ChartContent]):
         return [(crop(title, width), "lines--header")] if what else []
 
     def row(self, row: int, width: int) -> Iterable[Piece]:
-        """Mark, live bytes, share, peak and name of a layer."""
+        """The mark, live bytes, share, peak and name of a layer."""
         content, layer = self._content, self._content.layers[row]
         whole = max(1, sum(int(each.bytes[-1]) for each in content.layers))
         live, peak = int(layer.bytes[-1]), int(layer.bytes.max())
@@ -251,7 +254,7 @@ class ChartView(LineView[ChartContent]):
 
 
 def _opened(key: Hashable, settings: Settings) -> int | Settings | None:
-    """Opens a stack in full, or a function among its callers and callees."""
+    """Opens the stack's screen, or shows a function with its callers and callees."""
     if isinstance(key, FunctionKey):
         return replace(settings, view=FUNCTIONS, function=key.step)
     return key if isinstance(key, int) else None

@@ -1,7 +1,7 @@
-"""Text that can be read in every theme: its contrast with what is behind it is at least 4.5.
+"""Readable text in every theme: a contrast with the background of at least 4.5.
 
-That is what WCAG 2.1 asks for (success criterion 1.4.3, level AA). Themes choose muted and signal
-colours for looks; a filter over what is drawn moves those that fall short towards black or white.
+WCAG 2.1 requires this (success criterion 1.4.3, level AA). Many themes' muted and signal colours
+fall short; a filter on the drawn output moves these towards black or white.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def contrast(one: _Triplet, other: _Triplet) -> float:
 
 
 def readable(colour: _Triplet, behind: _Triplet) -> _Triplet:
-    """The colour, moved as far towards black or white as it has to be."""
+    """Returns the colour, moved towards black or white as far as necessary."""
     if contrast(colour, behind) >= LEAST:
         return colour
     end = max(0, 255, key=lambda level: contrast((level, level, level), behind))
@@ -70,7 +70,7 @@ def _readable_style(style: Style, background: _Triplet) -> Style:
 
 
 class ContrastFilter(LineFilter):
-    """Makes text readable; lines and bars are left as they are."""
+    """Makes text readable; does not change lines and bars."""
 
     def apply(self, segments: list[Segment], background: TextualColor) -> list[Segment]:
         """Adjusts segments so that their colours contrast with the background."""
@@ -89,5 +89,5 @@ def _has_text(text: str) -> bool:
 
 
 def keep_readable(app: App[int]) -> None:
-    """Adds the filter after those that an application begins with."""
+    """Adds the filter after the application's own filters."""
     app._filters.append(ContrastFilter())

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _REASON_LINES: Final = 2
 _AROUND: Final = 2
-"""Source lines before and after the one of the frame."""
+"""Source lines shown before and after the frame's line."""
 
 
 class DetailScreen(Screen[None]):
@@ -77,7 +77,7 @@ class DetailScreen(Screen[None]):
         """The figure that bars show."""
 
     def compose(self) -> ComposeResult:
-        """Figures, plot, frames, source, histograms."""
+        """Adds the figures, plot, frames, source and histograms."""
         yield Static("", id="title", markup=False)
         yield Plot(id="history")
         yield Table(FRAME_COLUMNS, id="frames")
@@ -90,12 +90,12 @@ class DetailScreen(Screen[None]):
         yield KeyFooter(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        """Shows what is known already."""
+        """Shows the current picture, if it has the stack."""
         if self.state.picture is not None:
             self.show(self.state.picture)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Hides what there is no room for."""
+        """Hides the parts that do not fit."""
         width, height = event.size
         self.set_class(width < 100, "narrow")
         self.set_class(height < 32, "low")
@@ -104,7 +104,7 @@ class DetailScreen(Screen[None]):
         self.set_class(self.state.player is not None, "recorded")
 
     def show(self, picture: Picture) -> None:
-        """Draws what the picture says of the stack."""
+        """Draws the stack's part of the picture."""
         details = picture.details
         if details is None or details.figures.index != self.stack:
             return
@@ -199,13 +199,13 @@ class DetailScreen(Screen[None]):
         self.app.notify(f"{what} (u undo, w save)", timeout=3, markup=False)
 
     def action_undo(self) -> None:
-        """Removes the last rule that was added here."""
+        """Removes the last rule that was added on this screen."""
         if self._rules:
             rule = self._rules.pop()
             self.state.change_filters(lambda filters: filters.remove(rule))
 
     def action_save(self) -> None:
-        """Writes the rules of this screen to the user's file."""
+        """Saves the rules that were added on this screen to the user's file."""
         if not self._rules:
             self.app.notify("No rules to save (x hide, c collapse)", timeout=2)
             return
@@ -231,10 +231,10 @@ class DetailScreen(Screen[None]):
 
 
 def _title(details: Details, picture: Picture, condition: str, width: int) -> Text:
-    """Some lines, each as wide as the screen at most; only reasons are folded."""
+    """Returns the title lines, cut to the screen's width; only the reasons are wrapped."""
     figures = details.figures
     about = about_of(picture.snapshot.sample_bytes)
-    # Peaks that came and went while the ring was full were not seen; nor are those of the
+    # Short peaks while the ring was full are unknown, and so are peaks of the
     # sum of several processes.
     snapshot = picture.snapshot
     least = "at least " if snapshot.losses.overflows or snapshot.merged is not None else ""
@@ -253,7 +253,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     ratio = "" if freed is None else f" ({format_percent(freed)})"
     life = f" allocated {figures.allocated_count:,}   freed {figures.freed_count:,}{ratio}   "
     if picture.line is None:
-        # Single blocks are not recorded.
+        # Figures of individual blocks are not recorded.
         life += f"mean age {_age(figures.mean_age_ns)}   oldest {_age(figures.oldest_age_ns)}   "
     life += f"newest {_age(figures.last_age_ns)}"
     lines = [name, held, Text(life)]
@@ -274,7 +274,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
 
 
 def _work(index: int, snapshot: Snapshot, about: str) -> str | None:
-    """Line on its part of the peak, temporary and remotely freed blocks; None: nothing."""
+    """Returns a line on the share of the peak, temporary and remotely freed blocks, or None."""
     stat, peak = snapshot.stack_stats([index])[0], snapshot.peak
     words = []
     if peak is not None:
@@ -294,7 +294,7 @@ def _age(age_ns: int | None) -> str:
 
 
 def source_text(lines: list[str], line: int) -> Text:
-    """The lines around one, that one marked."""
+    """Returns the lines around the given one, which is marked."""
     text = Text(no_wrap=True, overflow="ellipsis")
     if not 1 <= line <= len(lines):
         return Text(f"the file has only {len(lines)} lines: it is another version", "dim")

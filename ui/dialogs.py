@@ -1,4 +1,4 @@
-"""The dialogs: a box in the middle that Esc closes. Keys, limits, filters and export."""
+"""The dialogs for quitting, limits, filters, times and export; Esc closes each of them."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _PROGRESS_S: Final = 0.2
 _NAMES_S: Final = 0.5
-"""How long names are waited for at a time."""
+"""Time to wait for names before the export checks whether it was cancelled."""
 
 
 class Dialog(ModalScreen[T]):
-    """A box over the screen."""
+    """A box in the middle of the screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "Close", tooltip="Close without changes", id="dialog.close"),
@@ -47,7 +47,7 @@ class Dialog(ModalScreen[T]):
 
 
 class QuitDialog(Dialog[str]):
-    """Asks whether what was traced may go; the result is what to do."""
+    """Asks whether to discard the traced data; the result is the user's choice."""
 
     QUIT: ClassVar[str] = "quit"
     EXPORT: ClassVar[str] = "export"
@@ -77,7 +77,7 @@ _FIELDS: Final = (
 
 
 class LimitsDialog(Dialog[Limits]):
-    """Four lines; an empty one is no limit."""
+    """Four inputs for limits; an empty one means no limit."""
 
     def __init__(self, limits: Limits) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class LimitsDialog(Dialog[Limits]):
 
     @on(Input.Submitted)
     def apply(self) -> None:
-        """Takes over what was typed, or says what is wrong with it."""
+        """Applies the typed limits, or shows why one of them is invalid."""
         found: dict[str, int | None] = {}
         for name, _, _ in _FIELDS:
             text = self.query_one(f"#{name}", Input).value.strip()
@@ -124,7 +124,7 @@ class LimitsDialog(Dialog[Limits]):
 
 
 class FilterDialog(Dialog[None]):
-    """A line per group, then a line per added rule."""
+    """One line per group, then one per added rule."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
@@ -184,7 +184,7 @@ class FilterDialog(Dialog[None]):
         self.state.change_filters(lambda filters: filters.set_group(name, enabled))
 
     def action_all(self) -> None:
-        """All on, unless they are."""
+        """Switches all groups on, or off if all of them are on."""
         enabled = not all(self._groups.values())
         for name in self._groups:
             self._switch(name, enabled)
@@ -199,16 +199,16 @@ class FilterDialog(Dialog[None]):
             self._redraw()
 
     def action_save(self) -> None:
-        """Writes the added rules to the user's own file."""
+        """Saves the added rules to the user's file."""
         if self._added:
             self.state.save_rules(self._added)
 
 
 class TimeDialog(Dialog[float]):
-    """A line for a time; the result is in seconds since 1970."""
+    """An input for a time; the result is in seconds since 1970."""
 
     def __init__(self, first_s: float, last_s: float) -> None:
-        """``first_s`` and ``last_s``: what is recorded."""
+        """``first_s`` and ``last_s``: the recorded span."""
         super().__init__()
         self._recorded = first_s, last_s
 
@@ -231,15 +231,15 @@ class TimeDialog(Dialog[float]):
 
 
 _FORMATS: Final = sorted(EXPORTERS, key=lambda suffix: suffix != ".html")
-"""The page first: it needs no other program."""
+"""File formats on offer; HTML comes first, since it needs no other program."""
 
 
 class CancelledError(Exception):
-    """The user has left the dialog: nothing is to be written."""
+    """The user left the dialog, so no file is written."""
 
 
 class ExportDialog(Dialog[None]):
-    """A path, the formats, and what became of it; writes in a thread of its own."""
+    """Asks for a path and a format, writes the file in its own thread, and shows the result."""
 
     def __init__(self, snapshot: Snapshot, namer: Namer) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Textual's driver for Linux, for terminals that go away.
+"""Textual's driver for Linux, made to survive the loss of its terminal.
 
-Textual writes from a thread that a write error would end; the thread that draws would then
-wait for it for ever, and nothing would be detached or written any more.
+Textual writes from a thread that a write error ends. The drawing thread would then wait for it
+forever, and tracelloc would neither detach nor write its files.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from textual.drivers.linux_driver import LinuxDriver
 
 
 class GuardedStream:
-    """A stream whose reader may be gone: what is written then is dropped."""
+    """A stream that drops its output once its reader is gone."""
 
     def __init__(self, stream: TextIO, lost: Callable[[], None]) -> None:
-        """``lost`` is called once, from the thread that writes."""
+        """``lost``: called once from the writing thread, when the reader is gone."""
         self._stream = stream
         self._lost = lost
         self._is_lost = False
@@ -28,7 +28,7 @@ class GuardedStream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Writes, or drops."""
+        """Writes the text, or drops it if the reader is gone."""
         self._guard(self._stream.write, text)
         return len(text)
 
@@ -56,12 +56,12 @@ class TerminalDriver(LinuxDriver):
         self._loop.call_soon_threadsafe(self._app.exit)
 
 
-# Mouse, focus and paste reports, window sizes and Kitty's keys off; the usual screen; a cursor.
+# Switch off mouse, focus, paste and size reports and Kitty's keys; show main screen and cursor.
 _PLAIN: Final = (
     r"\033[?1000l\033[?1002l\033[?1003l\033[?1015l\033[?1006l\033[?1004l\033[?2004l"
     r"\033[?2048l\033[?2026l\033[<u\033[?1049l\033[?25h\033[0m\r\n"
 )
-# The words arrive at a normal end; else the pipe ends without them.
+# A normal exit sends these words; if tracelloc is killed, the pipe closes without them.
 _GUARD: Final = """
 trap '' HUP INT QUIT TERM
 read -r word
@@ -71,10 +71,10 @@ read -r word
 
 @contextmanager
 def restored_terminal() -> Iterator[None]:
-    """While this lasts, a shell waits to restore the terminal if this process is killed.
+    """Context in which a waiting shell restores the terminal if this process is killed.
 
-    Nothing else can: SIGKILL runs no handler. A process whose controlling terminal this is not
-    may change its modes without being stopped, so the shell has a session of its own.
+    SIGKILL runs no handler, so this process can't. The shell runs in its own session: a process
+    without this controlling terminal may change the terminal's modes without being stopped.
     """
     guard = _guard_of(sys.__stderr__)
     try:
@@ -90,7 +90,7 @@ def restored_terminal() -> Iterator[None]:
 
 
 def _guard_of(stream: TextIO | None) -> subprocess.Popen[bytes] | None:
-    """The shell; None if there is no terminal, or no shell."""
+    """Starts the shell; None if there is no terminal or no shell."""
     try:
         assert stream is not None
         descriptor = stream.fileno()

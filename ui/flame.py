@@ -1,4 +1,4 @@
-"""An icicle of the call tree: the root on top, each function as wide as what it holds."""
+"""An icicle graph of the call tree: the root on top, each function as wide as its weight."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from tracelloc.ui.nodes import (
 from tracelloc.ui.tableview import crop, fit, signed_size, trend
 
 EDGE: Final = "▏"
-"""At the left of each box: neighbours differ even without colours."""
+"""Left edge of each box, which separates neighbours even without colours."""
 _SMALL: Final = "·"
-"""Marks functions that are too narrow for a cell of their own."""
+"""Stands for functions that are narrower than a cell."""
 _COLOURS: Final = {
     "module": ("#b3541e", "#8a6d1a", "#2f6f4f", "#2b5f86", "#6a4c93", "#8c3b5e"),
     "darker": ("#8f4318", "#6e5714", "#25583f", "#224c6b", "#543c75", "#702f4b"),
@@ -102,13 +102,13 @@ class FlameView(NodesView):
         return self._selected
 
     def rows_changed(self) -> None:
-        """Lays everything out again."""
+        """Recomputes the layout."""
         self._levels = lay_out(self._data, self.zoomed, max(self.width, 1))
         self._keep_visible()
         super().rows_changed()
 
     def _keep_visible(self) -> None:
-        """The cursor goes up until it is on a box."""
+        """Moves the cursor up to the nearest node that has a box."""
         node = self._selected
         while node != ROOT and self._box(node) is None:
             node = self._data.parent(node)
@@ -122,7 +122,7 @@ class FlameView(NodesView):
         return next((box for box in self._levels[depth].boxes if box.node == node), None)
 
     def row_count(self) -> int:
-        """Depth of what is wide enough to be seen."""
+        """Number of levels with boxes that are wide enough to be visible."""
         if not self._data.weight(ROOT):
             return 0
         return len(self._levels)
@@ -174,7 +174,7 @@ class FlameView(NodesView):
         return f"flame--{shade}-{module_colour(step.module, len(_COLOURS['module']))}"
 
     def fixed(self, line: int, width: int) -> Iterable[Piece]:
-        """Below: the figures of the box under the cursor, then its name."""
+        """The lines below the boxes: figures and name of the function under the cursor."""
         nodes = self._data
         node = self._selected
         step = nodes.tree.steps[node]
@@ -193,7 +193,7 @@ class FlameView(NodesView):
             f"colors: {self.colouring}",
         ]
         if nodes.metric.figure.of_freed:
-            # Of these it is the share.
+            # The share above refers to this figure.
             parts.insert(1, f"{nodes.metric.value} {nodes.figure(nodes.weight(node))}")
         if nodes.found:
             yield nodes.found, "lines--match"
@@ -202,7 +202,7 @@ class FlameView(NodesView):
     # Walking.
 
     def select(self, node: int) -> None:
-        """Puts the cursor on a node, in view."""
+        """Moves the cursor to a node and scrolls it into view."""
         self._selected = node
         self.move_to(int(self._data.tree.depth[node]))
 
@@ -213,7 +213,7 @@ class FlameView(NodesView):
             return
         depth = int(self._data.tree.depth[self._selected])
         if depth < int(self._data.tree.depth[self.zoomed]):
-            # Above what is zoomed there is one way only.
+            # Above the zoomed node there is a single path.
             self.select(self._levels[depth + 1].boxes[0].node)
             return
         for child in self._data.children(self._selected)[:1]:
@@ -221,7 +221,7 @@ class FlameView(NodesView):
                 self.select(child)
 
     def action_page(self, step: int) -> None:
-        """Moves by half of the view, along callers or the heaviest callees."""
+        """Moves by half of the view's height, along callers or the heaviest callees."""
         for _ in range(max(1, self.page_rows // 2)):
             self.action_cursor(step)
 
@@ -236,7 +236,7 @@ class FlameView(NodesView):
             self.action_cursor(1)
 
     def action_side(self, step: int) -> None:
-        """Moves to the next box of the line."""
+        """Moves to the next box on the same level."""
         if self.cursor >= len(self._levels):
             return
         boxes = self._levels[self.cursor].boxes
@@ -252,20 +252,20 @@ class FlameView(NodesView):
             self.select(boxes[at].node)
 
     def chosen(self) -> None:
-        """Zooms; where that changes nothing, opens the stack."""
+        """Zooms in; if that changes nothing, opens the stack."""
         if self._selected == self.zoomed or not self._data.children(self._selected):
             self.action_open()
         else:
             self.zoom(self._selected)
 
     def zoom(self, node: int) -> None:
-        """Gives a node the whole width."""
+        """Draws a node over the whole width."""
         self.zoomed = node
         self.rows_changed()
         self.show_cursor()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Takes Esc only while zoomed in."""
+        """Binds Esc only while zoomed in."""
         if action == "zoom_out":
             return self.zoomed != ROOT
         return super().check_action(action, parameters)

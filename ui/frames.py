@@ -1,4 +1,4 @@
-"""One call stack as rows of a table and as text, and rules made of its frames."""
+"""One call stack as table rows and as text, and filter rules made from its frames."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class FrameLine:
     frame: Frame | None
     text: str
     is_hidden: bool = False
-    """Shown only because everything is."""
+    """The filters hide this frame; it is shown because the user wants to see all frames."""
 
 
 def lines_of(stack: NamedStack, index: int, *, everything: bool) -> list[FrameLine]:
-    """The rows of a stack. ``everything``: hidden frames as well."""
+    """Returns the rows of a stack. ``everything``: includes hidden frames."""
     if not stack.frames:
         return [FrameLine(None, "[no call stack]" if index == NO_STACK else "[call stack lost]")]
     if everything:
@@ -66,9 +66,9 @@ def _name(frame: Frame) -> str:
 
 
 def frame_rows(lines: list[FrameLine], *notes: str) -> TableRows:
-    """The table of frames, with notes below; the key is the number of the row.
+    """Returns the table of frames, with notes below; a row's key is its number.
 
-    The cursor begins on the first frame that is shown for itself and has source lines.
+    The cursor starts on the first visible frame with source lines.
     """
 
     def cell(key: Hashable, column: str) -> Cell:
@@ -87,7 +87,7 @@ def frame_rows(lines: list[FrameLine], *notes: str) -> TableRows:
 
 
 def first_line(lines: list[FrameLine]) -> int:
-    """The row of the first frame that is shown for itself and has source lines; else without."""
+    """Returns the row of the first visible frame with source lines, or else of the first one."""
     shown = [row for row, line in enumerate(lines) if not line.is_hidden and line.frame is not None]
     frames = [(row, lines[row].frame) for row in shown]
     with_file = (row for row, frame in frames if frame is not None and frame.file is not None)
@@ -95,14 +95,15 @@ def first_line(lines: list[FrameLine]) -> int:
 
 
 def stack_text(stack: NamedStack) -> str:
-    """All frames for the clipboard, one per line, as in text reports."""
+    """Returns all frames for the clipboard, one per line, as in text reports."""
     return "\n".join(f"0x{frame.address:016x}: {format_frame(frame)}" for frame in stack.frames)
 
 
 def rule_for(frame: Frame, *, collapse: bool) -> Rule | None:
-    """Hides just this function, or takes its namespace (its file, in C) together.
+    """Returns a rule that hides the function, or collapses its namespace.
 
-    None if the frame has neither a name nor a module.
+    A function without a namespace is collapsed alone. Frames without a name are matched by their
+    file; the result is None if that is unknown, too.
     """
     action = Action.COLLAPSE if collapse else Action.HIDE
     if frame.symbol is None:

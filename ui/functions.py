@@ -1,6 +1,6 @@
-"""The view of functions: what each one allocated itself, and what was allocated below it.
+"""The view of functions: live bytes that each one allocated, alone and with its callees.
 
-Enter on a function shows who calls it and whom it calls, with the bytes that pass through each.
+Enter on a function shows its callers and callees, with the bytes that pass through each.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _NO_IDS: Final = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class FunctionKey:
-    """Key of a row: a function, or what it is to the one that is expanded."""
+    """Key of a row: a function, or a caller or callee of the expanded function."""
 
     step: Step
     role: str = ""
     size_bytes: int = field(default=0, compare=False)
-    """Bytes that pass between the two; of a caller or callee only."""
+    """Bytes of the stacks that contain both functions; only set for callers and callees."""
 
 
 @dataclass(slots=True)
 class _Path:
-    """A stack as numbers of functions, innermost first; recursion is in ``unique`` once."""
+    """A stack as function numbers, innermost first; ``unique`` has recursive functions once."""
 
     stack: NamedStack
     ids: Sequence[int]
@@ -55,7 +55,7 @@ class _Path:
 
 
 class Functions:
-    """Figures per function, kept from one picture to the next while stacks keep their names."""
+    """Figures per function, cached between pictures while the stacks' names do not change."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -63,7 +63,7 @@ class Functions:
         self._paths: dict[int, _Path] = {}
 
     def number(self, step: Step) -> int:
-        """The number of a function."""
+        """Returns the number of a function."""
         found = self._numbers.get(step)
         if found is None:
             found = self._numbers[step] = len(self.steps)
@@ -71,7 +71,7 @@ class Functions:
         return found
 
     def path(self, selection: ViewSelection, index: int) -> _Path:
-        """A stack as numbers."""
+        """Returns a stack as function numbers."""
         stack = selection.namer.stack(selection.snapshot, index)
         known = self._paths.get(index)
         if known is None or known.stack is not stack:
@@ -81,7 +81,7 @@ class Functions:
         return known
 
     def sums(self, paths: Sequence[_Path], weights: I64) -> tuple[I64, I64]:
-        """(own, own and callees') per function: a stack counts once however often it recurs."""
+        """Returns (own, own and callees') figures per function; recursion counts a stack once."""
         own, total = np.zeros((2, len(self.steps)), np.int64)
         first = np.array([path.ids[0] if path.ids else -1 for path in paths], np.int64)
         np.add.at(own, first[first >= 0], weights[first >= 0])
@@ -94,7 +94,7 @@ class Functions:
     def neighbours(
         self, paths: Sequence[_Path], weights: Sequence[int], number: int
     ) -> tuple[Counter[int], Counter[int]]:
-        """(callers, callees) of a function with the bytes of stacks that pass between them."""
+        """Returns the (callers, callees) of a function, with the bytes that pass between them."""
         callers: Counter[int] = Counter()
         callees: Counter[int] = Counter()
         for path, weight in zip(paths, weights, strict=True):
@@ -142,7 +142,7 @@ class _Rows:
         return name_cell(f"{mark}{clean(key.step.name)}", self._settings.search)
 
     def _numbers(self) -> list[int]:
-        """Functions in their order."""
+        """The numbers of the functions in the order of the rows."""
         steps, settings = self._functions.steps, self._settings
         numbers: list[int] = np.flatnonzero(self._total).tolist()
         if settings.search:
@@ -156,7 +156,7 @@ class _Rows:
         return sorted(numbers, key=lambda number: sign * int(values[number]))
 
     def keys(self) -> Iterator[Hashable]:
-        """Keys of the rows, those of callers and callees included."""
+        """Keys of the rows, including those of callers and callees."""
         steps = self._functions.steps
         for number in self._numbers()[:MOST_ROWS]:
             yield FunctionKey(steps[number])
@@ -173,7 +173,7 @@ _WRITTEN: Final[dict[str, Callable[[int], str]]] = {"own": format_size, "count":
 
 
 def function_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
-    """Makes a row per function; the key is a ``FunctionKey``."""
+    """Makes one row per function; its key is a ``FunctionKey``."""
     functions = Functions()
 
     def rows(selection: ViewSelection) -> TableRows:
@@ -186,7 +186,7 @@ def function_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
 
 
 def _expanded(key: FunctionKey, settings: Settings) -> Settings:
-    """Shows the callers and callees of the function, or no more of them."""
+    """Expands the function's callers and callees, or collapses them."""
     is_shown = settings.function == key.step and not key.role
     return replace(settings, function=None if is_shown else key.step)
 

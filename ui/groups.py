@@ -1,4 +1,4 @@
-"""Rows of stacks that leak or grow together: one row, which Enter expands."""
+"""Groups of stacks that leak or grow together: a single row that Enter expands."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from tracelloc.ui.view import Settings, ViewSelection
 from tracelloc.verdict.judgement import Suspect
 
 _MOST_NAMED: Final = 64
-"""Groups that are named by what their stacks share; there is no room for more."""
+"""Most groups that are named after their shared frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupKey:
-    """Key of the row of a group."""
+    """Key of a group's row."""
 
     lead: int
-    """Key of the group: the shared frame's address, or its first stack."""
+    """Identifies the group: the address of the shared frame, or its first stack."""
     members: tuple[int, ...] = field(compare=False)
-    """Stacks that are listed, the largest share first."""
+    """The listed stacks of the group, those with the largest share first."""
     title: str = field(compare=False)
     suspect: Suspect = field(compare=False)
 
     @property
     def stack(self) -> int:
-        """The stack that is shown for the group."""
+        """The stack that represents the group."""
         return self.members[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Keys of rows, and which stacks are rows of an expanded group."""
+    """The keys of the rows, and the stacks that are rows of an expanded group."""
 
     order: Sequence[Hashable]
     inside: frozenset[int] = frozenset()
 
 
 def grouped(selection: ViewSelection, order: Sequence[int]) -> Grouping:
-    """Puts the stacks of each group that are listed into one row, where the first of them is."""
+    """Replaces each group's listed stacks with one row, in the place of the first of them."""
     listed = set(order)
     expanded = selection.settings.expanded
     keys: dict[int, GroupKey] = {}
@@ -81,7 +81,7 @@ def _title(selection: ViewSelection, suspect: Suspect, count: int, *, named: boo
     stack = selection.namer.stack(selection.snapshot, suspect.stack)
     plain = (part.frame for part in stack.parts() if part.frame is not None and not part.label)
     if shared is None or frame_name(shared.frame) not in map(frame_name, plain):
-        # Of wrappers and runtimes, the row says more that is shown for itself.
+        # If filters hide the shared frame (a wrapper or runtime), the stack's own name says more.
         name, _, _ = selection.names.label(selection.snapshot, suspect.stack).partition(" ← ")
         return f"{name.partition(' (')[0]} ({count} stacks)"
     place = source_place(shared.frame)
@@ -91,5 +91,5 @@ def _title(selection: ViewSelection, suspect: Suspect, count: int, *, named: boo
 
 
 def toggled(key: GroupKey, settings: Settings) -> Settings:
-    """Settings with the group expanded, or collapsed again."""
+    """Returns settings with the group expanded, or collapsed again."""
     return replace(settings, expanded=settings.expanded ^ {key.lead})

@@ -48,11 +48,11 @@ _BAD = "bold red"
 ALERT = "bold reverse"
 _GAP = "   "
 _SOON_S = 3600.0
-"""A forecast nearer than this stands out."""
+"""Forecasts of less than this are highlighted."""
 
 
 class HeaderLines(Widget):
-    """Two lines, three where they would not hold it."""
+    """The header's lines: two, or three on narrow screens."""
 
     def __init__(self, facts: Facts, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
@@ -61,19 +61,19 @@ class HeaderLines(Widget):
         self._state = ""
 
     def show(self, picture: Picture, state: str) -> None:
-        """Draws a picture. ``state``: frozen or ended; else empty."""
+        """Draws a picture. ``state``: frozen or ended, otherwise empty."""
         self._picture, self._state = picture, state
         self.refresh()
 
     def render(self) -> Text:
-        """The lines, as wide as there is room."""
+        """The lines, fitted to the available width."""
         if self._picture is None:
             return Text(" tracelloc  …")
         return header(self._picture, self._facts, self._state, self.size.width, self.size.height)
 
 
 def header(picture: Picture, facts: Facts, state: str, width: int, height: int) -> Text:
-    """The lines of the header, each exactly as wide as it may be."""
+    """Returns the header's lines, each of exactly the given width."""
     lines = [_alert(picture, width)] if picture.header.alert is not None and height > 1 else []
     lines.append(_first(picture, facts, state, width))
     height -= len(lines) - 1
@@ -90,7 +90,7 @@ def header(picture: Picture, facts: Facts, state: str, width: int, height: int) 
 
 
 def _alert(picture: Picture, width: int) -> Text:
-    """The alert to show first: implausible figures, or untraced growth."""
+    """Returns the most important alert: implausible figures, or untraced growth."""
     alert = picture.header.alert
     assert alert is not None
     choices = alert.sentence, alert.clause, alert.short
@@ -117,7 +117,7 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
         share = picture.header.ring_share
         right.append(Text(f"ring {format_percent(share, 0)} full", _BAD if share > 0.8 else ""))
     right.append(_lost(snapshot))
-    # Without room, the least important parts are dropped first.
+    # If there is too little room, the least important parts are dropped first.
     for drop in (2, 0):
         if _length(left) + _length(right) + 3 <= width:
             break
@@ -177,7 +177,7 @@ def _figures(picture: Picture) -> list[Text]:
 
 
 def _ended(snapshot: Snapshot) -> Text | None:
-    """Bytes that are of processes which have ended."""
+    """Returns the bytes of processes that have ended."""
     merged = snapshot.merged
     if merged is None or not merged.ended_count:
         return None
@@ -185,7 +185,7 @@ def _ended(snapshot: Snapshot) -> Text | None:
 
 
 def _leaks(snapshot: Snapshot) -> Text | None:
-    """How many leaks there are and how fast; None without any suspect."""
+    """Returns the number of leaks and their growth rate; None if there is no suspect."""
     judgements = [suspect.judgement for suspect in suspects_of(snapshot)]
     types = type_suspects(snapshot)
     for verdict, words in ((Verdict.LEAKING, "leaking"), (Verdict.GROWING, "growing")):
@@ -201,18 +201,18 @@ def _leaks(snapshot: Snapshot) -> Text | None:
 
 
 def _peak(snapshot: Snapshot, about: str) -> Text | None:
-    """The high-water mark and how long ago it was."""
+    """Returns the high-water mark and its age."""
     peak = snapshot.peak
     if peak is None:
         return None
-    # Peaks that came and went while the ring was full were not seen.
+    # Short peaks while the ring was full are unknown.
     least = "at least " if snapshot.losses.overflows else ""
     ago_s = max(0, snapshot.now_ns - peak.time_ns) / NS_PER_S
     return Text(f"peak {least}{about}{format_size(peak.size_bytes)} {format_duration(ago_s)} ago")
 
 
 def _resident(picture: Picture) -> Text:
-    """Resident memory, and how much of what it has grown by is in traced blocks."""
+    """Returns resident memory, and the share of its growth that traced blocks explain."""
     rss_bytes, account = picture.snapshot.rss_bytes, picture.header.account
     words = "RSS" if picture.snapshot.merged is None else "RSS sum"
     memory = picture.snapshot.memory
@@ -242,7 +242,7 @@ def _fits(parts: list[Text], width: int) -> bool:
 
 
 def _justify(left: list[Text], right: list[Text], width: int) -> Text:
-    """Parts from the left and from the right; whole ones only, as many as there is room for."""
+    """Aligns parts left and right; a part that does not fit is left out as a whole."""
     left = list(left)
     while len(left) > 1 and not _fits(left, width):
         left.pop()
@@ -258,7 +258,7 @@ def _justify(left: list[Text], right: list[Text], width: int) -> Text:
 
 
 class TabLine(Widget):
-    """Tabs that take one line. At narrow widths the last ones show their keys only."""
+    """Tabs in a single line. On narrow screens, the last ones show only their keys."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"tabs--active", "tabs--note"}
 
@@ -276,13 +276,13 @@ class TabLine(Widget):
         self._notes = ""
 
     def show(self, active: View[Any], notes: str) -> None:
-        """Shows the tab on top, and notes at the right."""
+        """Sets the active tab, and the notes at the right."""
         if (active, notes) != (self._active, self._notes):
             self._active, self._notes = active, notes
             self.refresh()
 
     def _labels(self, width: int) -> list[tuple[View[Any], str]]:
-        """Titles of the tabs, shortened to leave room for the notes."""
+        """Returns the titles of the tabs, shortened to leave room for the notes."""
         full = [(view, f" {view.key} {view.title} ") for view in self._views]
         tight = [(view, label if view is self._active else label[:-1]) for view, label in full]
         bare = [(view, label if view is self._active else f" {view.key} ") for view, label in full]
@@ -294,7 +294,7 @@ class TabLine(Widget):
         return bare
 
     def render_line(self, y: int) -> Strip:
-        """The line."""
+        """Draws the line."""
         width = self.size.width
         base = self.rich_style
         if y:
@@ -314,7 +314,7 @@ class TabLine(Widget):
         return Strip(segments).adjust_cell_length(width, base)
 
     def on_click(self, event: events.Click) -> None:
-        """Chooses the tab under the pointer."""
+        """Activates the tab under the pointer."""
         left = 0
         for view, label in self._labels(self.size.width):
             left += len(label)
@@ -324,7 +324,7 @@ class TabLine(Widget):
 
 
 def notes_of(picture: Picture) -> str:
-    """Notes at the right of the tabs."""
+    """Returns the notes at the right of the tabs."""
     settings = picture.settings
     notes = _limits(settings.limits)
     if settings.view.by_metric and settings.metric is not Metric.BYTES:
@@ -348,7 +348,7 @@ def notes_of(picture: Picture) -> str:
 
 
 def _limits(limits: Limits) -> list[str]:
-    """Limits in words: ``age ≥ 5 m``, ``size ≤ 4.00 KiB``."""
+    """Returns the limits as text: ``age ≥ 5 m``, ``size ≤ 4.00 KiB``."""
     ages = ("≥", limits.min_age_ns or None), ("≤", limits.max_age_ns)
     sizes = ("≥", limits.min_size_bytes or None), ("≤", limits.max_size_bytes)
     words = [f"age {sign} {format_duration(n / NS_PER_S)}" for sign, n in ages if n is not None]

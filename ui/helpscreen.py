@@ -1,4 +1,4 @@
-"""All keys, by what they are for, then what the verdicts and the terms mean."""
+"""The help screen: all keys by purpose, then the meaning of verdicts and terms."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tracelloc.ui.tableview import Cell, Column, Heading, Table, TableRows
 
 
 def key_lines(nodes: list[DOMNode], key_name: Any) -> Iterator[tuple[str, str]]:
-    """(keys, what they do), those of the innermost node first; keys of one action together."""
+    """Returns (keys, description) per action, the innermost widget's first."""
     seen: set[str] = set()
     for node in nodes:
         actions: dict[str, tuple[list[str], Binding]] = {}
         for binding in node._bindings.key_to_bindings.values():
             for one in binding:
-                # Textual's own, such as the keys that scroll, need no mention.
+                # Textual's own keys, such as those for scrolling, are not listed.
                 if one.key in seen or one.system or not (one.tooltip or one.id):
                     continue
                 text = one.tooltip or one.description
@@ -41,7 +41,7 @@ def key_lines(nodes: list[DOMNode], key_name: Any) -> Iterator[tuple[str, str]]:
 def _grouped(
     lines: Sequence[tuple[str, str]], groups: Mapping[str, Sequence[str]]
 ) -> Iterator[Hashable]:
-    """The lines under headings; ``groups``: by heading, what its lines begin with."""
+    """Returns the lines under headings; ``groups``: for each heading, how its lines begin."""
     rest = list(lines)
     for title, beginnings in groups.items():
         mine = [line for line in rest if line[1].startswith(tuple(beginnings))]
@@ -59,7 +59,7 @@ _TABLE_ROW: Final = re.compile(r"\| (?!term |verdict |---)([^|]+) \| ([^|]+) \|"
 
 
 def _terms(markdown: str, width: int) -> Iterator[tuple[str, str]]:
-    """Rows of the first table of a topic: term and meaning, wrapped; unlike any other row."""
+    """Returns the terms and wrapped meanings in a topic's first table; no two rows are equal."""
     for match in _TABLE_ROW.finditer(markdown):
         term, meaning = (text.replace("`", "") for text in match.groups())
         lines = wrapped(meaning, _WRAPPED_AT - width)
@@ -82,7 +82,7 @@ class HelpScreen(Dialog[None]):
         self._of = screen
 
     def compose(self) -> ComposeResult:
-        """The box."""
+        """Adds the box."""
         focused = self._of.focused
         nodes: list[DOMNode] = [] if focused is None else [focused]
         nodes += [self._of, self.app]

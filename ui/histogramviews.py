@@ -44,7 +44,7 @@ _BY_BYTES: Final = Sorting("bytes")
 
 
 def columns(label: str) -> tuple[Column, ...]:
-    """Columns of a histogram. Bars and shares are of the column that it is sorted by."""
+    """Returns a histogram's columns. Bars and shares refer to the column that is sorted by."""
     return (
         Column("label", label, 16, sorts=False),
         Column("bytes", "bytes", 9),
@@ -62,9 +62,9 @@ def bar_rows(
     sorting: Sorting = _BY_BYTES,
     empty: str = "",
 ) -> TableRows:
-    """A row per bin, the key is (low, high, headings above it); a string is a heading.
+    """Returns one row per bin; its key is (low, high, number of headings above it).
 
-    Shares are of what stands before the first heading.
+    Strings are headings. Shares refer to the sum of the bins above the first heading.
     """
 
     def value(row: Bin) -> int:
@@ -86,7 +86,7 @@ def bar_rows(
     def cell(key: Hashable, column: str) -> Cell:
         row = bars.get(key)
         if row is None:
-            # It waits for the next order.
+            # The row's order is outdated; the next one comes soon.
             return ""
         if column == "bar":
             return Bar(value(row) / max(highest, 1))
@@ -106,7 +106,7 @@ def bar_rows(
 
 
 def _wasted(row: Bin, figure: Callable[[Waste], str], unknown: str) -> str:
-    """A figure of the blocks whose usable sizes are known."""
+    """Formats a figure of the blocks whose usable sizes are known."""
     waste = row.waste
     if waste is None or not row.count:
         return ""
@@ -116,7 +116,7 @@ def _wasted(row: Bin, figure: Callable[[Waste], str], unknown: str) -> str:
 def size_rows(
     bins: Sequence[Bin], frequent: Sequence[Bin] = (), waste: str | None = None
 ) -> list[Bin | str]:
-    """Rows by powers of two, then exact sizes with most bytes, then the waste."""
+    """Returns bins by powers of two, the exact sizes with the most bytes, and the waste."""
     rows: list[Bin | str] = [*bins]
     if frequent:
         rows.append("exact sizes with most bytes")
@@ -133,7 +133,7 @@ def size_label(sizes: Bin) -> str:
         return f"{low:,} B"
     if low < 1024:
         return f"{low} - {high} B"
-    # The limits are powers of two: whole numbers of their unit.
+    # The limits are powers of two, hence whole numbers of their unit.
     return f"{_whole(low)} - {_whole(high + 1)}"
 
 
@@ -150,12 +150,12 @@ def age_label(ages: Bin) -> str:
 
 
 def _time(age_ns: int) -> str:
-    """A limit of a bin."""
+    """Formats a limit of a bin."""
     return format_duration(age_ns // NS_PER_S)
 
 
 def _make_sizes(source: Source) -> Callable[[ViewSelection], TableRows]:
-    """Makes the rows of sizes; usable sizes are read once per snapshot."""
+    """Makes the rows of sizes; reads usable sizes once per snapshot."""
     measured: tuple[Snapshot, Snapshot] | None = None
 
     def rows(selection: ViewSelection) -> TableRows:
@@ -164,7 +164,7 @@ def _make_sizes(source: Source) -> Callable[[ViewSelection], TableRows]:
         blocks = selection.blocks(settings.all_limits)
         sampled, sizes, waste = snapshot.sample_bytes, None, None
         if snapshot.merged is not None:
-            # Read sizes are known by address: in each process another block is there.
+            # Usable sizes are read by address, and each process has another block there.
             waste = "overhead of the malloc library: choose a single process (9)"
         else:
             if measured is None or measured[0] is not snapshot:
@@ -250,11 +250,11 @@ _FIGURES: Final[dict[str, Callable[[ThreadRow], Any]]] = {
 }
 _FORMATS: Final[dict[str, Callable[[Any], str]]] = {"thread": str, "share": format_percent}
 _FLOWS: Final = 3
-"""Shown of each kind."""
+"""Most flows shown of each kind."""
 
 
 def maker(_source: Source) -> Callable[[ViewSelection], TableRows]:
-    """Makes a row per thread. Growth is since it first made rows of these settings."""
+    """Makes one row per thread. Growth counts from the first rows made with these settings."""
     before: tuple[object, ThreadsBefore] | None = None
 
     def rows(selection: ViewSelection) -> TableRows:
@@ -263,7 +263,7 @@ def maker(_source: Source) -> Callable[[ViewSelection], TableRows]:
         key = settings.search, settings.all_limits, settings.difference, settings.verdicts
         if before is not None and before[0] != key:
             before = None
-        # Choosing one thread must not make the others vanish from their list.
+        # All threads stay listed while one of them is selected.
         held = threads_of(
             selection.blocks(replace(settings.all_limits, tid=None)),
             snapshot.thread_names,
@@ -284,7 +284,7 @@ def maker(_source: Source) -> Callable[[ViewSelection], TableRows]:
 def table_rows(
     threads: Sequence[ThreadRow], activity: ThreadActivity | None, sorting: Sorting, about: str
 ) -> TableRows:
-    """The table; the key is the thread's id. ``about`` is ``~`` if figures are estimates."""
+    """Returns the table, by thread id. ``about`` is ``~`` if figures are estimates."""
     by_tid = {row.tid: row for row in threads}
     figure = _FIGURES[sorting.column]
     order = sorted(sorted(by_tid), key=lambda tid: figure(by_tid[tid]), reverse=sorting.descending)
@@ -292,7 +292,7 @@ def table_rows(
     def cell(key: Hashable, column: str) -> Cell:
         row = by_tid.get(key)  # type: ignore[call-overload]
         if row is None:
-            # Its row waits for the next order.
+            # The row's order is outdated; the next one comes soon.
             return ""
         if column == "growth":
             per_min = row.held.bytes_per_min
@@ -319,7 +319,7 @@ def _sharing(activity: ThreadActivity, about: str) -> str:
 
 
 def _flows(activity: ThreadActivity, tid: int | None, about: str) -> str:
-    """The largest flows of a thread."""
+    """Returns the largest flows of a thread."""
     if tid is None:
         return ""
 
@@ -339,14 +339,14 @@ def _flows(activity: ThreadActivity, tid: int | None, about: str) -> str:
 
 
 def _name(tid: int, name: str | None) -> str:
-    """Name of a thread; the id 0 stands for unknown threads."""
+    """Returns the name of a thread; the id 0 stands for unknown threads."""
     if name is not None:
         return name
     return "[ended]" if tid else "[unknown]"
 
 
 def _only(tid: int, settings: Settings) -> Settings | None:
-    """Settings for the blocks of one thread; None for unknown threads."""
+    """Returns settings for the blocks of one thread; None for unknown threads."""
     return replace(settings, limits=replace(settings.limits, tid=tid)) if tid else None
 
 

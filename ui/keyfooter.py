@@ -7,13 +7,14 @@ from textual.widgets import Footer
 
 
 class KeyFooter(Footer):
-    """Textual's footer, without what it has shown before.
+    """Textual's footer, without its leak of replaced keys.
 
-    It makes its keys anew whenever some other ones work. Each key watches ``compact``, and the
-    footer would keep those that were replaced until that changes: never.
+    Textual creates the footer's keys again whenever the active bindings change. Each key watches
+    ``compact``, and these watchers would keep replaced keys until ``compact`` changes, which it
+    never does.
     """
 
     def bindings_changed(self, screen: Screen[object]) -> None:
-        """Creates the keys again, and drops those replaced earlier."""
+        """Creates the keys again, and drops the watchers of replaced ones."""
         self.mutate_reactive(Footer.compact)
         super().bindings_changed(screen)

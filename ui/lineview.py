@@ -1,7 +1,7 @@
 """The list widget of every view and dialog, which draws only visible rows.
 
-Subclasses say how many rows there are and what a row looks like; this scrolls, keeps a
-cursor, knows the keys, and keeps fixed lines above and below the rows.
+Subclasses define the number of rows and how a row looks. The widget scrolls, has a cursor, binds
+the keys, and keeps fixed lines above and below the rows.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from textual.strip import Strip
 from tracelloc.text import printable
 
 HOLD_S: Final = 0.5
-"""For how long rows don't move after a key or a click."""
+"""Time during which rows do not move after a key or a click."""
 Piece = tuple[str, str | Style | None]
-"""Text, made harmless and cut to cells, and its style, or the component classes of it."""
+"""Printable text cut to cells, and its style or component classes."""
 Content = TypeVar("Content")
 
 LIST_KEYS: Final = (
@@ -37,7 +37,7 @@ LIST_KEYS: Final = (
     ("home,g", "edge", -1, "First row; the cursor then stays there"),
     ("end,G", "edge", 1, "Last row"),
 )
-"""Keys, action, its argument, what it does: in every list."""
+"""(keys, action, argument, description) of the keys in every list."""
 
 
 def bindings(
@@ -58,7 +58,7 @@ def bindings(
 
 @dataclass
 class RowMessage(Message):
-    """Something about the cursor's row; ``key``: what the row stands for."""
+    """A message about the cursor's row; ``key``: what the row stands for."""
 
     view: LineView[Any]
     key: Hashable | None
@@ -70,17 +70,17 @@ class RowMessage(Message):
 
 
 COMPUTING: Final = "computing…"
-"""Shown until there is something to show."""
+"""Text that is shown until the first picture is ready."""
 _LONGEST_TEXT: Final = 2048
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """The text as lines of at most this width, harmless to draw."""
+    """Returns the text as printable lines of at most this width."""
     return textwrap.wrap(printable(text[:_LONGEST_TEXT]), max(width, 8))
 
 
 class LineView(Generic[Content], ScrollView, can_focus=True):
-    """Rows by number, the first is 0. The cursor is always on a row while there is one."""
+    """Rows by number, from 0. The cursor is on a row whenever there is one."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "lines--header", "lines--sorted", "lines--cursor", "lines--unfocused", "lines--dim",
@@ -111,10 +111,10 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
     header_lines = 0
     footer_lines = 0
     row_cursor = True
-    """Whether the cursor's whole row is marked."""
+    """Whether the cursor highlights its whole row."""
 
     class Chosen(RowMessage):
-        """Enter or a double click."""
+        """A row was chosen by Enter or a double click."""
 
     class Moved(RowMessage):
         """The cursor is on another row."""
@@ -128,59 +128,59 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         self._pending: Callable[[], None] | None = None
         self._base = Style.null()
 
-    # What a subclass is.
+    # To be defined by subclasses.
 
     def show(self, content: Content, *, at_once: bool = False) -> None:
-        """Replaces what is listed; rows that may not move now move later, unless ``at_once``."""
+        """Replaces the rows; while the user presses keys, their order waits, unless ``at_once``."""
         raise NotImplementedError
 
     @property
     def key(self) -> Hashable | None:
-        """The key of the cursor's row; None if it can't be chosen."""
+        """Key of the cursor's row; None if the row can't be chosen."""
         return None
 
     def row_count(self) -> int:
-        """How many rows there are now."""
+        """Returns the current number of rows."""
         raise NotImplementedError
 
     def row(self, row: int, width: int) -> Iterable[Piece]:
-        """One row, from left to right."""
+        """Returns one row's pieces, from left to right."""
         raise NotImplementedError
 
     def fixed(self, line: int, width: int) -> Iterable[Piece]:
-        """A line above the rows (0, 1 …) or below them (-1 is the last)."""
+        """Returns a line above the rows (0, 1 …) or below them (-1 is the last one)."""
         return ()
 
     def empty_text(self) -> str:
-        """Text shown in place of rows if there are none; it is wrapped."""
+        """Returns the text to show if there are no rows; the widget wraps it."""
         return ""
 
     def moved(self) -> None:
-        """The cursor is on another row."""
+        """Reports that the cursor is on another row."""
         self.post_message(self.Moved(self, self.key))
 
     def chosen(self) -> None:
-        """The cursor's row was chosen, by Enter or a double click."""
+        """Reports that the cursor's row was chosen, by Enter or a double click."""
         if self.key is not None:
             self.post_message(self.Chosen(self, self.key))
 
     def header_clicked(self, line: int, x: int) -> None:
-        """A fixed line above the rows was clicked."""
+        """Handles a click on a fixed line above the rows."""
 
-    # What they have for it.
+    # To be used by subclasses.
 
     @property
     def width(self) -> int:
-        """Cells in a line."""
+        """Width in cells."""
         return int(self.scrollable_content_region.width)
 
     @property
     def page_rows(self) -> int:
-        """Rows that fit."""
+        """Number of rows that fit."""
         return max(1, self.size.height - self.header_lines - self.footer_lines)
 
     def when_free(self, show: Callable[[], None], *, at_once: bool = False) -> None:
-        """Calls now, or, if rows must not move, as soon as they may; the newest only."""
+        """Calls now, or as soon as rows may move; a newer callback replaces a waiting one."""
         if at_once or not self.is_held:
             self._pending = None
             show()
@@ -195,7 +195,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
             self.when_free(show)
 
     def hold(self) -> None:
-        """Rows stay where they are for a moment."""
+        """Keeps the rows in place for a short time."""
         self._held_until_s = self.now_s() + HOLD_S
 
     @property
@@ -209,11 +209,11 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         return self.has_focus or not self.can_focus
 
     def on_key(self) -> None:
-        """Whoever presses keys is reading."""
+        """Keeps the rows in place while the user presses keys."""
         self.hold()
 
     def on_mouse_down(self) -> None:
-        """Rows stay under the pointer."""
+        """Keeps the rows in place while the mouse button is down."""
         self._mouse_down = True
 
     def on_mouse_up(self) -> None:
@@ -222,11 +222,11 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         self.hold()
 
     def on_leave(self) -> None:
-        """A button that is let go elsewhere is not heard of."""
+        """Treats the button as released: a release outside the widget is not reported."""
         self._mouse_down = False
 
     def rows_changed(self) -> None:
-        """To be called when there may be other rows, or other things in them."""
+        """Updates the widget; to be called when the rows or their content may have changed."""
         rows = self.row_count()
         self.cursor = min(max(self.cursor, 0), max(rows - 1, 0))
         height = rows + self.header_lines + self.footer_lines
@@ -236,7 +236,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         self.refresh()
 
     def move_to(self, row: int) -> None:
-        """Puts the cursor on a row, in view."""
+        """Moves the cursor to a row and scrolls it into view."""
         row = min(max(row, 0), max(self.row_count() - 1, 0))
         if row != self.cursor:
             self.cursor = row
@@ -245,7 +245,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         self.refresh()
 
     def show_cursor(self) -> None:
-        """Scrolls no further than it takes to see the cursor."""
+        """Scrolls just as far as necessary to make the cursor visible."""
         top = round(self.scroll_target_y)
         if self.cursor < top:
             self._scroll_rows(self.cursor)
@@ -253,20 +253,20 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
             self._scroll_rows(self.cursor - self.page_rows + 1)
 
     def center_cursor(self) -> None:
-        """Scrolls so that there is as much above the cursor as below it."""
+        """Scrolls the cursor's row to the middle."""
         self._scroll_rows(max(0, self.cursor - self.page_rows // 2))
 
     def _scroll_rows(self, top: int) -> None:
-        # At once: else a key's paint would be one refresh late.
+        # Immediately; otherwise the effect of a key would be drawn one refresh late.
         self.scroll_to(y=top, animate=False, force=True, immediate=True)
 
     def watch_show_vertical_scrollbar(self, shown: bool) -> None:
-        """A bar that was not there when rows were scrolled doesn't know where they are."""
+        """Sets the position of a scroll bar that appears after the rows were scrolled."""
         if shown:
             self.vertical_scrollbar.position = self.scroll_y
 
     def row_at(self, y: int) -> int | None:
-        """The row in a line of the widget."""
+        """Returns the row in a line of the widget, or None."""
         if not self.header_lines <= y < self.size.height - self.footer_lines:
             return None
         row = y - self.header_lines + self.scroll_offset.y
@@ -281,13 +281,13 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         return Segment(text, base + over)
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Draws some lines of what is in view."""
-        # Textual computes it again on each access.
+        """Draws some of the visible lines."""
+        # Textual computes this property on each access.
         self._base = self.rich_style
         return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
-        """Draws a line of what is in view."""
+        """Draws one of the visible lines."""
         width, base = self.width, self._base
         over = Style.null()
         pieces: Iterable[Piece] = ()
@@ -309,12 +309,12 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         return Strip(segments).adjust_cell_length(width, base + over)
 
     def on_resize(self) -> None:
-        """Another width is another layout."""
+        """Computes the layout for the new width."""
         self.rows_changed()
         self.show_cursor()
 
     def on_click(self, event: events.Click) -> None:
-        """Puts the cursor where the pointer is; twice chooses."""
+        """Moves the cursor to the pointer; a double click chooses the row."""
         offset = event.get_content_offset(self)
         if offset is None:
             return
@@ -328,7 +328,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
                 self.chosen()
 
     def clicked(self, row: int, x: int) -> None:
-        """A row was clicked."""
+        """Handles a click on a row."""
         self.move_to(row)
 
     def action_cursor(self, step: int) -> None:

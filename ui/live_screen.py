@@ -1,4 +1,4 @@
-"""The live view: header, plot, tabs, and below them whichever view is on top."""
+"""The main screen: header, plot, tabs, and the active view below them."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import Facts, Settings, View
 
 NARROW: int = 100
-"""Below so many columns the header takes three lines and the plot fewer."""
+"""Width below which the header has three lines and the plot fewer."""
 FLAT: int = 16
-"""Below so many lines, or ``SLIM`` columns, there is no plot."""
+"""Height below which there is no plot; there is none below ``SLIM`` columns either."""
 SLIM: int = 60
 LOW: int = 32
-"""Below so many lines the stack of the row has no room."""
+"""Height below which the stack of the cursor's row is not shown."""
 TALL: int = 50
-"""From so many lines on the plot and the stack of the row have more of them."""
+"""Height from which the plot and the stack of the cursor's row get more lines."""
 TINY: int = 9
 _KEYS: frozenset[str] = frozenset(binding.key for binding in LIVE_KEYS)
 
@@ -60,7 +60,7 @@ class LiveScreen(Screen[None]):
         "Views": ("Show ", "Invert", "All processes", "Ended"),
         "Out of here": ("Quit", "Choose", "Write", "Copy", "One step", "All keys"),
     }
-    """Keys by what they are for, by how their descriptions begin."""
+    """Headings of the help, and how the descriptions of their keys begin."""
 
     def __init__(self, state: State, facts: Facts) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class LiveScreen(Screen[None]):
         self._bindings = BindingsMap.merge([self._bindings, keys])
 
     def compose(self) -> ComposeResult:
-        """From top to bottom."""
+        """Adds the widgets from top to bottom."""
         yield HeaderLines(self._facts, id="header")
         yield SpanPlot(id="plot")
         yield TabLine(self.state.views, id="tabs")
@@ -90,7 +90,7 @@ class LiveScreen(Screen[None]):
         yield KeyFooter(show_command_palette=False, compact=True)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Hides what there is no room for."""
+        """Hides the parts that do not fit."""
         width, height = event.size
         self.set_class(width < NARROW, "narrow")
         self.set_class(height < FLAT or width < SLIM, "flat")
@@ -106,7 +106,7 @@ class LiveScreen(Screen[None]):
         return self.state.settings
 
     def show(self, picture: Picture) -> None:
-        """Draws a picture. Its views are those of the tab it was made for."""
+        """Draws a picture, including the view of the tab that it was made for."""
         before = self.picture
         self.picture = picture
         with self.app.batch_update():
@@ -135,7 +135,7 @@ class LiveScreen(Screen[None]):
 
     @property
     def view(self) -> LineView[Any]:
-        """The widget of the view on top."""
+        """The active view's widget."""
         return self.query_one(f"#{self.settings.view.name}", LineView)
 
     def _show_pane(self, picture: Picture) -> None:
@@ -152,7 +152,7 @@ class LiveScreen(Screen[None]):
         pane.show(frame_rows(lines, *notes, *self._pane_notes(lines, picture)), at_once=True)
 
     def _pane_notes(self, lines: list[FrameLine], picture: Picture) -> list[str]:
-        """The source line of the first frame, or how to get what is missing."""
+        """Returns the source line of the first frame, or advice on missing symbols."""
         assert picture.details is not None
         source, target = self.state.source, picture.snapshot.target
         frame = lines[first_line(lines)].frame if lines else None
@@ -171,7 +171,7 @@ class LiveScreen(Screen[None]):
     # --- views ---
 
     def action_view(self, name: str) -> None:
-        """Puts a tab on top."""
+        """Activates a tab."""
         self._go_to(next(view for view in self.state.views if view.name == name), self.settings)
 
     def _go_to(self, view: View[Any], settings: Settings) -> None:
@@ -200,14 +200,14 @@ class LiveScreen(Screen[None]):
             self.state.player.go_to_ns(message.time_ns)
 
     def on_screen_resume(self) -> None:
-        """Shows what has come meanwhile."""
+        """Shows the newest picture."""
         if self.state.picture is not None and self.picture is not self.state.picture:
             self.show(self.state.picture)
         self._select_stack()
 
     @on(LineView.Moved)
     def _row_changed(self, message: LineView.Moved) -> None:
-        # Behind another screen rows go on moving; that screen's stack stays selected.
+        # Rows also move behind another screen, whose stack stays selected.
         if message.view is self.view and self.is_current:
             self._select_stack()
 
@@ -215,7 +215,7 @@ class LiveScreen(Screen[None]):
         self.state.change(selected=self._stack_under_cursor(self.settings.view))
 
     def _stack_under_cursor(self, view: View[Any]) -> Any:
-        """The stack under the cursor; None if the view shows no stack."""
+        """Returns the stack under the cursor; None if the row has none."""
         if not view.shows_stack:
             return None
         key = self.query_one(f"#{view.name}", LineView).key
@@ -227,7 +227,7 @@ class LiveScreen(Screen[None]):
     def _row_chosen(self, message: LineView.Chosen) -> None:
         found = self.settings.view.choose(message.key, self.settings)
         if isinstance(found, Settings):
-            # What only opens rows leaves its view on top.
+            # Expanding rows does not leave the view.
             now = self.settings
             opens = (found.shows_ended, found.expanded, found.function) != (
                 now.shows_ended, now.expanded, now.function
@@ -240,7 +240,7 @@ class LiveScreen(Screen[None]):
     # --- order ---
 
     def _columns(self) -> list[Column]:
-        """Columns that the view on top can be sorted by."""
+        """Returns the columns by which the active view can be sorted."""
         if not isinstance(self.view, Table):
             return []
         hidden = self.view.without
@@ -257,7 +257,7 @@ class LiveScreen(Screen[None]):
         self.action_sort_by(keys[(keys.index(now) + 1) % len(keys)] if keys else "")
 
     def action_sort_by(self, name: str) -> None:
-        """Sorts by a column; goes to the first view if the one on top has none of this name."""
+        """Sorts by a column; switches to the first view if the active one has no such column."""
         if all(column.key != name for column in self._columns()):
             self._go_to(self.state.views[0], self.settings)
         for column in self._columns():
@@ -281,7 +281,7 @@ class LiveScreen(Screen[None]):
     def action_search(self) -> None:
         """Opens the line to type into."""
         line = self.query_one("#search", Input)
-        # At once, not when styles are next worked out: keys may already be on their way.
+        # Immediately, not at Textual's next style update: keys may already be queued.
         line.display = True
         self.set_focus(line)
 
@@ -297,7 +297,7 @@ class LiveScreen(Screen[None]):
         self.set_focus(self.view)
 
     def action_back(self) -> None:
-        """One step back: search, verdicts, difference, limits, baseline, then the first tab."""
+        """Resets one thing: search, verdicts, difference, limits, baseline, then the tab."""
         line = self.query_one("#search", Input)
         settings = self.settings
         if line.display:
@@ -339,11 +339,11 @@ class LiveScreen(Screen[None]):
             self._go_to(TREE, self.settings)
 
     def action_together(self) -> None:
-        """Shows all processes, the running ones, or one, in the same view."""
+        """Switches the view between all processes, the running ones, and one."""
         self._go_to(self.settings.view, self.state.next_processes())
 
     def action_ended(self) -> None:
-        """Lists ended processes one by one, or one line per parent."""
+        """Lists ended processes one by one, or as one line per parent."""
         if PROCESSES in self.state.views:
             shows_ended = not self.settings.shows_ended
             self._go_to(PROCESSES, replace(self.settings, shows_ended=shows_ended))
@@ -357,7 +357,7 @@ class LiveScreen(Screen[None]):
 
 
 def live_keys(state: State) -> list[Binding]:
-    """Keys of the main screen that its source has a use for."""
+    """Returns the main screen's keys that apply to its source."""
     keys = [*view_keys(state.views)]
     if state.player is None:
         return [*LIVE_KEYS, *keys]
@@ -366,8 +366,6 @@ def live_keys(state: State) -> list[Binding]:
 
 
 def _order_of(picture: Picture) -> tuple[Settings, int | None]:
-    """Settings whose change reorders rows at once, and the moment of a recording: it has rows of
-    its own.
-    """
+    """Returns the settings, and the recording's snapshot, whose change reorders rows at once."""
     moment = None if picture.line is None else picture.line.index
     return replace(picture.settings, selected=None, marks=()), moment

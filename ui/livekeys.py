@@ -1,4 +1,4 @@
-"""Keys of the main screen, and what help says of each."""
+"""Keys of the main screen, with their descriptions in the help."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ LIVE_KEYS: Final = bindings(
 
 
 def view_keys(views: Iterable[View[Any]]) -> list[Binding]:
-    """Keys that show each view."""
+    """Returns the keys that show each view."""
     rows = [(v.key, f"view('{v.name}')", v.title, f"Show {v.title}") for v in views]
     return bindings("live", rows, shown=())

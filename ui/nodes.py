@@ -1,6 +1,6 @@
-"""A call tree to be walked from the root on, and what the flame graph and the tree have in common.
+"""A call tree by weight, and the common parts of the flame graph and the tree view.
 
-Made once per tree, measure and search, in the refresher's thread.
+The refresher's thread makes ``Nodes`` once per tree, metric and search.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tracelloc.ui.view import Source, View, ViewSelection
 
 ROOT: Final = 0
 _DEEPEST: Final = 2048
-"""Lines that are laid out at most: stacks are not deeper."""
+"""Most levels of a layout; stacks are never deeper."""
 Path = tuple[Step, ...]
-"""The steps below the root that lead to a node: its name in whichever tree."""
+"""The steps from the root to a node, which identify it in any tree."""
 
 
 class Nodes:
-    """Weights and order of a tree's nodes. Weights below zero count as nothing."""
+    """Weights and order of a tree's nodes. Negative weights count as zero."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Nodes:
         search: Search | None = None,
         empty: str = "",
     ) -> None:
-        """``sampled``: figures are estimates. ``search`` marks functions. ``empty``: why it is."""
+        """``sampled``: figures are estimates; ``search``: marks functions; ``empty``: why it is."""
         self.empty = empty
         self.tree = tree
         self.metric = metric
@@ -57,7 +57,7 @@ class Nodes:
         else:
             self.totals = tree.totals[metric]
         self.inverted = inverted
-        # By parent, then by weight; the root, its own parent, is left out.
+        # By parent, then by weight; without the root, which is its own parent.
         order = np.lexsort((-self.totals[1:], tree.parent[1:])) + 1
         self._children = order
         self._starts = np.searchsorted(tree.parent[order], np.arange(len(tree) + 1))
@@ -72,16 +72,16 @@ class Nodes:
         return len(self.tree)
 
     def children(self, node: int) -> list[int]:
-        """Heaviest first, those that weigh nothing included."""
+        """Returns all children of a node, the heaviest first."""
         found: list[int] = self._children[self._starts[node] : self._starts[node + 1]].tolist()
         return found
 
     def parent(self, node: int) -> int:
-        """Parent of a node; the root is its own."""
+        """Returns the parent of a node; the root's parent is the root."""
         return int(self.tree.parent[node])
 
     def weight(self, node: int) -> int:
-        """Weight of a node and its children."""
+        """Returns the weight of a node, including its children."""
         return int(self.totals[node])
 
     def figure(self, value: int) -> str:
@@ -89,15 +89,15 @@ class Nodes:
         return self.about + self.metric.unit.format(value)
 
     def below(self, node: int) -> int:
-        """Weight of the children alone."""
+        """Returns the weight of the children alone."""
         return int(self.totals[node]) - max(int(self.tree.own[self.metric][node]), 0)
 
     def share(self, node: int) -> float:
-        """Share of the root's weight."""
+        """Returns the share of the root's weight."""
         return int(self.totals[node]) / max(int(self.totals[ROOT]), 1)
 
     def path(self, node: int) -> Path:
-        """How the node is found in another tree."""
+        """Returns the path that finds the node in another tree."""
         steps: list[Step] = []
         while node != ROOT:
             steps.append(self.tree.steps[node])
@@ -106,7 +106,7 @@ class Nodes:
         return tuple(steps)
 
     def nearest(self, path: Path) -> int:
-        """The node at the end of a path, or as much of it as there is."""
+        """Returns the node of a path, or of the longest part of it that exists."""
         node = ROOT
         for step in path:
             below = (child for child in self.children(node) if self.tree.steps[child] == step)
@@ -117,7 +117,7 @@ class Nodes:
         return node
 
     def hottest_path(self, node: int) -> list[int]:
-        """Down from a node while one child has at least half of its parent's weight."""
+        """Returns the path down from a node, along children with at least half of the weight."""
         found: list[int] = []
         while True:
             children = self.children(node)
@@ -127,7 +127,7 @@ class Nodes:
             found.append(node)
 
     def stack_below(self, node: int) -> int | None:
-        """The stack that ends in a node, or in the heaviest below it."""
+        """Returns the stack that ends in a node, or in the heaviest path below it."""
         while True:
             stack = self.tree.stacks[node]
             if stack is not None:
@@ -140,7 +140,7 @@ class Nodes:
     def _search(self, search: Search) -> tuple[frozenset[int], int]:
         found = functools.cache(search.matches)
         matching = np.array([found(step.name) for step in self.tree.steps], np.bool_)
-        # Below another match: already counted. Parents come first.
+        # Nodes below another match are counted already. Parents precede children.
         covered = np.zeros(len(self), np.bool_)
         parent = self.tree.parent
         for rows in self.tree.levels[1:]:
@@ -155,12 +155,12 @@ def module_colour(module: str | None, colours: int) -> int:
 
 
 def is_darker(name: str) -> bool:
-    """Whether a function has the darker shade, which distinguishes neighbours."""
+    """Returns whether a function gets the darker shade, which distinguishes neighbours."""
     return bool(zlib.crc32(name[:256].encode(errors="replace")) & 1)
 
 
 def growth_colour(growth: int, weight: int) -> int:
-    """0: shrinks, 1: steady, 2: grows, 3: grows by a tenth of its weight a minute or more."""
+    """Returns 0: shrinks, 1: steady, 2: grows, 3: grows by a tenth or more a minute."""
     if growth < 0:
         return 0
     if growth == 0:
@@ -170,7 +170,7 @@ def growth_colour(growth: int, weight: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node in cells: from ``left`` to before ``end``."""
+    """The cells of a node: from ``left`` to before ``end``."""
 
     node: int
     left: int
@@ -179,16 +179,16 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One line: boxes, and stretches of functions too narrow to be one."""
+    """One line: boxes, and the cells of functions that are too narrow for a box."""
 
     boxes: list[Box]
     small: list[tuple[int, int]]
 
 
 def lay_out(nodes: Nodes, zoomed: int, width: int) -> list[Level]:
-    """Boxes from the root on, those above ``zoomed`` over the whole width.
+    """Returns the boxes from the root on; those above ``zoomed`` have the whole width.
 
-    Each child lies at its exact place, rounded once, so that nothing adds up wrongly.
+    Each child's exact position is rounded once, so rounding errors do not add up.
     """
     above = []
     node = zoomed
@@ -208,7 +208,7 @@ def lay_out(nodes: Nodes, zoomed: int, width: int) -> list[Level]:
             for child in nodes.children(parent):
                 weight = nodes.weight(child)
                 if weight * width < whole:
-                    # Less than a cell, as all that follow.
+                    # This child and all lighter ones are narrower than a cell.
                     rest = at * width // whole, (start + nodes.below(parent)) * width // whole
                     if rest[1] > rest[0]:
                         small.append(rest)
@@ -230,7 +230,7 @@ _NOTHING: Final = Nodes(
 
 
 class NodesView(LineView[Nodes]):
-    """A view of ``Nodes``. A subclass says how they are taken, and which one is selected."""
+    """A view of ``Nodes``. Subclasses define how new ones are shown, and which is selected."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
@@ -255,29 +255,29 @@ class NodesView(LineView[Nodes]):
         raise NotImplementedError
 
     def show(self, content: Nodes, *, at_once: bool = False) -> None:
-        """Replaces the tree; what the user chose stays on its functions.
+        """Replaces the tree; cursor, zoom and expanded nodes stay on their functions.
 
-        While the user presses keys, it is replaced later, unless ``at_once``.
+        While the user presses keys, the new tree waits, unless ``at_once``.
         """
         at_once = at_once or self._data is _NOTHING
         self.when_free(lambda: self._take(content), at_once=at_once)
 
     @property
     def key(self) -> Hashable | None:
-        """The heaviest stack through the node under the cursor."""
+        """Key of the heaviest stack through the node under the cursor."""
         return self._data.stack_below(self.selected)
 
     def empty_text(self) -> str:
-        """Why there is no tree."""
+        """Explains why there is no tree."""
         return self._data.empty or COMPUTING
 
     def action_open(self) -> None:
-        """Chooses the stack, whatever Enter does with the function."""
+        """Opens the stack, even where Enter does something else."""
         LineView.chosen(self)
 
 
 def maker(_source: Source) -> Callable[[ViewSelection], Nodes]:
-    """Makes the call tree, not narrowed by the search: that is marked in it."""
+    """Makes the call tree of all stacks; the search only marks functions in it."""
     tree: LiveTree | None = None
     tree_of = ((0, 1), False)
 
@@ -307,7 +307,7 @@ def maker(_source: Source) -> Callable[[ViewSelection], Nodes]:
 
 
 def nodes_view(name: str, title: str, key: str, widget: Callable[[], NodesView]) -> View[Nodes]:
-    """A view of the call tree; all of them share one."""
+    """Returns a view of the call tree; all such views share one tree."""
     return View(
         name=name,
         title=title,

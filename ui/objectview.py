@@ -37,7 +37,7 @@ from tracelloc.ui.view import Sorting, View, ViewSelection
 
 _MOST_ROWS: Final = 5000
 _LINES: Final = 4
-"""Yields the lines below the rows: sentences on the type, and its objects' holders."""
+"""Lines below the rows: sentences on the type, and the holders of its objects."""
 COLUMNS: Final = (
     Column("growth", "growth/min", 12),
     Column("bytes", "bytes", 10),
@@ -49,13 +49,13 @@ COLUMNS: Final = (
 
 
 class TypeKey(NamedTuple):
-    """Key of the row of a type."""
+    """Key of a type's row."""
 
     name: str
 
 
 def with_growing_types(selection: ViewSelection, rows: TableRows) -> TableRows:
-    """Rows of stacks below those of types that grow, where nothing narrows the stacks down."""
+    """Puts the growing types' rows above those of the stacks, unless the stacks are filtered."""
     settings = selection.settings
     types = {TypeKey(each.name): each for each in type_suspects(selection.snapshot)}
     is_narrowed = settings.narrows_stacks or not settings.all_limits.is_open
@@ -71,7 +71,7 @@ def with_growing_types(selection: ViewSelection, rows: TableRows) -> TableRows:
 
 
 def _cell(suspect: TypeSuspect, column: str) -> Cell:
-    """A cell of a type that grows, in the columns of stacks."""
+    """Returns a growing type's cell, in the columns of stacks."""
     if column == "growth":
         return growth_cell(round(suspect.bytes_per_min), suspect.verdict)
     if column == "verdict":
@@ -84,7 +84,7 @@ def _cell(suspect: TypeSuspect, column: str) -> Cell:
 
 
 def type_words(key: Hashable | None, snapshot: Snapshot) -> tuple[str, str]:
-    """(title, sentences) of a row of a type that grows."""
+    """Returns the (title, sentences) of a growing type's row."""
     for each in type_suspects(snapshot):
         if key == TypeKey(each.name):
             title = type_headline(each, growing_for_s(each, snapshot))
@@ -93,7 +93,7 @@ def type_words(key: Hashable | None, snapshot: Snapshot) -> tuple[str, str]:
 
 
 def object_rows(selection: ViewSelection) -> TableRows:
-    """A row per type; the key is its name."""
+    """Returns one row per type; its key is the type's name."""
     snapshot, sorting = selection.snapshot, selection.settings.sorting
     found = snapshot.objects
     if found is None or found.now is None or found.first is None:
@@ -116,7 +116,7 @@ def object_rows(selection: ViewSelection) -> TableRows:
     def cell(key: Hashable, column: str) -> Cell:
         row = rows.get(key)  # type: ignore[call-overload]
         if row is None:
-            # It waits for the next order.
+            # The row's order is outdated; the next one comes soon.
             return ""
         suspect = suspects.get(row.now.name)
         if column == "growth":
@@ -150,7 +150,7 @@ def _why_empty(snapshot: Snapshot) -> str:
 def _line(
     found: ObjectFindings, snapshot: Snapshot, number: int
 ) -> Callable[[Hashable | None], str]:
-    """One of the lines about the type under the cursor."""
+    """Returns one of the lines about the type under the cursor."""
 
     def line(key: Hashable | None) -> str:
         lines = list(_lines(found, snapshot, key.name if isinstance(key, TypeKey) else ""))

@@ -1,8 +1,8 @@
-"""The views of lines: the log, and what a started program writes, which may be typed into.
+"""The views of text lines: the log, and the output of a started program, which takes input.
 
-The program's output is shown as far as ECMA-48 says what logs and progress bars need:
-select graphic rendition, carriage return, backspace, tab, erase in line. Everything else is
-left out: none of it reaches our own terminal.
+Of ECMA-48's control functions, those are interpreted that logs and progress bars need: select
+graphic rendition, carriage return, backspace, tab, erase in line. All others are dropped; none
+reaches the user's terminal.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tracelloc.ui.view import Facts, Source, Terminal, View, ViewSelection
 
 _MOST_LINES: Final = 10_000
 _LONGEST_LINE: Final = 4096
-"""Characters; the rest of a line is dropped."""
+"""Longest line, in characters; the rest is dropped."""
 _TAB: Final = 8
 _PART: Final = re.compile(
     r"\x1b\[(?P<parameters>[0-?]*)[ -/]*(?P<final>[@-~])"  # control sequence
@@ -56,7 +56,7 @@ _UNFINISHED: Final = re.compile(
 
 
 class TerminalLines:
-    """Lines so far; the last one may go on."""
+    """The program's lines so far; the last one may be incomplete."""
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -69,12 +69,12 @@ class TerminalLines:
         """Lines that there is no room for any more."""
 
     def all(self) -> list[Text]:
-        """The lines, the oldest first. They don't change any more."""
+        """Returns the lines, the oldest first. Returned lines no longer change."""
         last = [_joined(self._cells)] if self._cells else []
         return [*self._finished, *last]
 
     def feed(self, data: bytes) -> None:
-        """Takes in what was written."""
+        """Adds the program's output."""
         text = self._rest + self._decode(data)
         cut = _UNFINISHED.search(text)
         end = len(text) if cut is None else cut.start()
@@ -85,7 +85,7 @@ class TerminalLines:
             elif part["control"]:
                 self._control(part["control"])
             elif part["final"] == "m":
-                # The decoder keeps the style from one piece to the next.
+                # The decoder carries the style over to the next piece.
                 self._ansi.decode_line(part[0])
             elif part["final"] == "K" and part["parameters"] in ("", "0"):
                 del self._cells[self._column :]
@@ -146,16 +146,16 @@ _KEYS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ProgramOutput:
-    """Output of the program, and its terminal."""
+    """The program's output, and its terminal."""
 
     lines: Sequence[Text]
     dropped: int
-    """Lines before these."""
+    """Number of earlier lines."""
     terminal: Terminal
 
 
 def maker(source: Source) -> Callable[[ViewSelection], ProgramOutput]:
-    """Makes lines of what was written; reads on where it stopped."""
+    """Makes lines of the program's output; continues where it stopped reading."""
     lines, position = TerminalLines(), 0
     terminal = source.terminal
     assert terminal is not None
@@ -170,7 +170,7 @@ def maker(source: Source) -> Callable[[ViewSelection], ProgramOutput]:
 
 
 class OutputView(LineView[ProgramOutput]):
-    """Follows the end unless the cursor has been moved away from it."""
+    """The program's output; follows its end unless the user moves the cursor up."""
 
     header_lines = 1
 
@@ -182,7 +182,7 @@ class OutputView(LineView[ProgramOutput]):
         """Whether keys go to the program."""
 
     def show(self, content: ProgramOutput, *, at_once: bool = False) -> None:
-        """Shows what was written; what stands there never moves but by scrolling."""
+        """Shows the output; existing lines only move by scrolling."""
         if self._content is None:
             self._resize(content.terminal)
         self._content = content
@@ -191,7 +191,7 @@ class OutputView(LineView[ProgramOutput]):
             super().move_to(len(content.lines) - 1)
 
     def on_resize(self) -> None:
-        """The program's terminal is as large as the view."""
+        """Gives the program's terminal the size of the view."""
         if self._content is not None:
             self._resize(self._content.terminal)
 
@@ -200,16 +200,16 @@ class OutputView(LineView[ProgramOutput]):
             terminal.resize(self.page_rows, self.width)
 
     def move_to(self, row: int) -> None:
-        """Puts the cursor on a row; on the last one it stays at the end."""
+        """Moves the cursor to a row; on the last one, the view follows the output's end."""
         super().move_to(row)
         self._follows = row >= self.row_count() - 1
 
     def row_count(self) -> int:
-        """Lines."""
+        """Returns the number of lines."""
         return 0 if self._content is None else len(self._content.lines)
 
     def row(self, row: int, width: int) -> Iterable[Piece]:
-        """A line, as far as there is room."""
+        """Returns a line, cut to the width."""
         assert self._content is not None
         line = self._content.lines[row][:width]
         line.truncate(width)
@@ -218,7 +218,7 @@ class OutputView(LineView[ProgramOutput]):
                 yield segment.text, segment.style
 
     def fixed(self, line: int, width: int) -> Iterable[Piece]:
-        """Says where keys go."""
+        """Shows which program receives the keys."""
         where = (
             "typing into the program, Ctrl-]: stop"
             if self.is_typing
@@ -229,7 +229,7 @@ class OutputView(LineView[ProgramOutput]):
         yield f" output of the program; {where}{more}"[:width], "lines--header"
 
     def empty_text(self) -> str:
-        """Shown until there is output."""
+        """Returns the text to show until there is output."""
         return "The program has written nothing yet."
 
     async def _on_key(self, event: events.Key) -> None:
@@ -261,7 +261,7 @@ OUTPUT: Final = View(
 
 
 class TextLines(LineView[Sequence[str]]):
-    """Shows lines that are harmless already."""
+    """Lines of text that is printable already."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
@@ -269,12 +269,12 @@ class TextLines(LineView[Sequence[str]]):
         self._folded: list[str] = []
 
     def show(self, content: Sequence[str], *, at_once: bool = False) -> None:
-        """Replaces the lines; nothing moves but what is new."""
+        """Replaces the lines; the cursor stays where it is."""
         self._lines = content
         self.rows_changed()
 
     def rows_changed(self) -> None:
-        """Folds what is too long."""
+        """Wraps lines that are too long."""
         width = max(self.width, 1)
         self._folded = []
         for line in self._lines:
@@ -286,16 +286,16 @@ class TextLines(LineView[Sequence[str]]):
         super().rows_changed()
 
     def row_count(self) -> int:
-        """Lines on the screen."""
+        """Returns the number of lines, after wrapping."""
         return len(self._folded)
 
     def row(self, row: int, width: int) -> Iterable[Piece]:
-        """One line."""
+        """Returns one line."""
         yield self._folded[row], None
 
 
 def log_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
-    """All lines: the standing figures, then messages, the oldest first."""
+    """Returns the log: the current figures, then the messages, the oldest first."""
     snapshot = selection.snapshot
     totals = snapshot.totals
     yield f"target     {target_name(snapshot)}"
@@ -339,7 +339,7 @@ def log_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
 
 
 def _capture_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
-    """How events come, or where a recording was made."""
+    """Returns lines on the source of events, or on the recording's origin."""
     traced = format_duration(selection.snapshot.tracing_ns // NS_PER_S)
     if not facts.ring_slots:
         yield f"recorded   for {traced} by then, by {facts.method}"

@@ -1,4 +1,4 @@
-"""The list of processes to choose one from."""
+"""The screen for choosing a process to trace."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _REFRESH_S: Final = 1.0
 
 
 def process_rows(infos: Sequence[ProcessInfo], *, searching: bool) -> TableRows:
-    """The table of processes; the key is the PID."""
+    """Returns the table of processes; a row's key is the PID."""
     by_pid = {info.pid: info for info in infos}
 
     def cell(key: Hashable, column: str) -> Cell:
@@ -72,7 +72,7 @@ def _state(info: ProcessInfo) -> str:
 class PickerScreen(Screen[int | None]):
     """Lists processes; the result is the chosen PID, or None.
 
-    ``refresh_s`` of 0: one look only, for pictures.
+    With a ``refresh_s`` of 0, for screenshots, processes are listed only once.
     """
 
     DEFAULT_CSS = """
@@ -101,7 +101,7 @@ class PickerScreen(Screen[int | None]):
         refresh_s: float = _REFRESH_S,
         note: str = "",
     ) -> None:
-        """``refresh`` is called on a thread of its own; ``note`` says why one is back here."""
+        """``refresh``: called in its own thread; ``note``: why the user is asked again."""
         super().__init__()
         self._look = refresh
         self._refresh_s = refresh_s
@@ -110,7 +110,7 @@ class PickerScreen(Screen[int | None]):
         self._looking = False
 
     def compose(self) -> ComposeResult:
-        """Title, search, list, note, keys."""
+        """Adds the title, search, list, note and keys."""
         yield Static("tracelloc: which process?", id="picker-title", markup=False)
         yield Input(placeholder="type to search", id="picker-search", select_on_focus=False)
         rows = Table(_COLUMNS, id="picker-list")
@@ -120,7 +120,7 @@ class PickerScreen(Screen[int | None]):
         yield KeyFooter(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Looks now, and again and again."""
+        """Lists the processes now and at intervals."""
         self.query_one(Input).focus()
         self._look_again()
         if self._refresh_s:
@@ -142,7 +142,7 @@ class PickerScreen(Screen[int | None]):
             self.app.call_from_thread(self.show, infos)
 
     def show(self, infos: list[ProcessInfo]) -> None:
-        """Takes a new list."""
+        """Shows a new list."""
         self._infos = infos
         self._filter()
 
@@ -166,7 +166,7 @@ class PickerScreen(Screen[int | None]):
 
     @on(Table.Moved)
     def _say_all(self) -> None:
-        """Shows all that is known of the process under the cursor."""
+        """Shows all details of the process under the cursor."""
         info, note = self.current, self.query_one("#picker-note", Static)
         text = ""
         if info is not None:
@@ -176,7 +176,7 @@ class PickerScreen(Screen[int | None]):
         note.update(crop(text, max(self.size.width - 2, 0)))
 
     def action_list(self, what: str, step: int) -> None:
-        """Moves in the list while the search has the keys."""
+        """Moves the list's cursor while the search has the focus."""
         getattr(self.query_one(Table), f"action_{what}")(step)
 
     @on(Table.Chosen)
@@ -188,10 +188,10 @@ class PickerScreen(Screen[int | None]):
         if info.trouble is None:
             self.dismiss(info.pid)
         else:
-            self.app.bell()  # the line below says why
+            self.app.bell()  # the note says why
 
     def action_back(self) -> None:
-        """Clears the search; if there is none, leaves."""
+        """Clears the search; closes the screen if the search is empty."""
         search = self.query_one(Input)
         if search.value:
             search.value = ""
@@ -200,7 +200,7 @@ class PickerScreen(Screen[int | None]):
 
 
 class PickerApp(App[int]):
-    """The list of processes; its result is what was chosen."""
+    """The application that only shows the list of processes; its result is the chosen PID."""
 
     CSS_PATH = "app.tcss"
     TITLE = "tracelloc"
@@ -212,7 +212,7 @@ class PickerApp(App[int]):
         self._note = note
 
     def on_mount(self) -> None:
-        """Shows the list; a signal leaves it like Esc does."""
+        """Shows the list; a signal closes it, like Esc."""
         loop = asyncio.get_running_loop()
         for number in heeded((signal.SIGTERM, signal.SIGHUP)):
             loop.add_signal_handler(number, self.exit)

@@ -1,7 +1,7 @@
-"""The picture of one moment, and the thread that computes it.
+"""A picture: everything that the screen shows of one snapshot.
 
-``Pictures`` and ``Refresher`` make one at a time, none before the last one is shown; a
-``Picture`` never changes and goes to the thread that draws, which it costs no time.
+The refresher's thread makes pictures, each after the previous one has been drawn. A ``Picture`` is
+immutable, so the drawing thread needs no lock and computes nothing.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from tracelloc.ui.view import (
 from tracelloc.verdict.judgement import CODE_OF, Judgement
 
 _RATE_NS: Final = 2 * NS_PER_S
-"""Rates are those of the last seconds, this many at least once there are."""
+"""Rates cover at least this much time, once it has passed."""
 _WRAPPERS_S: Final = 5.0
-"""Time between looks for functions that wrap malloc."""
+"""Time between searches for functions that wrap malloc."""
 _MOST_WEIGHED: Final = 1000
-"""Stacks that are looked at for this, the heaviest first."""
+"""Most stacks that are searched for wrappers, the heaviest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Figures above everything that the snapshot does not hold."""
+    """Figures of the header that are not part of the snapshot."""
 
     count_growth: int
-    """Blocks that have become more within the last seconds."""
+    """Growth of the number of live blocks within the last seconds."""
     allocations_per_s: float
     frees_per_s: float
     account: Account | None
@@ -74,51 +74,51 @@ class Details:
     judgement: Judgement | None
     """The verdict; None before the first verdicts."""
     suspect: NamedSuspect | None
-    """The suspect that the stack belongs to."""
+    """The suspect of which the stack is a part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything that the screen shows at one moment."""
+    """Everything that the screen shows of one snapshot."""
 
     snapshot: Snapshot
-    """Snapshot of the shown process, or of all merged."""
+    """Snapshot of the shown process, or of all processes merged."""
     process_count: int
     settings: Settings
     header: Header
     content: Any
-    """Content of the view on top, from its maker."""
+    """Content of the active view, from its maker."""
     labels: Labels
     namer: Namer
-    """For the refresher's thread; others take a copy."""
+    """Only for the refresher's thread; other threads use a copy."""
     details: Details | None
     listing: SourceListing | None
-    """The source that is wanted."""
+    """The requested source listing."""
     found: int
-    """Stacks that the search and the limits leave."""
+    """Stacks that match the search and the limits."""
     found_bytes: int
-    """Live bytes of theirs, within the limits."""
+    """Live bytes of these stacks, within the limits."""
     line: TimeLine | None
-    """All moments and which one this is; None: it is traced now."""
+    """All snapshots of the recording and the shown one's position; None for a live trace."""
     names_pending: int
     is_naming: bool
-    """Whether names may come that the next picture would have."""
+    """Whether the next picture may have more names."""
     took_s: float
-    """Time to compute the picture, and to take the snapshot if it is new."""
+    """Time to compute the picture, and to take the snapshot if it is a new one."""
 
 
 @dataclass(slots=True)
 class _Process:
-    """State of a process that is kept between pictures."""
+    """State of a process between pictures."""
 
     namer: Namer
     names: Names
     moments: deque[Mark] = field(default_factory=deque)
     makers: dict[object, Callable[[ViewSelection], Any]] = field(default_factory=dict)
-    """By what has made them."""
+    """What each maker remembers, by maker."""
     view: View[Any] | None = None
     wrappers_due_s: float = 0.0
-    """When functions are looked at next that may wrap malloc."""
+    """Time of the next search for functions that wrap malloc."""
     lister: SourceLister | None = None
 
 
@@ -132,7 +132,7 @@ class Pictures:
         now_s: Callable[[], float] = time.monotonic,
         asked: Callable[[], None] = lambda: None,
     ) -> None:
-        """``asked`` is called when something is drawn that has no name yet."""
+        """``asked``: called when something without a name is drawn."""
         self._asked = asked
         self._source = source
         self._journal = journal
@@ -145,7 +145,7 @@ class Pictures:
         self._taking_s = 0.0
 
     def take(self, settings: Settings) -> TraceSnapshot:
-        """Asks for a new snapshot that has what these need, and notes it for rates."""
+        """Takes a snapshot with the content that the settings need, and keeps it for rates."""
         began_s = self._now_s()
         trace = self._source.take(settings.view.wanted)
         self._ring_share = self._source.ring_share()
@@ -163,18 +163,18 @@ class Pictures:
     def _before(
         self, before: TraceSnapshot | None, trace: TraceSnapshot, settings: Settings
     ) -> Iterator[Mark]:
-        """The recorded moment before, if rates since then make sense."""
+        """Yields the previous recorded snapshot, if it is usable for rates."""
         if before is not None:
             one, now = self._shown(before, settings), self._shown(trace, settings)
             if one.target.number == now.target.number and one.table_number == now.table_number:
                 yield analysis.mark(one, "")
 
     def mark(self, trace: TraceSnapshot, settings: Settings, name: str) -> Mark:
-        """A mark at another moment than the one that is shown."""
+        """Returns a mark of another snapshot than the shown one."""
         return analysis.mark(self._shown(trace, settings), name)
 
     def _shown(self, trace: TraceSnapshot, settings: Settings) -> Snapshot:
-        """The snapshot of the process that is asked for, or of all merged."""
+        """Returns the snapshot of the chosen process, or of all processes merged."""
         number = settings.process
         if number >= 0:
             return trace.of(number)
@@ -196,7 +196,7 @@ class Pictures:
         return self._processes[number]
 
     def make(self, trace: TraceSnapshot, settings: Settings) -> Picture:
-        """The picture of a snapshot under these settings."""
+        """Makes the picture of a snapshot with these settings."""
         began_s = self._now_s() - self._taking_s
         self._taking_s = 0.0
         snapshot = self._shown(trace, settings)
@@ -261,12 +261,12 @@ class Pictures:
         )
 
     def _fold_wrappers(self, snapshot: Snapshot, process: _Process, stacks: I64) -> None:
-        """Now and then, hides functions that turn out to wrap malloc."""
+        """At intervals, hides functions that turn out to wrap malloc."""
         names, now_s = process.names, self._now_s()
         if now_s < process.wrappers_due_s or process.namer.waiting:
             return
         process.wrappers_due_s = now_s + _WRAPPERS_S
-        # Of those that are named by now.
+        # Only stacks that have names already.
         stats = snapshot.stack_stats(stacks[names.labels.fresh[stacks]][:_MOST_WEIGHED].tolist())
         found = measured_wrappers(
             (process.namer.stack(snapshot, each.index), each.allocated_bytes, each.allocated_count)
@@ -311,7 +311,7 @@ class Pictures:
 
 
 def _listing(process: _Process, selection: ViewSelection) -> SourceListing | None:
-    """The source of the function that is wanted; of all its stacks, whatever is searched for."""
+    """Returns the requested function's source, with figures from all stacks, searched or not."""
     function, figures = selection.settings.listed, selection.figures
     if function is None:
         process.lister = None

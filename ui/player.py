@@ -1,4 +1,4 @@
-"""Goes to moments of a recording, as keys ask for it, and plays them one after the other."""
+"""Navigation in a recording by keys, and its playback."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from tracelloc.ui.state import State
 
 PLAY_S: Final = 0.5
-"""Time between two moments that are played."""
+"""Time between two snapshots during playback."""
 _PLAYED: Final = 120
-"""Steps in which a long recording is played: a minute."""
+"""Number of steps of a long recording's playback, which takes a minute."""
 _PAGES: Final = 20
-"""Pages that a recording has."""
+"""Number of pages of a recording."""
 
 # fmt: off
 PLAYER_KEYS: Final = bindings(
@@ -46,13 +46,13 @@ PLAYER_KEYS: Final = bindings(
 )
 # fmt: on
 LIVE_ONLY: Final = frozenset({"b", "m", "P", "space", "x", "greater_than_sign", "less_than_sign"})
-"""Keys of a live trace that need the process."""
+"""Keys that need a live trace."""
 BLOCK_KEYS: Final = frozenset({"L", "A"})
-"""Keys that need single blocks."""
+"""Keys that need individual blocks."""
 
 
 class Player:
-    """For the thread that draws."""
+    """Moves the screen to other snapshots. Only for the drawing thread."""
 
     def __init__(self, state: State, recorded: RecordedMoments, refresher: Refresher) -> None:
         self._state = state
@@ -64,16 +64,16 @@ class Player:
 
     @property
     def missing_keys(self) -> frozenset[str]:
-        """Keys of a live trace that a recording has no use for."""
+        """Keys of a live trace that do not apply to the recording."""
         return LIVE_ONLY if self._recorded.has_blocks else LIVE_ONLY | BLOCK_KEYS
 
     @property
     def line(self) -> TimeLine:
-        """The moments, and which one was shown last."""
+        """The snapshots, and which one was shown last."""
         return self._recorded.line
 
     def condition(self) -> str:
-        """The header's text on the shown snapshot."""
+        """Returns the header's text on the shown snapshot."""
         line = self.line if self._state.picture is None else self._state.picture.line
         assert line is not None
         clock = line.clock(round(float(line.uptimes_s[line.index]) * NS_PER_S))
@@ -92,32 +92,32 @@ class Player:
         line = self.line
         index = min(max(index, 0), len(line.uptimes_s) - 1)
         is_last = index == len(line.uptimes_s) - 1
-        # At the end it goes on with what comes.
+        # After the last snapshot, new ones are followed.
         self._uptime_s = math.inf if is_last else float(line.uptimes_s[index])
         self._recorded.go_to(self._uptime_s)
         self._refresher.ask(self._state.settings, tick=True)
 
     def step(self, count: int) -> None:
-        """Goes back or forward by moments."""
+        """Goes back or forward by snapshots."""
         self._go(self._index + count)
 
     def page(self, sign: int) -> None:
-        """Goes back or forward by a part of the recording."""
+        """Goes back or forward by a page."""
         self._go(self._moved(self._index, sign, _PAGES))
 
     def _moved(self, index: int, sign: int, parts: int) -> int:
-        """The moment a part of the whole time away, the next one at least."""
+        """Returns the snapshot that is a part of the total time away, at least the next one."""
         uptimes_s = self.line.uptimes_s
         part_s = float(uptimes_s[-1] - uptimes_s[0]) / parts
         found = self._nearest(float(uptimes_s[index]) + sign * part_s)
         return max(found, index + 1) if sign > 0 else min(found, index - 1)
 
     def edge(self, sign: int) -> None:
-        """Goes to the first or last moment."""
+        """Goes to the first or last snapshot."""
         self._go(0 if sign < 0 else len(self.line.uptimes_s) - 1)
 
     def go_to_ns(self, time_ns: int) -> None:
-        """Goes to the moment nearest to a time, CLOCK_MONOTONIC."""
+        """Goes to the snapshot nearest to a time (CLOCK_MONOTONIC)."""
         self._go(self._nearest(time_ns / NS_PER_S))
 
     def _nearest(self, uptime_s: float) -> int:
@@ -127,7 +127,7 @@ class Player:
         return at if uptime_s - uptimes_s[at] <= uptimes_s[after] - uptime_s else after
 
     def ask_time(self) -> None:
-        """Opens the dialog."""
+        """Opens the dialog for a time."""
 
         def take(time_s: float | None) -> None:
             if time_s is not None:
@@ -138,7 +138,7 @@ class Player:
         self._state.app.push_screen(dialog, take)
 
     def toggle(self) -> None:
-        """Plays from here on, from the beginning at the end; or stops."""
+        """Starts playback, from the beginning if at the end, or stops it."""
         if self._timer is not None:
             self._stop()
             self._refresher.ask(self._state.settings, tick=True)
@@ -158,7 +158,7 @@ class Player:
         self._timer = None
 
     def compare(self, span: Span) -> None:
-        """Goes to the end of a span, and shows what changed within it."""
+        """Goes to the end of a span and shows the changes within it."""
         state, line = self._state, self.line
         ends = [self._nearest(time_ns / NS_PER_S) for time_ns in span]
         if ends[0] == ends[1]:

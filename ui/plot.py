@@ -1,7 +1,7 @@
-"""The plot of outstanding bytes and resident memory over the whole traced time.
+"""The plot of live bytes and resident memory over the whole traced time.
 
-Outstanding bytes are an area, drawn in eighths of a line, so that slow growth is seen;
-resident memory is a line. Axes carry units, marks are dotted lines with their names on top.
+Live bytes are an area, drawn in eighths of a line to make slow growth visible; resident memory is a
+line. Axes have units; marks are dotted lines with their names on top.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
 _FAR: Final = 4
 LABELS: Final = 9
-"""Cells of the labels at the left, the axis included."""
+"""Width of the labels at the left, including the axis, in cells."""
 BEHIND: Final = 6
-"""Cells at the right where the lines' names stand."""
+"""Width of the curves' names at the right, in cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One line of a plot."""
+    """One curve of a plot."""
 
     name: str
     time_ns: Sequence[int] | npt.NDArray[np.int64]
     values: Sequence[int] | npt.NDArray[np.int64]
-    """In bytes; negative: not known."""
+    """Values in bytes; negative ones are unknown."""
     style: str
-    """The component class it is drawn in."""
+    """The component class of its style."""
 
 
 Drawing = list[list[tuple[str, str]]]
@@ -51,7 +51,7 @@ Drawing = list[list[tuple[str, str]]]
 
 
 def nice_ceiling(value: float) -> float:
-    """The next round figure in binary units: 1, 1.25, 1.5, 2, … 800 times a power of 1024."""
+    """Returns the next round size: 1, 1.25, 1.5, 2, … 800 times a power of 1024."""
     if value <= 1:
         return 1.0
     unit = 1024.0 ** int(math.log(value, 1024))
@@ -63,7 +63,7 @@ def nice_ceiling(value: float) -> float:
 
 
 def axis_label(value: float) -> str:
-    """``250 MiB``, ``0``."""
+    """Formats a value for the axis: ``250 MiB``, ``0``."""
     if value < 1:
         return "0"
     power = min(int(math.log(value, 1024) + 1e-9), len(_UNITS) - 1)
@@ -73,13 +73,13 @@ def axis_label(value: float) -> str:
 
 
 def runs_of(cells: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Cells of a row: neighbors of one style are one text."""
+    """Joins neighboring cells of the same style into one text."""
     runs = groupby(cells, key=itemgetter(1))
     return [("".join(map(itemgetter(0), run)), style) for style, run in runs]
 
 
 class Canvas:
-    """Cells to draw on: a plot over time, with room for its axes and for the names of its lines."""
+    """The cells of a plot over time, with room for axes and the names of curves."""
 
     def __init__(self, width: int, height: int, start_ns: int, end_ns: int) -> None:
         self.rows: Drawing = [[(" ", "")] * width for _ in range(height)]
@@ -89,29 +89,29 @@ class Canvas:
 
     @property
     def has_room(self) -> bool:
-        """Whether it is large enough to show anything."""
+        """Whether the plot is large enough to be drawn."""
         return self.columns >= 8 and self.lines >= 2
 
     def edges_ns(self) -> F64:
-        """The time at which each column ends."""
+        """Returns the time at which each column ends."""
         length_ns = self.end_ns - self.start_ns
         return self.start_ns + (np.arange(self.columns) + 1) * length_ns / self.columns
 
     def put(self, x: int, y: int, character: str, style: str, *, behind: bool = False) -> None:
-        """``behind``: where nothing else is drawn."""
+        """Draws a character; ``behind``: only if the cell is empty."""
         inside = 0 <= y < len(self.rows) and 0 <= x < len(self.rows[y])
         if inside and not (behind and self.rows[y][x][0] != " "):
             self.rows[y][x] = (character, style)
 
     def write(self, x: int, y: int, text: str, style: str) -> None:
-        """Puts characters side by side."""
+        """Draws text from left to right."""
         for offset, character in enumerate(text):
             self.put(x + offset, y, character, style)
 
     def draw_axes(self, top: float, clock: Callable[[int], str] | None = None) -> None:
-        """Values stand for the upper edge of their line, zero for the axis itself.
+        """Draws the axes. A value belongs to the upper edge of its line, zero to the axis itself.
 
-        ``clock``: the time of day at a moment; None: times are told from now.
+        ``clock``: returns the time of day; if None, times are relative to now.
         """
         for y in range(self.lines):
             if y % 2 == 0 and self.lines - y >= 2:
@@ -134,7 +134,7 @@ class Canvas:
 
 
 def _values_of(curve: Curve, canvas: Canvas) -> F64:
-    """The value that holds in each column; NaN where none is known."""
+    """Returns the value for each column; NaN where it is unknown."""
     values = np.full(canvas.columns, np.nan)
     if not len(curve.time_ns):
         return values
@@ -156,7 +156,7 @@ def draw(
     height: int,
     clock: Callable[[int], str] | None = None,
 ) -> Drawing:
-    """A plot of ``width`` times ``height`` cells, the line of times at its foot included.
+    """Draws a plot of ``width`` by ``height`` cells, including the time axis at the bottom.
 
     The first curve is an area, drawn in eighths of a cell; the others are lines.
     """
@@ -166,7 +166,7 @@ def draw(
     lines = [(curve, _values_of(curve, canvas)) for curve in curves]
     known = [values[~np.isnan(values)] for _, values in lines]
     highest = [float(values.max()) if len(values) else 0.0 for values in known]
-    # A line so high that the area would be flat stays outside, and says so.
+    # A curve so high that the area would look flat is left out; an arrow points to it.
     shown = [value for value in highest if value <= _FAR * highest[0]] if highest[0] else highest
     top = nice_ceiling(max(shown, default=1))
     canvas.draw_axes(top, clock)
@@ -194,12 +194,12 @@ def draw(
 
 
 def _row(height: float, plot_height: int) -> int:
-    """The line of the screen that a height in lines ends in."""
+    """Returns the line in which a height ends, counted from the top."""
     return min(plot_height - 1, max(0, plot_height - math.ceil(max(height, 0))))
 
 
 def _write_name(canvas: Canvas, names: dict[int, str], curve: Curve, y: int) -> None:
-    """Behind the curve's end, where there is no other name yet."""
+    """Writes a curve's name at its end, on a line without another name."""
     free = [row for row in (y, y - 1, y + 1) if row not in names and row >= 0]
     names[free[0]] = curve.name
     canvas.write(len(canvas.rows[0]) - BEHIND + 1, free[0], curve.name, curve.style)
@@ -234,7 +234,7 @@ def _draw_line(canvas: Canvas, heights: Sequence[float], plot_height: int, style
 
 
 def curves_of(points: Points) -> list[Curve]:
-    """Heap and resident memory."""
+    """Returns the curves of live bytes and resident memory."""
     return [
         Curve("heap", points.time_ns, points.live_bytes, "plot--heap"),
         Curve("RSS", points.time_ns, points.rss_bytes, "plot--rss"),
@@ -242,7 +242,7 @@ def curves_of(points: Points) -> list[Curve]:
 
 
 class Plot(Widget):
-    """Shows what it was given last."""
+    """The widget that shows the plot."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"plot--axis", "plot--heap", "plot--rss", "plot--mark"}
 
@@ -256,20 +256,20 @@ class Plot(Widget):
     def show(
         self, curves: Sequence[Curve], flags: Sequence[tuple[str, int]], start_ns: int, end_ns: int
     ) -> None:
-        """Draws these from now on."""
+        """Replaces the curves and marks."""
         self._draw = lambda width, height: draw(
             curves, flags, start_ns, end_ns, width=width, height=height, clock=self.clock
         )
         self.on_resize()
 
     def on_resize(self) -> None:
-        """Draws in another size."""
+        """Redraws the plot in the new size."""
         if self._draw is not None:
             self._drawing = self._draw(self.size.width, self.size.height)
             self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """One line of the screen."""
+        """Draws one line of the plot."""
         if y >= len(self._drawing):
             return Strip.blank(self.size.width, self.rich_style)
         styles: dict[str, Style] = {"": self.rich_style}

@@ -1,4 +1,4 @@
-"""The view of processes: a tree of those that are traced. The other views show one, or all."""
+"""The view of traced processes as a tree, in which the user selects one, or all."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ COLUMNS: Final = (
 
 
 def _leaks(one: Snapshot) -> int:
-    """Suspects that are called leaking."""
+    """Returns the number of suspects with the verdict leaking."""
     suspects = () if one.findings is None else one.findings.suspects
     return sum(suspect.judgement.verdict is Verdict.LEAKING for suspect in suspects)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessLine:
-    """A row: one process, all of them, or some that have ended."""
+    """A row: one process, all processes, or some ended ones."""
 
     key: Hashable
-    """The number of the process; negative: of several; else, whose children these are."""
+    """The process's number, a negative number for several, or the parent of ended ones."""
     name: str
     ones: Sequence[Snapshot]
-    """The snapshots whose figures are summed."""
+    """The snapshots whose figures the row sums up."""
     depth: int = 0
 
 
@@ -58,29 +58,29 @@ _FIGURES: Final[dict[str, tuple[Callable[[Snapshot], int], Callable[[int, str], 
     "leaks": (_leaks, lambda value, _: Text(str(value), "bold red") if value else ""),
     "pid": (lambda one: one.target.pid, lambda value, _: str(value)),
 }
-"""By column: the figure of a process, and how it is written behind what marks estimates."""
+"""Per column: a process's figure, and its formatting (given the mark of estimates)."""
 
 
 def _children(trace: TraceSnapshot) -> dict[int | None, list[Snapshot]]:
-    """Children by their parent's number, None if it is not traced; in order of start."""
+    """Returns children by parent's number (None if it is not traced), in order of start."""
     numbers: dict[int, int] = {}
     children: dict[int | None, list[Snapshot]] = {}
     for one in trace.processes:
-        # A PID may come back: the parent is whoever had it last before.
+        # PIDs are reused: the parent is the latest earlier process with that PID.
         children.setdefault(numbers.get(one.target.parent_pid), []).append(one)
         numbers[one.target.pid] = one.target.number
     return children
 
 
 def process_lines(trace: TraceSnapshot, settings: Settings) -> list[ProcessLine]:
-    """A line for all, then each process below its parent.
+    """Returns a line for all processes, then each process below its parent.
 
-    Of those that have ended, what nobody asks about is one line per parent, after the others:
-    itself and its descendants have ended, and none leaks.
+    Ended processes without leaks whose descendants have all ended share one line per parent, after
+    the others.
     """
     children = _children(trace)
     families: dict[int, list[Snapshot]] = {}
-    """Processes that have nothing to show any more, with their descendants."""
+    """Ended processes without leaks, with their descendants."""
     for one in reversed(trace.processes):
         nested = [families.get(c.target.number) for c in children.get(one.target.number, ())]
         is_quiet = one.target.has_ended and one.target.number != settings.process
@@ -120,7 +120,7 @@ def process_lines(trace: TraceSnapshot, settings: Settings) -> list[ProcessLine]
 
 
 def process_rows(trace: TraceSnapshot, settings: Settings) -> TableRows:
-    """The table; in the order of a tree if sorted by name. All together come first."""
+    """Returns the table, as a tree if sorted by name. Rows of several processes come first."""
     sorting = settings.sorting
     lines = process_lines(trace, settings)
     by_key = {line.key: line for line in lines}
@@ -140,7 +140,7 @@ def process_rows(trace: TraceSnapshot, settings: Settings) -> TableRows:
     def cell(key: Hashable, column: str) -> Cell:
         line = by_key.get(key)
         if line is None:
-            # Its row waits for the next order.
+            # The row's order is outdated; the next one comes soon.
             return ""
         is_process = isinstance(key, int) and key >= 0
         if column == "name":
@@ -159,7 +159,7 @@ def process_rows(trace: TraceSnapshot, settings: Settings) -> TableRows:
 
 
 def total_line(trace: TraceSnapshot) -> str:
-    """The line of sums over all processes."""
+    """Returns the line with the sums over all processes."""
     size = format_size(sum(one.live_bytes for one in trace.processes))
     count, untraced = len(trace.processes), trace.untraced_count
     more = f"; {untraced:,} more not traced" if untraced else ""
@@ -167,8 +167,8 @@ def total_line(trace: TraceSnapshot) -> str:
 
 
 def show_process(number: int, settings: Settings) -> Settings:
-    """Settings for a process, or all; what is about another one's stacks is dropped."""
-    # Each process has its peak at another time: together they have none.
+    """Returns settings for a process, or all, without choices of the other one's stacks."""
+    # Processes have their peaks at different times, so their sum has none.
     peak_of_all = number < 0 and settings.metric is Metric.PEAK
     return replace(
         settings,
