@@ -58,7 +58,12 @@ def words_of(text: str) -> Iterator[list[str]]:
             if word.removeprefix("ExecStart=").rpartition("/")[2] == "tracelloc":
                 end = next((n for n, w in enumerate(words) if n > at and w in SHELL), None)
                 found = [STAND_INS.get(w, w) for w in words[at + 1 : end] if w != "…"]
-                if found not in [["diff"], ["heap"], ["objects"], ["symbols"]]:  # spoken of, not shown
+                if found not in [
+                    ["diff"],
+                    ["heap"],
+                    ["objects"],
+                    ["symbols"],
+                ]:  # spoken of, not shown
                     yield found
                 break
 

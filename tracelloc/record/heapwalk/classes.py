@@ -11,6 +11,7 @@ import re
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelloc.errors import TargetError
 from tracelloc.files.demangle.cxxnames import LONGEST_MANGLED
@@ -19,6 +20,8 @@ from tracelloc.model.heapusage import BlockSum, ClassUsage
 from tracelloc.record.heapwalk.pieces import PieceReader, Region
 from tracelloc.record.heapwalk.walked import ADDRESS_BITS, STATE_BITS, BlockState
 from tracelloc.record.process.memory import U64, Mask
+
+Rows = npt.NDArray[np.intp]
 
 _MOST_OFFSET: Final = 1 << 24
 """Bytes from an object to one of its base classes (offset to top), at most."""
@@ -34,14 +37,14 @@ class ClassTally:
         self._ranges = np.array(sorted(files), np.uint64).reshape(-1, 2)
         self._sums: dict[int, tuple[int, int]] = {}
 
-    def note(self, entries: U64, firsts: U64, end: int) -> None:
-        """Adds entries, each with the first word of its contents, up to the address ``end``."""
-        states = entries & STATE_BITS
+    def note(self, entries: U64, rows: Rows, firsts: U64) -> None:
+        """Adds some rows of a heap's entries, with the first words of their contents."""
+        states = entries[rows] & STATE_BITS
         used = (states == BlockState.IN_USE) | (states == BlockState.MAPPED)
-        rows = np.flatnonzero(used & self.are_tables(firsts))
-        addresses = entries & ADDRESS_BITS
-        ends = np.append(addresses[1:], np.uint64(end))
-        self.add(firsts[rows], ends[rows] - addresses[rows])
+        used &= self.are_tables(firsts)
+        rows = rows[used]
+        sizes = (entries[rows + 1] & ADDRESS_BITS) - (entries[rows] & ADDRESS_BITS)
+        self.add(firsts[used], sizes)
 
     def are_tables(self, words: U64) -> Mask:
         """Which words may be addresses of virtual tables."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from tracelloc.model.mallocs import MallocLibrary
 from tracelloc.record.heapwalk.chunks import ListReader, follow_chunks
-from tracelloc.record.heapwalk.classes import ClassTally
+from tracelloc.record.heapwalk.classes import ClassTally, Rows
 from tracelloc.record.heapwalk.mallocstate import (
     ArenaState,
     find_arena_states,
@@ -66,9 +66,10 @@ _MOST_CHANGED: Final = 2
 class _Stretch:
     """Contiguous chunks, while they are read."""
 
+    tally: ClassTally
     parts: list[U64] = field(default_factory=list)
-    firsts: list[U64] = field(default_factory=list)
-    """The first word of each chunk's contents, like ``parts``."""
+    tables: list[tuple[Rows, U64]] = field(default_factory=list)
+    """For each part, rows whose contents begin with what may be a virtual table's address."""
     retries: int = 0
     broken_at: int = 0
     """Where it had to be given up; 0 if it is whole."""
@@ -83,22 +84,37 @@ class _Stretch:
         if self.parts and not is_used_before:
             self.parts[-1][-1] &= ADDRESS_BITS
         if len(entries):
+            rows = np.flatnonzero(self.tally.are_tables(firsts))
             self.parts.append(entries.copy())
-            self.firsts.append(firsts.copy())
+            self.tables.append((rows, firsts[rows]))
 
     def drop(self, count: int) -> int:
         """Drops the last chunks. Returns the address of the first one dropped; 0 if none."""
         address = 0
         while self.parts and count > 0:
-            part, firsts = self.parts.pop(), self.firsts.pop()
+            part, (rows, firsts) = self.parts.pop(), self.tables.pop()
             address = int(part[max(0, len(part) - count)] & ADDRESS_BITS)
             if len(part) > count:
+                kept = rows < len(part) - count
                 self.parts.append(part[:-count])
-                self.firsts.append(firsts[:-count])
+                self.tables.append((rows[kept], firsts[kept]))
                 # Its last one's state is known only with the next.
                 self.parts[-1][-1] |= np.uint64(BlockState.IN_USE)
             count -= len(part)
         return address
+
+    def take_entries(self) -> U64:
+        """All entries; the parts are given up meanwhile, as both would take twice the memory."""
+        sizes = [len(part) for part in self.parts]
+        found = np.empty(sum(sizes), np.uint64)
+        at = 0
+        for number, size in enumerate(sizes):
+            found[at : at + size] = self.parts[number]
+            self.parts[number] = NO_ENTRIES
+            rows, firsts = self.tables[number]
+            self.tables[number] = rows + at, firsts
+            at += size
+        return found
 
 
 def walk_glibc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
@@ -178,17 +194,21 @@ class _GlibcWalk:
     ) -> None:
         """Adds the chunks from the first to the top or the end of a heap to an arena."""
         at, end = stretch
-        parts = [arena.entries]
+        parts = [arena.entries] if len(arena.entries) else []
         while True:
-            found = _read_stretch(self.reader, at, bounds)
+            found = _read_stretch(self.reader, self.tally, at, bounds)
             self.walked.retries += found.retries
             top, end = state.top, max(end, bounds()[1])
+            last = found.last
             entries, stop = _finished(found, top, end, top + state.top_bytes)
             if len(entries):
-                self.tally.note(entries, np.concatenate(found.firsts)[: len(entries)], stop)
-                parts += [entries, np.array([stop | BlockState.END], np.uint64)]
+                entries = np.append(entries, np.uint64(stop | BlockState.END))
+                for rows, firsts in found.tables:
+                    inside = rows < len(entries) - 1
+                    self.tally.note(entries, rows[inside], firsts[inside])
+                parts.append(entries)
             goal = top if stretch[0] <= top < end else end
-            if not found.last or found.last >= goal or not (found.broken_at or stop < goal):
+            if not last or last >= goal or not (found.broken_at or stop < goal):
                 if found.broken_at:
                     arena.unseen.append(f"from {found.broken_at:#x} on")
                 break
@@ -198,7 +218,7 @@ class _GlibcWalk:
                 break
             arena.foreign_bytes += again - stop
             at = again
-        arena.entries = np.concatenate(parts)
+        arena.entries = np.concatenate(parts) if len(parts) > 1 else (parts or [NO_ENTRIES])[0]
         self.heaps.append((stretch[0] & -PAGE_BYTES, end))
 
 
@@ -228,11 +248,10 @@ def _finished(found: _Stretch, top: int, end: int, top_end: int) -> tuple[U64, i
     """Returns (the entries up to the top or the end, where they end)."""
     if not found.parts:
         return NO_ENTRIES, 0
-    entries = np.concatenate(found.parts)
-    addresses = entries & ADDRESS_BITS
+    entries = found.take_entries()
     stop = found.broken_at or end
-    if addresses[0] <= top < stop:
-        entries = entries[addresses <= top]
+    if int(entries[0] & ADDRESS_BITS) <= top < stop:
+        entries = entries[: np.searchsorted(entries, np.uint64(top | BlockState.END), side="right")]
         if len(entries) and int(entries[-1] & ADDRESS_BITS) == top:
             entries[-1] = top | BlockState.TOP
             # Others may have requested what follows.
@@ -243,9 +262,9 @@ def _finished(found: _Stretch, top: int, end: int, top_end: int) -> tuple[U64, i
     return entries, stop
 
 
-def _read_stretch(reader: PieceReader, first: int, bounds: Bounds) -> _Stretch:
+def _read_stretch(reader: PieceReader, tally: ClassTally, first: int, bounds: Bounds) -> _Stretch:
     """Reads chunks from the first one on, as far as they follow each other."""
-    found = _Stretch()
+    found = _Stretch(tally)
     buffer = np.empty(_PIECE_BYTES // 8, np.uint64)
     entries = np.empty(_PIECE_BYTES // 32 + 2, np.uint64)
     firsts = np.empty(len(entries), np.uint64)

@@ -49,9 +49,7 @@ def find_mapped(
     )  # fmt: skip
     if rows:
         words, _ = reader.memory.read(entries[::2] & ~np.uint64(7), 24)
-        doubled = np.zeros(len(entries), np.uint64)
-        doubled[::2] = words[:, 2]
-        tally.note(entries, doubled, rows[-1][2])
+        tally.note(entries, np.arange(0, len(entries), 2), words[:, 2])
     return arena
 
 

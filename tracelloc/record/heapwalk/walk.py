@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from typing import Final
 
@@ -30,10 +31,8 @@ from tracelloc.record.process.residency import read_resident
 
 _UNKNOWN: Final = {"libmimalloc": "mimalloc", "libtcmalloc": "tcmalloc"}
 """Malloc libraries whose heaps can't be walked, by the names of their files."""
-_IN_USE: Final = np.array([BlockState.IN_USE, BlockState.MAPPED], np.uint64)
-_FREE: Final = np.array(
-    [BlockState.FREE, BlockState.CACHED, BlockState.FAST, BlockState.TOP], np.uint64
-)
+_IN_USE: Final = (BlockState.IN_USE, BlockState.MAPPED)
+_FREE: Final = (BlockState.FREE, BlockState.CACHED, BlockState.FAST, BlockState.TOP)
 _TRIM_HEADER_BYTES: Final = 48
 """Bytes of a free chunk that malloc_trim(3) keeps (``mtrim`` in malloc/malloc.c)."""
 _TRIM_TOP_BYTES: Final = 33
@@ -107,25 +106,31 @@ def measure_heap(process: Process, *, largest: int = 0, contents_bytes: int = 0)
 
 
 def _usage(reader: PieceReader, arena: Arena) -> ArenaUsage:
-    sizes, states, addresses = arena.sizes, arena.states, arena.addresses
-
-    def total(*wanted: BlockState) -> BlockSum:
-        rows = np.isin(states, np.array(wanted, np.uint64))
-        return BlockSum(int(np.count_nonzero(rows)), int(sizes[rows].sum()))
-
     resident = ResidentRuns.read(reader.memory, _stretches(arena))
-    held = resident.bytes_of(addresses, addresses + sizes)
+    counts = np.zeros(len(BlockState), np.int64)
+    sums, held = np.zeros_like(counts), np.zeros_like(counts)
+    for some in arena.slices():
+        kept = resident.bytes_of(some.addresses, some.addresses + some.sizes)
+        counts += np.bincount(some.states, minlength=len(BlockState))
+        for state in BlockState:
+            rows = some.states == state
+            sums[state] += int(some.sizes[rows].sum())
+            held[state] += int(kept[rows].sum())
+
+    def total(*states: BlockState) -> BlockSum:
+        return BlockSum(int(counts[[*states]].sum()), int(sums[[*states]].sum()))
+
     return ArenaUsage(
         arena.name,
         arena.library,
         arena.system_bytes,
-        arena.seen_bytes,
-        in_use=total(BlockState.IN_USE, BlockState.MAPPED),
+        int(sums.sum()) + arena.header_bytes + arena.foreign_bytes,
+        in_use=total(*_IN_USE),
         cached=total(BlockState.CACHED),
         free=total(BlockState.FREE, BlockState.FAST),
-        top_bytes=total(BlockState.TOP).size_bytes,
-        own_bytes=total(BlockState.OWN).size_bytes + arena.header_bytes + arena.foreign_bytes,
-        free_resident_bytes=int(held[np.isin(states, _FREE)].sum()),
+        top_bytes=int(sums[BlockState.TOP]),
+        own_bytes=int(sums[BlockState.OWN]) + arena.header_bytes + arena.foreign_bytes,
+        free_resident_bytes=int(held[[*_FREE]].sum()),
         resident_bytes=int(held.sum()),
         unseen=tuple(arena.unseen),
     )
@@ -133,11 +138,12 @@ def _usage(reader: PieceReader, arena: Arena) -> ArenaUsage:
 
 def _stretches(arena: Arena) -> list[tuple[int, int]]:
     """Contiguous entries, as ranges of whole pages."""
-    addresses = arena.addresses
-    ends = np.flatnonzero(arena.states == BlockState.END)
+    ends = np.flatnonzero(arena.entries & STATE_BITS == BlockState.END)
     starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.intp)
     found: list[tuple[int, int]] = []
-    for first, last in zip(addresses[starts].tolist(), addresses[ends].tolist(), strict=True):
+    for first, last in zip(
+        *((arena.entries[rows] & ADDRESS_BITS).tolist() for rows in (starts, ends)), strict=True
+    ):
         low, high = first & -PAGE_BYTES, -(-last // PAGE_BYTES) * PAGE_BYTES
         if found and low <= found[-1][1]:
             found[-1] = found[-1][0], max(high, found[-1][1])
@@ -150,14 +156,14 @@ def _sizes(heap: WalkedHeap) -> tuple[SizeUsage, ...]:
     """Blocks in use by size, those with the most bytes first."""
     sums: dict[int, tuple[int, int]] = {}
     for arena in heap.arenas:
-        states = arena.states
-        for state in _IN_USE.tolist():
-            overhead = user_offset(arena) - (8 if state == BlockState.IN_USE else 0)
-            unique, counts = np.unique(arena.sizes[states == state], return_counts=True)
-            for size, count in zip(unique.tolist(), counts.tolist(), strict=True):
-                usable = size - max(overhead, 0)
-                before = sums.get(usable, (0, 0))
-                sums[usable] = before[0] + count, before[1] + count * size
+        for some in arena.slices():
+            for state in _IN_USE:
+                overhead = user_offset(arena) - (8 if state == BlockState.IN_USE else 0)
+                unique, counts = np.unique(some.sizes[some.states == state], return_counts=True)
+                for size, count in zip(unique.tolist(), counts.tolist(), strict=True):
+                    usable = size - max(overhead, 0)
+                    before = sums.get(usable, (0, 0))
+                    sums[usable] = before[0] + count, before[1] + count * size
     rows = [SizeUsage(usable, BlockSum(*found)) for usable, found in sums.items()]
     rows.sort(key=lambda row: (-row.blocks.size_bytes, row.usable_bytes))
     return tuple(rows[:_MOST_SIZES])
@@ -166,12 +172,24 @@ def _sizes(heap: WalkedHeap) -> tuple[SizeUsage, ...]:
 def _largest(
     reader: PieceReader, heap: WalkedHeap, names: ClassNames, most: int, contents_bytes: int
 ) -> tuple[LargeBlock, ...]:
-    live = heap.live()
-    sizes = live.sizes
-    rows = np.argsort(sizes, kind="stable")[::-1][:most]
+    rows: list[tuple[int, int]] = []  # usable bytes, address for the program
+    for arena in heap.arenas:
+        offset = user_offset(arena)
+        for some in arena.slices():
+            used = np.flatnonzero(np.isin(some.states, _IN_USE))
+            if len(used) > most:
+                used = used[np.argpartition(some.sizes[used], len(used) - most)[len(used) - most :]]
+            rows += [
+                (size - offset + 8 * (state == BlockState.IN_USE and offset > 0), address + offset)
+                for address, size, state in zip(
+                    some.addresses[used].tolist(), some.sizes[used].tolist(),
+                    some.states[used].tolist(), strict=True,
+                )
+            ]  # fmt: skip
+            rows = heapq.nlargest(most, rows)
     found = []
-    for start, size in zip(live.starts[rows].tolist(), sizes[rows].tolist(), strict=True):
-        words = reader.words(start & ~7, min(-(-max(contents_bytes, 8) // 8) * 8, size & ~7))
+    for size, start in rows:
+        words = reader.words(start, min(-(-max(contents_bytes, 8) // 8) * 8, size & ~7))
         name = names.name(int(words[0])) if len(words) else ""
         found.append(LargeBlock(start, size, name, words.tobytes()[:contents_bytes]))
     return tuple(found)
@@ -188,22 +206,19 @@ def _trimmable(reader: PieceReader, heap: WalkedHeap) -> int | None:
         return None
     total, page = 0, np.uint64(PAGE_BYTES - 1)
     for arena in arenas:
-        states, addresses = arena.entries & STATE_BITS, arena.entries & ADDRESS_BITS
+        states = (arena.entries & STATE_BITS).astype(np.uint8)
         is_top = states == BlockState.TOP
         free = (states == BlockState.FREE) | (states == BlockState.FAST) | is_top
         # Stretches of free chunks: from the first of each to what follows the last.
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], free, [False]]).astype(np.int8)))
+        edges = np.flatnonzero(np.diff(free, prepend=False, append=False))
         first, last = edges[::2], edges[1::2]
         ends_in_top = is_top[last - 1]
         if arena is not arenas[0]:
-            first, last, ends_in_top = (
-                first[~ends_in_top],
-                last[~ends_in_top],
-                ends_in_top[~ends_in_top],
-            )
+            rows = ~ends_in_top
+            first, last, ends_in_top = first[rows], last[rows], ends_in_top[rows]
         header = np.where(ends_in_top, _TRIM_TOP_BYTES, _TRIM_HEADER_BYTES).astype(np.uint64)
-        begin = (addresses[first] + header + page) & ~page
-        end = np.maximum(addresses[last] & ~page, begin)
+        begin = ((arena.entries[first] & ADDRESS_BITS) + header + page) & ~page
+        end = np.maximum(arena.entries[last] & ~page, begin)
         resident = ResidentRuns.read(reader.memory, _stretches(arena))
         total += int(resident.bytes_of(begin, end).sum())
     return total

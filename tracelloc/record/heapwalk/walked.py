@@ -7,19 +7,22 @@ bits. An entry reaches to the next one, and one with the state ``END`` stands wh
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelloc.errors import UnsupportedError
 from tracelloc.model.mallocs import MallocLibrary
-from tracelloc.record.process.memory import U64, Mask
+from tracelloc.record.process.memory import U64
 
 STATE_BITS: Final = np.uint64(7)
 ADDRESS_BITS: Final = ~STATE_BITS
 NO_ENTRIES: Final = np.empty(0, np.uint64)
+_SLICE: Final = 1 << 18
 
 
 class BlockState(IntEnum):
@@ -45,6 +48,15 @@ class NotWalkableError(UnsupportedError):
     """A heap whose structures are not understood; the text says why."""
 
 
+class EntrySlice(NamedTuple):
+    """Some consecutive entries, decoded."""
+
+    addresses: U64
+    sizes: U64
+    """Bytes to the next entry; 0 for ends."""
+    states: npt.NDArray[np.uint8]
+
+
 @dataclass(slots=True)
 class Arena:
     """A part of the heap with its own free lists."""
@@ -64,16 +76,22 @@ class Arena:
     @property
     def seen_bytes(self) -> int:
         """Bytes of ``system_bytes`` that are accounted for."""
-        return int(self.sizes.sum()) + self.header_bytes + self.foreign_bytes
+        held = sum(int(some.sizes.sum()) for some in self.slices())
+        return held + self.header_bytes + self.foreign_bytes
 
     @property
     def sizes(self) -> U64:
         """Bytes from each entry to the next; 0 for ends. In the order of the entries."""
-        addresses = self.entries & ADDRESS_BITS
-        sizes = np.zeros(len(addresses), np.uint64)
-        np.subtract(addresses[1:], addresses[:-1], out=sizes[:-1])
-        sizes[self.states == BlockState.END] = 0
-        return sizes
+        return np.concatenate([some.sizes for some in self.slices()] or [NO_ENTRIES])
+
+    def slices(self) -> Iterator[EntrySlice]:
+        """The entries decoded, some at a time: all at once would take four times the memory."""
+        for at in range(0, len(self.entries), _SLICE):
+            entries = self.entries[at : at + _SLICE + 1]
+            addresses, states = entries & ADDRESS_BITS, (entries & STATE_BITS).astype(np.uint8)
+            sizes = np.diff(addresses, append=addresses[-1:])
+            sizes[states == BlockState.END] = 0
+            yield EntrySlice(addresses[:_SLICE], sizes[:_SLICE], states[:_SLICE])
 
     @property
     def states(self) -> U64:
@@ -101,47 +119,7 @@ class WalkedHeap:
     absent_links: int = 0
     """Links of free lists that led to memory that is swapped out, or not there."""
 
-    def live(self) -> LiveBlocks:
-        """All blocks in use, by address."""
-        starts, ends, nexts = [], [], []
-        for arena in self.arenas:
-            states, addresses = arena.states, arena.addresses
-            used = np.flatnonzero((states == BlockState.IN_USE) | (states == BlockState.MAPPED))
-            starts.append(addresses[used] + np.uint64(user_offset(arena)))
-            following = addresses[used + 1]
-            ends.append(following + np.uint64(8 if user_offset(arena) else 0))
-            nexts.append(following + np.uint64(user_offset(arena)))
-        start, end, reach = (
-            np.concatenate(parts) if parts else NO_ENTRIES for parts in (starts, ends, nexts)
-        )
-        order = np.argsort(start, kind="stable") if len(starts) > 1 else slice(None)
-        return LiveBlocks(start[order], end[order], reach[order])
-
 
 def user_offset(arena: Arena) -> int:
     """Bytes from an entry's address to the one that the program got."""
     return 16 if arena.library is MallocLibrary.GLIBC else 0
-
-
-@dataclass(frozen=True, slots=True)
-class LiveBlocks:
-    """Blocks in use, in the order of their addresses."""
-
-    starts: U64
-    """The addresses that the program got."""
-    ends: U64
-    """Ends of the bytes that it may use."""
-    reach: U64
-    """An address below this belongs to the block: a pointer to the end of an array does."""
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    @property
-    def sizes(self) -> U64:
-        """Bytes that may be used, in the order of the addresses."""
-        return self.ends - self.starts
-
-    def select(self, rows: Mask) -> LiveBlocks:
-        """Some of the blocks."""
-        return LiveBlocks(self.starts[rows], self.ends[rows], self.reach[rows])
