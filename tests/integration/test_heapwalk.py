@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.harness import Builder, Target, run_tracelloc
+from tracelloc.record.heapwalk.walk import measure_heap
+from tracelloc.record.heapwalk.walked import NotWalkableError
+from tracelloc.record.process.procfs import Process
 
 
 def heap_of(target: Target, *options: str) -> dict[str, Any]:
@@ -28,6 +34,16 @@ def resident_bytes(pid: int, kind: str = "Rss") -> int:
     return int(found[1]) << 10
 
 
+def await_pauses(pid: int, threads: int) -> None:
+    """Waits until so many threads are in pause(2)."""
+    for _ in range(1000):
+        calls = [(task / "syscall").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+        if sum(call.startswith("34 ") for call in calls) == threads:
+            return
+        time.sleep(0.02)
+    pytest.fail("the threads don't get there")
+
+
 @pytest.mark.parametrize("words", [(), ("sbrk",)], ids=["own", "foreign-sbrk"])
 @pytest.mark.parametrize("flags", [(), ("-static",)], ids=["shared", "static"])
 def test_glibc_to_the_byte(
@@ -35,8 +51,9 @@ def test_glibc_to_the_byte(
 ) -> None:
     target = Target([builder.cpp("heapusage", "-pthread", *flags), *words])
     targets.append(target)
-    target.ask("info")  # which has all of its code in memory
+    target.ask("info")
     truth = json.loads(target.ask("info"))
+    await_pauses(target.pid, 3)  # until then, they may still fault code in
     before = resident_bytes(target.pid)
     heap = heap_of(target)
     assert resident_bytes(target.pid) == before
@@ -58,12 +75,15 @@ def test_glibc_to_the_byte(
     }
 
 
-def test_what_a_trim_returns(builder: Builder, targets: list[Target]) -> None:
-    target = Target([builder.cpp("heapusage", "-pthread")])
+@pytest.mark.parametrize("words", [(), ("sbrk",)], ids=["own", "foreign-sbrk"])
+def test_what_a_trim_returns(
+    builder: Builder, targets: list[Target], words: tuple[str, ...]
+) -> None:
+    target = Target([builder.cpp("heapusage", "-pthread"), *words])
     targets.append(target)
     target.ask("drop")
     said = heap_of(target)["trimmable_bytes"]
-    assert said > 5 << 20
+    assert said > (5 << 20)
     before = resident_bytes(target.pid, "Anonymous")
     assert target.ask("trim") == "1"
     assert before - resident_bytes(target.pid, "Anonymous") == said
@@ -96,6 +116,44 @@ def test_another_library_is_refused_by_name(builder: Builder, targets: list[Targ
     assert done.returncode == 1
     assert "the heap of mimalloc (libmimalloc.so.2.0) can't be walked" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+INTERESTING = (0, 1, 17, 33, 0x291, 0x313, (1 << 64) - 1, 1 << 47, (1 << 63) + 17, 4097)
+
+
+def test_a_heap_that_lies(builder: Builder, targets: list[Target]) -> None:
+    """Damaged all over, a little more each time: a walk ends soon, and says what is wrong."""
+    target = Target([builder.cpp("heapusage", "-pthread")])
+    targets.append(target)
+    target.ask("info")
+    random = np.random.default_rng(7)
+    process = Process(target.pid)
+    lines = [line for line in process.maps_text().splitlines() if line.split()[1] == "rw-p"]
+    places = [(*(int(word, 16) for word in line.split()[0].split("-")), line) for line in lines]
+    areas = [
+        (start, end) for start, end, line in places if line.split()[4] == "0" or "libc" in line
+    ]
+    heaps = [
+        (start, end) for start, end, line in places if "[heap]" in line or end - start > 1 << 17
+    ]
+    with open(f"/proc/{target.pid}/mem", "r+b", buffering=0) as memory:
+        walks = 0
+        for turn in range(60):
+            # As long as the arena itself is whole, the heap is walked.
+            for start, end in areas if turn >= 40 else heaps:
+                resident = min(end - start, 4 << 20) // 8
+                for place in random.integers(0, resident, 6).tolist():
+                    near = start + 8 * place
+                    words = [*INTERESTING, near, near + 16, near - 32, end - 16]
+                    memory.seek(start + 8 * place)
+                    word = words[random.integers(len(words))]
+                    memory.write(word.to_bytes(8, "little"))
+            began_s = time.process_time()
+            with suppress(NotWalkableError):
+                measure_heap(process, largest=3, contents_bytes=64)
+                walks += 1
+            assert time.process_time() - began_s < 10
+    assert walks >= 40
 
 
 def test_text(builder: Builder, targets: list[Target]) -> None:

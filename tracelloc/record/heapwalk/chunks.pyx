@@ -61,7 +61,7 @@ def follow_chunks(
             index = (at - base) >> 3
             word = words[index + 1]
             chunk = word & ~<uint64_t>FLAGS
-            if chunk < SMALLEST and not (chunk == FENCE and word & PREV_IN_USE):
+            if chunk < SMALLEST and not (chunk == FENCE and (word & PREV_IN_USE or before)):
                 if chunk == 0 and before == FENCE:  # the second of two headers that end a heap
                     at = end
                     break

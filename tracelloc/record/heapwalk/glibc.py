@@ -46,10 +46,15 @@ _MOST_TRIES: Final = 10
 """Reads of one place before it is given up."""
 _MOST_RETRIES: Final = 400
 """Reads again in one stretch."""
+_PROBED_BYTES: Final = 1 << 13
 _SURE: Final = 16
 """Chunks that must follow each other where a walk begins again."""
 _SEARCH_BYTES: Final = 64 << 20
 """How far to look for more chunks behind memory that is not malloc's."""
+_MOST_GAPS: Final = 1024
+"""Places in one stretch at which a walk begins again."""
+_LARGEST_HEAP_BYTES: Final = 4 << 30
+"""Bytes of a heap of an arena that is not the main one: four huge pages."""
 _MOST_LISTED: Final = 1 << 22
 """Chunks in one list of free chunks."""
 _FIRST_FASTBIN_BYTES: Final = 32
@@ -184,7 +189,8 @@ class _GlibcWalk:
             heap = first & -PAGE_BYTES
 
             def now(heap: int = heap, end: int = end) -> tuple[int, int]:
-                return state.read_top(self.reader), max(end, heap + self.reader.word(heap + 16))
+                size_bytes = min(self.reader.word(heap + 16), _LARGEST_HEAP_BYTES)
+                return state.read_top(self.reader), max(end, heap + size_bytes)
 
             self._stretch(state, arena, (first, end), now)
         self.walked.arenas.append(arena)
@@ -195,7 +201,7 @@ class _GlibcWalk:
         """Adds the chunks from the first to the top or the end of a heap to an arena."""
         at, end = stretch
         parts = [arena.entries] if len(arena.entries) else []
-        while True:
+        for _ in range(_MOST_GAPS):
             found = _read_stretch(self.reader, self.tally, at, bounds)
             self.walked.retries += found.retries
             top, end = state.top, max(end, bounds()[1])
@@ -218,6 +224,8 @@ class _GlibcWalk:
                 break
             arena.foreign_bytes += again - stop
             at = again
+        else:
+            arena.unseen.append(f"from {at:#x} on")
         arena.entries = np.concatenate(parts) if len(parts) > 1 else (parts or [NO_ENTRIES])[0]
         self.heaps.append((stretch[0] & -PAGE_BYTES, end))
 
@@ -302,10 +310,17 @@ def _read_stretch(reader: PieceReader, tally: ClassTally, first: int, bounds: Bo
 
 def _is_chain(reader: PieceReader, at: int, goal: int) -> bool:
     """Whether enough chunks, or fewer up to a goal, follow each other from an address on."""
-    words = reader.words(at, min(goal + 16 - at, _SMALL_PIECE_BYTES) & ~7)
     entries, firsts = np.empty(_SURE, np.uint64), np.empty(_SURE, np.uint64)
-    n, following, reason, _ = follow_chunks(words, at, at, 0, goal + 16, entries, firsts)
-    return n > 0 and not reason and (n == _SURE or following >= goal)
+    count, before = 0, 0
+    while count < _SURE and at < goal:
+        words = reader.words(at, min(goal + 16 - at, _PROBED_BYTES) & ~7)
+        n, following, reason, _ = follow_chunks(words, at, at, before, goal + 16, entries, firsts)
+        if reason or not n:
+            return False
+        count += n
+        before = following - int(entries[n - 1] & ADDRESS_BITS)
+        at = following
+    return True
 
 
 def _goes_on(reader: PieceReader, at: int, goal: int) -> int | None:

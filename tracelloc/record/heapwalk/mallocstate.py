@@ -42,6 +42,7 @@ _MOST_DATA_BYTES: Final = 64 << 20
 _LARGEST_HEAPS: Final = tuple(mib << 20 for mib in (64, 8, 128, 4096))
 """HEAP_MAX_SIZE, and 4 huge pages of 2 MiB, 32 MiB and 1 GiB (glibc.malloc.hugetlb=2)."""
 _FASTBINS_BYTES: Final = 80
+_MOST_TOP_BYTES: Final = 1 << 44
 _LARGEST_TCACHE: Final = 8 << 20
 """Bytes up to which ``tcache_max_bytes`` may be set."""
 
@@ -77,7 +78,7 @@ class ArenaState:
     def read_top(self, reader: PieceReader) -> int:
         """Reads ``top`` and its size again, and returns it."""
         self.top = reader.word(self.bins + _TOP) or self.top
-        self.top_bytes = reader.word(self.top + 8) & ~7
+        self.top_bytes = min(reader.word(self.top + 8) & ~7, _MOST_TOP_BYTES)
         return self.top
 
 

@@ -6,12 +6,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from tracelloc.record.heapwalk.chunks import ListReader
 from tracelloc.record.process.memory import PAGE_BYTES, U64, RemoteMemory
+
+_HIGHEST: Final = 1 << 47
+"""The end of a process's address space."""
 
 
 class Region(NamedTuple):
@@ -97,6 +100,9 @@ class PieceReader:
         """
         found = np.empty(size_bytes // 8, np.uint64) if into is None else into[: size_bytes // 8]
         end = address + size_bytes
+        if address < 0 or end > _HIGHEST:
+            found[:] = 0
+            return found
         whole = address & -PAGE_BYTES, -(-end // PAGE_BYTES) * PAGE_BYTES
         runs = np.array(
             [(a, b) for _, a, b in self.memory.resident_runs([whole], lambda: True)], np.uint64

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.errors import TargetError
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.heapusage import ArenaUsage, BlockSum, HeapUsage, LargeBlock, SizeUsage
 from tracelloc.model.mallocs import MallocLibrary
@@ -84,6 +85,13 @@ def measure_heap(process: Process, *, largest: int = 0, contents_bytes: int = 0)
     ``largest``: how many of the largest blocks to list, with so many bytes of their contents.
     Raises NotWalkableError, OSError, TargetError and PrivilegeError.
     """
+    try:
+        return _measured(process, largest, contents_bytes)
+    except (ProcessLookupError, FileNotFoundError) as error:
+        raise TargetError(f"process {process.pid} has ended") from error
+
+
+def _measured(process: Process, largest: int, contents_bytes: int) -> HeapUsage:
     # A main thread that has ended has no memory.
     reader = PieceReader(RemoteMemory(Process(process.thread_id, process.root)))
     tally = ClassTally(reader.regions())
@@ -139,6 +147,8 @@ def _usage(reader: PieceReader, arena: Arena) -> ArenaUsage:
 def _stretches(arena: Arena) -> list[tuple[int, int]]:
     """Contiguous entries, as ranges of whole pages."""
     ends = np.flatnonzero(arena.entries & STATE_BITS == BlockState.END)
+    if not len(ends):
+        return []
     starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.intp)
     found: list[tuple[int, int]] = []
     for first, last in zip(
@@ -172,6 +182,8 @@ def _sizes(heap: WalkedHeap) -> tuple[SizeUsage, ...]:
 def _largest(
     reader: PieceReader, heap: WalkedHeap, names: ClassNames, most: int, contents_bytes: int
 ) -> tuple[LargeBlock, ...]:
+    if not most:
+        return ()
     rows: list[tuple[int, int]] = []  # usable bytes, address for the program
     for arena in heap.arenas:
         offset = user_offset(arena)
