@@ -399,6 +399,8 @@ class _FreeLists:
         Links are mangled since 2.32: the list itself tells, as it comes to an end only one way.
         """
         best = NO_ENTRIES
+        if not self.lowest <= user < self.highest:
+            return best
         for is_mangled in (True, False):
             count, is_whole = self._lists.follow(
                 user, size_bytes, is_mangled, to_user, self.lowest, self.highest, self._room

@@ -30,7 +30,10 @@ from tracelloc.record.process.memory import PAGE_BYTES, U64
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_LEAF_BYTES: Final = 8 << 18
+_ENTRIES: Final = 1 << 18
+_LEAF_BYTES: Final = 8 * _ENTRIES
+_MOST_TRIED: Final = 256
+"""Addresses that may be tables of the second kind, in one file's data."""
 _MOST_DATA_BYTES: Final = 64 << 20
 _DESCRIPTION_BYTES: Final = 128
 _SLAB_REGIONS: Final = 512
@@ -97,10 +100,17 @@ def _find_leaves(reader: PieceReader, regions: list[Region]) -> list[tuple[int, 
             continue
         words = reader.words(bss.start, min(bss.end - bss.start, _MOST_DATA_BYTES))
         good = (words > 1 << 16) & (words < np.uint64(1 << 47)) & (words & np.uint64(63) == 0)
-        for at in np.flatnonzero(good).tolist():
+        # The whole table holds only such addresses and zeros: most data are refused by that.
+        odd = np.concatenate([[0], np.cumsum((words != 0) & ~good)])
+        roots = np.flatnonzero(odd[_ENTRIES:] == odd[:-_ENTRIES])
+        if not len(roots):
+            continue
+        places = np.flatnonzero(good)
+        places = places[(places >= roots[0]) & (places < roots[-1] + _ENTRIES)]
+        for at in places[:_MOST_TRIED].tolist():
             key = _key_of_leaf(reader, regions, int(words[at]))
-            if key is not None and 0 <= at - key <= len(words) - (1 << 18):
-                table = words[at - key : at - key + (1 << 18)]
+            if key is not None and 0 <= at - key <= len(words) - _ENTRIES:
+                table = words[at - key : at - key + _ENTRIES]
                 return [(key, reader.words(int(table[key]), _LEAF_BYTES))
                         for key in np.flatnonzero(table).tolist()]  # fmt: skip
     return []
