@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracelloc.snapshots.objects import (
+from tracelloc.model.objects import (
     GrowingType,
     Holder,
     Holders,
@@ -11,7 +11,7 @@ from tracelloc.snapshots.objects import (
     TypeCount,
     TypeSuspect,
 )
-from tracelloc.verdict.judgement import Verdict
+from tracelloc.model.verdicts import Verdict
 
 SESSION = "app.sessions.Session"
 HOLDERS = Holders(

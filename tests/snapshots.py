@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from tracelloc.heap.heap import Heap
-from tracelloc.heap.history import History
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.counters import Counter
-from tracelloc.model.overhead import Overhead
-from tracelloc.model.process import Target
+from tracelloc.model.figures import History
+from tracelloc.model.losses import Counter
+from tracelloc.model.process import Overhead, Target
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.snapshots.snapshot import CaptureStatus, ProcessStatus, Snapshot
 from tracelloc.snapshots.taking import take_snapshot

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from textual.binding import Binding, BindingType
 
-from tracelloc.heap.totals import I64
+from tracelloc.model.figures import I64
 from tracelloc.show.presentation.calltree import Step, shown_frames
 from tracelloc.text import about_of, format_percent, format_size
 from tracelloc.ui.functions import FUNCTIONS, FunctionKey

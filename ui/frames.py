@@ -9,9 +9,9 @@ from typing import Final
 
 from rich.text import Text
 
-from tracelloc.heap.stacks import NO_STACK
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.frames import Frame
+from tracelloc.model.stacks import NO_STACK
 from tracelloc.show.filters import Action, Match, On, Rule
 from tracelloc.show.filters.functions import function_name
 from tracelloc.show.presentation.facts import format_frame

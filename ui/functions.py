@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.heap.totals import I64
 from tracelloc.model.codefiles import base_name
+from tracelloc.model.figures import I64
 from tracelloc.show.presentation.calltree import Step, shown_frames
 from tracelloc.show.presentation.naming import NamedStack
 from tracelloc.text import about_of, format_percent, format_size

@@ -13,6 +13,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tracelloc.model.process import RUNNING_PROCESSES
+from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.differences import Limits
 from tracelloc.show.presentation.cost import tracing_cost
 from tracelloc.show.presentation.objects import type_suspects
@@ -42,7 +43,6 @@ from tracelloc.ui.tableview import (
 )
 from tracelloc.ui.verdictcells import VERDICT_STYLES
 from tracelloc.ui.view import Facts, View
-from tracelloc.verdict.judgement import Verdict
 
 _BAD = "bold red"
 ALERT = "bold reverse"

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from rich.text import Text
 
+from tracelloc.heap.usable import header_bytes, usable_of
+from tracelloc.model.figures import ThreadActivity, ThreadFlow
 from tracelloc.show.analysis.histograms import (
     Bin,
     ThreadRow,
@@ -24,7 +26,6 @@ from tracelloc.show.analysis.histograms import (
 )
 from tracelloc.show.presentation.processfacts import waste_line
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_percent, format_size
 from tracelloc.ui.tableview import Bar, Cell, Column, Heading, Table, TableRows, crop
 from tracelloc.ui.verdictcells import growth_cell
@@ -170,9 +171,9 @@ def _make_sizes(source: Source) -> Callable[[ViewSelection], TableRows]:
             if measured is None or measured[0] is not snapshot:
                 measured = snapshot, source.measured(snapshot)
             sizes = measured[1].usable
-        usable = None if sizes is None else sizes.of(blocks)
+        usable = None if sizes is None else usable_of(sizes, blocks)
         if sizes is not None and usable is not None:
-            total = total_waste(blocks, sampled, usable, sizes.header_bytes)
+            total = total_waste(blocks, sampled, usable, header_bytes(sizes.main))
             waste = waste_line(sizes, total, about_of(sampled))
         bins = size_bins(blocks, sampled, usable)
         frequent = frequent_sizes(blocks, MOST_SIZES, sampled, usable)

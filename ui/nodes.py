@@ -14,8 +14,8 @@ from typing import ClassVar, Final
 import numpy as np
 from textual.binding import Binding, BindingType
 
-from tracelloc.heap.totals import I64
 from tracelloc.model.codefiles import base_name
+from tracelloc.model.figures import I64
 from tracelloc.show.presentation.calltree import CallTree, LiveTree, Merger, Step
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.text import format_percent

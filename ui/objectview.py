@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from rich.text import Text
 
+from tracelloc.model.objects import ObjectFindings, TypeSuspect
 from tracelloc.show.presentation.objects import (
     NOT_COUNTED,
     TypeGrowth,
@@ -19,7 +20,6 @@ from tracelloc.show.presentation.objects import (
     type_suspects,
     type_title,
 )
-from tracelloc.snapshots.objects import ObjectFindings, TypeSuspect
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_duration, format_percent, format_size, plural
 from tracelloc.ui.tableview import (

@@ -21,8 +21,8 @@ from rich.style import Style
 from rich.text import Text
 from textual import events
 
-from tracelloc.model.mallocs import unseen_lines
 from tracelloc.show.presentation.cost import overhead_line
+from tracelloc.show.presentation.facts import unseen_lines
 from tracelloc.show.presentation.processfacts import losses_line, memory_lines
 from tracelloc.show.presentation.window import window_sentence
 from tracelloc.text import (

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from tracelloc.heap.totals import I64
+from tracelloc.model.figures import I64
 from tracelloc.model.process import RUNNING_PROCESSES, Target
+from tracelloc.model.verdicts import CODE_OF, Judgement
 from tracelloc.show.analysis import differences as analysis
 from tracelloc.show.analysis.differences import Mark
 from tracelloc.show.analysis.histograms import StackDetails, stack_details
@@ -39,7 +40,7 @@ from tracelloc.ui.view import (
     difference,
     listed_stacks,
 )
-from tracelloc.verdict.judgement import CODE_OF, Judgement
+from tracelloc.verdict.evidence import stack_judgement
 
 _RATE_NS: Final = 2 * NS_PER_S
 """Rates cover at least this much time, once it has passed."""
@@ -305,7 +306,7 @@ class Pictures:
         return Details(
             figures=details,
             stack=namer.stack(snapshot, index),
-            judgement=None if findings is None else findings.judgement(index),
+            judgement=None if findings is None else stack_judgement(findings, index),
             suspect=None if suspect is None else name_suspects(snapshot, namer, [suspect])[0],
         )
 

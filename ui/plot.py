@@ -20,7 +20,7 @@ from rich.style import Style
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tracelloc.heap.series import Points
+from tracelloc.model.figures import Points
 from tracelloc.text import NS_PER_S, format_duration
 
 F64 = npt.NDArray[np.float64]

@@ -9,6 +9,7 @@ from typing import Final
 from rich.text import Text
 
 from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES
+from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.differences import ALL
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
@@ -16,7 +17,6 @@ from tracelloc.text import about_of, format_size
 from tracelloc.ui.tableview import Cell, Column, Table, TableRows, clean
 from tracelloc.ui.verdictcells import growth_cell
 from tracelloc.ui.view import Settings, Sorting, View
-from tracelloc.verdict.judgement import Verdict
 
 COLUMNS: Final = (
     Column("bytes", "live", 10),

@@ -11,13 +11,13 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.heap.blocks import Blocks
+from tracelloc.model.blocks import Blocks
 from tracelloc.model.codefiles import base_name
-from tracelloc.model.mallocs import found_lines
 from tracelloc.model.process import Target
 from tracelloc.model.processlist import ProcessInfo
 from tracelloc.model.wanted import Wanted
 from tracelloc.show.filters import NamedStack
+from tracelloc.show.presentation.facts import found_lines
 from tracelloc.show.presentation.naming import Namer, Namers
 from tracelloc.show.recording.joined import AnyRecording
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot

@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.heap.totals import I64
 from tracelloc.model.codefiles import base_name
+from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame
 from tracelloc.show.filters.rules import LONGEST_SUBJECT
 from tracelloc.show.presentation.naming import Namer, frame_name

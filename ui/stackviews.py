@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from rich.text import Text
 
+from tracelloc.model.blocks import BlockStat
+from tracelloc.model.verdicts import VERDICTS
 from tracelloc.show.analysis.differences import BlockOrder, list_blocks
 from tracelloc.show.presentation.suspects import headline, sentences, suspect_ranks
-from tracelloc.snapshots.blocks import BlockStat
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     NS_PER_S,
@@ -40,7 +41,6 @@ from tracelloc.ui.tableview import (
 )
 from tracelloc.ui.verdictcells import VERDICT_STYLES, growth_cell, verdict_cell
 from tracelloc.ui.view import Settings, Sorting, Source, View, ViewSelection
-from tracelloc.verdict.judgement import VERDICTS
 
 _REASON_LINES: Final = 2
 MOST_ROWS: Final = 10_000

@@ -6,8 +6,8 @@ from typing import Final
 
 from rich.text import Text
 
+from tracelloc.model.verdicts import Verdict
 from tracelloc.ui.tableview import signed_size, trend
-from tracelloc.verdict.judgement import Verdict
 
 GROWING: Final = "bold red"
 SHRINKING: Final = "green"

@@ -14,10 +14,11 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from tracelloc.heap.blocks import Blocks
-from tracelloc.heap.totals import I64
+from tracelloc.model.blocks import Blocks
+from tracelloc.model.figures import I64
 from tracelloc.model.process import Target
 from tracelloc.model.processlist import ProcessInfo
+from tracelloc.model.verdicts import Codes, Verdict
 from tracelloc.model.wanted import Wanted
 from tracelloc.show.analysis import differences as analysis
 from tracelloc.show.analysis.differences import ALL, Limits, Mark, StackFigures
@@ -34,7 +35,6 @@ from tracelloc.text import format_size
 from tracelloc.ui.lineview import LineView
 from tracelloc.ui.stacknames import Names
 from tracelloc.ui.timeline import TimeLine
-from tracelloc.verdict.judgement import Codes, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,7 @@ class ViewSelection:
     change: I64 | None
     """Per stack how many bytes have come between the marks, if a difference is asked for."""
     verdicts: Codes | None
-    """Per stack an index of ``judgement.VERDICTS``; None before there was time to look."""
+    """Per stack an index of ``verdicts.VERDICTS``; None before there was time to look."""
     unsearched: I64
     """Stacks within the limits, the heaviest first."""
     stacks: I64

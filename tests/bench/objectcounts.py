@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.harness import Target
+from tracelloc.model.objects import ObjectCensus
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.runtimes.cpython.census import Censuses
-from tracelloc.snapshots.objects import ObjectCensus
 
 OBJECTS: Final = (100_000, 1_000_000)
 ROUNDS: Final = 5

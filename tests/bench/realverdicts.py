@@ -24,10 +24,9 @@ from tests.corpus.real.recording import RealRecording
 from tests.corpus.replay import LOOK_S, START_NS, looks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.events import Events
+from tracelloc.model.verdicts import Findings, Suspect, Verdict
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge
-from tracelloc.verdict.judgement import Suspect, Verdict
 
 RANKED_S, CALLED_S, CALLED_NEVER_S = 60 + LOOK_S / 2, 180 + LOOK_S / 2, 300 + LOOK_S / 2
 SETTLED_S = 120.0

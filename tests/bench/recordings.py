@@ -23,12 +23,12 @@ from typing import Any
 
 from tests.corpus.service import LEAKING, START_S, Service, service_namers
 from tests.harness import Builder, Target, read_line, tracelloc_command
+from tracelloc.model.verdicts import Verdict
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namers, frame_name
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.judgement import Verdict
 
 DAY_S = 86_400
 LAST_S = 5_000.0

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from tests.bench.processes import figures_of
 from tracelloc.model.codefiles import Mapping
-from tracelloc.model.counters import Counter
+from tracelloc.model.losses import Counter
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.begin import attach_to

@@ -22,8 +22,8 @@ from tests.corpus.replay import START_NS, Course, Truth, course_of, events_of, s
 from tests.corpus.streams import F64
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import EVENT_SIZE_BITS, EventKind, Events
+from tracelloc.model.verdicts import Verdict
 from tracelloc.text import NS_PER_S, format_size
-from tracelloc.verdict.judgement import Verdict
 
 END_S = 600.0
 RANKED_S = 62.5

@@ -19,7 +19,7 @@ from tracelloc.model.events import (
     EVENT_SIZE_MASK,
     Events,
 )
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.stacks import StackFlag
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 
 FOLDER = Path(__file__).parents[1] / "data" / "streams"

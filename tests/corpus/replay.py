@@ -13,11 +13,10 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.unreachable import UnreachableBlocks
 from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, Events
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.stacks import StackFlag
+from tracelloc.model.verdicts import Findings, Suspect, Verdict
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge, KnownLosses
-from tracelloc.verdict.judgement import Suspect, Verdict
 
 START_NS = 1000 * NS_PER_S
 TICK_S = 1.0

@@ -9,21 +9,20 @@ import numpy as np
 
 from tests.snapshots import snapshot_of
 from tests.unit.test_views import FakeSymbolizer
-from tracelloc.heap.history import History
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
-from tracelloc.model.overhead import Overhead
-from tracelloc.model.process import Target
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.figures import History
+from tracelloc.model.process import Overhead, Target
+from tracelloc.model.stacks import StackFlag
+from tracelloc.model.verdicts import Findings
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge
 
 START_NS = 1_000 * NS_PER_S

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from tests.harness import TARGETS, Target, run_tracelloc
+from tracelloc.model.objects import Holders
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.runtimes.cpython.census import Censuses
 from tracelloc.record.runtimes.cpython.holders import CYCLE, NATIVE, HolderSearch, ObjectAddresses
-from tracelloc.snapshots.objects import Holders
 
 PYTHON = "/usr/bin/python3"
 ITEM = "__main__.Item"

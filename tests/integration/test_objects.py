@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.harness import TARGETS, Target, run_tracelloc
+from tracelloc.model.objects import ObjectCensus
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.runtimes.cpython.census import Censuses
-from tracelloc.snapshots.objects import ObjectCensus
 
 PYTHON = "/usr/bin/python3"
 TRACKED = (

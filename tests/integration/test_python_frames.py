@@ -13,9 +13,9 @@ import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Target
 from tests.integration.test_record import Recorder, reports
-from tracelloc.model.counters import Counter
-from tracelloc.model.runtimeframes import RuntimeFrame
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.frames import RuntimeFrame
+from tracelloc.model.losses import Counter
+from tracelloc.model.stacks import StackFlag
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.trials import usable_methods

@@ -12,14 +12,14 @@ import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, frames_of
 from tracelloc.errors import TargetError
-from tracelloc.heap.blocks import Blocks
+from tracelloc.model.blocks import Blocks
+from tracelloc.model.verdicts import Verdict
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability.search import search
 from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
 from tracelloc.record.symbolization.symbolizer import Symbolizer
-from tracelloc.verdict.judgement import Verdict
 
 pytestmark = pytest.mark.bpf
 

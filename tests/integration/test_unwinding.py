@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target, frames_of
-from tracelloc.model import counters
+from tracelloc.model import losses as counted
 from tracelloc.model.events import EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.stacks import StackFlag
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.mallocs.discovery import MallocChoice
 from tracelloc.record.process.procfs import Process
@@ -150,7 +150,7 @@ def compare(
             if stream is not None:
                 stream.close()
     records = np.fromfile(file, np.uint64).reshape(MOST, WORDS)
-    misses = session.snapshot().root.losses.counters[counters.Counter.MISSES]
+    misses = session.snapshot().root.losses.counters[counted.Counter.MISSES]
     result = Comparison(0, 0, 0, [], Counter(), misses)
     for number, stack_id in stack_ids.items():
         count = int(records[number][0])
@@ -341,9 +341,9 @@ def test_generated_code(builder: Builder, targets: list[Target]) -> None:
         session.close()
         Path(f"/tmp/perf-{target.pid}.map").unlink(missing_ok=True)
     losses = snapshot.losses.counters
-    assert (snapshot.live_count, losses[counters.Counter.LOST_MISSES]) == (4000, 0)
+    assert (snapshot.live_count, losses[counted.Counter.LOST_MISSES]) == (4000, 0)
     # At the mapping's ends, in regions that it fills in part only.
-    assert losses[counters.Counter.MISSES] <= 512
+    assert losses[counted.Counter.MISSES] <= 512
     assert snapshot.partial_allocations == snapshot.broken_stacks == 0
     assert {len(snapshot.frames(stat.index)) for stat in snapshot.top_stacks()} == {6}
 

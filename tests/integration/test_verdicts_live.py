@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, frames_of
+from tracelloc.model.verdicts import Suspect, Verdict
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
 from tracelloc.record.symbolization.symbolizer import Symbolizer
-from tracelloc.verdict.judgement import Suspect, Verdict
 
 pytestmark = pytest.mark.bpf
 

@@ -17,32 +17,29 @@ from textual.pilot import Pilot
 
 from tests.snapshots import snapshot_of
 from tests.unit.events import records
-from tracelloc.heap.history import History
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.model.blocks import ReadSizes, UsableSizes
 from tracelloc.model.codefiles import CodeModule, Mapping, Place, Unresolved
-from tracelloc.model.counters import Counter
 from tracelloc.model.events import EventKind
+from tracelloc.model.figures import History
 from tracelloc.model.frames import Frame
-from tracelloc.model.mallocs import MainLibrary
-from tracelloc.model.memoryusage import MemoryUsage
-from tracelloc.model.overhead import Overhead
-from tracelloc.model.process import Target
+from tracelloc.model.losses import Counter
+from tracelloc.model.process import MainLibrary, MemoryUsage, Overhead, Target
 from tracelloc.model.processlist import ProcessInfo
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.stacks import StackFlag
+from tracelloc.model.verdicts import Findings
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.show.filters import Filters, NamedStack
 from tracelloc.show.filters.files import shipped_rules
 from tracelloc.show.presentation.naming import Namer
-from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import Invoker
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.view import Facts, Terminal
-from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge
 
 APP = "/opt/shop/server"

@@ -18,6 +18,11 @@ from tests.ui.screens import (
     styled,
     text_of,
 )
+from tracelloc.model.figures import (
+    ThreadActivity,
+    ThreadFlow,
+    ThreadWork,
+)
 from tracelloc.show.analysis.histograms import (
     AGE_STEPS_S,
     Bin,
@@ -26,7 +31,6 @@ from tracelloc.show.analysis.histograms import (
     Waste,
     thread_rows,
 )
-from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.histogramviews import AGES as AGES_VIEW
 from tracelloc.ui.histogramviews import (

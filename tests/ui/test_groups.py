@@ -9,12 +9,12 @@ from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
 from tests.ui.source import LEAK, LOG, FakeSource, drive, press, shop
+from tracelloc.model.verdicts import Member
 from tracelloc.model.wanted import Wanted
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.groups import GroupKey
 from tracelloc.ui.tableview import PathCell, Table, TitleCell
-from tracelloc.verdict.judgement import Member
 
 
 class GroupingSource(FakeSource):

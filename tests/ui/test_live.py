@@ -22,9 +22,15 @@ from tests.ui.source import (
     shop,
     tick,
 )
-from tracelloc.model.mallocs import MainLibrary, MallocLibrary
-from tracelloc.model.memoryusage import Limit, MemoryUsage, Resident
+from tracelloc.model.process import (
+    Limit,
+    MainLibrary,
+    MallocLibrary,
+    MemoryUsage,
+    Resident,
+)
 from tracelloc.model.processlist import ProcessInfo
+from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.differences import ALL
 from tracelloc.text import NS_PER_S, format_size
 from tracelloc.ui.app import LiveApp
@@ -38,7 +44,6 @@ from tracelloc.ui.state import MOST_MARKS
 from tracelloc.ui.tableview import Table
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.verdictcells import GROWING, growth_cell
-from tracelloc.verdict.judgement import Verdict
 
 
 @pytest.fixture

@@ -17,9 +17,8 @@ from textual.widgets import Input
 from tests.ui.screens import compare, text_of
 from tests.ui.source import drive, press, settle, tick
 from tests.unit.recordedtraces import namers, traces
-from tracelloc.heap.history import History
-from tracelloc.heap.totals import Totals
 from tracelloc.model.codefiles import Unresolved
+from tracelloc.model.figures import History, Totals
 from tracelloc.model.process import ALL_PROCESSES
 from tracelloc.show.analysis.merge import TraceMerger
 from tracelloc.show.filters import Filters

@@ -17,8 +17,7 @@ from textual.widgets._footer import FooterKey
 from tests.ui.screens import HOSTILE, SIZES, harmless, text_of
 from tests.ui.source import LEAK, FakeSource, drive, press, settle, shop, tick
 from tracelloc.errors import TargetError
-from tracelloc.model.process import Target
-from tracelloc.model.tracedwindow import TracedWindow
+from tracelloc.model.process import Target, TracedWindow
 from tracelloc.ui.app import LiveApp, failure_of
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.header import header

@@ -15,16 +15,15 @@ from tests.corpus.replay import START_NS, events_of, looks, stacks_of
 from tests.corpus.streams import Stream, churn, every, first_in_first_out, leak, poisson, some_leak
 from tests.snapshots import snapshot_of
 from tests.unit.test_views import FakeSymbolizer
-from tracelloc.heap.history import History
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.overhead import Overhead
-from tracelloc.model.process import Target
+from tracelloc.model.figures import History
+from tracelloc.model.process import Overhead, Target
+from tracelloc.model.verdicts import Findings
 from tracelloc.model.wanted import Wanted
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.findings import Findings
 
 END_S = 400.0
 HANDLERS = 12

@@ -14,14 +14,21 @@ from tests.corpus.streams import churn, every, leak, poisson, some_leak
 from tests.snapshots import snapshot_of
 from tests.unit.test_views import FakeSymbolizer
 from tracelloc.heap.eventlog import EventLog
-from tracelloc.heap.history import History
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
-from tracelloc.model.counters import Counter
-from tracelloc.model.mallocs import FoundLibrary, MallocLibrary
-from tracelloc.model.memoryusage import Limit, MemoryUsage, Resident
-from tracelloc.model.overhead import Overhead
-from tracelloc.model.process import FollowCounts, Target
+from tracelloc.model.figures import History
+from tracelloc.model.losses import Counter
+from tracelloc.model.process import (
+    FollowCounts,
+    FoundLibrary,
+    Limit,
+    MallocLibrary,
+    MemoryUsage,
+    Overhead,
+    Resident,
+    Target,
+)
+from tracelloc.model.stacks import CallStacks
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.mallocs.families import LIBC
 from tracelloc.record.symbolization.symbolizer import Symbolizer
@@ -121,7 +128,7 @@ def assert_equal(found: Any, wanted: Any, where: str = "trace") -> None:
         assert found.dtype == wanted.dtype, where
         # Equal bits: NaN is equal to NaN here.
         assert found.tobytes() == wanted.tobytes(), where
-    elif isinstance(wanted, Stacks):
+    elif isinstance(wanted, CallStacks):
         assert len(found) >= len(wanted), where
         for index in range(len(wanted)):
             assert found.frames(index) == wanted.frames(index), where

@@ -14,7 +14,6 @@ import pytest
 
 from tests.unit.events import Event, records, sent_stacks
 from tracelloc.errors import TargetError
-from tracelloc.model.counters import Counter
 from tracelloc.model.events import (
     EVENT_DTYPE,
     PAIR_DTYPE,
@@ -24,6 +23,7 @@ from tracelloc.model.events import (
     Miss,
     SentStacks,
 )
+from tracelloc.model.losses import Counter
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.abi import SPACE_DTYPE, ForkFlag
 from tracelloc.record.kernel.bpf import Capture

@@ -13,7 +13,6 @@ import pytest
 
 from tracelloc import probes
 from tracelloc.model import events
-from tracelloc.model.counters import Counter
 from tracelloc.model.events import (
     EVENT_FIELDS,
     EVENT_KIND_MASK,
@@ -24,7 +23,8 @@ from tracelloc.model.events import (
     PAIR_SUMS_FIELDS,
     EventKind,
 )
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.losses import Counter
+from tracelloc.model.stacks import StackFlag
 from tracelloc.record import abi
 from tracelloc.record.kernel import programnames
 from tracelloc.record.mallocs.families import MAPPINGS

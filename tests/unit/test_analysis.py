@@ -11,12 +11,12 @@ import pytest
 
 from tests import snapshots
 from tests.unit.events import random_program, records
-from tracelloc.heap.blocks import Blocks
-from tracelloc.heap.history import History
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.model.blocks import Blocks
 from tracelloc.model.events import EventKind
+from tracelloc.model.figures import History
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.show.analysis.differences import (
     ALL,

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tracelloc.model.objects import ObjectFindings
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
 from tracelloc.record.session import objectcounts
@@ -14,7 +15,6 @@ from tracelloc.record.session.background import BackgroundTurns, Turn
 from tracelloc.record.session.memorybudget import MemoryBudget
 from tracelloc.record.session.objectcounts import ObjectCounts
 from tracelloc.record.session.supervision import Supervisor
-from tracelloc.snapshots.objects import ObjectFindings
 from tracelloc.text import NS_PER_S
 
 

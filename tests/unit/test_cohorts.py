@@ -13,8 +13,8 @@ from tracelloc.heap.cohorts import LIFETIME_EDGES_S, LIFETIMES, SLICES, Cohorts
 from tracelloc.heap.counterrows import CounterRows
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.heap.totals import Totals
 from tracelloc.model.events import EventKind
+from tracelloc.model.figures import Totals
 from tracelloc.text import NS_PER_S
 
 LONG_S = 20_000

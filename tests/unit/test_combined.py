@@ -10,10 +10,10 @@ from tests.unit.leaks import HANDLERS, LEAK, watched
 from tests.unit.profiles import small
 from tests.unit.test_export_formats import decoded, go_pprof, written
 from tracelloc.model.process import Target
+from tracelloc.model.verdicts import Verdict
 from tracelloc.show.export.flamedata import page_data
 from tracelloc.show.presentation.combined import difference, joined, profile_of
 from tracelloc.show.presentation.profile import Metric, Profile
-from tracelloc.verdict.judgement import Verdict
 
 YOUNG_S, OLD_S = 100.0, 400.0
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.leaks import watched
-from tracelloc.model.overhead import Overhead
+from tracelloc.model.process import Overhead
 from tracelloc.record.process.cpumeter import CpuMeter
 from tracelloc.show.presentation.cost import overhead_line, tracing_cost
 

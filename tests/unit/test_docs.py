@@ -16,6 +16,7 @@ from tracelloc.command.customallocators import KINDS
 from tracelloc.command.options import parse_options
 from tracelloc.command.parser import build_parser, subcommand_parser
 from tracelloc.command.subcommands import all_subcommands, find_subcommand, subcommand_names
+from tracelloc.model.verdicts import Verdict
 from tracelloc.show import manual
 from tracelloc.show.export import EXPORTERS, FORMATS
 from tracelloc.show.filters.files import shipped_rules
@@ -23,7 +24,6 @@ from tracelloc.show.presentation.profile import METRICS
 from tracelloc.show.report.optional import SECTIONS
 from tracelloc.ui.live_screen import LIVE_KEYS, view_keys
 from tracelloc.ui.state import VIEWS
-from tracelloc.verdict.judgement import Verdict
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "tracelloc" / "docs"

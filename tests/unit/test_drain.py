@@ -22,8 +22,8 @@ from tests.unit.test_table import expected, state
 from tracelloc import probes
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.counters import Counter
 from tracelloc.model.events import EVENT_DTYPE, PAIR_DTYPE, EventBatch, EventKind, Events
+from tracelloc.model.losses import Counter
 from tracelloc.record.abi import CONTROL_DTYPE, SpillFlag
 from tracelloc.record.kernel.drain import ENTRY_DTYPE, Drain
 

@@ -11,7 +11,7 @@ from tests.unit.events import random_program, records
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.events import EventKind, Events
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.stacks import StackFlag
 from tracelloc.text import NS_PER_S
 
 A, F = EventKind.ALLOC, EventKind.FREE

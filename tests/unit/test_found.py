@@ -7,9 +7,10 @@ from pathlib import Path
 from tests.harness import Builder
 from tests.unit.references import target_file
 from tests.unit.test_elf import libc
-from tracelloc.model.mallocs import FoundLibrary, Unseen, found_json, found_lines
+from tracelloc.model.process import FoundLibrary, Unseen
 from tracelloc.record.mallocs.discovery import Module, discover
 from tracelloc.record.mallocs.found import found_of, why_no_allocator
+from tracelloc.show.presentation.facts import found_json, found_lines
 
 REASON = "it makes its block by itself"
 FOUND = (

@@ -15,8 +15,12 @@ from tests.unit.reports import json_report, text_report
 from tests.unit.test_views import FakeSymbolizer
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.counters import Counter
-from tracelloc.model.gaps import Completeness, Gap, completeness_of
+from tracelloc.model.losses import (
+    Completeness,
+    Counter,
+    Gap,
+    completeness_of,
+)
 from tracelloc.record.session import gapbook
 from tracelloc.record.session.gapbook import LOST, GapBook
 from tracelloc.show.filters import Filters

@@ -7,8 +7,8 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from tracelloc.heap.stacks import Frames, Stacks
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.heap.stacks import Stacks
+from tracelloc.model.stacks import Frames, StackFlag
 from tracelloc.verdict.grouping import Prefixes, group_by_prefix
 from tracelloc.verdict.parameters import P
 

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from tracelloc.model.mallocs import MallocLibrary
+from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.chunks import ListReader, follow_chunks
 from tracelloc.record.heapwalk.walked import Arena, BlockState
 

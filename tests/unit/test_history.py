@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from tracelloc.heap.history import SAMPLES, History
+from tracelloc.model.figures import SAMPLES, History
 from tracelloc.text import NS_PER_S
 
 

@@ -16,15 +16,13 @@ from tests.unit.leaks import watched
 from tests.unit.test_memory import with_memory
 from tests.unit.test_views import FakeSymbolizer
 from tests.unit.test_waste import GLIBC, measured
-from tracelloc.heap.ranges import MappedStack, Mappings
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.model.blocks import MappedStack, Mappings
 from tracelloc.model.events import EventKind
-from tracelloc.model.gaps import Gap
-from tracelloc.model.mallocs import FoundLibrary, Unseen
-from tracelloc.model.memoryusage import Limit
-from tracelloc.model.process import FollowCounts
-from tracelloc.model.tracedwindow import TracedWindow
+from tracelloc.model.losses import Gap
+from tracelloc.model.process import FollowCounts, FoundLibrary, Limit, TracedWindow, Unseen
+from tracelloc.model.verdicts import Suppressed
 from tracelloc.model.wanted import Wanted
 from tracelloc.show import manual
 from tracelloc.show.export import EXPORTERS
@@ -34,7 +32,6 @@ from tracelloc.show.report.content import ReportStyle
 from tracelloc.show.report.optional import SECTIONS
 from tracelloc.show.report.trace import trace_report
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
-from tracelloc.verdict.findings import Suppressed
 
 Tables = dict[str, dict[str, tuple[str, str]]]
 TYPES: dict[str, tuple[type, ...]] = {

@@ -10,9 +10,9 @@ from tracelloc.heap import threads as threads_module
 from tracelloc.heap.sampling import weights
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.heap.temporary import TemporaryPolicy
-from tracelloc.heap.totals import COUNT_PARTS
 from tracelloc.model.events import PAIR_DTYPE, EventKind
+from tracelloc.model.figures import COUNT_PARTS
+from tracelloc.model.process import TemporaryPolicy
 from tracelloc.text import NS_PER_S
 
 A, F, R, X, L = (

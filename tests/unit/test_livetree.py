@@ -12,11 +12,11 @@ from tests.unit.test_analysis import snapshot_of
 from tests.unit.test_views import FakeSymbolizer, frame
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.heap.totals import I64
 from tracelloc.model.codefiles import Unresolved
 from tracelloc.model.events import EventKind
+from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.stacks import StackFlag
 from tracelloc.show.filters import Filters, Rule
 from tracelloc.show.presentation.calltree import CallTree, LiveTree, steps
 from tracelloc.show.presentation.naming import Namer

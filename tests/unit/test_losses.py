@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracelloc.heap.table import Oddities
-from tracelloc.model.counters import Counter
-from tracelloc.snapshots.losses import LossCounts, take_losses
+from tracelloc.model.losses import Counter, LossCounts, Oddities
+from tracelloc.snapshots.taking import take_losses
 
 
 def losses(*, shared: bool = False, **counts: int) -> LossCounts:

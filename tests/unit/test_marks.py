@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.unit.leaks import CACHE, LEAK, SESSIONS, watched
 from tests.unit.reports import json_report, text_report
 from tracelloc.command.options import parse_options
-from tracelloc.heap.ranges import Mappings
+from tracelloc.model.blocks import Mappings
 from tracelloc.show.analysis.differences import since_mark
 from tracelloc.text import format_size
 

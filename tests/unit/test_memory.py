@@ -18,9 +18,16 @@ from tests.unit.reports import text_report
 from tests.unit.test_views import snapshot_of
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.heap.usable import main_library
+from tracelloc.model.blocks import ReadSizes, UsableSizes
 from tracelloc.model.events import EventKind
-from tracelloc.model.mallocs import FoundLibrary, MallocLibrary, main_library
-from tracelloc.model.memoryusage import Limit, MemoryUsage, Resident
+from tracelloc.model.process import (
+    FoundLibrary,
+    Limit,
+    MallocLibrary,
+    MemoryUsage,
+    Resident,
+)
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.process import residency
 from tracelloc.record.process.procfs import Process
@@ -33,7 +40,6 @@ from tracelloc.record.process.residency import (
 )
 from tracelloc.show.presentation.facts import summary
 from tracelloc.show.presentation.processfacts import account, forecast, memory_facts
-from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_size
 

@@ -8,9 +8,9 @@ import sys
 
 import numpy as np
 
-from tracelloc.heap.stacks import NO_STACK, Stacks
+from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import SentStacks
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.stacks import NO_STACK, StackFlag
 from tracelloc.record.session.memorybudget import (
     LEAST_BYTES,
     MemoryBudget,

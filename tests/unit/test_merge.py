@@ -16,16 +16,14 @@ from tests.unit.events import records
 from tests.unit.leaks import HANDLERS, LEAK, SESSIONS, watched
 from tests.unit.stage import A, F, Stage, Stages, stage  # noqa: F401 - a fixture
 from tests.unit.test_views import FakeSymbolizer
-from tracelloc.heap.history import History
-from tracelloc.heap.series import Points
-from tracelloc.heap.stacks import Frames, Stacks
+from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.heap.totals import Totals
 from tracelloc.model.codefiles import CodeModule, Place, Unresolved
-from tracelloc.model.counters import Counter
-from tracelloc.model.overhead import Overhead
-from tracelloc.model.process import ALL_PROCESSES, Target
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.figures import History, Points, Totals
+from tracelloc.model.losses import Counter
+from tracelloc.model.process import ALL_PROCESSES, Overhead, Target
+from tracelloc.model.stacks import Frames, StackFlag
+from tracelloc.model.verdicts import VERDICTS, Findings, Verdict
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.show.analysis.merge import TraceMerger
@@ -33,8 +31,7 @@ from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import MergedSymbols, Namer
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.findings import Findings
-from tracelloc.verdict.judgement import VERDICTS, Verdict
+from tracelloc.verdict.evidence import stack_judgement
 
 EVERYTHING = Wanted(blocks=True, threads=True)
 PAGE = 4096
@@ -466,7 +463,7 @@ def test_workers_that_leak_alike_are_one_suspect() -> None:
     assert alone.findings is not None
     for index in range(1, len(ones[1].totals)):
         own = next(n for n in range(len(alone.totals)) if alone.frames(n) == ones[1].frames(index))
-        assert alone.findings.judgement(own) == suspects(ones[1]).judgement(index)
+        assert stack_judgement(alone.findings, own) == stack_judgement(suspects(ones[1]), index)
 
 
 def test_only_who_runs_is_judged_while_anybody_does() -> None:

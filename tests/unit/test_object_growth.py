@@ -12,6 +12,12 @@ import pytest
 from tests.pythonobjects import SESSION, census, growing
 from tests.unit.leaks import watched
 from tests.unit.reports import json_report, text_report
+from tracelloc.model.objects import (
+    Holder,
+    Holders,
+    ObjectFindings,
+)
+from tracelloc.model.verdicts import Verdict
 from tracelloc.record.runtimes.cpython.growth import TypeHistory
 from tracelloc.record.runtimes.cpython.holders import CYCLE
 from tracelloc.record.runtimes.cpython.watch import group_types
@@ -20,9 +26,7 @@ from tracelloc.show.presentation.suspects import verdict_counts
 from tracelloc.show.report.content import ReportStyle, Request
 from tracelloc.show.report.earlier import EarlierProcessReports
 from tracelloc.show.report.sections import report_lines
-from tracelloc.snapshots.objects import Holder, Holders, ObjectFindings
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.verdict.judgement import Verdict
 
 PAUSE_S = 5.0
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from tracelloc.errors import PrivilegeError, TargetError
-from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.heap import Heap
+from tracelloc.model.blocks import Blocks
 from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability.search import PointerSearch

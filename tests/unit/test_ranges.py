@@ -9,7 +9,7 @@ import numpy as np
 from tracelloc.heap.ranges import RangeTable
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, Events
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.stacks import StackFlag
 
 PAGE = 4096
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.unreachable import UnreachableBlocks
+from tracelloc.model.blocks import Blocks
 from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.marking import Marks
 

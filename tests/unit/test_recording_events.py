@@ -14,8 +14,7 @@ from tests.harness import run_tracelloc
 from tests.unit.recordedtraces import namers, program, traces_with_events
 from tracelloc.errors import TracellocError
 from tracelloc.heap import eventlog
-from tracelloc.heap.blocks import Blocks
-from tracelloc.heap.eventlog import LoggedEvents
+from tracelloc.model.blocks import Blocks, LoggedEvents
 from tracelloc.show.recording.container import checksum
 from tracelloc.show.recording.events import encode
 from tracelloc.show.recording.reader import RecordedTrace

@@ -12,8 +12,12 @@ import pytest
 
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import SentStacks
-from tracelloc.model.runtimeframes import FIRST_ADDRESS, RuntimeFrame, RuntimeFrames
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.frames import (
+    FIRST_ADDRESS,
+    RuntimeFrame,
+    RuntimeFrames,
+)
+from tracelloc.model.stacks import StackFlag
 from tracelloc.record import abi
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.process.procfs import Process

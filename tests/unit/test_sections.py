@@ -12,9 +12,9 @@ from tests.unit.reports import json_report, text_report
 from tests.unit.test_views import FakeSymbolizer, snapshot_of
 from tracelloc.command.options import parse_options
 from tracelloc.errors import UsageError
-from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.model.blocks import Blocks
 from tracelloc.model.events import EventKind
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.show.filters import Filters

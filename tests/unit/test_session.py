@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.unit.stage import A, F, Stages
-from tracelloc.heap.temporary import TemporaryPolicy
-from tracelloc.model.counters import Counter
+from tracelloc.model.losses import Counter
+from tracelloc.model.process import TemporaryPolicy
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.abi import ForkFlag
 from tracelloc.record.probe_points.placement import ProbePoint

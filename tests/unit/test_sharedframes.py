@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from tracelloc.model.frames import Frame
+from tracelloc.model.verdicts import Member, Suspect
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.presentation.sharedframes import SharedFunction, shared_function
-from tracelloc.verdict.judgement import Member, Suspect
 
 MAIN = 1
 

@@ -13,9 +13,9 @@ from tests.unit.events import Event, records
 from tracelloc.heap import threads
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.heap.temporary import TemporaryPolicy
-from tracelloc.heap.totals import COLUMNS
 from tracelloc.model.events import EventKind, Events
+from tracelloc.model.figures import COLUMNS
+from tracelloc.model.process import TemporaryPolicy
 from tracelloc.text import NS_PER_S
 
 A, F, R, X, INNER = (

@@ -23,6 +23,11 @@ from tests.unit.leaks import (
     watched,
 )
 from tests.unit.reports import json_report, text_report
+from tracelloc.model.verdicts import (
+    CODE_OF,
+    Judgement,
+    Verdict,
+)
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.presentation.combined import difference, profile_of
 from tracelloc.show.presentation.suspects import (
@@ -32,7 +37,6 @@ from tracelloc.show.presentation.suspects import (
     unsure_growth,
 )
 from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size
-from tracelloc.verdict.judgement import CODE_OF, Judgement, Verdict
 
 HOSTILE = "\x1b[31m</script>\n==> 9 leak suspects"
 

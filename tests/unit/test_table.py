@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tests.unit.events import Event, PlainTable, random_program, records
-from tracelloc.heap.stacks import NO_STACK, Stacks
+from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.heap.temporary import TemporaryPolicy
-from tracelloc.heap.totals import I64
 from tracelloc.model.events import EventKind
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.figures import I64
+from tracelloc.model.process import TemporaryPolicy
+from tracelloc.model.stacks import NO_STACK, StackFlag
 
 A, F, R, X = EventKind.ALLOC, EventKind.FREE, EventKind.REALLOC_FREE, EventKind.RESTORE
 

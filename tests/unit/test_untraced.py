@@ -10,8 +10,8 @@ import pytest
 from tests.unit.leaks import watched
 from tests.unit.reports import text_report
 from tests.unit.test_memory import MIB, with_memory
-from tracelloc.model.counters import Counter
-from tracelloc.model.runtimes import Runtime
+from tracelloc.model.losses import Counter
+from tracelloc.model.process import Runtime
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.runtimes.known import collects_garbage, runtimes_of
 from tracelloc.show.presentation.alerts import alert_of, implausible_sizes

@@ -17,12 +17,17 @@ from tests.harness import Builder, Target
 from tests.unit.events import records
 from tests.unit.test_views import snapshot_of
 from tracelloc.files.elf import ElfFile
-from tracelloc.heap.blocks import U64, Blocks
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.heap.usable import formula_for
+from tracelloc.heap.usable import formula_for, has_sizes, main_library, usable_of
+from tracelloc.model.blocks import Blocks, ReadSizes, UsableSizes
 from tracelloc.model.events import EventKind
-from tracelloc.model.mallocs import FoundLibrary, MainLibrary, MallocLibrary, main_library
+from tracelloc.model.figures import U64
+from tracelloc.model.process import (
+    FoundLibrary,
+    MainLibrary,
+    MallocLibrary,
+)
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.mallocs.chunks import read_chunks, read_words
 from tracelloc.record.mallocs.families import LIBC, MAPPINGS, OPERATORS, Family, jemalloc
@@ -30,7 +35,6 @@ from tracelloc.record.mallocs.found import library_of
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.measuring import Measuring
-from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
 
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 FILES = {
@@ -104,8 +108,8 @@ def test_sizes_that_are_not_known() -> None:
         main = MainLibrary(library, file, ())
         assert formula_for(main) is None
         found = UsableSizes(main, ReadSizes())
-        assert not found.has_sizes
-        assert not found.of(blocks_of([16], [10])).known.any()
+        assert not has_sizes(found)
+        assert not usable_of(found, blocks_of([16], [10])).known.any()
 
 
 @pytest.mark.parametrize("library", FILES)
@@ -212,7 +216,7 @@ def test_blocks_are_read_once() -> None:
         blocks = blocks_of([address], [20], birth_ns)
         measured = measuring.measure(blocks, now_ns, [LIBC_FILE])
         assert measured is not None
-        size_bytes, known, read = measured.of(blocks)
+        size_bytes, known, read = usable_of(measured, blocks)
         assert known.all()
         assert read.all()
         return int(size_bytes[0])
@@ -230,14 +234,14 @@ def test_what_can_not_be_read_is_computed() -> None:
     blocks = blocks_of([16, 32, 48], [20, 200_000, 40])
     measured = Measuring(OWN).measure(blocks, 1, [LIBC_FILE])
     assert measured is not None
-    usable = measured.of(blocks)
+    usable = usable_of(measured, blocks)
     assert usable.known.tolist() == [True, False, True]
     assert usable.size_bytes[usable.known].tolist() == [24, 40]
     assert not usable.read.any()
     own = FoundLibrary("pool", "/opt/app", (), (), MallocLibrary.OTHER)
     mixed = Measuring(OWN).measure(blocks, 1, [LIBC_FILE, own])
     assert mixed is not None
-    assert not mixed.of(blocks).known.any()
+    assert not usable_of(mixed, blocks).known.any()
 
 
 def test_jemalloc_with_finer_classes_is_not_known() -> None:
@@ -245,10 +249,10 @@ def test_jemalloc_with_finer_classes_is_not_known() -> None:
     usual = Measuring(OWN).measure(blocks_of([8, 32, 48], [8, 24, 40]), 1, [je])
     finer = Measuring(OWN).measure(blocks_of([8, 24, 48], [8, 24, 40]), 1, [je])
     assert usual is not None
-    assert usual.has_sizes
+    assert has_sizes(usual)
     assert finer is not None
-    assert not finer.has_sizes
-    assert not finer.of(blocks_of([8], [8])).known.any()
+    assert not has_sizes(finer)
+    assert not usable_of(finer, blocks_of([8], [8])).known.any()
 
 
 def test_allocators_of_an_earlier_program_do_not_count() -> None:

@@ -17,8 +17,7 @@ from tracelloc import probes
 from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.usdt import usdt_probes
 from tracelloc.files.machinecode.probeoffsets import nop_at
-from tracelloc.heap.blocks import weighed
-from tracelloc.heap.sampling import GIVEN
+from tracelloc.heap.sampling import GIVEN, weighed
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.events import WEIGHT_BITS, EventKind

@@ -12,8 +12,9 @@ from tests.corpus.recorded import FOLDER, Recording
 from tests.corpus.replay import START_NS, events_of, looks, stacks_of, watch
 from tests.corpus.streams import NEVER, Stream, every
 from tracelloc.heap.stacks import Stacks
-from tracelloc.model.stackflags import StackFlag
-from tracelloc.verdict.judgement import Verdict
+from tracelloc.model.stacks import StackFlag
+from tracelloc.model.verdicts import Verdict
+from tracelloc.verdict.evidence import stack_judgement
 
 END_S = 300.0
 
@@ -76,7 +77,7 @@ def test_a_site_that_used_to_free_need_not_be_watched_so_long() -> None:
     assert called is not None
     assert called - 100 <= 180
     assert seen.findings is not None
-    assert not seen.findings.judgement(1).never_freed
+    assert not stack_judgement(seen.findings, 1).never_freed
 
 
 def test_stacks_without_frames_are_not_judged() -> None:

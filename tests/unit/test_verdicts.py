@@ -20,9 +20,10 @@ from tests.corpus.replay import (
 )
 from tests.corpus.streams import Stream, churn, first_in_first_out, leak, poisson, some_leak
 from tracelloc.heap.stacks import Stacks
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.stacks import StackFlag
+from tracelloc.model.verdicts import Judgement, Verdict
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.judgement import Judgement, Verdict
+from tracelloc.verdict.evidence import stack_judgement
 
 END_S = 600.0
 SUSPECT = {Verdict.LEAKING, Verdict.GROWING}
@@ -43,7 +44,7 @@ def test_program(name: str) -> None:
     leaks = truths(sites, END_S)
     grouped = {m.stack for s in seen.findings.suspects if s.frame is not None for m in s.members}
     for stack, truth in leaks.items():
-        judgement = seen.findings.judgement(stack)
+        judgement = stack_judgement(seen.findings, stack)
         assert judgement.verdict is Verdict.LEAKING, judgement
         if stack in grouped:
             continue
@@ -91,7 +92,7 @@ def assert_in_time(seen: Course, stack: int, truth: Truth) -> None:
 def test_what_is_no_leak(name: str, site: str, verdict: Verdict) -> None:
     sites, seen = course(name)
     assert seen.findings is not None
-    judgement = seen.findings.judgement(list(sites).index(site) + 1)
+    judgement = stack_judgement(seen.findings, list(sites).index(site) + 1)
     assert judgement.verdict is verdict, judgement
     assert not judgement.evidence.endswith("so far")
 
@@ -203,7 +204,7 @@ def test_lost_frees_are_no_leaks() -> None:
     doubted = [doubting.verdict(stack) is Verdict.LEAKING for stack in range(1, 7)]
     assert sum(called) >= 4, "without proof of losses they do look like leaks"
     assert sum(doubted) == 0
-    assert "was lost" in doubting.judgement(1).evidence
+    assert "was lost" in stack_judgement(doubting, 1).evidence
 
 
 def test_losses_that_go_on_make_verdicts_less_sure() -> None:
@@ -224,8 +225,8 @@ def test_losses_that_go_on_make_verdicts_less_sure() -> None:
     assert [lossy_found.verdict(stack) is Verdict.LEAKING for stack in (1, 2, 3, 4)] == [
         False, False, True, False,
     ]  # fmt: skip
-    assert "was lost" in lossy_found.judgement(1).evidence
-    sure, less_sure = whole.judgement(3), lossy_found.judgement(3)
+    assert "was lost" in stack_judgement(lossy_found, 1).evidence
+    sure, less_sure = stack_judgement(whole, 3), stack_judgement(lossy_found, 3)
     assert less_sure.survivors == sure.survivors
     assert less_sure.confidence == pytest.approx(sure.confidence * 0.7 * 0.9, rel=0.02)
 
@@ -246,8 +247,8 @@ def test_after_a_gap_the_count_starts_afresh() -> None:
     unharmed = watch({"leak": sites["leak"]}, END_S)
     assert seen.findings is not None
     assert unharmed.findings is not None
-    sure = unharmed.findings.judgement(1).confidence
-    assert seen.findings.judgement(4).confidence < 0.7 * sure
+    sure = stack_judgement(unharmed.findings, 1).confidence
+    assert stack_judgement(seen.findings, 4).confidence < 0.7 * sure
 
 
 def sampled(random: np.random.Generator, stream: Stream, mean_bytes: int) -> Stream:
@@ -268,7 +269,7 @@ def leak_in_samples(mean_bytes: int | None) -> tuple[Judgement, Course, Truth]:
     assert seen.findings is not None
     *others, leaking = range(1, len(sites) + 1)
     assert all(seen.first(stack, {Verdict.LEAKING}) is None for stack in others)
-    return seen.findings.judgement(leaking), seen, truth
+    return stack_judgement(seen.findings, leaking), seen, truth
 
 
 def test_samples() -> None:
@@ -283,7 +284,7 @@ def test_samples() -> None:
         assert f"(at least {judgement.survivors:,} sampled blocks)" in judgement.evidence
         sure.append(judgement.confidence)
         assert seen.findings is not None
-        assert "sampled blocks allocated" in seen.findings.judgement(2).evidence
+        assert "sampled blocks allocated" in stack_judgement(seen.findings, 2).evidence
     assert sure == sorted(set(sure), reverse=True)
 
 
@@ -308,7 +309,7 @@ def test_a_cache_that_was_full_before(residence_s: int) -> None:
     looked = seen.findings
     assert looked is not None
     if residence_s == 900:
-        judgement = looked.judgement(1)
+        judgement = stack_judgement(looked, 1)
         assert judgement.verdict is Verdict.GROWING
         assert "before tracing" in judgement.evidence
 
@@ -321,7 +322,7 @@ def test_a_verdict_is_retracted() -> None:
     seen = watch({"hoard": hoard} | busy_program(random, 2), END_S)
     assert seen.first(1, {Verdict.LEAKING}) is not None
     assert seen.findings is not None
-    judgement = seen.findings.judgement(1)
+    judgement = stack_judgement(seen.findings, 1)
     assert judgement.verdict is not Verdict.LEAKING
     assert judgement.retracted == 1
 
@@ -344,7 +345,7 @@ def test_what_was_cut_short_is_not_judged(flags: StackFlag, verdict: Verdict) ->
         stacks.add(number, (0x400000, 0x400100, 0x400200 + number), flags)
     seen = course_of(events_of(streams, END_S), stacks, END_S)
     assert seen.findings is not None
-    assert {seen.findings.judgement(n).verdict for n in range(1, 5)} == {verdict}
+    assert {stack_judgement(seen.findings, n).verdict for n in range(1, 5)} == {verdict}
     is_judged = verdict is Verdict.LEAKING
     assert any(seen.suspects) == is_judged
-    assert ("cut short" in seen.findings.judgement(1).evidence) == (not is_judged)
+    assert ("cut short" in stack_judgement(seen.findings, 1).evidence) == (not is_judged)

@@ -11,9 +11,8 @@ from tests.corpus.replay import START_NS, events_of, looks, stacks_of
 from tests.corpus.streams import Stream, churn, every, leak, poisson, some_leak
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.unreachable import UnreachableBlocks
+from tracelloc.model.verdicts import Findings, Verdict
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.findings import Findings
-from tracelloc.verdict.judgement import Verdict
 
 LARGE = 1 << 30
 """Bytes of a process in which nothing here matters."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.corpus.recorded import FOLDER, Recording
-from tracelloc.verdict.judgement import Verdict
+from tracelloc.model.verdicts import Verdict
 
 END_S = 600.0
 RECORDINGS = sorted(FOLDER.glob("*.npz"))

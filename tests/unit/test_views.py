@@ -16,12 +16,11 @@ from tracelloc.errors import UsageError
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.codefiles import CodeModule, Place, Unresolved
-from tracelloc.model.counters import Counter
 from tracelloc.model.events import EventKind
 from tracelloc.model.frames import Frame
-from tracelloc.model.overhead import Overhead
-from tracelloc.model.process import Target
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.losses import Counter
+from tracelloc.model.process import Overhead, Target
+from tracelloc.model.stacks import StackFlag
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.record.unwinding.plausible import ends_in_call
@@ -31,8 +30,8 @@ from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.facts import format_frame
 from tracelloc.show.presentation.naming import NamedStack, Namer, frame_name
 from tracelloc.show.presentation.processfacts import losses_line
-from tracelloc.snapshots.blocks import select_blocks
 from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.taking import select_blocks
 
 
 class FakeSymbolizer(Symbolizer):

@@ -10,9 +10,15 @@ import pytest
 
 from tests.unit.reports import json_report, text_report
 from tests.unit.test_sections import NAMER, snapshot_of_sizes
-from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.sampling import weights
-from tracelloc.model.mallocs import MainLibrary, MallocLibrary
+from tracelloc.heap.usable import usable_of
+from tracelloc.model.blocks import (
+    Blocks,
+    ReadSizes,
+    Usable,
+    UsableSizes,
+)
+from tracelloc.model.process import MainLibrary, MallocLibrary
 from tracelloc.show.analysis.histograms import (
     Waste,
     frequent_sizes,
@@ -20,7 +26,6 @@ from tracelloc.show.analysis.histograms import (
     total_waste,
     wasteful_stacks,
 )
-from tracelloc.snapshots.blocks import ReadSizes, Usable, UsableSizes
 from tracelloc.snapshots.snapshot import Snapshot
 
 GLIBC = MainLibrary(MallocLibrary.GLIBC, "/lib/libc.so.6", ())
@@ -85,7 +90,7 @@ def test_samples_count_for_what_they_stand_for(blocks: Blocks, usable: Usable) -
 
 def test_nothing_is_wasted_by_nobody() -> None:
     blocks = Blocks.empty()
-    nothing = UsableSizes(GLIBC, ReadSizes()).of(blocks)
+    nothing = usable_of(UsableSizes(GLIBC, ReadSizes()), blocks)
     assert total_waste(blocks, None, nothing, 8).waste == Waste(0, 0, 0)
     assert wasteful_stacks(blocks, None, nothing, 3) == []
     assert size_bins(blocks, None, nothing) == []

@@ -7,8 +7,8 @@ from typing import Final
 
 from tracelloc.command.finding import Finding, FindingState
 from tracelloc.errors import TracellocError
+from tracelloc.heap.usable import main_library
 from tracelloc.model.codefiles import base_name
-from tracelloc.model.mallocs import main_library, unseen_lines
 from tracelloc.record.mallocs.discovery import EVERYTHING, Module, discover
 from tracelloc.record.mallocs.found import found_of
 from tracelloc.record.probe_points.placement import Plan, plan
@@ -19,6 +19,7 @@ from tracelloc.record.runtimes.known import runtimes_of
 from tracelloc.record.session.probeset import find_allocators
 from tracelloc.record.session.survival import check_survival
 from tracelloc.record.symbolization.inventory import ModuleReport, take_inventory
+from tracelloc.show.presentation.facts import unseen_lines
 from tracelloc.text import plural
 
 _GOOD, _MISSING, _FAILS = FindingState

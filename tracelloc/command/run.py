@@ -22,7 +22,6 @@ from tracelloc.command.options import Options
 from tracelloc.command.outputs import Messages, write_files
 from tracelloc.command.sharedsnapshots import SharedSnapshots
 from tracelloc.errors import TracellocError
-from tracelloc.model.mallocs import found_lines
 from tracelloc.record.session.memorybudget import MemoryBudget
 from tracelloc.record.session.session import Session
 from tracelloc.record.symbolization.sourcemap import SourceMap
@@ -32,6 +31,7 @@ from tracelloc.record.worker.client import close_workers, prepare_workers
 from tracelloc.show.alerts.rules import FAILED_STATUS
 from tracelloc.show.alerts.watching import Watch
 from tracelloc.show.filters import load_filters
+from tracelloc.show.presentation.facts import found_lines
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.recording.running import recording_of
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot

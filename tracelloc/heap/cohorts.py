@@ -24,12 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.heap.counterrows import CounterRows
-from tracelloc.heap.totals import Totals
 from tracelloc.heap.unreachable import NONE_UNREACHABLE, UnreachableBlocks, UnreachableTable
+from tracelloc.model.figures import F64, I64, Totals
 from tracelloc.text import NS_PER_S
 
-I64 = npt.NDArray[np.int64]
-F64 = npt.NDArray[np.float64]
 Stacks = npt.NDArray[Any]
 """Indices of stacks."""
 

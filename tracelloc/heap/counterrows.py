@@ -11,7 +11,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-I64 = npt.NDArray[np.int64]
+from tracelloc.model.figures import I64
+
 Indices = npt.NDArray[Any]
 
 _LEAST_COLUMNS: Final = 64

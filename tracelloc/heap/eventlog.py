@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.stacks import Stacks
+from tracelloc.model.blocks import Blocks, LoggedEvents
 from tracelloc.model.events import EVENT_DTYPE, Events
 
 _LEAST: Final = 1 << 20
 """Least number of events between two copies of all blocks: applied in 0.1 s."""
 _PER_BLOCK: Final = 8
 """Least number of events for each block that is copied."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedEvents:
-    """Events of a heap between two snapshots."""
-
-    events: Events
-    """In the order of application; ``stack_id`` is the index of the stack."""
-    blocks: Blocks | None
-    """All outstanding blocks after the events; None if they follow from earlier logs."""
 
 
 class EventLog:

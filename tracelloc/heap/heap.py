@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tracelloc.heap.eventlog import EventLog
-from tracelloc.heap.history import History
 from tracelloc.heap.ranges import RangeTable
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
 from tracelloc.heap.unreachable import UnreachableBlocks
+from tracelloc.model.figures import History
+from tracelloc.model.process import DEFAULT_POLICY, TemporaryPolicy
 
 
 class Heap:

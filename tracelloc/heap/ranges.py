@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tracelloc.heap.stacks import Stacks
+from tracelloc.model.blocks import MappedStack, Mappings
 from tracelloc.model.events import (
     EVENT_KIND_MASK,
     EVENT_SIZE_BITS,
@@ -30,7 +31,7 @@ class Range:
     start: int
     end: int
     stack: int
-    """Index of ``stacks.Stacks``."""
+    """Index of ``CallStacks``."""
     birth_ns: int
     """CLOCK_MONOTONIC."""
     tid: int
@@ -39,36 +40,6 @@ class Range:
     def size_bytes(self) -> int:
         """Size of the range in bytes."""
         return self.end - self.start
-
-
-@dataclass(frozen=True, slots=True)
-class MappedStack:
-    """The mappings of one call stack."""
-
-    stack: int
-    count: int
-    size_bytes: int
-    oldest_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Mappings:
-    """Mappings of the program itself that are not unmapped yet."""
-
-    stacks: tuple[MappedStack, ...]
-    """The largest first."""
-    of_allocators_bytes: int
-    """Bytes mapped by allocators' libraries for blocks, excluded above."""
-
-    @property
-    def count(self) -> int:
-        """Number of ranges."""
-        return sum(held.count for held in self.stacks)
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of all ranges, in whole pages."""
-        return sum(held.size_bytes for held in self.stacks)
 
 
 class RangeTable:

@@ -8,10 +8,15 @@ and stands for the inverse of that many blocks: an unbiased estimate for all siz
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from tracelloc.model.blocks import Blocks
+from tracelloc.model.events import WEIGHT_BITS, WEIGHT_MANTISSA_BITS
+from tracelloc.model.figures import F64, U64
 
 GIVEN: Final = 0
 """Stands for the mean if the program itself took the samples: each has its own weight."""
@@ -32,3 +37,18 @@ def weights(size_bytes: npt.NDArray[np.uint64], mean_bytes: int) -> npt.NDArray[
     """How many blocks of its size each sampled block stands for; at least 1."""
     inverse: npt.NDArray[np.float64] = np.expm1(np.maximum(size_bytes, 1) / -float(mean_bytes))
     return -1 / inverse
+
+
+def weighed_blocks(blocks: Blocks) -> Blocks:
+    """Splits ``size`` as in events of programs that report their own samples; adds weights."""
+    size, weight = weighed(blocks.size)
+    return replace(blocks, size=size, weight=weight)
+
+
+def weighed(coded: U64) -> tuple[U64, F64]:
+    """(sizes in bytes, how many blocks each stands for): see ``WEIGHT_`` in ``probes/event.h``."""
+    code = (coded & np.uint64((1 << WEIGHT_BITS) - 1)).astype(np.int64)
+    mantissa = code & (1 << WEIGHT_MANTISSA_BITS) - 1
+    exponent = (code >> WEIGHT_MANTISSA_BITS).astype(np.int32)
+    weight = np.ldexp(1 + mantissa / (1 << WEIGHT_MANTISSA_BITS), exponent)
+    return coded >> np.uint64(WEIGHT_BITS), weight

@@ -1,40 +1,22 @@
 """Live bytes and RSS of the whole heap over time: a bounded number of points.
 
-As in ``history``, the points always cover the whole traced time: if there is no room, two points
+As in ``History``, the points always cover the whole traced time: if there is no room, two points
 are merged, and the interval doubles.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from tracelloc.model.figures import Points
 from tracelloc.text import NS_PER_S
-
-I64 = npt.NDArray[np.int64]
 
 POINTS: Final = 600
 """Most points kept; even."""
 _FIRST_DISTANCE_NS: Final = NS_PER_S // 4
 _NONE: Final = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Points:
-    """Columns of equal length, oldest first."""
-
-    time_ns: I64
-    """CLOCK_MONOTONIC. The first is the start."""
-    live_bytes: I64
-    """Outstanding at that time."""
-    rss_bytes: I64
-    """Resident memory at that time; -1 if unknown."""
-
-    def __len__(self) -> int:
-        return len(self.time_ns)
 
 
 class Series:

@@ -9,52 +9,34 @@ import numpy.typing as npt
 
 from tracelloc.heap.stackids import StackIds
 from tracelloc.model.events import SentStacks
-from tracelloc.model.stackflags import CUT, PARTIAL, StackFlag
-
-U64 = npt.NDArray[np.uint64]
-I64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
-
-NO_STACK: Final = 0
-"""The index of blocks whose stack could not be captured."""
+from tracelloc.model.figures import I64, U64, Mask
+from tracelloc.model.stacks import NO_STACK, UNKNOWN, CallStacks, Frames, StackFlag
 
 _FEWEST: Final = 1 << 6
 """Initial room of a growing column."""
 _FOLDED_FRAMES: Final = 4
 """Frames that are kept of a stack when memory is short."""
-_UNKNOWN: Final = -1
-"""Start of the frames of a stack of which only the id is known."""
-
-Frames = tuple[int, ...]
-"""Return addresses, innermost first."""
 
 
-class Stacks:
-    """All stacks seen, each with an index that never changes.
+class Stacks(CallStacks):
+    """All stacks seen, to which more are added.
 
     Several ids may share an index: stacks that differ only beyond the point where they stopped
     being valid. Forked processes have the same ids, and share this object.
 
-    The session's lock guards it, except ``frames`` and ``flags`` of an index that was returned
-    before: columns are replaced when they grow, and only their free ends are written to.
+    The session's lock guards it, except what ``CallStacks`` allows.
     """
 
     def __init__(self, like: Stacks | None = None) -> None:
         """``like``: stacks of an earlier program, whose indices stay; new ones never equal them."""
-        if like is None:
-            # NO_STACK has no frames.
-            self._starts = np.zeros(1, np.int64)
-            self._depths = np.zeros(1, np.int64)
-            self._flags = np.zeros(1, np.uint16)
-            self._frames = np.empty(0, np.uint64)
-        else:
+        super().__init__()
+        if like is not None:
             self._starts = like._starts[: len(like)].copy()
             self._depths = like._depths[: len(like)].copy()
             self._flags = like._flags[: len(like)].copy()
             # Shared, without a free end: the first addition replaces it by a larger copy.
             self._frames = like._frames[: like._used]
-        self._count: int = len(self._starts)
-        self._used: int = len(self._frames)
+            self._count, self._used = len(self._starts), len(self._frames)
         self._index_of_frames: dict[tuple[bytes, int], int] = {}
         self._filed = self._count
         """Stacks from this index on are not in ``_index_of_frames`` yet."""
@@ -64,43 +46,6 @@ class Stacks:
         """For the table, which looks up one id after the other."""
         self._folded = False
         """Whether new stacks are cut."""
-
-    @classmethod
-    def of(cls, starts: I64, depths: I64, flags: npt.NDArray[np.uint16], frames: U64) -> Stacks:
-        """Stacks that were saved elsewhere, ``NO_STACK`` among them.
-
-        ``starts``: where in ``frames`` each begins; -1 if unknown.
-        """
-        stacks = cls()
-        stacks.replace(starts, depths, flags, frames)
-        return stacks
-
-    def replace(self, starts: I64, depths: I64, flags: npt.NDArray[np.uint16], frames: U64) -> None:
-        """Replaces all stacks by saved ones, with more stacks or more frames; see ``of``."""
-        self._starts, self._depths, self._flags = starts, depths, flags
-        self._frames, self._count, self._used = frames, len(starts), len(frames)
-        self._filed = self._count
-
-    def columns(self, first: int, end: int) -> tuple[I64, npt.NDArray[np.uint16], U64]:
-        """Stacks by index, for saving: (depths, flags, frames one after the other).
-
-        The depth of an unknown stack is -1. May be called from any thread, up to a count that was
-        returned before.
-        """
-        starts, flags = self._starts[first:end].copy(), self._flags[first:end].copy()
-        depths = np.where(starts == _UNKNOWN, _UNKNOWN, self._depths[first:end])
-        # Read after the starts: the frames of all known starts are in this array.
-        frames = self._frames
-        pieces = [
-            frames[start : start + depth]
-            for start, depth in zip(starts.tolist(), depths.tolist(), strict=True)
-            if depth > 0
-        ]
-        return depths, flags, np.concatenate([np.empty(0, np.uint64), *pieces])
-
-    def __len__(self) -> int:
-        """Number of indices; index 0 is ``NO_STACK``."""
-        return self._count
 
     def fold(self) -> None:
         """Cuts further new stacks to their innermost frames; equal ones share an index.
@@ -127,9 +72,9 @@ class Stacks:
         starts = np.cumsum(new.depths) - new.depths + self._used
         self._append(starts, new.depths, new.flags, new.frames)
         # For some, events came first: the first record of the stack was lost.
-        for row in np.flatnonzero(self._starts[indices] == _UNKNOWN).tolist():
+        for row in np.flatnonzero(self._starts[indices] == UNKNOWN).tolist():
             index = int(indices[row])
-            if self._starts[index] == _UNKNOWN:
+            if self._starts[index] == UNKNOWN:
                 start = int(sent.depths[:row].sum())
                 frames = sent.frames[start : start + int(sent.depths[row])]
                 self._note(index, frames, int(sent.flags[row]))
@@ -139,7 +84,7 @@ class Stacks:
         known = self.ids.get(stack_id)
         words = np.array(frames, np.uint64)
         if known >= 0:
-            if self._starts[known] == _UNKNOWN:
+            if self._starts[known] == UNKNOWN:
                 self._note(known, words, int(flags))
             return known
         if self._folded and len(words) > _FOLDED_FRAMES:
@@ -154,42 +99,6 @@ class Stacks:
         self.ids.set(stack_id, index)
         return index
 
-    def frames(self, index: int) -> Frames | None:
-        """Return addresses of a stack; None while only its id is known."""
-        start = int(self._starts[index])
-        if start == _UNKNOWN:
-            return None
-        return tuple(self._frames[start : start + int(self._depths[index])].tolist())
-
-    def flags(self, index: int) -> StackFlag:
-        """How the walk ended."""
-        return StackFlag(int(self._flags[index]))
-
-    def have(self, flag: StackFlag) -> Mask:
-        """Which stacks ended this way, by index."""
-        ended: Mask = self._flags[: self._count] & np.uint16(flag) != 0
-        return ended
-
-    @property
-    def are_cut(self) -> Mask:
-        """Which stacks may stand for many call sites, by index: cut anywhere, or not captured."""
-        cut = self.have(CUT)
-        cut[NO_STACK] = True
-        return cut
-
-    @property
-    def are_partial(self) -> Mask:
-        """Which stacks lack memory or unwind information, or are unknown, by index."""
-        partial = self.have(PARTIAL) | self.are_unknown
-        partial[NO_STACK] = True
-        return partial
-
-    @property
-    def are_unknown(self) -> Mask:
-        """Stacks of which only the id is known, by index."""
-        unknown: Mask = self._starts[: self._count] == _UNKNOWN
-        return unknown
-
     def indices(self, ids: U64) -> I64:
         """The index of each id; unknown ids get one without frames."""
         if self._folded:
@@ -203,7 +112,7 @@ class Stacks:
         count = int(np.count_nonzero(is_new))
         nothing = np.zeros(count, np.int64)
         flags = np.zeros(count, np.uint16)
-        self._append(nothing + _UNKNOWN, nothing, flags, np.empty(0, np.uint64))
+        self._append(nothing + UNKNOWN, nothing, flags, np.empty(0, np.uint64))
         return indices
 
     def _number(self, ids: U64) -> tuple[I64, Mask]:
@@ -237,7 +146,7 @@ class Stacks:
         """Enters stacks added since into the dictionary of frames."""
         for index in range(self._filed, self._count):
             start = int(self._starts[index])
-            if start != _UNKNOWN:
+            if start != UNKNOWN:
                 frames = self._frames[start : start + int(self._depths[index])]
                 key = frames.tobytes(), int(self._flags[index])
                 self._index_of_frames.setdefault(key, index)

@@ -8,7 +8,6 @@ arrays, and makes room in them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -16,15 +15,20 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.heap import core, threads
-from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.cohorts import SHORTEST_NS, Cohorts
-from tracelloc.heap.eventlog import EventLog, LoggedEvents
-from tracelloc.heap.sampling import GIVEN
+from tracelloc.heap.eventlog import EventLog
+from tracelloc.heap.sampling import GIVEN, weighed_blocks
 from tracelloc.heap.stacks import Stacks
-from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
 from tracelloc.heap.threads import Flow, ThreadTotals
-from tracelloc.heap.totals import COLUMNS, I64, Totals
+from tracelloc.model.blocks import Blocks, LoggedEvents
 from tracelloc.model.events import Events
+from tracelloc.model.figures import (
+    COLUMNS,
+    Peak,
+    Totals,
+)
+from tracelloc.model.losses import Oddities
+from tracelloc.model.process import DEFAULT_POLICY, TemporaryPolicy
 
 Columns = npt.NDArray[Any]
 """A structured array."""
@@ -36,37 +40,6 @@ _MOST: Final = (1 << 64) - 1
 """Larger than any time and any size."""
 _LEAST_COPIED: Final = 4096
 """Least number of blocks copied at once when searching for the largest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Oddities:
-    """Events that did not fit the table, counted since the start."""
-
-    unmatched_frees: int = 0
-    """Frees of blocks that are not in the table: allocated before tracing began, outside the
-    size limits, or with a lost allocation."""
-    address_reuses: int = 0
-    """Allocations at an address that was still live: proof of an unseen free."""
-    odd_restores: int = 0
-    """Failed reallocs of blocks that were not recorded as taken."""
-
-
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """The high-water mark: the time when most bytes were outstanding.
-
-    It is found in the order of events: an allocation counts from its return, a free from its
-    call. A block that is being resized counts as freed meanwhile. Columns are by stack; stacks
-    that came later are missing at the end.
-    """
-
-    time_ns: int
-    """CLOCK_MONOTONIC, at the kernel's last tick."""
-    size_bytes: int
-    """Outstanding bytes of all stacks."""
-    live_bytes: I64
-    live_count: I64
-    """Outstanding blocks, in parts of blocks if they were sampled: see ``Totals``."""
 
 
 def _mean_of(sample_bytes: int | None) -> float:
@@ -238,7 +211,7 @@ class LiveTable:
         return blocks.select(slice(count))
 
     def _told_apart(self, raw: Blocks) -> Blocks:
-        return raw.weighed() if self.totals.sample_bytes == GIVEN else raw
+        return weighed_blocks(raw) if self.totals.sample_bytes == GIVEN else raw
 
     def take_logged(self) -> LoggedEvents:
         """Events applied since the last call. There must be a log."""

@@ -10,10 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
-I64 = npt.NDArray[np.int64]
+from tracelloc.model.figures import I64
 
 NOBODY: Final = 0
 """The row of events without a known thread order, and of threads beyond ``MOST_THREADS``."""
@@ -46,7 +43,7 @@ FIGURES: Final = len(fields(ThreadTotals))
 class Flow:
     """Blocks that one thread allocated and another one freed.
 
-    Counts are in blocks, or in parts of sampled ones (``totals.COUNT_PARTS``).
+    Counts are in blocks, or in parts of sampled ones (``COUNT_PARTS``).
     """
 
     count: int

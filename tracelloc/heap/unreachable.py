@@ -13,12 +13,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.heap.blocks import Blocks
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
-U64 = npt.NDArray[np.uint64]
-Mask = npt.NDArray[np.bool_]
+from tracelloc.model.blocks import Blocks
+from tracelloc.model.figures import F64, I64, U64, Mask
 
 _LAST: Final = 0b1111
 """Mask of the searches that count."""

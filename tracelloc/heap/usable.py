@@ -20,21 +20,20 @@ request are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from tracelloc.model.codefiles import base_name
-from tracelloc.model.mallocs import MainLibrary, MallocLibrary
+from tracelloc.model.blocks import Blocks, Usable, UsableSizes
+from tracelloc.model.codefiles import base_name, is_c_library
+from tracelloc.model.figures import U64, Mask
+from tracelloc.model.process import FoundLibrary, MainLibrary, MallocLibrary
 
 PAGE_BYTES: Final = 4096
 
 
-U64 = npt.NDArray[np.uint64]
-Mask = npt.NDArray[np.bool_]
 Formula = Callable[[U64], tuple[U64, Mask]]
 """Requested sizes to (usable sizes, which of them are known), in bytes."""
 
@@ -51,6 +50,37 @@ _TC_MOST_MOVED: Final = 32
 _MI_LARGEST_BIN: Final = 128 << 10
 
 
+LIBC_FAMILY: Final = "malloc"
+"""Name of the family of functions that the C library defines."""
+
+
+def main_library(found: Iterable[FoundLibrary]) -> MainLibrary | None:
+    """The first file that defines malloc, the C library last, in the order of symbol resolution.
+
+    If another library replaces the C library's own malloc, that one is not among the others:
+    nothing calls it any more. None if there is no allocator.
+    """
+    own = [(a, a.library) for a in found if a.library is not None]
+    if not own:
+        return None
+    main, library = min(own, key=_precedence)
+    others = {
+        f"{a.family} in {base_name(a.file)}": None
+        for a, whose in own
+        if (whose, a.file) != (library, main.file)
+        and not (a.family == LIBC_FAMILY and is_c_library(a.file))
+    }
+    return MainLibrary(library, main.file, tuple(others))
+
+
+def _precedence(pair: tuple[FoundLibrary, MallocLibrary]) -> tuple[bool, bool, bool]:
+    allocator, library = pair
+    # Dynamic linkers have their own malloc for the time before the C library's.
+    in_c_library = is_c_library(allocator.file)
+    is_loaders = in_c_library and library is MallocLibrary.OTHER
+    return allocator.family != LIBC_FAMILY, in_c_library, is_loaders
+
+
 def formula_for(main: MainLibrary) -> Formula | None:
     """The formula of an allocator; None if no sizes are known."""
     name = base_name(main.file)
@@ -64,6 +94,23 @@ def formula_for(main: MainLibrary) -> Formula | None:
         case MallocLibrary.MIMALLOC if name.startswith("libmimalloc.so"):
             return mimalloc_usable
     return None
+
+
+def has_sizes(sizes: UsableSizes) -> bool:
+    """Whether usable sizes can be known at all."""
+    return not sizes.unusual and formula_for(sizes.main) is not None
+
+
+def usable_of(sizes: UsableSizes, blocks: Blocks) -> Usable:
+    """Usable sizes of some of the snapshot's blocks, in their order."""
+    there, read = sizes.read.find(blocks)
+    formula = None if sizes.unusual else formula_for(sizes.main)
+    # With several allocators, only blocks whose size was read are certainly glibc's.
+    is_mixed = sizes.main.library is MallocLibrary.GLIBC and bool(sizes.main.others)
+    if formula is None or is_mixed:
+        return Usable(read, there, there)
+    computed, known = formula(blocks.size)
+    return Usable(np.where(there, read, computed), there | known, there)
 
 
 def header_bytes(main: MainLibrary) -> int:

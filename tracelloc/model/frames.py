@@ -1,10 +1,20 @@
-"""A line of a call stack, as views show it."""
+"""Frames: lines of call stacks as views show them, and frames of interpreted functions.
+
+A stack is a tuple of addresses. A line of interpreted code has none, so it gets an artificial one
+above all addresses of programs. Code that names addresses looks up its meaning here. Equal lines
+in several processes have the same address.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from tracelloc.model.codefiles import Unresolved
+
+FIRST_ADDRESS: Final = 1 << 62
+_MOST: Final = 1 << 20
+"""Most distinct lines: some 300 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +49,47 @@ def unnamed(
 ) -> Frame:
     """A frame without a name, and why."""
     return Frame(address, None, None, None, None, module, module_offset, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeFrame:
+    """A line of a function, as its runtime reports it."""
+
+    function: str | None
+    """None if it could not be read."""
+    file: str | None = None
+    line: int | None = None
+    first_line: int | None = None
+    """First line of the function."""
+    runtime: str = "Python"
+
+
+_OTHERS: Final = RuntimeFrame("[more functions than are told apart]")
+
+
+class RuntimeFrames:
+    """All frames of a trace. One thread adds, any thread may look up."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[RuntimeFrame, int] = {}
+        self._frames: list[RuntimeFrame] = []
+
+    def address(self, frame: RuntimeFrame) -> int:
+        """The address that stands for a frame."""
+        address = self._addresses.get(frame)
+        if address is None:
+            if len(self._frames) >= _MOST and frame is not _OTHERS:
+                return self.address(_OTHERS)
+            self._frames.append(frame)
+            address = self._addresses[frame] = FIRST_ADDRESS + len(self._frames)
+        return address
+
+    def find(self, address: int) -> RuntimeFrame | None:
+        """The frame that an address stands for; None for an address of code."""
+        number = address - FIRST_ADDRESS
+        return self._frames[number - 1] if 0 < number <= len(self._frames) else None
+
+
+def is_runtime_frame(address: int) -> bool:
+    """Whether this is an artificial address of a frame."""
+    return FIRST_ADDRESS < address <= FIRST_ADDRESS + _MOST + 1

@@ -1,8 +1,9 @@
-"""The process that figures belong to."""
+"""The traced process: who it is, its memory, and how it is traced. No arrays."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 
@@ -42,3 +43,177 @@ class FollowCounts:
     execs: int = 0
     stopped_ns: int = 0
     """Total time that the processes were stopped for following."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """Memory by kind, in bytes."""
+
+    anonymous: int
+    """Heap, stacks, and other memory without a file."""
+    files: int
+    """Mapped files."""
+    shared: int
+    """Shared memory."""
+    swapped: int
+    """Anonymous memory that is swapped out: not resident, but not released."""
+    space: int = 0
+    """Virtual size (VmSize); 0 if unknown."""
+
+    @property
+    def rss(self) -> int:
+        """Resident set size."""
+        return self.anonymous + self.files + self.shared
+
+    @property
+    def kept(self) -> int:
+        """Resident and swapped memory."""
+        return self.rss + self.swapped
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit of memory."""
+
+    what: str
+    """``cgroup`` or ``machine``."""
+    size_bytes: int
+    free_bytes: int
+    """Bytes left below the limit, after the use of others in the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUsage:
+    """A process's memory at one time, with its start value and limit."""
+
+    now: Resident
+    start: Resident
+    """At the start of tracing."""
+    pss_bytes: int | None
+    """Proportional set size, some seconds old; None if it can't be read."""
+    limit: Limit | None
+    """The closest limit."""
+    history: tuple[tuple[int, int], ...]
+    """(CLOCK_MONOTONIC in ns, ``kept`` in bytes) of the last minutes."""
+    mapped_bytes: int | None = None
+    """Kept bytes of the ranges that the program itself mapped; None: not traced, or unreadable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A runtime with its own heap."""
+
+    name: str
+    heap: str
+    """Contents of that heap: a clause."""
+    advice: str
+    """How to inspect it."""
+    short_advice: str
+    """The advice in a few words."""
+    naming: str = ""
+    """How to get names of generated code; empty: there is no such code, or no way."""
+    collects: bool = True
+    """Whether a garbage collector frees blocks late, rather than reference counts."""
+    counts_objects: bool = False
+    """Whether its objects are counted by type."""
+
+
+class MallocLibrary(Enum):
+    """A malloc library."""
+
+    GLIBC = "glibc"
+    MUSL = "musl"
+    JEMALLOC = "jemalloc"
+    TCMALLOC = "tcmalloc"
+    MIMALLOC = "mimalloc"
+    OTHER = "another malloc library"
+
+
+@dataclass(frozen=True, slots=True)
+class MainLibrary:
+    """The malloc library that the program calls."""
+
+    library: MallocLibrary
+    file: str
+    others: tuple[str, ...]
+    """Other allocators, whose blocks can't be told from this one's; in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """A function whose blocks go unseen, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLibrary:
+    """One allocator in one file."""
+
+    family: str
+    file: str
+    functions: tuple[str, ...]
+    """Plainest names of its functions."""
+    not_probed: tuple[Unseen, ...]
+    library: MallocLibrary | None = None
+    """The library that implements it; None if it takes its blocks from others."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedWindow:
+    """The part of the time that a snapshot's figures cover (``--max-overhead``).
+
+    Each window is a separate trace that begins with an empty table: frees while the probes are
+    detached are not seen.
+    """
+
+    number: int
+    """Counted from 1."""
+    max_overhead: float
+    """Allowed CPU time of the probes, as a share of the CPU time of the target's own work."""
+    ended_ago_ns: int | None
+    """Time since the window ended; None: it goes on."""
+    is_traced_now: bool
+    """Whether the probes are attached now, perhaps for a later window."""
+    traced_ns: int
+    """Total length of all windows, up to the snapshot."""
+    total_ns: int
+    """Time since tracing began."""
+
+    @property
+    def traced_share(self) -> float:
+        """Share of the time that was traced, 0 to 1."""
+        return min(1.0, self.traced_ns / max(1, self.total_ns))
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """The overhead of tracing, for views."""
+
+    events_per_s: float
+    probe_share: float | None
+    """Estimated share of the target's CPU time, 0 to 1; None before it was measured."""
+    slow_probes: tuple[str, ...]
+    """Functions with single-stepped probes."""
+
+
+MOST_BETWEEN: Final = 64
+"""Largest number of other allocations that a policy allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemporaryPolicy:
+    """Which allocations are temporary: freed soon after by the allocating thread.
+
+    Code with many of them could often avoid them, or reuse one block.
+    """
+
+    between: int = 1
+    """At most this many other allocations of the thread lie in between."""
+    life_ns: int | None = None
+    """If given, this counts instead: the block lived at most so long, by the kernel's ticks,
+    which are 1 to 10 ms apart."""
+
+
+DEFAULT_POLICY: Final = TemporaryPolicy()

@@ -10,28 +10,23 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.heap.blocks import Blocks
-from tracelloc.heap.eventlog import LoggedEvents
-from tracelloc.heap.history import History
-from tracelloc.heap.ranges import Mappings
-from tracelloc.heap.series import Points
-from tracelloc.heap.stacks import Frames, Stacks
-from tracelloc.heap.table import Peak
-from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
-from tracelloc.heap.totals import I64, Totals
-from tracelloc.model.gaps import Gap
-from tracelloc.model.mallocs import FoundLibrary
-from tracelloc.model.memoryusage import MemoryUsage
-from tracelloc.model.overhead import Overhead
-from tracelloc.model.process import FollowCounts, Target
-from tracelloc.model.runtimes import Runtime
-from tracelloc.model.stackflags import PARTIAL_REASONS, StackFlag
-from tracelloc.model.tracedwindow import TracedWindow
-from tracelloc.snapshots.blocks import BlockSelection, UsableSizes
-from tracelloc.snapshots.losses import LossCounts
-from tracelloc.snapshots.objects import ObjectFindings
-from tracelloc.snapshots.threadactivity import ThreadActivity
-from tracelloc.verdict.findings import Findings
+from tracelloc.model.blocks import Blocks, BlockSelection, LoggedEvents, Mappings, UsableSizes
+from tracelloc.model.figures import I64, History, Peak, Points, ThreadActivity, Totals
+from tracelloc.model.losses import Gap, LossCounts
+from tracelloc.model.objects import ObjectFindings
+from tracelloc.model.process import (
+    DEFAULT_POLICY,
+    FollowCounts,
+    FoundLibrary,
+    MemoryUsage,
+    Overhead,
+    Runtime,
+    Target,
+    TemporaryPolicy,
+    TracedWindow,
+)
+from tracelloc.model.stacks import PARTIAL_REASONS, CallStacks, Frames, StackFlag
+from tracelloc.model.verdicts import Findings
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +129,7 @@ class Snapshot(ProcessStatus):
     """Per stack; a copy."""
     growth_per_min: I64
     """Recent growth of each stack, in bytes per minute."""
-    stacks: Stacks
+    stacks: CallStacks
     """Frames by index; only grows."""
     events: int
     """Events applied since the start."""

@@ -1,22 +1,30 @@
-"""Takes snapshots: copies what views need of a heap."""
+"""Takes snapshots: copies what views need of a heap, with counts in whole blocks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelloc.heap.heap import Heap
-from tracelloc.heap.history import History
-from tracelloc.heap.stacks import Mask
 from tracelloc.heap.table import LiveTable
-from tracelloc.heap.totals import Totals
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.heap.threads import NOBODY
+from tracelloc.model.blocks import BlockSelection, block_stats
+from tracelloc.model.figures import (
+    History,
+    Mask,
+    Peak,
+    ThreadActivity,
+    ThreadFlow,
+    ThreadWork,
+    Totals,
+)
+from tracelloc.model.losses import Counter, LossCounts, Oddities
+from tracelloc.model.stacks import StackFlag
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
-from tracelloc.snapshots.blocks import BlockSelection, select_blocks
-from tracelloc.snapshots.losses import take_losses
 from tracelloc.snapshots.snapshot import CaptureStatus, ProcessStatus, Snapshot
-from tracelloc.snapshots.threadactivity import activity_of, whole_peak
 
 
 def take_snapshot(
@@ -80,3 +88,77 @@ def _live_history(history: History, started_ns: int) -> tuple[tuple[int, int], .
     return tuple(
         (time_ns - started_ns, held) for time_ns, held in zip(*history.total(), strict=True)
     )
+
+
+def select_blocks(
+    table: LiveTable, n: int, now_ns: int, min_age_ns: int | None = None
+) -> BlockSelection:
+    """The ``n`` largest blocks, of those at least ``min_age_ns`` old if that is given."""
+    if n == 0 and min_age_ns is None:
+        return BlockSelection(0, 0, ())
+    count, size_bytes, best = table.largest(n, max(0, now_ns - (min_age_ns or 0)))
+    return BlockSelection(count, size_bytes, block_stats(best, now_ns))
+
+
+def take_losses(
+    counters: npt.NDArray[np.uint64], oddities: Oddities, overflows: int, *, shared: bool
+) -> LossCounts:
+    """Reads counts of the probes (by ``abi.Counter``) and oddities of the table."""
+    return LossCounts(
+        {counter: int(counters[counter]) for counter in Counter},
+        Oddities(
+            oddities.unmatched_frees + int(counters[Counter.SPILL_UNMATCHED]),
+            oddities.address_reuses + int(counters[Counter.SPILL_REUSES]),
+            oddities.odd_restores + int(counters[Counter.SPILL_ODD_RESTORES]),
+        ),
+        overflows,
+        shared,
+    )
+
+
+def activity_of(table: LiveTable, totals: Totals, names: Mapping[int, str]) -> ThreadActivity:
+    """Threads and flows in whole blocks; ``totals`` defines the unit of counts."""
+    whole, sums = totals.whole_number, table.threads()
+    tids = sums.tid.tolist()
+    by_others: dict[int, tuple[int, int]] = {}
+    for_others: dict[int, tuple[int, int]] = {}
+    flows = []
+    for (maker, ender), flow in table.flows().items():
+        if not flow.count:
+            continue
+        flows.append(ThreadFlow(tids[maker], tids[ender], whole(flow.count), flow.size_bytes))
+        for sums_of, row in ((by_others, maker), (for_others, ender)):
+            count, size_bytes = sums_of.get(row, (0, 0))
+            sums_of[row] = count + flow.count, size_bytes + flow.size_bytes
+    threads = []
+    for row in np.flatnonzero(sums.allocated_count | sums.freed_count).tolist():
+        by_others_count, by_others_bytes = by_others.get(row, (0, 0))
+        for_others_count, for_others_bytes = for_others.get(row, (0, 0))
+        threads.append(
+            ThreadWork(
+                tid=tids[row],
+                name=None if row == NOBODY else names.get(tids[row]),
+                allocated_bytes=int(sums.allocated_bytes[row]),
+                allocated_count=whole(int(sums.allocated_count[row])),
+                freed_bytes=int(sums.freed_bytes[row]),
+                freed_count=whole(int(sums.freed_count[row])),
+                freed_for_others_bytes=for_others_bytes,
+                freed_for_others_count=whole(for_others_count),
+                freed_by_others_bytes=by_others_bytes,
+                freed_by_others_count=whole(by_others_count),
+            )
+        )
+    threads.sort(key=lambda thread: (-thread.allocated_bytes, thread.tid))
+    flows.sort(key=lambda flow: (-flow.size_bytes, flow.maker_tid, flow.ender_tid))
+    return ThreadActivity(tuple(threads), tuple(flows), names)
+
+
+def whole_peak(totals: Totals, peak: Peak | None, stacks: int) -> Peak | None:
+    """The peak in whole blocks, for ``stacks`` stacks: later ones had no live blocks then."""
+    if peak is None:
+        return None
+    live_bytes, live_count = np.zeros(stacks, np.int64), np.zeros(stacks, np.int64)
+    known = min(stacks, len(peak.live_bytes))
+    live_bytes[:known] = peak.live_bytes[:known]
+    live_count[:known] = totals.whole_counts(peak.live_count[:known])
+    return replace(peak, live_bytes=live_bytes, live_count=live_count)

@@ -1,17 +1,61 @@
-"""The evidence sentence of a verdict."""
+"""Judgements in words: a verdict's figures with the sentence that says what it rests on."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
-from tracelloc.text import format_duration, format_percent, format_size, plural
-from tracelloc.verdict.judgement import VERDICTS, Sites, Verdict
+from tracelloc.model.verdicts import VERDICTS, Findings, Judgement, Moment, Sites, Verdict
+from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size, plural
 from tracelloc.verdict.parameters import P
 
 Blocks = Callable[[float], str]
 """Formats a count of blocks."""
+
+
+_NOT_LOOKED_AT: Final = Judgement(
+    verdict=Verdict.DECIDING,
+    rate_bytes_per_min=0.0,
+    since_ns=0,
+    confidence=0.0,
+    evidence="not judged yet",
+    verdict_in_s=0.0,
+    never_freed=False,
+    survivors=0,
+    retracted=0,
+    searched=0,
+    unreachable=0,
+)
+
+
+def stack_judgement(findings: Findings, stack: int) -> Judgement:
+    """Judgement of one stack; a member of a suspect gets the suspect's, with its own rate."""
+    suspect = findings.suspect_of.get(stack)
+    if suspect is not None:
+        member = next(member for member in suspect.members if member.stack == stack)
+        return replace(suspect.judgement, rate_bytes_per_min=member.rate_bytes_per_min)
+    if stack >= len(findings.codes):
+        return _NOT_LOOKED_AT
+    return judgement_of(findings.sites, stack, findings.moment, int(findings.retracted[stack]))
+
+
+def judgement_of(sites: Sites, row: int, moment: Moment, retracted: int) -> Judgement:
+    """A site's figures and its evidence sentence."""
+    return Judgement(
+        verdict=VERDICTS[sites.code[row]],
+        rate_bytes_per_min=float(sites.rate_bytes_per_min[row]),
+        since_ns=moment.start_ns + round(float(sites.since_s[row]) * NS_PER_S),
+        confidence=float(sites.confidence[row]),
+        evidence=explain(sites, row, moment.watched_s, sampled=moment.sampled),
+        verdict_in_s=float(sites.verdict_in_s[row]),
+        never_freed=bool(sites.never_freed[row]),
+        survivors=round(float(sites.survivors[row])),
+        retracted=retracted,
+        searched=int(sites.asked[row]),
+        unreachable=int(sites.unreachable[row]),
+    )
 
 
 def explain(sites: Sites, row: int, watched_s: float, *, sampled: bool = False) -> str:

@@ -1,143 +1,32 @@
-"""Verdicts of all stacks at one time, with their reasons, and the suspects.
+"""Lists the suspects among judged sites, and settles verdicts by earlier ones.
 
-A column per figure is cheap to carry. A sentence is made only when a stack's judgement is
-requested, not for thousands of stacks that nobody looks at. Earlier verdicts count, too: a leak
-has to hold for a while, and may be retracted.
+A leak has to hold for a while, and may be retracted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from tracelloc.heap.cohorts import F64, I64, Census
-from tracelloc.text import NS_PER_S
-from tracelloc.verdict.evidence import explain
-from tracelloc.verdict.growth import Rows
-from tracelloc.verdict.judgement import (
+from tracelloc.heap.cohorts import Census
+from tracelloc.model.figures import F64, I64, Mask, Rows
+from tracelloc.model.verdicts import (
     CODE_OF,
-    VERDICTS,
-    Circumstances,
-    Codes,
-    Judgement,
     Member,
+    Moment,
     Sites,
     Suspect,
     Verdict,
+    rank,
 )
+from tracelloc.verdict.evidence import judgement_of
+from tracelloc.verdict.loss import Circumstances
 from tracelloc.verdict.parameters import P
-from tracelloc.verdict.survivaltail import Mask
 
 _LEAKING: Final = CODE_OF[Verdict.LEAKING]
 _GROWING: Final = CODE_OF[Verdict.GROWING]
-_NOT_LOOKED_AT: Final = Judgement(
-    verdict=Verdict.DECIDING,
-    rate_bytes_per_min=0.0,
-    since_ns=0,
-    confidence=0.0,
-    evidence="not judged yet",
-    verdict_in_s=0.0,
-    never_freed=False,
-    survivors=0,
-    retracted=0,
-    searched=0,
-    unreachable=0,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """When stacks were judged, and on what basis. Times are CLOCK_MONOTONIC."""
-
-    start_ns: int
-    """When tracing began."""
-    now_ns: int
-    sampled: bool = False
-    """Whether only samples of the blocks are known."""
-
-    @property
-    def watched_s(self) -> float:
-        """Seconds since tracing began."""
-        return (self.now_ns - self.start_ns) / NS_PER_S
-
-
-@dataclass(frozen=True, slots=True)
-class Suppressed:
-    """Sums of suspects that match the user's suppressions."""
-
-    stacks: int
-    rate_bytes_per_min: float
-    live_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """Verdicts of all stacks by index, and the suspects. Immutable."""
-
-    moment: Moment
-    suspects: tuple[Suspect, ...]
-    """The best first. Each stack is in at most one of them."""
-    suspects_left_out: int
-    """Number of further suspects."""
-    suspect_of: Mapping[int, Suspect]
-    """The suspect that a stack is part of, by stack."""
-    sites: Sites
-    """One per stack."""
-    retracted: I64
-    """Per stack, how often its verdict "leaking" was retracted."""
-    suppressed: Suppressed | None = None
-    """Suspects that the user suppresses; None without suppressions."""
-
-    @property
-    def codes(self) -> Codes:
-        """Per stack, judged alone, an index of ``judgement.VERDICTS``."""
-        return self.sites.code
-
-    @property
-    def is_growing(self) -> bool:
-        """Whether blocks of a site accumulate, or may: that is unknown in the first minute."""
-        undecided = (_GROWING, _LEAKING, CODE_OF[Verdict.DECIDING])
-        return bool(np.isin(self.sites.code, undecided).any())
-
-    def verdict(self, stack: int) -> Verdict:
-        """The verdict on one stack; ``DECIDING`` for stacks newer than the findings.
-
-        A stack that is part of a split leak is leaking.
-        """
-        suspect = self.suspect_of.get(stack)
-        if suspect is not None:
-            return suspect.judgement.verdict
-        return VERDICTS[self.codes[stack]] if stack < len(self.codes) else Verdict.DECIDING
-
-    def judgement(self, stack: int) -> Judgement:
-        """Judgement of one stack; a member of a suspect gets the suspect's, with its own rate."""
-        suspect = self.suspect_of.get(stack)
-        if suspect is not None:
-            member = next(member for member in suspect.members if member.stack == stack)
-            return replace(suspect.judgement, rate_bytes_per_min=member.rate_bytes_per_min)
-        if stack >= len(self.codes):
-            return _NOT_LOOKED_AT
-        return judgement_of(self.sites, stack, self.moment, int(self.retracted[stack]))
-
-
-def judgement_of(sites: Sites, row: int, moment: Moment, retracted: int) -> Judgement:
-    """A site's figures and its evidence sentence."""
-    return Judgement(
-        verdict=VERDICTS[sites.code[row]],
-        rate_bytes_per_min=float(sites.rate_bytes_per_min[row]),
-        since_ns=moment.start_ns + round(float(sites.since_s[row]) * NS_PER_S),
-        confidence=float(sites.confidence[row]),
-        evidence=explain(sites, row, moment.watched_s, sampled=moment.sampled),
-        verdict_in_s=float(sites.verdict_in_s[row]),
-        never_freed=bool(sites.never_freed[row]),
-        survivors=round(float(sites.survivors[row])),
-        retracted=retracted,
-        searched=int(sites.asked[row]),
-        unreachable=int(sites.unreachable[row]),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,13 +121,6 @@ def _of_group(group: Group, moment: Moment) -> Suspect:
         if shares[at] > 0
     )
     return Suspect(judgement, members, group.frame)
-
-
-def rank(suspect: Suspect) -> tuple[bool, float]:
-    """The sort key of suspects, the best first."""
-    judgement = suspect.judgement
-    weight = judgement.rate_bytes_per_min * judgement.confidence
-    return judgement.verdict is not Verdict.LEAKING, -weight
 
 
 class VerdictHistory:

@@ -29,13 +29,16 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.heap.cohorts import F64, I64, Census
-from tracelloc.heap.stacks import Frames, Stacks
+from tracelloc.heap.cohorts import Census
+from tracelloc.model.figures import F64, I64, Mask, Rows
+from tracelloc.model.stacks import CallStacks, Frames
+from tracelloc.model.verdicts import (
+    CODE_OF,
+    Sites,
+    Verdict,
+)
 from tracelloc.verdict.findings import are_suspects
-from tracelloc.verdict.growth import Rows
-from tracelloc.verdict.judgement import CODE_OF, Sites, Verdict
 from tracelloc.verdict.parameters import P
-from tracelloc.verdict.survivaltail import Mask
 
 _LEAKING: Final = CODE_OF[Verdict.LEAKING]
 
@@ -52,7 +55,7 @@ class Prefixes:
         self._known: list[dict[Frames, int]] = [{} for _ in P.prefix_depths]
         self._numbers = np.empty((0, len(P.prefix_depths)), np.int64)
 
-    def extend(self, stacks: Stacks, most: int) -> bool:
+    def extend(self, stacks: CallStacks, most: int) -> bool:
         """Numbers up to ``most`` more stacks. Returns whether there were any."""
         known = len(self._numbers)
         fresh = range(known, min(len(stacks), known + most))
@@ -219,7 +222,7 @@ def common_length(paths: Sequence[Frames]) -> int:
     return next(compress(count(), map(ne, low, high)), min(len(low), len(high)))
 
 
-def shared_frame(stacks: Stacks, members: list[int]) -> int | None:
+def shared_frame(stacks: CallStacks, members: list[int]) -> int | None:
     """The outermost return address up to which all these stacks agree, from the allocation on."""
     all_frames = [stacks.frames(index) or () for index in members]
     shared = common_length(all_frames)
@@ -239,7 +242,7 @@ class SharedCallers:
         self._shared: list[int] = []
         """Number of outermost frames that each path shares with the one before it."""
 
-    def extend(self, stacks: Stacks, count: int, most: int) -> bool:
+    def extend(self, stacks: CallStacks, count: int, most: int) -> bool:
         """Adds up to ``most`` of the first ``count`` stacks. Returns whether there were any."""
         fresh = range(self._count, min(count, self._count + most))
         for index in fresh:

@@ -18,13 +18,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from tracelloc.heap.cohorts import F64, I64, Population
+from tracelloc.heap.cohorts import Population
+from tracelloc.model.figures import F64, I64, Mask, Rows
 from tracelloc.verdict.parameters import P
-from tracelloc.verdict.survivaltail import Mask, Tail
-
-Rows = npt.NDArray[np.intp]
+from tracelloc.verdict.survivaltail import Tail
 
 
 @dataclass(frozen=True, slots=True)

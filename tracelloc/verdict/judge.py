@@ -8,15 +8,19 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.heap.cohorts import F64, Census, Cohorts
-from tracelloc.heap.stacks import Stacks
-from tracelloc.heap.totals import Totals
+from tracelloc.heap.cohorts import Census, Cohorts
 from tracelloc.heap.unreachable import UnreachableBlocks
+from tracelloc.model.figures import F64, Totals
+from tracelloc.model.stacks import CallStacks
+from tracelloc.model.verdicts import Findings, Moment, Sites
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.findings import Findings, Group, Moment, VerdictHistory, list_suspects
-from tracelloc.verdict.judgement import Circumstances, Sites
+from tracelloc.verdict.findings import (
+    Group,
+    VerdictHistory,
+    list_suspects,
+)
 from tracelloc.verdict.judging import judge_in_parts, judge_sites
-from tracelloc.verdict.loss import Gaps, common_share
+from tracelloc.verdict.loss import Circumstances, Gaps, common_share
 from tracelloc.verdict.multistack import Look, SplitLeaks, find_tied, shared_caller
 from tracelloc.verdict.parameters import P
 
@@ -64,7 +68,7 @@ class Judge:
         self,
         cohorts: Cohorts,
         totals: Totals,
-        stacks: Stacks,
+        stacks: CallStacks,
         now_ns: int,
         losses: KnownLosses = NO_LOSSES,
         *,
@@ -136,7 +140,7 @@ class Judge:
         groups: list[Group],
         sites: Sites,
         census: Census,
-        stacks: Stacks,
+        stacks: CallStacks,
         circumstances: Circumstances,
     ) -> Generator[None, None, list[Group]]:
         """Groups of single stacks that leak together."""

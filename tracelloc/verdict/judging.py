@@ -12,19 +12,25 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracelloc.heap.cohorts import F64, LIFETIME_EDGES_S, Population
+from tracelloc.heap.cohorts import LIFETIME_EDGES_S, Population
+from tracelloc.model.figures import F64, Mask, Rows
+from tracelloc.model.verdicts import (
+    CODE_OF,
+    Codes,
+    Sites,
+    Verdict,
+)
 from tracelloc.verdict.growth import (
     CumulativeCurve,
     Growth,
-    Rows,
     find_growth,
     find_onset,
     steady_rate,
 )
-from tracelloc.verdict.judgement import CODE_OF, Circumstances, Codes, Sites, Verdict
+from tracelloc.verdict.loss import Circumstances
 from tracelloc.verdict.nonleaks import NonLeaks, find_non_leaks
 from tracelloc.verdict.parameters import P
-from tracelloc.verdict.survivaltail import Mask, find_tails
+from tracelloc.verdict.survivaltail import find_tails
 from tracelloc.verdict.unreachable import find_proof, heed_pointers
 
 

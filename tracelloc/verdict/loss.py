@@ -7,10 +7,39 @@ their size: lost frees hit all busy sites alike, a leak does not.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
-from tracelloc.heap.cohorts import F64
+from tracelloc.model.figures import F64, Rows
 from tracelloc.verdict.parameters import P
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """Circumstances of a look: losses, sampling, and the process."""
+
+    loss_share: float
+    """Share of frees known to be lost."""
+    loss_floor: F64
+    """Per site, the share of blocks that other sites seem to lose (``loss``)."""
+    clean_from_s: float
+    """Time from which events are complete, in seconds since tracing began."""
+    onset_s: F64
+    """Per site reported as leaking, its onset in seconds since tracing began; NaN of
+    others."""
+    sampled: bool = False
+    """Whether blocks are samples: counts are of samples, bytes are scaled."""
+    searched: bool = False
+    """Whether the process's memory is searched for pointers to its blocks."""
+    resident_bytes: int = 0
+    """Resident memory of the process."""
+    collects: bool = False
+    """Whether a garbage collector frees blocks of the process, some of them late."""
+
+    def select(self, rows: Rows) -> Circumstances:
+        """The circumstances of some sites."""
+        return replace(self, loss_floor=self.loss_floor[rows], onset_s=self.onset_s[rows])
 
 
 class Gaps:

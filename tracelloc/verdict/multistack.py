@@ -13,8 +13,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracelloc.heap.cohorts import F64, I64, Census
-from tracelloc.heap.stacks import Frames, Stacks
+from tracelloc.heap.cohorts import Census
+from tracelloc.model.figures import F64, I64, Mask, Rows
+from tracelloc.model.stacks import CallStacks, Frames
+from tracelloc.model.verdicts import (
+    CODE_OF,
+    Sites,
+    Verdict,
+)
 from tracelloc.verdict.findings import Group, VerdictHistory
 from tracelloc.verdict.grouping import (
     Groups,
@@ -30,15 +36,13 @@ from tracelloc.verdict.grouping import (
     suspects_in,
     worth_judging,
 )
-from tracelloc.verdict.growth import Rows
-from tracelloc.verdict.judgement import CODE_OF, Circumstances, Sites, Verdict
 from tracelloc.verdict.judging import judge_in_parts
+from tracelloc.verdict.loss import Circumstances
 from tracelloc.verdict.parameters import P
-from tracelloc.verdict.survivaltail import Mask
 
 
 def find_tied(
-    census: Census, sites: Sites, stacks: Stacks, free: Rows
+    census: Census, sites: Sites, stacks: CallStacks, free: Rows
 ) -> Generator[None, None, list[Rows]]:
     """Lists of at least two stacks that leak together. ``free``: stacks in no group yet."""
     leaking = free[sites.code[free] == CODE_OF[Verdict.LEAKING]]
@@ -91,7 +95,7 @@ def shared_callers(stacks: tuple[Frames, ...]) -> int:
     return common_length([frames[::-1] for frames in stacks])
 
 
-def shared_caller(stacks: Stacks, members: list[int]) -> int | None:
+def shared_caller(stacks: CallStacks, members: list[int]) -> int | None:
     """The innermost return address that all these stacks share as a caller."""
     all_frames = tuple(stacks.frames(index) or () for index in members)
     shared = shared_callers(all_frames)
@@ -122,7 +126,7 @@ class Look:
     is_cut: Mask
     """Which stacks belong to no group, as they may stand for many call sites."""
     circumstances: Circumstances
-    stacks: Stacks
+    stacks: CallStacks
     now_ns: int
     """CLOCK_MONOTONIC."""
 
@@ -201,7 +205,7 @@ class _Sums:
         alike: Mask,
         sizes: Rows,
         look: Look,
-        frame_of: Callable[[Stacks, list[int]], int | None],
+        frame_of: Callable[[CallStacks, list[int]], int | None],
     ) -> Generator[None, None, list[Group]]:
         """The suspects among these groups. ``alike``: see ``choose``; ``sizes``: number of
         stacks that share each group's frames.

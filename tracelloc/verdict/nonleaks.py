@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracelloc.heap.cohorts import F64, Population
+from tracelloc.heap.cohorts import Population
+from tracelloc.model.figures import F64, Mask
 from tracelloc.verdict.growth import CumulativeCurve
 from tracelloc.verdict.parameters import P
-from tracelloc.verdict.survivaltail import Mask, Tail
+from tracelloc.verdict.survivaltail import Tail
 
 
 @dataclass(frozen=True, slots=True)

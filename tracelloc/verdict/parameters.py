@@ -136,7 +136,7 @@ class VerdictParameters:
     onset_deviation: float = 1.3
     """Standard errors by which survivors lag behind a steady pace if there is an onset."""
 
-    # Verdicts other than leaks (``judgement``).
+    # Verdicts other than leaks (``nonleaks``).
 
     first_verdict_s: float = 60.0
     """Seconds: before, little can be said about sites that do not grow."""

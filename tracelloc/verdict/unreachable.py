@@ -13,11 +13,16 @@ from typing import overload
 
 import numpy as np
 
-from tracelloc.heap.cohorts import F64, Population
-from tracelloc.verdict.growth import CumulativeCurve, Rows
-from tracelloc.verdict.judgement import CODE_OF, Circumstances, Sites, Verdict
+from tracelloc.heap.cohorts import Population
+from tracelloc.model.figures import F64, Mask, Rows
+from tracelloc.model.verdicts import (
+    CODE_OF,
+    Sites,
+    Verdict,
+)
+from tracelloc.verdict.growth import CumulativeCurve
+from tracelloc.verdict.loss import Circumstances
 from tracelloc.verdict.parameters import P
-from tracelloc.verdict.survivaltail import Mask
 
 
 @dataclass(frozen=True, slots=True)

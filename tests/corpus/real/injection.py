@@ -13,7 +13,7 @@ import numpy as np
 from tests.corpus.real.recording import RealRecording
 from tests.corpus.replay import START_NS
 from tracelloc.model.events import EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind, Events
-from tracelloc.model.stackflags import CUT
+from tracelloc.model.stacks import CUT
 from tracelloc.text import NS_PER_S
 
 LEAST_PER_MIN = 4.0

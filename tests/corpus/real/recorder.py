@@ -25,11 +25,11 @@ from tests.corpus.real.programs import PROGRAMS, RealProgram
 from tests.corpus.real.recording import ASKED_AGE_S, RealRecording
 from tests.harness import Builder
 from tracelloc.errors import TracellocError
-from tracelloc.heap.blocks import Blocks
-from tracelloc.heap.cohorts import I64
 from tracelloc.heap.unreachable import keys_of
+from tracelloc.model.blocks import Blocks
 from tracelloc.model.codefiles import is_runtime
 from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, Events
+from tracelloc.model.figures import I64
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability.search import search
 from tracelloc.record.session.begin import attach_to

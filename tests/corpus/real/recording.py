@@ -21,7 +21,7 @@ from tracelloc.model.events import (
     EVENT_SIZE_MASK,
     Events,
 )
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.stacks import StackFlag
 from tracelloc.record.runtimes.known import collects_garbage
 from tracelloc.text import NS_PER_S
 

@@ -24,7 +24,7 @@ from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines, progress_of
 
 if TYPE_CHECKING:
-    from tracelloc.snapshots.objects import ObjectCensus
+    from tracelloc.model.objects import ObjectCensus
 
 _GROWING_TYPES: Final = 5
 """Types whose holders are shown if nothing else is asked for."""

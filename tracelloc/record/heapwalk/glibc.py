@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.model.mallocs import MallocLibrary
+from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.chunks import ListReader, follow_chunks
 from tracelloc.record.heapwalk.classes import ClassTally, Rows
 from tracelloc.record.heapwalk.mallocstate import (

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.model.codefiles import base_name
-from tracelloc.model.mallocs import MallocLibrary
+from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader, Region, ResidentRuns
 from tracelloc.record.heapwalk.walked import (

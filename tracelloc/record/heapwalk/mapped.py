@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.model.mallocs import MallocLibrary
+from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader, Region
 from tracelloc.record.heapwalk.walked import NO_ENTRIES, Arena, BlockState

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.model.mallocs import MallocLibrary
+from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader, ResidentRuns
 from tracelloc.record.heapwalk.walked import Arena, BlockState, WalkedHeap

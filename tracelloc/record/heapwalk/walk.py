@@ -11,7 +11,7 @@ import numpy as np
 from tracelloc.errors import TargetError
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.heapusage import ArenaUsage, BlockSum, HeapUsage, LargeBlock, SizeUsage
-from tracelloc.model.mallocs import MallocLibrary
+from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
 from tracelloc.record.heapwalk.glibc import walk_glibc
 from tracelloc.record.heapwalk.jemalloc import walk_jemalloc

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.errors import UnsupportedError
-from tracelloc.model.mallocs import MallocLibrary
+from tracelloc.model.process import MallocLibrary
 from tracelloc.record.process.memory import U64
 
 STATE_BITS: Final = np.uint64(7)

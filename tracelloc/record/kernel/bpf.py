@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from tracelloc.errors import UnsupportedError
 from tracelloc.heap import sampling
-from tracelloc.model.counters import Counter
 from tracelloc.model.events import EVENT_DTYPE, EventBatch, Miss, SentStacks
+from tracelloc.model.losses import Counter
 from tracelloc.record import abi
 from tracelloc.record.kernel.attach import PLAIN, Attachment, attach_type
 from tracelloc.record.kernel.bpfmaps import HashMap, delete_entry, keys_of, set_entry, take_entry

@@ -13,10 +13,9 @@ from tracelloc.heap.usable import (
     CHUNK_HEADER_BYTES,
     PAGE_BYTES,
     SMALLEST_CHUNK,
-    U64,
-    Mask,
     chunk_bytes,
 )
+from tracelloc.model.figures import U64, Mask
 from tracelloc.system.syscalls import read_process
 
 Rows = npt.NDArray[np.intp]

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from tracelloc.model.codefiles import FileId, base_name, is_c_library
-from tracelloc.model.mallocs import Unseen
+from tracelloc.model.process import Unseen
 from tracelloc.record.mallocs.families import (
     FAMILIES,
     JEMALLOC_MARKERS,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Final
 
-from tracelloc.model.mallocs import LIBC_FAMILY
+from tracelloc.heap.usable import LIBC_FAMILY
 from tracelloc.record.mallocs.signatures import (
     ALLOC,
     ALLOC_2,

@@ -10,7 +10,7 @@ from typing import Final
 
 from tracelloc.errors import privilege_hint
 from tracelloc.model.codefiles import base_name, is_c_library
-from tracelloc.model.mallocs import FoundLibrary, MallocLibrary
+from tracelloc.model.process import FoundLibrary, MallocLibrary
 from tracelloc.record.mallocs.discovery import Allocator, Module
 from tracelloc.record.mallocs.families import MAPPINGS, OPERATORS, OTEL, Family
 from tracelloc.record.worker.targetfile import TargetFile

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tracelloc.model.codefiles import base_name
-from tracelloc.model.mallocs import Unseen
+from tracelloc.model.process import Unseen
 from tracelloc.record.mallocs.discovery import (
     Allocator,
     AllocatorFunction,

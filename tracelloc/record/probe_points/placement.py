@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tracelloc.model.codefiles import base_name
-from tracelloc.model.mallocs import Unseen
+from tracelloc.model.process import Unseen
 from tracelloc.record import abi
 from tracelloc.record.mallocs.discovery import (
     PRELOADED_MARKER,

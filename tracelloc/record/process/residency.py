@@ -28,7 +28,11 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.model.memoryusage import Limit, MemoryUsage, Resident
+from tracelloc.model.process import (
+    Limit,
+    MemoryUsage,
+    Resident,
+)
 from tracelloc.record.process.procfs import PROC, Process
 from tracelloc.text import NS_PER_S
 

@@ -21,7 +21,7 @@ from tracelloc.model.codefiles import (
     is_c_library,
     is_loader,
 )
-from tracelloc.model.runtimeframes import RuntimeFrames
+from tracelloc.model.frames import RuntimeFrames
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.procfs import (
     TRAMPOLINE_MAPPING,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tracelloc.heap.threads import I64
+from tracelloc.model.figures import I64
 from tracelloc.record.process.procfs import Process
 
 _MOST_AT_ONCE: Final = 64

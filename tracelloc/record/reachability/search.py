@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.heap.blocks import Blocks
+from tracelloc.model.blocks import Blocks
 from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability.areas import searched_areas

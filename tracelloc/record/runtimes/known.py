@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tracelloc.model.codefiles import base_name
-from tracelloc.model.runtimes import Runtime
+from tracelloc.model.process import Runtime
 from tracelloc.record.mallocs.discovery import Module
 
 _JVM: Final = Runtime(

@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.heap.stacks import Frames, Stacks
+from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import SentStacks
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.stacks import Frames, StackFlag
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.seam import MergedRuntime, UnsupportedRuntime

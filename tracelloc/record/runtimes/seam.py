@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from tracelloc.model.runtimeframes import RuntimeFrame
+from tracelloc.model.frames import RuntimeFrame
+from tracelloc.model.objects import (
+    Holders,
+    ObjectCensus,
+    ObjectFindings,
+)
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.snapshots.objects import Holders, ObjectCensus, ObjectFindings
 
 
 class UnsupportedRuntime(Exception):  # noqa: N818 - nothing fails for it

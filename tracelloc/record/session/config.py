@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
+from tracelloc.model.process import DEFAULT_POLICY, TemporaryPolicy
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overheadlimit import OverheadLimit

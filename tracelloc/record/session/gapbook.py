@@ -6,8 +6,7 @@ import time
 from dataclasses import replace
 from typing import Final
 
-from tracelloc.model.counters import count_lost
-from tracelloc.model.gaps import Gap
+from tracelloc.model.losses import Gap, count_lost
 from tracelloc.record.session.probeset import ProbeSet
 from tracelloc.record.sources.seam import Sources
 

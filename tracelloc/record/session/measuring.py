@@ -13,11 +13,11 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.heap.blocks import Blocks
-from tracelloc.model.mallocs import FoundLibrary, MallocLibrary, main_library
+from tracelloc.heap.usable import main_library
+from tracelloc.model.blocks import Blocks, ReadSizes, UsableSizes
+from tracelloc.model.process import FoundLibrary, MallocLibrary
 from tracelloc.record.mallocs.chunks import read_chunks
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
 

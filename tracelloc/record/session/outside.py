@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from tracelloc.model.memoryusage import MemoryUsage
+from tracelloc.model.process import MemoryUsage
 from tracelloc.record.process.residency import Residency
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.process.threadnames import ThreadNames

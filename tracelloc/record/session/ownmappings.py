@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tracelloc.heap.ranges import RangeTable
 from tracelloc.model.codefiles import base_name, is_c_library
-from tracelloc.model.mallocs import FoundLibrary
+from tracelloc.model.process import FoundLibrary
 from tracelloc.record.mallocs.families import MAPPINGS
 from tracelloc.record.process.space import AddressSpace
 

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Final, Protocol
 
 from tracelloc.errors import PrivilegeError
-from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.heap import Heap
+from tracelloc.model.blocks import Blocks
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability.search import search
 from tracelloc.record.session.background import BackgroundTurns, Turn

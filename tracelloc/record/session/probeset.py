@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Final
 
 from tracelloc.errors import TargetError, TracellocError
-from tracelloc.heap.blocks import Blocks
-from tracelloc.model.mallocs import FoundLibrary
+from tracelloc.model.blocks import Blocks
+from tracelloc.model.process import FoundLibrary
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.mallocs.discovery import Allocator, MallocChoice, Module

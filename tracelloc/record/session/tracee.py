@@ -14,10 +14,9 @@ from tracelloc.heap.heap import Heap
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.codefiles import FileId, is_runtime
-from tracelloc.model.counters import Counter, count_lost
-from tracelloc.model.overhead import Overhead
-from tracelloc.model.process import Target
-from tracelloc.model.runtimes import Runtime
+from tracelloc.model.losses import Counter, count_lost
+from tracelloc.model.process import Overhead, Runtime, Target
+from tracelloc.model.verdicts import Findings
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.overhead import RateMeter
@@ -38,7 +37,6 @@ from tracelloc.record.sources.seam import Sources
 from tracelloc.record.unwinding.source import StackSource
 from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge, KnownLosses
 
 PROBING: Final = "probing of libraries"

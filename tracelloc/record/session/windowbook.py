@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.series import Series
-from tracelloc.model.tracedwindow import TracedWindow
+from tracelloc.model.process import TracedWindow
+from tracelloc.model.verdicts import Findings
 from tracelloc.record.kernel.overheadlimit import OverheadLimit
-from tracelloc.verdict.findings import Findings
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.model.counters import Counter
 from tracelloc.model.events import EventBatch, Miss, SentStacks, joined_batch
+from tracelloc.model.losses import Counter
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.mallocs.discovery import Allocator
 from tracelloc.record.process.space import AddressSpace

@@ -20,8 +20,7 @@ from tracelloc.files.demangle import demangle
 from tracelloc.files.dwarf import SourceFrame
 from tracelloc.files.elf import Symbol
 from tracelloc.model.codefiles import Place, Unresolved
-from tracelloc.model.frames import Frame, unnamed
-from tracelloc.model.runtimeframes import RuntimeFrame
+from tracelloc.model.frames import Frame, RuntimeFrame, unnamed
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.symbolization.modulesymbols import ModuleSymbols, PerfMap, describe

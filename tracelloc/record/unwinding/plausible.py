@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 
 from tracelloc.files.cfi.rules import SIGNAL_RETURN
-from tracelloc.heap.stacks import U64
 from tracelloc.model.codefiles import Place, Unresolved, is_c_library
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.figures import U64
+from tracelloc.model.stacks import StackFlag
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.space import AddressSpace
 

@@ -8,9 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.heap.stacks import U64, Frames, Stacks
+from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import Miss, SentStacks
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.figures import U64
+from tracelloc.model.stacks import Frames, StackFlag
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.rowtable import RowMemory, RowTable
 from tracelloc.record.kernel.spacewords import SpaceWords

@@ -24,7 +24,7 @@ from tracelloc.files.cfi.rules import FALLBACK_ROW
 from tracelloc.files.cfi.walk import End
 from tracelloc.model.codefiles import Mapping, Unresolved
 from tracelloc.model.events import Miss
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.stacks import StackFlag
 from tracelloc.record.abi import REGION_SHIFT, REGION_TAG
 from tracelloc.record.kernel.rowtable import RowTable
 from tracelloc.record.process.procfs import AddressMap

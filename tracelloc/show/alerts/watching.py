@@ -33,6 +33,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracelloc.errors import UsageError
+from tracelloc.model.verdicts import (
+    Member,
+    Suppressed,
+    Suspect,
+    Verdict,
+)
 from tracelloc.show.alerts.rules import ON_LEAK_PATIENCE_S, PER_MINUTE, WatchOptions, WatchRule
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.facts import stack_facts, summary, suspect_facts
@@ -41,8 +47,6 @@ from tracelloc.show.presentation.suspects import NamedSuspect, name_suspects, su
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.system.invoker import Invoker, environment_of, invoker
 from tracelloc.text import NS_PER_S, format_duration, format_size, printable
-from tracelloc.verdict.findings import Suppressed
-from tracelloc.verdict.judgement import Member, Suspect, Verdict
 
 _FIRST_GROWTH_NS: Final = 60 * NS_PER_S
 

@@ -14,10 +14,13 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.heap.blocks import Blocks, first_rows
 from tracelloc.heap.sampling import weights
-from tracelloc.heap.totals import COUNT_PARTS, I64, Totals
-from tracelloc.snapshots.blocks import BlockSelection, block_stats
+from tracelloc.model.blocks import Blocks, BlockSelection, block_stats, first_rows
+from tracelloc.model.figures import (
+    COUNT_PARTS,
+    I64,
+    Totals,
+)
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
 

@@ -13,11 +13,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.heap.blocks import Blocks
+from tracelloc.model.blocks import Blocks, Usable
+from tracelloc.model.figures import (
+    ThreadActivity,
+    ThreadFlow,
+    ThreadWork,
+)
 from tracelloc.show.analysis.differences import ALL, Amounts, Limits, amounts, choose, held_by
-from tracelloc.snapshots.blocks import Usable
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.text import NS_PER_S
 
 

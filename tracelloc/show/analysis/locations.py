@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from tracelloc.heap.stacks import Frames
 from tracelloc.model.codefiles import CodeModule, Place, Unresolved
+from tracelloc.model.frames import is_runtime_frame
 from tracelloc.model.process import Target
-from tracelloc.model.runtimeframes import is_runtime_frame
+from tracelloc.model.stacks import Frames
 
 PlaceOf = Callable[[Target, int], Place[CodeModule] | Unresolved]
 """Returns the place of a code address in a process."""

@@ -9,29 +9,32 @@ The peak of a stack is the largest of any process, a lower bound.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from tracelloc.heap.blocks import Blocks
-from tracelloc.heap.history import SAMPLES, History
-from tracelloc.heap.ranges import MappedStack, Mappings
-from tracelloc.heap.series import POINTS, Points
-from tracelloc.heap.stacks import NO_STACK, Frames, Mask, Stacks
-from tracelloc.heap.table import Oddities
-from tracelloc.heap.totals import I64, Totals
-from tracelloc.model.counters import Counter
-from tracelloc.model.overhead import Overhead
-from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES, Target
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.heap.series import POINTS
+from tracelloc.heap.stacks import Stacks
+from tracelloc.model.blocks import Blocks, BlockSelection, MappedStack, Mappings
+from tracelloc.model.figures import (
+    I64,
+    SAMPLES,
+    History,
+    Mask,
+    Points,
+    ThreadActivity,
+    ThreadFlow,
+    ThreadWork,
+    Totals,
+)
+from tracelloc.model.losses import Counter, LossCounts, Oddities
+from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES, Overhead, Target
+from tracelloc.model.stacks import NO_STACK, CallStacks, Frames, StackFlag
 from tracelloc.show.analysis.locations import Locations, PlaceOf
 from tracelloc.show.analysis.mergedfindings import MergedProcess, merged_findings
-from tracelloc.snapshots.blocks import BlockSelection
-from tracelloc.snapshots.losses import LossCounts
 from tracelloc.snapshots.snapshot import ProcessSum, Snapshot, TraceSnapshot
-from tracelloc.snapshots.threadactivity import merged_activity
 
 _SUMS: Final = tuple(
     column.name
@@ -51,7 +54,7 @@ _SPILLED: Final = {
 class _Numbers:
     """Stack indices of one program and the processes forked from it."""
 
-    stacks: Stacks
+    stacks: CallStacks
     merged: I64 = field(default_factory=lambda: np.zeros(1, np.int64))
     """Merged index by own index; -1 for stacks that have not allocated anything."""
     nameless: dict[int, int] = field(default_factory=dict)
@@ -209,7 +212,7 @@ class TraceMerger:
             series=_series(ones),
             temporary=ones[0].temporary,
             unordered_count=sum(one.unordered_count for one in ones),
-            threads=merged_activity([one.threads for one in ones if one.threads is not None]),
+            threads=_activity([one.threads for one in ones if one.threads is not None]),
             thread_names={tid: name for one in ones for tid, name in one.thread_names.items()},
             stack_methods={path: how for one in ones for path, how in one.stack_methods.items()},
         )
@@ -340,3 +343,34 @@ def _series(ones: Sequence[Snapshot]) -> Points | None:
     chosen = last_of_time[_evenly(time_ns[last_of_time], POINTS)]
     live_bytes, rss_bytes, running = (column[chosen] for column in columns)
     return Points(time_ns[chosen], live_bytes, np.where(running > 0, rss_bytes, -1))
+
+
+_Record = TypeVar("_Record", ThreadWork, ThreadFlow)
+
+
+def _activity(parts: Sequence[ThreadActivity]) -> ThreadActivity | None:
+    """Merges activity of several processes; None without any. Unknown threads share one row."""
+    if not parts:
+        return None
+    names = {tid: name for part in parts for tid, name in part.names.items()}
+    works = _added((work for part in parts for work in part.threads), ("tid", "name"))
+    flows = _added((flow for part in parts for flow in part.flows), ("maker_tid", "ender_tid"))
+    works.sort(key=lambda work: (-work.allocated_bytes, work.tid))
+    flows.sort(key=lambda flow: (-flow.size_bytes, flow.maker_tid, flow.ender_tid))
+    return ThreadActivity(tuple(works), tuple(flows), names)
+
+
+def _added(records: Iterable[_Record], identity: tuple[str, ...]) -> list[_Record]:
+    """Adds up the figures of records with equal identities."""
+    found: dict[Any, _Record] = {}
+    for record in records:
+        key = tuple(getattr(record, name) for name in identity)
+        old = found.setdefault(key, record)
+        if old is not record:
+            sums = {
+                field.name: getattr(old, field.name) + getattr(record, field.name)
+                for field in fields(record)
+                if field.name not in identity
+            }
+            found[key] = replace(record, **sums)
+    return list(found.values())

@@ -8,12 +8,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from tracelloc.heap.totals import I64
+from tracelloc.model.figures import I64
+from tracelloc.model.verdicts import (
+    CODE_OF,
+    Findings,
+    Member,
+    Moment,
+    Sites,
+    Suppressed,
+    Suspect,
+    Verdict,
+    rank,
+)
 from tracelloc.show.analysis.locations import Locations
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.findings import Findings, Moment, Suppressed, rank
-from tracelloc.verdict.judgement import CODE_OF, Member, Sites, Suspect, Verdict
 
 _COUNTS: Final = ("survivors", "born_in_window", "alive", "alive_bytes", "born", "asked",
                    "unreachable")  # fmt: skip

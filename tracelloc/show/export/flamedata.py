@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tracelloc.heap.totals import I64
+from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame
 from tracelloc.show.presentation.calltree import (
     Merged,

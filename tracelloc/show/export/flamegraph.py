@@ -26,8 +26,8 @@ from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
-from tracelloc.heap.totals import I64
 from tracelloc.model.codefiles import is_c_library
+from tracelloc.model.figures import I64
 from tracelloc.show.export.flamedata import FlameTree, asset, elapsed, flame_tree, page_data
 from tracelloc.show.presentation.profile import FigureUnit, Metric, Profile
 from tracelloc.text import about_of, format_size, plural, printable

@@ -18,12 +18,12 @@ from tracelloc.errors import MalformedError
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.series import Series
 from tracelloc.model.codefiles import CodeModule, Place, Unresolved, base_name
-from tracelloc.model.counters import Counter
 from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind
 from tracelloc.model.frames import Frame, unnamed
-from tracelloc.model.overhead import Overhead
-from tracelloc.model.process import Target
-from tracelloc.model.stackflags import StackFlag
+from tracelloc.model.losses import Counter
+from tracelloc.model.process import Overhead, Target
+from tracelloc.model.stacks import StackFlag
+from tracelloc.model.verdicts import Findings
 from tracelloc.model.wanted import Wanted
 from tracelloc.show.filters import Filters
 from tracelloc.show.importers.heaptrack import Log, lines_of, numbers_in
@@ -32,7 +32,6 @@ from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import CaptureStatus, ProcessStatus, TraceSnapshot
 from tracelloc.snapshots.taking import take_snapshot
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge
 
 _START_NS: Final = NS_PER_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tracelloc.model.counters import Counter
+from tracelloc.model.losses import Counter
 from tracelloc.show.presentation.completeness import incompleteness
 from tracelloc.show.presentation.processfacts import Account
 from tracelloc.show.presentation.untraced import untraced_growth

@@ -18,10 +18,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelloc.heap.stacks import NO_STACK
-from tracelloc.heap.totals import I64
 from tracelloc.model.codefiles import Unresolved, base_name, is_c_library
+from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame
+from tracelloc.model.stacks import NO_STACK
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.naming import Namer, frame_name
 from tracelloc.show.presentation.profile import Metric

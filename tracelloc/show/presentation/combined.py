@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from tracelloc.heap.ranges import MappedStack
+from tracelloc.model.blocks import MappedStack
 from tracelloc.model.codefiles import Place, base_name
 from tracelloc.model.frames import Frame
+from tracelloc.model.verdicts import rank
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.calltree import outer_steps, root_name, shown_frames
 from tracelloc.show.presentation.facts import target_facts
@@ -18,7 +19,6 @@ from tracelloc.show.presentation.suspects import NamedSuspect, name_suspects, su
 from tracelloc.show.presentation.window import window_sentence
 from tracelloc.snapshots.snapshot import Snapshot, StackStat, TraceSnapshot
 from tracelloc.text import NS_PER_S, printable, sampling_of
-from tracelloc.verdict.findings import rank
 
 Progress = Callable[[int, int], None]
 """Called with the amount done and the total."""

@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tracelloc.model.gaps import Completeness, Gap, completeness_of
+from tracelloc.model.losses import (
+    Completeness,
+    Gap,
+    completeness_of,
+)
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import plural
 

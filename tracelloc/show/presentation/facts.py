@@ -5,16 +5,18 @@ Sizes in bytes, times in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
 
 from tracelloc.files.demangle.short import shorten
-from tracelloc.heap.stacks import NO_STACK
-from tracelloc.model.codefiles import Unresolved
+from tracelloc.model.codefiles import Unresolved, base_name
+from tracelloc.model.figures import ThreadActivity
 from tracelloc.model.frames import Frame
-from tracelloc.model.mallocs import found_json
+from tracelloc.model.process import FoundLibrary
+from tracelloc.model.stacks import NO_STACK
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.completeness import completeness_facts
 from tracelloc.show.presentation.cost import tracing_cost
@@ -23,7 +25,6 @@ from tracelloc.show.presentation.sharedframes import PartShare
 from tracelloc.show.presentation.suspects import NamedSuspect
 from tracelloc.show.presentation.window import window_facts
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.threadactivity import ThreadActivity
 from tracelloc.text import NS_PER_S, plural, printable
 
 _FRAME: Final = ("address", "symbol", "offset", "size", "module", "file", "line", "inlined")
@@ -260,3 +261,45 @@ def where(frame: Frame) -> str:
     if frame.file:
         text += f" ({printable(frame.file)}{'' if frame.line is None else f':{frame.line}'})"
     return text
+
+
+_MOST_NAMES: Final = 3
+"""Most function names in a line, for each reason."""
+
+
+def found_lines(found: Sequence[FoundLibrary]) -> Iterator[str]:
+    """One line with the traced libraries, and one for each reason why functions are not probed."""
+    traced = [
+        f"{allocator.family} in {allocator.file} ({plural(len(allocator.functions), 'function')})"
+        for allocator in found
+        if allocator.functions
+    ]
+    if traced:
+        yield f"malloc libraries: {printable(', '.join(traced))}"
+    for line in unseen_lines(found):
+        yield f"not probed: {line}"
+
+
+def unseen_lines(found: Iterable[FoundLibrary]) -> Iterator[str]:
+    """The functions that go unseen, one line for each reason."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for allocator in found:
+        for unseen in allocator.not_probed:
+            reasons.setdefault((allocator.file, unseen.reason), []).append(unseen.name)
+    for (file, reason), names in reasons.items():
+        more = len(names) - _MOST_NAMES
+        shown = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+        yield printable(f"{shown} in {base_name(file)}: {reason}")
+
+
+def found_json(found: Iterable[FoundLibrary]) -> list[dict[str, Any]]:
+    """The libraries for the JSON report."""
+    return [
+        {
+            "name": allocator.family,
+            "file": allocator.file,
+            "functions": list(allocator.functions),
+            "not_probed": [asdict(unseen) for unseen in allocator.not_probed],
+        }
+        for allocator in found
+    ]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tracelloc.snapshots.objects import (
+from tracelloc.model.objects import (
     GrowingType,
     Holder,
     Holders,
@@ -15,9 +15,9 @@ from tracelloc.snapshots.objects import (
     TypeCount,
     TypeSuspect,
 )
+from tracelloc.model.verdicts import Verdict
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_duration, format_percent, format_size, plural, printable
-from tracelloc.verdict.judgement import Verdict
 
 NOT_COUNTED: Final = "Python's objects were not counted"
 _MOST_HOLDERS: Final = 2

@@ -16,16 +16,22 @@ from typing import Any, Final
 
 import numpy as np
 
-from tracelloc.heap.totals import Totals
-from tracelloc.heap.usable import Formula, formula_for, header_bytes
+from tracelloc.heap.usable import (
+    Formula,
+    formula_for,
+    has_sizes,
+    header_bytes,
+    main_library,
+    usable_of,
+)
+from tracelloc.model.blocks import UsableSizes
 from tracelloc.model.codefiles import base_name
-from tracelloc.model.counters import Counter
-from tracelloc.model.mallocs import main_library
-from tracelloc.model.memoryusage import Limit, MemoryUsage
+from tracelloc.model.figures import Totals
+from tracelloc.model.losses import Counter, LossCounts
+from tracelloc.model.process import Limit, MemoryUsage
+from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.histograms import TotalWaste, Waste, total_waste
 from tracelloc.show.presentation.suspects import suspects_of
-from tracelloc.snapshots.blocks import UsableSizes
-from tracelloc.snapshots.losses import LossCounts
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     NS_PER_S,
@@ -36,7 +42,6 @@ from tracelloc.text import (
     plural,
     printable,
 )
-from tracelloc.verdict.judgement import Verdict
 
 _NOTABLE_BYTES: Final = 1 << 20
 """Least growth that is analyzed: pages and rounding are of this size."""
@@ -158,9 +163,11 @@ def account(snapshot: Snapshot) -> Account | None:
 def _overhead(snapshot: Snapshot) -> int | None:
     """Returns the malloc library's overhead on live blocks; None if unknown."""
     sizes = snapshot.usable
-    if sizes is not None and sizes.has_sizes and snapshot.blocks is not None:
+    if sizes is not None and has_sizes(sizes) and snapshot.blocks is not None:
         blocks = snapshot.blocks
-        total = total_waste(blocks, snapshot.sample_bytes, sizes.of(blocks), sizes.header_bytes)
+        total = total_waste(
+            blocks, snapshot.sample_bytes, usable_of(sizes, blocks), header_bytes(sizes.main)
+        )
         if not total.waste.unknown_count:
             return total.waste.waste_bytes + total.header_bytes
     main = main_library(snapshot.allocators)
@@ -293,7 +300,7 @@ def _parts(sizes: UsableSizes, total: TotalWaste, about: str) -> Iterator[str]:
 def why_uncertain(sizes: UsableSizes) -> str | None:
     """Returns why usable sizes are uncertain; None if they are not."""
     main = sizes.main
-    if not sizes.has_sizes:
+    if not has_sizes(sizes):
         return f"sizes of {main.library.value} in {base_name(main.file)} are not known"
     if main.others:
         others = ", ".join(main.others)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracelloc.text import format_size
 
 if TYPE_CHECKING:
-    from tracelloc.heap.totals import I64
+    from tracelloc.model.figures import I64
     from tracelloc.model.process import Target
     from tracelloc.show.filters import NamedStack
     from tracelloc.show.presentation.suspects import NamedSuspect

@@ -10,11 +10,11 @@ from typing import Final
 
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.frames import Frame
+from tracelloc.model.verdicts import Suspect
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.naming import Namer, frame_name
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_percent, printable
-from tracelloc.verdict.judgement import Suspect
 
 STACKS_NAMED: Final = 64
 """Most stacks named per group, those with the largest shares."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracelloc.heap.totals import I64
+from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.calltree import Step, shown_frames

@@ -8,8 +8,14 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.heap.cohorts import F64
-from tracelloc.heap.totals import I64
+from tracelloc.model.figures import F64, I64
+from tracelloc.model.verdicts import (
+    CODE_OF,
+    Codes,
+    Judgement,
+    Suspect,
+    Verdict,
+)
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.naming import Namer, frame_name
 from tracelloc.show.presentation.sharedframes import STACKS_NAMED, SharedFunction, shared_function
@@ -22,8 +28,6 @@ from tracelloc.text import (
     plural,
     printable,
 )
-from tracelloc.verdict.findings import are_suspects
-from tracelloc.verdict.judgement import CODE_OF, Codes, Judgement, Suspect, Verdict
 from tracelloc.verdict.parameters import P
 
 _SURE: Final = 0.5
@@ -80,7 +84,7 @@ def name_suspects(
 
 
 def verdict_codes(snapshot: Snapshot) -> Codes | None:
-    """Returns indices of ``judgement.VERDICTS`` per stack, see ``Findings.verdict``, or None."""
+    """Returns indices of ``verdicts.VERDICTS`` per stack, see ``Findings.verdict``, or None."""
     findings = snapshot.findings
     if findings is None:
         return None
@@ -99,7 +103,8 @@ def unsure_growth(snapshot: Snapshot) -> tuple[I64, F64]:
     if findings is None:
         return np.zeros(0, np.int64), np.zeros(0)
     sites, stacks = findings.sites, len(snapshot.totals)
-    grows = (findings.codes == CODE_OF[Verdict.GROWING]) & ~are_suspects(sites)
+    is_unsure = sites.confidence < P.suspect_least_confidence
+    grows = (findings.codes == CODE_OF[Verdict.GROWING]) & is_unsure
     grows[[stack for stack in findings.suspect_of if stack < len(grows)]] = False
     rows = np.flatnonzero(grows[:stacks])
     return rows, sites.rate_bytes_per_min[rows]

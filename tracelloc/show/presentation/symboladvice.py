@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.model.codefiles import Unresolved, base_name, is_c_library
-from tracelloc.model.runtimes import Runtime
+from tracelloc.model.process import Runtime
 from tracelloc.show.filters import NamedStack
 from tracelloc.system.debugpackages import debug_hints
 from tracelloc.text import printable

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracelloc.files.demangle.short import shorten
-from tracelloc.heap.stacks import NO_STACK
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.frames import Frame
+from tracelloc.model.stacks import NO_STACK
 from tracelloc.show.presentation.naming import NamedStack, frame_name
 
 

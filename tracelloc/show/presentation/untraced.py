@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tracelloc.model.memoryusage import MemoryUsage
+from tracelloc.model.process import MemoryUsage
 from tracelloc.show.presentation.objects import type_suspects, type_title
 from tracelloc.show.presentation.processfacts import Account, account
 from tracelloc.snapshots.snapshot import Snapshot

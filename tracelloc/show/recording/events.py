@@ -15,11 +15,10 @@ from typing import Final
 import numpy as np
 
 from tracelloc.errors import MalformedError
-from tracelloc.heap.blocks import Blocks
-from tracelloc.heap.eventlog import LoggedEvents
-from tracelloc.heap.sampling import GIVEN
+from tracelloc.heap.sampling import GIVEN, weighed_blocks
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.model.blocks import Blocks, LoggedEvents
 from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, Events
 from tracelloc.show.recording.changes import ProcessKey, arrays_packed, arrays_unpacked
 from tracelloc.show.recording.container import checked, checksum
@@ -169,7 +168,7 @@ def blocks_at(
     if (first := next(parts, None)) is None:
         return None
     blocks = _outstanding(itertools.chain([first], parts), len(one.stacks))
-    return blocks.weighed() if one.sample_bytes == GIVEN else blocks
+    return weighed_blocks(blocks) if one.sample_bytes == GIVEN else blocks
 
 
 def _parts(rows: sqlite3.Cursor, key: ProcessKey, one: Snapshot) -> Iterator[Events]:

@@ -15,17 +15,14 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.heap.history import History
-from tracelloc.heap.series import Points
-from tracelloc.heap.totals import I64
+from tracelloc.model.figures import I64, History, Points
 from tracelloc.model.process import FollowCounts
+from tracelloc.model.verdicts import Findings, Suspect
 from tracelloc.show.recording.ladder import RecordedMoment
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.recordednames import RecordedSymbols
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.findings import Findings
-from tracelloc.verdict.judgement import Suspect
 
 _NUMBERS: Final = 1 << 20
 """Process numbers reserved for each recording."""

@@ -12,19 +12,22 @@ from typing import Any, Final
 import numpy as np
 
 from tracelloc.errors import MalformedError
-from tracelloc.heap.history import History
-from tracelloc.heap.series import Points
-from tracelloc.heap.stacks import Stacks
-from tracelloc.heap.table import Peak
-from tracelloc.heap.totals import COLUMNS, Totals
-from tracelloc.model.counters import Counter
+from tracelloc.model.figures import COLUMNS, History, Peak, Points, Totals
+from tracelloc.model.losses import Counter
+from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.process import FollowCounts
+from tracelloc.model.stacks import CallStacks
+from tracelloc.model.verdicts import (
+    VERDICTS,
+    Findings,
+    Moment,
+    Sites,
+    Suppressed,
+    Suspect,
+)
 from tracelloc.show.recording.changes import I64, MomentParts, ProcessKey, ProcessParts
 from tracelloc.show.recording.plain import from_plain, to_plain, types_of
-from tracelloc.snapshots.objects import ObjectFindings
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
-from tracelloc.verdict.findings import Findings, Moment, Suppressed
-from tracelloc.verdict.judgement import VERDICTS, Sites, Suspect
 
 _NOT_FACTS: Final = {
     "totals", "growth_per_min", "stacks", "series", "findings", "live_history", "history", "peak",
@@ -57,7 +60,7 @@ HistorySample = Callable[[ProcessKey, int], I64]
 class Dissector:
     """Converts traces to parts; unchanged objects are not converted again."""
 
-    def __init__(self, book_of: Callable[[Stacks], int]) -> None:
+    def __init__(self, book_of: Callable[[CallStacks], int]) -> None:
         """``book_of``: the number under which the stacks of a process are kept."""
         self._book_of = book_of
         self._known: dict[tuple[ProcessKey, str], tuple[Any, Any]] = {}
@@ -136,7 +139,7 @@ def _words(column: Any) -> I64:
 
 
 def trace_of(
-    parts: MomentParts, stacks_of: Callable[[int], Stacks], sample: HistorySample
+    parts: MomentParts, stacks_of: Callable[[int], CallStacks], sample: HistorySample
 ) -> TraceSnapshot:
     """Makes a trace from parts. Raises MalformedError."""
     try:
@@ -155,7 +158,10 @@ def trace_of(
 
 
 def _snapshot(
-    key: ProcessKey, parts: ProcessParts, stacks_of: Callable[[int], Stacks], sample: HistorySample
+    key: ProcessKey,
+    parts: ProcessParts,
+    stacks_of: Callable[[int], CallStacks],
+    sample: HistorySample,
 ) -> Snapshot:
     facts, tables = parts.facts, parts.tables
     values = {

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.errors import MalformedError, TracellocError
-from tracelloc.heap.stacks import Stacks
+from tracelloc.model.stacks import CallStacks
 from tracelloc.show.recording import container
 from tracelloc.show.recording.changes import (
     ANCHORS,
@@ -218,7 +218,7 @@ class RecordedTrace:
             raise MalformedError("a moment is missing")
         return checked(*row, moment.number, moment.whole)
 
-    def _stacks(self, book: int) -> Stacks:
+    def _stacks(self, book: int) -> CallStacks:
         if book not in self._books:
             raise MalformedError("stacks are missing")
         return self._books[book].stacks()
@@ -253,7 +253,7 @@ class _RecordedBook:
         self._starts = np.zeros(0, np.int64)
         self._flags = np.zeros(0, np.uint16)
         self._frames = np.zeros(0, np.uint64)
-        self._stacks = Stacks()
+        self._stacks = CallStacks()
         self._is_stale = True
 
     def add(self, first: int, data: bytes, budget: UnpackBudget) -> None:
@@ -276,7 +276,7 @@ class _RecordedBook:
         self._frames = np.append(self._frames, frames)
         self._is_stale = True
 
-    def stacks(self) -> Stacks:
+    def stacks(self) -> CallStacks:
         """Returns all stacks, including those first seen after the shown snapshot."""
         if self._is_stale:
             self._stacks.replace(self._starts, self._depths, self._flags, self._frames)

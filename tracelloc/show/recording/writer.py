@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.errors import TracellocError
-from tracelloc.heap.stacks import Stacks
+from tracelloc.model.stacks import CallStacks
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.recording import container
 from tracelloc.show.recording.changes import (
@@ -42,7 +42,7 @@ class _Book:
     """The stacks that some processes share."""
 
     number: int
-    stacks: Stacks
+    stacks: CallStacks
     written: int = 0
     """Stacks below this index are written."""
     unknown: set[int] = field(default_factory=set)
@@ -155,7 +155,7 @@ class RecordingWriter:
                 hint="a larger --max-size is needed; what is recorded stays",
             )
 
-    def _book(self, stacks: Stacks) -> _Book:
+    def _book(self, stacks: CallStacks) -> _Book:
         book = self._books.get(id(stacks))
         if book is None:
             book = self._books[id(stacks)] = _Book(len(self._books), stacks)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tracelloc.heap.totals import I64
+from tracelloc.model.figures import I64
 from tracelloc.show.presentation.facts import stack_facts, stack_lines
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.presentation.titles import stack_title

@@ -6,6 +6,8 @@ import json
 import time
 from collections.abc import Iterator
 
+from tracelloc.model.objects import TypeSuspect
+from tracelloc.model.verdicts import Verdict
 from tracelloc.show.presentation.completeness import completeness_word
 from tracelloc.show.presentation.naming import frame_name
 from tracelloc.show.presentation.objects import growing_for_s, holder_place, main_holder
@@ -13,7 +15,6 @@ from tracelloc.show.presentation.processfacts import account
 from tracelloc.show.presentation.suspects import NamedSuspect, verdict_counts
 from tracelloc.show.presentation.titles import source_place, stack_title
 from tracelloc.show.report.content import Request
-from tracelloc.snapshots.objects import TypeSuspect
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     NS_PER_S,
@@ -23,7 +24,6 @@ from tracelloc.text import (
     format_size,
     printable,
 )
-from tracelloc.verdict.judgement import Verdict
 
 
 def stamp_of(snapshot: Snapshot) -> str:

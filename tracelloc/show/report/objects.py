@@ -7,6 +7,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from tracelloc.model.objects import (
+    UNKNOWN,
+    Holders,
+    ObjectCensus,
+)
 from tracelloc.model.process import Target
 from tracelloc.show.presentation.objects import (
     NOT_COUNTED,
@@ -17,7 +22,6 @@ from tracelloc.show.presentation.objects import (
     object_facts,
 )
 from tracelloc.show.report.content import Request, SectionContent
-from tracelloc.snapshots.objects import UNKNOWN, Holders, ObjectCensus
 from tracelloc.text import format_duration, format_percent, format_size, plural, printable
 
 _SECONDS_PER_MINUTE: Final = 60

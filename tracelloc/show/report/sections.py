@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tracelloc.heap.blocks import Blocks
+from tracelloc.heap.usable import header_bytes, usable_of
+from tracelloc.model.blocks import Blocks
+from tracelloc.model.figures import (
+    ThreadActivity,
+    ThreadFlow,
+    ThreadWork,
+)
 from tracelloc.show.analysis.histograms import (
     Bin,
     StackWaste,
@@ -53,7 +59,6 @@ from tracelloc.show.report.top import (
     since_mark_part,
     temporary_part,
 )
-from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.text import format_percent, plural, printable
 
 
@@ -115,10 +120,10 @@ def sizes_part(given: Request) -> SectionContent:
     snapshot = given.snapshot
     blocks = snapshot.blocks if snapshot.blocks is not None else Blocks.empty()
     sampled, sizes = snapshot.sample_bytes, snapshot.usable
-    usable = None if sizes is None else sizes.of(blocks)
+    usable = None if sizes is None else usable_of(sizes, blocks)
     total = None
     if sizes is not None and usable is not None and len(blocks):
-        total = total_waste(blocks, sampled, usable, sizes.header_bytes)
+        total = total_waste(blocks, sampled, usable, header_bytes(sizes.main))
     bins = size_bins(blocks, sampled, usable)
     frequent = frequent_sizes(blocks, given.style.top, sampled, usable)
     dropped_count = 0 if len(blocks) else snapshot.live_count

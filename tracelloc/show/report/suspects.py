@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tracelloc.model.objects import TypeSuspect
+from tracelloc.model.verdicts import Suspect
 from tracelloc.show.presentation.alerts import implausible_sizes
 from tracelloc.show.presentation.facts import suspect_facts
 from tracelloc.show.presentation.objects import type_sentences, type_suspect_facts, type_suspects
@@ -34,8 +36,6 @@ from tracelloc.show.report.loglines import (
     type_line,
     type_state,
 )
-from tracelloc.snapshots.objects import TypeSuspect
-from tracelloc.verdict.judgement import Suspect
 
 
 @dataclass(frozen=True, slots=True)

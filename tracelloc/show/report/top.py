@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tracelloc.heap.temporary import TemporaryPolicy
+from tracelloc.model.blocks import BlockSelection
+from tracelloc.model.process import TemporaryPolicy
 from tracelloc.show.analysis.differences import since_mark
 from tracelloc.show.presentation.facts import peak_facts, temporary_facts
 from tracelloc.show.report.content import (
@@ -12,7 +13,6 @@ from tracelloc.show.report.content import (
     largest,
     share_of_allocations,
 )
-from tracelloc.snapshots.blocks import BlockSelection
 from tracelloc.text import (
     NS_PER_S,
     format_duration,

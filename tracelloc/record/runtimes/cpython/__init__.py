@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tracelloc.model.codefiles import base_name
+from tracelloc.model.objects import Holders, ObjectCensus
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
@@ -14,7 +15,6 @@ from tracelloc.record.runtimes.cpython.holders import HolderSearch, ObjectAddres
 from tracelloc.record.runtimes.cpython.interpreter import CPython, find_cpython
 from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
 from tracelloc.record.runtimes.known import is_python_name
-from tracelloc.snapshots.objects import Holders, ObjectCensus
 
 
 class PythonObjectCounter:

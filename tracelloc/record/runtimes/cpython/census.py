@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracelloc.model.objects import ObjectCensus, TypeCount
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.runtimes.cpython.large import (
@@ -29,7 +30,6 @@ from tracelloc.record.runtimes.cpython.large import (
 from tracelloc.record.runtimes.cpython.names import TypeNames
 from tracelloc.record.runtimes.cpython.pools import I64, PoolBlocks, read_blocks
 from tracelloc.record.runtimes.cpython.types import Objects, Types
-from tracelloc.snapshots.objects import ObjectCensus, TypeCount
 
 
 @dataclass(frozen=True, slots=True)

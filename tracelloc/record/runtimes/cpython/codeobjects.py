@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tracelloc.model.runtimeframes import RuntimeFrame
+from tracelloc.model.frames import RuntimeFrame
 from tracelloc.record import abi
 from tracelloc.record.runtimes.cpython.linetable import LineTable
 

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from tracelloc.model.runtimeframes import RuntimeFrame
+from tracelloc.model.frames import RuntimeFrame
 from tracelloc.record.runtimes.cpython.interpreter import CPython
 
 _MOST_THREADS: Final = 4096

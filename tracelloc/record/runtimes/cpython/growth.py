@@ -11,10 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.heap.cohorts import F64
+from tracelloc.model.figures import F64, Mask
+from tracelloc.model.objects import GrowingType, ObjectCensus
 from tracelloc.record.runtimes.cpython.pools import I64
-from tracelloc.snapshots.objects import GrowingType, ObjectCensus
-from tracelloc.verdict.survivaltail import Mask
 
 _MOST_POINTS: Final = 64
 _NEW_POINTS: Final = 16

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.model.objects import Holder, Holders
 from tracelloc.record.process.memory import U64
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
@@ -29,7 +30,6 @@ from tracelloc.record.runtimes.cpython.interpreter import CPython, find_cpython
 from tracelloc.record.runtimes.cpython.paths import PathNames
 from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
 from tracelloc.record.runtimes.seam import UnsupportedRuntime
-from tracelloc.snapshots.objects import Holder, Holders
 
 SAMPLES: Final = 200
 """Objects of a type whose holders are searched for."""

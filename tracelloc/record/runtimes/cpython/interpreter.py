@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.model.codefiles import Place, base_name
-from tracelloc.model.runtimeframes import RuntimeFrame
+from tracelloc.model.frames import RuntimeFrame
 from tracelloc.record.abi import PYTHON_ENTRY
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.mallocs.discovery import Module

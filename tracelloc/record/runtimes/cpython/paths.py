@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from tracelloc.model.objects import UNKNOWN
 from tracelloc.record.runtimes.cpython.frames import FrameCodes, RunningFrame
 from tracelloc.record.runtimes.cpython.image import HeapImage
 from tracelloc.record.runtimes.cpython.interpreter import CPython
 from tracelloc.record.runtimes.cpython.large import DICT, LIST
-from tracelloc.snapshots.objects import UNKNOWN
 
 _TUPLE: Final = 1 << 26
 _TYPE: Final = 1 << 31

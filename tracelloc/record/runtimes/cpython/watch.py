@@ -9,6 +9,14 @@ from dataclasses import replace
 from typing import Final
 
 from tracelloc.errors import PrivilegeError, TargetError
+from tracelloc.model.objects import (
+    GrowingType,
+    Holders,
+    ObjectCensus,
+    ObjectFindings,
+    TypeSuspect,
+)
+from tracelloc.model.verdicts import Verdict
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython.census import Censuses
@@ -16,14 +24,6 @@ from tracelloc.record.runtimes.cpython.growth import TypeHistory
 from tracelloc.record.runtimes.cpython.holders import HolderSearch, ObjectAddresses
 from tracelloc.record.runtimes.cpython.paths import ITEMS, KEYS
 from tracelloc.record.runtimes.cpython.pools import TooManyPools
-from tracelloc.snapshots.objects import (
-    GrowingType,
-    Holders,
-    ObjectCensus,
-    ObjectFindings,
-    TypeSuspect,
-)
-from tracelloc.verdict.judgement import Verdict
 from tracelloc.verdict.parameters import P
 from tracelloc.verdict.unreachable import doubles_memory
 

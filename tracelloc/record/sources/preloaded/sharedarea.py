@@ -22,8 +22,8 @@ import numpy.typing as npt
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.heap import sampling
 from tracelloc.model.codefiles import Mapping
-from tracelloc.model.counters import Counter
 from tracelloc.model.events import EVENT_DTYPE, Events, Miss, SentStacks
+from tracelloc.model.losses import Counter
 from tracelloc.record import abi
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.sources.preloaded import ringmerge

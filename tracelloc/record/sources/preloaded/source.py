@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.model.codefiles import Mapping
-from tracelloc.model.counters import Counter
 from tracelloc.model.events import (
     NO_PAIRS,
     EventBatch,
@@ -17,6 +16,7 @@ from tracelloc.model.events import (
     SentStacks,
     joined_batch,
 )
+from tracelloc.model.losses import Counter
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.rowtable import RowMemory

@@ -1,13 +1,11 @@
-"""Kinds of memory that a site's blocks may be, and the figures that a verdict rests on.
+"""Verdicts on call stacks: kinds of memory that a stack's blocks may be, figures, and suspects.
 
-A *site* is a call stack, or several that share frames and are judged as one. Sites that
-accumulate survivors leak or grow (``growth``), and so do those that lose blocks without any
-pointer to them (``unreachable``). Others are rising, start-up memory, busy, caches, or unclear
-(``nonleaks``).
+A *site* is a call stack, or several that share frames and are judged as one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Final
@@ -15,11 +13,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.heap.cohorts import F64
-from tracelloc.verdict.growth import (
-    Rows,
-)
-from tracelloc.verdict.survivaltail import Mask
+from tracelloc.model.figures import F64, I64, Mask, Rows
+from tracelloc.text import NS_PER_S
 
 
 class Verdict(Enum):
@@ -40,6 +35,13 @@ class Verdict(Enum):
     """Too little has been observed for a verdict."""
     UNKNOWN = "unknown"
     """Too much is missing for a verdict: lost events, or the rest of the stacks."""
+
+
+VERDICTS: Final = tuple(Verdict)
+"""The verdict of each code."""
+CODE_OF: Final = {verdict: np.uint8(code) for code, verdict in enumerate(VERDICTS)}
+
+Codes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Member:
     """A stack's part in a suspect."""
 
     stack: int
-    """Index of ``stacks.Stacks``."""
+    """Index of ``CallStacks``."""
     rate_bytes_per_min: float
     share: float
     """Share of the suspect's rate, 0 to 1."""
@@ -96,40 +98,6 @@ class Suspect:
     def stack(self) -> int:
         """The stack with the largest share."""
         return self.members[0].stack
-
-
-Codes = npt.NDArray[np.uint8]
-
-VERDICTS: Final = tuple(Verdict)
-"""The verdict of each code."""
-CODE_OF: Final = {verdict: np.uint8(code) for code, verdict in enumerate(VERDICTS)}
-
-
-@dataclass(frozen=True, slots=True)
-class Circumstances:
-    """Circumstances of a look: losses, sampling, and the process."""
-
-    loss_share: float
-    """Share of frees known to be lost."""
-    loss_floor: F64
-    """Per site, the share of blocks that other sites seem to lose (``loss``)."""
-    clean_from_s: float
-    """Time from which events are complete, in seconds since tracing began."""
-    onset_s: F64
-    """Per site reported as leaking, its onset in seconds since tracing began; NaN of
-    others."""
-    sampled: bool = False
-    """Whether blocks are samples: counts are of samples, bytes are scaled."""
-    searched: bool = False
-    """Whether the process's memory is searched for pointers to its blocks."""
-    resident_bytes: int = 0
-    """Resident memory of the process."""
-    collects: bool = False
-    """Whether a garbage collector frees blocks of the process, some of them late."""
-
-    def select(self, rows: Rows) -> Circumstances:
-        """The circumstances of some sites."""
-        return replace(self, loss_floor=self.loss_floor[rows], onset_s=self.onset_s[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,3 +159,75 @@ class Sites:
                 for field in fields(cls)
             )
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When stacks were judged, and on what basis. Times are CLOCK_MONOTONIC."""
+
+    start_ns: int
+    """When tracing began."""
+    now_ns: int
+    sampled: bool = False
+    """Whether only samples of the blocks are known."""
+
+    @property
+    def watched_s(self) -> float:
+        """Seconds since tracing began."""
+        return (self.now_ns - self.start_ns) / NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Suppressed:
+    """Sums of suspects that match the user's suppressions."""
+
+    stacks: int
+    rate_bytes_per_min: float
+    live_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Verdicts of all stacks by index, and the suspects. Immutable."""
+
+    moment: Moment
+    suspects: tuple[Suspect, ...]
+    """The best first. Each stack is in at most one of them."""
+    suspects_left_out: int
+    """Number of further suspects."""
+    suspect_of: Mapping[int, Suspect]
+    """The suspect that a stack is part of, by stack."""
+    sites: Sites
+    """One per stack."""
+    retracted: I64
+    """Per stack, how often its verdict "leaking" was retracted."""
+    suppressed: Suppressed | None = None
+    """Suspects that the user suppresses; None without suppressions."""
+
+    @property
+    def codes(self) -> Codes:
+        """Per stack, judged alone, an index of ``VERDICTS``."""
+        return self.sites.code
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether blocks of a site accumulate, or may: that is unknown in the first minute."""
+        undecided = (Verdict.GROWING, Verdict.LEAKING, Verdict.DECIDING)
+        return bool(np.isin(self.sites.code, [CODE_OF[each] for each in undecided]).any())
+
+    def verdict(self, stack: int) -> Verdict:
+        """The verdict on one stack; ``DECIDING`` for stacks newer than the findings.
+
+        A stack that is part of a split leak is leaking.
+        """
+        suspect = self.suspect_of.get(stack)
+        if suspect is not None:
+            return suspect.judgement.verdict
+        return VERDICTS[self.codes[stack]] if stack < len(self.codes) else Verdict.DECIDING
+
+
+def rank(suspect: Suspect) -> tuple[bool, float]:
+    """The sort key of suspects, the best first."""
+    judgement = suspect.judgement
+    weight = judgement.rate_bytes_per_min * judgement.confidence
+    return judgement.verdict is not Verdict.LEAKING, -weight

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tracelloc.verdict.judgement import Verdict
+from tracelloc.model.verdicts import Verdict
 
 OTHER_TYPES: Final = "[other types]"
 

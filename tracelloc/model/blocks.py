@@ -1,0 +1,203 @@
+"""Outstanding blocks as columns: copies of the live table's blocks at one time; and mappings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.model.figures import F64, U32, U64, Mask, Rows
+from tracelloc.model.process import MainLibrary
+
+_COLUMNS: Final = (
+    ("address", np.uint64),
+    ("size", np.uint64),
+    ("birth_ns", np.uint64),
+    ("stack", np.uint32),
+    ("tid", np.uint32),
+)
+
+
+@dataclass(slots=True)
+class Blocks:
+    """Columns of equal length: one block per row.
+
+    ``size`` in bytes, ``birth_ns`` on CLOCK_MONOTONIC, ``stack`` an index of
+    ``CallStacks``, ``tid`` the thread that allocated.
+    """
+
+    address: U64
+    size: U64
+    birth_ns: U64
+    stack: U32
+    tid: U32
+    weight: F64 | None = None
+    """How many blocks each one stands for, if the program has reported that."""
+
+    @classmethod
+    def empty(cls, rows: int = 0) -> Blocks:
+        """Uninitialized columns of ``rows`` rows."""
+        return cls._of([np.empty(rows, dtype) for _, dtype in _COLUMNS])
+
+    @classmethod
+    def _of(cls, columns: list[npt.NDArray[Any]]) -> Blocks:
+        return cls(*columns)
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+    def columns(self) -> Iterator[npt.NDArray[Any]]:
+        """Yields the columns in their order."""
+        return (getattr(self, name) for name, _ in _COLUMNS)
+
+    def select(self, rows: Mask | Rows | slice) -> Blocks:
+        """Some rows, as a copy; a view for a slice."""
+        found = self._of([getattr(self, name)[rows] for name, _ in _COLUMNS])
+        found.weight = None if self.weight is None else self.weight[rows]
+        return found
+
+    def largest(self, n: int) -> Blocks:
+        """The ``n`` largest, in order; of equal ones, the older, then the lower address first."""
+        return self.select(first_rows(n, ~self.size, self.birth_ns, self.address))
+
+    @classmethod
+    def concatenate(cls, parts: list[Blocks]) -> Blocks:
+        """All rows of the parts, in their order."""
+        if not parts:
+            return cls.empty()
+        whole = cls._of(
+            [np.concatenate([getattr(part, name) for part in parts]) for name, _ in _COLUMNS]
+        )
+        weights = [part.weight for part in parts if part.weight is not None]
+        if weights:
+            # All parts have weights or none, except parts without blocks.
+            whole.weight = np.concatenate(weights)
+        return whole
+
+
+def first_rows(n: int, main: U64, second: U64, third: U64) -> Rows:
+    """The rows of the n smallest values, in order, without sorting all."""
+    rows = np.arange(len(main))
+    if 0 < n < len(main):
+        rows = np.flatnonzero(main <= np.partition(main, n - 1)[n - 1])
+    return rows[np.lexsort((third[rows], second[rows], main[rows]))][: max(n, 0)]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStat:
+    """One live block."""
+
+    address: int
+    size_bytes: int
+    age_ns: int
+    stack: int
+    tid: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSelection:
+    """The largest of some blocks, and the sums of all of them."""
+
+    count: int
+    size_bytes: int
+    largest: tuple[BlockStat, ...]
+    """By size; of equal ones, the older first."""
+
+
+def block_stats(blocks: Blocks, now_ns: int) -> tuple[BlockStat, ...]:
+    """One record per block, in order."""
+    columns = blocks.address, blocks.size, blocks.birth_ns, blocks.stack, blocks.tid
+    return tuple(
+        BlockStat(address, size, max(0, now_ns - birth_ns), stack, tid)
+        for address, size, birth_ns, stack, tid in zip(*(c.tolist() for c in columns), strict=True)
+    )
+
+
+class Usable(NamedTuple):
+    """Columns, a row per block."""
+
+    size_bytes: U64
+    """At least the requested size."""
+    known: Mask
+    """Whether the size is known; otherwise it is meaningless."""
+    read: Mask
+    """Whether the size was read from the process rather than computed from the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSizes:
+    """Usable sizes that were read from the process, addresses ascending."""
+
+    address: U64 = field(default_factory=lambda: np.empty(0, np.uint64))
+    birth_ns: U64 = field(default_factory=lambda: np.empty(0, np.uint64))
+    size_bytes: U64 = field(default_factory=lambda: np.empty(0, np.uint64))
+
+    def find(self, blocks: Blocks) -> tuple[Mask, U64]:
+        """Which of some blocks have a size here, and the sizes (0 for others)."""
+        sizes = np.zeros(len(blocks), np.uint64)
+        if not len(self.address):
+            return np.zeros(len(blocks), np.bool_), sizes
+        rows = np.minimum(np.searchsorted(self.address, blocks.address), len(self.address) - 1)
+        # A later block may have the same address.
+        same = self.birth_ns[rows] == blocks.birth_ns
+        there = (self.address[rows] == blocks.address) & same
+        sizes[there] = self.size_bytes[rows[there]]
+        return there, sizes
+
+    def select(self, rows: Mask) -> ReadSizes:
+        """Some of the sizes."""
+        return ReadSizes(self.address[rows], self.birth_ns[rows], self.size_bytes[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class UsableSizes:
+    """Usable sizes of the blocks of one snapshot."""
+
+    main: MainLibrary
+    """The malloc library that all blocks are counted as."""
+    read: ReadSizes
+    unusual: bool = False
+    """The allocator was built in a way for which no sizes are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedEvents:
+    """Events of a heap between two snapshots."""
+
+    events: npt.NDArray[Any]
+    """Records of ``EVENT_DTYPE`` as they were applied; ``stack_id`` is the index of the stack."""
+    blocks: Blocks | None
+    """All outstanding blocks after the events; None if they follow from earlier logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class MappedStack:
+    """The mappings of one call stack."""
+
+    stack: int
+    count: int
+    size_bytes: int
+    oldest_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mappings:
+    """Mappings of the program itself that are not unmapped yet."""
+
+    stacks: tuple[MappedStack, ...]
+    """The largest first."""
+    of_allocators_bytes: int
+    """Bytes mapped by allocators' libraries for blocks, excluded above."""
+
+    @property
+    def count(self) -> int:
+        """Number of ranges."""
+        return sum(held.count for held in self.stacks)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all ranges, in whole pages."""
+        return sum(held.size_bytes for held in self.stacks)

@@ -1,0 +1,144 @@
+"""Call stacks by number, how the walk of each one ended, and why it may be partial."""
+
+from __future__ import annotations
+
+from enum import IntFlag
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.model.figures import I64, U64, Mask
+
+
+class StackFlag(IntFlag):
+    """How a stack walk ended (``enum stack_flag``)."""
+
+    TRUNCATED = 1
+    UNREADABLE = 2
+    BROKEN = 4
+    GUESSED = 8
+    LOST_MISS = 16
+    SHORT_COPY = 32
+    BAD_CFI = 64
+    UNMAPPED = 128
+    PYTHON = 256
+    CODE = 512
+    NAMES = 1024
+
+
+PARTIAL_REASONS: Final = {
+    StackFlag.LOST_MISS: "its unwind entries were not ready yet",
+    StackFlag.SHORT_COPY: "it continues beyond the memory that was copied",
+    StackFlag.BAD_CFI: "call-frame information that can't be used",
+    StackFlag.UNMAPPED: "an address where no code is mapped",
+    StackFlag.UNREADABLE: "memory that can't be read",
+    StackFlag.BROKEN: "code without frame pointers or call-frame information",
+    StackFlag.TRUNCATED: "deeper than --max-frames",
+}
+"""Why a stack ends before its outermost frame, for display."""
+
+PARTIAL: Final = StackFlag.LOST_MISS | StackFlag.SHORT_COPY | StackFlag.BAD_CFI | StackFlag.UNMAPPED
+"""Stacks that the probes left unfinished, and that could not be finished."""
+
+CUT: Final = StackFlag.LOST_MISS | StackFlag.SHORT_COPY
+"""Stacks that end where the probes happened to stop: many call sites may share such a stack."""
+
+
+NO_STACK: Final = 0
+"""The index of blocks whose stack could not be captured."""
+
+UNKNOWN: Final = -1
+"""Start of the frames of a stack of which only the id is known."""
+
+Frames = tuple[int, ...]
+"""Return addresses, innermost first."""
+
+
+class CallStacks:
+    """Call stacks, each with an index that never changes. Nothing is added here.
+
+    Views read it without a lock, up to a count that was returned before: columns are replaced when
+    they grow, and only their free ends are written to (``heap/stacks.py``).
+    """
+
+    def __init__(self) -> None:
+        # NO_STACK has no frames.
+        self._starts = np.zeros(1, np.int64)
+        self._depths = np.zeros(1, np.int64)
+        self._flags = np.zeros(1, np.uint16)
+        self._frames = np.empty(0, np.uint64)
+        self._count: int = 1
+        self._used: int = 0
+
+    @classmethod
+    def of(cls, starts: I64, depths: I64, flags: npt.NDArray[np.uint16], frames: U64) -> Self:
+        """Stacks that were saved elsewhere, ``NO_STACK`` among them.
+
+        ``starts``: where in ``frames`` each begins; -1 if unknown.
+        """
+        stacks = cls()
+        stacks.replace(starts, depths, flags, frames)
+        return stacks
+
+    def replace(self, starts: I64, depths: I64, flags: npt.NDArray[np.uint16], frames: U64) -> None:
+        """Replaces all stacks by saved ones, with more stacks or more frames; see ``of``."""
+        self._starts, self._depths, self._flags = starts, depths, flags
+        self._frames, self._count, self._used = frames, len(starts), len(frames)
+
+    def columns(self, first: int, end: int) -> tuple[I64, npt.NDArray[np.uint16], U64]:
+        """Stacks by index, for saving: (depths, flags, frames one after the other).
+
+        The depth of an unknown stack is -1. May be called from any thread, up to a count that was
+        returned before.
+        """
+        starts, flags = self._starts[first:end].copy(), self._flags[first:end].copy()
+        depths = np.where(starts == UNKNOWN, UNKNOWN, self._depths[first:end])
+        # Read after the starts: the frames of all known starts are in this array.
+        frames = self._frames
+        pieces = [
+            frames[start : start + depth]
+            for start, depth in zip(starts.tolist(), depths.tolist(), strict=True)
+            if depth > 0
+        ]
+        return depths, flags, np.concatenate([np.empty(0, np.uint64), *pieces])
+
+    def __len__(self) -> int:
+        """Number of indices; index 0 is ``NO_STACK``."""
+        return self._count
+
+    def frames(self, index: int) -> Frames | None:
+        """Return addresses of a stack; None while only its id is known."""
+        start = int(self._starts[index])
+        if start == UNKNOWN:
+            return None
+        return tuple(self._frames[start : start + int(self._depths[index])].tolist())
+
+    def flags(self, index: int) -> StackFlag:
+        """How the walk ended."""
+        return StackFlag(int(self._flags[index]))
+
+    def have(self, flag: StackFlag) -> Mask:
+        """Which stacks ended this way, by index."""
+        ended: Mask = self._flags[: self._count] & np.uint16(flag) != 0
+        return ended
+
+    @property
+    def are_cut(self) -> Mask:
+        """Which stacks may stand for many call sites, by index: cut anywhere, or not captured."""
+        cut = self.have(CUT)
+        cut[NO_STACK] = True
+        return cut
+
+    @property
+    def are_partial(self) -> Mask:
+        """Which stacks lack memory or unwind information, or are unknown, by index."""
+        partial = self.have(PARTIAL) | self.are_unknown
+        partial[NO_STACK] = True
+        return partial
+
+    @property
+    def are_unknown(self) -> Mask:
+        """Stacks of which only the id is known, by index."""
+        unknown: Mask = self._starts[: self._count] == UNKNOWN
+        return unknown
