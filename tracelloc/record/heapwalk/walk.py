@@ -65,10 +65,12 @@ def walk_heap(reader: PieceReader, tally: ClassTally) -> WalkedHeap:
     if not found:
         if refused:
             raise refused[0]
-        what = " and ".join(others) or "its malloc library"
+        names = " and ".join(others)
         raise NotWalkableError(
-            f"the heap of {what} can't be walked",
-            hint="glibc's, jemalloc 5.3.0's and musl's can; tracelloc -p PID traces new blocks",
+            f"the heap of {names} can't be walked"
+            if names
+            else "it has no heap of glibc, jemalloc 5.3.0 or musl, or has not used it yet",
+            hint="tracelloc -p PID traces what is allocated from now on",
         )
     heap = found[0]
     for more in found[1:]:
