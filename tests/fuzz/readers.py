@@ -55,7 +55,7 @@ from tracelloc.record.worker.unwindtables import UnwindTables
 from tracelloc.record.worker.walklayout import CODE_DTYPE, MISS_DTYPE
 from tracelloc.record.worker.walks import StackWalker
 from tracelloc.record.worker.workerfile import WorkerFile
-from tracelloc.show.alerts.watching import read_suppressions
+from tracelloc.show.alerts.suppressions import read_patterns
 from tracelloc.show.filters.rules import parse_rules
 from tracelloc.show.importers import read_profile
 from tracelloc.show.recording.changes import MomentParts, arrays_unpacked, decode, encode, packed
@@ -263,7 +263,7 @@ def _suppressions(data: bytes) -> None:
     with tempfile.NamedTemporaryFile() as file:
         Path(file.name).write_bytes(data)
         with suppress(TracellocError):
-            read_suppressions([Path(file.name)])
+            read_patterns([Path(file.name)])
 
 
 def _names(data: bytes) -> None:

@@ -20,7 +20,8 @@ from tracelloc.command.commandline import Mode
 from tracelloc.command.options import parse_options
 from tracelloc.errors import UsageError
 from tracelloc.show.alerts.rules import WatchOptions, WatchRule, parse_rule
-from tracelloc.show.alerts.watching import LeakCommand, Watch, breach, read_suppressions
+from tracelloc.show.alerts.suppressions import Suppressions
+from tracelloc.show.alerts.watching import LeakCommand, Watch, breach
 from tracelloc.show.presentation.facts import summary
 from tracelloc.system.invoker import effective_user, invoker
 from tracelloc.text import format_size
@@ -124,7 +125,7 @@ def suppressed(tmp_path: Path, text: str, end_s: float = 400.0) -> tuple[Watched
     path = tmp_path / "known.supp"
     path.write_text(text)
     found = watched(end_s)
-    snapshot = read_suppressions([path]).apply(found.snapshot(), found.namer)
+    snapshot = Suppressions([path]).apply(found.snapshot(), found.namer)
     assert snapshot.findings is not None
     changed = replace(found, findings=snapshot.findings)
     return changed, list(text_report(changed.snapshot(), found.namer, 5))
@@ -187,9 +188,9 @@ def test_what_is_no_suppression(tmp_path: Path, text: str) -> None:
     path = tmp_path / "bad.supp"
     path.write_text(f"leak:ok\n{text}")
     with pytest.raises(UsageError, match=r"bad\.supp:2: .* is not a suppression"):
-        read_suppressions([path])
+        Suppressions([path])
     with pytest.raises(UsageError, match="cannot be read: No such file"):
-        read_suppressions([tmp_path / "none"])
+        Suppressions([tmp_path / "none"])
 
 
 def await_that(holds: Callable[[], bool]) -> None:

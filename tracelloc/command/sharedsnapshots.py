@@ -9,7 +9,7 @@ from typing import Final
 
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.session.session import Session
-from tracelloc.show.alerts.watching import Suppressions
+from tracelloc.show.alerts.suppressions import Suppressions
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.snapshots.snapshot import TraceSnapshot
 

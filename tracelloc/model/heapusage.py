@@ -14,6 +14,9 @@ class BlockSum:
     count: int = 0
     size_bytes: int = 0
 
+    def __add__(self, other: BlockSum) -> BlockSum:
+        return BlockSum(self.count + other.count, self.size_bytes + other.size_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class ArenaUsage:

@@ -37,6 +37,7 @@ BPF_MAP_LOOKUP_BATCH: Final = 24
 BPF_MAP_DELETE_BATCH: Final = 27
 BPF_LINK_CREATE: Final = 28
 BPF_ENABLE_STATS: Final = 32
+BPF_ITER_CREATE: Final = 33
 
 
 def bpf(command: int, attributes: ctypes.Structure | ctypes.Array[ctypes.c_uint32]) -> int:

@@ -7,9 +7,6 @@ read from outside; the process is neither probed nor stopped.
 
 from __future__ import annotations
 
-import itertools
-import sys
-import time
 from argparse import ArgumentParser, Namespace
 from functools import partial
 from typing import Final
@@ -21,6 +18,7 @@ from tracelloc.command.arguments import (
     pid_type,
     positive_type,
 )
+from tracelloc.command.repeating import reading_heap, report_numbers
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines, progress_of
 
@@ -43,7 +41,6 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _run(given: Namespace) -> None:
-    from tracelloc.errors import TargetError, scarcity
     from tracelloc.model.process import Target
     from tracelloc.record.heapwalk.walk import measure_heap
     from tracelloc.record.process.processlist import open_target
@@ -51,25 +48,12 @@ def _run(given: Namespace) -> None:
 
     process = open_target(given.pid)
     target = Target(process.pid, process.command())
-    for number in itertools.count(1):
-        began_s = time.monotonic()
-        try:
-            with progress_of("walking the heap"):
-                heap = measure_heap(
-                    process,
-                    largest=given.largest,
-                    contents_bytes=_CONTENTS_BYTES if given.contents else 0,
-                )
-        except (OSError, MemoryError) as error:
-            reason = scarcity(error) if isinstance(error, OSError) else "there is no memory left"
-            raise TargetError(f"the heap can't be read: {reason or error}") from error
-        print_lines(
-            [heap_json(target, heap)] if given.json else heap_lines(target, heap, given.top)
-        )
-        sys.stdout.flush()
-        if given.every is None or number == given.count:
-            break
-        time.sleep(max(0.0, began_s + given.every - time.monotonic()))
+    contents_bytes = _CONTENTS_BYTES if given.contents else 0
+    for _ in report_numbers(given.every, given.count):
+        with progress_of("walking the heap"), reading_heap():
+            heap = measure_heap(process, largest=given.largest, contents_bytes=contents_bytes)
+        lines = heap_lines(target, heap, given.top)
+        print_lines([heap_json(target, heap)] if given.json else lines)
 
 
 SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.LOOK, _add_arguments, _run)

@@ -187,6 +187,7 @@ class _GlibcWalk:
             arena.unseen.append(wrong)
         for first, end in stretches:
             heap = first & -PAGE_BYTES
+            self.walked.metadata.append((heap, first))
 
             def now(heap: int = heap, end: int = end) -> tuple[int, int]:
                 size_bytes = min(self.reader.word(heap + 16), _LARGEST_HEAP_BYTES)

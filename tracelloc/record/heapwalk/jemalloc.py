@@ -75,7 +75,7 @@ def walk_jemalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
     extents = _Extents(reader, np.concatenate(pages), np.concatenate(leads_to),
                        np.concatenate(classes))  # fmt: skip
     entries = extents.entries()
-    _mark_cached(reader, regions, entries)
+    stacks = _mark_cached(reader, regions, entries)
     used = np.flatnonzero(entries & np.uint64(7) == BlockState.IN_USE)
     addresses = entries & ADDRESS_BITS
     for some in np.array_split(used, max(1, len(used) >> 16)):
@@ -85,7 +85,9 @@ def walk_jemalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
         tally.add(firsts[good, 0], sizes[good])
     arena = Arena("all arenas", MallocLibrary.JEMALLOC, entries, 0)
     arena.system_bytes = arena.seen_bytes
-    metadata = [(r.start, r.end) for r in regions if "jemalloc" in base_name(r.path)]
+    # Descriptions lead to the first block of each extent, and caches still to what they handed out.
+    metadata = [(r.start, r.end) for r in regions if "jemalloc" in base_name(r.path)] + stacks
+    metadata += [(at, at + _DESCRIPTION_BYTES) for at in extents.addresses.tolist()]
     return WalkedHeap([arena], metadata)
 
 
@@ -139,8 +141,8 @@ class _Extents:
 
     def __init__(self, reader: PieceReader, pages: U64, leads_to: U64, classes: I64) -> None:
         """Columns of the page map: address of a page, of its description, and its size class."""
-        which, back = np.unique(leads_to, return_inverse=True)
-        self.rows, _ = reader.memory.read(which, _DESCRIPTION_BYTES)
+        self.addresses, back = np.unique(leads_to, return_inverse=True)
+        self.rows, _ = reader.memory.read(self.addresses, _DESCRIPTION_BYTES)
         bits = self.rows[:, 0]
         page = ~np.uint64(PAGE_BYTES - 1)
         self.base, self.size_bytes = self.rows[:, 1] & page, self.rows[:, 2] & page
@@ -215,13 +217,16 @@ class _Extents:
         return best
 
 
-def _mark_cached(reader: PieceReader, regions: list[Region], entries: U64) -> None:
+def _mark_cached(reader: PieceReader, regions: list[Region], entries: U64) -> list[tuple[int, int]]:
     """Marks regions in threads' caches: free, although jemalloc counts them as in use.
+
+    Returns the start and end of each cache's stack.
 
     A cache's bin (``cache_bin_t``) is 24 bytes: the head of its stack, statistics, and the lowest
     16 bits of the stack's low-water mark, its full and its empty end.
     """
     low16 = np.uint64(0xFFFF)
+    stacks: list[tuple[int, int]] = []
     for region in regions:
         if region.inode or region.rights[:2] != "rw" or region.path.startswith("["):
             continue
@@ -240,15 +245,21 @@ def _mark_cached(reader: PieceReader, regions: list[Region], entries: U64) -> No
                 good &= (head > 1 << 16) & (head < np.uint64(1 << 47))
                 good &= ((empty - (ends & low16)) & low16) <= left
                 for n in np.flatnonzero(good).tolist():
-                    _mark_stack(entries, reader.words(int(head[n]), int(left[n])))
+                    top = int(head[n])
+                    if _mark_stack(entries, reader.words(top, int(left[n]))):
+                        end = top + int(left[n])
+                        stacks.append((end - int(span[n]), end))
+    return stacks
 
 
-def _mark_stack(entries: U64, stack: U64) -> None:
-    """Marks the regions in one cache, if all are regions of one size."""
+def _mark_stack(entries: U64, stack: U64) -> bool:
+    """Marks the regions in one cache, if all are regions of one size. Returns whether they are."""
     wanted = stack | np.uint64(BlockState.IN_USE)
     at = np.searchsorted(entries, wanted)
     if (at >= len(entries) - 1).any() or (entries[at] != wanted).any():
-        return
+        return False
     sizes = (entries[at + 1] & ADDRESS_BITS) - stack
-    if len(np.unique(sizes)) == 1:
+    is_cache = len(np.unique(sizes)) == 1
+    if is_cache:
         entries[at] = stack | np.uint64(BlockState.CACHED)
+    return is_cache

@@ -119,6 +119,13 @@ class WalkedHeap:
     absent_links: int = 0
     """Links of free lists that led to memory that is swapped out, or not there."""
 
+    @property
+    def coverage(self) -> float:
+        """The part of the heap that was seen, 0 to 1."""
+        system_bytes = sum(arena.system_bytes for arena in self.arenas)
+        seen = sum(min(arena.seen_bytes, arena.system_bytes) for arena in self.arenas)
+        return seen / system_bytes if system_bytes else 1.0
+
 
 def user_offset(arena: Arena) -> int:
     """Bytes from an entry's address to the one that the program got."""

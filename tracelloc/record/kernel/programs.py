@@ -20,6 +20,8 @@ KPROBE: Final = 2
 """BPF_PROG_TYPE_KPROBE, also used for uprobes."""
 RAW_TRACEPOINT: Final = 17
 """BPF_PROG_TYPE_RAW_TRACEPOINT."""
+TRACING: Final = 26
+"""BPF_PROG_TYPE_TRACING, also used for iterators."""
 
 _PROGRAM_ARRAY: Final = 3
 """BPF_MAP_TYPE_PROG_ARRAY, include/uapi/linux/bpf.h."""
@@ -32,7 +34,7 @@ _LOG_BYTES: Final = 16 << 20
 
 
 class _LoadAttr(ctypes.Structure):
-    """``union bpf_attr``, prog_load up to expected_attach_type."""
+    """``union bpf_attr``, prog_load up to attach_btf_id."""
 
     _fields_ = (
         ("prog_type", ctypes.c_uint32),
@@ -47,6 +49,14 @@ class _LoadAttr(ctypes.Structure):
         ("prog_name", ctypes.c_char * NAME_BYTES),
         ("prog_ifindex", ctypes.c_uint32),
         ("expected_attach_type", ctypes.c_uint32),
+        ("prog_btf_fd", ctypes.c_uint32),
+        ("func_info_rec_size", ctypes.c_uint32),
+        ("func_info", ctypes.c_uint64),
+        ("func_info_cnt", ctypes.c_uint32),
+        ("line_info_rec_size", ctypes.c_uint32),
+        ("line_info", ctypes.c_uint64),
+        ("line_info_cnt", ctypes.c_uint32),
+        ("attach_btf_id", ctypes.c_uint32),
     )
 
 
@@ -93,8 +103,10 @@ class Programs:
         """Returns the descriptor of a loaded program."""
         return self._loaded[name]
 
-    def load(self, name: str, kind: int, attach_type: int = 0) -> int:
+    def load(self, name: str, kind: int, attach_type: int = 0, attach_btf_id: int = 0) -> int:
         """Loads a program for this expected_attach_type, and returns its descriptor.
+
+        ``attach_btf_id``: the kernel function that a TRACING program is attached to.
 
         A suffix after a slash in ``name`` distinguishes variants of a program. A program already
         loaded under this name is dropped; its attachments keep it alive. Raises
@@ -109,6 +121,7 @@ class Programs:
             license=_address(_LICENSE),
             prog_name=written.encode()[: NAME_BYTES - 1],
             expected_attach_type=attach_type,
+            attach_btf_id=attach_btf_id,
         )
         try:
             descriptor = syscalls.bpf(syscalls.BPF_PROG_LOAD, attributes)

@@ -3,24 +3,23 @@
 conservative garbage collector (Boehm and Weiser, 1988), as leak checkers use it.
 
 Every aligned word that looks like an address within a block counts as a pointer to it. Callers
-pass memory piece by piece, in any order, each piece once. Memory outside blocks is a root. A
-pointer from block to block is stored until all memory has been scanned, and then followed.
+pass memory piece by piece, in any order, each piece once. A pointer from block to block is stored
+until all memory has been scanned, and then followed; with roots first, most need not be stored.
+
+A word's block is found by an index of two levels: a table by bits 28 to 46 of an address leads to
+tables by bits 10 to 27, which hold the first block in each KiB.
 """
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, realloc
 
 cdef enum:
-    GRANULE_BITS = 16
-    FILTER_BITS = 20
+    GRANULE_BITS = 10
+    LEAF_BITS = 28
+    LEAF_GRANULES = 1 << (LEAF_BITS - GRANULE_BITS)
+    LEAVES = 1 << (47 - LEAF_BITS)
 
 cdef uint64_t ADDRESS_BITS = (<uint64_t>1 << 47) - 1  # higher bits may be a tag of the program
-cdef uint64_t GOLDEN = 0x9E3779B97F4A7C15u
-
-
-cdef inline uint32_t bit_of(uint64_t address) noexcept nogil:
-    """The filter bit of an address: one per 64 KiB."""
-    return <uint32_t>(((address >> GRANULE_BITS) * GOLDEN) >> (64 - FILTER_BITS))
 
 
 cdef class Marks:
@@ -29,36 +28,75 @@ cdef class Marks:
     cdef const uint64_t[::1] starts
     cdef const uint64_t[::1] ends
     cdef Py_ssize_t count
-    cdef uint8_t* filter
+    cdef uint32_t** leaves  # odd: twice the number of the block that covers the whole leaf, plus 1
     cdef uint8_t* marked
     cdef uint32_t* edges  # pairs: the block that holds a pointer, the block it leads to
-    cdef Py_ssize_t edge_count, edge_room, most_edges
+    cdef readonly Py_ssize_t edge_count
+    """Pointers between blocks that are stored."""
+    cdef Py_ssize_t edge_room, most_edges
     cdef readonly Py_ssize_t edges_left_out
     """Pointers between blocks that did not fit: their targets count as reachable."""
 
     def __cinit__(self, const uint64_t[::1] starts, const uint64_t[::1] ends, Py_ssize_t most_edges):
         """Blocks by address; none overlaps another. ``most_edges``: limit; 8 bytes each."""
         cdef Py_ssize_t at
-        cdef uint64_t granule
-        cdef uint32_t bit
         self.starts, self.ends = starts, ends
         self.count = starts.shape[0]
-        self.filter = <uint8_t*>calloc((1 << FILTER_BITS) >> 3, 1)
+        self.leaves = <uint32_t**>calloc(LEAVES, sizeof(uint32_t*))
         self.marked = <uint8_t*>calloc(self.count + 1, 1)
         self.most_edges = most_edges
-        if not self.filter or not self.marked:
+        if not self.leaves or not self.marked:
             raise MemoryError
         for at in range(self.count):
-            granule = starts[at] >> GRANULE_BITS
-            while granule <= (ends[at] - 1) >> GRANULE_BITS:
-                bit = bit_of(granule << GRANULE_BITS)
-                self.filter[bit >> 3] |= 1 << (bit & 7)
-                granule += 1
+            if ends[at] > ADDRESS_BITS or not self.enter(at):
+                raise MemoryError
 
     def __dealloc__(self):
-        free(self.filter)
+        cdef Py_ssize_t at
+        if self.leaves:
+            for at in range(LEAVES):
+                if not <uintptr_t>self.leaves[at] & 1:
+                    free(self.leaves[at])
+        free(self.leaves)
         free(self.marked)
         free(self.edges)
+
+    cdef bint enter(self, Py_ssize_t at) noexcept nogil:
+        """Enters a block into the index; false if there is no memory."""
+        cdef uint64_t granule = self.starts[at] >> GRANULE_BITS
+        cdef uint64_t last = (self.ends[at] - 1) >> GRANULE_BITS
+        cdef Py_ssize_t leaf
+        while granule <= last:
+            leaf = granule // LEAF_GRANULES
+            if granule % LEAF_GRANULES == 0 and last - granule >= LEAF_GRANULES:
+                self.leaves[leaf] = <uint32_t*>(2 * <uintptr_t>at + 1)
+                granule += LEAF_GRANULES
+                continue
+            if not self.leaves[leaf]:
+                self.leaves[leaf] = <uint32_t*>calloc(LEAF_GRANULES, sizeof(uint32_t))
+                if not self.leaves[leaf]:
+                    return False
+            if not self.leaves[leaf][granule % LEAF_GRANULES]:
+                self.leaves[leaf][granule % LEAF_GRANULES] = <uint32_t>(at + 1)
+            granule += 1
+        return True
+
+    cdef inline Py_ssize_t block_at(self, uint64_t address) noexcept nogil:
+        """The block that an address is in; -1 if there is none."""
+        cdef uint32_t* leaf = self.leaves[address >> LEAF_BITS]
+        cdef Py_ssize_t at
+        if not leaf:
+            return -1
+        if <uintptr_t>leaf & 1:
+            return <Py_ssize_t>(<uintptr_t>leaf >> 1)
+        at = <Py_ssize_t>leaf[(address >> GRANULE_BITS) % LEAF_GRANULES] - 1
+        if at < 0:
+            return -1
+        while self.ends[at] <= address:
+            at += 1
+            if at == self.count:
+                return -1
+        return at if self.starts[at] <= address else -1
 
     cdef inline Py_ssize_t first_after(self, uint64_t address) noexcept nogil:
         """The first block that begins beyond an address."""
@@ -88,11 +126,13 @@ cdef class Marks:
         self.edges[2 * self.edge_count + 1] = target
         self.edge_count += 1
 
-    def scan(self, const uint64_t[::1] words, uint64_t address):
-        """Scans contiguous memory from an address that is a multiple of 8."""
+    def scan(self, const uint64_t[::1] words, uint64_t address, bint are_roots=True):
+        """Scans contiguous memory from an address that is a multiple of 8.
+
+        ``are_roots``: whether what lies outside blocks keeps blocks reachable; else it is ignored.
+        """
         cdef Py_ssize_t at, source, target
         cdef uint64_t word, here, first, last
-        cdef uint32_t bit
         if not self.count:
             return
         with nogil:
@@ -102,16 +142,15 @@ cdef class Marks:
                 word = words[at] & ADDRESS_BITS
                 if word < first or word >= last:
                     continue
-                bit = bit_of(word)
-                if not self.filter[bit >> 3] & (1 << (bit & 7)):
-                    continue
-                target = self.first_after(word) - 1
-                if word >= self.ends[target] or self.marked[target]:
+                target = self.block_at(word)
+                if target < 0 or self.marked[target]:
                     continue
                 here = address + 8 * at
                 while source + 1 < self.count and self.starts[source + 1] <= here:
                     source += 1
-                if source < 0 or here >= self.ends[source] or self.marked[source]:
+                if source < 0 or here >= self.ends[source]:
+                    self.marked[target] |= are_roots
+                elif self.marked[source]:
                     self.marked[target] = 1
                 elif source != target:
                     self.link(<uint32_t>source, <uint32_t>target)
@@ -153,3 +192,21 @@ cdef class Marks:
             free(begins)
             free(targets)
             free(waiting)
+
+    def links_among(self, const uint32_t[::1] numbers, uint32_t[:, ::1] into):
+        """Fills in the stored pointers between some blocks, as pairs of their new numbers.
+
+        ``numbers``: each block's new number plus 1, or 0 for a block that is not wanted. ``into``
+        has ``edge_count`` rows. Pointers from and to unreachable blocks are all stored. Returns
+        the number of rows filled in.
+        """
+        cdef Py_ssize_t at, n = 0
+        cdef uint32_t source, target
+        with nogil:
+            for at in range(self.edge_count):
+                source = numbers[self.edges[2 * at]]
+                target = numbers[self.edges[2 * at + 1]]
+                if source and target:
+                    into[n, 0], into[n, 1] = source - 1, target - 1
+                    n += 1
+        return n

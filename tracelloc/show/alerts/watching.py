@@ -1,17 +1,10 @@
-"""Watching a trace: rules that end it, a command that is run for leaks, and suppressions.
+"""Watching a trace: rules that end it, and a command that is run for leaks.
 
 The command is run once for each leak, in the background, as the user who called tracelloc:
 directly, not by a shell, so that
 nothing in it is expanded; names from the target only come in the JSON on its standard input.
 Whatever it does, tracing goes on: it has a thread of its own, a session of its own, and a
 bounded time.
-
-Suppressions hide known leaks, by files in LeakSanitizer's syntax.
-A line ``leak:PATTERN`` suppresses what is allocated through a frame whose function, source
-file or module matches; the pattern is looked for anywhere in the name, ``*`` stands for any
-text, ``^`` and ``$`` anchor it at the beginning and the end. Lines that begin with ``#`` are
-comments (clang's AddressSanitizer documentation, "Suppressions"). Suppressed stacks are no
-longer suspects; reports state their number and sum.
 """
 
 from __future__ import annotations
@@ -20,29 +13,23 @@ import json
 import os
 import pwd
 import queue
-import re
 import resource
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
-from tracelloc.errors import UsageError
 from tracelloc.model.verdicts import (
-    Member,
-    Suppressed,
     Suspect,
     Verdict,
 )
 from tracelloc.show.alerts.rules import ON_LEAK_PATIENCE_S, PER_MINUTE, WatchOptions, WatchRule
-from tracelloc.show.filters import NamedStack
+from tracelloc.show.alerts.suppressions import Suppressions
 from tracelloc.show.presentation.facts import stack_facts, summary, suspect_facts
-from tracelloc.show.presentation.naming import REPORT_PATIENCE_S, Namer
+from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.presentation.suspects import NamedSuspect, name_suspects, suspects_of
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.system.invoker import Invoker, environment_of, invoker
@@ -198,113 +185,6 @@ def _leak_facts(snapshot: Snapshot, named: NamedSuspect) -> dict[str, Any]:
     return summary(snapshot) | {"suspect": suspect}
 
 
-_KIND: Final = "leak:"
-_LARGEST_BYTES: Final = 1 << 20
-
-
-def read_suppressions(paths: Iterable[Path]) -> Suppressions:
-    """Reads suppression files. Raises UsageError for unreadable files and invalid lines."""
-    patterns = []
-    for path in paths:
-        try:
-            with path.open("rb") as stream:
-                text = stream.read(_LARGEST_BYTES).decode(errors="replace")
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-        for number, line in enumerate(text.splitlines(), 1):
-            entry = line.strip()
-            if not entry or entry.startswith("#"):
-                continue
-            if not entry.startswith(_KIND) or not entry.removeprefix(_KIND):
-                raise UsageError(
-                    f"{path}:{number}: {printable(entry[:80])!r} is not a suppression",
-                    hint="write leak:PATTERN, one per line",
-                )
-            patterns.append(entry.removeprefix(_KIND))
-    return Suppressions(patterns)
-
-
-class Suppressions:
-    """Patterns, and what they match. For one thread at a time."""
-
-    def __init__(self, patterns: Iterable[str]) -> None:
-        self._matches = [_compiled(pattern).search for pattern in patterns]
-        self._known: dict[tuple[int, int], tuple[NamedStack, bool]] = {}
-        """Stack and whether it is suppressed, by process and stack index."""
-
-    def apply(
-        self, snapshot: Snapshot, namer: Namer, patience_s: float = REPORT_PATIENCE_S
-    ) -> Snapshot:
-        """Returns the snapshot without suppressed suspects, and with the sum of these.
-
-        Waits at most ``patience_s`` for names; a stack without names is not suppressed yet.
-        """
-        findings = snapshot.findings
-        if not self._matches or findings is None:
-            return snapshot
-        namer.prepare(snapshot, findings.suspect_of, patience_s)
-        kept: list[Suspect] = []
-        suppressed: list[int] = []
-        rate = 0.0
-        for suspect in findings.suspects:
-            matched = [m for m in suspect.members if self._is_known(snapshot, namer, m.stack)]
-            suppressed += [member.stack for member in matched]
-            lost = sum(member.rate_bytes_per_min for member in matched)
-            rate += lost
-            if len(matched) < len(suspect.members):
-                kept.append(_without(suspect, matched, lost) if matched else suspect)
-        return replace(
-            snapshot,
-            findings=replace(
-                findings,
-                suspects=tuple(kept),
-                suspect_of={m.stack: s for s in kept for m in s.members},
-                suppressed=Suppressed(
-                    stacks=len(suppressed),
-                    rate_bytes_per_min=rate,
-                    live_bytes=int(snapshot.totals.live_bytes[suppressed].sum()),
-                ),
-            ),
-        )
-
-    def _is_known(self, snapshot: Snapshot, namer: Namer, index: int) -> bool:
-        stack = namer.stack(snapshot, index)
-        key = snapshot.target.number, index
-        known = self._known.get(key)
-        # A stack becomes another object when more of its names are known.
-        if known is None or known[0] is not stack:
-            known = self._known[key] = stack, self._is_matched(stack)
-        return known[1]
-
-    def _is_matched(self, stack: NamedStack) -> bool:
-        names = {
-            name
-            for frame in stack.frames
-            for name in (frame.symbol, frame.raw_symbol, frame.file, frame.module)
-            if name is not None
-        }
-        return any(match(name) for match in self._matches for name in names)
-
-
-def _compiled(pattern: str) -> re.Pattern[str]:
-    start, end = pattern.startswith("^"), pattern.endswith("$")
-    middle = pattern[start : len(pattern) - end]
-    text = ".*".join(map(re.escape, middle.split("*")))
-    return re.compile(f"{'^' * start}{text}{'$' * end}", re.DOTALL)
-
-
-def _without(suspect: Suspect, gone: list[Member], lost: float) -> Suspect:
-    """Returns a group without some of its stacks."""
-    left = tuple(member for member in suspect.members if member not in gone)
-    rate = max(0.0, suspect.judgement.rate_bytes_per_min - lost)
-    shares = max(sum(member.share for member in left), 1e-9)
-    return Suspect(
-        replace(suspect.judgement, rate_bytes_per_min=rate),
-        tuple(replace(member, share=member.share / shares) for member in left),
-        suspect.frame if len(left) > 1 else None,
-    )
-
-
 class Watch:
     """Rules, leak command and suppressions of one run."""
 
@@ -313,7 +193,7 @@ class Watch:
     ) -> None:
         """``who`` runs commands, see ``LeakCommand``. Raises UsageError for bad suppressions."""
         self._rules = options.rules
-        self.suppressions: Suppressions = read_suppressions(options.suppressions)
+        self.suppressions = Suppressions(options.suppressions)
         self._command = None
         if options.on_leak:
             self._command = LeakCommand(options.on_leak, say, who=who)

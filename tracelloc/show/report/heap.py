@@ -48,9 +48,13 @@ def heap_lines(target: Target, heap: HeapUsage, top: int) -> Iterator[str]:
             name = printable(block.class_name)
             yield f"{block.address:#18x} {block.usable_bytes:>12,}  {name}".rstrip()
             if block.contents:
-                text = block.contents.decode("latin-1").translate(_UNPRINTABLE)
-                yield f"{'':>18} {block.contents.hex(' ', 8)}  {text}"
+                yield f"{'':>18} {readable_contents(block.contents)}"
     yield ""
+
+
+def readable_contents(contents: bytes) -> str:
+    """A block's first bytes in hexadecimal, and as text."""
+    return f"{contents.hex(' ', 8)}  {contents.decode('latin-1').translate(_UNPRINTABLE)}"
 
 
 def _gaps(heap: HeapUsage) -> Iterator[str]:

@@ -1,0 +1,81 @@
+"""Finds what a process has lost: blocks that nothing in it points to, without tracing it.
+
+It searches the memory of a running process, however long ago the blocks were allocated, and
+groups them by size, C++ class and structure. The exit status is 3 if something is lost. The process
+is neither probed nor stopped.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tracelloc.command.arguments import (
+    add_option,
+    count_type,
+    duration_type,
+    pid_type,
+    positive_type,
+)
+from tracelloc.command.repeating import reading_heap, report_numbers
+from tracelloc.command.subcommands import Subcommand, SubcommandGroup
+from tracelloc.show.alerts.rules import FAILED_STATUS
+from tracelloc.text import print_lines, progress_of
+
+if TYPE_CHECKING:
+    from tracelloc.model.lostmemory import LostGroup
+
+_CONTENTS_BYTES: Final = 64
+
+
+# fmt: off
+def _add_arguments(parser: ArgumentParser) -> None:
+    add = partial(add_option, parser)
+    add("-p --pid PID", "process to search", type=pid_type, required=True)
+    add("--every TIME", "search again each TIME, until Ctrl-C or the end of the process, and list "
+        "only what is new", type=duration_type)
+    add("--count N", "end after N reports", type=positive_type)
+    add("--top N", "groups to list (default 20)", type=count_type, default=20)
+    add("--suppressions FILE", "leaks that are known: lines of leak:PATTERN, compared with the "
+        "description of a group and with its class (repeatable)", action="append", type=Path,
+        default=[])
+    add("--contents", f"show the first {_CONTENTS_BYTES} bytes of a block of each group, which "
+        "may be secret")
+    add("--json", "one line of JSON for each report, all groups")
+# fmt: on
+
+
+def _run(given: Namespace) -> int:
+    from tracelloc.model.process import Target
+    from tracelloc.record.process.processlist import open_target
+    from tracelloc.record.reachability.lostblocks import LostBlockSearch
+    from tracelloc.show.alerts.suppressions import read_patterns
+    from tracelloc.show.report.leaks import describe, leak_lines, leaks_json
+
+    patterns = read_patterns(given.suppressions)
+
+    def is_suppressed(group: LostGroup) -> bool:
+        texts = describe(group), group.class_name
+        return any(match(text) for match in patterns for text in texts)
+
+    process = open_target(given.pid)
+    target = Target(process.pid, process.command())
+    status = 0
+    contents_bytes = _CONTENTS_BYTES if given.contents else 0
+    with closing(
+        LostBlockSearch(process, is_suppressed, contents_bytes=contents_bytes, debug=given.debug)
+    ) as search:
+        for _ in report_numbers(given.every, given.count):
+            with progress_of("searching for lost blocks"), reading_heap():
+                found = search.find()
+            if found.groups:
+                status = FAILED_STATUS
+            lines = leak_lines(target, found, given.top)
+            print_lines([leaks_json(target, found)] if given.json else lines)
+    return status
+
+
+SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.LOOK, _add_arguments, _run)

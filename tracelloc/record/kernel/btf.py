@@ -1,0 +1,81 @@
+"""The kernel's types, from ``/sys/kernel/btf/vmlinux`` (Documentation/bpf/btf.rst)."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.errors import UnsupportedError
+
+_PATH: Final = Path("/sys/kernel/btf/vmlinux")
+_HEADER: Final = struct.Struct("<HBBIIIII")
+_MAGIC: Final = 0xEB9F
+_STRUCT: Final = 4
+FUNCTION: Final = 12
+"""BTF_KIND_FUNC."""
+_WORDS: Final = {1: 1, 3: 3, 14: 1, 17: 1}
+"""Words after the three that each type has, by kind: INT, ARRAY, VAR, DECL_TAG."""
+_WORDS_EACH: Final = {4: 3, 5: 3, 6: 2, 13: 2, 15: 3, 19: 3}
+"""Words for each member: STRUCT, UNION, ENUM, FUNC_PROTO, DATASEC, ENUM64."""
+
+
+class KernelTypes:
+    """The types of the running kernel, by kind and name."""
+
+    def __init__(self, path: Path = _PATH) -> None:
+        """Raises UnsupportedError if the kernel does not show them."""
+        try:
+            content = path.read_bytes()
+            magic, _, _, header_bytes, types, types_bytes, names, names_bytes = _HEADER.unpack_from(
+                content
+            )
+        except (OSError, struct.error) as error:
+            raise UnsupportedError(f"the kernel does not show its types (BTF): {error}") from error
+        if magic != _MAGIC or types % 4:
+            raise UnsupportedError("the kernel shows its types (BTF) in an unknown format")
+        begin = header_bytes + types
+        self._words = np.frombuffer(content[begin : begin + types_bytes // 4 * 4], np.uint32)
+        self._names = content[header_bytes + names : header_bytes + names + names_bytes]
+        self._at = self._starts()
+
+    def _starts(self) -> npt.NDArray[np.int64]:
+        """The index of each type's first word; the first type has the id 1."""
+        info = self._words[1:]
+        kind, members = info >> 24 & 31, info & 0xFFFF
+        fixed, each = np.zeros(32, np.int64), np.zeros(32, np.int64)
+        fixed[list(_WORDS)] = list(_WORDS.values())
+        each[list(_WORDS_EACH)] = list(_WORDS_EACH.values())
+        lengths = (3 + fixed[kind] + each[kind] * members).tolist()
+        found = []
+        at = 0
+        while at < len(lengths):
+            found.append(at)
+            at += lengths[at]
+        return np.array(found, np.int64)
+
+    def _name_offset(self, name: str) -> int:
+        return self._names.find(b"\0" + name.encode() + b"\0") + 1
+
+    def type_id(self, kind: int, name: str) -> int | None:
+        """The id of a type; None if there is none."""
+        offset = self._name_offset(name)
+        same = (self._words[self._at] == offset) & (self._words[self._at + 1] >> 24 & 31 == kind)
+        found = np.flatnonzero(same)
+        return int(found[0]) + 1 if offset and len(found) else None
+
+    def member_offset(self, struct_name: str, member: str) -> int:
+        """A member's offset in bytes. Raises UnsupportedError if there is none."""
+        number = self.type_id(_STRUCT, struct_name)
+        wanted = self._name_offset(member)
+        if number is not None and wanted:
+            at = int(self._at[number - 1])
+            info = int(self._words[at + 1])
+            rows = self._words[at + 3 : at + 3 + 3 * (info & 0xFFFF)].reshape(-1, 3)
+            found = np.flatnonzero(rows[:, 0] == wanted)
+            if len(found):
+                return (int(rows[found[0], 2]) & (0xFFFFFF if info >> 31 else 0xFFFFFFFF)) // 8
+        raise UnsupportedError(f"struct {struct_name} of this kernel has no {member}")

@@ -1,0 +1,139 @@
+"""Reads the registers of all threads of a process, without stopping one.
+
+A BPF iterator over tasks copies them (``probes/registers.bpf.c``). It needs Linux 5.15 with BTF.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc import probes
+from tracelloc.errors import UnsupportedError
+from tracelloc.record.kernel.btf import FUNCTION, KernelTypes
+from tracelloc.record.kernel.precompiled import compiled
+from tracelloc.record.kernel.programs import TRACING, Programs
+from tracelloc.record.process.procfs import Process
+from tracelloc.system import syscalls
+
+Rows = npt.NDArray[Any]
+"""An array of ``_ROW``."""
+
+_SOURCE: Final = "registers.bpf.c"
+_PROGRAM: Final = "read_registers"
+_ATTACH_TYPE: Final = 28
+"""BPF_TRACE_ITER, include/uapi/linux/bpf.h."""
+_ROW: Final = np.dtype([
+    ("pid", np.uint32), ("tid", np.uint32), ("signal_stack", np.uint64),
+    ("registers", np.uint64, 21),
+])  # fmt: skip
+"""``struct thread_registers``."""
+_READ_BYTES: Final = 1 << 16
+_MOST_BYTES: Final = 1 << 28
+
+
+class _LinkAttr(ctypes.Structure):
+    """``union bpf_attr``, link_create of an iterator."""
+
+    _fields_ = (
+        ("prog_fd", ctypes.c_uint32),
+        ("target_fd", ctypes.c_uint32),
+        ("attach_type", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("iter_info", ctypes.c_uint64),
+        ("iter_info_len", ctypes.c_uint32),
+    )
+
+
+class _TaskInfo(ctypes.Structure):
+    """``union bpf_iter_link_info``, task (Linux 6.1)."""
+
+    _fields_ = (
+        ("tid", ctypes.c_uint32),
+        ("pid", ctypes.c_uint32),
+        ("pid_fd", ctypes.c_uint32),
+    )
+
+
+class _IterAttr(ctypes.Structure):
+    """``union bpf_attr``, iter_create."""
+
+    _fields_ = (("link_fd", ctypes.c_uint32), ("flags", ctypes.c_uint32))
+
+
+class ThreadWords(NamedTuple):
+    """What the kernel holds of a process's threads."""
+
+    threads: int
+    words: npt.NDArray[np.uint64]
+    """All registers, and the addresses of alternate signal stacks."""
+
+
+class RegisterReader:
+    """The loaded iterator, until ``close``."""
+
+    def __init__(self, *, debug: bool = False) -> None:
+        """Compiles it, the first time, and loads it. Raises UnsupportedError, PrivilegeError."""
+        types = KernelTypes()
+        target = types.type_id(FUNCTION, "bpf_iter_task")
+        if target is None:
+            raise UnsupportedError("this kernel has no BPF iterator over tasks (Linux 5.8)")
+        offsets = {"TGID": "tgid", "PID": "pid", "SIGNAL_STACK": "sas_ss_sp"}
+        flags = [
+            f"-D{name}_OFFSET={types.member_offset('task_struct', member)}"
+            for name, member in offsets.items()
+        ]
+        text = (probes.directory() / _SOURCE).read_text(encoding="utf-8")
+        code = compiled(text, flags, probes.kernel_headers(), debug=debug)
+        self._programs = Programs(code, debug=debug)
+        try:
+            self._programs.load(_PROGRAM, TRACING, _ATTACH_TYPE, target)
+        except BaseException:
+            self._programs.close()
+            raise
+
+    def read(self, process: Process) -> ThreadWords:
+        """Reads the registers of all its threads now. Raises OSError."""
+        info = _TaskInfo(pid=process.pid)
+        attributes = _LinkAttr(
+            prog_fd=self._programs.fd(_PROGRAM),
+            attach_type=_ATTACH_TYPE,
+            iter_info=ctypes.addressof(info),
+            iter_info_len=ctypes.sizeof(info),
+        )
+        try:
+            rows = _rows(attributes)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.E2BIG):
+                raise
+            # Before Linux 6.1, it reads the threads of all processes.
+            attributes.iter_info = attributes.iter_info_len = 0
+            rows = _rows(attributes)
+            rows = rows[rows["pid"] == process.pid]
+        words = np.concatenate([rows["registers"].reshape(-1), rows["signal_stack"]])
+        return ThreadWords(len(rows), np.ascontiguousarray(words))
+
+    def close(self) -> None:
+        """Unloads it."""
+        self._programs.close()
+
+
+def _rows(attributes: _LinkAttr) -> Rows:
+    """Runs the iterator. Raises OSError."""
+    link = syscalls.bpf(syscalls.BPF_LINK_CREATE, attributes)
+    try:
+        iterator = syscalls.bpf(syscalls.BPF_ITER_CREATE, _IterAttr(link_fd=link))
+    finally:
+        os.close(link)
+    found = bytearray()
+    try:
+        while len(found) < _MOST_BYTES and (piece := os.read(iterator, _READ_BYTES)):
+            found += piece
+    finally:
+        os.close(iterator)
+    return np.frombuffer(bytes(found[: len(found) // _ROW.itemsize * _ROW.itemsize]), _ROW)

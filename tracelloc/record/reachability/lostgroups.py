@@ -1,0 +1,204 @@
+"""Groups lost blocks: into structures, and those into groups that are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.model.heapusage import BlockSum
+from tracelloc.model.lostmemory import LostGroup, Shape
+from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
+from tracelloc.record.heapwalk.pieces import PieceReader
+from tracelloc.record.process.memory import U64, Mask
+from tracelloc.record.reachability.structures import components, gather
+
+U32 = npt.NDArray[np.uint32]
+
+_SHAPES: Final = tuple(Shape)
+
+
+@dataclass(slots=True)
+class LostBlocks:
+    """Blocks that nothing points to except other such blocks, by address."""
+
+    starts: U64
+    """Where the program's part of each begins."""
+    size_bytes: U64
+    """With headers."""
+    overhead_bytes: npt.NDArray[np.uint8]
+    """Bytes of the malloc library in each."""
+
+    def select(self, rows: Mask) -> LostBlocks:
+        """Some of them."""
+        return LostBlocks(self.starts[rows], self.size_bytes[rows], self.overhead_bytes[rows])
+
+    def agree(self, later: LostBlocks) -> LostBlocks:
+        """Those that both have, with the same size."""
+        if not len(self.starts):
+            return self
+        at = np.searchsorted(self.starts, later.starts)
+        at[at == len(self.starts)] = 0
+        same = self.starts[at] == later.starts
+        return later.select(same & (self.size_bytes[at] == later.size_bytes))
+
+
+@dataclass(slots=True)
+class BlockLinks:
+    """Pointers between blocks: those of block n lead to ``targets[begins[n]:begins[n + 1]]``."""
+
+    begins: U32
+    targets: U32
+
+    @classmethod
+    def from_pairs(cls, pairs: U32, count: int) -> BlockLinks:
+        """From rows of (block, block that it points to), in any order and repeated."""
+        keys = np.unique(pairs[:, 0].astype(np.uint64) << np.uint64(32) | pairs[:, 1])
+        sources = keys >> np.uint64(32)
+        begins = np.searchsorted(sources, np.arange(count + 1, dtype=np.uint64))
+        return cls(begins.astype(np.uint32), keys.astype(np.uint32))
+
+    @property
+    def sources(self) -> U32:
+        """The block that holds each pointer."""
+        begins = self.begins.astype(np.int64)
+        counts = begins[1:] - begins[:-1]
+        return np.repeat(np.arange(len(counts), dtype=np.uint32), counts)
+
+
+@dataclass(slots=True)
+class LostStructures:
+    """Lost blocks by structure: what was lost with the pointer to its first block."""
+
+    blocks: LostBlocks
+    firsts: U32
+    """The first block of each structure."""
+    shapes: npt.NDArray[np.uint8]
+    """Index of the ``Shape`` of each."""
+    nodes: U32
+    counts: BlockCounts
+    classes: U32
+    """Index of each block's class in ``class_names``."""
+    class_names: list[str]
+
+    @classmethod
+    def gather(
+        cls, reader: PieceReader, tally: ClassTally, blocks: LostBlocks, links: BlockLinks
+    ) -> LostStructures:
+        """Finds them. Raises OSError, TargetError and PrivilegeError."""
+        count = len(blocks.starts)
+        component = np.empty(count, np.uint32)
+        number = components(links.begins, links.targets, component)
+        sources = links.sources
+        crossing = component[sources] != component[links.targets]
+        is_led_to = np.zeros(number, np.bool_)
+        is_led_to[component[links.targets[crossing]]] = True
+        lowest = np.zeros(number, np.uint32)
+        lowest[component[::-1]] = np.arange(count, dtype=np.uint32)[::-1]
+        firsts = np.sort(lowest[~is_led_to])
+        classes, names = _classes(reader, tally, blocks)
+        _, kinds = np.unique(blocks.size_bytes << np.uint64(32) | classes, return_inverse=True)
+        structure = np.empty(count, np.uint32)
+        about = np.zeros((len(firsts), 4), np.uint32)
+        gather(links.begins, links.targets, firsts, kinds.astype(np.uint32), structure, about)
+        sizes: npt.NDArray[np.float64] = np.bincount(
+            structure, blocks.size_bytes.astype(np.float64), len(firsts)
+        ).astype(np.float64)
+        is_cyclic = np.bincount(component, minlength=number)[component[firsts]] > 1
+        nodes, between, most = about[:, 1].copy(), about[:, 2], about[:, 3]
+        nodes[between == 0] = 1
+        return cls(
+            blocks, firsts, _shapes(nodes, between, most, is_cyclic), nodes,
+            BlockCounts(about[:, 0].copy(), sizes), classes, names,
+        )  # fmt: skip
+
+    def groups(self, rows: Mask) -> Iterator[LostGroup]:
+        """Groups some of the structures by shape, and size and class of their first blocks.
+
+        Those with the most bytes come first.
+        """
+        which = np.flatnonzero(rows)
+        firsts = self.firsts[which]
+        key = np.empty((len(which), 4), np.uint64)
+        key[:, 0] = self.shapes[which]
+        key[:, 1] = self.classes[firsts]
+        key[:, 2] = self.blocks.size_bytes[firsts]
+        key[:, 3] = self.blocks.overhead_bytes[firsts]
+        unique, example, group = np.unique(key, axis=0, return_index=True, return_inverse=True)
+        group = group.reshape(-1)
+        nodes, number = self.nodes[which], len(unique)
+        least, most = np.full(number, nodes.max(initial=0)), np.zeros(number, np.uint32)
+        np.minimum.at(least, group, nodes)
+        np.maximum.at(most, group, nodes)
+        structures = np.bincount(group, minlength=number)
+        counts = np.bincount(group, self.counts.blocks[which], number)
+        sizes = np.bincount(group, self.counts.size_bytes[which], number)
+        for at in np.lexsort((unique[:, 2], -sizes)).tolist():
+            shape, class_number, size_bytes, overhead_bytes = unique[at].tolist()
+            yield LostGroup(
+                shape=_SHAPES[shape],
+                class_name=self.class_names[class_number],
+                usable_bytes=size_bytes - overhead_bytes,
+                structures=int(structures[at]),
+                least_nodes=int(least[at]),
+                most_nodes=int(most[at]),
+                blocks=BlockSum(int(counts[at]), int(sizes[at])),
+                example=int(self.blocks.starts[firsts[example[at]]]),
+            )
+
+
+@dataclass(slots=True)
+class BlockCounts:
+    """Blocks of each structure, and their bytes."""
+
+    blocks: U32
+    size_bytes: npt.NDArray[np.float64]
+
+    def sum(self, rows: Mask) -> BlockSum:
+        """Of some structures."""
+        return BlockSum(int(self.blocks[rows].sum()), int(self.size_bytes[rows].sum()))
+
+
+def _classes(reader: PieceReader, tally: ClassTally, blocks: LostBlocks) -> tuple[U32, list[str]]:
+    """(index of each block's class, names of classes; the first one is empty: unknown)."""
+    words, was_read = reader.memory.read(blocks.starts, 8)
+    may_be = was_read & tally.are_tables(words[:, 0])
+    tables, which = np.unique(words[may_be, 0], return_inverse=True)
+    names = [""]
+    class_names = ClassNames(reader)
+    numbers = np.zeros(len(tables), np.uint32)
+    for at, table in enumerate(tables.tolist()):
+        name = class_names.name(table)
+        if name not in names:
+            names.append(name)
+        numbers[at] = names.index(name)
+    found = np.zeros(len(blocks.starts), np.uint32)
+    found[may_be] = numbers[which]
+    return found, names
+
+
+def _shapes(nodes: U32, between: U32, most: U32, is_cyclic: Mask) -> npt.NDArray[np.uint8]:
+    """The index of each structure's shape.
+
+    ``between``: pointers between nodes; ``most``: most of one node.
+    """
+    edges = nodes.astype(np.int64) - 1
+    return np.select(
+        [
+            nodes == 1,
+            is_cyclic & (most == 1),
+            is_cyclic & (most == 2) & (between >= 2 * edges),
+            ~is_cyclic & (most == 1) & (between == edges),
+            (between == edges) | (is_cyclic & (between == 2 * edges)),
+        ],
+        [
+            _SHAPES.index(shape)
+            for shape in (
+                Shape.BLOCK, Shape.RING, Shape.DOUBLY_LINKED_LIST, Shape.LIST, Shape.TREE
+            )
+        ],
+        _SHAPES.index(Shape.GRAPH),
+    ).astype(np.uint8)  # fmt: skip

@@ -1,0 +1,159 @@
+"""Where a search for lost blocks begins: memory outside the heap, registers, and the kernel.
+
+What lies between the blocks of a heap is no root: pointers in free memory are stale, and the malloc
+library's own lists lead to free blocks. Neither is a stack below its stack pointer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from tracelloc.errors import TracellocError
+from tracelloc.record.heapwalk.pieces import Region
+from tracelloc.record.heapwalk.walked import ADDRESS_BITS, STATE_BITS, BlockState, WalkedHeap
+from tracelloc.record.kernel.registers import RegisterReader
+from tracelloc.record.process.memory import U64
+from tracelloc.record.process.procfs import Process
+
+_RED_ZONE_BYTES: Final = 128
+"""Bytes below the stack pointer that functions may use (x86-64 psABI, 3.2.2)."""
+_EPOLL_DATA: Final = re.compile(r"^tfd:.* data: *([0-9a-f]+)", re.MULTILINE)
+"""proc_pid_fdinfo(5)."""
+_TIMER_VALUE: Final = re.compile(r"^signal: *\d+/(?:0x)?([0-9a-f]+)", re.MULTILINE)
+"""proc_pid_timers(5)."""
+
+QUIET, DEAD, ROOT = 1, 2, 0
+"""Kinds of memory: only what lies in blocks counts; nothing does; everything does."""
+
+
+@dataclass(slots=True)
+class MemoryKinds:
+    """Address ranges by kind: ``kinds[n]`` from ``cuts[n]`` to ``cuts[n + 1]``."""
+
+    cuts: list[int] = field(default_factory=lambda: [0])
+    kinds: list[int] = field(default_factory=lambda: [ROOT])
+
+    @classmethod
+    def merge(cls, quiet: list[tuple[int, int]], dead: list[tuple[int, int]]) -> MemoryKinds:
+        """Merges ranges of (start, end), which may overlap: dead ones take precedence."""
+        edges = sorted(
+            (at, kind, step)
+            for kind, ranges in ((QUIET, quiet), (DEAD, dead))
+            for start, end in ranges
+            if start < end
+            for at, step in ((start, 1), (end, -1))
+        )
+        found = cls()
+        depth = {QUIET: 0, DEAD: 0}
+        for at, kind, step in edges:
+            depth[kind] += step
+            now = DEAD if depth[DEAD] else QUIET if depth[QUIET] else ROOT
+            if at == found.cuts[-1]:
+                found.kinds[-1] = now
+            elif now != found.kinds[-1]:
+                found.cuts.append(at)
+                found.kinds.append(now)
+        return found
+
+    def split(self, runs: list[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+        """Yields (start, end, kind) for all parts of sorted ranges."""
+        cuts = [*self.cuts, 1 << 64]
+        at = 0
+        for start, end in runs:
+            while cuts[at + 1] <= start:
+                at += 1
+            begin = start
+            while cuts[at + 1] < end:
+                yield begin, cuts[at + 1], self.kinds[at]
+                at += 1
+                begin = cuts[at]
+            yield begin, end, self.kinds[at]
+
+
+def between_blocks(heap: WalkedHeap) -> list[tuple[int, int]]:
+    """The ranges of the heap's entries: (start, end) of contiguous ones."""
+    found: list[tuple[int, int]] = []
+    for arena in heap.arenas:
+        ends = np.flatnonzero(arena.entries & STATE_BITS == BlockState.END)
+        if len(ends):
+            starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.intp)
+            pairs = (arena.entries[rows] & ADDRESS_BITS for rows in (starts, ends))
+            found += zip(*(column.tolist() for column in pairs), strict=True)
+    return found
+
+
+def dead_stacks(process: Process, regions: list[Region]) -> list[tuple[int, int]]:
+    """The parts of stacks below the stack pointers of threads that wait in the kernel.
+
+    A stack is the kernel's own, or a mapping with a guard page before it.
+    """
+    starts = np.array([region.start for region in regions], np.uint64)
+    found = []
+    for pointer in _stack_pointers(process):
+        at = int(np.searchsorted(starts, np.uint64(pointer), side="right")) - 1
+        if at < 0 or pointer >= regions[at].end:
+            continue
+        region, before = regions[at], regions[at - 1] if at else None
+        is_guarded = before and before.end == region.start and before.rights.startswith("---")
+        if region.path == "[stack]" or is_guarded:
+            found.append((region.start, max(region.start, (pointer - _RED_ZONE_BYTES) & ~7)))
+    return found
+
+
+def _stack_pointers(process: Process) -> Iterator[int]:
+    """Of threads in system calls (proc_pid_syscall(5)); those of others move."""
+    for task in (process.directory / "task").iterdir():
+        with suppress(OSError, ValueError):
+            words = (task / "syscall").read_text().split()
+            if len(words) > 1:
+                yield int(words[-2], 16)
+
+
+def kernel_words(process: Process) -> U64:
+    """Addresses that the program has given to the kernel: data of epoll(7), values of timers."""
+    found = []
+    with suppress(OSError):
+        for entry in (process.directory / "fdinfo").iterdir():
+            with suppress(OSError):
+                found += _EPOLL_DATA.findall(entry.read_text())
+    with suppress(OSError):
+        found += _TIMER_VALUE.findall((process.directory / "timers").read_text())
+    return np.array([int(word, 16) & (1 << 64) - 1 for word in found], np.uint64)
+
+
+class RootWords:
+    """Reads the roots that are not in a process's memory: registers, and what the kernel holds."""
+
+    def __init__(self, *, debug: bool = False) -> None:
+        self.missing = ""
+        """Why registers can't be read; empty if they can."""
+        self._registers: RegisterReader | None = None
+        try:
+            self._registers = RegisterReader(debug=debug)
+        except TracellocError as error:
+            self.missing = error.message
+
+    def read(self, process: Process) -> U64:
+        """All such words of now."""
+        words = kernel_words(process)
+        if self._registers is not None:
+            try:
+                threads = self._registers.read(process)
+            except OSError as error:
+                self.missing = error.strerror or str(error)
+            else:
+                words = np.concatenate([words, threads.words])
+                if not threads.threads:
+                    self.missing = "the kernel shows no thread of it"
+        return words
+
+    def close(self) -> None:
+        """Unloads the program that reads registers."""
+        if self._registers is not None:
+            self._registers.close()
