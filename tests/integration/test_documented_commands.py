@@ -44,8 +44,10 @@ NOT_RUN = {
     "LD_PRELOAD=": "is the target, with the library",
 }
 """Beginnings of lines, and why they are not run."""
-SPOKEN_OF = re.compile(r"CMD|PID|…|tracelloc (diff|heap|objects)$")
+SPOKEN_OF = re.compile(r"CMD|PID|…|tracelloc (diff|heap|leaks|objects)$")
 """Commands in running text that are forms, not examples."""
+LOOKS = " (objects|heap|leaks) "
+"""Subcommands that look at a process without tracing it."""
 DEMO_RECORDING = ROOT / "tests/data/demo/leaky.rec"
 AT_ONCE = 4
 DURATION = "1s"
@@ -200,7 +202,7 @@ def prepared(line: str, scene: Scene, place: Path) -> tuple[str, list[str]]:
     # The recording that is there lasts for a second.
     line = re.sub(r"(--at[ =]|--since |\.rec@)[^\s]+", r"\g<1>+0s", line)
     has_end = re.search("--duration|--count|symbols|doctor", line)
-    if " objects " in line or " heap " in line:
+    if re.search(LOOKS, line):
         line = line.replace("--every 30s", "--every 100ms --count 2")
     elif targets and not has_end:
         line = re.sub("tracelloc( record)?", rf"tracelloc\1 --duration {DURATION}", line, count=1)
@@ -213,7 +215,7 @@ def run_line(scene: Scene, line: str, place: Path) -> subprocess.CompletedProces
     for name in names:
         if not (place / name).exists():
             shutil.copy(place / "shop", place / name)
-        if " objects " in line or " heap " in line:
+        if re.search(LOOKS, line):
             targets.append(Target(["/usr/bin/python3", TARGETS / "objects.py"]).process)
         else:
             targets.append(subprocess.Popen([place / name], stdin=subprocess.DEVNULL))

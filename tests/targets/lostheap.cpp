@@ -123,8 +123,10 @@ NOINLINE static void clear()
 static void *in_register(void *)
 {
     node *first = list(1000);
-    // pause(2); the list's only pointer is in %rbx.
-    asm volatile("mov %0, %%rbx; xor %0, %0; syscall" : "+&r"(first) : "a"(34) : "rbx", "rcx", "r11", "memory");
+    // pause(2): the list's only pointer is in %rbx, once what list() left below %rsp is gone.
+    asm volatile("mov %0, %%rbx; lea -512(%%rsp), %%rdi; mov $64, %%ecx; xor %%eax, %%eax; rep stosq;"
+                 "mov $34, %%eax; syscall"
+                 : "+a"(first)::"rbx", "rcx", "rdi", "r11", "memory");
     return nullptr;
 }
 

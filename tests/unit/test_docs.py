@@ -61,6 +61,7 @@ def words_of(text: str) -> Iterator[list[str]]:
                 if found not in [
                     ["diff"],
                     ["heap"],
+                    ["leaks"],
                     ["objects"],
                     ["symbols"],
                 ]:  # spoken of, not shown

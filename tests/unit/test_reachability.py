@@ -13,6 +13,7 @@ from tracelloc.record.reachability.marking import Marks
 BASE = 0x7F0000000000
 SIZE = 64
 ROOTS = 0x600000000000
+LOW = 0x100000000000
 
 
 def block(number: int) -> int:
@@ -178,3 +179,38 @@ def test_nothing_was_searched() -> None:
     assert [column.tolist() for column in table.of(np.array([0, 9]), 1)] == [
         [[0.0], [0.0]], [[0.0], [0.0]], [0.0, 0.0],
     ]  # fmt: skip
+
+
+def marks_of(*blocks: tuple[int, int]) -> Marks:
+    """Marks of blocks, each from its start to its end."""
+    starts, ends = np.array(blocks, np.uint64).T.copy()
+    return Marks(starts, ends, 1000)
+
+
+def test_what_lies_between_blocks_of_a_heap_is_no_root() -> None:
+    marks = marks_of((BASE, BASE + 64), (BASE + 128, BASE + 192))
+    marks.scan(np.array([BASE + 128], np.uint64), BASE + 64, are_roots=False)
+    marks.scan(np.array([BASE], np.uint64), BASE + 128, are_roots=False)
+    reachable = np.zeros(2, np.uint8)
+    marks.finish(reachable)
+    assert not reachable.any()
+    pairs = np.zeros((marks.edge_count, 2), np.uint32)
+    assert marks.links_among(np.array([2, 1], np.uint32), pairs) == 1
+    assert pairs.tolist() == [[0, 1]]
+    assert marks.links_among(np.array([0, 1], np.uint32), pairs) == 0
+
+
+@pytest.mark.parametrize("size", [1, 8, 1023, 1024, 1025, 1 << 20, 1 << 28, (1 << 28) + 1, 1 << 41])
+@pytest.mark.parametrize("start", [LOW, LOW + 8, LOW + 1016, LOW + (1 << 28) - 8])
+def test_blocks_of_any_size_are_found_by_their_first_and_last_byte(start: int, size: int) -> None:
+    blocks = (start - 24, start), (start, start + size), (start + size, start + size + 1)
+    for address, wanted in (
+        (start - 25, []), (start - 24, [0]), (start - 1, [0]), (start, [1]),
+        (start + size // 2, [1]), (start + size - 1, [1]), (start + size, [2]),
+        (start + size + 1, []),
+    ):  # fmt: skip
+        marks = marks_of(*blocks)
+        marks.scan(np.array([address], np.uint64), ROOTS)
+        reachable = np.zeros(3, np.uint8)
+        marks.finish(reachable)
+        assert np.flatnonzero(reachable).tolist() == wanted

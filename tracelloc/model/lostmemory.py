@@ -57,7 +57,7 @@ class LostMemory:
     lost: BlockSum
     """Blocks that nothing points to, except other such blocks."""
     groups: tuple[LostGroup, ...]
-    """Those that were not reported before and are not suppressed, most bytes first."""
+    """Groups that were not reported before and are not suppressed, most bytes first."""
     searches: int
     """How many searches agreed."""
     known: BlockSum

@@ -6,6 +6,9 @@ U64 = npt.NDArray[np.uint64]
 def follow_chunks(
     words: U64, base: int, at: int, before: int, end: int, entries: U64, firsts: U64
 ) -> tuple[int, int, int, bool]: ...
+def in_use_blocks(
+    entries: U64, offset: int, starts: U64, reaches: U64, overheads: npt.NDArray[np.uint8]
+) -> int: ...
 
 class ListReader:
     absent: int

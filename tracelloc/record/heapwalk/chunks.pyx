@@ -24,6 +24,7 @@ cdef enum:
 
     STATE_FREE = 0
     STATE_IN_USE = 1
+    STATE_MAPPED = 5
     STATE_OWN = 6
 
     FINE = 0
@@ -84,6 +85,36 @@ def follow_chunks(
             before = chunk
             at += chunk
     return n, at, reason, bool(is_used_before)
+
+
+def in_use_blocks(
+    const uint64_t[::1] entries,
+    uint64_t offset,
+    uint64_t[::1] starts,
+    uint64_t[::1] reaches,
+    uint8_t[::1] overheads,
+):
+    """Fills in the blocks in use among a heap's entries. Returns their number.
+
+    ``offset``: bytes from an entry's address to the program's part of a block, where it starts. A
+    block that is not mapped has 8 bytes of the next one's header, if there is one, and reaches to
+    where the next one's contents would begin. ``overheads``: bytes of the malloc library in each.
+    """
+    cdef Py_ssize_t at, n = 0, most = starts.shape[0]
+    cdef uint64_t state, header = 8 if offset else 0
+    with nogil:
+        for at in range(entries.shape[0] - 1):
+            state = entries[at] & FLAGS
+            if state != STATE_IN_USE and state != STATE_MAPPED or n == most:
+                continue
+            starts[n] = (entries[at] & ~<uint64_t>FLAGS) + offset
+            reaches[n] = entries[at + 1] & ~<uint64_t>FLAGS
+            overheads[n] = <uint8_t>offset
+            if state == STATE_IN_USE:
+                reaches[n] += offset
+                overheads[n] = <uint8_t>(offset - header)
+            n += 1
+    return n
 
 
 cdef class ListReader:

@@ -41,6 +41,8 @@ _DIRTY: Final = (1, 2)
 """States of extents that are free, but may be resident: dirty, muzzy."""
 _LEAST_SHARE: Final = 0.99
 _CACHE_SLOTS: Final = 2048
+_BIN_WORDS: Final = 3
+"""Words of a cache's bin."""
 _SCAN_BYTES: Final = 4 << 20
 
 
@@ -241,15 +243,29 @@ def _mark_cached(reader: PieceReader, regions: list[Region], entries: U64) -> li
                 empty = (ends >> np.uint64(32)) & low16
                 span, left = (empty - full) & low16, (empty - (head & low16)) & low16
                 good = (ends >> np.uint64(48) == 0) & (span > 0) & (span <= 8 * _CACHE_SLOTS)
-                good &= (left > 0) & (left <= span) & ((span | left | head) & np.uint64(7) == 0)
+                good &= (left <= span) & ((span | left | head) & np.uint64(7) == 0)
                 good &= (head > 1 << 16) & (head < np.uint64(1 << 47))
                 good &= ((empty - (ends & low16)) & low16) <= left
-                for n in np.flatnonzero(good).tolist():
-                    top = int(head[n])
-                    if _mark_stack(entries, reader.words(top, int(left[n]))):
-                        end = top + int(left[n])
-                        stacks.append((end - int(span[n]), end))
+                sure = set()
+                for n in np.flatnonzero(good & (left > 0)).tolist():
+                    if _mark_stack(entries, reader.words(int(head[n]), int(left[n]))):
+                        sure.add(n)
+                for n in _with_neighbors(sure, good):
+                    end = int(head[n]) + int(left[n])
+                    stacks.append((end - int(span[n]), end))
     return stacks
+
+
+def _with_neighbors(sure: set[int], good: Mask) -> set[int]:
+    """Bins that are known by their contents, and all beside them: others may be empty now."""
+    found = set(sure)
+    for step in (-_BIN_WORDS, _BIN_WORDS):
+        for n in sure:
+            at = n + step
+            while 0 <= at < len(good) and at not in found and good[at]:
+                found.add(at)
+                at += step
+    return found
 
 
 def _mark_stack(entries: U64, stack: U64) -> bool:

@@ -38,7 +38,8 @@ class KernelTypes:
         if magic != _MAGIC or types % 4:
             raise UnsupportedError("the kernel shows its types (BTF) in an unknown format")
         begin = header_bytes + types
-        self._words = np.frombuffer(content[begin : begin + types_bytes // 4 * 4], np.uint32)
+        held = min(types_bytes, len(content) - begin) // 4 * 4
+        self._words = np.frombuffer(content[begin : begin + max(0, held)], np.uint32)
         self._names = content[header_bytes + names : header_bytes + names + names_bytes]
         self._at = self._starts()
 
@@ -74,8 +75,9 @@ class KernelTypes:
         if number is not None and wanted:
             at = int(self._at[number - 1])
             info = int(self._words[at + 1])
-            rows = self._words[at + 3 : at + 3 + 3 * (info & 0xFFFF)].reshape(-1, 3)
-            found = np.flatnonzero(rows[:, 0] == wanted)
+            members = self._words[at + 3 : at + 3 + 3 * (info & 0xFFFF)]
+            found = np.flatnonzero(members[:-2:3] == wanted)
             if len(found):
-                return (int(rows[found[0], 2]) & (0xFFFFFF if info >> 31 else 0xFFFFFFFF)) // 8
+                bits = int(members[3 * found[0] + 2])
+                return (bits & (0xFFFFFF if info >> 31 else 0xFFFFFFFF)) // 8
         raise UnsupportedError(f"struct {struct_name} of this kernel has no {member}")

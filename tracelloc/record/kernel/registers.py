@@ -37,7 +37,7 @@ _READ_BYTES: Final = 1 << 16
 _MOST_BYTES: Final = 1 << 28
 
 
-class _LinkAttr(ctypes.Structure):
+class _IteratorLinkAttr(ctypes.Structure):
     """``union bpf_attr``, link_create of an iterator."""
 
     _fields_ = (
@@ -60,7 +60,7 @@ class _TaskInfo(ctypes.Structure):
     )
 
 
-class _IterAttr(ctypes.Structure):
+class _IteratorAttr(ctypes.Structure):
     """``union bpf_attr``, iter_create."""
 
     _fields_ = (("link_fd", ctypes.c_uint32), ("flags", ctypes.c_uint32))
@@ -100,7 +100,7 @@ class RegisterReader:
     def read(self, process: Process) -> ThreadWords:
         """Reads the registers of all its threads now. Raises OSError."""
         info = _TaskInfo(pid=process.pid)
-        attributes = _LinkAttr(
+        attributes = _IteratorLinkAttr(
             prog_fd=self._programs.fd(_PROGRAM),
             attach_type=_ATTACH_TYPE,
             iter_info=ctypes.addressof(info),
@@ -123,11 +123,11 @@ class RegisterReader:
         self._programs.close()
 
 
-def _rows(attributes: _LinkAttr) -> Rows:
+def _rows(attributes: _IteratorLinkAttr) -> Rows:
     """Runs the iterator. Raises OSError."""
     link = syscalls.bpf(syscalls.BPF_LINK_CREATE, attributes)
     try:
-        iterator = syscalls.bpf(syscalls.BPF_ITER_CREATE, _IterAttr(link_fd=link))
+        iterator = syscalls.bpf(syscalls.BPF_ITER_CREATE, _IteratorAttr(link_fd=link))
     finally:
         os.close(link)
     found = bytearray()

@@ -10,7 +10,7 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,11 @@ import numpy.typing as npt
 from tracelloc.errors import TargetError
 from tracelloc.model.heapusage import BlockSum
 from tracelloc.model.lostmemory import LostGroup, LostMemory
+from tracelloc.record.heapwalk.chunks import in_use_blocks
 from tracelloc.record.heapwalk.classes import ClassTally, Rows
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.walk import walk_heap
-from tracelloc.record.heapwalk.walked import NO_ENTRIES, BlockState, WalkedHeap, user_offset
+from tracelloc.record.heapwalk.walked import NO_ENTRIES, WalkedHeap, user_offset
 from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import read_resident
@@ -43,6 +44,7 @@ _MOST_EDGES: Final = 1 << 26
 _MOST_SEARCHES: Final = 5
 _APART_S: Final = 0.5
 """Time between the beginnings of searches: a pointer that moved has come to rest."""
+_MAPPED_HEADER_BYTES: Final = 16
 _ANYWHERE: Final = 8
 """An address at which no memory can be: of words that are not in memory."""
 
@@ -57,28 +59,21 @@ class BlockRanges:
 
     starts: U64
     reaches: U64
-    size_bytes: U64
-    """With headers."""
     overhead_bytes: npt.NDArray[np.uint8]
     """Bytes of the malloc library in each."""
 
     @classmethod
     def in_use(cls, heap: WalkedHeap) -> BlockRanges:
         """All blocks in use of a heap."""
-        columns: list[tuple[Any, ...]] = []
+        most = sum(len(arena.entries) for arena in heap.arenas)
+        found = cls(np.empty(most, np.uint64), np.empty(most, np.uint64), np.empty(most, np.uint8))
+        count = 0
         for arena in heap.arenas:
-            offset = np.uint64(user_offset(arena))
-            for some in arena.slices():
-                is_mapped = some.states == BlockState.MAPPED
-                rows = np.flatnonzero((some.states == BlockState.IN_USE) | is_mapped)
-                starts, sizes = some.addresses[rows] + offset, some.sizes[rows]
-                # The header of a block that follows begins with 8 bytes that belong to this one.
-                shared = np.where(is_mapped[rows] | (offset == 0), 0, 8).astype(np.uint64)
-                overhead = (offset - shared).astype(np.uint8)
-                columns.append((starts, starts + sizes - offset + 2 * shared, sizes, overhead))
-        if not columns:
-            return cls(NO_ENTRIES, NO_ENTRIES, NO_ENTRIES, np.empty(0, np.uint8))
-        found = cls(*(np.concatenate(parts) for parts in zip(*columns, strict=True)))
+            rest = found.select(slice(count, None))
+            count += in_use_blocks(
+                arena.entries, user_offset(arena), rest.starts, rest.reaches, rest.overhead_bytes
+            )
+        found = found.select(slice(count))
         if np.any(found.starts[1:] < found.starts[:-1]):
             found = found.select(np.argsort(found.starts, kind="stable"))
         # Only in a heap that changed or lies, blocks overlap.
@@ -86,11 +81,15 @@ class BlockRanges:
         kept = found.reaches > found.starts
         return found if kept.all() else found.select(np.flatnonzero(kept))
 
-    def select(self, rows: Rows) -> BlockRanges:
-        """Some of them."""
-        return BlockRanges(
-            self.starts[rows], self.reaches[rows], self.size_bytes[rows], self.overhead_bytes[rows]
-        )
+    def select(self, rows: Rows | Mask | slice) -> BlockRanges:
+        """Returns some blocks."""
+        return BlockRanges(self.starts[rows], self.reaches[rows], self.overhead_bytes[rows])
+
+    def size_bytes(self) -> U64:
+        """The size of each, with headers: of a mapped block, its own header is before it."""
+        found: U64 = self.reaches - self.starts
+        found[self.overhead_bytes == _MAPPED_HEADER_BYTES] += np.uint64(_MAPPED_HEADER_BYTES)
+        return found
 
 
 @dataclass(slots=True)
@@ -105,8 +104,8 @@ class _Search:
 
     def lost(self) -> LostBlocks:
         """The blocks that it did not reach."""
-        gone, found = ~self.reachable, self.blocks
-        return LostBlocks(found.starts[gone], found.size_bytes[gone], found.overhead_bytes[gone])
+        gone = self.blocks.select(~self.reachable)
+        return LostBlocks(gone.starts, gone.size_bytes(), gone.overhead_bytes)
 
 
 class LostBlockSearch:
@@ -216,7 +215,7 @@ class LostBlockSearch:
             )
         return LostMemory(
             time_s=time.time(),
-            in_use=BlockSum(len(search.blocks.starts), int(search.blocks.size_bytes.sum())),
+            in_use=BlockSum(len(search.blocks.starts), int(search.blocks.size_bytes().sum())),
             lost=BlockSum(len(lost.starts), int(lost.size_bytes.sum())),
             groups=tuple(groups),
             searches=searches,

@@ -28,16 +28,16 @@ class LostBlocks:
     starts: U64
     """Where the program's part of each begins."""
     size_bytes: U64
-    """With headers."""
+    """The size of each, with headers."""
     overhead_bytes: npt.NDArray[np.uint8]
     """Bytes of the malloc library in each."""
 
     def select(self, rows: Mask) -> LostBlocks:
-        """Some of them."""
+        """Returns some blocks."""
         return LostBlocks(self.starts[rows], self.size_bytes[rows], self.overhead_bytes[rows])
 
     def agree(self, later: LostBlocks) -> LostBlocks:
-        """Those that both have, with the same size."""
+        """Returns the blocks that both have, with the same size."""
         if not len(self.starts):
             return self
         at = np.searchsorted(self.starts, later.starts)
@@ -158,7 +158,7 @@ class BlockCounts:
     size_bytes: npt.NDArray[np.float64]
 
     def sum(self, rows: Mask) -> BlockSum:
-        """Of some structures."""
+        """Sums up some structures."""
         return BlockSum(int(self.blocks[rows].sum()), int(self.size_bytes[rows].sum()))
 
 

@@ -18,6 +18,10 @@ cdef enum:
     LEAF_BITS = 28
     LEAF_GRANULES = 1 << (LEAF_BITS - GRANULE_BITS)
     LEAVES = 1 << (47 - LEAF_BITS)
+    AHEAD = 8  # blocks
+
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void*) noexcept nogil
 
 cdef uint64_t ADDRESS_BITS = (<uint64_t>1 << 47) - 1  # higher bits may be a tag of the program
 
@@ -65,10 +69,16 @@ cdef class Marks:
         """Enters a block into the index; false if there is no memory."""
         cdef uint64_t granule = self.starts[at] >> GRANULE_BITS
         cdef uint64_t last = (self.ends[at] - 1) >> GRANULE_BITS
+        cdef uint64_t address
         cdef Py_ssize_t leaf
         while granule <= last:
             leaf = granule // LEAF_GRANULES
-            if granule % LEAF_GRANULES == 0 and last - granule >= LEAF_GRANULES:
+            address = granule << GRANULE_BITS
+            if (
+                granule % LEAF_GRANULES == 0
+                and self.starts[at] <= address
+                and self.ends[at] - address >= <uint64_t>1 << LEAF_BITS
+            ):
                 self.leaves[leaf] = <uint32_t*>(2 * <uintptr_t>at + 1)
                 granule += LEAF_GRANULES
                 continue
@@ -157,7 +167,7 @@ cdef class Marks:
 
     def finish(self, uint8_t[::1] reachable):
         """Follows the pointers between blocks. Fills in which blocks can be reached."""
-        cdef Py_ssize_t at, to, top = 0
+        cdef Py_ssize_t at, to, first = 0, last = 0
         cdef uint32_t block
         cdef uint32_t* begins = <uint32_t*>calloc(self.count + 2, 4)
         cdef uint32_t* targets = <uint32_t*>calloc(self.edge_count + 1, 4)
@@ -176,16 +186,21 @@ cdef class Marks:
                     begins[block + 1] += 1
                 for at in range(self.count):
                     if self.marked[at]:
-                        waiting[top] = <uint32_t>at
-                        top += 1
-                while top:
-                    top -= 1
-                    block = waiting[top]
+                        waiting[last] = <uint32_t>at
+                        last += 1
+                while first < last:
+                    # Blocks lie anywhere: what comes next is loaded meanwhile.
+                    if first + 3 * AHEAD < last:
+                        prefetch(&begins[waiting[first + 3 * AHEAD]])
+                        prefetch(&targets[begins[waiting[first + 2 * AHEAD]]])
+                        prefetch(&self.marked[targets[begins[waiting[first + AHEAD]]]])
+                    block = waiting[first]
+                    first += 1
                     for to in range(begins[block], begins[block + 1]):
                         if not self.marked[targets[to]]:
                             self.marked[targets[to]] = 1
-                            waiting[top] = targets[to]
-                            top += 1
+                            waiting[last] = targets[to]
+                            last += 1
                 for at in range(self.count):
                     reachable[at] = self.marked[at]
         finally:

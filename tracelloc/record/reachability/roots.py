@@ -107,7 +107,7 @@ def dead_stacks(process: Process, regions: list[Region]) -> list[tuple[int, int]
 
 
 def _stack_pointers(process: Process) -> Iterator[int]:
-    """Of threads in system calls (proc_pid_syscall(5)); those of others move."""
+    """Yields the stack pointers of threads in system calls (proc_pid_syscall(5)); others move."""
     for task in (process.directory / "task").iterdir():
         with suppress(OSError, ValueError):
             words = (task / "syscall").read_text().split()
@@ -140,7 +140,7 @@ class RootWords:
             self.missing = error.message
 
     def read(self, process: Process) -> U64:
-        """All such words of now."""
+        """Reads all such words now."""
         words = kernel_words(process)
         if self._registers is not None:
             try:

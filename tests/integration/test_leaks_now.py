@@ -1,0 +1,155 @@
+"""What real programs have lost, found without tracing them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import PATIENCE_S, Builder, Target, run_tracelloc, tracelloc_command
+from tests.integration.test_heapwalk import await_pauses, resident_bytes
+
+pytestmark = pytest.mark.bpf
+
+LOST = {
+    # (shape, class, usable bytes): structures, least and most nodes, blocks
+    ("list", "", 56): (20, 50, 50, 2000),
+    ("ring", "", 200): (10, 2, 2, 20),
+    ("doubly linked list", "", 104): (5, 40, 40, 200),
+    ("tree", "", 152): (4, 63, 63, 252),
+    ("tree", "", 136): (4, 31, 31, 124),
+    ("block", "app::Circle", 104): (300, 1, 1, 600),
+    ("block", "", 712): (64, 1, 1, 64),
+    ("block", "", 1052656): (1, 1, 1, 1),
+}
+"""What ``lostheap.cpp`` loses with glibc."""
+
+
+def search(pid: int, *options: object) -> dict[str, Any]:
+    done = run_tracelloc("leaks", "-p", pid, "--json", *options)
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == (3 if found["groups"] else 0), done.stderr
+    return found
+
+
+def groups_of(found: dict[str, Any]) -> dict[tuple[str, str, int], tuple[int, int, int, int]]:
+    names = "structures", "least_nodes", "most_nodes", "blocks"
+    return {
+        (group["shape"], group["class"], group["usable_bytes"]): tuple(group[n] for n in names)
+        for group in found["groups"]
+    }
+
+
+@pytest.fixture(scope="module")
+def program(builder: Builder) -> str:
+    return str(builder.cpp("lostheap", "-pthread"))
+
+
+def test_each_lost_structure_and_nothing_else(program: str, targets: list[Target]) -> None:
+    """What only a register, epoll, a timer, or a signal stack leads to is not lost."""
+    target = Target([program])
+    targets.append(target)
+    await_pauses(target.pid, 1)
+    before = resident_bytes(target.pid)
+    found = search(target.pid)
+    assert resident_bytes(target.pid) == before
+    assert found["notes"] == []
+    assert found["coverage"] == 1.0
+    groups = groups_of(found)
+    # A word that still looks like a pointer may keep one block.
+    for kind, wanted in LOST.items():
+        got = groups.pop(kind)
+        assert got[1:3] == wanted[1:3]
+        assert wanted[0] - 1 <= got[0] <= wanted[0], kind
+    assert groups == {}
+    assert found["lost_blocks"] == sum(group["blocks"] for group in found["groups"])
+
+
+def test_suppressions(program: str, targets: list[Target], tmp_path: Path) -> None:
+    target = Target([program])
+    targets.append(target)
+    await_pauses(target.pid, 1)
+    rules = tmp_path / "known.supp"
+    rules.write_text("leak:^app::*\nleak:ring of\n")
+    found = search(target.pid, "--suppressions", rules)
+    hidden = {kind for kind in LOST if kind[0] == "ring" or kind[1]}
+    assert 0 <= sum(LOST[kind][3] for kind in hidden) - found["suppressed_blocks"] <= 2
+    assert groups_of(found).keys() == LOST.keys() - hidden
+    rules.write_text("leak:bytes\n")
+    assert search(target.pid, "--suppressions", rules)["groups"] == []
+
+
+def test_only_what_is_new(program: str, targets: list[Target]) -> None:
+    target = Target([program])
+    targets.append(target)
+    await_pauses(target.pid, 1)
+    command = tracelloc_command(
+        "leaks", "-p", target.pid, "--json", "--every", "1s", "--count", "3"
+    )
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        first = json.loads(process.stdout.readline())
+        assert groups_of(first).keys() == LOST.keys()
+        assert target.ask("lose") == "done"
+        later = [json.loads(line) for line in process.stdout]
+        assert process.wait(PATIENCE_S) == 3
+    # The second search may have begun before.
+    fresh = [group for found in later for group in found["groups"]]
+    assert {(group["shape"], group["usable_bytes"]) for group in fresh} == {("block", 2008)}
+    assert 6 <= sum(group["blocks"] for group in fresh) <= 7
+    assert later[-1]["known_blocks"] >= first["lost_blocks"]
+
+
+def test_without_the_right_to_use_bpf(program: str, targets: list[Target]) -> None:
+    """It says what is missing; the list that a register leads to is lost, then."""
+    target = Target([program])
+    targets.append(target)
+    await_pauses(target.pid, 1)
+    dropped = "-bpf,-perfmon,-sys_admin"
+    command = ["setpriv", f"--bounding-set={dropped}", f"--inh-caps={dropped}"]
+    done = subprocess.run(
+        [*command, *tracelloc_command("leaks", "-p", target.pid, "--json")],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert any("registers were not searched" in note for note in found["notes"])
+    lists = [group for group in found["groups"] if group["shape"] == "list"]
+    assert sum(group["structures"] for group in lists) == 21
+    assert done.returncode == 3
+
+
+def test_jemalloc(program: str, targets: list[Target]) -> None:
+    library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
+    target = Target([program], env=os.environ | {"LD_PRELOAD": library})
+    targets.append(target)
+    await_pauses(target.pid, 1)
+    found = search(target.pid)
+    # Its size classes are others, so some groups are one here.
+    shapes = {(group["shape"], group["class"]) for group in found["groups"]}
+    assert shapes == {kind[:2] for kind in LOST}
+    total = sum(wanted[3] for wanted in LOST.values())
+    assert 0.98 * total <= found["lost_blocks"] <= total
+
+
+def test_a_clean_program(targets: list[Target]) -> None:
+    code = "kept = {n: bytes(600) for n in range(3000)}; print('ready', flush=True); input()"
+    target = Target(["/usr/bin/python3", "-c", code])
+    targets.append(target)
+    done = run_tracelloc("leaks", "-p", target.pid)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"==> .*: nothing lost of .* in 3,\d\d\d blocks in use\n\n", done.stdout)
+
+
+def test_a_process_that_has_ended(program: str, targets: list[Target]) -> None:
+    target = Target([program])
+    targets.append(target)
+    target.process.kill()
+    target.process.wait(PATIENCE_S)
+    done = run_tracelloc("leaks", "-p", target.pid)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1

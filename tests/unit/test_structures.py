@@ -1,0 +1,142 @@
+"""Lost structures, against a plain search; roots by kinds of memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tracelloc.model.lostmemory import Shape
+from tracelloc.record.reachability.lostgroups import BlockLinks, LostBlocks, _shapes
+from tracelloc.record.reachability.roots import DEAD, QUIET, ROOT, MemoryKinds
+from tracelloc.record.reachability.structures import components, gather
+
+Pairs = list[tuple[int, int]]
+
+
+def links_of(pairs: Pairs, count: int) -> BlockLinks:
+    return BlockLinks.from_pairs(np.array(pairs, np.uint32).reshape(-1, 2), count)
+
+
+def components_of(pairs: Pairs, count: int) -> list[int]:
+    links = links_of(pairs, count)
+    component = np.empty(count, np.uint32)
+    number = components(links.begins, links.targets, component)
+    found: list[int] = component.tolist()
+    assert sorted(set(found)) == list(range(number))
+    return found
+
+
+def reach(pairs: Pairs, count: int) -> list[set[int]]:
+    leads = [{to for at, to in pairs if at == n} for n in range(count)]
+    found = []
+    for n in range(count):
+        seen, waiting = {n}, [n]
+        while waiting:
+            fresh = leads[waiting.pop()] - seen
+            seen |= fresh
+            waiting += fresh
+        found.append(seen)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_components_are_blocks_that_reach_each_other(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    count = int(random.integers(1, 40))
+    pairs = [tuple(pair) for pair in random.integers(0, count, (count + seed, 2)).tolist()]
+    component, reached = components_of(pairs, count), reach(pairs, count)
+    for a in range(count):
+        for b in range(count):
+            assert (component[a] == component[b]) == (b in reached[a] and a in reached[b])
+
+
+def test_a_list_of_a_million_blocks() -> None:
+    count = 1_000_000
+    pairs = np.empty((count - 1, 2), np.uint32)
+    pairs[:, 0], pairs[:, 1] = np.arange(1, count), np.arange(count - 1)
+    links = BlockLinks.from_pairs(pairs, count)
+    component = np.empty(count, np.uint32)
+    assert components(links.begins, links.targets, component) == count
+    structure, about = np.empty(count, np.uint32), np.zeros((1, 4), np.uint32)
+    first, kinds = np.array([count - 1], np.uint32), np.zeros(count, np.uint32)
+    gather(links.begins, links.targets, first, kinds, structure, about)
+    assert about.tolist() == [[count, count, count - 1, 1]]
+    assert not structure.any()
+
+
+def test_a_block_that_two_lead_to_belongs_to_the_first() -> None:
+    links = links_of([(0, 2), (1, 2), (2, 3)], 4)
+    structure, about = np.empty(4, np.uint32), np.zeros((2, 4), np.uint32)
+    firsts, kinds = np.array([0, 1], np.uint32), np.array([0, 0, 1, 0], np.uint32)
+    gather(links.begins, links.targets, firsts, kinds, structure, about)
+    assert structure.tolist() == [0, 1, 0, 0]
+    assert about.tolist() == [[3, 2, 0, 0], [1, 1, 0, 0]]
+
+
+def test_pointers_that_are_repeated_count_once() -> None:
+    links = links_of([(1, 0), (1, 0), (0, 1)], 2)
+    assert (links.begins.tolist(), links.targets.tolist()) == ([0, 1, 2], [1, 0])
+    assert links.sources.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "between", "most", "cyclic", "shape"),
+    [
+        (1, 0, 0, False, Shape.BLOCK),
+        (1, 0, 0, True, Shape.BLOCK),
+        (50, 49, 1, False, Shape.LIST),
+        (50, 50, 1, True, Shape.RING),
+        (40, 78, 2, True, Shape.DOUBLY_LINKED_LIST),
+        (40, 80, 2, True, Shape.DOUBLY_LINKED_LIST),
+        (31, 30, 2, False, Shape.TREE),
+        (63, 124, 3, True, Shape.TREE),
+        (9, 20, 5, False, Shape.GRAPH),
+        (9, 30, 5, True, Shape.GRAPH),
+    ],
+)
+def test_shapes(nodes: int, between: int, most: int, cyclic: bool, shape: Shape) -> None:
+    columns = (np.array([value], np.uint32) for value in (nodes, between, most))
+    (found,) = _shapes(*columns, np.array([cyclic])).tolist()
+    assert tuple(Shape)[found] is shape
+
+
+def test_searches_agree_on_blocks_of_one_address_and_size() -> None:
+    def lost(*rows: tuple[int, int]) -> LostBlocks:
+        addresses, sizes = np.array(rows, np.uint64).reshape(-1, 2).T.copy()
+        return LostBlocks(addresses, sizes, np.full(len(rows), 8, np.uint8))
+
+    both = lost((16, 32), (64, 48), (128, 32)).agree(lost((64, 32), (128, 32), (256, 32)))
+    assert both.starts.tolist() == [128]
+    assert len(lost().agree(lost((16, 32))).starts) == 0
+    assert len(lost((16, 32)).agree(lost()).starts) == 0
+
+
+def test_kinds_of_memory() -> None:
+    kinds = MemoryKinds.merge([(100, 200), (200, 300), (500, 600)], [(150, 160), (290, 310)])
+    assert list(kinds.split([(0, 120), (140, 400), (550, 700)])) == [
+        (0, 100, ROOT), (100, 120, QUIET), (140, 150, QUIET), (150, 160, DEAD), (160, 200, QUIET),
+        (200, 290, QUIET), (290, 310, DEAD), (310, 400, ROOT), (550, 600, QUIET), (600, 700, ROOT),
+    ]  # fmt: skip
+    assert list(MemoryKinds().split([(8, 16), (24, 32)])) == [(8, 16, ROOT), (24, 32, ROOT)]
+
+
+def test_split_agrees_with_a_look_at_each_address() -> None:
+    random = np.random.default_rng(5)
+    for _ in range(200):
+
+        def ranges(number: int) -> list[tuple[int, int]]:
+            pairs = np.sort(random.integers(0, 60, (number, 2)), axis=1).tolist()
+            return [(first, last) for first, last in pairs]
+
+        quiet, dead = ranges(4), ranges(3)
+        edges = sorted(set(random.integers(0, 64, 6).tolist()))
+        runs = list(zip(edges[::2], edges[1::2], strict=False))
+        wanted = {
+            at: DEAD if any(a <= at < b for a, b in dead)
+            else QUIET if any(a <= at < b for a, b in quiet) else ROOT
+            for first, last in runs for at in range(first, last)
+        }  # fmt: skip
+        parts = list(MemoryKinds.merge(quiet, dead).split(runs))
+        found = {at: kind for first, last, kind in parts for at in range(first, last)}
+        assert found == wanted
+        assert all(first < last for first, last, _ in parts)
