@@ -58,7 +58,7 @@ class LiveScreen(Screen[None]):
         "Sort": ("Sort", "Reverse"),
         "Compare": ("Set a mark", "Show what", "Freeze"),
         "Views": ("Show ", "Invert", "All processes", "Ended"),
-        "Out of here": ("Quit", "Choose", "Write", "Copy", "One step", "All keys"),
+        "Leave": ("Quit", "Choose", "Write", "Copy", "One step", "All keys"),
     }
     """Headings of the help, and how the descriptions of their keys begin."""
 

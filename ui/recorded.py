@@ -138,13 +138,13 @@ class RecordedSource:
 
 def _facts_of(recording: AnyRecording, root: Snapshot) -> Facts:
     about = recording.about
-    moments = plural(len(recording.moments), "moment")
+    snapshots = plural(len(recording.moments), "snapshot")
     version, host = about.get("version", "?"), about.get("host", "?")
     tool = f"{about.get('tool', 'tracelloc')} {version}"
     return Facts(
         allocators=tuple(dict.fromkeys(base_name(each.file) for each in root.allocators)),
         functions=tuple(found_lines(root.allocators)),
-        method=f"{tool} on {host} in {recording.path}, {moments}",
+        method=f"{tool} on {host} in {recording.path}, {snapshots}",
         ring_slots=0,
     )
 

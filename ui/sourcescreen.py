@@ -41,10 +41,10 @@ class SourceScreen(Screen[None]):
         *bindings(
             "source",
             (
-                ("escape,q", "app.pop_screen", "Back", "Back to where it was opened"),
+                ("escape,q", "app.pop_screen", "Back", "Back to the previous screen"),
                 ("n", "next_line(1)", "Next", "Next line with bytes"),
                 ("N", "next_line(-1)", "Previous", "Previous line with bytes"),
-                ("enter", "open_stack", "Stack", "Open the heaviest stack that passes the line"),
+                ("enter", "open_stack", "Stack", "Open the heaviest stack through the line"),
                 ("v", "edit", "Editor", "Open the line in $EDITOR"),
                 ("question_mark", "app.ask('show_help')", "Help", "All keys"),
             ),
@@ -105,7 +105,7 @@ class SourceScreen(Screen[None]):
                     self._numbers,
                     lambda key, column: self._cell(listing, about, key, column),
                     first=min(first, max(len(self._numbers) - 1, 0)),
-                    empty=self._trouble or "no live block was allocated through it",
+                    empty=self._trouble or "no live block was allocated through this function",
                 ),
                 at_once=is_first,
             )
@@ -116,7 +116,7 @@ class SourceScreen(Screen[None]):
         assert self._listing is not None
         self._source, self._trouble = (), ""
         if self._listing.file is None:
-            self._trouble = "no source lines are known of it (enter on one of its stacks: why)"
+            self._trouble = "no source lines known for this function (Enter on a stack: why)"
             return
         try:
             target = picture.snapshot.target
@@ -127,7 +127,7 @@ class SourceScreen(Screen[None]):
         last = max(self._listing.lines, default=0)
         if last > len(self._source):
             have = plural(len(self._source), "line")
-            self._trouble = f"the file has only {have}: it is another version"
+            self._trouble = f"the file has only {have}: it is a different version"
 
     def _title(self, picture: Picture) -> Text:
         assert self._listing is not None

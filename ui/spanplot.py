@@ -26,10 +26,10 @@ class SpanPlot(Plot, can_focus=False):
         Binding("right,l", "step(1)", show=False, tooltip="Later"),
         Binding("shift+left,pageup,H", f"step(-{_PAGE})", show=False, tooltip="Much earlier"),
         Binding("shift+right,pagedown,L", f"step({_PAGE})", show=False, tooltip="Much later"),
-        Binding("home,g", "step(-9999)", show=False, tooltip="To where tracing began"),
+        Binding("home,g", "step(-9999)", show=False, tooltip="To the start of tracing"),
         Binding("end,G", "step(9999)", show=False, tooltip="To now"),
-        Binding("enter,space", "choose", show=False, tooltip="Begin the span here; end it here"),
-        Binding("escape,q", "leave", show=False, tooltip="Choose no span"),
+        Binding("enter,space", "choose", show=False, tooltip="Set the start, then the end"),
+        Binding("escape,q", "leave", show=False, tooltip="Cancel"),
     ]
 
     class Selected(Message):
@@ -69,8 +69,8 @@ class SpanPlot(Plot, can_focus=False):
     def _draw_again(self) -> None:
         chosen = [(f"[ {self._ago(self._begin_ns)}", self._begin_ns)] if self._begin_ns else []
         if self._cursor_ns is not None:
-            what = "begin" if self._begin_ns is None else "end"
-            words = f"{self._ago(self._cursor_ns)}: {what} here? ← → Enter, Esc"
+            what = "start" if self._begin_ns is None else "end"
+            words = f"{self._ago(self._cursor_ns)} set {what}: ← → Enter, Esc"
             chosen.append((words, self._cursor_ns))
         super().show(self._curves, [*self._flags, *chosen], self._start_ns, self._end_ns)
 

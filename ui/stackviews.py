@@ -228,7 +228,7 @@ BLOCK_COLUMNS: Final = (
     Column("thread", "thread", 18, right=False, from_width=100),
     Column("name", "allocated in", 0, right=False, descending=False),
 )
-_OF_RECORDINGS: Final = " recordings keep the ten largest blocks of each process"
+_OF_RECORDINGS: Final = " only the ten largest blocks are recorded (record --events: all blocks)"
 _ORDERS: Final = {("age", True): BlockOrder.AGE, ("age", False): BlockOrder.YOUTH}
 """Orders that cover all blocks. Other columns sort the largest blocks only."""
 

@@ -193,7 +193,7 @@ class State:
     def choose_span(self) -> None:
         """Lets keys select a span of time on the plot."""
         if not self.app.screen.query_one(SpanPlot).begin():
-            self.app.notify("The chart needs more room: 60 columns, 16 lines", timeout=3)
+            self.app.notify("The terminal is too small for the chart (needs 60×16)", timeout=3)
 
     def next_difference(self) -> None:
         """Cycles the comparison: last mark to now, each pair of neighboring marks, none."""
@@ -313,10 +313,10 @@ class State:
     def choose_process(self) -> None:
         """Opens the list of processes; tracing continues until the user chooses another one."""
         if self.source.terminal is not None:
-            self.app.notify("The program was started here and ends with the screen", timeout=3)
+            self.app.notify("tracelloc started this program; it ends with the screen", timeout=3)
             return
         if self.source.recorded is not None:
-            self.app.notify("This is a recording: there is no process to change to", timeout=3)
+            self.app.notify("A recording can't switch to another process", timeout=3)
             return
         now = None if self.picture is None else self.picture.snapshot.target.pid
 
@@ -325,6 +325,6 @@ class State:
                 self.app.exit(pid)
 
         self.app.push_screen(
-            PickerScreen(self.source.list_processes, note="tracing goes on, Esc goes back to it"),
+            PickerScreen(self.source.list_processes, note="tracing continues, Esc goes back to it"),
             take,
         )

@@ -362,7 +362,7 @@ class ViewSelection:
         if settings.difference is not None:
             return f"no change from {settings.difference.title()} (Esc goes back)"
         if settings.span is not None:
-            return "no block allocated in the span is live any more (Esc shows all)"
+            return "no live blocks allocated in the span (Esc shows all)"
         if settings.baseline is not None:
             return "no live blocks allocated since the baseline (b switches it off)"
         if not settings.limits.is_open:
@@ -374,15 +374,17 @@ class ViewSelection:
         """The reason that there are no rows although nothing restricts them."""
         blocks = self.snapshot.blocks
         if blocks is not None and not len(blocks) and self.snapshot.totals.live_count.any():
-            return "single blocks of this moment are not known: events do not reach back so far"
+            return "no single blocks of this snapshot: the recorded events begin later"
         alert = alert_of(self.snapshot)
         if alert is not None:
             return f"no traced block is live: {alert.sentence}"
         if not self.snapshot.events:
             return NOTHING_YET
         rss_bytes = self.snapshot.rss_bytes
-        rss = "" if rss_bytes is None else f"; RSS {format_size(rss_bytes)} is older or elsewhere"
-        return f"no block allocated since tracing began is live any more{rss}"
+        if rss_bytes is None:
+            return "all blocks allocated since tracing began have been freed"
+        rss = f"the RSS of {format_size(rss_bytes)} is older or not from malloc"
+        return f"all blocks allocated since tracing began have been freed; {rss}"
 
 
 def is_live(source: Source) -> bool:

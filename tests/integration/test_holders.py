@@ -118,4 +118,4 @@ def test_the_command(program: Target) -> None:
     for one in first["holders"]:
         assert one["samples"] == sum(holder["samples"] for holder in one["holders"])
     text = run_tracelloc("objects", "-p", program.pid, "--holders", 20).stdout
-    assert "dict: who keeps them (200 objects looked at)" in text
+    assert "dict: holders (200 objects examined)" in text

@@ -71,6 +71,6 @@ def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
 
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "O")
-        assert "no Python program" in " ".join(text_of(app))
+        assert "not a Python program" in " ".join(text_of(app))
 
     drive(source, steps)

@@ -110,10 +110,10 @@ def test_usage(tmp_path: Path) -> None:
     assert parse_options(["-p", "1", *rule], terminal=True).mode is Mode.TEXT
     assert parse_options(["-p", "1"], terminal=True).mode is Mode.TUI
     for arguments, said in (
-        ([*rule, "--tui"], "--fail-if and --on-leak look at reports"),
+        ([*rule, "--tui"], "--fail-if and --on-leak check reports"),
         (["--on-leak", "/none/such x"], "there is no command '/none/such'"),
         (["--on-leak", "echo 'x"], "is not a command"),
-        (["--on-leak", " "], "empty command"),
+        (["--on-leak", " "], "the command is empty"),
     ):
         with pytest.raises(UsageError, match=said):
             parse_options(["-p", "1", *arguments], terminal=True)

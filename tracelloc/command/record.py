@@ -134,7 +134,7 @@ class Recorder:
             writer.close()
         path, size = printable(str(writer.path)), format_size(writer.path.stat().st_size)
         self.messages.say(f"{progress_line(trace)}; {losses_line(trace.root)}")
-        self.messages.say(f"recorded {plural(writer.count, 'moment')} in {path}, {size}")
+        self.messages.say(f"recorded {plural(writer.count, 'snapshot')} in {path}, {size}")
 
 
 def record(line: CommandLine, wanted: RecordOptions) -> int:

@@ -40,7 +40,7 @@ from tracelloc.system.invoker import effective_user, invoker
 from tracelloc.text import printable, progress_of
 
 _RECORDED: Final = (
-    "this process is being recorded: tracelloc open -p {pid} shows it with no more probes"
+    "this process is being recorded: tracelloc open -p {pid} shows it without more probes"
 )
 LAST_PATIENCE_S: Final = 30.0
 """How long the last report and files wait for names: what they don't know, no later ones will."""

@@ -212,8 +212,8 @@ def _recording_of(pid: int) -> Path:
     path = recording_of(open_target(pid))
     if path is None:
         raise TracellocError(
-            f"process {pid} is not being recorded, as far as is known here",
-            hint=f"tracelloc record -p {pid} does that; tracelloc -p {pid} traces it",
+            f"no recording of process {pid} is known",
+            hint=f"tracelloc record -p {pid} starts one; tracelloc -p {pid} traces it",
         )
     return path
 

@@ -119,7 +119,7 @@ def decode(data: bytes, before: MomentParts) -> MomentParts:
     try:
         (size,) = _HEAD.unpack(payload.read(_HEAD.size))
         if size > _LARGEST_HEAD:
-            raise ValueError("a moment's head is too large")
+            raise ValueError("a snapshot's head is too large")
         head = parse_json(payload.read(size), LARGEST_BYTES)
         pieces = _Pieces(payload, UnpackBudget(LARGEST_BYTES))
         processes = {}
@@ -137,7 +137,7 @@ def decode(data: bytes, before: MomentParts) -> MomentParts:
         ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError,
         RecursionError, struct.error,
     ) as error:  # fmt: skip
-        raise MalformedError(f"a moment is damaged ({type(error).__name__})") from error
+        raise MalformedError(f"a snapshot is damaged ({type(error).__name__})") from error
 
 
 def _changed(now: Facts, before: Facts) -> dict[str, Any]:

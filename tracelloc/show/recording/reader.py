@@ -78,7 +78,7 @@ class RecordedTrace:
         try:
             self.reload()
             if not self.moments:
-                raise TracellocError(f"{path} holds no moment yet")
+                raise TracellocError(f"{path} has no snapshot yet")
         except BaseException:
             self._connection.close()
             raise
@@ -136,7 +136,7 @@ class RecordedTrace:
             self.moments, last = [], -1
         for row in read("SELECT * FROM moments WHERE number > ? ORDER BY number", (last,)):
             if not _is_moment(row) or len(self.moments) >= _MOST_MOMENTS:
-                raise MalformedError("its list of moments is damaged")
+                raise MalformedError("its list of snapshots is damaged")
             self.moments.append(RecordedMoment._make(row))
 
     def _new_rows(self, table: str) -> sqlite3.Cursor:
@@ -215,7 +215,7 @@ class RecordedTrace:
             "SELECT data, crc FROM contents WHERE number = ?", (moment.number,)
         ).fetchone()
         if row is None:
-            raise MalformedError("a moment is missing")
+            raise MalformedError("a snapshot is missing")
         return checked(*row, moment.number, moment.whole)
 
     def _stacks(self, book: int) -> CallStacks:

@@ -151,7 +151,7 @@ class RecordingWriter:
         used = container.used_bytes(self._connection)
         if used > self._max_bytes and not self._is_folding:
             raise TracellocError(
-                f"{self.path}: call stacks, names and the last moments take {format_size(used)}",
+                f"{self.path}: call stacks, names and the last snapshots take {format_size(used)}",
                 hint="a larger --max-size is needed; what is recorded stays",
             )
 
