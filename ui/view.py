@@ -332,7 +332,7 @@ class ViewSelection:
     unsearched: I64
     """Stacks within the limits, the heaviest first."""
     stacks: I64
-    """Those of them that the search finds."""
+    """Stacks of ``unsearched`` that the search finds."""
     names: Names
     """Names of stacks."""
     ring_share: float
