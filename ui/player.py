@@ -129,13 +129,13 @@ class Player:
     def ask_time(self) -> None:
         """Opens the dialog for a time."""
 
-        def take(time_s: float | None) -> None:
+        def go_to_time(time_s: float | None) -> None:
             if time_s is not None:
                 self._go(self.line.find_time(time_s))
 
         times_s = self.line.times_s
         dialog = TimeDialog(float(times_s[0]), float(times_s[-1]))
-        self._state.app.push_screen(dialog, take)
+        self._state.app.push_screen(dialog, go_to_time)
 
     def toggle(self) -> None:
         """Starts playback, from the beginning if at the end, or stops it."""

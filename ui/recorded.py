@@ -73,7 +73,7 @@ class RecordedSource:
         """Returns no processes: a recording can't switch to another one."""
         return []
 
-    def take(self, wanted: Wanted) -> TraceSnapshot:
+    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
         """Returns the selected snapshot.
 
         Its blocks are empty if the recorded events do not reach back to it.
@@ -117,7 +117,7 @@ class RecordedSource:
 
     def namer(self, target: Target) -> Namer:
         """Returns the namer of a process's stacks."""
-        return self._namers.of(target)
+        return self._namers.namer_of(target)
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
         """Returns the snapshot unchanged: usable sizes are not recorded."""

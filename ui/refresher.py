@@ -152,7 +152,7 @@ class Refresher:
             lacks = taken | wanted != taken and not stands
             is_time = left_s is not None and left_s <= 0
             if trace is None or tick or lacks or (is_time and not self._frozen):
-                trace, taken = self.pictures.take(settings), wanted
+                trace, taken = self.pictures.take_snapshot(settings), wanted
             # Missed ticks are skipped.
             if is_time:
                 next_s = now_s + (self._interval_s or 0.0)

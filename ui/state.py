@@ -90,9 +90,9 @@ class State:
 
     def change(self, **fields: Any) -> None:
         """Changes the given settings."""
-        self.take(replace(self.settings, **fields))
+        self.replace_settings(replace(self.settings, **fields))
 
-    def take(self, new: Settings) -> None:
+    def replace_settings(self, new: Settings) -> None:
         """Replaces the settings."""
         if new != self.settings:
             self.settings = new
@@ -127,11 +127,11 @@ class State:
     def ask_limits(self) -> None:
         """Opens the dialog."""
 
-        def take(limits: Limits | None) -> None:
+        def apply_limits(limits: Limits | None) -> None:
             if limits is not None:
                 self.change(limits=limits)
 
-        self.app.push_screen(LimitsDialog(self.settings.limits), take)
+        self.app.push_screen(LimitsDialog(self.settings.limits), apply_limits)
 
     # --- threads ---
 
@@ -302,13 +302,13 @@ class State:
             self.app.exit()
             return
 
-        def take(choice: str | None) -> None:
+        def act_on_choice(choice: str | None) -> None:
             if choice == QuitDialog.QUIT:
                 self.app.exit()
             elif choice == QuitDialog.EXPORT:
                 self.ask_export()
 
-        self.app.push_screen(QuitDialog(elapsed_ns), take)
+        self.app.push_screen(QuitDialog(elapsed_ns), act_on_choice)
 
     def choose_process(self) -> None:
         """Opens the list of processes; tracing continues until the user chooses another one."""
@@ -320,11 +320,11 @@ class State:
             return
         now = None if self.picture is None else self.picture.snapshot.target.pid
 
-        def take(pid: int | None) -> None:
+        def switch_to(pid: int | None) -> None:
             if pid is not None and pid != now:
                 self.app.exit(pid)
 
         self.app.push_screen(
             PickerScreen(self.source.list_processes, note="tracing continues, Esc goes back to it"),
-            take,
+            switch_to,
         )

@@ -67,4 +67,4 @@ class TimeLine:
         """Returns live bytes over the whole time; if merged, up to the shown snapshot."""
         if snapshot.merged is not None:
             return snapshot.series
-        return self.newest.of(snapshot.target.number).series
+        return self.newest.snapshot_of(snapshot.target.number).series

@@ -97,7 +97,7 @@ class Terminal(Protocol):
 class Source(Protocol):
     """One trace, live or recorded.
 
-    Only the refresher's thread calls ``take`` and uses namers and filters.
+    Only the refresher's thread calls ``take_snapshot`` and uses namers and filters.
     """
 
     has_many: bool
@@ -127,7 +127,7 @@ class Source(Protocol):
         """Returns the processes that the user can switch to. Takes some time."""
         ...
 
-    def take(self, wanted: Wanted) -> TraceSnapshot:
+    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
         """Returns a new snapshot of all processes. Takes milliseconds. Raises TracellocError."""
         ...
 

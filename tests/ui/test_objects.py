@@ -21,8 +21,8 @@ from tracelloc.ui.tableview import Table
 class PythonSource(FakeSource):
     """A server in Python, whose sessions grow."""
 
-    def take(self, wanted: Wanted) -> TraceSnapshot:
-        one = super().take(wanted).root
+    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
+        one = super().take_snapshot(wanted).root
         return TraceSnapshot((replace(one, objects=growing(one.time_s)),))
 
 

@@ -89,7 +89,7 @@ def _check(profile: Profile) -> None:
     befores = [sample.before for sample in profile.samples if sample.before is not None]
     stats = [*(sample.stat for sample in profile.samples), *befores]
     for figure in FIGURES:
-        if sum(abs(figure.of(stat)) for stat in stats) > _LARGEST_SUM:
+        if sum(abs(figure.value_of(stat)) for stat in stats) > _LARGEST_SUM:
             raise MalformedError(f"its {figure.name} are implausibly large")
 
 

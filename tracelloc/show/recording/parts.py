@@ -179,7 +179,7 @@ def _snapshot(
     if len(stacks) < len(totals):
         raise MalformedError("stacks are missing")
     times = list(from_plain(tuple[int, ...], facts["history"]))
-    history = History.of(times, [sample(key, time_ns) for time_ns in times])
+    history = History.from_samples(times, [sample(key, time_ns) for time_ns in times])
     peak = None
     if "peak" in facts:
         peak = Peak(*from_plain(tuple[int, int], facts["peak"]), *_rows(tables["peak"], 2))
