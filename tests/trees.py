@@ -20,4 +20,4 @@ def build_tree(
         metric: np.array([weight.get(metric, 0) for *_, weight in stacks], np.int64)
         for metric in Metric
     }
-    return CallTree.of(merger.merged(), ends, [index for index, *_ in stacks], weights)
+    return CallTree.from_merged(merger.merged(), ends, [index for index, *_ in stacks], weights)

@@ -197,4 +197,4 @@ def failure_of(app: LiveApp) -> None:
     if failure is not None:
         raise failure
     if app.return_code:
-        raise TracellocError("the screen could not go on", hint="this is a bug")
+        raise TracellocError("the screen failed", hint="this is a bug")

@@ -62,7 +62,7 @@ class _Owners:
         self._of: npt.NDArray[np.intp] = np.zeros(0, np.intp)
         self._version: tuple[int, int] | None = None
 
-    def of(self, selection: ViewSelection, order: I64) -> npt.NDArray[np.intp]:
+    def function_numbers(self, selection: ViewSelection, order: I64) -> npt.NDArray[np.intp]:
         """Returns the number of each stack's function; stacks are named in the given order."""
         stacks, namer = len(selection.snapshot.totals), selection.namer
         if self._version != namer.version:
@@ -121,7 +121,7 @@ def chart_content(_source: Source) -> Callable[[ViewSelection], ChartContent]:
                 name = selection.names.label(selection.snapshot, stack)
                 layers.append(Layer(stack, name, held[stack]))
         else:
-            numbers = owners.of(selection, order)[stacks]
+            numbers = owners.function_numbers(selection, order)[stacks]
             # The last row collects the stacks without a name.
             sums = np.zeros((len(owners.steps) + 1, held.shape[1]), np.int64)
             np.add.at(sums, numbers, held[stacks])

@@ -297,7 +297,7 @@ def source_text(lines: list[str], line: int) -> Text:
     """Returns the lines around the given one, which is marked."""
     text = Text(no_wrap=True, overflow="ellipsis")
     if not 1 <= line <= len(lines):
-        return Text(f"the file has only {len(lines)} lines: it is another version", "dim")
+        return Text(f"the file has only {len(lines)} lines: it is a different version", "dim")
     first, last = max(1, line - _AROUND), min(len(lines), line + _AROUND)
     for number in range(first, last + 1):
         here = number == line

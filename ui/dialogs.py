@@ -65,7 +65,7 @@ class QuitDialog(Dialog[str]):
         with Vertical(classes="box") as box:
             box.border_title = "Quit?"
             yield Label(f"{format_duration(self._elapsed_s)} of tracing have not been exported.")
-            yield Label("q quit · e export first · Esc go on tracing", classes="note")
+            yield Label("q quit · e export first · Esc continue tracing", classes="note")
 
 
 _FIELDS: Final = (
@@ -217,7 +217,7 @@ class TimeDialog(Dialog[float]):
         first, last = map(shown_time, self._recorded)
         with Vertical(classes="box") as box:
             box.border_title = "Go to a time"
-            yield Label(f"recorded is from {first} to {last}")
+            yield Label(f"recorded from {first} to {last}")
             yield Input(placeholder="e.g. 03:15, 03:15:30, +90m, -5m", id="time")
             yield Label("", id="wrong", classes="wrong", markup=False)
             yield Label("Enter go · Esc cancel", classes="note")

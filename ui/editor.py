@@ -13,7 +13,7 @@ from tracelloc.ui.tableview import crop
 
 
 def open_editor(app: App[Any], file: str, line: int) -> None:
-    """Runs ``$VISUAL``, ``$EDITOR`` or vi and waits; the screen reports errors."""
+    """Runs ``$VISUAL``, ``$EDITOR`` or vi until it exits; errors appear on the screen."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     command = [*shlex.split(editor), f"+{line}", file]
     try:

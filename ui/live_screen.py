@@ -58,7 +58,7 @@ class LiveScreen(Screen[None]):
         "Sort": ("Sort", "Reverse"),
         "Compare": ("Set a mark", "Show what", "Freeze"),
         "Views": ("Show ", "Invert", "All processes", "Ended"),
-        "Out of here": ("Quit", "Choose", "Write", "Copy", "One step", "All keys"),
+        "Leave": ("Quit", "Choose", "Write", "Copy", "One step", "All keys"),
     }
     """Headings of the help, and how the descriptions of their keys begin."""
 
@@ -178,7 +178,9 @@ class LiveScreen(Screen[None]):
         self.query_one(ContentSwitcher).current = view.name
         self.set_class(not view.shows_stack, "other")
         self.query_one(TabLine).show(view, "")
-        self.state.take(replace(settings, view=view, selected=self._stack_under_cursor(view)))
+        self.state.replace_settings(
+            replace(settings, view=view, selected=self._stack_under_cursor(view))
+        )
         self.set_focus(self.view)
 
     @on(TabLine.Clicked)

@@ -225,7 +225,9 @@ def lay_out(nodes: Nodes, zoomed: int, width: int) -> list[Level]:
 
 _NO_STACKS: Final = np.zeros(0, np.int64)
 _NOTHING: Final = Nodes(
-    CallTree.of(Merger(Step("", None)).merged(), _NO_STACKS, (), dict.fromkeys(Metric, _NO_STACKS))
+    CallTree.from_merged(
+        Merger(Step("", None)).merged(), _NO_STACKS, (), dict.fromkeys(Metric, _NO_STACKS)
+    )
 )
 
 

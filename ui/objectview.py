@@ -133,17 +133,17 @@ def object_rows(selection: ViewSelection) -> TableRows:
     footer = [_line(found, snapshot, number) for number in range(_LINES)]
     return TableRows(
         keys[:_MOST_ROWS], cell, sorting.column, sorting.descending,
-        "no type has such a name (Esc shows all)", footer=footer,
+        "no type matches the search (Esc shows all)", footer=footer,
     )  # fmt: skip
 
 
 def _why_empty(snapshot: Snapshot) -> str:
     if snapshot.merged is not None:
-        return "objects of several processes: choose a single one (9)"
+        return "objects are shown per process: choose a single one (9)"
     if snapshot.objects is not None and snapshot.objects.trouble:
         return f"{NOT_COUNTED}: {snapshot.objects.trouble}"
     if not any(runtime.counts_objects for runtime in snapshot.runtimes):
-        return "no Python program: there are no objects to count"
+        return "not a Python program: no objects to count"
     return "objects are being counted… (not with --no-search)"
 
 
@@ -175,11 +175,11 @@ def _lines(found: ObjectFindings, snapshot: Snapshot, name: str) -> Iterator[str
     holders = found.holders.get(name)
     if holders is None:
         if name:
-            yield "who keeps them is looked for once a type grows (tracelloc objects --holders)"
+            yield "their holders are searched once a type grows (now: tracelloc objects --holders)"
         return
     for holder in holders.holders:
         share = format_percent(holder.count / max(holders.sample_count, 1), 0)
-        yield clean(f"{share} of what is new ← {holder_text(holder)}")
+        yield clean(f"{share} of new objects ← {holder_text(holder)}")
 
 
 OBJECTS: Final = View(

@@ -342,7 +342,7 @@ def _capture_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
     """Returns lines on the source of events, or on the recording's origin."""
     traced = format_duration(selection.snapshot.tracing_ns // NS_PER_S)
     if not facts.ring_slots:
-        yield f"recorded   for {traced} by then, by {facts.method}"
+        yield f"recorded   {traced} up to this snapshot, by {facts.method}"
         return
     fill = f"at most {format_percent(selection.ring_share, 0)} full so far"
     yield f"attached   {traced} ago, by {facts.method}"

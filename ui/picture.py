@@ -145,10 +145,10 @@ class Pictures:
         self._ring_share = 0.0
         self._taking_s = 0.0
 
-    def take(self, settings: Settings) -> TraceSnapshot:
+    def take_snapshot(self, settings: Settings) -> TraceSnapshot:
         """Takes a snapshot with the content that the settings need, and keeps it for rates."""
         began_s = self._now_s()
-        trace = self._source.take(settings.view.wanted)
+        trace = self._source.take_snapshot(settings.view.wanted)
         self._ring_share = self._source.ring_share()
         snapshot = self._shown(trace, settings)
         moments = self._process_of(snapshot).moments
@@ -178,7 +178,7 @@ class Pictures:
         """Returns the snapshot of the chosen process, or of all processes merged."""
         number = settings.process
         if number >= 0:
-            return trace.of(number)
+            return trace.snapshot_of(number)
         last = self._merged
         if last is None or last[0] != number or last[1] is not trace:
             merged = self._merger.merge(trace, running_only=number == RUNNING_PROCESSES)

@@ -28,19 +28,19 @@ _PAGES: Final = 20
 PLAYER_KEYS: Final = bindings(
     "recording",
     (
-        ("left_square_bracket", "app.play('step', -1)", "Back", "Go to the previous moment"),
-        ("right_square_bracket", "app.play('step', 1)", "Forward", "Go to the next moment"),
+        ("left_square_bracket", "app.play('step', -1)", "Back", "Go to the previous snapshot"),
+        ("right_square_bracket", "app.play('step', 1)", "Forward", "Go to the next snapshot"),
         ("left_curly_bracket", "app.play('page', -1)", "Page back",
          "Go back by a twentieth of the recording"),
         ("right_curly_bracket", "app.play('page', 1)", "Page forward",
          "Go forward by a twentieth of the recording"),
-        ("left_parenthesis", "app.play('edge', -1)", "First", "Go to the first moment"),
+        ("left_parenthesis", "app.play('edge', -1)", "First", "Go to the first snapshot"),
         ("right_parenthesis", "app.play('edge', 1)", "Last",
-         "Go to the last moment, and on with those that come"),
+         "Go to the last snapshot and follow new ones"),
         ("at", "app.play('ask_time')", "Go to", "Go to a time: 03:15, +90m, -5m"),
         ("space", "app.play('toggle')", "Play", "Play the recording in a minute, or stop"),
         ("x", "app.ask('choose_span')", "Compare",
-         "Choose two moments on the chart and show what changed between them"),
+         "Choose two times on the chart and show what changed between them"),
     ),
     shown={"left_square_bracket", "right_square_bracket", "at", "space", "x"},
 )
@@ -59,7 +59,7 @@ class Player:
         self._recorded = recorded
         self._refresher = refresher
         self._uptime_s: float | None = None
-        """The moment that was asked for last, which may not be shown yet."""
+        """The time that was requested last; its snapshot may not be shown yet."""
         self._timer: Timer | None = None
 
     @property
@@ -80,7 +80,7 @@ class Player:
         if self._timer is not None:
             return f"▶ {clock}"
         if not line.is_at_end:
-            return f"as of {clock}"
+            return f"at {clock}"
         return f"newest, {clock}" if line.is_growing else f"end, {clock}"
 
     @property
@@ -129,13 +129,13 @@ class Player:
     def ask_time(self) -> None:
         """Opens the dialog for a time."""
 
-        def take(time_s: float | None) -> None:
+        def go_to_time(time_s: float | None) -> None:
             if time_s is not None:
                 self._go(self.line.find_time(time_s))
 
         times_s = self.line.times_s
         dialog = TimeDialog(float(times_s[0]), float(times_s[-1]))
-        self._state.app.push_screen(dialog, take)
+        self._state.app.push_screen(dialog, go_to_time)
 
     def toggle(self) -> None:
         """Starts playback, from the beginning if at the end, or stops it."""
@@ -162,7 +162,7 @@ class Player:
         state, line = self._state, self.line
         ends = [self._nearest(time_ns / NS_PER_S) for time_ns in span]
         if ends[0] == ends[1]:
-            state.app.notify("There is one moment in the span, nothing to compare", timeout=3)
+            state.app.notify("The span has only one snapshot: nothing to compare", timeout=3)
             return
         uptimes_s = [float(line.uptimes_s[index]) for index in ends]
         names = [line.clock(round(uptime_s * NS_PER_S)) for uptime_s in uptimes_s]

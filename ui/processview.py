@@ -163,7 +163,7 @@ def total_line(trace: TraceSnapshot) -> str:
     size = format_size(sum(one.live_bytes for one in trace.processes))
     count, untraced = len(trace.processes), trace.untraced_count
     more = f"; {untraced:,} more not traced" if untraced else ""
-    return f" {size} live in all; {len(trace.living)} of {count} processes running{more}"
+    return f" {size} live in total; {len(trace.living)} of {count} processes running{more}"
 
 
 def show_process(number: int, settings: Settings) -> Settings:

@@ -1,4 +1,4 @@
-"""The screen of a recording: a source of the moments that its time line goes to."""
+"""The screen of a recording: a source that returns the snapshot chosen on its time line."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ from tracelloc.ui.view import Facts, Terminal
 
 _ROUNDING_S: Final = 1e-6
 _NEWEST_S: Final = 2.0
-"""How often the curves of a recording that grows are made new, while an older moment is shown."""
+"""Time between two updates of a growing recording's curves."""
 
 
 class RecordedSource:
-    """Moments of a recording in place of a running process."""
+    """A source whose snapshots come from a recording instead of a running process."""
 
     writes_files = True
-    """Nothing is lost when the screen ends."""
+    """True: quitting loses nothing, so the screen does not ask first."""
     terminal: Terminal | None = None
 
     def __init__(self, recording: AnyRecording, namers: Namers, *, at: int | None = None) -> None:
-        """``at``: the moment to begin with; None: the newest one, and those that come."""
+        """``at``: number of the first snapshot to show; None: follow the newest one."""
         self._recording = recording
         self._namers = namers
         self._uptime_s = math.inf if at is None else recording.moments[at].uptime_s
         self._newest_due_s = 0.0
         self._newest = recording.trace_as_of(math.inf)
         self.before: TraceSnapshot | None = None
-        """The moment before the one that was taken last, for rates."""
+        """The recorded snapshot before the one returned last, for rates."""
         self.line = self._line(len(recording.moments) - 1)
-        """Moments, and which one was taken last."""
+        """All snapshots' times, and the number of the one returned last."""
         self.filters = namers.filters
         self.invoker = invoker()
         self.recorded = self
@@ -62,21 +62,21 @@ class RecordedSource:
         self._files = SourceFiles()
 
     def go_to(self, uptime_s: float) -> None:
-        """Which moment is taken from now on: the last one that is not later. From any thread."""
+        """Selects the last snapshot that is not later. Any thread may call this."""
         self._uptime_s = uptime_s
 
     def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
-        """The last moment that is not later."""
+        """Returns the last snapshot that is not later."""
         return self._recording.trace_as_of(uptime_s)
 
     def list_processes(self) -> list[ProcessInfo]:
-        """Lists nothing: another process is not chosen from a recording."""
+        """Returns no processes: a recording can't switch to another one."""
         return []
 
-    def take(self, wanted: Wanted) -> TraceSnapshot:
-        """The moment that was gone to.
+    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
+        """Returns the selected snapshot.
 
-        Of a moment that events do not reach back to, no block is known.
+        Its blocks are empty if the recorded events do not reach back to it.
         """
         recording, uptime_s = self._recording, self._uptime_s
         self._look_for_newest()
@@ -98,7 +98,7 @@ class RecordedSource:
         )
 
     def _look_for_newest(self) -> None:
-        """Reads what has come; the curves take longer and are made now and then."""
+        """Reads appended snapshots; the curves, which take long, at most every ``_NEWEST_S``."""
         self._recording.reload()
         now_s = time.monotonic()
         if self._recording.is_growing and now_s >= self._newest_due_s:
@@ -116,44 +116,44 @@ class RecordedSource:
         )
 
     def namer(self, target: Target) -> Namer:
-        """Names the stacks of a process."""
-        return self._namers.of(target)
+        """Returns the namer of a process's stacks."""
+        return self._namers.namer_of(target)
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot as it is: usable sizes are not recorded."""
+        """Returns the snapshot unchanged: usable sizes are not recorded."""
         return snapshot
 
     def ring_share(self) -> float:
-        """Nothing: there is no ring any more."""
+        """Returns 0: a recording has no ring."""
         return 0.0
 
     def symbol_advice(self, _target: Target, _stack: NamedStack) -> str | None:
-        """None: the program's files may be elsewhere."""
+        """Returns None: the program's files may be on another machine."""
         return None
 
     def read_source(self, _target: Target, path: str) -> list[str]:
-        """The lines of a source file as it lies here. Raises OSError."""
+        """Returns the lines of a source file on this machine. Raises OSError."""
         return self._files.read(None, path)
 
 
 def _facts_of(recording: AnyRecording, root: Snapshot) -> Facts:
     about = recording.about
-    moments = plural(len(recording.moments), "moment")
+    snapshots = plural(len(recording.moments), "snapshot")
     version, host = about.get("version", "?"), about.get("host", "?")
     tool = f"{about.get('tool', 'tracelloc')} {version}"
     return Facts(
         allocators=tuple(dict.fromkeys(base_name(each.file) for each in root.allocators)),
         functions=tuple(found_lines(root.allocators)),
-        method=f"{tool} on {host} in {recording.path}, {moments}",
+        method=f"{tool} on {host} in {recording.path}, {snapshots}",
         ring_slots=0,
     )
 
 
 class RecordedApp(LiveApp):
-    """The application over a recording: there is nothing to detach from."""
+    """The application that shows a recording; there is nothing to detach from."""
 
     def on_mount(self) -> None:
-        """Ends by a signal as by a key."""
+        """Makes SIGTERM and SIGHUP quit like the key."""
         loop = asyncio.get_running_loop()
         for number in heeded((signal.SIGTERM, signal.SIGHUP)):
             loop.add_signal_handler(number, self.exit)
@@ -162,7 +162,7 @@ class RecordedApp(LiveApp):
 def make_app(
     recording: AnyRecording, namers: Namers, *, at: int | None = None, warnings: list[str]
 ) -> LiveApp:
-    """The application that shows a recording."""
+    """Returns the application that shows a recording."""
     source = RecordedSource(recording, namers, at=at)
     interval_s = REFRESH_S if recording.is_growing else None
     return RecordedApp(source, interval_s=interval_s, warnings=warnings)

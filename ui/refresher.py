@@ -1,4 +1,4 @@
-"""The thread that takes snapshots on time and makes the pictures that the screen shows."""
+"""The thread that takes snapshots periodically and computes the pictures the screen shows."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tracelloc.ui.picture import Picture, Pictures
 from tracelloc.ui.view import Journal, Settings, Source
 
 _FIRST_LOOK_S: Final = 0.1
-"""Until names that were not there yet are looked for; each time twice as long."""
+"""Delay before missing names are looked up again; it doubles each time."""
 
 
 class Refresher:
-    """Takes snapshots on time and makes pictures of them, and of the last one on demand.
+    """Takes snapshots periodically and computes pictures of them, or of the last one on demand.
 
-    ``publish`` is called from the thread with each picture; the next one is not begun
-    before ``shown`` says that the last one is on the screen. Whatever goes wrong is handed
-    to ``fail`` instead, and ends the thread.
+    The thread calls ``publish`` with each picture. It computes the next one only after
+    ``shown`` was called, when the last one is on the screen. Any exception ends the thread
+    and is passed to ``fail``.
     """
 
     def __init__(
@@ -32,9 +32,9 @@ class Refresher:
         fail: Callable[[BaseException], None],
         interval_s: float | None,
     ) -> None:
-        """``interval_s`` None: only on demand, for tests."""
+        """``interval_s``: time between snapshots; None: on demand only, for tests."""
         self.pictures = Pictures(source, journal, asked=self._repeat)
-        """For its thread, and what ``do`` has done there."""
+        """Only the thread may use it, also in jobs passed to ``do``."""
         self._publish = publish
         self._fail = fail
         self._interval_s = interval_s
@@ -46,63 +46,63 @@ class Refresher:
         self._closed = False
         self._in_flight = False
         self._busy = False
-        """Working, with nothing to show yet."""
+        """The thread is working, and its picture is not published yet."""
         self._naming = False
-        """The last picture lacks names that may come."""
+        """The last picture lacks names that may still be found."""
         self._look_s = _FIRST_LOOK_S
-        """Until these are looked for, from the last picture on."""
+        """Delay from the last picture until missing names are looked up again."""
         self._made_s = 0.0
-        """When that was made."""
+        """When the last picture was computed."""
         self._done: Settings | None = None
         """The settings of the last picture; None if the picture is out of date."""
         self._jobs: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._work, name="refresher", daemon=True)
 
     def start(self, settings: Settings) -> None:
-        """Makes the first picture at once."""
+        """Starts the thread, which computes the first picture at once."""
         self._settings = settings
         self._tick = True
         self._thread.start()
 
     def ask(self, settings: Settings, *, tick: bool = False) -> None:
-        """Wants a picture of these settings soon: of the last snapshot, or a new one."""
+        """Requests a picture with these settings; ``tick``: of a new snapshot, not the last one."""
         with self._changed:
             self._settings = settings
             self._tick |= tick
             self._changed.notify_all()
 
     def do(self, job: Callable[[], None]) -> None:
-        """Has something done by the thread, for what only it may touch."""
+        """Runs a job in the thread, which alone may use the pictures, namers and filters."""
         with self._changed:
             self._jobs.append(job)
             self._changed.notify_all()
 
     def _repeat(self) -> None:
-        """Makes the last picture once more: it lacks names."""
+        """Computes the last picture again, because it lacks names."""
         with self._changed:
             self._done = None
             self._changed.notify_all()
 
     def freeze(self, frozen: bool) -> None:
-        """Whether new snapshots are taken. Capture goes on."""
+        """Stops or resumes taking snapshots. Tracing continues."""
         with self._changed:
             self._frozen = frozen
             self._changed.notify_all()
 
     def stand(self) -> None:
-        """Nothing changes any more: snapshots are taken for what the last one lacks only."""
+        """Ends periodic snapshots: from now on one is taken only for content the last one lacks."""
         self._final = True
         self.freeze(True)
 
     def shown(self) -> None:
-        """The last picture is on the screen."""
+        """Tells the thread that the last picture is on the screen."""
         with self._changed:
             self._in_flight = False
             self._changed.notify_all()
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that was asked for is on the screen."""
+        """Whether everything that was requested is on the screen."""
         with self._changed:
             asked = self._jobs or self._tick or self._settings != self._done
             return not asked and not self._in_flight and not self._busy
@@ -139,7 +139,7 @@ class Refresher:
                 job()
             with self._changed:
                 if jobs:
-                    # A job's changes are drawn as soon as possible.
+                    # Draw the job's changes as soon as possible.
                     self._done = None
                 if not self._is_due(next_s):
                     continue
@@ -152,28 +152,28 @@ class Refresher:
             lacks = taken | wanted != taken and not stands
             is_time = left_s is not None and left_s <= 0
             if trace is None or tick or lacks or (is_time and not self._frozen):
-                trace, taken = self.pictures.take(settings), wanted
-            # Ticks that were missed are not made up for.
+                trace, taken = self.pictures.take_snapshot(settings), wanted
+            # Missed ticks are skipped.
             if is_time:
                 next_s = now_s + (self._interval_s or 0.0)
             picture = self.pictures.make(trace, settings)
             self._look_s = 2 * self._look_s if self._naming else _FIRST_LOOK_S
             self._naming, self._made_s = picture.is_naming, time.monotonic()
             with self._changed:
-                # Names that are waited for come with the next one, as soon as this is drawn.
+                # Pending names come with the next picture, as soon as this one is drawn.
                 self._done = None if picture.names_pending else settings
                 self._in_flight = True
             self._publish(picture)
 
     def _left_s(self, next_s: float) -> float | None:
-        """Until the next snapshot; None: none is to come by itself."""
+        """Seconds until the next snapshot; None: no periodic snapshot is due."""
         if self._interval_s is None or (self._frozen and not self._naming):
             return None
-        # While the last picture waits to be drawn, only that can be waited for.
+        # While the last picture waits to be drawn, only ``shown`` can wake the thread.
         return None if self._in_flight else max(0.0, next_s - time.monotonic())
 
     def _wait_s(self, next_s: float) -> float | None:
-        """Until the next snapshot, or the next look for names."""
+        """Seconds until the next snapshot or the next lookup of missing names; None: neither."""
         left_s = self._left_s(next_s)
         if left_s is None or not self._naming:
             return left_s

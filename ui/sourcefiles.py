@@ -1,4 +1,4 @@
-"""Source files that screens show lines of."""
+"""Source files whose lines the screens show."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tracelloc.system.syscalls import open_inside, open_regular
 
 _LARGEST_BYTES: Final = 4 << 20
 _MOST: Final = 8
-"""Files that are kept; they may be changed while tracing goes on, but the program not."""
+"""Most files in the cache. They are not read again if they change: the program is older."""
 
 
 class SourceFiles:
-    """Reads source files as a process sees them, or as they lie here."""
+    """Reads source files in a process's root directory or on this machine, with a cache."""
 
     def __init__(self) -> None:
         self._read: dict[tuple[int | None, str], list[str] | OSError] = {}
 
     def read(self, pid: int | None, path: str) -> list[str]:
-        """The lines of a file. Raises OSError. ``pid``: whose root directory is looked in first."""
+        """Returns a file's lines; the root directory of ``pid`` is tried first. Raises OSError."""
         key = pid, path
         if key not in self._read:
             if len(self._read) >= _MOST:
@@ -33,7 +33,7 @@ class SourceFiles:
 
 
 def read_source(pid: int | None, path: str) -> list[str] | OSError:
-    """The lines of a source file, or why they can't be read."""
+    """Returns the lines of a source file, or the error that prevents reading it."""
     last: OSError = FileNotFoundError(2, "No such file or directory")
     ways: list[Callable[[], int]] = [partial(open_regular, path)]
     if pid is not None:

@@ -35,16 +35,16 @@ _TAB = 4
 
 
 class SourceScreen(Screen[None]):
-    """The screen of one function. The cursor begins on its heaviest line."""
+    """The screen of one function. The cursor starts on its heaviest line."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings(
             "source",
             (
-                ("escape,q", "app.pop_screen", "Back", "Back to where it was opened"),
+                ("escape,q", "app.pop_screen", "Back", "Back to the previous screen"),
                 ("n", "next_line(1)", "Next", "Next line with bytes"),
                 ("N", "next_line(-1)", "Previous", "Previous line with bytes"),
-                ("enter", "open_stack", "Stack", "Open the heaviest stack that passes the line"),
+                ("enter", "open_stack", "Stack", "Open the heaviest stack through the line"),
                 ("v", "edit", "Editor", "Open the line in $EDITOR"),
                 ("question_mark", "app.ask('show_help')", "Help", "All keys"),
             ),
@@ -65,27 +65,27 @@ class SourceScreen(Screen[None]):
         """Line numbers by row."""
 
     def compose(self) -> ComposeResult:
-        """Figures, then lines."""
+        """Yields the title with figures, then the lines."""
         yield Static("", id="title", markup=False)
         yield Table(COLUMNS, id="listing")
         yield KeyFooter(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        """Shows what is known already."""
+        """Shows the newest picture if there is one."""
         if self.state.picture is not None:
             self.show(self.state.picture)
 
     def on_screen_resume(self) -> None:
-        """Wants its own listing again: another one may have been opened on top."""
+        """Requests this function's listing again, as another screen may have requested its own."""
         self.state.change(listed=self.function)
 
     def on_unmount(self) -> None:
-        """Nobody needs the listing any more, unless another one has been asked for."""
+        """Stops requesting the listing, unless another one has been requested meanwhile."""
         if self.state.settings.listed is self.function:
             self.state.change(listed=None)
 
     def show(self, picture: Picture) -> None:
-        """Draws what the picture says of the function."""
+        """Draws the function's figures from the picture."""
         listing = picture.listing
         if listing is None or listing.function != self.function:
             return
@@ -105,7 +105,7 @@ class SourceScreen(Screen[None]):
                     self._numbers,
                     lambda key, column: self._cell(listing, about, key, column),
                     first=min(first, max(len(self._numbers) - 1, 0)),
-                    empty=self._trouble or "no live block was allocated through it",
+                    empty=self._trouble or "no live block was allocated through this function",
                 ),
                 at_once=is_first,
             )
@@ -116,7 +116,7 @@ class SourceScreen(Screen[None]):
         assert self._listing is not None
         self._source, self._trouble = (), ""
         if self._listing.file is None:
-            self._trouble = "no source lines are known of it (enter on one of its stacks: why)"
+            self._trouble = "no source lines known for this function (Enter on a stack: why)"
             return
         try:
             target = picture.snapshot.target
@@ -127,7 +127,7 @@ class SourceScreen(Screen[None]):
         last = max(self._listing.lines, default=0)
         if last > len(self._source):
             have = plural(len(self._source), "line")
-            self._trouble = f"the file has only {have}: it is another version"
+            self._trouble = f"the file has only {have}: it is a different version"
 
     def _title(self, picture: Picture) -> Text:
         assert self._listing is not None
@@ -173,7 +173,7 @@ class SourceScreen(Screen[None]):
         return key if isinstance(key, int) else None
 
     def action_next_line(self, step: int) -> None:
-        """Moves to the next or previous line that has bytes, around the end."""
+        """Moves to the next or previous line that has bytes, and wraps around."""
         lines = sorted(self._listing.lines) if self._listing is not None else []
         now = self._line
         if not lines or now is None:
@@ -185,7 +185,7 @@ class SourceScreen(Screen[None]):
 
     @on(Table.Chosen, "#listing")
     def action_open_stack(self) -> None:
-        """Opens the heaviest stack that passes the line."""
+        """Opens the heaviest stack that passes through the line."""
         line = self._line
         figures = None if self._listing is None or line is None else self._listing.lines.get(line)
         if figures is None:

@@ -1,4 +1,4 @@
-"""The plot over time in which a span can be chosen, by keys or by dragging the mouse."""
+"""The plot over time, where keys or the mouse select a span."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from tracelloc.ui.plot import BEHIND, LABELS, Curve, Plot
 from tracelloc.ui.view import Settings, Span
 
 _PAGE: Final = 10
-"""Columns that the cursor moves by with shift."""
+"""Columns that the cursor moves with shift."""
 
 
 class SpanPlot(Plot, can_focus=False):
-    """The plot of the main screen. It has the focus while a span is chosen by keys."""
+    """The plot of the main screen. It has the focus while keys select a span."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "step(-1)", show=False, tooltip="Earlier"),
         Binding("right,l", "step(1)", show=False, tooltip="Later"),
         Binding("shift+left,pageup,H", f"step(-{_PAGE})", show=False, tooltip="Much earlier"),
         Binding("shift+right,pagedown,L", f"step({_PAGE})", show=False, tooltip="Much later"),
-        Binding("home,g", "step(-9999)", show=False, tooltip="To where tracing began"),
+        Binding("home,g", "step(-9999)", show=False, tooltip="To the start of tracing"),
         Binding("end,G", "step(9999)", show=False, tooltip="To now"),
-        Binding("enter,space", "choose", show=False, tooltip="Begin the span here; end it here"),
-        Binding("escape,q", "leave", show=False, tooltip="Choose no span"),
+        Binding("enter,space", "choose", show=False, tooltip="Set the start, then the end"),
+        Binding("escape,q", "leave", show=False, tooltip="Cancel"),
     ]
 
     class Selected(Message):
-        """A span was chosen; None: none."""
+        """A span was selected; None: the selection was cancelled."""
 
         def __init__(self, span: Span | None) -> None:
             super().__init__()
             self.span = span
 
     class TimeClicked(Message):
-        """A moment was clicked."""
+        """A time on the plot was clicked."""
 
         def __init__(self, time_ns: int) -> None:
             super().__init__()
@@ -54,14 +54,14 @@ class SpanPlot(Plot, can_focus=False):
         self._cursor_ns: int | None = None
         """Position of the cursor while keys select a span."""
         self._begin_ns: int | None = None
-        """Start of the span, once it is selected."""
+        """Start of the span, once it is set."""
         self._dragged_from: int | None = None
-        """The column that the mouse was pressed in."""
+        """The column where the mouse button was pressed."""
 
     def show(
         self, curves: Sequence[Curve], flags: Sequence[tuple[str, int]], start_ns: int, end_ns: int
     ) -> None:
-        """Draws these, and what is being chosen."""
+        """Draws the curves, the flags and the selection."""
         self._curves, self._flags = curves, flags
         self._start_ns, self._end_ns = start_ns, max(end_ns, start_ns + NS_PER_S)
         self._draw_again()
@@ -69,8 +69,8 @@ class SpanPlot(Plot, can_focus=False):
     def _draw_again(self) -> None:
         chosen = [(f"[ {self._ago(self._begin_ns)}", self._begin_ns)] if self._begin_ns else []
         if self._cursor_ns is not None:
-            what = "begin" if self._begin_ns is None else "end"
-            words = f"{self._ago(self._cursor_ns)}: {what} here? ← → Enter, Esc"
+            what = "start" if self._begin_ns is None else "end"
+            words = f"{self._ago(self._cursor_ns)} set {what}: ← → Enter, Esc"
             chosen.append((words, self._cursor_ns))
         super().show(self._curves, [*self._flags, *chosen], self._start_ns, self._end_ns)
 
@@ -82,7 +82,7 @@ class SpanPlot(Plot, can_focus=False):
     # --- by keys ---
 
     def begin(self) -> bool:
-        """Lets keys choose a span from here on. False where there is no room for the plot."""
+        """Lets keys select a span from now on. Returns False if the plot has no room."""
         if not self.display or self._columns < 1:
             return False
         self._cursor_ns, self._begin_ns = self._end_ns, None
@@ -99,7 +99,7 @@ class SpanPlot(Plot, can_focus=False):
             self._draw_again()
 
     def action_choose(self) -> None:
-        """Begins the span at the cursor, then ends it there."""
+        """Sets the start of the span at the cursor; the second time its end."""
         if self._begin_ns is None:
             self._begin_ns = self._cursor_ns
             self._draw_again()
@@ -108,11 +108,11 @@ class SpanPlot(Plot, can_focus=False):
             self._end(Span(first, last) if first < last else None)
 
     def action_leave(self) -> None:
-        """Chooses none."""
+        """Cancels the selection."""
         self._end(None)
 
     def on_blur(self) -> None:
-        """Chooses none when something else gets the keys."""
+        """Cancels the selection when another widget gets the focus."""
         if self._cursor_ns is not None:
             self._forget()
 
@@ -136,12 +136,12 @@ class SpanPlot(Plot, can_focus=False):
         return (self._end_ns - self._start_ns) / max(1, self._columns)
 
     def _edge_ns(self, column: int) -> int:
-        """The moment where a column begins."""
+        """Time at the left edge of a column."""
         inside = min(max(column, 0), self._columns)
         return self._start_ns + round(inside * self._column_ns)
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Begins a span where the button is pressed."""
+        """Starts a span where the button is pressed."""
         if event.button == 1 and self._end_ns:
             self._dragged_from = event.x - LABELS
             self.capture_mouse()
@@ -153,7 +153,7 @@ class SpanPlot(Plot, can_focus=False):
             self._draw_again()
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
-        """Chooses the columns between; a mere click chooses nothing."""
+        """Selects the columns that were dragged over; a mere click selects a time."""
         if self._dragged_from is None:
             return
         self.release_mouse()
@@ -166,14 +166,14 @@ class SpanPlot(Plot, can_focus=False):
             self._end(Span(first, last))
 
     def _dragged_to(self, column: int) -> tuple[int, int]:
-        """The moments that the columns between begin and end at."""
+        """Start and end of the columns that were dragged over."""
         assert self._dragged_from is not None
         first, last = sorted((self._dragged_from, column))
         return self._edge_ns(first), self._edge_ns(last + 1)
 
 
 def flags_of(settings: Settings) -> list[tuple[str, int]]:
-    """Marks on the plot: marks, the baseline, and the chosen span."""
+    """Returns the flags on the plot: marks, the baseline, and the selected span."""
     flags = [(mark.name, mark.now_ns) for mark in settings.marks]
     if settings.baseline is not None:
         flags.append(("b", settings.baseline.now_ns))
@@ -183,7 +183,7 @@ def flags_of(settings: Settings) -> list[tuple[str, int]]:
 
 
 def span_note(span: Span, live_bytes: int) -> str:
-    """``span 12:03:05–12:04:10 3.00 MiB (x)``, in clock time: what of it is live."""
+    """Returns ``span 12:03:05–12:04:10 3.00 MiB (x)``: clock times, and the span's live bytes."""
     ahead_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     first, last = (
         time.strftime("%H:%M:%S", time.localtime((moment + ahead_ns) / NS_PER_S)) for moment in span

@@ -1,8 +1,8 @@
-"""Names of all stacks for tables and search, a bounded piece of work at a time.
+"""Names of all stacks for tables and search, computed within a time limit per picture.
 
-Only the refresher's thread makes names. While symbols are being read, names change several
-times a second: what is on the screen is named first, then the largest stacks, each time as
-many as there is time for.
+Only the refresher's thread computes names. While symbols are being read, names change
+several times a second. Each update names the stacks on the screen first, then the largest
+ones until its time is up.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ Mask = npt.NDArray[np.bool_]
 Ids = npt.NDArray[np.intp]
 
 SPARE_S: Final = 0.003
-"""Time limit for names of a picture that the user does not wait for."""
+"""Time limit per picture for names that nothing waits for."""
 EVERY_S: Final = 0.1
-"""How long they may take where rows are searched, or sorted by name."""
+"""Time limit per picture if rows are searched or sorted by name."""
 FIRST: Final = 32
-"""Stacks that are named in any case: a screenful."""
+"""Stacks that are named whatever the time: a screenful."""
 _NO_IDS: Final = np.zeros(0, np.intp)
 
 
 class Labels(dict[int, str]):
-    """One-line names of stacks, as far as they are named.
+    """One-line names of the stacks that have been named so far.
 
-    Named by the refresher's thread; the one that draws tells which it shows.
+    The refresher's thread writes them; the drawing thread reports which ones it shows.
     """
 
     def __init__(self, asked: Callable[[], None]) -> None:
-        """``asked`` is called when one is shown that has no name yet."""
+        """``asked``: called when a stack is shown that has no name yet."""
         super().__init__()
         self.fresh = np.zeros(0, np.bool_)
-        """Per stack whether its label is as good as it gets by now."""
+        """Per stack whether its label is up to date."""
         self.wanted: set[int] = set()
-        """Stacks that are shown, and not fresh."""
+        """Stacks on the screen whose labels are not up to date."""
         self._asked = asked
 
     def shown(self, stack: int) -> str:
-        """The label of a stack on the screen."""
+        """Returns the label of a stack on the screen, or ``…`` if it has none yet."""
         if stack >= len(self.fresh) or not self.fresh[stack]:
             self.wanted.add(stack)
             if stack not in self:
@@ -66,7 +66,7 @@ class Search:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        # As less and vim have it: capitals only where they are typed.
+        # Smart case, as in less and vim: capitals in the search make it case-sensitive.
         flags = 0 if any(letter.isupper() for letter in text) else re.IGNORECASE
         try:
             self.pattern = re.compile(text, flags)
@@ -74,7 +74,7 @@ class Search:
             self.pattern = re.compile(re.escape(text), flags)
 
     def matches(self, text: str) -> bool:
-        """Whether the search finds something in the text."""
+        """Whether the search matches the text."""
         return self.pattern.search(text, 0, LONGEST_SUBJECT) is not None
 
 
@@ -91,24 +91,24 @@ class Names:
         self._namer = namer
         self._now_s = now_s
         self.labels = Labels(asked)
-        """Returns what allocated: the program's own innermost function and its caller."""
+        """Labels per stack: the program's own innermost function and its caller."""
         self._version: tuple[int, int] | None = None
         """Version of the namer that the names come from."""
         self._searchable = np.zeros(0, np.bool_)
-        """Per stack whether a search looks at its names as they are now."""
+        """Per stack whether a search sees its current names."""
         self._ids: dict[int, Ids] = {}
         self._words: dict[tuple[str | None, str | None, str | None], int] = {}
         self._texts: list[str] = []
         self._found: tuple[str, list[bool]] = "", []
         self.pending = 0
-        """Stacks whose names are waited for."""
+        """Number of stacks whose names are still to be computed."""
 
     def update(
         self, snapshot: Snapshot, order: I64, *, every: bool = False, search: bool = False
     ) -> None:
-        """Names some of these, what is on the screen first; ``every``: as many as can be.
+        """Names some of the stacks in ``order``, after those on the screen.
 
-        ``search``: so that they can be searched.
+        ``every``: within the longer time limit. ``search``: makes them searchable, too.
         """
         self._begin(snapshot)
         labels = self.labels
@@ -128,7 +128,7 @@ class Names:
         self.pending = len(first) + len(left) - count if every or search else 0
 
     def _begin(self, snapshot: Snapshot) -> None:
-        """Forgets what is out of date, makes room for new stacks."""
+        """Discards outdated labels and makes room for new stacks."""
         labels, stacks = self.labels, len(snapshot.totals)
         if self._version != self._namer.version:
             self._version = self._namer.version
@@ -138,7 +138,7 @@ class Names:
             self._searchable = np.pad(self._searchable, (0, more))
 
     def label(self, snapshot: Snapshot, stack: int) -> str:
-        """The label of one stack, at once."""
+        """Returns the label of one stack, computed at once if necessary."""
         if not self.labels.fresh[stack]:
             self._name(snapshot, stack)
         return self.labels[stack]
@@ -164,12 +164,12 @@ class Names:
         return word
 
     def found(self, search: Search, order: Iterable[int]) -> Mask:
-        """Which of these stacks have a frame that the search finds."""
+        """Returns which of the stacks have a frame that the search matches."""
         indices = list(order)
         text, hits = self._found
         if text != search.text:
             hits = []
-        # New names have come since, at most.
+        # Names are only ever added: match just the new ones.
         hits.extend(search.matches(text) for text in self._texts[len(hits) :])
         self._found = search.text, hits
         labels = self.labels
@@ -182,14 +182,14 @@ class Names:
             starts = np.concatenate(([0], np.cumsum(lengths[some])[:-1]))
             result[some] = np.logical_or.reduceat(flat, starts)
         for at in np.flatnonzero(~result).tolist():
-            # Text of the line that is not a frame's name: labels of collapsed runs.
+            # A label may contain text that is no frame's name: that of a collapsed run.
             if "[" in (line := labels.get(indices[at], "")):
                 result[at] = search.matches(line)
         return result
 
 
 def place(frame: Frame) -> str:
-    """``file:line``, or the module if there is no line."""
+    """Returns ``file:line``, or the module if the file is unknown."""
     if frame.file is not None:
         line = f":{frame.line}" if frame.line is not None else ""
         return clean(frame.file) + line

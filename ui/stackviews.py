@@ -1,4 +1,4 @@
-"""The views of call stacks and of single blocks, and one stack as table and text."""
+"""The views of call stacks and of single blocks, and the text of a stack's verdict."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tracelloc.ui.view import Settings, Sorting, Source, View, ViewSelection
 
 _REASON_LINES: Final = 2
 MOST_ROWS: Final = 10_000
-"""Most rows of a table: users don't scroll further, and searches cover all rows."""
+"""Most rows of a table: nobody scrolls further, and searches cover all stacks."""
 STACK_COLUMNS: Final = (
     Column("change", "change", 13),
     Column("bytes", "live", 13),
@@ -62,7 +62,7 @@ FOUND: Final = "bold reverse"
 
 
 def name_cell(name: str, search: str) -> Cell:
-    """The name with what was searched for marked."""
+    """Returns the name as a cell that highlights the search's matches."""
     if not search:
         return TitleCell(name)
     text = Text(name)
@@ -73,7 +73,7 @@ def name_cell(name: str, search: str) -> Cell:
 
 
 def sample_evenly(values: Sequence[int], width: int) -> Sequence[int]:
-    """``width`` of the values, evenly over the whole time, the newest among them."""
+    """Returns ``width`` of the values at even distances, the oldest and the newest included."""
     if len(values) <= width:
         return values
     last = len(values) - 1
@@ -81,7 +81,7 @@ def sample_evenly(values: Sequence[int], width: int) -> Sequence[int]:
 
 
 def stack_rows(selection: ViewSelection) -> TableRows:
-    """A row per stack; the key is its index."""
+    """Returns a row per stack, keyed by its index, or per group, keyed by a ``GroupKey``."""
     snapshot, settings = selection.snapshot, selection.settings
     history, stacks = snapshot.history.held()[1], len(snapshot.totals)
     labels, verdicts = selection.names.labels, selection.verdicts
@@ -103,7 +103,7 @@ def stack_rows(selection: ViewSelection) -> TableRows:
             return written(values[key.stack].item())
         return written(values[list(key.members)].sum().item())
 
-    # Stacks of a later moment of a recording may wait for the next order.
+    # After a step back in a recording, rows may still be those of later stacks.
     def cell(key: Hashable, column: str) -> Cell:
         if isinstance(key, GroupKey):
             return group_cell(key, column) if max(key.members) < stacks else ""
@@ -131,7 +131,7 @@ def stack_rows(selection: ViewSelection) -> TableRows:
         rows = rows[order[::-1] if sorting.descending else order]
     else:
         values = columns[sorting.column][0][rows]
-        # Equal ones stay in the order of their size.
+        # Equal values keep the order by size.
         rows = rows[np.argsort(-values if sorting.descending else values, kind="stable")]
     order = rows[:MOST_ROWS].tolist()
     by_verdict = sorting.column == "verdict" and sorting.descending and selection.change is None
@@ -147,13 +147,13 @@ def _history_cell(held: list[int], now: int) -> Text:
 
 
 ADDED: Final = frozenset({"change", "bytes", "count", "share", "rate"})
-"""Columns whose figures add up over the stacks of a group; of others it has its first stack's."""
+"""Columns that a group sums over its stacks; in others it shows its first stack's figures."""
 
 
 def _columns(
     selection: ViewSelection,
 ) -> dict[str, tuple[npt.NDArray[Any], Callable[[Any], str]]]:
-    """Columns that rows can be sorted by, and their formats."""
+    """Returns the columns that rows can be sorted by: values per stack, and their format."""
     snapshot, figures, change = selection.snapshot, selection.figures, selection.change
     about = about_of(snapshot.sample_bytes)
     return {
@@ -173,7 +173,7 @@ def _columns(
 
 
 def _choose_stack(key: Hashable, settings: Settings) -> int | Settings:
-    """Opens a stack, expands or collapses a group, or shows all types of objects."""
+    """Handles Enter: opens a stack, toggles a group, or shows the view of objects."""
     if isinstance(key, TypeKey):
         return replace(settings, view=OBJECTS)
     if isinstance(key, GroupKey):
@@ -195,7 +195,7 @@ STACKS: Final = View(
 
 
 def verdict_text(details: Details, snapshot: Snapshot) -> Text:
-    """The verdict, of a suspect with its rate; empty before there was time to look."""
+    """Returns the verdict, for a suspect with its rate; empty before the first verdict."""
     judgement = details.judgement
     if judgement is None:
         return Text("")
@@ -207,14 +207,14 @@ def verdict_text(details: Details, snapshot: Snapshot) -> Text:
 
 
 def reasons(details: Details) -> list[str]:
-    """Why, in sentences; nothing before there was time to look."""
+    """Returns the sentences that explain the verdict; none before the first verdict."""
     if details.suspect is not None:
         return list(sentences(details.suspect))
     return [] if details.judgement is None else [details.judgement.evidence]
 
 
 def verdict_lines(details: Details, width: int) -> list[str]:
-    """The sentence that says why, in lines; none before there was time to look."""
+    """Returns the verdict's evidence, wrapped to lines; none before the first verdict."""
     if details.judgement is None:
         return []
     return wrapped(details.judgement.evidence, width)[:_REASON_LINES]
@@ -228,15 +228,15 @@ BLOCK_COLUMNS: Final = (
     Column("thread", "thread", 18, right=False, from_width=100),
     Column("name", "allocated in", 0, right=False, descending=False),
 )
-_OF_RECORDINGS: Final = " recordings keep the ten largest blocks of each process"
+_OF_RECORDINGS: Final = " only the ten largest blocks are recorded (record --events: all blocks)"
 _ORDERS: Final = {("age", True): BlockOrder.AGE, ("age", False): BlockOrder.YOUTH}
-"""Orders of all blocks. Other columns sort the largest."""
+"""Orders that cover all blocks. Other columns sort the largest blocks only."""
 
 
 def block_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
-    """Makes a row per block; the key is (address, index of the stack, number).
+    """Returns a function that makes a row per block, keyed by (address, stack's index, number).
 
-    Processes that were forked have blocks of the same address and stack: these are numbered.
+    Forked processes have blocks with equal address and stack; the number tells them apart.
     """
 
     def rows(selection: ViewSelection) -> TableRows:
@@ -267,7 +267,7 @@ def block_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
                 return name_cell(labels.shown(stack), settings.search)
             block = known.get(key)
             if block is None:
-                # Its row waits for the next order.
+                # The block was freed; its row stays until rows may move.
                 return "freed" if column == "bytes" else ""
             if column == "bytes":
                 return format_size(block.size_bytes)
@@ -285,7 +285,7 @@ def block_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
 
 
 def _blocks(selection: ViewSelection) -> list[BlockStat]:
-    """The blocks to list: the largest, or those of an age, if that is what is sorted by."""
+    """Returns the blocks to list: the largest, or the oldest or youngest if sorted by age."""
     snapshot, settings = selection.snapshot, selection.settings
     order = settings.sorting.column, settings.sorting.descending
     if snapshot.blocks is None:

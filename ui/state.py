@@ -1,7 +1,7 @@
 """The user's choices, and everything that changes them.
 
-Screens call this from their actions; it hands new settings to the refresher. All of it
-runs in the thread that draws, but for the jobs it gives to the refresher's.
+The screens' actions call ``State``, which passes new settings to the refresher. All of it
+runs in the drawing thread, except for the jobs that it passes to the refresher's thread.
 """
 
 from __future__ import annotations
@@ -56,43 +56,43 @@ VIEWS: Final[tuple[View[Any], ...]] = (
 
 
 MOST_MARKS: Final = 16
-"""Marks that are kept: the newest."""
+"""Number of marks that are kept, the newest ones."""
 _ASKED_FROM_S: Final = 60.0
-"""From this tracing time on, quitting asks first: what is not written is gone."""
+"""After this tracing time quitting asks first, as unwritten data would be lost."""
 
 
 class State:
-    """The state of the screen: settings, the newest picture, and every change of them."""
+    """The state of the screen: settings, newest picture, and the methods that change them."""
 
     def __init__(self, app: App[int], source: Source, refresher: Refresher) -> None:
         self.app = app
         self.source = source
         self.views = tuple(view for view in VIEWS if view.exists(source))
-        """The tabs of this run."""
+        """The views that this run has, as tabs."""
         self.settings = Settings(self.views[0])
         self.picture: Picture | None = None
         """The newest picture."""
         self.ended = ""
-        """Why no new pictures come."""
+        """Why there are no new pictures."""
         self.frozen = False
         self.player = None if source.recorded is None else Player(self, source.recorded, refresher)
-        """Goes to moments, of a recording."""
+        """Moves through the snapshots of a recording; None if a process is traced."""
         self._last_process = 0
         self._marks_set = 0
         self._refresher = refresher
 
     @property
     def condition(self) -> str:
-        """The condition that the header shows: frozen or ended; of a recording, the moment."""
+        """The condition that the header shows: frozen, ended, or a recording's time."""
         if self.player is not None:
             return self.player.condition()
         return self.ended or ("FROZEN (space)" if self.frozen else "")
 
     def change(self, **fields: Any) -> None:
-        """Changes some settings."""
-        self.take(replace(self.settings, **fields))
+        """Changes the given settings."""
+        self.replace_settings(replace(self.settings, **fields))
 
-    def take(self, new: Settings) -> None:
+    def replace_settings(self, new: Settings) -> None:
         """Replaces the settings."""
         if new != self.settings:
             self.settings = new
@@ -101,42 +101,42 @@ class State:
     # --- order and limits ---
 
     def sort(self, column: Column) -> None:
-        """Sorts by a column; a second time reverses the order."""
+        """Sorts by a column; if it is the sort column already, reverses the order."""
         now, name = self.settings.sorting, self.settings.view.name
         same = now.column == column.key
         new = Sorting(column.key, not now.descending if same else column.descending)
         self.change(sortings={**self.settings.sortings, name: new})
 
     def next_metric(self) -> None:
-        """Weighs flame graph and tree by the next metric."""
-        # Each process had its peak at another time.
+        """Draws flame graph and tree by the next metric."""
+        # Processes have their peaks at different times: there is no joint one.
         together = self.settings.process < 0
         metrics = [metric for metric in Metric if not (together and metric is Metric.PEAK)]
         at = metrics.index(self.settings.metric) + 1
         self.change(metric=metrics[at % len(metrics)])
 
     def next_verdicts(self) -> None:
-        """Shows only suspects, then the stacks of each other verdict, then all."""
+        """Cycles the shown stacks: suspects only, each other verdict only, all."""
         at = VERDICT_CHOICES.index(self.settings.verdicts) + 1
         self.change(verdicts=VERDICT_CHOICES[at % len(VERDICT_CHOICES)])
 
     def toggle_chart(self) -> None:
-        """Charts functions or call stacks."""
+        """Switches the chart between functions and call stacks."""
         self.change(charts_stacks=not self.settings.charts_stacks)
 
     def ask_limits(self) -> None:
         """Opens the dialog."""
 
-        def take(limits: Limits | None) -> None:
+        def apply_limits(limits: Limits | None) -> None:
             if limits is not None:
                 self.change(limits=limits)
 
-        self.app.push_screen(LimitsDialog(self.settings.limits), take)
+        self.app.push_screen(LimitsDialog(self.settings.limits), apply_limits)
 
     # --- threads ---
 
     def toggle_threads(self) -> None:
-        """Shows the blocks of all threads, or of the first one."""
+        """Switches between the blocks of all threads and of the first one."""
         limits = self.settings.limits
         if limits.tid is not None:
             self.change(limits=replace(limits, tid=None))
@@ -144,7 +144,7 @@ class State:
             self.step_thread(1)
 
     def step_thread(self, step: int) -> None:
-        """Shows the blocks of the next or previous thread, by id."""
+        """Shows the blocks of the next or previous thread in the order of their ids."""
         blocks = None if self.picture is None else self.picture.snapshot.blocks
         tids = [] if blocks is None else sorted(set(blocks.tid.tolist()))
         if not tids:
@@ -156,7 +156,7 @@ class State:
     # --- processes ---
 
     def next_processes(self) -> Settings:
-        """Settings for all processes, the running ones, or the one shown before."""
+        """Returns settings to show all processes, the running ones, or the one shown before."""
         number, picture = self.settings.process, self.picture
         if picture is None or (number >= 0 and picture.process_count < 2):
             more = "so far" if self.source.has_many else "traced (--follow traces children too)"
@@ -173,7 +173,7 @@ class State:
     # --- moments ---
 
     def toggle_baseline(self) -> None:
-        """Shows only blocks allocated from now on, or all again."""
+        """Sets a baseline, so that only later blocks are shown; or removes it."""
         if self.settings.baseline is not None:
             self.change(baseline=None)
         elif self.picture is not None:
@@ -181,22 +181,22 @@ class State:
             self.app.notify("Only blocks allocated from now on (b shows all)", timeout=3)
 
     def set_mark(self) -> None:
-        """Sets a mark at the moment on the screen."""
+        """Sets a mark at the time of the snapshot on the screen."""
         if self.picture is None:
             return
         self._marks_set += 1
         mark = analysis.mark(self.picture.snapshot, f"m{self._marks_set}")
-        # Each keeps figures of all stacks.
+        # Each mark keeps the figures of all stacks.
         self.change(marks=(*self.settings.marks, mark)[-MOST_MARKS:])
         self.app.notify(f"Mark {mark.name} set (d shows changes since)", timeout=2)
 
     def choose_span(self) -> None:
-        """Lets the keys choose a span of time on the plot."""
+        """Lets keys select a span of time on the plot."""
         if not self.app.screen.query_one(SpanPlot).begin():
-            self.app.notify("The chart needs more room: 60 columns, 16 lines", timeout=3)
+            self.app.notify("The terminal is too small for the chart (needs 60×16)", timeout=3)
 
     def next_difference(self) -> None:
-        """Compares the last mark with now, then neighbouring marks backwards, then none."""
+        """Cycles the comparison: last mark to now, each pair of neighboring marks, none."""
         marks = self.settings.marks
         if not marks:
             self.app.notify("Set a mark first (M)", timeout=2)
@@ -212,14 +212,14 @@ class State:
         self.change(difference=choices[at])
 
     def toggle_freeze(self) -> None:
-        """Freezes or resumes the screen; capture goes on."""
+        """Freezes or resumes the screen; tracing continues."""
         self.frozen = not self.frozen
         self._refresher.freeze(self.frozen)
 
     # --- filters ---
 
     def change_filters(self, job: Callable[[Filters], None]) -> None:
-        """Changes the filters in the refresher's thread, which alone may touch them."""
+        """Changes the filters in the refresher's thread, which alone may use them."""
 
         def guarded() -> None:
             try:
@@ -230,7 +230,7 @@ class State:
         self._refresher.do(guarded)
 
     def toggle_filters(self) -> None:
-        """Switches all groups and added rules off, or back on."""
+        """Switches all groups and added rules off or on."""
         on = not self.settings.filters_on
         self.change(filters_on=on)
         self.change_filters(lambda filters: filters.set_enabled(on))
@@ -262,7 +262,7 @@ class State:
         self.app.push_screen(SourceScreen(self, function))
 
     def list_source(self, key: object) -> None:
-        """Opens the source of a row's function: a function's own, or a stack's innermost."""
+        """Opens the source of a row: of its function, or of its stack's innermost function."""
         details = None if self.picture is None else self.picture.details
         if isinstance(key, FunctionKey):
             self.open_source(ListedFunction(key.step))
@@ -283,7 +283,7 @@ class State:
             self.app.push_screen(ExportDialog(picture.snapshot, picture.namer.copy()))
 
     def show_help(self) -> None:
-        """Opens the list of keys."""
+        """Opens the help screen, which lists the keys."""
         self.app.push_screen(HelpScreen(self.app.screen))
 
     def copy_stack(self) -> None:
@@ -295,36 +295,36 @@ class State:
             self.app.notify(f"Copied {frames}", timeout=2)
 
     def leave(self) -> None:
-        """Ends the screen, and asks first if minutes of tracing would be lost."""
+        """Quits; asks first if more than ``_ASKED_FROM_S`` of tracing would be lost."""
         is_asked = isinstance(self.app.screen, QuitDialog)
         elapsed_ns = 0 if self.picture is None else self.picture.snapshot.tracing_ns
         if self.source.writes_files or is_asked or elapsed_ns < _ASKED_FROM_S * NS_PER_S:
             self.app.exit()
             return
 
-        def take(choice: str | None) -> None:
+        def act_on_choice(choice: str | None) -> None:
             if choice == QuitDialog.QUIT:
                 self.app.exit()
             elif choice == QuitDialog.EXPORT:
                 self.ask_export()
 
-        self.app.push_screen(QuitDialog(elapsed_ns), take)
+        self.app.push_screen(QuitDialog(elapsed_ns), act_on_choice)
 
     def choose_process(self) -> None:
-        """Opens the list of processes; tracing goes on until another one is chosen."""
+        """Opens the list of processes; tracing continues until the user chooses another one."""
         if self.source.terminal is not None:
-            self.app.notify("The program was started here and ends with the screen", timeout=3)
+            self.app.notify("tracelloc started this program; it ends with the screen", timeout=3)
             return
         if self.source.recorded is not None:
-            self.app.notify("This is a recording: there is no process to change to", timeout=3)
+            self.app.notify("A recording can't switch to another process", timeout=3)
             return
         now = None if self.picture is None else self.picture.snapshot.target.pid
 
-        def take(pid: int | None) -> None:
+        def switch_to(pid: int | None) -> None:
             if pid is not None and pid != now:
                 self.app.exit(pid)
 
         self.app.push_screen(
-            PickerScreen(self.source.list_processes, note="tracing goes on, Esc goes back to it"),
-            take,
+            PickerScreen(self.source.list_processes, note="tracing continues, Esc goes back to it"),
+            switch_to,
         )

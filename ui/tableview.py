@@ -1,9 +1,9 @@
-"""Tables, and text in terminal cells: cut and filled so that columns stay where they are.
+"""Tables, and text cut and padded to a width in terminal cells.
 
-Names from the target may hold anything; wide characters take two cells, combining ones
-none, and ten thousand characters must cost no more than what is shown of them. Textual's
-DataTable keeps a copy of every cell and measures all of them; this one asks for the cells
-of a row when it draws it. Ten thousand rows cost what fifty do.
+Names from the target may contain any character: wide ones take two cells, combining ones
+none. Drawing a name of ten thousand characters costs no more than its visible part.
+Textual's DataTable copies and measures every cell; ``Table`` asks only for the cells of
+the rows that it draws, so ten thousand rows cost as much as fifty.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ from tracelloc.text import format_size, printable
 from tracelloc.ui.lineview import COMPUTING, LineView, Piece, RowMessage
 
 LONGEST_NAME: Final = 2048
-"""Characters of a name that are looked at for drawing: no terminal shows more."""
+"""Characters of a name that drawing considers: no terminal shows more."""
 CUT: Final = "…"
 _WORTH: Final = 11
-"""Cells that a caller needs, arrow included, for a cut name to say anything."""
+"""Fewest cells, arrow included, in which a truncated caller's name is still informative."""
 WIDE: Final = 150
-"""From so many cells on, columns of paths have more room."""
+"""Width of a table from which on columns of paths get more room."""
 _PER_CELL: Final = 4
-"""Characters looked at for each cell that there is; more would be combining ones."""
+"""Characters considered per available cell; any further ones would be combining ones."""
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
 
 
 def crop(name: str, width: int) -> str:
-    """Crops text to at most ``width`` cells, all harmless, with an ellipsis where cut."""
+    """Returns the printable text in at most ``width`` cells, with an ellipsis if it was cut."""
     if width <= 0:
         return ""
     most = _PER_CELL * width + _PER_CELL
     text = printable(name[:most])
     if len(name) <= most and cell_len(text) <= width:
         return text
-    # A wide character may have to go as a whole: a blank stands for its half.
+    # If the cut would split a wide character, a blank takes its place.
     kept = set_cell_size(text[:most], min(width - 1, cell_len(text[:most])))
     return kept + CUT
 
 
 def fit(name: str, width: int) -> str:
-    """Fits text to exactly ``width`` cells, left-aligned."""
+    """Returns the text in exactly ``width`` cells, left-aligned."""
     text = crop(name, width)
     return text + " " * (width - cell_len(text))
 
 
 def right(name: str, width: int) -> str:
-    """Fits text to exactly ``width`` cells, right-aligned."""
+    """Returns the text in exactly ``width`` cells, right-aligned."""
     text = crop(name, width)
     return " " * (width - cell_len(text)) + text
 
 
 def bar(share: float, width: int) -> str:
-    """A horizontal bar of ``width`` cells, in steps of an eighth; something, if not zero."""
+    """Returns a horizontal bar in ``width`` cells, in eighths of a cell; at least one if not 0."""
     share = min(max(share, 0.0), 1.0)
     eighths = round(share * width * 8)
     if share > 0:
@@ -67,7 +67,7 @@ def bar(share: float, width: int) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The newest values as columns from nothing to the highest; blanks where there are none."""
+    """Returns the newest values as vertical bars from 0 to the highest, padded on the left."""
     shown = values[-width:] if width > 0 else []
     highest = max(shown, default=0)
     if highest <= 0:
@@ -78,22 +78,22 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def signed_size(size_bytes: int) -> str:
-    """Formats a size with its sign: ``+1.10 MiB``, ``-3 B``; zero has none."""
+    """Returns a size with its sign: ``+1.10 MiB``, ``-3 B``; zero has none."""
     return f"+{format_size(size_bytes)}" if size_bytes > 0 else format_size(size_bytes)
 
 
 def trend(change: float) -> str:
-    """Returns the direction as a character, readable without colours."""
+    """Returns the direction as a character, readable without colors."""
     return "▲" if change > 0 else "▼" if change < 0 else "="
 
 
 def clean(name: str) -> str:
-    """A name of the target as it may be drawn: one line, nothing that steers a terminal."""
+    """Returns a name from the target as one printable line without control characters."""
     return printable(name[:LONGEST_NAME])
 
 
 def short_count(count: float) -> str:
-    """Formats a count in five cells at most: ``12``, ``9.21k``, ``104k``; below ten a tenth."""
+    """Returns a count in at most five cells: ``12``, ``9.21k``, ``104k``; tenths below ten."""
     if count < 0:
         return "-" + short_count(-count)
     if count < 9.95 and count != int(count):
@@ -107,22 +107,22 @@ def short_count(count: float) -> str:
 
 
 def gauge(share: float, width: int) -> str:
-    """Draws a share of 0 to 1: ``▓▓▓▓░░``."""
+    """Returns a share of 0 to 1 as ``▓▓▓▓░░``."""
     full = round(width * min(1.0, max(0.0, share)))
     return "▓" * full + "░" * (width - full)
 
 
 class Bar(float):
-    """A cell that is a bar as long as this share of its column."""
+    """A cell with a bar; the number is its share of the column's width, 0 to 1."""
 
 
 class TitleCell(str):
-    """A cell such as ``function (file:line) ← caller``: what does not fit is left out whole."""
+    """A cell such as ``function (file:line) ← caller``; parts that don't fit are omitted."""
 
     __slots__ = ()
 
     def within(self, width: int) -> str:
-        """The longest beginning of the title that is worth its room."""
+        """Returns as many parts of the title as ``width`` has room for."""
         if len(self) <= width:
             return str(self)
         first, arrow, _ = self.partition(" ← ")
@@ -133,17 +133,17 @@ class TitleCell(str):
 
 
 class PathCell(str):
-    """A cell whose end says most, such as a path: it is cut at its beginning."""
+    """A cell that is cut at its beginning, such as a path."""
 
     __slots__ = ()
 
     def within(self, width: int) -> str:
-        """The last ``width`` characters."""
+        """Returns the last ``width`` characters."""
         return str(self) if len(self) <= width else f"{CUT}{self[len(self) - width + 1 :]}"
 
 
 class Heading(str):
-    """The key of a row that has no cells: it is drawn as it stands and can't be chosen."""
+    """The key and text of a row without cells, which can't be chosen."""
 
     __slots__ = ()
 
@@ -151,7 +151,7 @@ class Heading(str):
 Cell = str | Text | Bar
 """Plain text, or text with styles; never markup."""
 _LOW: Final = 8
-"""Below so many lines the rows need all of them."""
+"""Height below which there is no footer: the rows need all lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,15 +161,15 @@ class Column:
     key: str
     title: str
     width: int
-    """In cells; 0: whatever is left."""
+    """In cells; 0: all remaining ones."""
     right: bool = True
     from_width: int = 0
-    """Shown where the table has at least this many cells."""
+    """Least width of the table, in cells, at which the column is shown."""
     wide: int = 0
-    """Width where the table has ``WIDE`` cells or more; 0: the usual one."""
+    """Width in a table of ``WIDE`` or more cells; 0: ``width``."""
     sorts: bool = True
     descending: bool = True
-    """The order that is asked for first."""
+    """The order when the user first sorts by the column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,20 +183,20 @@ class TableRows:
     sorted_by: str = ""
     descending: bool = True
     empty: str = ""
-    """Text for no rows."""
+    """Text that is shown if there are no rows."""
     without: Collection[str] = ()
-    """Columns to leave out."""
+    """Keys of columns to leave out."""
     footer: Sequence[Callable[[Hashable | None], str]] = ()
-    """Lines below the rows, about the key under the cursor."""
+    """Lines below the rows, computed from the key under the cursor."""
     first: int = 0
-    """Number of the row that the cursor begins on."""
+    """Number of the row where the cursor starts."""
 
 
 class Table(LineView[TableRows]):
-    """Rows under a line of titles. See the module."""
+    """A table with a header line that draws only its visible rows."""
 
     class SortAsked(RowMessage):
-        """A click on the title of a column: ``key``."""
+        """The title of column ``key`` was clicked."""
 
     def __init__(self, columns: Sequence[Column], *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
@@ -205,11 +205,11 @@ class Table(LineView[TableRows]):
         self._rows = TableRows((), lambda _key, _column: "", empty=COMPUTING)
         self._key: Hashable | None = None
         self._at_top = True
-        """The cursor has not been moved: it stays on the first row that is of interest."""
+        """The cursor was not moved, so it stays on row ``TableRows.first``."""
 
     @property
     def key(self) -> Hashable | None:
-        """Key of the row under the cursor; None on a heading and without rows."""
+        """Key of the row under the cursor; None if that is a heading or there are no rows."""
         return None if isinstance(self._key, Heading) else self._key
 
     @property
@@ -219,11 +219,11 @@ class Table(LineView[TableRows]):
 
     @property
     def order(self) -> Sequence[Hashable]:
-        """The keys in the order they are shown in."""
+        """The keys of the rows, in their order on the screen."""
         return self._rows.order
 
     def show(self, content: TableRows, *, at_once: bool = False) -> None:
-        """Shows these rows. Their order waits while someone is at it, unless ``at_once``."""
+        """Shows these rows; while the user presses keys, their order waits, unless ``at_once``."""
         at_once = at_once or not len(self.order)
         if not at_once and self.is_held:
             self._rows = replace(content, order=self.order)
@@ -237,7 +237,7 @@ class Table(LineView[TableRows]):
             self.cursor = rows.first
         elif self._key in rows.order:
             self.cursor = rows.order.index(self._key)
-        # Else its row is gone: the one that is there now.
+        # If the cursor's row is gone, the cursor stays at its position.
         self.rows_changed()
         if not self._at_top and self.cursor != offset + round(self.scroll_target_y):
             self._scroll_rows(max(0, self.cursor - offset))
@@ -250,21 +250,21 @@ class Table(LineView[TableRows]):
             super().moved()
 
     def moved(self) -> None:
-        """The cursor belongs to another row."""
+        """Updates the cursor's key."""
         self._note_key()
 
     def move_to(self, row: int) -> None:
-        """Puts the cursor on a row, in view; there it stays with what the row stands for."""
+        """Moves the cursor to a row; from now on it follows that row's key."""
         self._at_top = False
         super().move_to(row)
 
     def action_edge(self, step: int) -> None:
-        """Moves to the last row, or to the first and stays on whichever is first."""
+        """Moves to the last row, or to the first one and stays on whichever row is first."""
         super().action_edge(step)
         self._at_top = step < 0
 
     def header_clicked(self, line: int, x: int) -> None:
-        """Asks for the rows in the order of a column."""
+        """Asks to sort by the clicked column."""
         left = 1
         for column, room in self._shown_columns(self.width):
             if left <= x < left + room and column.sorts:
@@ -274,16 +274,16 @@ class Table(LineView[TableRows]):
     # --- drawing ---
 
     def rows_changed(self) -> None:
-        """There may be room for the lines below, or none any more."""
+        """Shows the footer if the height allows it, and updates the rows."""
         self.footer_lines = len(self._rows.footer) if self.size.height >= _LOW else 0
         super().rows_changed()
 
     def row_count(self) -> int:
-        """Number of rows."""
+        """Returns the number of rows."""
         return len(self.order)
 
     def empty_text(self) -> str:
-        """Text for a table without rows."""
+        """Returns the text to show if there are no rows."""
         return self._rows.empty
 
     def _shown_columns(self, width: int) -> list[tuple[Column, int]]:
@@ -295,7 +295,7 @@ class Table(LineView[TableRows]):
             if column.key not in rows.without
             and (width >= column.from_width or column.key == rows.sorted_by)
         ]
-        # The title of what they are sorted by is seen whole.
+        # The sort column's title is never cut.
         by = rows.sorted_by
         wide = width >= WIDE
         widths = [
@@ -309,7 +309,7 @@ class Table(LineView[TableRows]):
         ]
 
     def fixed(self, line: int, width: int) -> Iterable[Piece]:
-        """Above the titles, below what the rows say."""
+        """Returns the header line, or a footer line."""
         if line < 0:
             yield crop(self._rows.footer[line](self._key), width), "lines--header"
             return
@@ -323,7 +323,7 @@ class Table(LineView[TableRows]):
             yield " " * (1 if column.right else space + 1), "lines--header"
 
     def row(self, row: int, width: int) -> Iterable[Piece]:
-        """The cells of a row."""
+        """Returns the cells of a row."""
         key = self.order[row]
         yield "›" if row == self.cursor and self.row_cursor and self.is_active else " ", None
         if isinstance(key, Heading):
@@ -343,7 +343,7 @@ class Table(LineView[TableRows]):
                 yield from self._styled(cell, room, to_right=column.right)
 
     def _styled(self, text: Text, room: int, *, to_right: bool) -> Iterable[Piece]:
-        """A cell with styles: cut and filled like a plain one."""
+        """Returns a cell with styles, cut and padded like a plain one."""
         shown = text[: 4 * room + 16]
         if shown.cell_len > room:
             shown.truncate(room, overflow="ellipsis")

@@ -1,4 +1,4 @@
-"""The time line of a recording: its moments, and which of them is shown."""
+"""The time line of a recording: the times of its snapshots, and which one is shown."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeLine:
-    """All moments, oldest first, as columns. Nothing in it changes."""
+    """The times of all snapshots as columns, oldest first. Immutable."""
 
     uptimes_s: F64
     """CLOCK_MONOTONIC of the recorded machine, ascending."""
     times_s: F64
-    """Seconds since 1970; may jump back where the clock was set."""
+    """Seconds since 1970; they jump if the clock was set."""
     index: int
-    """The moment that is shown."""
+    """Number of the snapshot that is shown."""
     newest: TraceSnapshot
-    """For the curves of the whole time."""
+    """The last snapshot, which has the curves of the whole time."""
     is_growing: bool
     """Whether the recording may still grow."""
 
@@ -37,26 +37,26 @@ class TimeLine:
 
     @property
     def end_ns(self) -> int:
-        """The last moment, CLOCK_MONOTONIC."""
+        """Time of the last snapshot, CLOCK_MONOTONIC."""
         return self.newest.root.now_ns
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the last moment is shown."""
+        """Whether the last snapshot is shown."""
         return self.index == len(self.uptimes_s) - 1
 
     def find(self, uptime_s: float) -> int:
-        """The last moment that is not later; else the first."""
+        """Returns the number of the last snapshot that is not later; 0 if all are."""
         return max(0, int(np.searchsorted(self.uptimes_s, uptime_s, side="right")) - 1)
 
     def find_time(self, time_s: float) -> int:
-        """The last moment that is not later, seconds since 1970; else the first."""
+        """Like ``find``, for a time in seconds since 1970."""
         return int(max(np.flatnonzero(self.times_s <= time_s), default=0))
 
     def clock(self, time_ns: int) -> str:
-        """The time of day at a moment, CLOCK_MONOTONIC; with the date if that was another day."""
+        """Returns the time of day at a CLOCK_MONOTONIC time; with the date if on another day."""
         uptime_s = time_ns / NS_PER_S
-        # Before the first moment, and between two of them, the clock went on as usual.
+        # Assumes that the clock was not set before the first snapshot, nor between two of them.
         at = self.find(uptime_s)
         time_s = float(self.times_s[at] + uptime_s - self.uptimes_s[at])
         date, _, clock = shown_time(time_s).partition(" ")
@@ -67,4 +67,4 @@ class TimeLine:
         """Returns live bytes over the whole time; if merged, up to the shown snapshot."""
         if snapshot.merged is not None:
             return snapshot.series
-        return self.newest.of(snapshot.target.number).series
+        return self.newest.snapshot_of(snapshot.target.number).series

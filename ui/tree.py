@@ -16,16 +16,16 @@ from tracelloc.ui.nodes import ROOT, Nodes, NodesView, Path, nodes_view
 from tracelloc.ui.tableview import crop, fit, signed_size, trend
 
 _WORTH_OPENING: Final = 0.01
-"""Share of all from which on ``expand all`` expands a function."""
+"""Least share of the whole tree at which ``Expand all`` expands a function."""
 _WIDE: Final = 76
-"""Cells from which on there is room for all columns."""
+"""Width in cells from which on all columns are shown."""
 
 
 class TreeView(NodesView):
-    """The call tree. Right and left expand and collapse, Enter does either or opens the stack."""
+    """The call tree. Right expands, left collapses, Enter toggles, or opens the stack of a leaf."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("right,l", "open_node", "Expand", tooltip="Expand, or go into it"),
+        Binding("right,l", "open_node", "Expand", tooltip="Expand, or go to the first child"),
         Binding("left,h", "close_node", "Collapse", tooltip="Collapse, or go to the parent"),
         Binding("asterisk,plus", "open_all", "Expand all", tooltip="Expand all of 1 % or more"),
         Binding("minus", "close_all", "Collapse all", tooltip="Collapse all functions"),
@@ -63,18 +63,18 @@ class TreeView(NodesView):
 
     @property
     def selected(self) -> int:
-        """The node of the cursor's row."""
+        """Node in the cursor's row."""
         return self._rows[self.cursor][0] if self.cursor < len(self._rows) else ROOT
 
     def _weighty(self, node: int) -> list[int]:
-        """Children that weigh something."""
+        """Returns the children whose weight is not zero."""
         children = self._data.children(node)
         while children and not self._data.weight(children[-1]):
             children.pop()
         return children
 
     def _flatten(self, selected: int) -> None:
-        """Makes the rows of what is open. Only where paths part, lines move to the right."""
+        """Computes the rows of the expanded nodes; only branches of the tree are indented."""
         indents = {ROOT: 0}
         self._rows = []
         waiting = [ROOT] if self._data.weight(ROOT) else []
@@ -99,11 +99,11 @@ class TreeView(NodesView):
         self.show_cursor()
 
     def row_count(self) -> int:
-        """Number of visible nodes."""
+        """Returns the number of visible nodes."""
         return len(self._rows)
 
     def fixed(self, line: int, width: int) -> Iterable[Piece]:
-        """Above the titles, below the whole name under the cursor."""
+        """Returns the header line, or the footer with the full name under the cursor."""
         if line == 0:
             title = f"{self._data.metric.heading:>11} {'share':>7}"
             if width >= _WIDE:
@@ -134,7 +134,7 @@ class TreeView(NodesView):
             yield grown, "lines--grown" if growth > 0 else "lines--shrunk" if growth < 0 else None
             used += len(more) + len(grown)
         room = width - used - 2
-        # However deep, a third of the room stays for the name.
+        # The indentation leaves a third of the room for the name.
         shift = min(2 * indent, max(0, 2 * room // 3))
         sign = " " if not self._weighty(node) else "▾" if node in self._open else "▸"
         yield f"  {' ' * shift}{sign} ", None
@@ -148,7 +148,7 @@ class TreeView(NodesView):
     # Opening and closing.
 
     def action_open_node(self) -> None:
-        """Expands down to where paths part; an expanded node goes to its heaviest child."""
+        """Expands down to the next branch; if already expanded, moves to the heaviest child."""
         node = self.selected
         if not self._weighty(node):
             return
@@ -163,7 +163,7 @@ class TreeView(NodesView):
         self._touch(node)
 
     def action_close_node(self) -> None:
-        """Collapses; a collapsed node goes to its parent."""
+        """Collapses the node; if already collapsed, moves to its parent."""
         node = self.selected
         if node in self._open and self._weighty(node) and node != ROOT:
             self._open.discard(node)
@@ -173,7 +173,7 @@ class TreeView(NodesView):
             self.move_to(next((r for r, (n, _) in enumerate(self._rows) if n == parent), 0))
 
     def chosen(self) -> None:
-        """Expands or collapses; a leaf opens its stack."""
+        """Expands or collapses the node; a leaf opens its stack."""
         node = self.selected
         if not self._weighty(node):
             self.action_open()
@@ -183,7 +183,7 @@ class TreeView(NodesView):
             self.action_open_node()
 
     def action_open_all(self) -> None:
-        """Expands everything below the cursor that is of notable weight."""
+        """Expands every node below the cursor with a share of ``_WORTH_OPENING`` or more."""
         waiting = [self.selected]
         while waiting:
             node = waiting.pop()
@@ -203,7 +203,10 @@ class TreeView(NodesView):
 
 
 def _carried_over(old: Nodes, opened: set[int], new: Nodes) -> set[int]:
-    """Finds open functions again in another tree. Parents have lower numbers than children."""
+    """Returns the nodes of a new tree with the same paths as the old tree's open nodes.
+
+    Parents have lower numbers than their children.
+    """
     places: dict[int, int | None] = {ROOT: ROOT}
     names: dict[int, dict[Step, int]] = {}
 

@@ -1,4 +1,4 @@
-"""Cells of growth and verdicts, in the same styles wherever they are shown."""
+"""Cells for growth and verdicts, with the same styles in all views."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _HARMLESS: Final = (Verdict.CACHE_OR_POOL, Verdict.BUSY, Verdict.START_UP)
 
 
 def growth_cell(bytes_per_min: int, verdict: Verdict | None) -> Text:
-    """``+1.10 MiB ▲``: the colour says nothing that the sign and the triangle don't.
+    """Returns ``+1.10 MiB ▲``; sign and triangle make it readable without color.
 
-    Memory known not to leak does not look like a leak while it fills.
+    Growth of memory with a harmless verdict is dim.
     """
     style = GROWING if bytes_per_min > 0 else SHRINKING if bytes_per_min < 0 else "dim"
     if bytes_per_min > 0 and verdict in _HARMLESS:
@@ -29,7 +29,7 @@ def growth_cell(bytes_per_min: int, verdict: Verdict | None) -> Text:
 
 
 def verdict_cell(verdict: Verdict | None) -> Text:
-    """The verdict in one word."""
+    """Returns the verdict in one word."""
     if verdict is None:
         return Text("-", "dim")
     return Text(_SHORT.get(verdict, verdict.value), VERDICT_STYLES.get(verdict, "dim"))

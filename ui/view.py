@@ -1,7 +1,7 @@
-"""What a view of the screen is, and what views are made of.
+"""The definition of a view of the screen, and the data that views are computed from.
 
-A view makes its content of a ``ViewSelection``: a snapshot of the ``Source`` and what the
-user's ``Settings`` leave of it.
+A view computes its content from a ``ViewSelection``: a snapshot of the ``Source``,
+restricted by the user's ``Settings``.
 """
 
 from __future__ import annotations
@@ -44,97 +44,103 @@ class Facts:
     allocators: tuple[str, ...]
     """Files whose functions are traced, by their base names."""
     functions: tuple[str, ...]
-    """The functions themselves, with their files."""
+    """The traced functions, with their files."""
     method: str
     """How probes are attached."""
     ring_slots: int
-    """Events that the ring has room for."""
+    """Capacity of the ring, in events."""
 
 
 class RecordedMoments(Protocol):
-    """The moments of a recording. All but ``go_to`` are for the refresher's thread."""
+    """The snapshots of a recording.
+
+    Only the refresher's thread may use it, but any thread may call ``go_to`` and read ``line``.
+    """
 
     @property
     def line(self) -> TimeLine:
-        """All moments, as of the one that was taken last; any thread may ask."""
+        """The times of all snapshots, and the number of the one returned last."""
         ...
 
     @property
     def before(self) -> TraceSnapshot | None:
-        """The moment before the one that was taken last, for rates."""
+        """The recorded snapshot before the one returned last, for rates."""
         ...
 
     @property
     def has_blocks(self) -> bool:
-        """Whether single blocks are known, at least of the last moments."""
+        """Whether single blocks are recorded, at least for the last snapshots."""
         ...
 
     def go_to(self, uptime_s: float) -> None:
-        """Which moment is taken from now on: the last one that is not later."""
+        """Selects the last snapshot that is not later."""
         ...
 
     def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
-        """Any moment. Raises TracellocError."""
+        """Returns the last snapshot that is not later. Raises TracellocError."""
         ...
 
 
 class Terminal(Protocol):
-    """The terminal of a program that was started. Thread safe."""
+    """The terminal of a program that tracelloc started. Thread-safe."""
 
     def resize(self, rows: int, columns: int) -> None:
-        """Tells the program how large it is."""
+        """Sets the terminal's size."""
 
     def type(self, data: bytes) -> None:
-        """Keys for the program."""
+        """Sends keys to the program."""
 
     def written_since(self, position: int) -> tuple[int, bytes]:
-        """Returns the program's output from a position on, and the next position."""
+        """Returns the program's output from a byte position on, and the next position."""
 
 
 class Source(Protocol):
-    """One trace. Only the refresher's thread calls ``take`` and uses namers and filters."""
+    """One trace, live or recorded.
+
+    Only the refresher's thread calls ``take_snapshot`` and uses namers and filters.
+    """
 
     has_many: bool
     """Whether there may be several processes."""
     writes_files: bool
     """Whether files are written at the end."""
     has_python: bool
-    """Whether Python programs are among what may be traced."""
+    """Whether a traced program may be a Python program."""
     filters: Filters
-    """Filters of all namers."""
+    """The filters that all namers use."""
     facts: Facts
     """Facts that do not change."""
     invoker: Invoker
-    """The user whose filters are written."""
+    """The user whose filter file is written."""
 
     @property
     def recorded(self) -> RecordedMoments | None:
-        """Moments to go to; None: it is traced now."""
+        """Snapshots of a recording; None if a process is traced now."""
         ...
 
     @property
     def terminal(self) -> Terminal | None:
-        """Terminal of a program that was started; None for a running process."""
+        """Terminal of a program that tracelloc started; None for a running process."""
         ...
 
     def list_processes(self) -> list[ProcessInfo]:
-        """Lists the processes to choose another one from. Takes some time."""
+        """Returns the processes that the user can switch to. Takes some time."""
         ...
 
-    def take(self, wanted: Wanted) -> TraceSnapshot:
-        """A new snapshot of all processes. Takes milliseconds. Raises TracellocError."""
+    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
+        """Returns a new snapshot of all processes. Takes milliseconds. Raises TracellocError."""
         ...
 
     def namer(self, target: Target) -> Namer:
-        """Names the stacks of a process."""
+        """Returns the namer of a process's stacks."""
         ...
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
-        """Finds the usable sizes of a process's blocks. Takes up to a quarter of a second."""
+        """Returns the snapshot with the blocks' usable sizes. Takes up to a quarter of a second."""
         ...
 
     def ring_share(self) -> float:
-        """How full the ring was at most since this was last asked, 0 to 1."""
+        """Returns the ring's highest fill level since the last call, 0 to 1."""
         ...
 
     def symbol_advice(self, target: Target, stack: NamedStack) -> str | None:
@@ -142,19 +148,19 @@ class Source(Protocol):
         ...
 
     def read_source(self, target: Target, path: str) -> list[str]:
-        """The lines of a source file. Raises OSError."""
+        """Returns the lines of a source file. Raises OSError."""
         ...
 
 
 C = TypeVar("C")
 
 BASIC: Final = Wanted(blocks=True)
-"""The snapshot content that a stack's details need, whichever view is on top."""
+"""The snapshot content that a stack's details need, whichever view is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sorting:
-    """The column that rows are sorted by; an empty key for none."""
+    """The column that rows are sorted by, and the order; an empty key: not sorted."""
 
     column: str
     descending: bool = True
@@ -162,9 +168,10 @@ class Sorting:
 
 @dataclass(frozen=True, eq=False)
 class View(Generic[C]):
-    """One tab: how it is reached, made and drawn, and what choosing a row of it does.
+    """One tab: its key, its content, its widget, and what choosing a row does.
 
-    ``C`` is its content: made in the refresher's thread, never changed, shown in the other.
+    ``C`` is the type of its content, which the refresher's thread computes and the drawing
+    thread shows. Content is immutable.
     """
 
     name: str
@@ -173,24 +180,24 @@ class View(Generic[C]):
     key: str
     """Key that shows the view."""
     maker: Callable[[Source], Callable[[ViewSelection], C]]
-    """Called once per run; what it returns makes the content and may remember things. Views
-    with the same maker share what it returns."""
+    """Returns the function that computes the content, which may keep state. Called once per run;
+    views with the same maker share that function."""
     widget: Callable[[], LineView[C]]
     choose: Callable[[Any, Settings], int | Settings | None] = lambda _key, _settings: None
-    """What Enter on the row of a key does: opens a stack, or goes to the first view with
-    other settings."""
+    """Handles Enter on the row of a key. It returns a stack to open, settings to switch to, or
+    None."""
     wanted: Wanted = BASIC
-    """The content that snapshots need while the view is on top."""
+    """The content that snapshots need while the view is shown."""
     keeps: bool = False
-    """What its maker remembers is kept while other views are on top."""
+    """Whether the maker's state is kept while other views are shown."""
     sorting: Sorting = Sorting("")
     """The default sorting."""
     shows_stack: bool = False
-    """Rows stand for stacks, and the one under the cursor is shown below."""
+    """Whether rows stand for stacks; the one under the cursor is shown below the table."""
     by_metric: bool = False
-    """Drawn by a metric."""
+    """Whether the view is drawn by a metric."""
     exists: Callable[[Source], bool] = lambda _source: True
-    """Whether a run has it."""
+    """Whether a run with this source has the view."""
 
 
 VERDICT_CHOICES: Final[tuple[tuple[Verdict, ...], ...]] = (
@@ -206,7 +213,7 @@ VERDICT_CHOICES: Final[tuple[tuple[Verdict, ...], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """From one mark to another, or to now."""
+    """A comparison of a mark with a later one, or with now."""
 
     before: Mark
     after: Mark | None = None
@@ -231,13 +238,13 @@ class Settings:
     process: int = 0
     """Number of the shown process in the trace; negative for several (``ALL_PROCESSES``)."""
     shows_ended: bool = False
-    """Whether processes that have ended have a line each in the list of processes."""
+    """Whether the list of processes has a line for each process that has ended."""
     expanded: frozenset[int] = frozenset()
-    """Groups of stacks whose rows are shown, as ``GroupKey.lead`` has them."""
+    """``GroupKey.lead`` of the groups of stacks that are expanded."""
     function: Step | None = None
     """The function whose callers and callees are shown."""
     sortings: Mapping[str, Sorting] = field(default_factory=dict)
-    """Sorting by name of view, where it is not the default."""
+    """Sorting per view, by its name, unless it is the view's default."""
     search: str = ""
     limits: Limits = ALL
     """Limits by size, age and thread."""
@@ -253,21 +260,21 @@ class Settings:
     """The metric of flame graph and tree."""
     filters_on: bool = True
     selected: int | None = None
-    """The stack whose details are wanted."""
+    """The stack whose details are shown."""
     charts_stacks: bool = False
-    """Whether the chart is of call stacks, not of functions."""
+    """Whether the chart shows call stacks instead of functions."""
     listed: ListedFunction | None = None
-    """The function whose source is wanted."""
+    """The function whose source is shown."""
     marks: tuple[Mark, ...] = field(default=())
 
     @property
     def sorting(self) -> Sorting:
-        """Sorting of the view on top; empty for views without columns."""
+        """Sorting of the shown view; empty if it has no columns."""
         return self.sortings.get(self.view.name, self.view.sorting)
 
     @property
     def all_limits(self) -> Limits:
-        """All limits, those of the baseline and the span included."""
+        """All limits, including those of the baseline and the span."""
         begin_ns, end_ns = self.span or (None, None)
         begins = [begin_ns, None if self.baseline is None else self.baseline.now_ns]
         return replace(
@@ -278,12 +285,12 @@ class Settings:
 
     @property
     def shows_freed(self) -> bool:
-        """Whether stacks that hold nothing any more are shown: no block of theirs has limits."""
+        """Whether stacks without live blocks are shown: only if there are no limits on blocks."""
         return self.view.by_metric and self.metric.figure.of_freed and self.all_limits.is_open
 
     @property
     def narrows_stacks(self) -> bool:
-        """Whether some stacks are left out as a whole."""
+        """Whether a search, verdict or difference leaves out whole stacks."""
         return bool(self.search or self.verdicts) or self.difference is not None
 
 
@@ -291,52 +298,52 @@ _COSTS: Final = 32
 
 
 class Journal:
-    """Messages and costs of drawing: written by the drawing thread, copied by the refresher's."""
+    """Messages and drawing costs. The drawing thread writes; the refresher's thread copies."""
 
     def __init__(self, warnings: Iterable[str] = ()) -> None:
         self.messages = [f"warning: {warning}" for warning in warnings]
         self.costs: dict[str, deque[tuple[float, float]]] = {}
-        """Seconds that the latest pictures of each view took to compute, and to draw."""
+        """Per view, for its latest pictures: seconds to compute, seconds to draw."""
 
     def say(self, text: str) -> None:
-        """Notes a message and when it came."""
+        """Adds a message with the time of day."""
         self.messages.append(f"{time.strftime('%H:%M:%S')} {text}")
 
     def note_cost(self, view: View[Any], work_s: float, drawing_s: float) -> None:
-        """Notes what a picture took."""
+        """Adds the times of one picture."""
         self.costs.setdefault(view.name, deque(maxlen=_COSTS)).append((work_s, drawing_s))
 
 
 @dataclass(frozen=True, slots=True)
 class ViewSelection:
-    """A view's part of one snapshot: the stacks and limits that the user has chosen."""
+    """The input of a view: one snapshot, restricted to the user's stacks and limits."""
 
     trace: TraceSnapshot
     snapshot: Snapshot
-    """Snapshot of the shown process."""
+    """The snapshot of the shown process."""
     settings: Settings
     namer: Namer
     figures: StackFigures
-    """Per stack, within the limits."""
+    """Figures per stack, of the blocks within the limits."""
     change: I64 | None
-    """Per stack how many bytes have come between the marks, if a difference is asked for."""
+    """Per stack the change in live bytes between the compared marks; None: no comparison."""
     verdicts: Codes | None
-    """Per stack an index of ``verdicts.VERDICTS``; None before there was time to look."""
+    """Per stack an index of ``verdicts.VERDICTS``; None before the first verdicts."""
     unsearched: I64
     """Stacks within the limits, the heaviest first."""
     stacks: I64
-    """Stacks that the search finds."""
+    """Stacks of ``unsearched`` that the search finds."""
     names: Names
     """Names of stacks."""
     ring_share: float
     journal: Journal
 
     def blocks(self, limits: Limits) -> Blocks:
-        """The blocks of the stacks, within limits."""
+        """Returns the blocks of the stacks, within limits."""
         return analysis.choose(self.unlimited_blocks(), self.snapshot.now_ns, limits)
 
     def unlimited_blocks(self) -> Blocks:
-        """The blocks of the stacks that a search, a verdict or a difference leaves."""
+        """Returns the blocks of the stacks that pass the search, verdict and difference."""
         assert self.snapshot.blocks is not None
         every = self.snapshot.blocks
         if not self.settings.narrows_stacks:
@@ -347,7 +354,7 @@ class ViewSelection:
 
     @property
     def why_empty(self) -> str:
-        """Why a table has no rows."""
+        """The reason that a table has no rows."""
         settings = self.settings
         if settings.search or settings.verdicts:
             what = f"match /{settings.search}" if settings.search else "have this verdict"
@@ -355,7 +362,7 @@ class ViewSelection:
         if settings.difference is not None:
             return f"no change from {settings.difference.title()} (Esc goes back)"
         if settings.span is not None:
-            return "no block allocated in the span is live any more (Esc shows all)"
+            return "no live blocks allocated in the span (Esc shows all)"
         if settings.baseline is not None:
             return "no live blocks allocated since the baseline (b switches it off)"
         if not settings.limits.is_open:
@@ -364,32 +371,34 @@ class ViewSelection:
 
     @property
     def _why_all_empty(self) -> str:
-        """Why there are no rows where nothing was narrowed down."""
+        """The reason that there are no rows although nothing restricts them."""
         blocks = self.snapshot.blocks
         if blocks is not None and not len(blocks) and self.snapshot.totals.live_count.any():
-            return "single blocks of this moment are not known: events do not reach back so far"
+            return "no single blocks of this snapshot: the recorded events begin later"
         alert = alert_of(self.snapshot)
         if alert is not None:
             return f"no traced block is live: {alert.sentence}"
         if not self.snapshot.events:
             return NOTHING_YET
         rss_bytes = self.snapshot.rss_bytes
-        rss = "" if rss_bytes is None else f"; RSS {format_size(rss_bytes)} is older or elsewhere"
-        return f"no block allocated since tracing began is live any more{rss}"
+        if rss_bytes is None:
+            return "all blocks allocated since tracing began have been freed"
+        rss = f"the RSS of {format_size(rss_bytes)} is older or not from malloc"
+        return f"all blocks allocated since tracing began have been freed; {rss}"
 
 
 def is_live(source: Source) -> bool:
-    """Whether there are threads to look at: they are not recorded."""
+    """Whether threads are known: recordings hold no per-thread data."""
     return source.recorded is None
 
 
 def has_blocks(source: Source) -> bool:
-    """Whether there are single blocks to look at: not in every recording."""
+    """Whether single blocks are known: some recordings have none."""
     return source.recorded is None or source.recorded.has_blocks
 
 
 def difference(snapshot: Snapshot, settings: Settings) -> I64 | None:
-    """Bytes per stack that have come between the two moments; None if none are compared."""
+    """Returns the change in live bytes per stack between the marks; None: no comparison."""
     if settings.difference is None:
         return None
     before, after = settings.difference.before, settings.difference.after
@@ -402,10 +411,10 @@ def difference(snapshot: Snapshot, settings: Settings) -> I64 | None:
 def listed_stacks(
     snapshot: Snapshot, settings: Settings, figures: StackFigures, change: I64 | None
 ) -> I64:
-    """Stacks with blocks within the limits, before any search, the heaviest first.
+    """Returns the stacks with blocks within the limits, before any search, the heaviest first.
 
-    Those that have changed, if moments are compared (``change``), or, for flame graph and
-    tree, those that weigh anything though they may hold nothing any more.
+    If marks are compared (``change``): the stacks that have changed. For flame graph and tree:
+    all stacks with a weight, even without live blocks.
     """
     listed, weight = figures.live_count, figures.live_bytes
     if change is not None:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* What the first call of each function is: it finds the next definitions, and calls that. */
+/* Initial targets of `next`: each finds the next definitions and calls its own one. */
 #ifndef TRACELLOC_PRELOADED_BOOT_H
 #define TRACELLOC_PRELOADED_BOOT_H
 
@@ -11,7 +11,7 @@
 	{ \
 		begin_once(); \
 		if (next.name == boot_##name) \
-			__builtin_trap(); /* no C library has it */ \
+			__builtin_trap(); /* no loaded library defines it */ \
 		return name(__VA_ARGS__); \
 	}
 
@@ -31,7 +31,7 @@ BOOT(int, execve, (const char *file, char *const *words, char *const *entries), 
 BOOT(int, execvpe, (const char *file, char *const *words, char *const *entries), file, words, entries)
 BOOT(int, fexecve, (int file, char *const *words, char *const *entries), file, words, entries)
 
-/* Arguments stay where they are. */
+/* Variadic functions: the arguments stay in registers and on the stack. */
 static __attribute__((naked)) long boot_syscall(long number, ...)
 {
 	CALL_AND_PASS_ON("call begin_once", next.syscall);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* Traced allocator calls: which calls count, and the events that they report. */
+/* Traced allocator calls: which ones are reported, and as which events. */
 #ifndef TRACELLOC_PRELOADED_CALLS_H
 #define TRACELLOC_PRELOADED_CALLS_H
 
@@ -11,9 +11,9 @@
 #include "walk.h"
 
 /*
- * Whether a call made now, whose return address is at `at`, is inside the one that has its own
- * at `outer`: the stack has grown since. (A call that longjmp has left lies at the same depth or
- * above; if it does not, the next one outside it sets this right.)
+ * Whether the current call is made inside another one. `at` and `outer` are the addresses of their
+ * return addresses; inside, the stack has grown. If longjmp(3) has left the outer call, this call is
+ * normally at the same depth or above; otherwise the next call above it corrects the state.
  */
 static inline int is_inside(u64 at, u64 outer)
 {
@@ -25,7 +25,7 @@ static inline int is_sampling(const struct preload_control *control)
 	return control && control->samples;
 }
 
-/* Whether a block of this size, that is about to be allocated, is not to be reported. */
+/* Whether a block of this size, about to be allocated, is not reported. */
 static inline int is_hidden(u64 size)
 {
 	const struct preload_control *control = guard.control;
@@ -50,7 +50,7 @@ static void report_block(const u64 *frame, u64 address, u64 size)
 	end_report();
 }
 
-/* A block is about to be freed, for now or for good. Whether that was reported. */
+/* Reports that a block is about to be freed or resized. Returns whether that was reported. */
 static int report(u32 kind, u64 address)
 {
 	const struct preload_control *control = guard.control;
@@ -62,7 +62,7 @@ static int report(u32 kind, u64 address)
 	return 1;
 }
 
-/* A resize failed: its block stays live. */
+/* Reports that a resize failed, so its block stays live. */
 static void restore(u64 address)
 {
 	const struct preload_control *control = guard.control;
@@ -74,8 +74,9 @@ static void restore(u64 address)
 }
 
 /*
- * A function that resizes a block, NULL: it allocates. `frame` is its own, above which its return
- * address is. Its result is NULL where the block lives on, and where it was freed for no bytes.
+ * Calls a function that resizes `block`, or allocates one if that is NULL. `frame` is the frame of
+ * the traced function; its return address is above. The result is NULL if the block stays live, or
+ * if it was freed because no bytes were requested.
  */
 #define RESIZER(frame, block, bytes, invoke) \
 	({ \
@@ -92,7 +93,7 @@ static void restore(u64 address)
 			hidden = wanted && is_hidden(asked); \
 			if (wanted && !hidden && unlikely(is_sampling(guard.control))) \
 				wanted = begin_sample(frame); \
-			/* What happens inside, a free as well, is part of this. */ \
+			/* Calls made inside, including frees, are part of this one. */ \
 			me.call = at; \
 			taken = wanted && block && report(EVENT_REALLOC_FREE, (u64)block); \
 			moved = invoke; \
@@ -154,13 +155,13 @@ static __attribute__((noinline)) void *traced_realloc(void *block, size_t n, siz
 {
 	u64 bytes;
 
-	/* As for the probes: what overflows can't succeed, and is not a resize to nothing. */
+	/* As in the probes: a product that overflows must fail, and is not a resize to 0 bytes. */
 	if (__builtin_mul_overflow(n, size, &bytes))
 		bytes = -1UL;
 	return RESIZER(frame, block, bytes, resize(block, n, size, is_array));
 }
 
-/* A function that frees, with up to two arguments more. */
+/* A function that frees a block, with up to two more arguments. */
 typedef void (*releasing)(void *, u64, u64);
 
 static __attribute__((noinline)) void traced_free(releasing function, void *block, u64 a, u64 b,
@@ -193,7 +194,7 @@ static __attribute__((noinline)) void traced_free(releasing function, void *bloc
 
 #define FRAME ((const u64 *)__builtin_frame_address(0))
 #define IS_IDLE likely(!is_wanted(guard.control) && otel_is_idle())
-/* A call that is no jump: the frame stays. */
+/* Makes an ordinary call, not a tail call, so that the frame stays. */
 #define TRACED_BETWEEN(begin, call, end) \
 	({ \
 		begin(FRAME); \
@@ -202,7 +203,7 @@ static __attribute__((noinline)) void traced_free(releasing function, void *bloc
 		traced_result; \
 	})
 #define TRACED(call) TRACED_BETWEEN(begin_call, call, end_call)
-/* Smaller, and slower by a nanosecond or two. */
+/* Smaller code, one or two nanoseconds slower. */
 #define TRACED_RARELY(call) TRACED_BETWEEN(begin_rare_call, call, end_rare_call)
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* One byte of a filter: how many addresses of a table have this hash. */
+/* A counting filter: each byte counts the addresses in a table that have its hash. */
 #ifndef TRACELLOC_PRELOADED_COUNTINGFILTER_H
 #define TRACELLOC_PRELOADED_COUNTINGFILTER_H
 
 #include "base.h"
 
-/* Counts one more or less; 255 stays for good: then the table is always looked at. */
+/* Adds `by` to a byte. A byte of 255 never changes: the table is always searched then. */
 static void change_filter(u8 *filter, int by)
 {
 	u8 before = __atomic_load_n(filter, __ATOMIC_RELAXED);

@@ -2,9 +2,9 @@
 /*
  * A program that tracelloc starts must see its environment as it would be without this library.
  * tracelloc appends two entries, the mark and LD_PRELOAD, and hides the program's own LD_PRELOAD
- * by changing its first byte. The library undoes all of this before the program's own code runs.
- * The functions that replace this program by another one do it again, since that is traced as
- * well; children's are not changed.
+ * by changing its first byte. The library undoes this before the program's own code runs. If the
+ * process executes another program, the exec functions make the same changes again, because that
+ * program is traced as well. The environment of child processes is not changed.
  */
 #ifndef TRACELLOC_PRELOADED_EXEC_H
 #define TRACELLOC_PRELOADED_EXEC_H
@@ -18,21 +18,21 @@
 #define LAUNCH_PRELOAD "LD_PRELOAD="
 #define LAUNCH_HIDDEN 1
 
-/* Longest path and value of LD_PRELOAD, in bytes, and most entries: they are put on the stack. */
+/* Longest path, longest value of LD_PRELOAD in bytes, most entries: they are built on the stack. */
 #define LAUNCH_PATH_BYTES 512
 #define LAUNCH_PRELOAD_BYTES 2048
 #define LAUNCH_ENTRIES 512
 
 /*
- * How many profilers have a probe at the next function: the kernel counts them here, in each
- * process that they trace and in no other, and also takes away those that have died
- * (uprobes' reference counters). In the file, for it is found by where it is there.
+ * Number of profilers that have a probe on tracelloc_preload_ready. The kernel maintains this count
+ * (a uprobe reference counter) in each process that they trace and in no other, also if a profiler
+ * dies. It is in a section of the file, as the kernel finds it by its file offset.
  */
 EXPORT __attribute__((section(".probes"))) volatile __u16 tracelloc_preload_awaited = 0;
 
 extern char **environ __attribute__((weak));
 
-/* Where this library is, if tracelloc has started the program. */
+/* Path of this library, if tracelloc has started the program. */
 static char launch_path[LAUNCH_PATH_BYTES];
 
 static u32 length_of(const char *text)
@@ -44,7 +44,7 @@ static u32 length_of(const char *text)
 	return n;
 }
 
-/* What follows a beginning of a text; NULL if it begins otherwise. */
+/* Returns the part of a text after `beginning`; NULL if the text begins otherwise. */
 static const char *behind(const char *text, const char *beginning)
 {
 	while (*beginning && *text == *beginning)
@@ -52,7 +52,7 @@ static const char *behind(const char *text, const char *beginning)
 	return *beginning ? NULL : text;
 }
 
-/* Puts a text at the end of another one. Returns where that ends then. */
+/* Appends a text at `end`. Returns the new end. */
 static char *append(char *end, const char *text)
 {
 	while ((*end = *text++))
@@ -67,8 +67,8 @@ static void clear(char *text)
 }
 
 /*
- * Restores the environment, if there is anything to be restored. Whoever looks for the auxiliary
- * vector behind the environment's end finds one entry more there, which says nothing.
+ * Restores the environment if tracelloc has changed it. Code that looks for the auxiliary vector
+ * after the environment's end finds one more entry there, of type AT_IGNORE.
  */
 static void restore_environment(char **entries)
 {
@@ -94,12 +94,12 @@ static void restore_environment(char **entries)
 			*entries[n] = *LAUNCH_PRELOAD;
 }
 
-/* Bytes at the beginning of a program's file, among which are the names of what it needs. */
+/* Bytes at the beginning of a program's file that are searched for names of needed libraries. */
 #define LAUNCH_NAMES_BYTES (4UL << 20)
 
 /*
- * Whether a program gains rights by its file: it is setuid or setgid, or has capabilities. Its
- * loader preloads nothing then, so that nobody would take out of its environment what is put there.
+ * Whether executing a file grants privileges: it is setuid or setgid, or has capabilities. Its
+ * loader then ignores the preloaded library, so nothing would restore the environment.
  */
 static int gains_rights(int file)
 {
@@ -114,9 +114,8 @@ static int gains_rights(int file)
 }
 
 /*
- * Whether a program takes the library: it is for this machine and has a loader, or is a script.
- * Sanitizers (libasan.so, libclang_rt.asan-x86_64.so) end a program in which anything comes
- * before them.
+ * Whether a program can preload the library: it is for this machine and has a loader, or is a
+ * script. Sanitizers (libasan.so, libclang_rt.asan-x86_64.so) abort if another library precedes them.
  */
 static int takes_library(int file)
 {
@@ -149,7 +148,7 @@ static int takes_library(int file)
 	return has_loader;
 }
 
-/* The file that execve(2) takes, or execvp(3) finds in `paths`; below 0: none. */
+/* Opens the file that execve(2) executes, or that execvp(3) finds in `paths`; negative: none. */
 static long open_program(const char *name, int is_path, const char *paths)
 {
 	char path[LAUNCH_PATH_BYTES];
@@ -177,7 +176,7 @@ static long open_program(const char *name, int is_path, const char *paths)
 	return is_path ? system_call(SYS_open, (u64)name, O_NONBLOCK | O_CLOEXEC, 0, 0, 0, 0) : -1;
 }
 
-/* Whether the program that this process executes now is to preload the library, too. */
+/* Whether a program that this process executes now should preload the library, too. */
 static int is_preloaded_on(void)
 {
 	const struct preload_control *control = guard.control;
@@ -188,7 +187,7 @@ static int is_preloaded_on(void)
 	       !system_call(SYS_access, (u64)launch_path, ACCESS_READ, 0, 0, 0, 0);
 }
 
-/* The same of a program by its name: a path, or looked for. */
+/* Likewise, for a program given by its path, or by a name to be searched for in PATH. */
 static int is_preloaded_into(const char *name, int is_path)
 {
 	const char *paths = NULL;
@@ -210,8 +209,8 @@ static int is_preloaded_into(const char *name, int is_path)
 typedef int executor(u64 what, char *const *words, char *const *entries);
 
 /*
- * Executes by one of the C library's functions. `preloads`: with the environment as tracelloc
- * makes it.
+ * Calls one of the C library's exec functions. `preloads`: with the environment changed as tracelloc
+ * does it.
  */
 static int execute(executor *function, u64 what, char *const *words, char *const *entries,
 		   int preloads)
@@ -277,7 +276,7 @@ EXPORT int execvp(const char *file, char *const *words)
 	return execvpe(file, words, environ);
 }
 
-/* Words that are given one by one, the first of which is `first`, in an array. */
+/* Copies variadic arguments, from `first` on, into an array. */
 #define GATHER(words, list, first) \
 	u32 words##_count = 0; \
 	{ \

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
- * Filters of system calls (seccomp(2)). One may end the program for a call that this library makes,
- * so none is made once there is a filter:
- *   - A process that has one from the start does without the library (`is_confined`): its figures
- *     come from probes.
- *   - When the program asks for one by the C library's functions, prctl(2) and syscall(2), probes
- *     take over first (leave.h).
- *   - The profiler uses probes from the start where a file has the machine code of such a request
- *     (`makes_filters` in tracelloc/files/machinecode), and watches the process for what else there may be.
+ * System call filters (seccomp(2)). A filter may kill the program for a system call that this
+ * library makes, so the library makes none once there is a filter:
+ *   - If the process has a filter from the start (`is_confined`), the library stays idle, and the
+ *     profiler uses probes.
+ *   - If the program installs one through the C library, with prctl(2) or syscall(2), probes replace
+ *     the library first (leave.h).
+ *   - If a file contains machine code that installs a filter (`makes_filters` in
+ *     tracelloc/files/machinecode), the profiler uses probes from the start. It also watches the
+ *     process for filters that were installed otherwise.
  */
 #ifndef TRACELLOC_PRELOADED_FILTERS_H
 #define TRACELLOC_PRELOADED_FILTERS_H
@@ -25,14 +26,14 @@
 
 #define SECCOMP_FIELD "\nSeccomp:\t"
 #define STATUS_PATH "/proc/self/status"
-/* Bytes of that file, at most. */
+/* Most bytes read of that file. */
 #define STATUS_BYTES 4096
 
 static volatile u32 has_filter;
 
 /*
- * Whether the process has a filter, or may have one. Called when the process begins. Makes only
- * system calls that the loader has made before.
+ * Whether the process has a filter or may have one. Called at process start. It makes only system
+ * calls that the loader has made before.
  */
 static int is_confined(void)
 {
@@ -49,11 +50,11 @@ static int is_confined(void)
 		if (!*field)
 			return at + 1 >= bytes || text[at + 1] != '0';
 	}
-	/* A kernel without seccomp(2) has no such line; but it may also come later. */
+	/* The kernel has no seccomp(2), unless the line is in the part that was not read. */
 	return bytes <= 0 || bytes == sizeof(text);
 }
 
-/* Whether system calls may be made that the program's own C library need not make. */
+/* Whether the library may make system calls of its own. */
 static inline int may_call(const struct preload_control *control)
 {
 	return *(volatile u32 *)&control->may_call && !has_filter;
@@ -61,7 +62,7 @@ static inline int may_call(const struct preload_control *control)
 
 static void leave(u32 why);
 
-/* The strict mode of seccomp(2) forbids reading the time stamp counter as well. */
+/* Strict mode of seccomp(2) also forbids reading the time stamp counter. */
 static __attribute__((noinline)) void note_filter(int is_strict)
 {
 	leave(is_strict ? PRELOAD_NO_CLOCK : PRELOAD_FILTERED);
@@ -79,8 +80,8 @@ static __attribute__((used)) void note_system_call(u64 number, u64 first, u64 se
 }
 
 /*
- * Of a function with any number of arguments: calls another one in between. The next definition
- * finds registers and stack as the caller has left them.
+ * Body of a variadic function: calls another function, then jumps to the next definition, with
+ * registers and stack as the caller left them.
  */
 #define CALL_AND_PASS_ON(call, function) \
 	__asm__("pushq %%rbp\n\tmovq %%rsp, %%rbp\n\t" \

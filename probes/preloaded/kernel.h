@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* System calls without the C library, whose errno belongs to the program. Numbers: x86-64. */
+/* System calls without the C library, so that the program's errno is unchanged. x86-64 numbers. */
 #ifndef TRACELLOC_PRELOADED_KERNEL_H
 #define TRACELLOC_PRELOADED_KERNEL_H
 

@@ -24,7 +24,7 @@ static inline void note_in_ring(struct preload_ring *ring, int is_inside)
 		__atomic_fetch_add(&ring->inside, is_inside ? 1 : -1, __ATOMIC_SEQ_CST);
 }
 
-/* The process is about to make the library's reports inexact. Waits until probes are attached. */
+/* Requests probes, since the library's reports are about to become incomplete. Waits for them. */
 static __attribute__((noinline)) void leave(u32 why)
 {
 	struct preload_control *control = guard.control;
@@ -36,10 +36,10 @@ static __attribute__((noinline)) void leave(u32 why)
 	if (!is_wanted(control))
 		return;
 	__atomic_store_n(&control->leaving, 1, __ATOMIC_SEQ_CST);
-	/* A signal handler within a call would wait for itself. */
+	/* A signal handler that interrupted a call must not wait: that call would never end. */
 	for (u32 tries = 0; !me.inside && is_wanted(control) && may_wait(control, tries, begun);)
 		tries++;
-	/* Nothing may be stamped any more. */
+	/* The clock can't be read any more, so nothing can be stamped. */
 	if (why == PRELOAD_NO_CLOCK)
 		__atomic_store_n(&control->holder, 0, __ATOMIC_SEQ_CST);
 }
@@ -49,7 +49,7 @@ static inline int is_leaving(const struct preload_control *control)
 	return *(volatile u32 *)&control->leaving && is_wanted(control);
 }
 
-/* A call is about to begin while the process leaves. Signal handlers may come and go here. */
+/* Waits before a call begins while probes are being attached. Signal handlers may run here. */
 static __attribute__((noinline)) void wait_outside(struct preload_control *control)
 {
 	u64 begun = __builtin_ia32_rdtsc();
@@ -66,15 +66,15 @@ static __attribute__((noinline)) void wait_outside(struct preload_control *contr
 }
 
 /*
- * Whether the call that this one seems to be within has ended without returning: an exception or
- * longjmp(3) has left it. The stack was deeper then.
+ * Whether the call that seems to contain this one has ended without returning, by an exception or
+ * longjmp(3): its stack was deeper.
  */
 static inline int is_left(u64 frame)
 {
 	return frame >= me.outermost && me.outermost >= me.low && frame < me.high;
 }
 
-/* Says that a call is under way that may be reported; `frame` is its function's. */
+/* Marks that a call is under way that may be reported; `frame` is the frame of its function. */
 static inline void note_call(struct preload_control *control, const u64 *frame)
 {
 	if (unlikely(me.inside != 1) && is_left((u64)frame))
@@ -98,7 +98,7 @@ static inline void note_call(struct preload_control *control, const u64 *frame)
 		wait_outside(control);
 }
 
-/* A call begins. Where blocks are sampled, it is noted once it is known to make one (RESIZER). */
+/* Begins a call. With sampling, only a call that makes a sampled block is marked (RESIZER). */
 static inline void begin_call(const u64 *frame)
 {
 	struct preload_control *control = guard.control;
@@ -108,7 +108,7 @@ static inline void begin_call(const u64 *frame)
 		note_call(control, frame);
 }
 
-/* The call under way makes a block that is sampled. Whether it is still to be reported. */
+/* Marks the current call, which makes a sampled block. Returns whether to report it. */
 static __attribute__((noinline)) int begin_sample(const u64 *frame)
 {
 	struct preload_control *control = guard.control;
@@ -124,7 +124,7 @@ static inline void end_call(void)
 		note_in_ring(me.noted, 0);
 		me.noted = NULL;
 	}
-	/* Else a call within this one was taken for the only one. */
+	/* 0 if a call inside this one was taken for the only one. */
 	if (likely(me.inside))
 		note_inside(-1);
 }

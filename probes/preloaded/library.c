@@ -8,45 +8,45 @@
  *   the next definition in symbol order, which this library itself finds: it calls no function of
  *   the C library but dl_iterate_phdr(3). If the program calls another malloc before this one, the
  *   library reports that, and the profiler requests no events.
- *   System calls are made when the process begins, when a ring is taken, where a stack grows
- *   into pages never seen, and where a thread has to wait; none of them changes errno. Nothing
- *   allocates. Idle, a call costs two loads and a jump.
+ *   The library makes system calls at process start, when a thread takes a ring, when a stack has
+ *   grown into new pages, and while a thread waits. None of them changes errno. The library never
+ *   allocates. If it is idle, a call costs two loads and a jump.
  *
- * Whether anybody wants events
- *   `holder` in the shared page says so; if the profiler dies, the kernel clears it. Each call
- *   looks once, at its beginning, and whether OpenTelemetry's profiler does (otel.h). A forked
- *   child finds zeros in `guard` (MADV_WIPEONFORK) and is idle, and does not have the shared
- *   memory (MADV_DONTFORK; see fork_by); a child of vfork(2) has its parent's memory, and
- *   reports for it.
+ * Whether events are wanted
+ *   `holder` in the shared page is set while the profiler wants events; if the profiler dies, the
+ *   kernel clears it. Each call checks once, at its beginning, whether the profiler or
+ *   OpenTelemetry's (otel.h) wants events. A forked child does not have the shared memory
+ *   (MADV_DONTFORK; see fork_by); its `guard` is zeroed (MADV_WIPEONFORK), so it is idle. A child
+ *   of vfork(2) runs in its parent's memory and reports for its parent.
  *
  * Order
- *   A free is stamped before it happens, an allocation after it has happened. Let event x of an
- *   address come before event y of it, in another thread: the block was handed over, either
- *   within the malloc library (x a free, y an allocation) or by the program (x an allocation, y a
- *   free). Then x's thread has written something after stamping x that y's thread has read before
- *   stamping y. The stamp comes from
- *     - the time stamp counter, where the kernel finds that all processors' run as one (it
- *       lists `tsc` among its clock sources). lfence lets it be read only after all loads before
- *       it are done, and x's write is seen by others only after x's stamp was read, as
- *       instructions retire in order. The handing over takes longer than a step of the counter;
- *     - or a counter in the shared memory, for each event one more, by a locked addition: its
- *       order is that of the additions.
- *   So x has the lower stamp. Within a ring stamps grow.
+ *   A thread stamps a free before it happens, and an allocation after it has happened. Consider two
+ *   events of one address in different threads, first x, then y. The block was handed over, either
+ *   within the malloc library (x is a free, y an allocation) or by the program (x is an allocation,
+ *   y a free). So x's thread has written something after stamping x that y's thread has read before
+ *   stamping y. Stamps come from one of two clocks:
+ *     - The time stamp counter, if the kernel finds that all processors' counters are synchronized
+ *       (it lists `tsc` among its clock sources). lfence delays reading the counter until all
+ *       earlier loads are complete. Other threads see x's write only after x's stamp was read,
+ *       because instructions retire in order. Handing over takes longer than a step of the counter.
+ *     - A counter in the shared memory, incremented for each event by a locked addition.
+ *   So x has the lower stamp with either clock. Within a ring, stamps increase.
  *
  * The cut
- *   A slot is reserved before it is stamped. The profiler reads the clock (T), then makes all
- *   threads of the process pass a memory barrier (membarrier(2)), then reads how many slots
- *   are reserved in each ring. Whoever stamps below T had reserved before the barrier: the
- *   profiler sees it. (With the counter, or where the process could not be registered, reserving
- *   is a locked addition itself.) Slots that are reserved but not written have stamps
- *   above those before them in their ring. So below T, and below the last written stamp of each
- *   ring that has an unwritten slot, all is there: that is merged, the rest waits (ringmerge.pyx).
- *   A thread that was preempted in between holds others up until it runs again.
+ *   A thread reserves a slot before it stamps it. The profiler reads the clock (T), then makes all
+ *   threads of the process pass a memory barrier (membarrier(2)), then reads how many slots are
+ *   reserved in each ring. A thread that stamps below T reserved its slot before the barrier, so
+ *   the profiler sees the reservation. (With the shared counter, or if membarrier is unavailable,
+ *   reserving is a locked addition itself.) Slots that are reserved but not written will have
+ *   higher stamps than those before them in their ring. So the events are complete up to the lower
+ *   of T and, for each ring with an unwritten slot, its last written stamp. The profiler merges
+ *   these; the rest waits (ringmerge.pyx). A thread that is preempted between reserving and writing
+ *   delays the events of all others until it runs again.
  *
  * Leaving
- *   Probes replace this library, between one allocator call and the next (leave.h), before calls
- *   would bypass it (a library that binds to the C library directly, or has its own), and before
- *   the program gives up features that it needs.
+ *   Probes replace this library between two allocator calls (leave.h). That happens before calls
+ *   would bypass the library (because another library binds to the C library directly or has its
+ *   own), and before the program gives up a feature that the library needs.
  *
  * Full rings
  *   Before it reserves a slot, a thread waits until there is room or the profiler stops listening.
@@ -55,8 +55,8 @@
  *   room are counted instead of reported.
  *
  * Signal handlers
- *   Slots are reserved by one instruction, so a handler that allocates gets the next one. A walk
- *   that interrupts another one is not made: COUNTER_LOST_STACKS.
+ *   A slot is reserved by one instruction, so a handler that allocates gets the next one. A handler
+ *   that interrupts a walk makes none of its own; COUNTER_LOST_STACKS counts these.
  */
 #include "boot.h"
 #include "calls.h"
@@ -65,9 +65,9 @@
 #include "next.h"
 #include "others.h"
 
-/* RTLD_DEEPBIND of glibc's dlopen(3); musl has nothing of the kind. */
+/* RTLD_DEEPBIND of glibc's dlopen(3); musl has no such flag. */
 #define PRELOAD_RTLD_DEEPBIND 8
-/* How often, and for how long each time, an executed program waits for its profiler: a second. */
+/* How often, and how long each time, an executed program waits for its profiler: about a second. */
 #define BEGIN_WAITS 5000
 #define BEGIN_WAIT_NS 150000
 
@@ -131,7 +131,7 @@ EXPORT void *pvalloc(size_t size)
 	return IS_IDLE ? next.pvalloc(size) : TRACED_RARELY(traced_valloc(next.pvalloc, size, FRAME));
 }
 
-/* Zeros in the place of shared memory, which this process alone has. */
+/* Maps private zeros in place of the shared memory. */
 static int map_zeros(void *at, u64 bytes)
 {
 	return system_call(SYS_mmap, (u64)at, bytes, PROT_READ | PROT_WRITE,
@@ -139,9 +139,9 @@ static int map_zeros(void *at, u64 bytes)
 }
 
 /*
- * Forks. The child does not have the shared memory. It needs it only if fork is called in a signal
- * handler that interrupted an allocator call, possibly just before its check of `holder`. The
- * child continues that call and finds zeros, which mean that no events are wanted.
+ * Forks. The child does not have the shared memory. The child would access it only if fork is called
+ * in a signal handler that interrupted an allocator call, possibly just before its check of
+ * `holder`. The child continues that call and must find zeros, which mean that no events are wanted.
  */
 static int fork_by(int (*function)(void))
 {
@@ -174,7 +174,7 @@ static int note_unloads(struct dl_phdr_info *object, size_t size, void *count)
 	return 1;
 }
 
-/* How many objects the loader has unmapped since the process began. */
+/* Returns how many objects the loader has unmapped since process start. */
 static u64 count_unloads(void)
 {
 	u64 count = 0;
@@ -185,8 +185,8 @@ static u64 count_unloads(void)
 }
 
 /*
- * What is unmapped may be followed by something else at the same addresses: no unwind entry counts
- * meanwhile, and those from before are outdated if anything was unmapped.
+ * Another object may be mapped at the addresses of an unmapped one. So unwind entries are not used
+ * during dlclose(3), and the old ones are outdated if it has unmapped anything.
  */
 EXPORT int dlclose(void *library)
 {
@@ -209,8 +209,9 @@ EXPORT int dlclose(void *library)
 }
 
 /*
- * A library that binds to what it needs before all else calls the C library's functions past
- * these, and so does one in another namespace. A jump, for the C library looks at who has called it.
+ * A library opened with RTLD_DEEPBIND calls the C library's functions directly, bypassing this
+ * library; so does a library in another namespace. These functions end with a tail call, because
+ * the C library uses its return address to determine the caller.
  */
 EXPORT void *dlopen(const char *file, int mode)
 {
@@ -235,8 +236,8 @@ EXPORT void *dlmopen(long namespace, const char *file, int mode)
 }
 
 /*
- * A program that locks its memory would also lock the memory shared with the profiler. So that is
- * unmapped first, once probes have replaced the library.
+ * A program that locks its memory would also lock the memory shared with the profiler. So this
+ * waits until probes have replaced the library, then unmaps that memory.
  */
 EXPORT int mlockall(int flags)
 {
@@ -252,19 +253,19 @@ EXPORT int mlockall(int flags)
 	return lock(flags);
 }
 
-/* Whether the shared memory has been made, or could not be: for the profiler. */
+/* Tells the profiler whether the shared memory was created (enum preload_state). */
 EXPORT volatile u32 tracelloc_preload_state;
 
-/* What the library's malloc calls: the profiler finds by it which malloc library that is. */
+/* The malloc that the library calls: tells the profiler which malloc library that is. */
 EXPORT void *volatile tracelloc_preload_next;
 
-/* Called once the state is set, before the first allocation; the profiler probes it. */
+/* Called when the state is set, before the first allocation; the profiler probes it. */
 EXPORT __attribute__((noinline)) void tracelloc_preload_ready(void)
 {
 	__asm__ volatile("nop");
 }
 
-/* A traced process that has executed another program waits for its profiler. */
+/* In a traced process that has executed this program: waits for the profiler. */
 static void await_profiler(struct preload_control *control)
 {
 	struct { u64 seconds, nanoseconds; } time = {0, BEGIN_WAIT_NS};
@@ -278,7 +279,7 @@ static void await_profiler(struct preload_control *control)
 	}
 }
 
-/* A limit of the process's resources, prlimit(2). 0: it is not known. */
+/* Returns a resource limit of the process (prlimit(2)); 0: unknown. */
 static u64 limit_of(u32 resource)
 {
 	struct { u64 now, most; } limit = {0, 0};
@@ -287,7 +288,7 @@ static u64 limit_of(u32 resource)
 	return limit.now;
 }
 
-/* Creates the shared memory, without which the library stays idle. Returns the state. */
+/* Creates the shared memory; if that fails, the library stays idle. Returns the state. */
 static enum preload_state make_area(void)
 {
 	struct preload_control *control;
@@ -300,10 +301,10 @@ static enum preload_state make_area(void)
 	otel_begin();
 	if (limit_of(RLIMIT_AS) != RLIM_INFINITY)
 		return PRELOAD_LIMITED;
-	/* To grow a file beyond the limit would end the process. */
+	/* Growing a file beyond the limit would kill the process. */
 	if (limit_of(RLIMIT_FSIZE) < PRELOAD_BYTES)
 		return PRELOAD_REFUSED;
-	/* Shared memory can't be told to be wiped; this page says where it is, and can. */
+	/* MADV_WIPEONFORK works for private memory only, so it is set for the page of pointers. */
 	if (system_call(SYS_madvise, (u64)&guard, PRELOAD_PAGE, MADV_WIPEONFORK, 0, 0, 0))
 		return PRELOAD_REFUSED;
 	file = system_call(SYS_memfd_create, (u64) "tracelloc-preload", MFD_CLOEXEC | MFD_ALLOW_SEALING,
@@ -334,7 +335,7 @@ static enum preload_state make_area(void)
 	return is_preceded ? PRELOAD_PRECEDED : PRELOAD_READY;
 }
 
-/* Initializes once, at the first allocation or by the loader. Other threads wait for it. */
+/* Initializes once, at the first allocation or from the constructor. Other threads wait. */
 static __attribute__((noinline, used)) void begin_once(void)
 {
 	static u32 begun, done;
@@ -357,7 +358,7 @@ static __attribute__((noinline, used)) void begin_once(void)
 		__builtin_ia32_pause();
 }
 
-/* glibc passes the environment, and may not have noted it yet; musl has, and passes nothing. */
+/* glibc passes the environment and may not have set `environ` yet; musl has, and passes nothing. */
 __attribute__((constructor)) static void construct(int n, char **words, char **entries)
 {
 	(void)n;

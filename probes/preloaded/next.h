@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
- * The next definitions of the functions that are defined here: those that the program would have
- * called. Found in the loaded objects' symbol tables, in the order of the loader's list, behind
- * this library. (dlsym(3) may allocate; and would be one more function that has to be there.)
+ * The next definitions of the functions that this library defines: those that the program would call
+ * without it. They are found in the symbol tables of the loaded objects that follow this library in
+ * the loader's list. (dlsym(3) is not used: it may allocate, and may be missing.)
  * Format: System V gABI, chapter 5; GNU hash tables as in binutils' bfd/elflink.c.
  */
 #ifndef TRACELLOC_PRELOADED_NEXT_H
@@ -50,10 +50,10 @@ static int boot_execvpe(const char *, char *const *, char *const *);
 static int boot_fexecve(int, char *const *, char *const *);
 static long boot_syscall(long, ...);
 static int boot_prctl(int, ...);
-/* Finds them all, whichever of these is called first. */
+/* Finds all of them; called by the first of these functions that the program calls. */
 static void begin_once(void);
 
-/* Until they are found: what finds them first. */
+/* The next definitions; until they are found, functions that find them first. */
 static struct {
 	void *(*malloc)(size_t);
 	void (*free)(void *);
@@ -90,9 +90,9 @@ struct finding {
 	const char *const *names;
 	u32 n;
 	void **found;    /* by name */
-	u8 *with_malloc; /* by name, whether the object that has it has malloc as well; or NULL */
-	int is_behind; /* this library has been passed */
-	int is_preceded; /* there is a malloc before it */
+	u8 *with_malloc; /* by name: whether the same object has malloc, too; or NULL */
+	int is_behind; /* this library was passed in the loader's list */
+	int is_preceded; /* an object before this library has malloc */
 };
 
 struct symbols {
@@ -109,7 +109,7 @@ static int is_same(const char *one, const char *other)
 	return *one == *other;
 }
 
-/* Some loaders put addresses in place of the file's own ones, others don't. */
+/* Some loaders relocate the addresses in the dynamic section, others don't. */
 static const void *pointer(const struct dl_phdr_info *object, u64 value)
 {
 	return (const void *)(value < object->dlpi_addr ? value + object->dlpi_addr : value);
@@ -149,7 +149,7 @@ static const Elf64_Sym *find_by_gnu_hash(const struct symbols *symbols, const ch
 
 	for (const char *c = name; *c; c++)
 		hash = hash * 33 + (u8)*c;
-	/* Most objects don't have it, which one word tells. */
+	/* The Bloom filter: one word rules out most objects. */
 	bloom = words ? ((const u64 *)(table + 4))[hash / 64 % words] : 0;
 	if (!(bloom >> hash % 64 & bloom >> (hash >> table[3]) % 64 & 1))
 		return NULL;
@@ -238,13 +238,13 @@ static int look_into(struct dl_phdr_info *object, size_t size, void *argument)
 	return 0;
 }
 
-/* Where a library lacks them. */
+/* Replacements for functions that no library has. */
 static void *lacking_reallocarray(void *block, size_t n, size_t size)
 {
 	size_t bytes;
 
 	if (__builtin_mul_overflow(n, size, &bytes))
-		bytes = -1UL >> 1; /* which fails as it should */
+		bytes = -1UL >> 1; /* so that it fails */
 	return next.realloc(block, bytes);
 }
 
@@ -258,7 +258,7 @@ static void *lacking_valloc(size_t size)
 	return next.memalign(PRELOAD_PAGE, size);
 }
 
-/* The next definition of another function; NULL: there is none. */
+/* Returns the next definition of another function; NULL if there is none. */
 static void *find_one(const char *name)
 {
 	void *found = NULL;
@@ -272,7 +272,7 @@ static void *find_one(const char *name)
 /* Whether the program calls another malloc before this library's: its own, or one preloaded. */
 static int is_preceded;
 
-/* Finds them all. False if the most important ones are not there. */
+/* Finds all next definitions. Returns 0 if an essential one is missing. */
 static int find_next(void)
 {
 	void *found[FUNCTIONS] = {0};

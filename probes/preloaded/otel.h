@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
- * Tells OpenTelemetry's profiler, or whoever else listens, of sampled allocations: by the USDT
- * probes `otel_memory:alloc(pointer, size, weight)` and `otel_memory:free(pointer)` (design document
- * 00003 of open-telemetry/opentelemetry-ebpf-profiler). Only where tracelloc itself does not want
- * events: a thread that reports those says nothing here but the frees of what it has said before.
+ * Reports sampled allocations to OpenTelemetry's profiler or any other listener, by the USDT probes
+ * `otel_memory:alloc(pointer, size, weight)` and `otel_memory:free(pointer)` (design document 00003
+ * of open-telemetry/opentelemetry-ebpf-profiler). While tracelloc wants events, a thread reports
+ * here only the frees of blocks that were reported before.
  *
  * Sampling
- *   Points lie at random distances along all bytes that a thread asks for, OTEL_MEAN_BYTES apart on
- *   average and exponentially distributed; a block is said if one falls into it. It stands for
- *   size / (1 - e^(-size / mean)) bytes, its weight.
+ *   Sampling points lie at exponentially distributed distances, OTEL_MEAN_BYTES on average, along
+ *   all bytes that a thread allocates. A block is reported if it contains a point. Its weight,
+ *   size / (1 - e^(-size / mean)) bytes, is the amount that it stands for.
  *
- * What is remembered
- *   Which blocks were said, so that their frees can be: a table in this library's memory, and one
- *   byte for each hash of addresses that tells most others at once. An entry is there before the
- *   block is handed out, and goes before it is freed. A block that finds no room is not said. When
- *   nobody listens any more, the next call of any thread empties it. A forked child finds it empty
- *   (MADV_WIPEONFORK). A resize that fails has taken its block out for good: it looks freed.
+ * Table of reported blocks
+ *   A table in this library's memory holds the reported blocks, so that their frees can be reported.
+ *   A counting filter in front of it rules out most other addresses. An entry is added before the
+ *   block is returned to the program and removed before the block is freed. If the table has no room
+ *   for a block, the block is not reported. When all listeners are gone, the next call in any thread
+ *   empties the table. A forked child finds it empty (MADV_WIPEONFORK). A resize that fails has
+ *   removed its block from the table: that block is reported as freed.
  *
  * Idle
- *   `otel_words` is 0: neither counter, which the kernel raises with the probes, nor anything in
- *   the table. That is one load and a branch in each call.
+ *   While nobody listens, `otel_words` is 0: both probe counters, which the kernel maintains, are 0
+ *   and the table is empty. Each call checks that by one load and a branch.
  */
 #ifndef TRACELLOC_PRELOADED_OTEL_H
 #define TRACELLOC_PRELOADED_OTEL_H
@@ -33,7 +34,7 @@
 #define OTEL_WAYS 8
 #define OTEL_FILTER_BYTES 65536
 
-/* The counters of both probes, in a section that is mapped from the file; and the table's state. */
+/* The counters of both probes and the table's state, in a section that is mapped from the file. */
 static volatile union {
 	struct {
 		unsigned short alloc;
@@ -47,7 +48,7 @@ static volatile union {
 enum otel_table {
 	OTEL_EMPTY = 0,
 	OTEL_USED = 1,
-	OTEL_EMPTYING = 2, /* by a thread: nothing may be added */
+	OTEL_EMPTYING = 2, /* a thread is emptying it: nothing may be added */
 };
 
 static struct {
@@ -55,11 +56,11 @@ static struct {
 	u64 sets[OTEL_SETS][OTEL_WAYS];
 } otel_said __attribute__((aligned(PRELOAD_PAGE)));
 
-/* Bytes until the next sample, 0: to be drawn; pseudo-random numbers. */
+/* Bytes until the next sample (0: to be drawn); state of the random generator (0: unset). */
 static __thread u64 otel_until __attribute__((tls_model("initial-exec")));
 static __thread u64 otel_dice __attribute__((tls_model("initial-exec")));
 
-/* A note that says where the probe is, and that its counter is so far into `otel_words`. */
+/* A USDT probe and its note; `counter`: offset of its counter in `otel_words`, in bytes. */
 #define OTEL_PROBE(name, counter, arguments) \
 	"990: nop\n" \
 	".pushsection .note.stapsdt,\"\",\"note\"\n" \
@@ -77,7 +78,7 @@ static __thread u64 otel_dice __attribute__((tls_model("initial-exec")));
 	"_.stapsdt.base: .space 1\n.size _.stapsdt.base, 1\n" \
 	".popsection\n.endif\n"
 
-/* In functions of their own, so that each probe is at one place, with arguments as for a call. */
+/* Not inlined, so that each probe exists once, with its arguments in the registers of a call. */
 static __attribute__((noinline)) void otel_say_alloc(u64 address, u64 size, u64 weight)
 {
 	__asm__ volatile(OTEL_PROBE("alloc", "0", "8@%%rdi 8@%%rsi 8@%%rdx")
@@ -90,13 +91,13 @@ static __attribute__((noinline)) void otel_say_free(u64 address)
 			 : : "D"(address) : "memory");
 }
 
-/* Whether nobody listens, and nothing is remembered. */
+/* Whether nobody listens and the table is empty. */
 static inline int otel_is_idle(void)
 {
 	return !otel_words.all;
 }
 
-/* Whether the table is wiped in forked children; else it is not used. */
+/* Whether the kernel zeroes the table in forked children; if not, the table is not used. */
 static u32 otel_is_wiped;
 
 static void otel_begin(void)
@@ -115,7 +116,7 @@ static u8 *otel_filter(u64 address)
 	return &otel_said.filter[(otel_hash(address) >> 48) % OTEL_FILTER_BYTES];
 }
 
-/* Nobody listens any more: what they know of is nothing to anybody. */
+/* Empties the table after all listeners are gone. */
 static __attribute__((noinline)) void otel_forget(void)
 {
 	u32 used = OTEL_USED;
@@ -129,7 +130,7 @@ static __attribute__((noinline)) void otel_forget(void)
 	__atomic_store_n(&otel_words.table, OTEL_EMPTY, __ATOMIC_SEQ_CST);
 }
 
-/* Whether entries can be made. */
+/* Whether entries can be added. */
 static int otel_has_table(void)
 {
 	u32 empty = OTEL_EMPTY;
@@ -161,7 +162,7 @@ static int otel_remember(u64 address)
 	return 0;
 }
 
-/* A block is about to be freed, or resized. */
+/* Reports a free before a block is freed or resized. */
 static __attribute__((noinline)) void otel_note_free(u64 address)
 {
 	u64 *set = otel_said.sets[(otel_hash(address) >> 24) % OTEL_SETS];
@@ -185,7 +186,7 @@ static __attribute__((noinline)) void otel_note_free(u64 address)
 	}
 }
 
-/* 1 - e^-x, for x from 0 on: by its series for a 64th of x, and e^2x - 1 = (e^x - 1)(e^x + 1). */
+/* 1 - e^-x for x >= 0, from the series at x / 64 and e^2x - 1 = (e^x - 1)(e^x + 1). */
 static double otel_share(double x)
 {
 	double y = -x / 64, term = y, sum = y;
@@ -201,13 +202,13 @@ static double otel_share(double x)
 	return -sum;
 }
 
-/* The natural logarithm of a whole number below 2^53 divided by 2^53, for which 0 stands for 1. */
+/* ln(number / 2^53) for a number below 2^53; 0 counts as 1. */
 static double otel_log(u64 number)
 {
 	double mantissa, z, square, power, sum;
 	u32 bits = 64 - __builtin_clzll(number | 1);
 
-	/* From 1/2 to 1, and 2 ln 2 (atanh z = z + z^3 / 3 + …; ln m = 2 atanh((m - 1) / (m + 1))). */
+	/* Mantissa from 1/2 to 1; ln m = 2 atanh((m - 1) / (m + 1)), atanh z = z + z^3 / 3 + …. */
 	mantissa = (double)(number | 1) / (double)(1ULL << (bits - 1)) / 2;
 	z = power = sum = (mantissa - 1) / (mantissa + 1);
 	square = z * z;
@@ -229,7 +230,7 @@ static u64 otel_gap(void)
 	return (u64)(-OTEL_MEAN_BYTES * otel_log(otel_dice * 0x2545f4914f6cdd1dULL >> 11)) + 1;
 }
 
-/* A block was allocated, and somebody may be listening. */
+/* Samples an allocated block and reports it if somebody listens. */
 static __attribute__((noinline)) void otel_note_alloc(u64 address, u64 size)
 {
 	u64 bytes = size ? size : 1;

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
- * What other malloc libraries have beside malloc's own functions: C++'s operators new and delete,
- * jemalloc's mallocx and its kin, C23's sized frees. Each passes on to the next definition, and is
- * reported as malloc is.
+ * Allocation functions that only some libraries define: C++'s operators new and delete, jemalloc's
+ * mallocx and related functions, C23's sized frees. Each calls the next definition and is reported
+ * like malloc.
  *
- *   - They are reported if what they pass on to is in a malloc library. C++'s own operators call
- *     malloc, which reports.
- *   - A C++ library that is opened later has operators of its own, for those that come with it. So
- *     what C++ has, and nobody behind when the process begins, is taken out of this library's own
- *     symbol table: they find theirs, as without this library. (No C program calls those that it
- *     has been linked with as weak symbols: libitm has such, for C++ programs.)
- *   - jemalloc's are left there, for programs that look whether they have them (weak symbols) call
- *     them at any later time. If nobody has them even then, they do what malloc does.
- *   - An exception may leave operators new. Whoever throws calls __cxa_allocate_exception first
- *     (Itanium C++ ABI: Exception Handling, 2.4.2): there the operator's call is over, and the
- *     exception's own memory, which is freed later, is no part of it.
+ *   - A function is reported only if its next definition is in a malloc library. C++'s own operators
+ *     call malloc, which is reported anyway.
+ *   - A C++ library that is opened later (dlopen) brings operators for itself and its dependencies.
+ *     So a C++ function that has no next definition at process start is removed from this library's
+ *     symbol table: that library then finds its own operators, as it would without this library. (No
+ *     C program calls the operators that it was linked with as weak symbols: libitm has such, for
+ *     C++ programs.)
+ *   - jemalloc's functions stay in the symbol table, because programs that test for them (weak
+ *     symbols) may call them at any time. If there is no next definition even then, they do what
+ *     malloc does.
+ *   - An exception may leave operator new. Code that throws calls __cxa_allocate_exception first
+ *     (Itanium C++ ABI: Exception Handling, 2.4.2), so the operator's call ends there. The memory of
+ *     the exception itself, which is freed later, does not belong to that call.
  *
- * Arguments beyond those that a function has are passed on as they are: registers, which it does not
- * look at (System V ABI, 3.2.3).
+ * Functions with fewer arguments get additional ones in registers, which they ignore (System V ABI,
+ * 3.2.3).
  */
 #ifndef TRACELLOC_PRELOADED_OTHERS_H
 #define TRACELLOC_PRELOADED_OTHERS_H
@@ -26,7 +28,7 @@
 
 typedef u64 (*other_function)(u64, u64, u64, u64);
 
-/* (name, kind) of each; first what may be hidden. */
+/* (name, kind) of each; first the functions that may be removed from the symbol table. */
 #define OTHERS(each) \
 	each(_Znwm, OPERATOR) \
 	each(_Znam, OPERATOR) \
@@ -66,7 +68,7 @@ static const char *const other_names[N_OTHERS] = { OTHERS(NAMED) };
 
 static u64 call_unknown(enum other n, u64 a, u64 b, u64 c, u64 d);
 
-/* Until they are found, and where there are none. */
+/* Targets until the next definitions are found, and if there are none. */
 #define UNKNOWN(name, kind) \
 	static u64 unknown_##name(u64 a, u64 b, u64 c, u64 d) \
 	{ \
@@ -77,7 +79,7 @@ OTHERS(UNKNOWN)
 #define UNKNOWN_OF(name, kind) unknown_##name,
 static const other_function unknown[N_OTHERS] = { OTHERS(UNKNOWN_OF) };
 static other_function others[N_OTHERS] = { OTHERS(UNKNOWN_OF) };
-/* Whether each is a malloc library's. */
+/* By function: whether its next definition is in a malloc library. */
 static u8 reports[N_OTHERS];
 
 static __attribute__((noinline)) void *traced_new(other_function function, u64 size, u64 a, u64 b,
@@ -90,7 +92,7 @@ static __attribute__((noinline)) void *traced_new(other_function function, u64 s
 	block = ALLOCATOR(frame, size, ({
 		me.throws = 1;
 		void *made = (void *)function(size, a, b, 0);
-		/* An exception was thrown in it, and caught: the call goes on. */
+		/* An exception was thrown and caught inside: the call continues. */
 		if (unlikely(!me.throws))
 			begin_rare_call(frame);
 		me.throws = outer;
@@ -120,7 +122,7 @@ static __attribute__((noinline)) u64 traced_rallocx(u64 block, u64 size, u64 fla
 			    (void *)others[OTHER_rallocx](block, size, flags, 0));
 }
 
-/* In place, and done if what the block has then is what was asked for. */
+/* Resizes in place; succeeds if the block's usable size is then large enough. */
 static __attribute__((noinline)) u64 traced_xallocx(u64 block, u64 size, u64 extra, u64 flags,
 						    const u64 *frame)
 {
@@ -135,7 +137,7 @@ static __attribute__((noinline)) u64 traced_xallocx(u64 block, u64 size, u64 ext
 
 #define IS_PASSED_ON(name) (!reports[OTHER_##name] || IS_IDLE)
 
-/* A call inside another one is a jump, too: an exception may leave it. */
+/* A call inside another one is also a tail call, because an exception may leave it. */
 #define OPERATOR(name) \
 	EXPORT u64 name(u64 size, u64 a, u64 b) \
 	{ \
@@ -190,12 +192,12 @@ static __attribute__((noinline)) u64 traced_xallocx(u64 block, u64 size, u64 ext
 #define DEFINED(name, kind) kind(name)
 OTHERS(DEFINED)
 
-/* Where nobody has them, and somebody has found them here all the same. */
+/* Replacements for functions without a next definition that a program calls nevertheless. */
 
 static u64 lacking_allocate(u64 size, u64 alignment, u64 b, u64 c)
 {
 	(void)b, (void)c;
-	/* What is no alignment is another argument. */
+	/* A value that is not a valid alignment is some other argument. */
 	if (alignment && alignment <= PRELOAD_PAGE && !(alignment & (alignment - 1)))
 		return (u64)memalign(alignment, size);
 	return (u64)malloc(size);
@@ -215,7 +217,7 @@ static u64 lacking_mallocx(u64 size, u64 flags, u64 b, u64 c)
 	return (u64)block;
 }
 
-/* Of blocks whose size nobody tells, no part can be filled with zeros: that fails. */
+/* The old size is unknown, so the new part can't be zeroed: a request for that fails. */
 static u64 lacking_rallocx(u64 block, u64 size, u64 flags, u64 c)
 {
 	(void)c;
@@ -246,7 +248,7 @@ static const other_function lacking[N_OTHERS] = { OTHERS(LACKING) };
 
 static void begin_once(void);
 
-/* It may have been loaded since this was looked for, or may be gone again when this returns. */
+/* Looks the function up on each call: its library may have been loaded later, or unloaded. */
 static __attribute__((noinline)) u64 call_unknown(enum other n, u64 a, u64 b, u64 c, u64 d)
 {
 	other_function function;
@@ -258,7 +260,7 @@ static __attribute__((noinline)) u64 call_unknown(enum other n, u64 a, u64 b, u6
 	return (function ? function : lacking[n])(a, b, c, d);
 }
 
-/* Takes what C++ has, and nobody behind, out of this library's symbol table. */
+/* Removes the C++ functions without a next definition from this library's symbol table. */
 static int hide_lacking(struct dl_phdr_info *object, size_t size, void *argument)
 {
 	void **found = argument;
@@ -293,7 +295,7 @@ static int hide_lacking(struct dl_phdr_info *object, size_t size, void *argument
 	return 1;
 }
 
-/* Finds them all. */
+/* Finds all next definitions. */
 static void find_others(void)
 {
 	void *found[N_OTHERS] = {0};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
- * The ring of records: stacks, each sent once, and those that the profiler has to finish. All
- * threads write to it, seldom. A record's place is reserved by comparing and swapping, its head
- * written last; what the profiler has taken it leaves as zeros. A record is never split: where it
- * would be, a piece of padding comes before it.
+ * The record ring: stacks, each sent once, and misses, which are stacks that the profiler has to
+ * finish. All threads write to it, but rarely. A thread reserves a record's place by
+ * compare-and-swap and writes its header last. The profiler zeroes the records that it has taken. A
+ * record is never split: if it would be, padding comes before it.
  */
 #ifndef TRACELLOC_PRELOADED_RECORDS_H
 #define TRACELLOC_PRELOADED_RECORDS_H
@@ -11,8 +11,8 @@
 #include "report.h"
 
 /*
- * The memory of a new record of this many bytes, its head not counted. NULL: nobody wants it, or
- * there is no room for it in time.
+ * Reserves a record of this many bytes, not counting its header. Returns NULL if events are not
+ * wanted any more, or if there is no room in time.
  */
 static u64 *reserve_record(struct preload_control *control, u64 bytes, u64 *length)
 {
@@ -55,7 +55,7 @@ static void copy_words(u64 *to, const u64 *from, u64 n)
 	__asm__ volatile("rep movsq" : "+D"(to), "+S"(from), "+c"(n) : : "memory");
 }
 
-/* Whether a stack of this id has been sent. */
+/* Whether the stack with this id has been sent. */
 static int is_known(u64 stack_id)
 {
 	u64 *set = (u64 *)(guard.area + PRELOAD_AT_KNOWN) +
@@ -67,7 +67,7 @@ static int is_known(u64 stack_id)
 	return 0;
 }
 
-/* Remembers it; where there is no room, another one will be sent again. */
+/* Marks the stack as sent. If its set is full, it replaces another stack, which is sent again. */
 static void note_known(u64 stack_id)
 {
 	u64 *set = (u64 *)(guard.area + PRELOAD_AT_KNOWN) +
@@ -82,7 +82,7 @@ static void note_known(u64 stack_id)
 	*(volatile u64 *)&set[at] = stack_id;
 }
 
-/* Sends a stack. */
+/* Sends a stack to the profiler. */
 static void send_stack(struct preload_control *control, u64 stack_id, const u64 *frames, u32 n,
 		       u32 flags)
 {

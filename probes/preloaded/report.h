@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* Reporting an event: a thread takes a ring, waits for room in it, and writes a slot. */
+/* Event reporting: a thread takes a ring, waits for a free slot, and writes the event there. */
 #ifndef TRACELLOC_PRELOADED_REPORT_H
 #define TRACELLOC_PRELOADED_REPORT_H
 
@@ -11,7 +11,7 @@ static struct preload_ring *ring_at(u32 number)
 	return (struct preload_ring *)(guard.area + PRELOAD_AT_RINGS + number * PRELOAD_RING_BYTES);
 }
 
-/* Takes a ring for this thread; the first one, which is for many, if no other is free. */
+/* Takes a ring for this thread; the shared first one if no other is free. Returns 0 on failure. */
 static __attribute__((noinline)) int take_ring(void)
 {
 	u32 number = 0;
@@ -37,7 +37,7 @@ static __attribute__((noinline)) int take_ring(void)
 	return 1;
 }
 
-/* Waits for the first ring, which threads have by turns. Whether this one has it now. */
+/* Waits for the lock of the shared first ring. Returns whether this thread has it now. */
 static __attribute__((noinline)) int lock_ring(struct preload_control *control, struct preload_ring *ring)
 {
 	u64 begun = __builtin_ia32_rdtsc();
@@ -46,7 +46,7 @@ static __attribute__((noinline)) int lock_ring(struct preload_control *control, 
 		if (__atomic_compare_exchange_n(&ring->lock, &nobody, me.tid, 0, __ATOMIC_ACQUIRE,
 						__ATOMIC_RELAXED))
 			break;
-		/* A signal handler, in what it has interrupted. Whoever else has it may wait as well. */
+		/* If this thread has the lock, this is a signal handler that interrupted it. */
 		if (nobody == me.tid || !is_wanted(control) || !may_wait(control, tries, begun))
 			return 0;
 	}
@@ -54,24 +54,24 @@ static __attribute__((noinline)) int lock_ring(struct preload_control *control, 
 	return 1;
 }
 
-/* By the kind of an event: what counts it if it is lost. */
+/* Counters of lost events, by kind. */
 static const u8 lost_counters[] = {
 	[EVENT_ALLOC] = COUNTER_LOST_ALLOCS, [EVENT_FREE] = COUNTER_LOST_FREES,
 	[EVENT_REALLOC_FREE] = COUNTER_LOST_FREES, [EVENT_RESTORE] = COUNTER_LOST_RESTORES,
 	[EVENT_INNER_FREE] = COUNTER_LOST_INNER_FREES,
 };
 
-/* An event can't be reported. Nobody asks for it any more, or it is counted. */
+/* Counts an event that can't be reported, if events are still wanted. */
 static __attribute__((noinline)) void lose(u32 kind)
 {
 	if (is_wanted(guard.control))
 		count(lost_counters[kind]);
 }
 
-/* Whether this thread has a ring, its own or by turns, for an event of a kind. */
+/* Prepares a ring for an event: the thread's own, or the shared one. Returns 0 if it is lost. */
 static int begin_report(u32 kind)
 {
-	/* A ring that was given to somebody else is none of ours. */
+	/* The profiler may have given this thread's ring to another one. */
 	if (unlikely(!me.ring || (me.ring != ring_at(0) && me.ring->owner != me.tid)) && !take_ring())
 		lose(kind);
 	else if (likely(me.ring != ring_at(0)) || lock_ring(guard.control, me.ring))
@@ -87,7 +87,7 @@ static inline void end_report(void)
 		__atomic_store_n(&me.ring->lock, 0, __ATOMIC_RELEASE);
 }
 
-/* Whether there is room for an event; waits for it. */
+/* Waits for a free slot. Returns whether there is one. */
 static int await_slot(struct preload_control *control, struct preload_ring *ring)
 {
 	u64 begun = __builtin_ia32_rdtsc();

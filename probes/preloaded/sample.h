@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
- * Sampling by bytes, as the probes do it (heap.bpf.c), decided before anything else is done. Most
- * blocks are not sampled, and most frees find so in one byte: how many sampled blocks have
- * their hash. Exact is the table behind it. An entry is there before its block is handed out, and
- * goes before the block is freed: nobody else looks for that address meanwhile.
+ * Sampling by bytes, as in the probes (heap.bpf.c), decided before anything else is done. Most blocks
+ * are not sampled. For most frees, one byte of a counting filter shows that; a hash table has the
+ * exact addresses. An entry is added before its block is returned to the program and removed before
+ * the block is freed, so no other thread looks up that address meanwhile.
  */
 #ifndef TRACELLOC_PRELOADED_SAMPLE_H
 #define TRACELLOC_PRELOADED_SAMPLE_H
@@ -44,7 +44,7 @@ static int note_sampled(u64 address)
 	return 0;
 }
 
-/* Whether a block about to be freed was sampled; it no longer is. */
+/* Removes a block that is about to be freed. Returns whether it was sampled. */
 static int take_sampled(u64 address)
 {
 	u64 *set;
@@ -79,7 +79,7 @@ static inline int is_sampled(u64 size)
 
 	if (unlikely(!me.until_sample)) {
 		if (!guard.area && !map_area())
-			return 1; /* whoever goes on with it finds that there is no room */
+			return 1; /* no shared memory: note_call requests probes instead */
 		me.until_sample = draw_gap();
 	}
 	if (likely(bytes < me.until_sample)) {

@@ -1,33 +1,32 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
- * What a walk may read. Nothing catches a read of what is not mapped, and what is mapped now
- * somebody may unmap in the next moment. So there are two kinds of memory.
+ * The memory that a walk may read. Reading an unmapped page would kill the program, and another
+ * thread may unmap a page at any time. So a walk distinguishes two kinds of memory.
  *
- * A thread's own stack stays for as long as the thread. That of the first thread ends with what
- * the kernel has put there. Those of others end with the thread's variables, such as `me`: all
- * C libraries have them in one mapping, above the stack. From the end down, each page
- * is asked for once, when the stack has grown into it: a system call says EFAULT where the
- * program would be ended. Pages that follow each other are one stack, for below it there is
- * a page that can't be read. Only what is above the place where a walk begins is read from there.
+ * A thread's own stack exists as long as the thread. The first thread's stack ends with the data that
+ * the kernel put there. Other threads' stacks end with thread-local variables, such as `me`: all C
+ * libraries put these into the same mapping, above the stack. From that end down, each page is
+ * checked once, when the stack has grown into it, by a system call that returns EFAULT for a page
+ * that is not readable. Contiguous readable pages belong to one stack, because an unreadable page is
+ * below each stack. A walk reads only above the place where it begins.
  *
- * Everything else: stacks of fibers and signal handlers, and what damaged frame
- * pointers point to. The kernel copies it, page by page. A process whose system calls are filtered
- * might be ended for asking that. Until probes take over there (leave.h), no page is asked for, and
- * only those frames are read that unwind entries are sure of: their functions run, and will return
- * through them.
+ * All other memory is stacks of fibers and signal handlers, and the targets of damaged frame
+ * pointers. The kernel copies it, page by page. A system call filter might kill the process for that
+ * call. So, until probes replace the library there (leave.h), no page is checked or copied; a walk
+ * then reads only frames found by unwind entries, which exist because their functions are running.
  */
 #ifndef TRACELLOC_PRELOADED_STACK_H
 #define TRACELLOC_PRELOADED_STACK_H
 
 #include "thread.h"
 
-/* Where the first thread's stack was when the process began. */
+/* An address in the first thread's stack at process start. */
 static u64 first_stack;
 
-/* Pages that a stack has grown by, at most, since it was last seen. */
+/* Most bytes that a stack is taken to have grown by since the last check. */
 #define STACK_STRIDE (2048UL * PRELOAD_PAGE)
 
-/* rt_sigprocmask(2) reads a mask before it finds that it can't do that with it. */
+/* rt_sigprocmask(2) reads its mask before it rejects the invalid operation 99. */
 static int can_read(const struct preload_control *control, u64 address)
 {
 	return may_call(control) &&
@@ -49,7 +48,7 @@ static void find_stack(const struct preload_control *control)
 	me.hole = 0;
 }
 
-/* Whether this thread's own stack has grown down to a page. */
+/* Whether this thread's own stack has grown down to this page. */
 static __attribute__((noinline)) int has_grown(const struct preload_control *control, u64 page)
 {
 	if (page <= me.hole || me.low - page > STACK_STRIDE || !may_call(control))
@@ -61,7 +60,7 @@ static __attribute__((noinline)) int has_grown(const struct preload_control *con
 	return me.low <= page;
 }
 
-/* Whether the page that the first thread's stack seems to end with is followed by more of it. */
+/* Whether the first thread's stack continues at this page; extends it if so. */
 static int goes_on(const struct preload_control *control, u64 page)
 {
 	if (page != me.high || !is_first_thread(control) || !can_read(control, page))
@@ -72,15 +71,15 @@ static int goes_on(const struct preload_control *control, u64 page)
 
 /* Memory that a walk can read now. */
 struct walk {
-	u64 low, high; /* addresses: from here to there, which is beyond it */
-	u64 shift;     /* what is to be added to an address for where it, or its copy, is */
-	u64 bad;       /* something could not be read */
+	u64 low, high; /* readable addresses: from low to below high */
+	u64 shift;     /* added to an address, gives the place of the memory or of its copy */
+	u64 bad;       /* a word could not be read */
 	u64 guessed;   /* STACK_GUESSED, or 0 */
-	u32 is_own;    /* it began on the thread's own stack */
-	u8 *page;      /* where copies go */
+	u32 is_own;    /* the walk began on the thread's own stack */
+	u8 *page;      /* buffer for copies */
 };
 
-/* A walk begins: from here on up the stack is in use. */
+/* Begins a walk at `sp`: the stack above it is in use. */
 static inline void open_stack(const struct preload_control *control, struct walk *walk, u64 sp)
 {
 	u64 page = sp & -(u64)PRELOAD_PAGE;
@@ -92,7 +91,7 @@ static inline void open_stack(const struct preload_control *control, struct walk
 	}
 }
 
-/* Copies memory that may not be there; under a filter of system calls, nothing. Bytes. */
+/* Copies memory that may be unmapped. Returns the bytes copied: 0 under a system call filter. */
 static u64 copy_memory(const struct preload_control *control, void *to, u64 from, u64 bytes)
 {
 	struct { u64 start, bytes; } local = {(u64)to, bytes}, remote = {from, bytes};
@@ -104,7 +103,7 @@ static u64 copy_memory(const struct preload_control *control, void *to, u64 from
 	return copied > 0 ? copied : 0;
 }
 
-/* Gets at another page. Whether it can be read. */
+/* Makes another page readable for the walk. Returns whether that worked. */
 static __attribute__((noinline)) int open_page(struct walk *walk, u64 address)
 {
 	const struct preload_control *control = guard.control;
@@ -138,8 +137,8 @@ static inline u64 read_word(struct walk *walk, u64 address)
 }
 
 /*
- * How many pages from this one on can be sent: of the thread's own stack up to its end, of others
- * what can be read now.
+ * Returns how many pages from `start` on can be sent: up to the end of the thread's own stack, or as
+ * many pages of other memory as are readable now.
  */
 static u32 count_pages(const struct preload_control *control, const struct walk *walk, u64 start)
 {
@@ -151,7 +150,7 @@ static u32 count_pages(const struct preload_control *control, const struct walk 
 	else if (may_call(control))
 		while (at < end && can_read(control, at))
 			at += PRELOAD_PAGE;
-	else if (walk->high - start <= end - start) /* as far as there are frames for sure */
+	else if (walk->high - start <= end - start) /* only pages with frames of running functions */
 		at = walk->high;
 	return (at - start) / PRELOAD_PAGE;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* What the library keeps of the process and of each thread, and the memory that is shared. */
+/* The library's state per process and per thread, and the mapping of the shared memory. */
 #ifndef TRACELLOC_PRELOADED_THREAD_H
 #define TRACELLOC_PRELOADED_THREAD_H
 
@@ -7,36 +7,36 @@
 #include "filters.h"
 #include "kernel.h"
 
-/* Wiped when the process forks: its child is to be idle. Pages of its own. */
+/* Per process. Zeroed in forked children, so that they are idle; so it has a page of its own. */
 static struct guard {
-	struct preload_control *control; /* NULL: idle for good */
-	u8 *area;                     /* all of the file, once events were wanted */
-	u8 *place;                    /* where that is going to be */
+	struct preload_control *control; /* NULL: idle forever */
+	u8 *area;                     /* the whole file, mapped when events are first wanted */
+	u8 *place;                    /* address reserved for `area` */
 	u32 mapping;                  /* a thread is mapping it */
 	u8 rest[PRELOAD_PAGE - 28];
 } guard __attribute__((aligned(PRELOAD_PAGE)));
 
-/* What a thread keeps: little, for it is taken from its stack. */
+/* Per thread. Small, because thread-local variables reduce the room of the thread's stack. */
 struct thread {
 	struct preload_ring *ring;
-	struct preload_ring *noted; /* where it says that a call is under way; NULL: none is */
+	struct preload_ring *noted; /* ring in which a call is marked as under way; NULL: none */
 	struct event *slots;
-	u64 taken;   /* slots that the profiler had taken when last looked */
-	u64 call;    /* where the return address of the allocator's call under way is; 0: none */
-	u64 freeing; /* the same of a free */
-	u64 freed;   /* what that frees */
-	u64 until_sample; /* bytes; 0: to be drawn */
-	u64 dice;         /* of pseudo-random numbers; 0: none yet */
-	u64 low, high;    /* of its own stack, as far as it is known (stack.h); 0: it is not */
-	u64 hole;         /* what is in this page or below is none of it */
-	u64 outermost;    /* frame of the first of the calls under way */
-	u32 inside;       /* calls under way, signal handlers' included, that use the shared memory */
+	u64 taken;   /* slots that the profiler had taken at the last check */
+	u64 call;    /* address of the return address of the allocator call under way; 0: none */
+	u64 freeing; /* likewise, of the free under way */
+	u64 freed;   /* the block that it frees */
+	u64 until_sample; /* bytes until the next sample; 0: to be drawn */
+	u64 dice;         /* state of the random generator; 0: unset */
+	u64 low, high;    /* known range of the thread's own stack (stack.h); 0: unknown */
+	u64 hole;         /* highest page known to be below the stack */
+	u64 outermost;    /* frame of the outermost call under way */
+	u32 inside;       /* calls under way, including signal handlers', that may use the shared memory */
 	u32 throws;       /* the call under way is an operator new, which an exception may leave */
 	u32 tid;
 };
 static __thread struct thread me __attribute__((tls_model("initial-exec")));
 
-/* Says whether a call is under way that may have to do with the shared memory. */
+/* Counts the calls under way that may use the shared memory: `by` is 1 or -1. */
 static inline void note_inside(int by)
 {
 	__asm__ volatile("addl %1, %0" : "+m"(me.inside) : "er"(by) : "memory");
@@ -53,8 +53,8 @@ static inline void count(u32 which)
 }
 
 /*
- * Waits a moment for the profiler, longer where many have passed. `begun` is when the first one
- * was. Returns whether to go on waiting.
+ * Waits briefly for the profiler, longer after 50 tries. `begun`: time stamp counter at the first
+ * try. Returns whether the caller may continue to wait.
  */
 static int may_wait(struct preload_control *control, u32 tries, u64 begun)
 {
@@ -83,8 +83,9 @@ static inline u64 stamp_now(struct preload_control *control)
 }
 
 /*
- * Maps all of the file: the page that is mapped is shared, so a copy of it can be longer. Where is
- * noted before: a signal handler may fork in between, and the child goes on here (see fork_by).
+ * Maps the whole file, by mremap(2) of the first page, whose shared mapping may become longer. The
+ * address is stored in `place` before: a signal handler may fork in between, and the child continues
+ * here (see fork_by).
  */
 static __attribute__((noinline)) int map_area(void)
 {

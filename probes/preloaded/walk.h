@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* Walks call stacks by rows, like the probes (walk_rows.h, memo.h), in the process's own memory. */
+/* Walks call stacks by unwind entries, like the probes (walk_rows.h, memo.h), inside the process. */
 #ifndef TRACELLOC_PRELOADED_WALK_H
 #define TRACELLOC_PRELOADED_WALK_H
 
@@ -12,7 +12,7 @@ static inline u64 mix(u64 hash, u64 value)
 	return hash ^ (hash >> 29);
 }
 
-/* What is mapped now: generation and tag; 0 until user space has found out, and while it changes. */
+/* State of the mappings: generation and tag; 0 while they change or the profiler has not read them. */
 static inline u64 state_of(const struct space *space)
 {
 	u64 tag = *(volatile u64 *)&space->tag;
@@ -23,7 +23,7 @@ static inline u64 state_of(const struct space *space)
 					*(volatile u64 *)&space->changes) ? tag : 0;
 }
 
-/* The row for an address; 0 if there is none. See walk_rows.h. */
+/* Returns the unwind entry for an address; 0 if there is none. See walk_rows.h. */
 static inline u64 find_row(u64 address, u64 tag)
 {
 	u64 key = address | tag;
@@ -82,7 +82,7 @@ static __attribute__((noinline)) u64 send_miss(struct preload_control *control,
 	return id;
 }
 
-/* The one place where a walk from there may be remembered. */
+/* Returns the one place for the memo of a walk that begins there. */
 static inline struct preload_memo *memo_of(struct preload_ring *ring, u64 sp, u64 pc)
 {
 	return &ring->memos[((sp >> 3 ^ pc) * 0x9e3779b97f4a7c15ULL >> 32) % PRELOAD_MEMOS];
@@ -93,7 +93,7 @@ static inline u64 owner_of(const struct space *space)
 	return (u64)space->image << 32 | space->lineage;
 }
 
-/* The id that a walk from here, on the thread's own stack, comes to, if it is remembered; or 0. */
+/* Returns the stack id that a memoized walk from here, on the thread's own stack, gave; or 0. */
 static inline u64 recall(const struct preload_memo *memo,
 			 const struct space *space, u64 state, u64 sp, u64 pc, u64 bp)
 {
@@ -110,7 +110,7 @@ static inline u64 recall(const struct preload_memo *memo,
 	return different ? 0 : memo->stack_id;
 }
 
-/* A walk that may be remembered notes what it goes by. */
+/* Records a stack word that the walk depends on. */
 static inline void note_word(struct preload_memo *memo, u64 sp, u64 address, u64 word)
 {
 	u32 n = memo->n_words;
@@ -119,23 +119,23 @@ static inline void note_word(struct preload_memo *memo, u64 sp, u64 address, u64
 		memo->words[n] = word;
 		memo->places[n] = address - sp;
 	} else {
-		n = PRELOAD_MEMO_WORDS; /* one too many: it is not kept */
+		n = PRELOAD_MEMO_WORDS; /* too many: the walk is not memoized */
 	}
 	memo->n_words = n + 1;
 }
 
-/* Where and how a walk is. */
+/* The current frame of a walk. */
 struct place {
 	u64 pc, sp, bp;
-	u64 before;  /* a return address is looked up by the byte before it: 1; else 0 */
-	u64 far;     /* not to be remembered */
-	u64 bp_at;   /* where bp was read, if that has not been noted; 0 */
-	u64 is_callers_bp; /* nobody has saved bp yet */
+	u64 before;  /* 1 if pc is a return address, looked up by the byte before it; else 0 */
+	u64 far;     /* the walk must not be memoized */
+	u64 bp_at;   /* address where bp was read, if not recorded yet; or 0 */
+	u64 is_callers_bp; /* bp is still the value at the beginning of the walk */
 };
 
 #define GO_ON (-1)
 
-/* The frame pointer counts. */
+/* Records that the walk depends on the frame pointer. */
 static inline void use_bp(struct preload_memo *memo, u64 sp, struct place *at)
 {
 	if (at->is_callers_bp)
@@ -145,7 +145,7 @@ static inline void use_bp(struct preload_memo *memo, u64 sp, struct place *at)
 	at->bp_at = 0;
 }
 
-/* Steps over the kernel's frame of a signal handler. */
+/* Steps over the signal frame that the kernel has pushed. */
 static int step_signal(struct walk *walk, struct place *at)
 {
 	u64 sp = at->sp;
@@ -158,7 +158,7 @@ static int step_signal(struct walk *walk, struct place *at)
 	return walk->bad ? STACK_UNREADABLE : GO_ON;
 }
 
-/* Steps to the caller. Flags of the stack if that is its end, or GO_ON. */
+/* Steps to the caller. Returns GO_ON, or the stack's flags if it ends here. */
 static inline int step(struct walk *walk, struct preload_memo *memo, u64 from, struct place *at,
 		       u64 row)
 {
@@ -205,10 +205,10 @@ static inline int step(struct walk *walk, struct preload_memo *memo, u64 from, s
 	return at->pc ? GO_ON : 0;
 }
 
-/* Kinds of rows that end the walk: no row, no caller, unusable here. */
+/* Kinds of unwind entries that end the walk: none, no caller, not encodable. */
 #define STOPPING_ROWS (1 << 0 | 1 << ROW_END | 1 << ROW_UNENCODABLE)
 
-/* Walks from where a function of this library, of this frame, returns to. Returns the id. */
+/* Walks from the caller of the library's function with this frame. Returns the stack's id. */
 static u64 walk_stack(struct preload_control *control, struct preload_ring *ring, const u64 *frame)
 {
 	const struct space *space = &control->space;
@@ -252,7 +252,7 @@ static u64 walk_stack(struct preload_control *control, struct preload_ring *ring
 			return id;
 	}
 	flags |= walk.guessed;
-	/* As name_stack (stack.h). */
+	/* Like name_stack (stack.h). */
 	if (walk.guessed)
 		hash = mix(hash, space->image);
 	id = mix(mix(hash, flags), n);
@@ -268,7 +268,7 @@ static u64 walk_stack(struct preload_control *control, struct preload_ring *ring
 	return id;
 }
 
-/* The id of the stack that a function of this library, of this frame, returns to; 0: none. */
+/* Returns the id of the stack that called the library's function with this frame; 0: none. */
 static u64 capture_stack(struct preload_control *control, struct preload_ring *ring, const u64 *frame)
 {
 	u64 id;

@@ -133,7 +133,7 @@ def measure(python: str, objects: int) -> list[Row]:
                 if state == "stopped":
                     os.kill(target.pid, signal.SIGSTOP)
                 began_s = time.process_time()
-                census = censuses.take()
+                census = censuses.take_census()
                 cpu_s = time.process_time() - began_s
                 os.kill(target.pid, signal.SIGCONT)
                 if state == "busy":

@@ -40,7 +40,7 @@ def leaks_in(recording: RecordedTrace, index: int) -> set[str]:
     """The innermost functions of the stacks that leak, as of a moment."""
     names = Namers(recording, Filters(), short_names=False)
     one = recording.trace_at(index).root
-    namer = names.of(one.target)
+    namer = names.namer_of(one.target)
     suspects = () if one.findings is None else one.findings.suspects
     return {
         frame_name(namer.stack(one, suspect.stack).frames[0])

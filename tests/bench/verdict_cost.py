@@ -79,7 +79,7 @@ def measure() -> dict[str, Any]:
         before = cut
         if moment % LOOK_S < TICK_S / 2:
             now_ns = START_NS + int(moment * NS_PER_S)
-            look = list(pieces(judge.look(table.cohorts, table.totals, stacks, now_ns)))
+            look = list(pieces(judge.judge_stacks(table.cohorts, table.totals, stacks, now_ns)))
             parts += look
             looks_s.append(sum(part_s for part_s, _ in look))
     parts.sort(reverse=True)

@@ -59,7 +59,7 @@ def record(command: list[str | Path]) -> Recording:
         while (line := target.hear()) != "done":
             leaks.append(line)
         assert session.snapshot().root.losses.events == 0
-        return Recording.of(
+        return Recording.from_records(
             np.concatenate(taken),
             session.root.heap.stacks,
             Symbolizer(session.root.space),

@@ -45,7 +45,7 @@ class Recording:
     """By function, what the program says it has leaked: blocks, bytes, and since when (s)."""
 
     @classmethod
-    def of(
+    def from_records(
         cls,
         events: Events,
         stacks: Stacks,

@@ -147,7 +147,7 @@ def looks(
             lost = int(lost_at_s is not None and tick >= lost_at_s)
             lost += round(frees_lost_per_s * tick)
             losses = KnownLosses(lost, lost, address_reuses)
-            *_, findings = judge.look(
+            *_, findings = judge.judge_stacks(
                 table.cohorts,
                 table.totals,
                 stacks,

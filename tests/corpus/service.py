@@ -42,7 +42,7 @@ class _Names(dict[int, str | None]):
 class ServiceNames:
     """Names of every process."""
 
-    def of(self, _number: int) -> Symbolizer:
+    def symbols_of(self, _number: int) -> Symbolizer:
         return FakeSymbolizer(_Names())
 
 
@@ -105,7 +105,7 @@ class Service:
         self.table.apply(events)
         totals = self.table.totals
         if self.judge.is_due(self.now_ns):
-            looks = self.judge.look(self.table.cohorts, totals, self.stacks, self.now_ns)
+            looks = self.judge.judge_stacks(self.table.cohorts, totals, self.stacks, self.now_ns)
             *_, self.findings = looks
         if self.history.is_due(self.now_ns):
             self.history.sample(self.now_ns, totals.live_bytes.copy())

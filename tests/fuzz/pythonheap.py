@@ -299,7 +299,7 @@ def play(data: bytes) -> int:
     censuses._names = TypeNames(memory, types)
     looked_at = 0
     with suppress(TargetError, TooManyPools, UnsupportedRuntime):
-        now = censuses.take(keep=True, most_bytes=1 << 20)
+        now = censuses.take_census(keep=True, most_bytes=1 << 20)
         assert all(one.count > 0 for one in now.types)
         found = censuses.take_found()
         python = _Python(memory, minor)

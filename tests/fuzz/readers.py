@@ -480,7 +480,7 @@ def _moments() -> list[bytes]:
     trace = traces(40.0)[-1]
     names = NamesWriter()
     names.want(addresses_of(trace.root, range(3)))
-    batch = names.batch(namers(40.0).of(trace.root.target), 0.0)
+    batch = names.batch(namers(40.0).namer_of(trace.root.target), 0.0)
     assert batch is not None
     moment = encode(Dissector(lambda _: 0).parts(trace), MomentParts())
     return [zlib.decompress(moment), zlib.decompress(batch)]

@@ -122,7 +122,7 @@ class FuzzedArea:
 
     def _take(self, race: list[tuple[int, int]], *, whole: bool) -> None:
         """Takes what is there; some of it changes after it was looked at."""
-        count, cut = self._rings.look(whole, self._now_ns)
+        count, cut = self._rings.find_events(whole, self._now_ns)
         for at, value in race:
             self._set(at, value)
         if count:

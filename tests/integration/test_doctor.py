@@ -47,14 +47,14 @@ def test_a_process_that_has_ended() -> None:
     done = run_tracelloc("doctor", "-p", process.pid)
     assert done.returncode == 1
     assert f"there is no process {process.pid}" in done.stdout
-    assert done.stdout.splitlines()[-1] == "tracing will not work: 1 to be mended first"
+    assert done.stdout.splitlines()[-1] == "tracing will not work: fix 1 problem first"
 
 
 def test_without_privileges() -> None:
     done = run_without_privileges("doctor")
     assert done.returncode == 1, done
     assert "fails    rights      CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE missing" in done.stdout
-    assert "to mend it: run it with sudo" in done.stdout
+    assert "to fix it: run it with sudo" in done.stdout
 
 
 def test_rights() -> None:

@@ -60,10 +60,10 @@ def new_holders(program: Target, kind: str) -> tuple[Holders, int]:
     """Has 300 more items kept. Returns who keeps them, and how many more there are."""
     censuses, search = Censuses(Process(program.pid)), HolderSearch(Process(program.pid))
     try:
-        first = censuses.take(keep=True)
+        first = censuses.take_census(keep=True)
         before = ObjectAddresses(censuses.take_found())
         program.ask(f"{kind} 300")
-        now = censuses.take(keep=True)
+        now = censuses.take_census(keep=True)
         found = search.find(censuses.take_found(), [ITEM], before)[ITEM]
     finally:
         search.close()
@@ -97,7 +97,7 @@ def test_a_table_that_has_moved_since_is_found(targets: list[Target]) -> None:
     censuses, search = Censuses(Process(target.pid)), HolderSearch(Process(target.pid))
     try:
         target.ask("class 500")
-        censuses.take(keep=True)
+        censuses.take_census(keep=True)
         target.ask("class 50000")
         target.ask("instance 50000")
         found = search.find(censuses.take_found(), [ITEM])[ITEM]
@@ -118,4 +118,4 @@ def test_the_command(program: Target) -> None:
     for one in first["holders"]:
         assert one["samples"] == sum(holder["samples"] for holder in one["holders"])
     text = run_tracelloc("objects", "-p", program.pid, "--holders", 20).stdout
-    assert "dict: who keeps them (200 objects looked at)" in text
+    assert "dict: holders (200 objects examined)" in text

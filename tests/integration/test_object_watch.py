@@ -39,7 +39,7 @@ def looks_at(watch: PythonObjectWatch, target: Target, words: str) -> list[tuple
     """Types that are suspects in the end, and who keeps them."""
     for _ in range(LOOKS):
         target.ask(words)
-        watch.look()
+        watch.update_findings()
     assert watch.findings is not None
     assert watch.findings.trouble is None
     found = []
@@ -80,7 +80,7 @@ def test_what_would_take_too_much_memory_is_not_read(
     targets.append(target)
     watch = watch_of(target.pid)
     watch.most_bytes = 1 << 20
-    watch.look()
+    watch.update_findings()
     assert watch.findings is not None
     assert watch.findings.now is None
     assert "arenas are too much to be read (--max-memory)" in str(watch.findings.trouble)

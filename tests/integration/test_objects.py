@@ -46,7 +46,7 @@ def test_all_objects_are_counted(targets: list[Target]) -> None:
         if change:
             word = "grow" if change > 0 else "drop"
             blocks, truth = json.loads(target.ask(f"{word} {abs(change)}"))
-        census = censuses.take()
+        census = censuses.take_census()
         found = counts(census)
         assert {name: found.get(name) for name in TRACKED if name in truth} == {
             name: truth[name] for name in TRACKED if name in truth
@@ -63,9 +63,9 @@ def test_bytes_with_tables(targets: list[Target]) -> None:
     target = open_program(targets)
     censuses = Censuses(Process(target.pid))
     target.ask("grow 10")
-    before = censuses.take()
+    before = censuses.take_census()
     target.ask("grow 1000")
-    after = censuses.take()
+    after = censuses.take_census()
     dicts = counts(after)["dict"] - counts(before)["dict"]
     assert dicts == 1000
     code = "import sys; n = 1; print(sys.getsizeof({'name': f'session-{n}', n: [n]}))"
@@ -88,7 +88,7 @@ def test_while_it_runs(targets: list[Target], tmp_path: Path) -> None:
     targets.append(target)
     censuses = Censuses(Process(target.pid))
     for _ in range(5):
-        assert abs(counts(censuses.take())["list"] - 100_000) < 2_000
+        assert abs(counts(censuses.take_census())["list"] - 100_000) < 2_000
 
 
 def test_the_command(targets: list[Target]) -> None:

@@ -161,7 +161,7 @@ def test_when_there_is_nothing_else(
     tracer = Tracelloc("-p", target.pid, "--json", "--top", 100, directory=tmp_path)
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0
-    assert "what it reports by itself is read instead" in "".join(tracer.messages)
+    assert "its own sampled reports are used instead" in "".join(tracer.messages)
     report = tracer.last()
     assert report["live_bytes"] == sum(size for site, (_, size) in books.items() if site != "all")
 

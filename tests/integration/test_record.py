@@ -155,7 +155,7 @@ def test_a_recording_is_opened_while_it_is_written(
         terminal.wait_for("Heap  195 KiB")
         terminal.press("(")
         terminal.wait_for("Heap +0 B")
-        terminal.wait_for(r"as of [\d:]{8} ")
+        terminal.wait_for(r" at [\d:]{8} ")
         terminal.press(")")
         terminal.wait_for(r"keep \(lineage\.c:\d+\)")
         run = run_tracelloc("-p", target.pid, "--text", "--count", 1)

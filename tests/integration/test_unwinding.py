@@ -187,7 +187,7 @@ def answer(process: subprocess.Popen[bytes], session: Session) -> None:
     while process.stdout.readline():
         with session._lock:
             session._drain()
-            session._upkeep.look(session._clocks.now_ns())
+            session._upkeep.run_due(session._clocks.now_ns())
         process.stdin.write(b"\n")
 
 

@@ -202,7 +202,7 @@ def test_what_is_said(builder: Builder, targets: list[Target], tmp_path: Path) -
         "-o", tmp_path / "a.html", "--interval", "100ms", directory=tmp_path,
     )  # fmt: skip
     target.say("2000")
-    tracer.wait_for("--max-overhead 2.0 %: the probes come off in between")
+    tracer.wait_for("--max-overhead 2.0 %: the probes are detached in between")
     report = tracer.await_report(lambda report: report["window"] is not None)
     target.hear()
     assert tracer.stop() == 0
@@ -222,7 +222,7 @@ def test_text_says_it(builder: Builder, targets: list[Target], tmp_path: Path) -
     targets.append(target)
     tracer = Tracelloc("-p", target.pid, "--text", "--max-overhead", "2", directory=tmp_path)
     target.say("1500")
-    tracer.wait_for("the probes come off in between")
+    tracer.wait_for("the probes are detached in between")
     assert tracer.stop() == 0
     last = tracer.text().rpartition("pid=")[2]
     assert " window=1 length=" in last

@@ -183,12 +183,12 @@ class FakeSource:
             self.history.sample(self.now_ns, live)
         if self.judge.is_due(self.now_ns):
             table = self.table
-            looks = self.judge.look(table.cohorts, table.totals, table.stacks, self.now_ns)
+            looks = self.judge.judge_stacks(table.cohorts, table.totals, table.stacks, self.now_ns)
             *_, self.findings = looks
         if self.series.is_due(self.now_ns):
             self.series.add(self.now_ns, int(live.sum()), self.rss_bytes)
 
-    def take(self, wanted: Wanted) -> TraceSnapshot:
+    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
         if self.failure is not None:
             raise self.failure
         self.taken += 1

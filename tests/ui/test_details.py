@@ -179,4 +179,4 @@ def test_source_lines() -> None:
     text = source_text(["a", "\x1b[31mb\tc", "d"], 2).plain
     assert "\x1b" not in text
     assert text.splitlines()[1].startswith("›     2  \\x1b[31mb")
-    assert "another version" in source_text(["a"], 9).plain
+    assert "a different version" in source_text(["a"], 9).plain

@@ -20,8 +20,8 @@ from tracelloc.ui.tableview import PathCell, Table, TitleCell
 class GroupingSource(FakeSource):
     """A shop two of whose stacks grow together."""
 
-    def take(self, wanted: Wanted) -> TraceSnapshot:
-        trace = super().take(wanted)
+    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
+        trace = super().take_snapshot(wanted)
         findings = trace.root.findings
         assert findings is not None
         (found,) = findings.suspects

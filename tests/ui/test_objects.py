@@ -21,8 +21,8 @@ from tracelloc.ui.tableview import Table
 class PythonSource(FakeSource):
     """A server in Python, whose sessions grow."""
 
-    def take(self, wanted: Wanted) -> TraceSnapshot:
-        one = super().take(wanted).root
+    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
+        one = super().take_snapshot(wanted).root
         return TraceSnapshot((replace(one, objects=growing(one.time_s)),))
 
 
@@ -71,6 +71,6 @@ def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
 
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "O")
-        assert "no Python program" in " ".join(text_of(app))
+        assert "not a Python program" in " ".join(text_of(app))
 
     drive(source, steps)

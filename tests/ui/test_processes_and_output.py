@@ -54,7 +54,7 @@ def names(trace: TraceSnapshot) -> list[tuple[int, str, Hashable]]:
 
 
 def test_processes_stand_below_their_parents(source: FakeSource) -> None:
-    assert names(source.take(NOTHING_ELSE)) == [
+    assert names(source.take_snapshot(NOTHING_ELSE)) == [
         (0, "all 6 processes", ALL_PROCESSES), (0, "5 running processes", RUNNING_PROCESSES),
         (0, "shop-server", 0), (1, "worker", 1), (1, "worker", 2), (2, "helper\x1b[31m", 3),
         (3, "late", 4), (0, "stray", 5),

@@ -99,7 +99,7 @@ def test_keys_go_to_moments(recorded: Path) -> None:
             await go(app, pilot, keys)
             assert shown(app) == index, keys
         await go(app, pilot, "(")
-        assert " as of 22:13:25 " in text_of(app)[0]
+        assert " at 22:13:25 " in text_of(app)[0]
         # All of the curve is there to go back to, with the moment marked on it.
         assert any("┆22:13:25" in line for line in text_of(app)[2:9])
         assert "█" in text_of(app)[7]
@@ -173,7 +173,7 @@ def test_it_plays_to_the_end(recorded: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert shown(app) == LAST
         await go(app, pilot, "[[[")
         await press(app, pilot, "space", "space")
-        assert "as of" in text_of(app)[0] or "end," in text_of(app)[0]
+        assert " at " in text_of(app)[0] or "end," in text_of(app)[0]
 
     drive(source_of(recorded), steps)
 
@@ -215,7 +215,7 @@ def test_every_view_shows_the_moment(recorded: Path) -> None:
         assert all(f"0x{block.address:x}" in text for block in largest)
         assert "ten largest blocks" in text
         await press(app, pilot, "1", "enter")
-        assert "as of 22:14:05" in "\n".join(text_of(app))
+        assert " at 22:14:05" in "\n".join(text_of(app))
         await press(app, pilot, "escape")
         # What needs blocks or the process does nothing.
         before = app.state.settings

@@ -324,7 +324,7 @@ def test_ten_thousand_rows_cost_what_is_seen() -> None:
 
 def test_pictures_say_what_they_cost(source: FakeSource) -> None:
     pictures, settings = Pictures(source, Journal()), Settings(STACKS)
-    picture = pictures.make(pictures.take(settings), settings)
+    picture = pictures.make(pictures.take_snapshot(settings), settings)
     assert 0 < picture.took_s < 5
     assert picture.names_pending == 0
 

@@ -94,7 +94,7 @@ def test_a_function_of_the_view_of_functions(tmp_path: Path) -> None:
         order = app.screen.query_one("#functions", Table).order
         names = [key.step.name for key in order if isinstance(key, FunctionKey)]
         await press(app, pilot, *(["down"] * names.index("start_thread")), "l")
-        assert "no source lines are known of it" in "\n".join(text_of(app))
+        assert "no source lines known for this function" in "\n".join(text_of(app))
         await press(app, pilot, "enter", "n", "v")
 
     drive(shop(tmp_path), steps)

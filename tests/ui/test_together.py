@@ -206,7 +206,8 @@ def test_who_has_ended_takes_one_line(source: FakeSource) -> None:
     def lines(**more: object) -> list[tuple[int, str]]:
         settings = replace(Settings(VIEWS[0]), **more)  # type: ignore[arg-type]
         return [
-            (line.depth, line.name) for line in process_lines(source.take(EVERYTHING), settings)
+            (line.depth, line.name)
+            for line in process_lines(source.take_snapshot(EVERYTHING), settings)
         ]
 
     together = [(0, "all 6 processes"), (0, "3 running processes")]
@@ -237,7 +238,7 @@ def test_who_leaks_or_has_children_is_seen(source: FakeSource, tmp_path: Path) -
     leaky = replace(worker(tmp_path, 6, 9, ended=True), findings=watched().findings)
     leaky = replace(leaky, target=replace(leaky.target, parent_pid=4004))
     source.others = (*source.others, leaky)
-    lines = process_lines(source.take(EVERYTHING), Settings(VIEWS[0]))
+    lines = process_lines(source.take_snapshot(EVERYTHING), Settings(VIEWS[0]))
     assert [(line.depth, line.key) for line in lines[2:]] == [
         (0, 0), (1, 1), (1, 3), (1, 4), (2, 6), (1, ("ended", 0)),
     ]  # fmt: skip

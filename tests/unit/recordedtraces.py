@@ -47,7 +47,7 @@ class FakeNames:
     def __init__(self, names: dict[int, str | None]) -> None:
         self._symbols = FakeSymbolizer(names)
 
-    def of(self, _number: int) -> Symbolizer:
+    def symbols_of(self, _number: int) -> Symbolizer:
         return self._symbols
 
 

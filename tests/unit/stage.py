@@ -62,7 +62,7 @@ class Drain:
         self.blocked_looks = 0
         """How often there is a record in the way that is not finished."""
 
-    def take(self) -> EventBatch:
+    def take_batch(self) -> EventBatch:
         records, self.records = self.records, []
         if self.blocked_looks:
             self.blocked_looks -= 1
@@ -77,7 +77,7 @@ class Stacks:
     def __init__(self) -> None:
         self.sent: list[tuple[int, SentStacks]] = []
 
-    def take(self) -> list[tuple[int, SentStacks]]:
+    def take_stacks(self) -> list[tuple[int, SentStacks]]:
         sent, self.sent = self.sent, []
         return sent
 
@@ -119,10 +119,10 @@ class FakeCapture:
         return self.forks.pop(thread_id, None)
 
     def take_events(self) -> EventBatch:
-        return self.drain.take()
+        return self.drain.take_batch()
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
-        return self.stacks.take()
+        return self.stacks.take_stacks()
 
     def take_misses(self, _most: int) -> list[Miss]:
         return []

@@ -19,7 +19,7 @@ from tracelloc.text import NS_PER_S
 
 
 def turns_of(turns: BackgroundTurns, at_s: float, *offered: Turn) -> None:
-    turns.look(lambda: offered, int(at_s * NS_PER_S))
+    turns.run_due(lambda: offered, int(at_s * NS_PER_S))
     turns.wait(10)
 
 
@@ -62,8 +62,8 @@ def test_one_at_a_time_and_failures_are_counted() -> None:
     now_s = [0.0]
     supervisor = Supervisor(said.append, clock_s=lambda: now_s[0])
     turns, may_end = BackgroundTurns("test", 1e9, supervisor), threading.Event()
-    turns.look(lambda: [Turn("long", 1, 0, lambda: may_end.wait(10) and None)], 10 * NS_PER_S)
-    turns.look(lambda: pytest.fail("something is going on"), 12 * NS_PER_S)
+    turns.run_due(lambda: [Turn("long", 1, 0, lambda: may_end.wait(10) and None)], 10 * NS_PER_S)
+    turns.run_due(lambda: pytest.fail("something is going on"), 12 * NS_PER_S)
     may_end.set()
     turns.wait(10)
     ends: list[str] = []
@@ -86,7 +86,7 @@ class FakeWatch:
         self.looks = 0
         self.findings: ObjectFindings | None = None
 
-    def look(self) -> None:
+    def update_findings(self) -> None:
         self.looks += 1
 
 
@@ -113,16 +113,16 @@ def test_censuses_are_more_frequent_where_something_grows(monkeypatch: pytest.Mo
         Counted(is_growing=False),
     )
     for at_s in range(100, 160):
-        counts.look([one, two], at_s * NS_PER_S)
+        counts.run_due([one, two], at_s * NS_PER_S)
         counts.turns.wait(10)
     assert 15 <= one.fake.looks <= 30
     assert 2 <= two.fake.looks <= 3
     assert one.fake.most_bytes == (924 << 20) // 4
     used[0] = 1 << 30
-    budget.look()
+    budget.take_stage_message()
     before = one.fake.looks
     for at_s in range(160, 200):
-        counts.look([one, two], at_s * NS_PER_S)
+        counts.run_due([one, two], at_s * NS_PER_S)
         counts.turns.wait(10)
     assert one.fake.looks == before
     counts.turns.close()

@@ -142,14 +142,14 @@ def about_everything(connection: sqlite3.Connection) -> None:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (moment_of_zeros, "a moment is damaged"),
+        (moment_of_zeros, "a snapshot is damaged"),
         (moment_of_lists, "it would take more than 256 MiB of memory"),
         (moment_of_tables, "it would take more than 256 MiB of memory"),
         (moment_of_columns, "it would take more than 256 MiB of memory"),
         (names_of_lists, "it would take more than 512 MiB of memory"),
         (names_that_add_up, "it would take more than 512 MiB of memory"),
         (stacks_of_nothing, "it would take more than 512 MiB of memory"),
-        (millions_of_moments, "its list of moments is damaged"),
+        (millions_of_moments, "its list of snapshots is damaged"),
         (about_everything, "what it says of itself is too long"),
     ],
 )

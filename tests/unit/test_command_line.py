@@ -45,7 +45,7 @@ def test_help_is_what_is_used_daily(capsys: pytest.CaptureFixture[str]) -> None:
 
 NO_PROCESS = "a process is required; -p PID or -n NAME trace a running one, -- CMD starts one"
 UNKNOWN = "unrecognized arguments: "
-BEFORE = "? (it stands before all options)"
+BEFORE = "? (the subcommand comes before all options)"
 
 
 @pytest.mark.parametrize(

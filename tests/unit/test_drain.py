@@ -66,8 +66,8 @@ class Probes:
         self.control = np.frombuffer(memory, CONTROL_DTYPE)
         self._buffer = np.empty(ROOM * 64, np.uint8)
         spill = SimpleNamespace(
-            entries=SimpleNamespace(take=lambda _: self._entries(self.shim.take_spill)),
-            pairs=SimpleNamespace(take=lambda _: self._pairs(self.shim.take_pairs)),
+            entries=SimpleNamespace(take_entries=lambda _: self._entries(self.shim.take_spill)),
+            pairs=SimpleNamespace(take_entries=lambda _: self._pairs(self.shim.take_pairs)),
             grace=SimpleNamespace(wait=lambda: self.in_grace(), close=lambda: None),
         )
         self.in_grace: Callable[[], None] = lambda: None
@@ -81,7 +81,7 @@ class Probes:
     def counter(self, counter: Counter) -> int:
         return int(self.shim.counter(counter))
 
-    def take(self) -> Events:
+    def take_events(self) -> Events:
         count = self.shim.take_ring(self._buffer.ctypes.data_as(ctypes.c_void_p))
         return self._records(count, EVENT_DTYPE)
 
@@ -149,8 +149,8 @@ class Run:
         while todo:
             some()
             if dice.random() < 0.3:
-                self.apply(probes.drain.take())
-        while batch := probes.drain.take():
+                self.apply(probes.drain.take_batch())
+        while batch := probes.drain.take_batch():
             self.apply(batch)
 
 
@@ -254,7 +254,7 @@ def test_entries(
             yield keys, values
 
     run.probes._entries = watched  # type: ignore[method-assign]
-    while batch := run.probes.drain.take():
+    while batch := run.probes.drain.take_batch():
         run.apply(batch)
     assert seen == ([] if entry is None else [entry])
     # A resize that is still under way will succeed or be taken back: either is known.
@@ -263,5 +263,5 @@ def test_entries(
         run.probes.happen(99, (X, 16, 0, 0, tid), OK)
         run.plain.time = 98 * TICK_NS
         run.plain.apply((X, 16, 0, 0, tid))
-        run.apply(run.probes.drain.take())
+        run.apply(run.probes.drain.take_batch())
     assert outcome(run) == expected(run.plain)

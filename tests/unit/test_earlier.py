@@ -29,7 +29,7 @@ class One:
     def __init__(self, namer: Namer) -> None:
         self.namer = namer
 
-    def of(self, _target: object) -> Namer:
+    def namer_of(self, _target: object) -> Namer:
         return self.namer
 
 

@@ -50,24 +50,32 @@ def test_lines_are_not_fooled() -> None:
         ["pattern", "why"], ["group", "on"], ["pattern", "pattern2", "why"],
     ]  # fmt: skip
     lines = Lines(text)
-    assert [lines.of_entry("rule", n) for n in range(3)] == [2, 9, 13]
-    assert [lines.of_entry("rule", 0, k) for k in ("pattern", "why")] == [3, 7]
-    assert [lines.of_entry("rule", 1, k) for k in ("group", "on")] == [10, 11]
-    assert [lines.of_entry("rule", 2, k) for k in ("pattern", "pattern2", "why")] == [14, 16, 19]
-    assert lines.of_entry("rule", 2, "nothing") == 13
+    assert [lines.line_of_entry("rule", n) for n in range(3)] == [2, 9, 13]
+    assert [lines.line_of_entry("rule", 0, k) for k in ("pattern", "why")] == [3, 7]
+    assert [lines.line_of_entry("rule", 1, k) for k in ("group", "on")] == [10, 11]
+    assert [lines.line_of_entry("rule", 2, k) for k in ("pattern", "pattern2", "why")] == [
+        14,
+        16,
+        19,
+    ]
+    assert lines.line_of_entry("rule", 2, "nothing") == 13
 
 
 def test_lines_of_tables_and_dotted_keys() -> None:
     text = "a.b.c = 1\n\n[groups]\nqt = true\n'x.y' = true\n[t.u]\nv = {rule = 3}\nrule=[\n{}]\n"
     tomllib.loads(text)
     lines = Lines(text)
-    assert lines.of("a") == lines.of("a", "b", "c") == 1
-    assert [lines.of("groups"), lines.of("groups", "qt"), lines.of("groups", "x.y")] == [3, 4, 5]
-    assert lines.of("t", "u", "v") == 7
-    assert lines.of("t", "u", "rule") == 8
-    assert lines.of("nowhere") == 1
+    assert lines.line_of("a") == lines.line_of("a", "b", "c") == 1
+    assert [
+        lines.line_of("groups"),
+        lines.line_of("groups", "qt"),
+        lines.line_of("groups", "x.y"),
+    ] == [3, 4, 5]
+    assert lines.line_of("t", "u", "v") == 7
+    assert lines.line_of("t", "u", "rule") == 8
+    assert lines.line_of("nowhere") == 1
     # Rules as an array have no lines of their own: the array's stands for them.
-    assert Lines("\n\nrule = [{pattern = 'x'},\n {}]\n").of_entry("rule", 1, "pattern") == 3
+    assert Lines("\n\nrule = [{pattern = 'x'},\n {}]\n").line_of_entry("rule", 1, "pattern") == 3
 
 
 KEYS = ("pattern", "match", "on", "action", "as", "group", "why")

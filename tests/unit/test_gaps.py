@@ -51,7 +51,7 @@ class Trace:
     def lose(self, after_s: float, events: int) -> None:
         self.now_s += after_s
         self.counters[Counter.LOST_FREES] += np.uint64(events)
-        self.book.look()
+        self.book.run_due()
 
 
 def test_losses_are_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_losses_are_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     # Too soon to look again, but for the last time.
     trace.lose(0.01, 1)
     assert trace.book.gaps[-1].lost_events == 1
-    trace.book.look(is_last=True)
+    trace.book.run_due(is_last=True)
     assert trace.book.gaps[-1].lost_events == 2
     for _ in range(100):
         trace.lose(60.0, 1)

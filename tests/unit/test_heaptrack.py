@@ -130,7 +130,7 @@ def test_a_file_is_played_as_a_recording(tmp_path: Path) -> None:
     for index in range(len(recording.moments)):
         one = recording.trace_at(index).root
         rss.append(one.rss_bytes)
-        namer = namers.of(one.target)
+        namer = namers.namer_of(one.target)
         totals.append({
             tuple(frame_name(f) for f in namer.stack(one, stat.index).frames): (
                 stat.live_bytes, stat.live_count, stat.allocated_bytes, stat.allocated_count

@@ -137,7 +137,7 @@ def check_all(snapshot: Snapshot, namer: Namer) -> Checker:
     checker = Checker()
 
     class One:
-        def of(self, _target: object) -> Namer:
+        def namer_of(self, _target: object) -> Namer:
             return namer
 
     has_all = snapshot.threads is not None

@@ -74,9 +74,9 @@ def expected(snapshot: Snapshot, namer: Namer, *, inverted: bool) -> dict:
         path = tuple(names) if inverted else tuple(reversed(names))
         ends.add(path)
         for at, metric in enumerate(Metric):
-            found[path][len(Metric) + at] += metric.of(stat)
+            found[path][len(Metric) + at] += metric.value_of(stat)
             for start in range(len(path) + 1):
-                found[path[start:]][at] += metric.of(stat)
+                found[path[start:]][at] += metric.value_of(stat)
     return {path: (*f, 1 if path in ends else -1) for path, f in found.items() if any(f)}
 
 

@@ -122,14 +122,14 @@ def test_growth_of_a_real_process_is_seen_and_kept_when_it_ends() -> None:
         child.stdin.write(b"\n")
         child.stdin.flush()
         child.stdout.readline()
-        memory = residency.look()
+        memory = residency.read_usage()
         assert memory is not None
         assert memory.now.anonymous - memory.start.anonymous == pytest.approx(32 * MIB, rel=0.1)
         assert (memory.pss_bytes or 0) >= 32 * MIB
     finally:
         child.kill()
         child.wait()
-    assert residency.look() == memory
+    assert residency.read_usage() == memory
 
 
 def test_pages_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_pages_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         me = Process(os.getpid())
         assert kept_bytes(me, ranges) == 4 * MIB
         assert kept_bytes(me, []) == 0
-        memory = Residency(me).look(ranges)
+        memory = Residency(me).read_usage(ranges)
         assert memory is not None
         assert memory.mapped_bytes == 4 * MIB
         monkeypatch.setattr(residency, "MOST_PAGES", 2 * MIB // mmap.PAGESIZE)

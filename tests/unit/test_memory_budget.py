@@ -33,17 +33,17 @@ def sent(*stacks: tuple[int, list[int]]) -> SentStacks:
 def test_stages_come_once_each_and_in_order() -> None:
     used = [100 * MIB]
     budget = MemoryBudget(1000 * MIB, lambda: used[0])
-    assert budget.look() is None
+    assert budget.take_stage_message() is None
     used[0] = 750 * MIB
-    assert budget.look() == (
+    assert budget.take_stage_message() == (
         "warning: tracelloc uses 750 MiB of the 1000 MiB it may (--max-memory): new call stacks "
         "are cut to their innermost frames"
     )
     used[0] = 100 * MIB
-    assert budget.look() is None
+    assert budget.take_stage_message() is None
     assert budget.stage is MemoryStage.FOLDED, "what is cut stays cut"
     used[0] = 990 * MIB
-    assert budget.look() is None
+    assert budget.take_stage_message() is None
     said: list[str] = []
     budget.when_full(said.append)
     assert said == [
@@ -54,9 +54,11 @@ def test_stages_come_once_each_and_in_order() -> None:
     ]
     other = MemoryBudget(1000 * MIB, lambda: used[0])
     other.when_full(said.append)
-    assert "are cut" in (other.look() or ""), "nothing is ended before it has been tried"
+    assert "are cut" in (other.take_stage_message() or ""), (
+        "nothing is ended before it has been tried"
+    )
     assert len(said) == 1
-    other.look()
+    other.take_stage_message()
     assert len(said) == 2
 
 

@@ -36,7 +36,7 @@ def test_every_figure_has_one_record() -> None:
 def test_columns_agree_with_stacks(figure: Figure) -> None:
     stats = SNAPSHOT.top_stacks(freed=True)
     column = SNAPSHOT.column(figure.attribute)
-    assert [figure.of(stat) for stat in stats] == [int(column[stat.index]) for stat in stats]
+    assert [figure.value_of(stat) for stat in stats] == [int(column[stat.index]) for stat in stats]
     assert len(column) == len(SNAPSHOT.totals)
 
 
@@ -60,7 +60,7 @@ def test_columns_of_the_peak_and_of_growth() -> None:
 def test_what_is_left_of_freed_stacks() -> None:
     """Only figures ``of_freed`` may be there when nothing is outstanding."""
     gone = [stat for stat in SNAPSHOT.top_stacks(freed=True) if not stat.live_count]
-    assert not any(f.of(stat) for stat in gone for f in FIGURES if not f.of_freed)
+    assert not any(f.value_of(stat) for stat in gone for f in FIGURES if not f.of_freed)
 
 
 def test_words() -> None:

@@ -151,7 +151,9 @@ def test_sums_are_exact_and_the_metric_comes_first(metric: Metric) -> None:
     found = peaked()
     message = decoded_file(written(found, metric))
     kinds = {f.sample_type: f for f in FIGURES if f.sample_type}
-    expected = {name: sum(kinds[name].of(s.stat) for s in found.samples) for name in sums(message)}
+    expected = {
+        name: sum(kinds[name].value_of(s.stat) for s in found.samples) for name in sums(message)
+    }
     assert sums(message) == expected
     first = message.resource_profiles[0].scope_profiles[0].profiles[0]
     wanted = metric.figure if metric.figure.sample_type else LIVE_BYTES

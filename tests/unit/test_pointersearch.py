@@ -60,10 +60,10 @@ class Lab:
             raise self._failure
         return PointerSearch(blocks, np.zeros(len(blocks), np.bool_), 0)
 
-    def look(self, at_s: float, *processes: Traced) -> int:
+    def run_due(self, at_s: float, *processes: Traced) -> int:
         """How many searches that has made."""
         before = len(self.asked)
-        self.searches.look(processes, int(at_s * NS_PER_S))
+        self.searches.run_due(processes, int(at_s * NS_PER_S))
         self.searches.turns.wait(10)
         return len(self.asked) - before
 
@@ -74,32 +74,32 @@ def test_every_ten_seconds_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     made["address"], made["time_ns"] = (0x10, 0x20), (1 * NS_PER_S, 15 * NS_PER_S)
     made["size_tag"], made["stack_id"] = 5 | EventKind.ALLOC << EVENT_SIZE_BITS, 1
     one.heap.table.apply(made)
-    assert [lab.look(at_s, one) for at_s in (5, 11, 12, 20, 21, 31)] == [0, 1, 0, 0, 1, 1]
+    assert [lab.run_due(at_s, one) for at_s in (5, 11, 12, 20, 21, 31)] == [0, 1, 0, 0, 1, 1]
     assert [blocks.address.tolist() for blocks in lab.asked] == [[0x10], [0x10], [0x10, 0x20]]
     assert len(one.heap.unreachable.blocks) == 1
     lab.searches.turns.close()
-    assert lab.look(50, one) == 0
+    assert lab.run_due(50, one) == 0
 
 
 def test_rarely_where_nothing_grows_and_never_while_probes_are_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lab, one = Lab(monkeypatch), Traced(1, is_growing=False)
-    assert [lab.look(at_s, one) for at_s in (61, 72, 120, 122)] == [1, 0, 0, 1]
+    assert [lab.run_due(at_s, one) for at_s in (61, 72, 120, 122)] == [1, 0, 0, 1]
     one.is_paused = True
-    assert lab.look(500, one) == 0
+    assert lab.run_due(500, one) == 0
 
 
 def test_processes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one, two = Lab(monkeypatch), Traced(1), Traced(2)
     for at_s in (20, 21, 22, 31, 32):
-        lab.look(at_s, one, two)
+        lab.run_due(at_s, one, two)
     assert one.heap.unreachable.searches == two.heap.unreachable.searches == 2
 
 
 def test_without_the_right_to_read_it_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Lab(monkeypatch, PrivilegeError("memory of process 1 may not be read")), Traced(1)
-    assert [lab.look(at_s, one) for at_s in (20, 31, 42)] == [1, 0, 0]
+    assert [lab.run_due(at_s, one) for at_s in (20, 31, 42)] == [1, 0, 0]
     assert one.heap.unreachable.is_refused
     (line,) = lab.said
     assert "pointer search of process 1 failed: memory of process 1 may not be read;" in line
@@ -115,7 +115,7 @@ def test_one_that_cannot_be_searched_is_left_alone(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(pointersearch, "search", search)
     for at_s in range(20, 60):
-        lab.look(at_s, one, two)
+        lab.run_due(at_s, one, two)
     assert len(lab.asked) == 4
     assert [each.heap.unreachable.is_refused for each in (one, two)] == [False, True]
     (line,) = lab.said
@@ -124,7 +124,7 @@ def test_one_that_cannot_be_searched_is_left_alone(monkeypatch: pytest.MonkeyPat
 
 def test_a_process_that_ends_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Lab(monkeypatch, TargetError("process has ended")), Traced(1, ended())
-    assert [lab.look(at_s, one) for at_s in (20, 31)] == [1, 1]
+    assert [lab.run_due(at_s, one) for at_s in (20, 31)] == [1, 1]
     assert not lab.said
     assert not one.heap.unreachable.is_refused
 
@@ -136,12 +136,12 @@ def test_a_search_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pointersearch, "search", lambda *_: for_ever.wait() and None)
     monkeypatch.setattr(background, "_LAST_S", 0.01)
     try:
-        lab.searches.look([one], 20 * NS_PER_S)
+        lab.searches.run_due([one], 20 * NS_PER_S)
         stuck = lab.searches.turns._working
-        lab.searches.look([one], 619 * NS_PER_S)
+        lab.searches.run_due([one], 619 * NS_PER_S)
         assert lab.searches.turns._working is stuck
         assert not lab.said
-        lab.searches.look([one, two], 620 * NS_PER_S)
+        lab.searches.run_due([one, two], 620 * NS_PER_S)
         assert lab.searches.turns._working is not stuck
         (said,) = lab.said
         assert "pointer search of process 1 failed: it takes more than 600 s" in said
@@ -159,7 +159,7 @@ def test_a_search_that_takes_too_much_time(monkeypatch: pytest.MonkeyPatch) -> N
         assert not may_go_on()
 
     monkeypatch.setattr(pointersearch, "search", search)
-    lab.look(20, one)
+    lab.run_due(20, one)
     assert one.heap.unreachable.is_refused
     assert len(lab.said) == 1
-    assert lab.look(40, one) == 0
+    assert lab.run_due(40, one) == 0

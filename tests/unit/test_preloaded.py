@@ -80,7 +80,7 @@ class Area:
 
 def take(rings: AreaRings, now_ns: int = 2, *, whole: bool = False) -> list[int]:
     """Addresses of the events that are complete, in their order."""
-    count, cut = rings.look(whole, now_ns)
+    count, cut = rings.find_events(whole, now_ns)
     events = np.empty(count, EVENT_DTYPE)
     if not count:
         return []

@@ -163,7 +163,7 @@ def test_by_stack_and_slice() -> None:
     for _ in range(2):
         unreachable.note(some, np.array([False, False, False, True, False, False]))
     table = unreachable.table(np.array([0, 10, 20, 50]) * 10**9)
-    count, size_bytes, asked = table.of(np.array([7, 5, 3]), 3)
+    count, size_bytes, asked = table.lost_blocks_of(np.array([7, 5, 3]), 3)
     assert count.tolist() == [[0, 0, 2], [0, 0, 0], [3, 0, 0]]
     assert size_bytes.tolist() == [[0, 0, 2 * SIZE], [0, 0, 0], [3 * SIZE, 0, 0]]
     assert asked.tolist() == [2, 0, 4]
@@ -176,7 +176,7 @@ def test_by_stack_and_slice() -> None:
 
 def test_nothing_was_searched() -> None:
     table = UnreachableBlocks().table(np.array([0, 10]))
-    assert [column.tolist() for column in table.of(np.array([0, 9]), 1)] == [
+    assert [column.tolist() for column in table.lost_blocks_of(np.array([0, 9]), 1)] == [
         [[0.0], [0.0]], [[0.0], [0.0]], [0.0, 0.0],
     ]  # fmt: skip
 

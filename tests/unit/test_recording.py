@@ -290,10 +290,10 @@ def test_each_new_leak_cuts_a_copy(tmp_path: Path, capsys: pytest.CaptureFixture
     watch = SimpleNamespace(has_rules=True, leak_count=0)
     run = SimpleNamespace(
         session=SimpleNamespace(root=SimpleNamespace(target=Target(42, "server"))),
-        snapshots=SimpleNamespace(take=lambda *_: next(every)),
+        snapshots=SimpleNamespace(take_snapshot=lambda *_: next(every)),
         namers=namers(100.0),
         watch=watch,
-        look=lambda _trace: False,
+        check_rules=lambda _trace: False,
         say_what_is_traced=lambda: None,
     )
     recorder = Recorder(RecordOptions(tmp_path / "a.rec", 200 << 20, 1e9))

@@ -145,10 +145,10 @@ def test_sizes_need_events(tmp_path: Path) -> None:
     golden = Path(__file__).parents[1] / "data/recordings/v1.rec"
     run = run_tracelloc("report", golden, "--show", "sizes")
     assert run.returncode == 2
-    assert "record --events keeps single blocks" in run.stderr
+    assert "record with --events" in run.stderr
     run = run_tracelloc("report", golden, "--show", "threads")
     assert run.returncode == 2
-    assert "a recording has no threads" in run.stderr
+    assert "recordings hold no per-thread data" in run.stderr
     write(tmp_path / "a.rec")
     run = run_tracelloc("report", tmp_path / "a.rec", "--show", "sizes")
     assert run.returncode == 0, run.stderr

@@ -59,9 +59,9 @@ def test_each_is_as_of_the_moment(tmp_path: Path) -> None:
         assert live == ([early, early] if at < 4 else [early, early, here])
         assert trace.processes[0].target.has_ended == (at > 7)
         for one in trace.processes:
-            stack = names.of(one.target).stack(one, 1)
+            stack = names.namer_of(one.target).stack(one, 1)
             assert frame_name(stack.frames[0]) == "record_request"
-    merger = TraceMerger(lambda target, at: joined.of(target.number).place(at))
+    merger = TraceMerger(lambda target, at: joined.symbols_of(target.number).place(at))
     last = joined.trace_at(len(joined.moments) - 1)
     assert merger.merge(last).live_bytes == sum(one.live_bytes for one in last.processes)
 
@@ -93,7 +93,7 @@ def test_merge_writes_what_open_shows(tmp_path: Path) -> None:
         assert_equal(merged.trace_at(index), joined.trace_at(index))
     names = Namers(merged, Filters(), short_names=False)
     one = merged.trace_at(0).root
-    assert frame_name(names.of(one.target).stack(one, 1).frames[0]) == "record_request"
+    assert frame_name(names.namer_of(one.target).stack(one, 1).frames[0]) == "record_request"
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ class Probes:
         self.finish(self.reserve(), address)
 
     def taken(self) -> list[int]:
-        events = self.ring.take()
+        events = self.ring.take_events()
         assert (events["size_tag"] & EVENT_SIZE_MASK == 5).all()
         addresses: list[int] = events["address"].tolist()
         return addresses
@@ -131,7 +131,7 @@ def test_full_ring() -> None:
     probes = Probes(3 * ROOM - 1)
     for n in range(ROOM):
         probes.produce(n)
-    taken = probes.ring.take()
+    taken = probes.ring.take_events()
     assert taken["address"].tolist() == list(range(ROOM))
     # A copy: what the probes write next must not change it.
     probes.produce(999)
@@ -164,13 +164,13 @@ def test_stacks(kernel: Kernel) -> None:
     kernel.produce(stack(9, 2, [40]))
     busy = kernel.produce(stack(10, 0, [50]), BUSY)
     kernel.produce(stack(11, 0, [60]))
-    ((image, sent),) = ring.take()
+    ((image, sent),) = ring.take_stacks()
     assert list(sent.rows()) == [(7, 1, (10, 20, 30)), (9, 2, (40,))]
     assert image == 3
     assert list(sent.select(sent.ids == 9).rows()) == [(9, 2, (40,))]
-    assert ring.take() == []
+    assert ring.take_stacks() == []
     kernel.finish(busy, 24)
-    assert [sent.ids.tolist() for _, sent in ring.take()] == [[10, 11]]
+    assert [sent.ids.tolist() for _, sent in ring.take_stacks()] == [[10, 11]]
     assert ring.consumed == ring.produced
 
 
@@ -179,7 +179,7 @@ def test_stacks_of_several_images(kernel: Kernel) -> None:
     for number in range(60):
         frames = list(range(number % 4))
         kernel.produce(stack(number, 0, frames, image=number % 7 % 3), DISCARD * (number % 5 == 0))
-    taken = ring.take()
+    taken = ring.take_stacks()
     assert [image for image, _ in taken] == [0, 1, 2]
     assert [list(sent.rows()) for _, sent in taken] == [
         [
@@ -210,7 +210,7 @@ def test_misses_across_the_end(kernel: Kernel, before_end: int) -> None:
     kernel.produce(miss(41, b"", 0), DISCARD)
     kernel.produce(miss(42, b"", 0))
     busy = kernel.produce(miss(43, b"", 0), BUSY)
-    first, second = ring.take(9)
+    first, second = ring.take_misses(9)
     assert (first.stack_id, first.generation, first.image) == (40, 5, 3)
     assert (first.missing, first.stack_address) == (77, 88)
     assert first.registers == tuple(range(40, 40 + MISS_REGISTERS))

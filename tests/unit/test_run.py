@@ -37,7 +37,9 @@ def running(play: Stage, *arguments: str) -> Iterator[tuple[Run, list[TraceSnaps
     said: list[str] = []
     messages = Messages()
     messages.say = said.append  # type: ignore[method-assign]
-    symbolizers = Symbolizers(lambda number: play.session.processes.of(number).space, SourceMap(()))
+    symbolizers = Symbolizers(
+        lambda number: play.session.processes.tracee_of(number).space, SourceMap(())
+    )
     namers = Namers(symbolizers, Filters(), short_names=False)
     watch = Watch(options.watch, said.append)
     run = Run(

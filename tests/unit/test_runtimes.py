@@ -97,7 +97,7 @@ def make(stacks: Stacks) -> StackMerger:
     space = AddressSpace(Process(1))
     words = SpaceWords(np.zeros(1, abi.SPACE_DTYPE), 0)
     merger = StackMerger(space, stacks, words)
-    merger.look()
+    merger.look_for_runtime()
     return merger
 
 

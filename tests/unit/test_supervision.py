@@ -107,7 +107,7 @@ def test_a_process_without_mappings() -> None:
 def tend(play: Stage) -> None:
     """What the pump does now and then, ten seconds from now."""
     with play.session._lock:
-        play.session._upkeep.look(time.monotonic_ns() + 10 * NS_PER_S)
+        play.session._upkeep.run_due(time.monotonic_ns() + 10 * NS_PER_S)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_pump_that_fails_leaves_what_was_seen(stage: Stages) -> None:
     play = stage()
     play.play(play.image(play.root), (A, 16, 100, 1, 7))
     assert play.figures() == {play.root: (100, 1)}
-    play.capture.drain.take = fail(ValueError("a bug"))  # type: ignore[method-assign]
+    play.capture.drain.take_batch = fail(ValueError("a bug"))  # type: ignore[method-assign]
     os.eventfd_write(play.capture.wakeups_fd, 1)
     assert wait_for_failure(play.session) == "tracing failed: ValueError: a bug"
     play.session._pump_thread.join(PATIENCE_S)

@@ -47,11 +47,11 @@ def test_packages_are_looked_up_in_the_background(tmp_path: Path) -> None:
     lists.mkdir(parents=True)
     (lists / "redis-tools.list").write_text(f"/usr/bin\n{APP}\n")
     advice, end_s = SymbolAdvice(), time.monotonic() + 20
-    while (found := advice.of(1, tmp_path, stack(frame("f", APP)))) is None:
+    while (found := advice.advice_for(1, tmp_path, stack(frame("f", APP)))) is None:
         assert time.monotonic() < end_s
         time.sleep(0.001)
     assert found.startswith("no source lines of redis-server: apt install redis-tools-dbgsym")
-    assert advice.of(1, tmp_path, stack(frame("f", APP, "a.c"))) is None
+    assert advice.advice_for(1, tmp_path, stack(frame("f", APP, "a.c"))) is None
 
 
 def test_reports_say_it_once_per_file() -> None:

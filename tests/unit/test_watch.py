@@ -83,7 +83,7 @@ def test_what_is_no_rule(text: str, said: str) -> None:
 def test_when_rules_are_broken(text: str, end_s: float, said: str | None) -> None:
     watch = Watch(WatchOptions((parse_rule(text),)), print)
     found = watched(end_s)
-    assert watch.look(found.snapshot(), found.namer) == (said is not None)
+    assert watch.check(found.snapshot(), found.namer) == (said is not None)
     rate = sum(suspect.judgement.rate_bytes_per_min for suspect in found.findings.suspects)
     peak = found.snapshot().peak
     assert peak is not None
@@ -110,10 +110,10 @@ def test_usage(tmp_path: Path) -> None:
     assert parse_options(["-p", "1", *rule], terminal=True).mode is Mode.TEXT
     assert parse_options(["-p", "1"], terminal=True).mode is Mode.TUI
     for arguments, said in (
-        ([*rule, "--tui"], "--fail-if and --on-leak look at reports"),
+        ([*rule, "--tui"], "--fail-if and --on-leak check reports"),
         (["--on-leak", "/none/such x"], "there is no command '/none/such'"),
         (["--on-leak", "echo 'x"], "is not a command"),
-        (["--on-leak", " "], "empty command"),
+        (["--on-leak", " "], "the command is empty"),
     ):
         with pytest.raises(UsageError, match=said):
             parse_options(["-p", "1", *arguments], terminal=True)
@@ -217,7 +217,7 @@ def test_the_command_has_no_bound_on_memory_of_ours(tmp_path: Path) -> None:
     late = watched(400.0)
     resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, before[1]))
     try:
-        command.look(late.snapshot(), late.namer)
+        command.queue_new_leaks(late.snapshot(), late.namer)
         command.close()
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
@@ -229,10 +229,10 @@ def test_the_command_is_run_once_for_each_leak(tmp_path: Path) -> None:
     text = f"data = sys.stdin.read()\nopen({str(target)!r}, 'a').write(data)"
     command = LeakCommand(script(tmp_path, text), print, PATIENCE_S)
     early, later = watched(200.0), watched(400.0)
-    command.look(watched(100.0).snapshot(), later.namer)
-    command.look(early.snapshot(), early.namer)
+    command.queue_new_leaks(watched(100.0).snapshot(), later.namer)
+    command.queue_new_leaks(early.snapshot(), early.namer)
     for _ in range(3):
-        command.look(later.snapshot(), later.namer)
+        command.queue_new_leaks(later.snapshot(), later.namer)
     command.close()
     reports = [json.loads(line) for line in target.read_text().splitlines()]
     # One was sure at 200 s, the other one later.
@@ -251,7 +251,7 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     )
     command = LeakCommand(script(tmp_path, text), said.append, 3.0)
     began = time.monotonic()
-    command.look(watched(200.0).snapshot(), watched(200.0).namer)
+    command.queue_new_leaks(watched(200.0).snapshot(), watched(200.0).namer)
     assert time.monotonic() - began < PATIENCE_S / 2, "nobody waits for it"
     await_that(lambda: bool(said))
     assert "took more than 3 s and was killed" in said[0]
@@ -275,7 +275,7 @@ def test_what_goes_wrong_with_a_command_is_said(tmp_path: Path) -> None:
     ):
         said: list[str] = []
         command = LeakCommand(words, said.append, PATIENCE_S)
-        command.look(watched(200.0).snapshot(), watched(200.0).namer)
+        command.queue_new_leaks(watched(200.0).snapshot(), watched(200.0).namer)
         command.close()
         assert len(said) == 1
         assert expected in said[0]
@@ -302,7 +302,7 @@ def test_whose_rights_the_command_has(
     said: list[str] = []
     who = invoker() if is_caller else effective_user()
     command = LeakCommand([sys.executable, "-c", code], said.append, PATIENCE_S, who)
-    command.look(watched(200.0).snapshot(), watched(200.0).namer)
+    command.queue_new_leaks(watched(200.0).snapshot(), watched(200.0).namer)
     command.close()
     found = json.loads(capfd.readouterr().err)
     assert said == []

@@ -69,7 +69,7 @@ def _whole(lowest: int, most: int | None = None, beyond: str = "") -> Callable[[
 
 duration_type, size_type = type_of(parse_duration), type_of(parse_size)
 count_type, positive_type = _whole(0), _whole(1)
-_between: Final = _whole(0, MOST_BETWEEN, "at most {} allocations in between can be told apart")
+_between: Final = _whole(0, MOST_BETWEEN, "more than {} other allocations are not supported")
 
 
 def _pid_number(text: str) -> int:
@@ -126,7 +126,7 @@ def _command(text: str) -> list[str]:
     except ValueError as error:
         raise ValueError(f"{text!r} is not a command: {error}") from None
     if not words:
-        raise ValueError("it is an empty command")
+        raise ValueError("the command is empty")
     return words
 
 
@@ -216,41 +216,42 @@ def add_tracing(group: Any) -> None:
     add("--sample SIZE", "sample one allocation per SIZE bytes allocated, on average, and "
         "estimate the rest: less overhead, but estimates (default: every allocation)",
         type=size_type)
-    add("--max-overhead PCT", "CPU time that the probes may cost, in percent of what the program's "
-        "own work takes: where they cost more, they come off in between, and each report is of "
-        "one window of time (default: no limit)", type=type_of(parse_percent))
-    add("--no-search", "do not read the program's memory to search for pointers to its old blocks, "
-        "and to count Python's objects: verdicts take longer and are less certain")
+    add("--max-overhead PCT", "limit of the probes' CPU time, in percent of the program's own: "
+        "above it, probes are detached and reattached, and each report covers one measuring window "
+        "(default: no limit)", type=type_of(parse_percent))
+    add("--no-search", "do not read the program's memory: neither search it for pointers to old "
+        "blocks, nor count Python's objects; verdicts take longer and are less certain")
 
 
 def add_probes(group: Any) -> None:
     """How it is traced."""
     add = partial(add_option, group)
-    add("--events-size SIZE", "size of the event ring between probes and reader, at most (default "
+    add("--events-size SIZE", "largest size of the event ring between probes and reader (default "
         "8MiB: room for 131,072 events)", type=size_type, default=8 << 20)
-    add("--overflow-entries N", "how many addresses the overflow map can hold changes of while "
-        "the ring is full, about 128 bytes of kernel memory each (default 262144; with 0, events "
-        "that find the ring full are lost)",
-        type=_whole(0, 1 << 24, "more than {} entries can't be kept"), default=1 << 18)
+    add("--overflow-entries N", "number of addresses in the overflow map, which stores changes "
+        "while the ring is full, about 128 bytes of kernel memory each (default 262144; 0: events "
+        "are lost while the ring is full)",
+        type=_whole(0, 1 << 24, "more than {} entries are not supported"), default=1 << 18)
     add("--stacks", "how call stacks are unwound: by call-frame information, and by frame pointers "
         "in code that has none (auto, the default, and cfi), or by frame pointers alone (fp)",
         choices=["auto", "cfi", "fp"], default="auto")
     add("--max-frames N", "truncate call stacks deeper than N frames, at most 512 (default 127)",
-        type=_whole(2, 512, "more than {} frames can't be kept"), default=127)
-    add("--max-memory SIZE", "memory that tracelloc itself may take (default: a quarter of what is "
-        "available); shortly before, new call stacks are cut to their innermost frames, and at the "
-        "limit tracing ends", type=size_type)
+        type=_whole(2, 512, "more than {} frames are not supported"), default=127)
+    add("--max-memory SIZE", "limit of tracelloc's own memory (default: a quarter of what is "
+        "available); near the limit, new call stacks are truncated to their innermost frames; at "
+        "the limit, tracing ends", type=size_type)
     add("--attach", "how probes are attached: by uprobe sessions (Linux 6.13), uprobe_multi links "
         "(Linux 6.6) or perf events (default auto: the first of these that the kernel supports)",
         choices=["auto", *(method.value for method in Method)], default="auto")
-    add("--source", "otel: what the program reports by itself, sampled, through OpenTelemetry's "
-        "probes otel_memory:alloc and free (default: only where nothing else can be probed)",
+    add("--source", "otel: use the samples that the program itself reports through "
+        "OpenTelemetry's probes otel_memory:alloc and free (default: only if nothing else can be "
+        "probed)",
         choices=["auto", "otel"], default="auto")
     add("--preload", "use the preloaded library instead of probes: on, where possible; auto "
         "(default), where possible and nothing else needs probes, such as functions of Python; off",
         choices=["auto", "off", "on"], default="auto")
-    add("--max-stall TIME", "how long a program that reports by itself waits for tracelloc before "
-        "events are counted as lost instead (default 1s)", type=duration_type, default=1.0)
+    add("--max-stall TIME", "longest time that a program with the preloaded library waits for "
+        "tracelloc; then it counts events as lost (default 1s)", type=duration_type, default=1.0)
 
 
 def _add_reports(group: Any) -> None:
@@ -264,14 +265,14 @@ def _add_reports(group: Any) -> None:
     add("--top N", "entries per section (default 2)", type=count_type, default=2)
     add("--show LIST", f"add sections to reports: {', '.join(SECTIONS)}, or all",
         type=type_of(parse_sections), default=frozenset())
-    add("--temporary N|TIME", "what counts as a temporary allocation: the thread that made it "
-        f"frees it after at most N others (0 to {MOST_BETWEEN}, default "
-        f"{DEFAULT_POLICY.between}), or within TIME, such as 20ms", type=_soon,
+    add("--temporary N|TIME", "an allocation is temporary if its own thread frees it after at "
+        f"most N others (0 to {MOST_BETWEEN}, default {DEFAULT_POLICY.between}), or within TIME, "
+        "such as 20ms", type=_soon,
         default=DEFAULT_POLICY)
     add("--age AGE", "list the largest live blocks that are at least this old", type=duration_type)
     add("--interval S", "time between reports (1s; in files and pipes 60s)", type=duration_type)
-    add("--every-report", "repeat in each text report what has not changed (default: only the "
-        "first and the last one are whole, and one every 6 hours)")
+    add("--every-report", "repeat unchanged entries in each text report (default: only the first "
+        "and the last report are complete, and one every 6 hours)")
     add("--json-full", "repeat a stack's frames in each JSON report (default: as above)")
     add("--count N", "end after N reports", type=positive_type)
     add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C)",
@@ -317,7 +318,7 @@ def _add_live(group: Any) -> None:
     add("--listen [HOST:]PORT", "serve HTTP while tracing, on localhost unless HOST is given, or "
         "on unix:PATH, a socket that only you can use: a flame graph, /debug/pprof/heap, /metrics",
         type=type_of(parse_listen))
-    add("--listen-token-file FILE", "answer only clients that show the token in the first line "
+    add("--listen-token-file FILE", "answer only clients that send the token in the first line "
         f"of FILE (default: that in {LISTEN_TOKEN}, if it is set)", type=Path)
     add("--push URL", "send profiles to a Pyroscope-compatible server, "
         "https://[USER@]HOST[:PORT], or by OTLP, otlp+http://HOST:4318",

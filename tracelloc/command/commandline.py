@@ -169,7 +169,7 @@ def _check_source(given: argparse.Namespace) -> None:
     }
     excluded = next((name for name, is_asked in asked.items() if is_asked), None)
     if given.source == "otel" and excluded is not None:
-        raise UsageError(f"--source=otel excludes {excluded}: the program says what is reported")
+        raise UsageError(f"--source=otel excludes {excluded}: the program decides what it reports")
 
 
 def _check_preload(given: argparse.Namespace) -> None:
@@ -178,7 +178,7 @@ def _check_preload(given: argparse.Namespace) -> None:
     if given.preload == "on" and excluded is not None:
         raise UsageError(
             f"--preload=on excludes {excluded}, which needs probes",
-            hint="--preload=auto uses them then",
+            hint="--preload=auto uses probes then",
         )
 
 
@@ -199,7 +199,7 @@ def _check_watch(given: argparse.Namespace) -> None:
         raise UsageError(f"--on-leak: there is no command {given.on_leak[0]!r}")
     if given.tui and (given.fail_if or given.on_leak):
         raise UsageError(
-            "--fail-if and --on-leak look at reports, and --tui writes none", hint="leave out --tui"
+            "--fail-if and --on-leak check reports, and --tui writes none", hint="leave out --tui"
         )
 
 
@@ -212,7 +212,7 @@ def _check_mode(given: argparse.Namespace, command: tuple[str, ...], mode: Mode)
         )
     if given.program_output is not None and not (command and mode is Mode.TUI):
         raise UsageError(
-            "--program-output copies the output of a program that the screen shows",
+            "--program-output needs the screen and -- CMD",
             hint="without a screen, redirect the program's own output",
         )
 

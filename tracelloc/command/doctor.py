@@ -21,7 +21,7 @@ from tracelloc.record.kernel.child import ChildEndedError
 from tracelloc.record.kernel.trials import trap_costs, usable_methods
 from tracelloc.record.process.namespaces import pid_namespace
 from tracelloc.record.process.procfs import Process
-from tracelloc.text import printable
+from tracelloc.text import plural, printable
 
 _GOOD, _MISSING, _FAILS = FindingState
 _LOCKDOWN: Final = Path("/sys/kernel/security/lockdown")
@@ -43,9 +43,10 @@ def diagnosis_lines(findings: Sequence[Finding]) -> Iterator[str]:
         about = f"{finding.state.value:<9}{finding.about:<{width}}"
         yield f"{about}  {printable(finding.text)}"
         if finding.cure:
-            yield f"{'':<{len(about)}}  to mend it: {printable(finding.cure)}"
+            yield f"{'':<{len(about)}}  to fix it: {printable(finding.cure)}"
     count = failures(findings)
-    yield f"tracing will not work: {count} to be mended first" if count else "tracing will work"
+    problems = plural(count, "problem")
+    yield f"tracing will not work: fix {problems} first" if count else "tracing will work"
 
 
 def failures(findings: Sequence[Finding]) -> int:
@@ -105,23 +106,23 @@ def _confinement() -> Iterator[Finding]:
     lockdown = re.search(r"\[(\w+)\]", _text(_LOCKDOWN))
     if lockdown is not None and lockdown[1] == "confidentiality":
         cure = "boot with lockdown=integrity"
-        yield Finding(_FAILS, "lockdown", "this kernel lets no program read memory by BPF", cure)
+        yield Finding(_FAILS, "lockdown", "this kernel forbids BPF programs to read memory", cure)
     elif lockdown is not None:
         yield Finding(_GOOD, "lockdown", lockdown[1])
     if Process(os.getpid()).has_seccomp_filter():
-        text = "tracelloc runs under a filter of system calls, as in a container"
+        text = "tracelloc runs under a system call filter, as in a container"
         yield Finding(_MISSING, "seccomp", text, "docker run --privileged")
     if _text(_YAMA).strip() == "3":
         yield Finding(
             _MISSING,
             "ptrace",
-            "ptrace(2) is forbidden to all: -- CMD and --follow will not work",
-            "take kernel.yama.ptrace_scope=3 out of sysctl.d, and boot again",
+            "ptrace(2) is disabled for all processes: -- CMD and --follow will not work",
+            "remove kernel.yama.ptrace_scope=3 from sysctl.d and reboot",
         )
     if pid_namespace() is None:
-        yield Finding(_GOOD, "namespaces", "all processes of the machine are seen")
+        yield Finding(_GOOD, "namespaces", "all processes of the machine are visible")
     else:
-        text = "only processes of this container are seen"
+        text = "only processes of this container are visible"
         yield Finding(_GOOD, "namespaces", text, "docker run --pid=host shows all")
 
 
@@ -136,8 +137,8 @@ def _attaching() -> Finding:
     return Finding(
         _GOOD,
         "probes",
-        f"{method.title}: a malloc and its free cost {pair_ns / 1000:.1f} µs and what follows the "
-        f"stack; a slow probe {costs.stepped_ns / 1000:.1f} µs more",
+        f"{method.title}: a malloc and its free cost {pair_ns / 1000:.1f} µs, unwinding not "
+        f"included; a slow probe {costs.stepped_ns / 1000:.1f} µs more",
     )
 
 

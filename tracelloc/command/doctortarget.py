@@ -111,14 +111,14 @@ def _unwinding(modules: Sequence[Module]) -> Iterator[Finding]:
     """Yields which files have call-frame information."""
     lacking = [base_name(m.path) for m in modules if m.path != VDSO and not m.elf.unwind_sections]
     if not lacking:
-        text = f"call-frame information in {plural(len(modules), 'file')}, all there are"
+        text = f"all {plural(len(modules), 'file')} have call-frame information"
         yield Finding(_GOOD, "unwinding", text)
         return
     names = ", ".join(lacking[:_MOST_NAMED])
     yield Finding(
         _MISSING,
         "unwinding",
-        f"no call-frame information in {names}: stacks go on by frame pointers there",
+        f"no call-frame information in {names}: their code is unwound by frame pointers",
         "compile with -fasynchronous-unwind-tables, or with -fno-omit-frame-pointer",
     )
 

@@ -81,7 +81,7 @@ def _await_names(trace: TraceSnapshot, namers: Namers, messages: Messages, *, fr
     """Waits for names and lines, and reports progress if that takes long."""
     start = time.monotonic()
     for one in trace.processes:
-        namer = namers.of(one.target)
+        namer = namers.namer_of(one.target)
         indices = [stat.index for stat in one.top_stacks(freed=freed)]
         while not namer.prepare(one, indices, min(_PROGRESS_S, namers.patience_s)):
             if not namers.patience_s:

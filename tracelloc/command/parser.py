@@ -123,7 +123,7 @@ def _refuse(arguments: Sequence[str], unknown: Sequence[str], flags: Iterable[st
     elif word.isdecimal():
         hint = f"did you mean tracelloc -p {word}?"
     elif close := get_close_matches(word, subcommand_names(), 1):
-        hint = f"did you mean tracelloc {close[0]}? (it stands before all options)"
+        hint = f"did you mean tracelloc {close[0]}? (the subcommand comes before all options)"
     else:
         at = arguments.index(word)
         meant = ["tracelloc", *arguments[:at], "--", *arguments[at:]]

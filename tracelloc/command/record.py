@@ -92,13 +92,13 @@ class Recorder:
 
     def _tick(self, run: Run, writer: RecordingWriter) -> bool:
         """Writes a snapshot. Returns whether tracing ends."""
-        trace = run.snapshots.take(0.0, self._wanted_of(run))
+        trace = run.snapshots.take_snapshot(0.0, self._wanted_of(run))
         run.say_what_is_traced()
         writer.add(trace, run.namers)
         size = format_size(writer.size_bytes())
         lost = trace.root.losses.events
         self.messages.show_progress(f"{progress_line(trace)}, {lost:,} lost, {size} recorded")
-        ends = run.watch.has_rules and run.look(trace)
+        ends = run.watch.has_rules and run.check_rules(trace)
         if run.watch.leak_count > self._leaks:
             self._leaks = run.watch.leak_count
             self._copy(run, writer)
@@ -128,13 +128,13 @@ class Recorder:
             return
         try:
             if self._wanted.events:
-                trace = run.snapshots.take(0.0, self._wanted_of(run))
+                trace = run.snapshots.take_snapshot(0.0, self._wanted_of(run))
             writer.add(trace, run.namers, run.namers.patience_s)
         finally:
             writer.close()
         path, size = printable(str(writer.path)), format_size(writer.path.stat().st_size)
         self.messages.say(f"{progress_line(trace)}; {losses_line(trace.root)}")
-        self.messages.say(f"recorded {plural(writer.count, 'moment')} in {path}, {size}")
+        self.messages.say(f"recorded {plural(writer.count, 'snapshot')} in {path}, {size}")
 
 
 def record(line: CommandLine, wanted: RecordOptions) -> int:

@@ -35,9 +35,9 @@ class RecordOptions:
 def add_bounds(group: Any) -> None:
     """``--max-size`` and ``--max-time``, for every command that writes a recording."""
     add = partial(add_option, group)
-    add("--max-size SIZE", "how large the file may get (default 200MiB): the oldest snapshots are "
-        "folded first", dest="recording_bytes", type=size_type, default=200 << 20)
-    add("--max-time --keep TIME", "how far back the recording may reach (default 168h, a week): "
+    add("--max-size SIZE", "size limit of the file (default 200MiB): the oldest snapshots are "
+        "thinned out first", dest="recording_bytes", type=size_type, default=200 << 20)
+    add("--max-time --keep TIME", "time that the recording may cover (default 168h, a week): "
         "--keep 30m keeps the last half hour", type=duration_type, default=7 * 86400.0)
 # fmt: on
 
@@ -59,7 +59,7 @@ def record_options(
     line = recorded_command_line(given, command)
     path = Path(given.recording)
     if "%" not in str(path) and path.exists():
-        raise UsageError(f"{path} exists already", hint="recordings are not extended")
+        raise UsageError(f"{path} exists already", hint="choose a new file")
     if not path.parent.is_dir():
         raise UsageError(f"{path} cannot be written: there is no directory {path.parent}")
     return line, RecordOptions(path, given.recording_bytes, given.max_time, events=given.events)

@@ -30,7 +30,7 @@ def report(given: argparse.Namespace) -> None:
     """Writes what the command line asks for. Raises TracellocError."""
     wanted = wanted_by(given.show)
     if wanted.threads:
-        raise UsageError("a recording has no threads", hint="--show peak,temporary,sizes")
+        raise UsageError("recordings hold no per-thread data", hint="--show peak,temporary,sizes")
     outputs = outputs_of(given)
     messages = Messages()
     filters, warnings = load_filters(
@@ -43,7 +43,7 @@ def report(given: argparse.Namespace) -> None:
     since = None if given.since is None else find_moment(recording, given.since)
     at = find_moment(recording, given.at)
     if since is not None and since >= at:
-        raise UsageError("--since must be before the moment that is shown")
+        raise UsageError("--since must be before the snapshot that is shown")
     marks = {} if since is None else _by_number(recording.trace_at(since))
     trace = _cut(recording.trace_at(at), given.top)
     if wanted.blocks:
@@ -64,10 +64,10 @@ def report(given: argparse.Namespace) -> None:
 
 def _with_blocks(recording: RecordedTrace, at: int, trace: TraceSnapshot) -> TraceSnapshot:
     if not recording.has_events:
-        raise UsageError("this recording has no sizes", hint="record --events keeps single blocks")
+        raise UsageError("this recording has no block sizes", hint="record with --events")
     found = recording.with_blocks(at, trace)
     if all(one.blocks is None for one in found.processes):
-        raise UsageError("events do not reach back so far", hint="a later --at, or none")
+        raise UsageError("the recorded events begin later", hint="choose a later --at")
     return found
 
 
@@ -89,8 +89,8 @@ def _by_number(trace: TraceSnapshot) -> Mapping[int, Snapshot]:
 def _moment_line(recording: RecordedTrace, at: int) -> str:
     moments = recording.moments
     first, now, last = (shown_time(moments[index].time_s) for index in (0, at, -1))
-    count = plural(len(moments), "moment")
-    return f"as of {now}; recorded from {first} to {last}, {count}"
+    count = plural(len(moments), "snapshot")
+    return f"at {now}; recorded from {first} to {last}, {count}"
 
 
 def _print(
@@ -114,7 +114,7 @@ def _export(
 ) -> None:
     exporter.check()
     if exporter.is_binary and os.isatty(sys.stdout.fileno()):
-        raise UsageError(f"{given.format} output is binary", hint="-o FILE writes it to a file")
+        raise UsageError(f"{given.format} output is binary", hint="write it to a file with -o FILE")
     metric = METRICS[given.metric]
     freed = exporter.needs_freed(metric)
     profile = joined(trace_profiles(trace, namers, freed=freed, marks=marks or None))

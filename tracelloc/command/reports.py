@@ -103,9 +103,9 @@ class Reports:
     def _look_up_ahead(self, run: Run) -> None:
         """Has names looked up that the first report will need, so that it is not late."""
         if run.options.mode.reports:
-            for one in run.snapshots.take(0.0).processes:
+            for one in run.snapshots.take_snapshot(0.0).processes:
                 indices = [stat.index for stat in one.top_stacks(run.options.top)]
-                run.namers.of(one.target).prepare(one, indices, 0.0)
+                run.namers.namer_of(one.target).prepare(one, indices, 0.0)
 
     def _tick(self, run: Run, *, is_report: bool = True) -> bool:
         """Writes one report, without waiting for late names. Returns whether tracing ends.
@@ -119,13 +119,13 @@ class Reports:
         trace = run.snapshot()
         run.say_what_is_traced()
         if not is_report:
-            return run.look(trace)
+            return run.check_rules(trace)
         if run.options.mode.reports:
             self._report(run, trace, is_last=False)
         else:
             lost = trace.root.losses.events
             self.messages.show_progress(f"{progress_line(trace)}, {lost:,} lost")
-        return run.look(trace) or self._is_done(run)
+        return run.check_rules(trace) or self._is_done(run)
 
     def _is_last(self, run: Run) -> bool:
         return run.options.count == self._count + 1

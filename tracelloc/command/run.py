@@ -40,7 +40,7 @@ from tracelloc.system.invoker import effective_user, invoker
 from tracelloc.text import printable, progress_of
 
 _RECORDED: Final = (
-    "this process is being recorded: tracelloc open -p {pid} shows it with no more probes"
+    "this process is being recorded: tracelloc open -p {pid} shows it without more probes"
 )
 LAST_PATIENCE_S: Final = 30.0
 """How long the last report and files wait for names: what they don't know, no later ones will."""
@@ -100,7 +100,7 @@ class Run:
 
     def snapshot(self) -> TraceSnapshot:
         """The trace as it is now."""
-        return self.snapshots.take(self.namers.patience_s)
+        return self.snapshots.take_snapshot(self.namers.patience_s)
 
     def answer_signals(self) -> None:
         """Handles the requests of signals."""
@@ -179,10 +179,10 @@ class Run:
         self._add_trouble(TracellocError(why), is_said=True)
         self.signals.end()
 
-    def look(self, trace: TraceSnapshot) -> bool:
+    def check_rules(self, trace: TraceSnapshot) -> bool:
         """Checks rules and leaks. Returns whether a rule is, or was, broken."""
         for one in trace.processes:
-            self.watch.look(one, self.namers.of(one.target))
+            self.watch.check(one, self.namers.namer_of(one.target))
         return self.watch.broken is not None
 
     def say_what_is_traced(self) -> None:
@@ -221,7 +221,7 @@ class Run:
         self._attempt(lambda: front.finish(self, trace))
         self._attempt(lambda: self._tell_missing_names(trace))
         self._attempt(lambda: self.write_files(trace))
-        self._attempt(lambda: self.look(trace))
+        self._attempt(lambda: self.check_rules(trace))
         self.watch.close()
         if self.watch.broken is not None:
             self.messages.say(f"--fail-if: rule matched: {self.watch.broken}")
@@ -230,7 +230,11 @@ class Run:
 
     def _look_up_top(self, trace: TraceSnapshot) -> None:
         tops = [
-            (self.namers.of(one.target), one, [s.index for s in one.top_stacks(self.options.top)])
+            (
+                self.namers.namer_of(one.target),
+                one,
+                [s.index for s in one.top_stacks(self.options.top)],
+            )
             for one in trace.processes
         ]
         # Asked side by side, all processes have their names before the first one's lines are read.
@@ -241,7 +245,7 @@ class Run:
 
     def _tell_missing_names(self, trace: TraceSnapshot) -> None:
         """Says how many addresses have no name or line in the last report, if any."""
-        count = sum(self.namers.of(one.target).waiting for one in trace.processes)
+        count = sum(self.namers.namer_of(one.target).waiting for one in trace.processes)
         if count and self.options.mode.reports:
             what = f"names or lines of {count:,} addresses"
             self.messages.say(f"the last report lacks {what}: no time was left to look them up")
@@ -302,7 +306,7 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         gc.set_threshold(*_GARBAGE_THRESHOLDS)
         sources = SourceMap(options.sources)
         symbolizers = stack.enter_context(
-            closing(Symbolizers(lambda number: session.processes.of(number).space, sources))
+            closing(Symbolizers(lambda number: session.processes.tracee_of(number).space, sources))
         )
         namers = Namers(symbolizers, filters, short_names=options.short_names)
         run = Run(

@@ -64,17 +64,17 @@ class LiveSource:
         """Lists the processes to choose another one from."""
         return self._scan.refresh()
 
-    def take(self, wanted: Wanted) -> TraceSnapshot:
+    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
         """A new snapshot of all processes."""
-        return self._run.snapshots.take(0.0, wanted)
+        return self._run.snapshots.take_snapshot(0.0, wanted)
 
     def namer(self, target: Target) -> Namer:
         """Names the stacks of a process."""
-        return self._run.namers.of(target)
+        return self._run.namers.namer_of(target)
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
         """Finds the usable sizes of a snapshot's blocks."""
-        return self._run.session.processes.of(snapshot.target.number).measured(snapshot)
+        return self._run.session.processes.tracee_of(snapshot.target.number).measured(snapshot)
 
     def ring_share(self) -> float:
         """How full the ring was at most since this was last asked."""
@@ -82,7 +82,7 @@ class LiveSource:
 
     def symbol_advice(self, target: Target, stack: NamedStack) -> str | None:
         """What would add names and lines that a stack lacks."""
-        return self._advice.of(target.pid, Path(f"/proc/{target.pid}/root"), stack)
+        return self._advice.advice_for(target.pid, Path(f"/proc/{target.pid}/root"), stack)
 
     def read_source(self, target: Target, path: str) -> list[str]:
         """The lines of a source file, as the process sees it or as it lies here."""
@@ -212,8 +212,8 @@ def _recording_of(pid: int) -> Path:
     path = recording_of(open_target(pid))
     if path is None:
         raise TracellocError(
-            f"process {pid} is not being recorded, as far as is known here",
-            hint=f"tracelloc record -p {pid} does that; tracelloc -p {pid} traces it",
+            f"no recording of process {pid} is known",
+            hint=f"tracelloc record -p {pid} starts one; tracelloc -p {pid} traces it",
         )
     return path
 

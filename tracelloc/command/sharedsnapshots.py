@@ -34,7 +34,7 @@ class SharedSnapshots:
         self._lock = threading.Lock()
         self._recent: tuple[float, TraceSnapshot] | None = None
 
-    def take(self, patience_s: float, wanted: Wanted | None = None) -> TraceSnapshot:
+    def take_snapshot(self, patience_s: float, wanted: Wanted | None = None) -> TraceSnapshot:
         """Takes a snapshot of the trace, without suppressed suspects.
 
         Waits at most ``patience_s`` for the names that suppressions need. ``wanted``: the
@@ -59,7 +59,7 @@ class SharedSnapshots:
     def _take(self, patience_s: float, wanted: Wanted | None) -> TraceSnapshot:
         trace = self._session.snapshot(self._wanted if wanted is None else wanted)
         self._namers.patience_s = patience_s
-        namers = map(self._namers.of, [one.target for one in trace.processes])
+        namers = map(self._namers.namer_of, [one.target for one in trace.processes])
         pairs = zip(trace.processes, namers, strict=True)
         kept = (self._suppressions.apply(one, namer, namer.patience_s) for one, namer in pairs)
         return replace(trace, processes=tuple(kept))

@@ -142,7 +142,7 @@ class Census:
     def population(self, stacks: Stacks) -> Population:
         """The figures of some stacks."""
         tables = (getattr(self, name)[:, stacks].T.astype(np.float64) for name in _TABLES)
-        return self._population(tables, self.unreachable.of(stacks, len(self.load)))
+        return self._population(tables, self.unreachable.lost_blocks_of(stacks, len(self.load)))
 
     def _population(self, tables: Iterable[F64], unreachable: tuple[F64, F64, F64]) -> Population:
         return Population(

@@ -31,7 +31,7 @@ class EventLog:
         """Keeps a copy of applied events."""
         self._parts.append(events.copy())
 
-    def take(self, stacks: Stacks, count: int, blocks: Callable[[], Blocks]) -> LoggedEvents:
+    def take_events(self, stacks: Stacks, count: int, blocks: Callable[[], Blocks]) -> LoggedEvents:
         """Events added since the last call, periodically with all blocks.
 
         ``count``: number of outstanding blocks; ``blocks`` copies them.

@@ -216,7 +216,7 @@ class LiveTable:
     def take_logged(self) -> LoggedEvents:
         """Events applied since the last call. There must be a log."""
         assert self.log is not None
-        return self.log.take(self.stacks, self.count, self.raw_blocks)
+        return self.log.take_events(self.stacks, self.count, self.raw_blocks)
 
     def some_blocks(self, at: int, born_by_ns: int, most: int) -> tuple[int | None, Blocks]:
         """Returns the slot to continue from (None: all done), and a copy of blocks born by then.

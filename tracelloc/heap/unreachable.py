@@ -35,7 +35,7 @@ class UnreachableTable:
     """Lost blocks: a row per such stack, a column per slice of time."""
     size_bytes: I64
 
-    def of(self, stacks: npt.NDArray[np.intp], slices: int) -> tuple[F64, F64, F64]:
+    def lost_blocks_of(self, stacks: npt.NDArray[np.intp], slices: int) -> tuple[F64, F64, F64]:
         """(lost blocks, their bytes: a row per stack; blocks searched for) of some stacks."""
         rows = np.zeros((2, len(stacks), slices))
         if len(self.stacks):
@@ -58,7 +58,7 @@ class UnreachableTable:
         """Sums over stretches of stacks; the n-th is ``order[starts[n]:ends[n]]``. See ``of``."""
         some = np.flatnonzero(np.isin(order, self.stacks))
         summed = np.zeros((2, len(some) + 1, slices))
-        np.cumsum(np.stack(self.of(order[some], slices)[:2]), axis=1, out=summed[:, 1:])
+        np.cumsum(np.stack(self.lost_blocks_of(order[some], slices)[:2]), axis=1, out=summed[:, 1:])
         first, last = np.searchsorted(some, starts), np.searchsorted(some, ends)
         until = np.append(0.0, np.cumsum(self._asked_of(order)))
         lost = summed[:, last] - summed[:, first]

@@ -165,7 +165,7 @@ class History:
         """By time, then by stack; stacks that came later are missing at the end."""
 
     @classmethod
-    def of(cls, times_ns: list[int], held: list[I64]) -> History:
+    def from_samples(cls, times_ns: list[int], held: list[I64]) -> History:
         """A history from samples that were taken elsewhere, oldest first."""
         history = cls(times_ns[0])
         history._times, history._held = times_ns, held

@@ -72,7 +72,9 @@ class CallStacks:
         self._used: int = 0
 
     @classmethod
-    def of(cls, starts: I64, depths: I64, flags: npt.NDArray[np.uint16], frames: U64) -> Self:
+    def from_columns(
+        cls, starts: I64, depths: I64, flags: npt.NDArray[np.uint16], frames: U64
+    ) -> Self:
         """Stacks that were saved elsewhere, ``NO_STACK`` among them.
 
         ``starts``: where in ``frames`` each begins; -1 if unknown.
@@ -82,7 +84,7 @@ class CallStacks:
         return stacks
 
     def replace(self, starts: I64, depths: I64, flags: npt.NDArray[np.uint16], frames: U64) -> None:
-        """Replaces all stacks by saved ones, with more stacks or more frames; see ``of``."""
+        """Replaces all stacks by saved ones, with more stacks or frames; see ``from_columns``."""
         self._starts, self._depths, self._flags = starts, depths, flags
         self._frames, self._count, self._used = frames, len(starts), len(frames)
 

@@ -268,7 +268,7 @@ class TraceSnapshot:
         """The process that the trace began with."""
         return self.processes[0]
 
-    def of(self, number: int) -> Snapshot:
+    def snapshot_of(self, number: int) -> Snapshot:
         """The process with this number; the root if there is none."""
         return next((one for one in self.processes if one.target.number == number), self.root)
 

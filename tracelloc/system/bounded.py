@@ -32,7 +32,7 @@ class UnpackBudget:
         if size_bytes > self.left_bytes:
             raise MalformedError(f"it would take more than {self.most_bytes >> 20} MiB of memory")
 
-    def take(self, size_bytes: int) -> None:
+    def spend(self, size_bytes: int) -> None:
         """Subtracts memory that stays in use. Raises MalformedError if less than this remains."""
         self.check(size_bytes)
         self.left_bytes -= size_bytes

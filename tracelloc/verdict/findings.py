@@ -50,7 +50,7 @@ class Group:
         return float(self.sites.rate_bytes_per_min[0])
 
     @classmethod
-    def of(  # noqa: PLR0917
+    def from_stacks(  # noqa: PLR0917
         cls, census: Census, stacks: Rows, sites: Sites, frame: int | None, retracted: int,
         circumstances: Circumstances,
     ) -> Group:  # fmt: skip
@@ -69,7 +69,7 @@ class Group:
         order = np.argsort(size)
         middle = np.searchsorted(np.cumsum(count[order]), count.sum() / 2)
         usual = count * size[order[min(int(middle), len(order) - 1)]]
-        lost, lost_bytes, asked = census.unreachable.of(stacks, len(since))
+        lost, lost_bytes, asked = census.unreachable.lost_blocks_of(stacks, len(since))
         few = (count < P.least_survivors) & (lost.sum(axis=1) == 0)
         kept = np.where(few, np.minimum(whole, usual), whole)
         if circumstances.collects and sites.unreachable[0] > 0:

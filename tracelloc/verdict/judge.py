@@ -53,7 +53,7 @@ class Judge:
     ) -> None:
         """``is_wrapper``: whether a return address lies in code that only forwards allocations.
 
-        ``first_ns``: when the first look is due.
+        ``first_ns``: when the first judgement is due.
         """
         self._gaps = Gaps()
         self._due_ns = first_ns
@@ -61,10 +61,10 @@ class Judge:
         self._split_leaks = SplitLeaks(is_wrapper)
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether it is time for another look."""
+        """Whether it is time for another judgement."""
         return now_ns >= self._due_ns
 
-    def look(
+    def judge_stacks(
         self,
         cohorts: Cohorts,
         totals: Totals,
@@ -158,7 +158,7 @@ class Judge:
             together = replace(together, code=sites.code[rows[:1]])
             frame = shared_caller(stacks, rows.tolist())
             retracted = int(self._stacks.retracted[rows].max())
-            found.append(Group.of(census, rows, together, frame, retracted, circumstances))
+            found.append(Group.from_stacks(census, rows, together, frame, retracted, circumstances))
         return found
 
 

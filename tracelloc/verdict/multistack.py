@@ -221,7 +221,7 @@ class _Sums:
             members = np.sort(groups.members(at))
             frame = frame_of(look.stacks, members.tolist())
             one = judged.select(np.array([at]))
-            group = Group.of(
+            group = Group.from_stacks(
                 look.census, members, one, frame, int(retracted[at]), look.circumstances
             )
             found.append(replace(group, sharing=int(sizes[at])))

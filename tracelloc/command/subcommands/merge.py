@@ -51,7 +51,7 @@ def _run(given: Namespace) -> None:
     finally:
         writer.close()
     path, size = printable(str(writer.path)), format_size(writer.path.stat().st_size)
-    print(f"{plural(writer.count, 'moment')} in {path}, {size}")
+    print(f"{plural(writer.count, 'snapshot')} in {path}, {size}")
 
 
 SUBCOMMAND: Final = Subcommand(

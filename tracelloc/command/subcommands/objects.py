@@ -38,8 +38,8 @@ def _add_arguments(parser: ArgumentParser) -> None:
         "what has changed since the first count", type=duration_type)
     add("--count N", "end after N counts", type=positive_type)
     add("--top N", "types to list (default 20)", type=count_type, default=20)
-    add("--holders N", "show who keeps the objects of the N types that grow most, or are largest "
-        "in the first count (default 5 from the second count on, 0: of none)", type=count_type)
+    add("--holders N", "show the holders of the N types that grow most, or are largest in the "
+        "first count (default 5 from the second count on; 0: none)", type=count_type)
     add("--json", "one line of JSON for each count, all types")
 # fmt: on
 

@@ -35,8 +35,8 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add("-o --output FILE", "the recording, a new file (default tracelloc-%%p-%%t.rec; %%p is the "
         "PID, %%t the time)", dest="recording", default="tracelloc-%p-%t.rec")
     add_bounds(group)
-    add("--events", "keep every event in half of the file at most, the newest: single blocks are "
-        "known of each snapshot then")
+    add("--events", "record every event, the newest ones in at most half of the file: snapshots "
+        "then have single blocks")
     add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C)",
         type=duration_type)
     add_sources(group)

@@ -25,10 +25,10 @@ _FORMATS: Final = ["text", "json", *FORMATS]
 # fmt: off
 def _add_arguments(parser: ArgumentParser) -> None:
     add = partial(add_option, parser)
-    parser.add_argument("file", type=Path, metavar="FILE", help="recording, or file of heaptrack's")
+    parser.add_argument("file", type=Path, metavar="FILE", help="recording, or heaptrack file")
     add_at(parser, "the snapshot to show")
     add("--since TIME", "show what has changed since this snapshot")
-    add("--format", f"what is written to standard output: {', '.join(_FORMATS)} (default "
+    add("--format", f"format of the standard output: {', '.join(_FORMATS)} (default "
         "text)", choices=_FORMATS, default="text")
     add("--top N", "entries per section (default 2)", type=count_type, default=2)
     add("--show LIST", "add sections to text and JSON: peak, temporary; sizes, if record had "

@@ -1,23 +1,23 @@
 """Source lines and inlined functions of code addresses, from DWARF 2 to 5.
 
-``SourceLines`` is the entry point: for one file, it returns chains of source frames. It needs only
-``tracelloc.files.elf``. Each module has one concern, and imports only those listed before it::
+``SourceLines`` is the entry point: it returns the chains of source frames of one file. The package
+needs only ``tracelloc.files.elf``. Each module imports only those listed before it::
 
-    forms        how numbers, strings and attribute values are encoded, the bound on work
-    abbrev       abbreviation tables: what the entries (DIEs) of a unit look like
-    info         the sections of a file, and its units
-    ranges       address ranges of units and functions, which unit covers an address
-    lineheader   file names of a line program
-    lineprogram  its rows, one sequence at a time: address to file and line
-    inlines      functions and what was inlined into them
-    decoder      chains of source frames from what one file has itself
-    sourcelines  chains from anywhere: an llvm-symbolizer for what lies in .dwo and .dwp files
+    forms        encodings of numbers, strings and attribute values; the limit on work
+    abbrev       abbreviation tables: the formats of a unit's entries (DIEs)
+    info         the debug sections of a file, and the units in them
+    ranges       address ranges of units and functions; lookup of units by address
+    lineheader   headers of line programs, with their file names
+    lineprogram  rows of line programs, one sequence at a time: address to file and line
+    inlines      functions and their inlined calls
+    decoder      chains of source frames from the file's own debug information
+    sourcelines  chains from all sources: llvm-symbolizer reads .dwo and .dwp files
 
-Everything is decoded on demand: a unit when an address in it is looked up, and of the unit only
-the line sequences and the functions that contain such addresses.
+Everything is decoded on demand: a unit when an address in it is looked up, and only those of its
+line sequences and functions that contain such addresses.
 
-Addresses are the file's own virtual addresses. "DWARF 5, 7.5" in comments is a section of
-the DWARF Debugging Information Format, version 5.
+Addresses are the file's own virtual addresses. In comments, "DWARF 5, 7.5" refers to section 7.5
+of the DWARF Debugging Information Format, version 5.
 """
 
 from tracelloc.files.dwarf.lineprogram import Chain, SourceFrame

@@ -1,7 +1,8 @@
-"""Abbreviation tables: what the entries (DIEs) of a unit look like. DWARF 5, 7.5.3.
+"""Abbreviation tables: the formats of a unit's entries (DIEs). DWARF 5, 7.5.3.
 
-An entry is the number of its abbreviation and bare values. What to do with each kind of
-entry is worked out once per table; walking then takes a look-up and an addition for most.
+An entry is the code of its abbreviation, followed by values without their types. How to skip
+each kind of entry is computed once per table. Skipping most entries then takes a lookup and an
+addition.
 """
 
 from __future__ import annotations
@@ -37,25 +38,25 @@ AT_GNU_ADDR_BASE: Final = 0x2133
 
 _CHUNK_BYTES: Final = 1 << 14
 _MOST_ATTRIBUTES: Final = 1 << 16
-"""Most attributes of all abbreviations in a table together."""
+"""Most attributes in a table, over all its abbreviations."""
 _LARGEST_TABLE_BYTES: Final = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
 class Abbreviation:
-    """One kind of entry."""
+    """An abbreviation: the format of one kind of entry."""
 
     tag: int
     has_children: bool
     attributes: tuple[tuple[int, int, int], ...]
-    """Name, form, and the value of those that have it here (implicit constants)."""
+    """(name, form, value); the value counts for implicit constants only."""
 
     def has(self, *names: int) -> bool:
-        """Whether entries of this kind have one of these attributes."""
+        """Whether entries of this kind have any of these attributes."""
         return any(name in names for name, _, _ in self.attributes)
 
     def up_to(self, names: frozenset[int]) -> Abbreviation:
-        """Drops what follows the last of these attributes: quicker to read."""
+        """Returns the abbreviation without attributes after the last of these, for speed."""
         count = 1 + max((n for n, a in enumerate(self.attributes) if a[0] in names), default=-1)
         return Abbreviation(self.tag, self.has_children, self.attributes[:count])
 
@@ -63,8 +64,9 @@ class Abbreviation:
 class Skipper:
     """Skips the values of one kind of entry.
 
-    ``size`` is their size in bytes if that is always the same, else negative; ``steps``
-    are then numbers of bytes, and for what must be looked at the marks of ``forms``.
+    ``size`` is their size in bytes if it is constant, otherwise -1. ``steps`` are pairs of a
+    number of bytes to skip and a form, or marker of ``forms``, of a value of variable size after
+    them (0: none).
     """
 
     __slots__ = ("size", "steps")
@@ -83,7 +85,7 @@ class Skipper:
         self.size = -1 if steps else fixed
 
     def skip(self, data: bytes, at: int, encoding: Encoding) -> int:
-        """Where the next entry begins, from where the values begin."""
+        """Returns the offset after the values that begin at ``at``: that of the next entry."""
         for fixed, mark in self.steps:
             at += fixed
             if mark == forms.BLOCK_LEB:
@@ -104,10 +106,10 @@ class Skipper:
 
 
 class AbbreviationTable:
-    """The kinds of entries of one unit or several, read as far as they are needed."""
+    """The abbreviations of one or several units, read as far as needed."""
 
     def __init__(self, section: ElfSection, offset: int, budget: Budget) -> None:
-        """The table at ``offset`` of .debug_abbrev; where it ends, it says itself."""
+        """``offset``: start of the table in .debug_abbrev. The table has an end marker."""
         self._section = section
         self._offset = offset
         self._data = section.read(offset, _CHUNK_BYTES)
@@ -119,7 +121,10 @@ class AbbreviationTable:
         self._skippers: dict[int, Skipper] | None = None
 
     def get(self, code: int) -> Abbreviation:
-        """Raises DwarfError if the table has no such code, IndexError if it is cut short."""
+        """Returns the abbreviation with a code.
+
+        Raises DwarfError if the table has no such code, IndexError if it is truncated.
+        """
         while code not in self._known:
             if self._ended:
                 raise DwarfError(f"an entry has the unknown abbreviation {code}")
@@ -127,13 +132,13 @@ class AbbreviationTable:
         return self._known[code]
 
     def all(self) -> dict[int, Abbreviation]:
-        """Every kind there is, by code."""
+        """Returns all abbreviations, by code."""
         while not self._ended:
             self._read_more()
         return self._known
 
     def skippers(self, encoding: Encoding) -> dict[int, Skipper]:
-        """A skipper for each kind, by code. A table serves units of one encoding."""
+        """Returns a skipper per abbreviation, by code. All units of a table share an encoding."""
         if self._skippers is None:
             self._skippers = {n: Skipper(kind, encoding) for n, kind in self.all().items()}
         return self._skippers
@@ -147,7 +152,7 @@ class AbbreviationTable:
                 raise
             self._data = self._section.read(self._offset, size * 4)
             if len(self._data) <= size:
-                raise  # the file ends before the section does
+                raise  # the file is shorter than the section
 
     def _read_one(self) -> None:
         data = self._data
@@ -183,7 +188,7 @@ class AbbreviationTable:
 def attributes_of(
     data: bytes, at: int, kind: Abbreviation, encoding: Encoding
 ) -> dict[int, tuple[int, Value]]:
-    """An entry's attributes by name: form and value; ``at`` is where its values begin."""
+    """Returns an entry's attributes by name: (form, value). ``at``: offset of its values."""
     found: dict[int, tuple[int, Value]] = {}
     for name, form, implicit in kind.attributes:
         if form == forms.IMPLICIT_CONST:

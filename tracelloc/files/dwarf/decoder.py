@@ -1,4 +1,4 @@
-"""Chains of source frames from the debug information that one file has itself."""
+"""Chains of source frames from a file's own debug information."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.sections import SectionError
 
 _STEPS_PER_ADDRESS: Final = 1 << 12
-"""What was forgotten in the meantime may be decoded again."""
+"""Work granted per address: content dropped from the caches has to be decoded again."""
 
 
 class DwarfDecoder:
-    """Chains decoded in Python from one file's own debug information. Not thread safe."""
+    """Decodes chains of source frames from a file's own debug information. Not thread-safe."""
 
     def __init__(self, info: DebugInfo) -> None:
         self._info = info
         self._lines = LineIndex(info)
         self._inlines = InlineReader(info)
         self.split_paths: list[str | None] = []
-        """For each address last asked for: the .dwo that knows its functions, if one does."""
+        """Per address of the last call of ``chains``: the .dwo file with its functions, or None."""
 
     @property
     def reason(self) -> str | None:
@@ -33,11 +33,11 @@ class DwarfDecoder:
         return self._info.damaged or self._info.elsewhere
 
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
-        """One chain per address. Never raises."""
+        """Returns one chain per address. Never raises."""
         found: list[Chain] = [()] * len(addresses)
         self._info.budget.grant(_STEPS_PER_ADDRESS * len(addresses))
         self.split_paths = [None] * len(addresses)
-        # Unit by unit: less is forgotten and decoded again.
+        # Sorted by unit, so that caches have to drop less.
         units = [
             (unit.offset, address, n, unit)
             for n, (address, unit) in enumerate(
@@ -74,7 +74,7 @@ class DwarfDecoder:
 
 
 def _split_path(unit: DebugUnit) -> str | None:
-    """The .dwo that describes a unit's functions, if this file does not. Never raises."""
+    """Returns the .dwo file with a unit's functions; None if this file has them. Never raises."""
     try:
         root = unit.root
     except DAMAGE:
@@ -85,7 +85,7 @@ def _split_path(unit: DebugUnit) -> str | None:
 
 
 def open_decoder(elf: ElfFile) -> DwarfDecoder | str:
-    """A decoder for a file's debug information, or why there is none."""
+    """Returns a decoder for a file's debug information, or the reason that there is none."""
     if elf.bits != 64:
         return "debug information of 32-bit files is not read"
     try:

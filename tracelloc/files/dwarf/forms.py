@@ -1,8 +1,8 @@
-"""Values in debug information: numbers and strings out of bytes, and the forms of attributes.
+"""Values in debug information: encodings of numbers and strings, and the forms of attributes.
 
-Forms: DWARF 5, 7.5.6; their numbers are from table 7.6. A value keeps its form until somebody
-asks what it means: most are never asked for. Also the package's one error, and the bound on
-the work that a file may cause.
+Forms: DWARF 5, 7.5.6, and their codes from table 7.6. A value stays undecoded, with its form,
+until its meaning is needed; for most values it never is. The module also defines the package's
+exception and the limit on the work that a file may cause.
 """
 
 from __future__ import annotations
@@ -17,43 +17,42 @@ U32: Final = struct.Struct("<I")
 U64: Final = struct.Struct("<Q")
 
 _LONGEST_LEB_BYTES: Final = 10
-"""For 64 bits. Longer ones are padding or an attack on big-number arithmetic."""
+"""Enough for 64 bits. Longer numbers are padding or an attack on big-number arithmetic."""
 _LONGEST_STRING_BYTES: Final = 1 << 14
 TOMBSTONES: Final = (0, 1, (1 << 64) - 1, (1 << 64) - 2)
-"""What linkers write for the address of code that they left out."""
+"""Addresses that linkers write for code that they have discarded."""
 
 
 class DwarfError(Exception):
-    """Debug information that can't be used. Its text is a reason for people.
+    """The debug information is unusable. The message is shown to users.
 
-    Reading beyond the end raises IndexError and others; whoever catches this one catches
-    all of ``DAMAGE``.
+    Reading beyond the end raises other exceptions, such as IndexError; catch all of ``DAMAGE``.
     """
 
 
 DAMAGE: Final = (DwarfError, SectionError, struct.error, IndexError, ValueError, OverflowError)
-"""What damaged debug information raises within this package."""
+"""Exceptions that damaged debug information may raise in this package."""
 
 
 def reason_of(error: BaseException) -> str:
-    """The reason for people in one of ``DAMAGE``."""
+    """Returns the message for users of an exception of ``DAMAGE``."""
     if isinstance(error, DwarfError | SectionError):
         return str(error)
     return "debug information is damaged or cut short"
 
 
 class Budget:
-    """The total work that a file may cause, in entries and bytes read.
+    """A limit on the total work that a file may cause, in entries and bytes read.
 
-    Compilers' output needs each byte read only a few times; malicious lists that refer to each
-    other may need it millions of times.
+    The output of compilers requires reading each byte a few times; malicious lists that refer to
+    each other could require it millions of times.
     """
 
     def __init__(self, steps: int) -> None:
         self._left = steps
 
     def grant(self, steps: int) -> None:
-        """Allows more, for a question that was asked."""
+        """Adds steps, for each lookup."""
         self._left += steps
 
     def spend(self, steps: int) -> None:
@@ -64,7 +63,7 @@ class Budget:
 
 
 def uleb(data: bytes, at: int) -> tuple[int, int]:
-    """An unsigned LEB128 number and where it ends. DWARF 5, 7.6."""
+    """Returns an unsigned LEB128 number and the offset of its end. DWARF 5, 7.6."""
     byte = data[at]
     if byte < 0x80:
         return byte, at + 1
@@ -81,14 +80,17 @@ def uleb(data: bytes, at: int) -> tuple[int, int]:
 
 
 def sleb(data: bytes, at: int) -> tuple[int, int]:
-    """A signed LEB128 number and where it ends."""
+    """Returns a signed LEB128 number and the offset of its end."""
     value, end = uleb(data, at)
     bits = 7 * (end - at)
     return value - (1 << bits) if value >> (bits - 1) & 1 else value, end
 
 
 def initial_length(data: bytes, at: int) -> tuple[int, int, int]:
-    """A unit's length, the size of offsets in it (4 or 8), where the rest begins. DWARF 5, 7.4."""
+    """Returns a unit's length, the size of its offsets (4 or 8 bytes), and the offset after both.
+
+    DWARF 5, 7.4.
+    """
     (length,) = U32.unpack_from(data, at)
     if length < 0xFFFFFFF0:
         return length, 4, at + 4
@@ -98,12 +100,12 @@ def initial_length(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def offset_at(data: bytes, at: int, offset_size: int) -> int:
-    """A section offset of 4 or 8 bytes."""
+    """Returns a section offset of 4 or 8 bytes."""
     return int((U32 if offset_size == 4 else U64).unpack_from(data, at)[0])
 
 
 def string_in(data: bytes, at: int) -> tuple[bytes, int]:
-    """A NUL-terminated string and where what follows it begins."""
+    """Returns a NUL-terminated string and the offset after it."""
     end = data.find(b"\0", at)
     if end < 0:
         raise DwarfError("a string has no end")
@@ -111,7 +113,7 @@ def string_in(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def string_of(section: ElfSection | None, offset: int) -> str | None:
-    """A string of a string section; None if there is none at that offset."""
+    """Returns a string from a string section; None if the offset is outside it."""
     if section is None or not 0 <= offset < section.size:
         return None
     size = 256
@@ -173,15 +175,15 @@ ADDRESS_INDEX: Final = frozenset((ADDRX, ADDRX1, ADDRX2, ADDRX3, ADDRX4, GNU_ADD
 UNIT_REFERENCE: Final = frozenset((REF1, REF2, REF4, REF8, REF_UDATA))
 
 LEB: Final = -1
-"""In place of a size: a LEB128 number follows."""
+"""Marker in place of a size: a LEB128 number."""
 BLOCK_LEB: Final = -2
-"""A LEB128 number that is the size of what follows it."""
+"""Marker: a LEB128 number, and as many bytes."""
 TEXT: Final = -3
-"""A NUL-terminated string."""
+"""Marker: a NUL-terminated string."""
 VARIES: Final = -4
-"""The value says its own form."""
+"""Marker: the value contains its form (DW_FORM_indirect)."""
 COUNTED: Final = {BLOCK1: 1, BLOCK2: 2, BLOCK4: 4}
-"""The size of the number that is the size of what follows it."""
+"""Forms of blocks that begin with their length, and the size of that length in bytes."""
 
 _SIZES: Final = {
     DATA1: 1, DATA2: 2, DATA4: 4, DATA8: 8, DATA16: 16, FLAG: 1, FLAG_PRESENT: 0,
@@ -194,26 +196,26 @@ _SIZES: Final = {
 _OFFSETS: Final = frozenset((STRP, SEC_OFFSET, LINE_STRP, STRP_SUP, GNU_REF_ALT, GNU_STRP_ALT))
 
 Value = int | bytes
-"""A number, an offset, an index, or bytes; which one, says the form."""
+"""A number, an offset, an index, or bytes, depending on the form."""
 
 
 class Encoding:
-    """Sizes of the forms in units of one version, size of offsets and size of addresses."""
+    """Sizes of the forms, for one version, size of offsets and size of addresses."""
 
     def __init__(self, version: int, offset_size: int, address_size: int) -> None:
         self.version = version
         self.offset_size = offset_size
         self.address_size = address_size
         self.sizes = dict(_SIZES)
-        """Bytes of each form, or what stands in place of a size."""
+        """Size of each form in bytes, or a marker."""
         self.sizes.update(dict.fromkeys(_OFFSETS, offset_size))
         self.sizes[ADDR] = address_size
         self.sizes[REF_ADDR] = address_size if version <= 2 else offset_size
 
     def read(self, data: bytes, at: int, form: int) -> tuple[int, Value, int]:
-        """A value's form (of an indirect one, the real one), the value, and where it ends.
+        """Returns a value's form (if indirect, the real one), the value, and the offset of its end.
 
-        Raises DwarfError for forms that nobody has defined, IndexError beyond the end.
+        Raises DwarfError for undefined forms, IndexError beyond the end.
         """
         size = self.sizes.get(form)
         if size is not None and size >= 0:

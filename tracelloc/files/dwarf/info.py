@@ -1,7 +1,7 @@
-"""The sections of a file that hold its debug information, and the units in them.
+"""The debug sections of a file, and the units in them.
 
-A unit is what was compiled at once. Of each only the header and the first entry are read
-here; they say where the rest lies. DWARF 5, 7.5.1 and 3.1.
+A unit is one compilation. This module reads only the header and the first entry of each unit,
+which contain the locations of all else. DWARF 5, 7.5.1 and 3.1.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _UT_SKELETON: Final = 4
 _UT_SPLIT_COMPILE: Final = 5
 _MOST_UNITS: Final = 1 << 18
 _HEAD_BYTES: Final = 512
-"""Usually holds a unit's header and first entry."""
+"""Enough for the header and first entry of most units."""
 _LARGEST_UNIT_BYTES: Final = 1 << 28
 _KEPT_UNIT_BYTES: Final = 1 << 25
-"""How much of the units last looked at stays in memory."""
+"""Size of the cache of units."""
 _KEPT_TABLES: Final = 64
 _LEAST_WORK: Final = 1 << 22
 _WORK_PER_BYTE: Final = 8
@@ -56,40 +56,40 @@ def _encoding(version: int, offset_size: int, address_size: int) -> Encoding:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """What a unit's first entry says."""
+    """The attributes of a unit's first entry."""
 
     has_children: bool
     comp_dir: str
-    """The directory the compiler was run in; file names may be relative to it."""
+    """The compiler's working directory; file names may be relative to it."""
     line_offset: int | None
     """Offset of the line program in .debug_line."""
     low_pc: int | None
-    """Where address ranges count from."""
+    """Base of the unit's address ranges."""
     high_pc: int | None
     ranges: tuple[int, Value] | None
-    """Form and value."""
+    """Form and value of DW_AT_ranges."""
     address_base: int
     string_base: int
     ranges_base: int
     split_name: str | None
-    """The file (.dwo) that describes the unit's functions in place of this one."""
+    """The .dwo file that has the unit's functions; None if this file has them."""
 
 
 class DebugUnit:
-    """One unit of .debug_info. Not thread safe."""
+    """One unit of .debug_info. Not thread-safe."""
 
     def __init__(self, info: DebugInfo, offset: int, head: bytes) -> None:
-        """``head`` are the first bytes of it; raises IndexError or struct.error if too few."""
+        """``head``: the unit's first bytes. Raises IndexError or struct.error if too short."""
         self.info = info
         self.offset = offset
         length, offset_size, at = initial_length(head, 0)
         self.size = at + length
-        """In bytes, with the length that stands in front."""
+        """In bytes, including the length field."""
         (self.version,) = U16.unpack_from(head, at)
         at += 2
         self.kind = _UT_COMPILE
         if not 2 <= self.version <= 5:
-            # The next unit is where the length says; this one is passed over.
+            # This unit is skipped; its length gives the offset of the next one.
             self.kind = self.abbrev_offset = self.first_entry = 0
             return
         if self.version == 5:
@@ -107,21 +107,21 @@ class DebugUnit:
 
     @property
     def may_hold_code(self) -> bool:
-        """Whether it is of a kind that can have functions."""
+        """Whether units of this kind can have functions."""
         return self.kind in (_UT_COMPILE, _UT_PARTIAL, _UT_SKELETON)
 
     def data(self) -> bytes:
-        """All bytes of it. Raises DwarfError if there are too many or too few."""
+        """Returns the unit's bytes. Raises DwarfError if the unit is too large or truncated."""
         return self.info.unit_data(self)
 
     @property
     def abbreviations(self) -> AbbreviationTable:
-        """The abbreviations of the unit. Raises DwarfError if there is none."""
+        """The unit's abbreviations. Raises DwarfError if there are none."""
         return self.info.abbreviations(self.abbrev_offset, self.encoding)
 
     @cached_property
     def root(self) -> Root:
-        """What its first entry says. Raises DwarfError, IndexError or struct.error."""
+        """The attributes of the first entry. Raises DwarfError, IndexError or struct.error."""
         try:
             return self._read_root(self.info.unit_head(self))
         except IndexError:
@@ -139,7 +139,7 @@ class DebugUnit:
             value = found.get(name, (0, None))[1]
             return value if isinstance(value, int) else None
 
-        # Without a base, the first contribution to the section, behind its header.
+        # The default base is the section's first contribution, after its header.
         header = 2 * offset_size if self.version >= 5 else 0
         string_base = number(abbrev.AT_STR_OFFSETS_BASE)
         address_base = number(abbrev.AT_ADDR_BASE) or number(abbrev.AT_GNU_ADDR_BASE) or 0
@@ -168,10 +168,10 @@ class DebugUnit:
 
 
 class DebugInfo:
-    """A file's debug sections. Not thread safe."""
+    """A file's debug sections. Not thread-safe."""
 
     def __init__(self, elf: ElfFile) -> None:
-        """Raises SectionError if a section is there and can't be read."""
+        """Raises SectionError if a section exists and can't be read."""
         found = {name: elf.open_section(f".debug_{name}") for name in _SECTIONS}
         self.info = found["info"]
         self.line = found["line"]
@@ -191,15 +191,15 @@ class DebugInfo:
         self.damaged: str | None = None
         """The first problem found in the file, if any."""
         self.elsewhere: str | None = None
-        """What is missing because it lies in another file."""
+        """A description of information that is in another file, and so missing."""
 
     def blame(self, reason: str) -> None:
-        """Records a problem, unless there is one already."""
+        """Records a problem if it is the first one."""
         self.damaged = self.damaged or reason
 
     @cached_property
     def units(self) -> list[DebugUnit]:
-        """All units of .debug_info in their order, as far as they can be read."""
+        """The units of .debug_info in their order, up to the first unreadable one."""
         units: list[DebugUnit] = []
         section = self.info
         offset = 0
@@ -225,19 +225,19 @@ class DebugInfo:
         return [unit.offset for unit in self.units]
 
     def unit_at(self, offset: int) -> DebugUnit | None:
-        """The unit that an offset in .debug_info lies in."""
+        """Returns the unit that contains an offset of .debug_info, or None."""
         at = bisect_right(self._unit_offsets, offset) - 1
         if at < 0 or offset >= self.units[at].offset + self.units[at].size:
             return None
         return self.units[at]
 
     def unit_head(self, unit: DebugUnit) -> bytes:
-        """The first bytes of a unit."""
+        """Returns the first bytes of a unit."""
         assert self.info is not None
         return self.info.read(unit.offset, min(_HEAD_BYTES, unit.size))
 
     def unit_data(self, unit: DebugUnit) -> bytes:
-        """All bytes of a unit; those last asked for are kept."""
+        """Returns all bytes of a unit, from a cache if possible."""
         data = self._data.get(unit.offset)
         if data is not None:
             self._data.move_to_end(unit.offset)
@@ -254,7 +254,7 @@ class DebugInfo:
         return data
 
     def abbreviations(self, offset: int, encoding: Encoding) -> AbbreviationTable:
-        """The table at an offset of .debug_abbrev."""
+        """Returns the table at an offset of .debug_abbrev."""
         key = offset, encoding
         table = self._tables.get(key)
         if table is None:
@@ -268,12 +268,12 @@ class DebugInfo:
         return table
 
     def indexed_address(self, index: int, base: int) -> int | None:
-        """An entry of .debug_addr. DWARF 5, 7.27."""
+        """Returns an entry of .debug_addr; None if there is none. DWARF 5, 7.27."""
         data = self._addr.read(base + 8 * index, 8) if self._addr is not None else b""
         return U64.unpack(data)[0] if len(data) == 8 else None
 
     def address(self, value: tuple[int, Value], base: int) -> int | None:
-        """What an attribute of class address means; None if it is none."""
+        """Returns the address that an attribute's value means; None if it is not an address."""
         form, number = value
         if not isinstance(number, int):
             return None
@@ -284,7 +284,10 @@ class DebugInfo:
     def end_address(
         self, value: tuple[int, Value] | None, low_pc: int | None, base: int
     ) -> int | None:
-        """What DW_AT_high_pc means: an address, or a size. DWARF 5, 2.17.2."""
+        """Returns the end address from DW_AT_high_pc: its value, or ``low_pc`` plus its value.
+
+        DWARF 5, 2.17.2.
+        """
         if value is None or low_pc is None:
             return None
         form, number = value
@@ -293,7 +296,10 @@ class DebugInfo:
         return low_pc + number if isinstance(number, int) else None
 
     def string(self, unit: DebugUnit, value: tuple[int, Value], string_base: int) -> str | None:
-        """What an attribute of class string means. None: not readable, or in another file."""
+        """Returns the string that an attribute's value means.
+
+        Returns None if it is not readable or in another file.
+        """
         form, content = value
         if isinstance(content, bytes):
             return content.decode(errors="replace") if form == forms.STRING else None

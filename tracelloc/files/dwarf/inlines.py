@@ -1,9 +1,9 @@
-"""Functions by address, and what was inlined into them. DWARF 5, 3.3.
+"""Functions by address, and their inlined calls. DWARF 5, 3.3.
 
-The functions of a unit are indexed when an address in it is first asked for; the entries
-(DIEs) below a function, when an address in that function is. Entries stand one after the
-other, children behind their parent, and most compilers do not say where the next sibling is.
-So all of them are passed, most by a look-up and an addition.
+A unit's functions are indexed when an address in the unit is first looked up, and the entries
+(DIEs) below a function when an address in that function is. Entries follow each other, children
+after their parent, and most compilers do not write the offset of the next sibling. So all entries
+have to be skipped one by one, most of them by a lookup and an addition.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _PLACE: Final = frozenset((abbrev.AT_LOW_PC, abbrev.AT_HIGH_PC, abbrev.AT_RANGES
 _CALL: Final = frozenset((*_PLACE, abbrev.AT_ABSTRACT_ORIGIN, abbrev.AT_CALL_FILE,
                           abbrev.AT_CALL_LINE))  # fmt: skip
 _ONE_BYTE: Final = 0x80
-"""Abbreviations below are one byte long."""
+"""Codes of abbreviations below this are one byte long."""
 
 Attributes = dict[int, tuple[int, Value]]
 
 
 class Walker:
-    """What is needed to walk the entries of one unit."""
+    """Walks the entries of one unit."""
 
     def __init__(self, unit: DebugUnit) -> None:
         """Raises DAMAGE."""
@@ -56,7 +56,7 @@ class Walker:
         }
 
     def _plain_steps(self, special: dict[int, Abbreviation], only_leaves: bool) -> list[int]:
-        """By first byte: size of an entry that needs no look, 0 of any other one."""
+        """Returns by first byte the size of entries that can be skipped unread; 0 for others."""
         steps = [0] * 256
         for code, skipper in self._skippers.items():
             is_plain = skipper.size >= 0 and code not in special
@@ -67,7 +67,7 @@ class Walker:
         return steps
 
     def _skips(self, special: dict[int, Abbreviation]) -> list[Skipper | None]:
-        """By first byte: how to get past an entry whose size changes."""
+        """Returns by first byte the skipper for entries of variable size."""
         skips: list[Skipper | None] = [None] * 256
         for code, skipper in self._skippers.items():
             if code < _ONE_BYTE and skipper.size < 0 and code not in special:
@@ -75,7 +75,7 @@ class Walker:
         return skips
 
     def _after(self, data: bytes, code: int, at: int) -> int:
-        """Where the entry ends whose values begin at ``at``."""
+        """Returns the offset after the entry whose values begin at ``at``."""
         skipper = self._skippers.get(code)
         if skipper is None:
             raise DwarfError(f"an entry has the unknown abbreviation {code}")
@@ -84,7 +84,7 @@ class Walker:
         return skipper.skip(data, at, self._unit.encoding)
 
     def functions(self) -> Iterator[tuple[int, list[Range]]]:
-        """All functions that have code: where their entries begin, and their ranges."""
+        """Yields each function with code: offset of its entry in the unit, and its ranges."""
         data = self._unit.data()
         end = len(data)
         steps = self._plain_steps(self._functions, only_leaves=False)
@@ -110,10 +110,10 @@ class Walker:
             at = self._after(data, code, at) if code else at
 
     def inlined(self, start: int) -> Iterator[tuple[int, list[Range], Attributes]]:
-        """What was inlined into the function whose entry begins at ``start``, outer ones first.
+        """Yields the calls inlined into the function whose entry is at ``start``, outer ones first.
 
-        Of each: the number of what it was inlined into (-1: the function itself), counting
-        from 0 in this order; its ranges; its attributes.
+        For each call: the number of the call that contains it (from 0 in this order, -1: the
+        function itself), its ranges, and its attributes.
         """
         data = self._unit.data()
         end = len(data)
@@ -160,31 +160,31 @@ _MOST_NAMES: Final = 1 << 14
 _KEPT_WALKERS: Final = 16
 _KEPT_FUNCTIONS: Final = 1 << 12
 _KEPT_ROWS: Final = 1 << 20
-"""Rows of function tables kept in memory."""
+"""Most rows of cached function tables."""
 _KEPT_INLINED: Final = 1 << 18
 _LOOK_BACK: Final = 64
-"""How many functions before an address are tried: nested ones lie in others."""
+"""Number of functions before an address that are checked, as functions may be nested."""
 _DEEPEST: Final = 500
-"""How many functions inlined into each other are given for one address."""
+"""Most inlined calls returned for one address."""
 _LONGEST_NAME_CHAIN: Final = 8
-"""From a copy to its origin to its declaration."""
+"""Most references followed to a name: from a copy to its origin to its declaration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function at an address, and where it was called from if it was inlined."""
+    """A function that contains an address, and its call site if it was inlined."""
 
     name: str | None
-    """Linkage name, or the plain one if it has none."""
+    """Linkage name, or else the plain name."""
     call_file: int | None
-    """Number in the unit's line program; None: unknown, or not inlined."""
+    """Number of the file in the unit's line program; None: unknown, or not inlined."""
     call_line: int | None
     """From 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Ranges and whose they are: entries of functions, or rows of inlined ones."""
+    """Address ranges and their owners: offsets of functions' entries, or numbers of calls."""
 
     low: npt.NDArray[np.uint64]
     high: npt.NDArray[np.uint64]
@@ -194,7 +194,7 @@ class _Table:
 @dataclass(frozen=True, slots=True)
 class _Inlined:
     parent: int
-    """Row of what it was inlined into; -1: the function itself."""
+    """Number of the call that contains it; -1: the function itself."""
     origin: tuple[int, Value] | None
     call_file: int | None
     call_line: int | None
@@ -206,7 +206,7 @@ def _table(rows: list[tuple[int, int, int]]) -> _Table:
 
 
 class InlineReader:
-    """Chains of calls by address. Not thread safe."""
+    """Looks up the chain of calls at an address. Not thread-safe."""
 
     def __init__(self, info: DebugInfo) -> None:
         self._info = info
@@ -218,7 +218,7 @@ class InlineReader:
         self._names: dict[int, str | None] = {}
 
     def chain(self, unit: DebugUnit, address: int) -> list[Call]:
-        """The functions at an address, the innermost first; none if unknown. Never raises."""
+        """Returns the functions at an address, innermost first; none if unknown. Never raises."""
         try:
             entry = self._function_at(unit, address)
             return [] if entry is None else self._calls(unit, entry, address)
@@ -230,7 +230,7 @@ class InlineReader:
         table, inlined = self._inlined_in(unit, entry)
         at = np.uint64(address)
         covering = table.owner[(table.low <= at) & (at < table.high)]
-        # Inner entries stand behind outer ones.
+        # Inner entries follow outer ones.
         row = int(covering.max()) if len(covering) else -1
         calls: list[Call] = []
         while row >= 0 and len(calls) < _DEEPEST:
@@ -252,7 +252,7 @@ class InlineReader:
         return walker
 
     def _function_at(self, unit: DebugUnit, address: int) -> int | None:
-        """Where in the unit the entry of the innermost function at an address begins."""
+        """Returns the offset in the unit of the entry of the innermost function at an address."""
         table = self._units.get(unit.offset)
         if table is None:
             rows: list[tuple[int, int, int]] = []
@@ -263,7 +263,7 @@ class InlineReader:
                     if len(rows) > _KEPT_ROWS:
                         raise DwarfError("a unit has too many functions")
             except DAMAGE as error:
-                # What was found before is right, and the unit is not walked again.
+                # Keep the functions found so far; the unit is not walked again.
                 self._info.blame(reason_of(error))
             rows.sort()
             table = self._units[unit.offset] = _table(rows)
@@ -306,7 +306,7 @@ class InlineReader:
     def _referred_name(
         self, unit: DebugUnit, reference: tuple[int, Value] | None, depth: int
     ) -> str | None:
-        """The name of the entry that an attribute refers to; None if it is in another file."""
+        """Returns the name of the entry that a reference means; None if it is in another file."""
         if reference is None or depth > _LONGEST_NAME_CHAIN:
             return None
         form, offset = reference
@@ -319,7 +319,7 @@ class InlineReader:
         return self._name(offset, depth) if form == forms.REF_ADDR else None
 
     def _name(self, offset: int, depth: int) -> str | None:
-        """The name of the entry at an offset of .debug_info, its own or its origin's."""
+        """Returns the name of the entry at an offset of .debug_info, its own or its origin's."""
         if offset in self._names:
             return self._names[offset]
         if len(self._names) >= _MOST_NAMES:
@@ -343,7 +343,7 @@ class InlineReader:
                 if plain is not None and name != abbrev.AT_NAME:
                     return plain
         for name in (abbrev.AT_ABSTRACT_ORIGIN, abbrev.AT_SPECIFICATION):
-            # The declaration may have a linkage name where this entry has none.
+            # The declaration may have a linkage name if this entry has none.
             origin = self._referred_name(unit, found.get(name), depth + 1)
             if origin is not None:
                 return origin

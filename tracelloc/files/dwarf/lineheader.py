@@ -1,4 +1,4 @@
-"""The head of a line program: its parameters and file names. DWARF 5, 6.2.4; DWARF 4, 6.2.4."""
+"""Headers of line programs: parameters and file names. DWARF 5, 6.2.4; DWARF 4, 6.2.4."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ _MOST_NAMES: Final = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """A file or directory; its text is looked up when somebody wants it."""
+    """A file or directory, whose name is read on demand."""
 
     text: bytes | int
-    """The bytes, or an offset in a string section."""
+    """The name, or its offset in a string section."""
     form: int
     directory: int
 
 
 @dataclass(frozen=True, slots=True)
 class LineHeader:
-    """What a line program needs to be run, and what its file numbers mean."""
+    """The parameters for running a line program, and its tables of files."""
 
     version: int
     data: bytes
-    """The program with its header."""
+    """The header and the program."""
     start: int
-    """Where in ``data`` the instructions begin."""
+    """Offset of the first instruction in ``data``."""
     instruction_bytes: int
-    """Addresses advance in units of so many bytes."""
+    """Unit of address advances, in bytes."""
     line_base: int
     line_range: int
     opcode_base: int
     operand_counts: bytes
-    """Operands of each standard opcode, from 1 on."""
+    """Number of operands of each standard opcode, from opcode 1 on."""
     directories: tuple[_Name, ...]
     files: tuple[_Name, ...]
 
 
 def read_header(info: DebugInfo, offset: int) -> LineHeader:
-    """The line program at an offset of .debug_line. Raises DAMAGE."""
+    """Reads the header at an offset of .debug_line. Raises DAMAGE."""
     if info.line is None:
         raise DwarfError("there is no section .debug_line")
     length, offset_size, at = initial_length(info.line.read(offset, 12), 0)
@@ -77,7 +77,7 @@ def read_header(info: DebugInfo, offset: int) -> LineHeader:
     at += offset_size
     start = at + header_bytes
     instruction_bytes = data[at]
-    at += 2 if version >= 4 else 1  # and instructions per bundle, 1 where there are no bundles
+    at += 2 if version >= 4 else 1  # also the instructions per bundle, which is not used
     line_base, line_range, opcode_base = data[at + 1], data[at + 2], data[at + 3]
     at += 4
     if address_size != 8 or start > len(data) or opcode_base == 0 or line_range == 0:
@@ -98,7 +98,7 @@ def read_header(info: DebugInfo, offset: int) -> LineHeader:
 
 
 def _old_tables(data: bytes, at: int) -> tuple[list[_Name], list[_Name]]:
-    """DWARF 2 to 4: names in place, an empty one ends the table."""
+    """Reads the tables of DWARF 2 to 4: inline names, ended by an empty one."""
     directories: list[_Name] = []
     files: list[_Name] = []
     while True:
@@ -119,7 +119,7 @@ def _old_tables(data: bytes, at: int) -> tuple[list[_Name], list[_Name]]:
 
 
 def _table(data: bytes, at: int, encoding: Encoding) -> tuple[list[_Name], int]:
-    """DWARF 5: a table that describes its own columns."""
+    """Reads a table of DWARF 5, which describes its own columns."""
     columns = []
     column_count = data[at]
     at += 1
@@ -159,9 +159,9 @@ def _text(info: DebugInfo, name: _Name) -> str | None:
 
 
 def file_name(info: DebugInfo, header: LineHeader, number: int, comp_dir: str) -> str | None:
-    """The path of a file by its number: as far as it is known from the root on.
+    """Returns the path of a file by its number, absolute if its directories are known.
 
-    ``comp_dir`` is the unit's; before DWARF 5, it is directory 0, files count from 1.
+    ``comp_dir``: the unit's. Before DWARF 5, it is directory 0, and files are numbered from 1.
     """
     is_old = header.version < 5
     at = number - is_old

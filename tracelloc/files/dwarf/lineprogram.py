@@ -1,9 +1,9 @@
-"""Lines of addresses, a unit at a time, by its line program. DWARF 5, 6.2.5.
+"""Source lines of addresses, from a unit's line program. DWARF 5, 6.2.5.
 
-A program is a list of sequences: runs of instructions that each begin by setting an
-address, and make rows (address, file, line) that go upwards. A regular expression finds
-where sequences begin and end, ten times as fast as they could be run; then only those
-are run that hold an address somebody asks for.
+A program is a list of sequences. Each sequence begins with an instruction that sets an address
+and generates rows (address, file, line) of ascending addresses. A regular expression finds the
+ends of sequences ten times as fast as running them would. Only sequences with addresses that are
+looked up are run.
 """
 
 from __future__ import annotations
@@ -39,15 +39,18 @@ _OPERANDS: Final = {_ADVANCE_PC: 1, _ADVANCE_LINE: 1, _SET_FILE: 1, _SET_COLUMN:
                     _COPY: 0, 6: 0, 7: 0, _CONST_ADD_PC: 0, 10: 0, 11: 0}  # fmt: skip
 _END_SEQUENCE, _SET_ADDRESS = 1, 2
 _MATCH_TOKENS: Final = 20_000
-"""Instructions per match: what the engine remembers to go back grows with them."""
+"""Most instructions per match, which bounds the engine's memory for backtracking."""
 _KEPT_SEQUENCES: Final = 4096
 _LOOK_BACK: Final = 4
-"""How many sequences before an address are tried: empty ones may begin where another does."""
+"""Number of sequences before an address that are checked: some may be empty."""
 
 
 @lru_cache(maxsize=16)
 def _plain_instructions(opcode_base: int, operand_counts: bytes) -> re.Pattern[bytes]:
-    """Matches instructions up to one that begins or ends a sequence, or is unusual."""
+    """Returns a pattern that matches instructions up to one that starts or ends a sequence.
+
+    A match also ends before unusual instructions.
+    """
 
     def one_of(codes: list[int]) -> bytes:
         return b"[" + b"".join(b"\\x%02x" % code for code in codes) + b"]"
@@ -69,16 +72,16 @@ def _plain_instructions(opcode_base: int, operand_counts: bytes) -> re.Pattern[b
 
 @dataclass(frozen=True, slots=True)
 class LineRows:
-    """A sequence that has been run. A row holds from its address to the next one's."""
+    """The rows of one sequence. A row covers the addresses up to the next row's."""
 
     address: npt.NDArray[np.uint64]
-    """Ascending; the last one is the end, and has no file and line."""
+    """Ascending; the last one is the end of the sequence, without file and line."""
     file: npt.NDArray[np.uint32]
     line: npt.NDArray[np.uint32]
-    """0: no line."""
+    """From 1; 0: no line."""
 
     def find(self, address: int) -> tuple[int, int] | None:
-        """File number and line of an address; None if it lies outside."""
+        """Returns the file number and line of an address; None if it is outside."""
         at = int(np.searchsorted(self.address, np.uint64(address), side="right"))
         if at == 0 or at == len(self.address):
             return None
@@ -86,10 +89,10 @@ class LineRows:
 
 
 class LineProgram:
-    """One line program. Not thread safe."""
+    """One line program. Not thread-safe."""
 
     def __init__(self, info: DebugInfo, offset: int) -> None:
-        """The program at an offset of .debug_line. Raises DAMAGE."""
+        """Reads the program at an offset of .debug_line. Raises DAMAGE."""
         self._info = info
         self.header = read_header(info, offset)
         info.budget.spend(len(self.header.data) // 16)
@@ -101,7 +104,7 @@ class LineProgram:
         self._names: dict[tuple[int, str], str | None] = {}
 
     def find(self, address: int) -> tuple[int, int] | None:
-        """File number and line (0: none) of an address, None if no row covers it."""
+        """Returns the file number and line (0: none) of an address; None if no row covers it."""
         last = int(np.searchsorted(self._start, np.uint64(address), side="right")) - 1
         for at in range(last, max(-1, last - _LOOK_BACK), -1):
             found = self._run(at).find(address)
@@ -110,14 +113,14 @@ class LineProgram:
         return None
 
     def file_name(self, number: int, comp_dir: str) -> str | None:
-        """The path of a file by its number."""
+        """Returns the path of a file by its number."""
         key = number, comp_dir
         if key not in self._names:
             self._names[key] = file_name(self._info, self.header, number, comp_dir)
         return self._names[key]
 
     def ranges(self) -> list[tuple[int, int]]:
-        """The addresses of each sequence. Runs them all."""
+        """Returns the address range of each sequence. Runs all of them."""
         found = []
         for at in range(len(self._place)):
             rows = self._run(at)
@@ -139,9 +142,9 @@ class LineProgram:
 
 
 def _sequences(header: LineHeader) -> list[tuple[int, int, int]]:
-    """Start address of each sequence, and where in the data it begins and ends.
+    """Returns each sequence's start address, and its begin and end in the data.
 
-    Those of code that the linker left out are passed over, and a last one without end.
+    Omits sequences of code that the linker has discarded, and a last one without end.
     """
     data = header.data
     match = _plain_instructions(header.opcode_base, header.operand_counts).match
@@ -228,7 +231,7 @@ def _columns(addresses: array[int], files: array[int], lines: array[int]) -> Lin
         np.frombuffer(files, np.uint64).astype(np.uint32),
         np.frombuffer(lines, np.int64).astype(np.uint32),
     )
-    # Rows that go backwards only come from damaged files; a search needs them in order.
+    # Only damaged files have rows out of order; the binary search needs them sorted.
     if np.any(rows.address[1:] < rows.address[:-1]):
         order = np.argsort(rows.address, kind="stable")
         return LineRows(rows.address[order], rows.file[order], rows.line[order])
@@ -237,27 +240,27 @@ def _columns(addresses: array[int], files: array[int], lines: array[int]) -> Lin
 
 @dataclass(frozen=True, slots=True)
 class SourceFrame:
-    """One function that an address belongs to, and the place in it."""
+    """One function that contains an address, and the source line in it."""
 
     function: str | None
-    """Linkage name as the compiler wrote it; the plain one if it has none."""
+    """Mangled linkage name, or else the plain name."""
     file: str | None
     line: int | None
-    """From 1; None for code that belongs to no line."""
+    """From 1; None: the code belongs to no line."""
     inlined: bool
-    """Whether it is not called but part of the next one in the chain."""
+    """Whether the function was inlined into the next one in the chain."""
 
 
 Chain = tuple[SourceFrame, ...]
-"""Innermost first; the last one is a real function. Empty: nothing is known."""
+"""Source frames, innermost first; the last one is not inlined. Empty: nothing is known."""
 
 
 _KEPT_BYTES: Final = 1 << 25
-"""Bytes of line programs kept in memory: those last asked for."""
+"""Size of the cache of line programs."""
 
 
 class LineIndex:
-    """Source lines by address. Not thread safe."""
+    """Looks up source lines by address. Not thread-safe."""
 
     def __init__(self, info: DebugInfo) -> None:
         self._info = info
@@ -266,13 +269,13 @@ class LineIndex:
         self._index: UnitIndex | None = None
 
     def units(self, addresses: Sequence[int]) -> list[DebugUnit | None]:
-        """The unit that covers each address; never raises."""
+        """Returns the unit that covers each address, or None. Never raises."""
         if self._index is None:
             self._index = UnitIndex(self._info, self._rows_of)
         return self._index.find(np.array(addresses, np.uint64))
 
     def line_in(self, unit: DebugUnit, address: int) -> tuple[str | None, int | None]:
-        """File and line of an address in a unit, None where not known; never raises."""
+        """Returns file and line of an address in a unit; None if unknown. Never raises."""
         try:
             program = self._program(unit)
             row = program.find(address) if program is not None else None
@@ -285,7 +288,7 @@ class LineIndex:
         return name, (row[1] or None) if name is not None else None
 
     def file_name(self, unit: DebugUnit, number: int) -> str | None:
-        """The path of a file by its number in a unit's line program. Raises DAMAGE."""
+        """Returns the path of a file by its number in a unit's line program. Raises DAMAGE."""
         program = self._program(unit)
         return program.file_name(number, unit.root.comp_dir) if program is not None else None
 
@@ -294,7 +297,7 @@ class LineIndex:
         return program.ranges() if program is not None else []
 
     def _program(self, unit: DebugUnit) -> LineProgram | None:
-        """A unit's line program, None if it has none or a damaged one."""
+        """Returns a unit's line program; None if there is none or it is damaged."""
         offset = unit.root.line_offset
         if offset is None:
             return None

@@ -1,10 +1,10 @@
-"""Address ranges of units and functions, and which unit covers an address.
+"""Address ranges of units and functions, and lookup of the unit that covers an address.
 
 Ranges: DWARF 5, 2.17.3 and 7.25; DWARF 4, 2.17.3. Units: DWARF 5, 6.1.2 (.debug_aranges) and
-3.1.1. .debug_aranges lists them for all units, if the compiler wrote it: gcc and rustc do,
-clang does not, and one file may hold units of both. For units that are not listed, their first
-entries say it. Only when an address is found nowhere are the first entries of the listed
-ones looked at too, and at last line programs whose units say nothing.
+3.1.1. gcc and rustc list the ranges of units in .debug_aranges, clang does not, and a file may
+have units of both kinds. The ranges of unlisted units come from their first entries. Only if an
+address is not found in these, the first entries of listed units are read as well, and finally
+the line programs of units without ranges.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tracelloc.files.dwarf.forms import (
 from tracelloc.files.dwarf.info import DebugInfo, DebugUnit
 
 Range = tuple[int, int]
-"""First address, and the one behind the last."""
+"""First address, and the address after the last."""
 
 _PAIR: Final = struct.Struct("<QQ")
 _BASE_FOLLOWS: Final = (1 << 64) - 1
@@ -44,7 +44,7 @@ _OFFSET_PAIR, _BASE, _START_END, _START_LENGTH = range(4, 8)
 
 
 def unit_ranges(unit: DebugUnit) -> list[Range]:
-    """The code of a unit, as its first entry has it. Raises DAMAGE."""
+    """Returns the ranges of a unit from its first entry. Raises DAMAGE."""
     root = unit.root
     if root.ranges is not None:
         return list_at(unit, root.ranges)
@@ -52,14 +52,14 @@ def unit_ranges(unit: DebugUnit) -> list[Range]:
 
 
 def span(low: int | None, high: int | None) -> list[Range]:
-    """One range as a list; none if it is empty or of code that was left out."""
+    """Returns one range as a list; an empty list if it is empty or of discarded code."""
     if low is None or high is None or low in TOMBSTONES or not low < high < _ADDRESSES:
         return []
     return [(low, high)]
 
 
 def list_at(unit: DebugUnit, value: tuple[int, Value]) -> list[Range]:
-    """The list that DW_AT_ranges names. Raises DAMAGE."""
+    """Returns the ranges that the value of DW_AT_ranges means. Raises DAMAGE."""
     form, offset = value
     if not isinstance(offset, int):
         raise DwarfError("a list of ranges has no offset")
@@ -75,7 +75,7 @@ def list_at(unit: DebugUnit, value: tuple[int, Value]) -> list[Range]:
 
 
 def _pairs(unit: DebugUnit, offset: int) -> list[Range]:
-    """A list of .debug_ranges: pairs of addresses relative to a base, to a pair of zeros."""
+    """Reads a list of .debug_ranges: pairs of addresses relative to a base, ended by zeros."""
     section = unit.info.ranges
     if section is None:
         raise DwarfError("a list of ranges is missing")
@@ -100,7 +100,7 @@ def _pairs(unit: DebugUnit, offset: int) -> list[Range]:
 
 
 def _entries(unit: DebugUnit, offset: int) -> list[Range]:
-    """A list of .debug_rnglists."""
+    """Reads a list of .debug_rnglists."""
     section = unit.info.rnglists
     if section is None or offset >= section.size:
         raise DwarfError("a list of ranges is missing")
@@ -162,14 +162,14 @@ def _decode(unit: DebugUnit, data: bytes) -> list[Range]:
 
 _MOST_RANGES: Final = 1 << 23
 _LOOK_BACK: Final = 256
-"""How many ranges before an address are tried, where ranges of units overlap."""
+"""Number of ranges before an address that are checked, as ranges of units may overlap."""
 
 
 class UnitIndex:
-    """Units by address. Not thread safe."""
+    """Looks up units by address. Not thread-safe."""
 
     def __init__(self, info: DebugInfo, rows_of: Callable[[DebugUnit], list[Range]]) -> None:
-        """``rows_of`` gives the addresses that a unit's line program has rows for."""
+        """``rows_of``: returns the address ranges that a unit's line program has rows for."""
         self._info = info
         self._rows_of = rows_of
         self._listed: set[int] = set()
@@ -182,7 +182,7 @@ class UnitIndex:
         self._sort()
 
     def find(self, addresses: npt.NDArray[np.uint64]) -> list[DebugUnit | None]:
-        """The unit of each address, or None."""
+        """Returns the unit of each address, or None."""
         found = self._look_up(addresses)
         if not self._is_complete and any(unit is None for unit in found):
             self._complete()
@@ -206,7 +206,7 @@ class UnitIndex:
         return found
 
     def _complete(self) -> None:
-        """Takes in what costs more and is rarely needed."""
+        """Adds ranges that are slower to read and rarely needed."""
         self._is_complete = True
         self._add(unit for unit in self._info.units if unit.offset in self._listed)
         for unit in self._silent:
@@ -245,7 +245,7 @@ class UnitIndex:
     def _sort(self) -> None:
         parts = [np.empty((0, 3), np.uint64), *self._parts]
         table = np.concatenate(parts)
-        # Of several that begin at one address, the narrowest is met first from the right.
+        # Of ranges with the same start, the narrowest is last, so ``_look_up`` finds it first.
         table = table[np.lexsort((~table[:, 1], table[:, 0]))]
         self._low, self._high, self._unit = (np.ascontiguousarray(c) for c in table.T)
         self._reach = np.maximum.accumulate(self._high) if len(table) else self._high
@@ -263,7 +263,7 @@ class UnitIndex:
             self._info.blame(reason_of(error))
 
     def _read_set(self, data: bytes, start: int) -> int:
-        """One unit's list; returns where the next one begins. DWARF 5, 7.21."""
+        """Reads one unit's list and returns the offset of the next one. DWARF 5, 7.21."""
         length, offset_size, at = initial_length(data, start)
         end = min(at + length, len(data))
         (version,) = U16.unpack_from(data, at)
@@ -272,7 +272,7 @@ class UnitIndex:
         self._info.budget.spend(1 + (end - start) // 16)
         if version != 2 or address_size != 8 or selector_size:
             return end
-        # Pairs begin at a multiple of their size, counted from the set's beginning.
+        # Pairs are aligned to their size, relative to the set's start.
         at = start + -(-(at + 4 + offset_size - start) // 16) * 16
         pairs = np.frombuffer(data, "<u8", max(0, end - at) // 16 * 2, at).reshape(-1, 2)
         low, size = pairs[:, 0], pairs[:, 1]

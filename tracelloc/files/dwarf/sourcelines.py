@@ -1,10 +1,10 @@
 """Source lines and inlined functions of one file, from all available sources.
 
-An llvm-symbolizer is asked through a pipe only where functions are described in other files
-(.dwo, .dwp), which it follows. It decodes untrusted files, and so runs as user nobody
-(``tracelloc.system.confined``): files that others may not read have no inlined functions. It gets
-no descriptor but the file's, no variable that makes it ask the network, bounded memory, and only
-so much time.
+An llvm-symbolizer is used, through a pipe, only if functions are described in other files (.dwo,
+.dwp), which it finds and reads. It decodes untrusted files, so it runs as user nobody
+(``tracelloc.system.confined``) and can't read files that are not world-readable: inlined
+functions are missing then. It inherits only the file's descriptor and no environment variable
+that makes it use the network. Its memory and its time are limited.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tracelloc.files.dwarf.lineprogram import Chain, SourceFrame
 from tracelloc.system.confined import start_confined
 
 _VERSIONS: Final = range(40, 12, -1)
-"""From 13 on it answers in JSON."""
+"""Major versions that are looked for; 13 is the first one with JSON output."""
 _PATIENCE_S: Final = 20.0
-"""How long it may be silent."""
+"""Longest silence before llvm-symbolizer counts as failed."""
 _BATCH: Final = 128
 _LARGEST_ANSWER_BYTES: Final = 1 << 24
 _MOST_MEMORY_BYTES: Final = 8 << 30
-"""Addresses, most of them of files that it maps."""
+"""Limit of its address space, most of which are mapped files."""
 _PLAIN_PATH: Final = re.compile(r"/[\w./+,:@=~ -]+", re.ASCII)
 
 
 def may_be_read_by_others(path: str) -> bool:
-    """Whether user nobody can open a file, going by the permissions of it and its directories."""
+    """Whether user nobody can open a file, by the permissions of it and its directories."""
     try:
         names = [Path(path).resolve(), *Path(path).resolve().parents]
         file, *directories = (os.stat(name).st_mode for name in names)
@@ -50,22 +50,23 @@ def may_be_read_by_others(path: str) -> bool:
 
 
 def find_symbolizer() -> str | None:
-    """Path of an llvm-symbolizer on PATH, the newest one if they bear versions."""
+    """Returns an llvm-symbolizer on PATH, the newest one if they are versioned; or None."""
     names = ("llvm-symbolizer", *(f"llvm-symbolizer-{version}" for version in _VERSIONS))
     return next((path for name in names if (path := shutil.which(name))), None)
 
 
 class OpenFile(Protocol):
-    """A file that is open here."""
+    """A file that this process has open."""
 
     def descriptor(self) -> int:
-        """Number of the open file."""
+        """Returns the file descriptor."""
 
 
 def reachable_path(file: OpenFile) -> str:
-    """A path by which a process that inherits the descriptor can open this same file.
+    """Returns a path by which a process that inherits the descriptor can open this file.
 
-    The file's name if it still leads to it, since a .dwp lies beside it; else the descriptor's.
+    This is the file's own path if it still leads to the file, so that a .dwp beside it is found;
+    otherwise the descriptor's path in /proc.
     """
     ours = f"/proc/self/fd/{file.descriptor()}"
     try:
@@ -77,15 +78,15 @@ def reachable_path(file: OpenFile) -> str:
 
 
 class SymbolizerPipe:
-    """One llvm-symbolizer for one file. Not thread safe.
+    """One llvm-symbolizer for one file. Not thread-safe.
 
-    Started when first asked. When it fails once, it is not tried again.
+    The process is started at the first lookup. After a failure it is not started again.
     """
 
     def __init__(
         self, file: OpenFile, command: str | None = None, patience_s: float = _PATIENCE_S
     ) -> None:
-        """``file`` is the one with the debug information. ``command``: else from PATH."""
+        """``file``: has the debug information. ``command``: its path; None: searched on PATH."""
         self._file = file
         self._path = reachable_path(file)
         self._command = command or find_symbolizer()
@@ -94,18 +95,18 @@ class SymbolizerPipe:
         self._end: Any = None
         self._rest = b""
         self.reason: str | None = None
-        """Why it can't be used."""
+        """Why it can't be used; None: it can."""
         if self._command is None:
             self.reason = "inlined functions are described in other files: install llvm-symbolizer"
 
     def close(self) -> None:
-        """Ends the process, if there is one."""
+        """Ends the process if it is running."""
         if self._end is not None:
             self._end()
         self._process = None
 
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
-        """One chain per address; empty ones after a failure. Never raises."""
+        """Returns one chain per address; empty ones after a failure. Never raises."""
         found: list[Chain] = []
         for start in range(0, len(addresses), _BATCH):
             if self.reason is None:
@@ -136,7 +137,7 @@ class SymbolizerPipe:
         return [_chain(json.loads(line)) for line in self._lines(question, len(addresses))]
 
     def _lines(self, question: bytes, count: int) -> list[bytes]:
-        """Writes a question, reads so many lines, and gives up after too long a silence."""
+        """Writes a question and reads ``count`` lines; raises OSError after too long a silence."""
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -176,7 +177,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _chain(answer: dict[str, Any]) -> Chain:
-    """One answer. Without a line, a file name may be a mere symbol's: then it has no slash."""
+    """Returns the chain in one answer.
+
+    If there is no line, a file name without a slash comes from a symbol table and is ignored.
+    """
     frames = []
     symbols = answer.get("Symbol", [])
     for number, symbol in enumerate(symbols):
@@ -190,23 +194,23 @@ def _chain(answer: dict[str, Any]) -> Chain:
 
 
 class LineDecoder(Protocol):
-    """Chains from one file's own debug information: a ``DwarfDecoder``, here or elsewhere."""
+    """Decodes a file's own debug information: a ``DwarfDecoder``, in this process or a worker."""
 
     split_paths: list[str | None]
-    """For each address last asked for: the .dwo that knows its functions, if one does."""
+    """Per address of the last call of ``chains``: the .dwo file with its functions, or None."""
 
     @property
     def reason(self) -> str | None:
-        """Why less than everything is known."""
+        """The reason why some information is missing."""
 
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
-        """One chain per address."""
+        """Returns one chain per address."""
 
 
 class SourceLines:
-    """Source frames by address. Thread safe; what takes time is done when first asked.
+    """Looks up source frames by address. Thread-safe; debug information is decoded on demand.
 
-    Cheap for files without debug information: their sections are looked up once.
+    For files without debug information, this costs one lookup of their sections.
     """
 
     def __init__(
@@ -215,10 +219,10 @@ class SourceLines:
         debug: OpenFile | None = None,
         open_decoder: Callable[[Any], LineDecoder | str] = open_decoder,
     ) -> None:
-        """``debug``: a separate file whose debug information describes ``elf``.
+        """``debug``: a separate file with the debug information of ``elf``.
 
-        Both stay their owner's, and open as long as this is used. ``open_decoder``: what decodes
-        one of them, or why nothing does.
+        The caller keeps both open as long as it uses this object. ``open_decoder``: returns a
+        decoder for a file, or the reason that there is none.
         """
         self._lock = threading.Lock()
         self._file = elf
@@ -238,23 +242,23 @@ class SourceLines:
 
     @property
     def reason(self) -> str | None:
-        """Why there are no lines or no inlined functions; None if all is well so far."""
+        """Why lines or inlined functions are missing; None if no problem has occurred."""
         if self._decoder is None:
             return self._why_none
         split = self._split.reason if self._split is not None else None
         return self._decoder.reason or split or self._split_missing
 
     def close(self) -> None:
-        """Ends the helper process of this file. The next question starts it again."""
+        """Ends the file's llvm-symbolizer. The next lookup starts it again."""
         with self._lock:
             if self._split is not None:
                 self._split.close()
 
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
-        """Per address the frames it belongs to, the innermost first; () if unknown.
+        """Returns per address the frames that contain it, innermost first; () if unknown.
 
-        Addresses are the file's own virtual ones, of the byte before a return address. The
-        last frame is the real function. Never raises because of what the file holds.
+        Addresses are the file's own virtual addresses, of the byte before a return address. The
+        last frame is the function that is not inlined. Damaged files raise no exceptions.
         """
         if self._decoder is None:
             return [()] * len(addresses)
@@ -271,7 +275,7 @@ class SourceLines:
             return found
 
     def _find(self, path: str | None) -> bool:
-        """Whether the file that describes a unit's functions is there, or the .dwp for all."""
+        """Whether the unit's .dwo file, or the file's .dwp, exists and is readable."""
         if path is None:
             return False
         if path not in self._is_there:

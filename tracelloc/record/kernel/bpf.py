@@ -206,15 +206,15 @@ class Capture:
         self._wakeups.consumed = self._wakeups.produced
         self._control["woken"][0] = 0
         self._control["clock"][0] = 0
-        return self._drain.take()
+        return self._drain.take_batch()
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
         """Takes all sent (memory image, call stacks), to which events refer."""
-        return self._stacks.take()
+        return self._stacks.take_stacks()
 
     def take_misses(self, most: int) -> list[Miss]:
         """Takes up to ``most`` stacks that user space must finish."""
-        return [] if self._misses is None else self._misses.take(most)
+        return [] if self._misses is None else self._misses.take_misses(most)
 
     def fail(self, error: Exception) -> None:
         """Raises the error, since nothing can replace the probes."""
@@ -309,7 +309,7 @@ class Capture:
         self.forget_threads(pid, lambda _: True)
         if self.config.sample_bytes is not None:
             sampled = HashMap(self._bpf.map_fd("sampled"), [("address", "<u8")], [("no", "<u8")])
-            for _ in sampled.take(lambda keys: np.ones(len(keys), np.bool_)):
+            for _ in sampled.take_entries(lambda keys: np.ones(len(keys), np.bool_)):
                 pass
 
     def close(self) -> None:

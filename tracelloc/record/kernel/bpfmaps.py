@@ -142,7 +142,7 @@ class HashMap:
         self._keys = np.dtype(keys)
         self._values = np.dtype(values)
 
-    def take(
+    def take_entries(
         self, chosen: Callable[[Columns], npt.NDArray[np.bool_]]
     ) -> Iterator[tuple[Columns, Columns]]:
         """Yields (keys, values) of the chosen keys in batches, and removes them.

@@ -67,9 +67,9 @@ class Drain:
         self.overflows = 0
         """How often the ring was found to have overflowed."""
 
-    def take(self) -> EventBatch:
+    def take_batch(self) -> EventBatch:
         """Takes all available events. Raises OSError."""
-        events = self._ring.take()
+        events = self._ring.take_events()
         ring_share = len(events) / self._ring.room
         parity = int(self._control["epoch"][0]) % PARITIES
         if self._spill is None or not self._control["full"][0][parity]:
@@ -99,11 +99,11 @@ class Drain:
             return mask
 
         entries: list[Columns] = []
-        for found in spill.entries.take(chosen):
+        for found in spill.entries.take_entries(chosen):
             entries.append(_merged(*found, ENTRY_DTYPE))
             # Prevents the ring from filling up meanwhile, if possible.
-            later.append(self._ring.take())
-        pairs = [_merged(*found, PAIR_DTYPE) for found in spill.pairs.take(chosen)]
+            later.append(self._ring.take_events())
+        pairs = [_merged(*found, PAIR_DTYPE) for found in spill.pairs.take_entries(chosen)]
         self._control["full"][0][parity] = 0
         told = late_events(np.concatenate([np.empty(0, ENTRY_DTYPE), *entries]))
         return (
@@ -113,11 +113,11 @@ class Drain:
 
     def _ring_up_to(self, spill: Spill, position: int) -> list[Events]:
         """Takes all records up to a position, including those still being written."""
-        events = [self._ring.take()]
+        events = [self._ring.take_events()]
         if self._ring.consumed < position:
             # Programs of the new epoch were writing. When they have ended, their records are done.
             spill.grace.wait()
-            events.append(self._ring.take())
+            events.append(self._ring.take_events())
         return events
 
 
@@ -133,14 +133,14 @@ class StackDrain:
         value = [*STACK_HEAD_FIELDS, ("frames", "<u8", (max_frames,))]
         self._kept = None if map_fd is None else HashMap(map_fd, [("id", "<u8")], value)
 
-    def take(self) -> list[tuple[int, SentStacks]]:
+    def take_stacks(self) -> list[tuple[int, SentStacks]]:
         """Takes all available (memory image, stacks). Raises OSError."""
-        sent = self._ring.take()
+        sent = self._ring.take_stacks()
         if self._kept is None or not self._control["kept_stacks"][0]:
             return sent
         # Before the map is read: later stacks set it again.
         self._control["kept_stacks"][0] = 0
-        for _, kept in self._kept.take(lambda keys: np.ones(len(keys), np.bool_)):
+        for _, kept in self._kept.take_entries(lambda keys: np.ones(len(keys), np.bool_)):
             depths = kept["n_frames"].astype(np.int64)
             used = np.arange(kept["frames"].shape[1]) < depths[:, np.newaxis]
             columns = kept["stack_id"].copy(), kept["flags"].copy(), depths

@@ -30,7 +30,7 @@ cdef class Shares:
     def __dealloc__(self):
         free(self.shares)
 
-    cdef Share* of(self, uint32_t image) noexcept nogil:
+    cdef Share* share_of(self, uint32_t image) noexcept nogil:
         """Returns the share of an image, added if new; NULL if out of memory."""
         cdef Py_ssize_t at
         cdef Share* more
@@ -99,7 +99,7 @@ def sort_events(const uint8_t[::1] records, uint8_t[::1] ordered):
     cdef Share* share = NULL
     with nogil:
         for at in range(n):
-            share = shares.of(events[at].image)
+            share = shares.share_of(events[at].image)
             if not share:
                 break
             share.records += 1
@@ -109,7 +109,7 @@ def sort_events(const uint8_t[::1] records, uint8_t[::1] ordered):
     if len(found) > 1:
         with nogil:
             for at in range(n):
-                share = shares.of(events[at].image)
+                share = shares.share_of(events[at].image)
                 into[share.records] = events[at]
                 share.records += 1
     return found
@@ -146,7 +146,7 @@ cdef class StackRecords:
         while self.end < end and not self.head(self.end) & BPF_RINGBUF_BUSY_BIT:
             one = self.at(self.end)
             if one:
-                share = self.shares.of(one.image)
+                share = self.shares.share_of(one.image)
                 if not share:
                     raise MemoryError
                 share.records += 1
@@ -164,7 +164,7 @@ cdef class StackRecords:
             while position < self.end:
                 one = self.at(position)
                 if one:
-                    share = self.shares.of(one.image)
+                    share = self.shares.share_of(one.image)
                     ids[share.records], flags[share.records] = one.stack_id, one.flags
                     depths[share.records] = one.n_frames
                     if one.n_frames:

@@ -57,7 +57,7 @@ class EventRing:
         """Number of slots reserved since the start."""
         return int(self._positions[0])
 
-    def take(self) -> Events:
+    def take_events(self) -> Events:
         """Copies out all events before the first unfinished one, and frees their slots."""
         start, end = self.consumed, self.produced
         events = np.empty(end - start, EVENT_DTYPE)
@@ -109,7 +109,7 @@ class StackRing(Ring):
 
     longest_pages = 2
 
-    def take(self) -> list[tuple[int, SentStacks]]:
+    def take_stacks(self) -> list[tuple[int, SentStacks]]:
         """Copies out all finished records, and releases their space.
 
         Returns (memory image, its stacks, oldest first), ordered by image number.
@@ -160,7 +160,7 @@ class MissRing(Ring):
 
     longest_pages = 18
 
-    def take(self, most: int) -> list[Miss]:
+    def take_misses(self, most: int) -> list[Miss]:
         """Copies out up to ``most`` finished records, oldest first, and releases their space."""
         found: list[Miss] = []
         position = self.consumed

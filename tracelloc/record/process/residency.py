@@ -73,7 +73,7 @@ class Residency:
         self._mapped_due_ns = 0
         self._history: deque[tuple[int, int]] = deque(maxlen=_PAST_LENGTH)
 
-    def look(self, mapped: Ranges | None = None, ours: Ranges = ()) -> MemoryUsage | None:
+    def read_usage(self, mapped: Ranges | None = None, ours: Ranges = ()) -> MemoryUsage | None:
         """Returns the memory usage now; once the process has ended, the last one.
 
         ``mapped`` are ranges that the process itself has mapped, if traced. ``ours`` is shared

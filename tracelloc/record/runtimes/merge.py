@@ -65,7 +65,7 @@ class StackMerger:
         """The runtime whose functions are merged, if there is one."""
         return self._runtime
 
-    def look(self) -> None:
+    def look_for_runtime(self) -> None:
         """Looks for a runtime in the mapped files, unless one is known."""
         if self._runtime is not None or self._generation == self._space.generation:
             return

@@ -75,7 +75,7 @@ class ObjectWatch(Protocol):
     def is_growing(self) -> bool:
         """Whether to count again soon."""
 
-    def look(self) -> None:
+    def update_findings(self) -> None:
         """Takes a census, and finds the holders of growing types."""
 
     def refresh(self) -> None:

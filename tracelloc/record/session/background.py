@@ -14,7 +14,7 @@ from tracelloc.record.session.supervision import Supervisor
 from tracelloc.text import NS_PER_S
 
 _LOOK_NS: Final = NS_PER_S
-"""How often ``look`` checks whether a turn is due."""
+"""How often ``run_due`` checks whether a turn is due."""
 _MOST_NS: Final = 600 * NS_PER_S
 """Longest wall-clock time of one turn. Reading memory may wait for what another program does
 (userfaultfd(2), FUSE)."""
@@ -37,7 +37,7 @@ class Turn:
 
 
 class BackgroundTurns:
-    """Runs turns. Call ``look`` with the session's lock held, and ``close`` without it."""
+    """Runs turns. Call ``run_due`` with the session's lock held, and ``close`` without it."""
 
     def __init__(self, name: str, share: float, supervisor: Supervisor) -> None:
         """``name``: the supervised task's name.
@@ -54,7 +54,7 @@ class BackgroundTurns:
         self.is_over = False
         """True if no more work begins; work in progress should end soon."""
 
-    def look(self, turns: Callable[[], Sequence[Turn]], now_ns: int) -> None:
+    def run_due(self, turns: Callable[[], Sequence[Turn]], now_ns: int) -> None:
         """Begins a turn if one is due: that of the key that has waited longest."""
         if self.is_over or now_ns < self._not_before_ns:
             return

@@ -33,7 +33,7 @@ def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> 
         modules = space.modules
         if config.selection.only is not None or not otel_allocators(modules):
             raise
-        say(f"{error.message}: what it reports by itself is read instead ({PROVIDER}:alloc)")
+        say(f"{error.message}: its own sampled reports are used instead ({PROVIDER}:alloc)")
         config = config.with_otel
     config = config.with_python(config.follow or has_supported(modules))
     if config.spares_python and not area_mappings(space.mappings):

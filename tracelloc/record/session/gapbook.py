@@ -32,7 +32,7 @@ class GapBook:
         """Events lost so far, in all processes together."""
         return count_lost(self._sources.counters())
 
-    def look(self, *, is_last: bool = False) -> None:
+    def run_due(self, *, is_last: bool = False) -> None:
         """Records what was missed since the last call; rate-limited, unless ``is_last``."""
         before_s, now_s = self._checked_s, time.time()
         if 0 <= now_s - before_s < _OFTEN_S and not is_last:

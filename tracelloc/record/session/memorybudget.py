@@ -62,7 +62,10 @@ def own_memory() -> int:
 
 
 class MemoryBudget:
-    """Watches the budget. One thread calls ``look``; another may call ``when_full``."""
+    """Watches the budget.
+
+    One thread calls ``take_stage_message``; another may call ``when_full``.
+    """
 
     def __init__(
         self, limit_bytes: int | None = None, used_bytes: Callable[[], int] = own_memory
@@ -84,7 +87,7 @@ class MemoryBudget:
         """Bytes that may still be used."""
         return max(0, self.limit_bytes - self._used_bytes())
 
-    def look(self) -> str | None:
+    def take_stage_message(self) -> str | None:
         """Returns the message for a stage reached since the last call; None if there is none."""
         used = self._used_bytes()
         stage = MemoryStage.WHOLE

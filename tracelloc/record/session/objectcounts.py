@@ -40,17 +40,17 @@ class Counted(Protocol):
 
 
 class ObjectCounts:
-    """Schedules censuses. Call ``look`` with the session's lock held."""
+    """Schedules censuses. Call ``run_due`` with the session's lock held."""
 
     def __init__(self, budget: MemoryBudget | None, supervisor: Supervisor) -> None:
         self._budget = budget
         self._number = 0
         self.turns = BackgroundTurns(CENSUS, _SHARE, supervisor)
 
-    def look(self, processes: Sequence[Counted], now_ns: int) -> None:
+    def run_due(self, processes: Sequence[Counted], now_ns: int) -> None:
         """Begins a census if one is due: of the process that has waited longest."""
         if self._budget is None or self._budget.stage is MemoryStage.WHOLE:
-            self.turns.look(lambda: [self._turn(each) for each in processes], now_ns)
+            self.turns.run_due(lambda: [self._turn(each) for each in processes], now_ns)
 
     def _turn(self, one: Counted) -> Turn:
         self._number += 1
@@ -62,4 +62,4 @@ class ObjectCounts:
     def _count(self, watch: ObjectWatch) -> None:
         if self._budget is not None:
             watch.most_bytes = self._budget.left_bytes // _MEMORY_SHARE
-        watch.look()
+        watch.update_findings()

@@ -77,13 +77,13 @@ class OutsideReader:
         """Takes a census unless a fresh one exists; the last one stays if this takes too long."""
         self._bounded(CENSUS, self.objects.refresh, _CENSUS_PATIENCE_S)
 
-    def look(self, mapped: Ranges | None, ours: Ranges, *, with_names: bool) -> Outside:
-        """Reads the facts now. ``mapped``, ``ours``: see ``Residency.look``."""
+    def read_facts(self, mapped: Ranges | None, ours: Ranges, *, with_names: bool) -> Outside:
+        """Reads the facts now. ``mapped``, ``ours``: see ``Residency.read_usage``."""
 
         def read() -> Outside:
             return Outside(
                 self._process.rss_bytes(),
-                self.residency.look(mapped, ours),
+                self.residency.read_usage(mapped, ours),
                 self.thread_names.all() if with_names else {},
             )
 

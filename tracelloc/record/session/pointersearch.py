@@ -55,7 +55,7 @@ class Searched(Protocol):
 
 
 class PointerSearches:
-    """Schedules searches. Call ``look`` with the session's lock held, and ``close`` without it."""
+    """Schedules searches. Call ``run_due`` with the session's lock, ``close`` without it."""
 
     def __init__(
         self, lock: threading.RLock, supervisor: Supervisor, *, is_refused: bool = False
@@ -66,13 +66,13 @@ class PointerSearches:
         self._supervisor = supervisor
         self.turns = BackgroundTurns(POINTER_SEARCH, _SHARE, supervisor)
 
-    def look(self, processes: Sequence[Searched], now_ns: int) -> None:
+    def run_due(self, processes: Sequence[Searched], now_ns: int) -> None:
         """Begins a search if one is due: of the process that has waited longest."""
         if self._is_refused:
             for each in processes:
                 each.heap.unreachable.is_refused = True
             return
-        self.turns.look(
+        self.turns.run_due(
             lambda: [self._turn(each, now_ns) for each in processes if _has_old(each, now_ns)],
             now_ns,
         )

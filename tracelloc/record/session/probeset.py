@@ -146,7 +146,7 @@ class ProbeSet:
         self._withheld = []
         if self._link is not None:
             every = [*self._allocators, *planned.allocators]
-            self._link.look(every, all_loaded=all_loaded)
+            self._link.decide_use(every, all_loaded=all_loaded)
             if every:
                 self._link.report_choice()
             if self._link.replaces_probes:

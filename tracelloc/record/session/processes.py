@@ -91,7 +91,7 @@ class Processes:
         """Processes that are not known to have ended."""
         return list(self._by_pid.values())
 
-    def of(self, number: int) -> Tracee:
+    def tracee_of(self, number: int) -> Tracee:
         """The process with this number in the trace, even after its end. From any thread."""
         return next(each for each in list(self.every) if each.target.number == number)
 
@@ -164,7 +164,7 @@ class Processes:
         except TracellocError as error:
             self._say(f"warning: {error}")
         # The first stacks may have come before the image was known.
-        self.feed.take()
+        self.feed.take_stacks()
         if root.target.exec_count:
             pid, command = root.process.pid, printable(root.target.command)
             self._say(f"process {pid} has begun another program, {command}: its table is empty")

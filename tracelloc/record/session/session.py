@@ -363,7 +363,7 @@ class Session:
                     pace.note(looked_s, self._drain(whole=whole).ring_share)
                     self._see_off()
                     if self._failure is None and pace.is_upkeep_due():
-                        self._upkeep.look(self._clocks.now_ns())
+                        self._upkeep.run_due(self._clocks.now_ns())
                         if self.windows is not None:
                             self.windows.set_paused(paused=self._upkeep.must_pause)
                 if self._failure is not None or any(fd == self._wake_fd for fd, _ in ready):
@@ -397,10 +397,10 @@ class Session:
         batch, has_stacks = self._sources.take_events(only_urgent=not whole)
         rest = NO_EVENTS
         if whole and self._capture.mappings is not None:
-            rest = self._capture.mappings.take()
+            rest = self._capture.mappings.take_events()
         # Only now: the stacks that these events refer to were sent before them.
         if has_stacks:
-            self.processes.feed.take()
+            self.processes.feed.take_stacks()
         self.processes.apply(batch, rest)
         self._fullest_share = max(self._fullest_share, batch.ring_share)
         return batch

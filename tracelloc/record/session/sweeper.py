@@ -35,7 +35,7 @@ class Sweeper:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="sweeper")
         self._sweeping: Future[None] | None = None
 
-    def look(self, points: Iterable[ProbePoint]) -> None:
+    def sweep_new_children(self, points: Iterable[ProbePoint]) -> None:
         """Sweeps if there are children that did not exist at the last call."""
         if self._sweeping is not None and not self._sweeping.done():
             return

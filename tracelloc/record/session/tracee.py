@@ -189,7 +189,7 @@ class Tracee:
 
     def look_last(self) -> None:
         """Records what is missing from its figures when no more events will come."""
-        self.gaps.look(is_last=True)
+        self.gaps.run_due(is_last=True)
         self.probes.check_last(self._supervisor.say, has_events=self.heap.table.events > 0)
 
     def close(self) -> None:
@@ -226,7 +226,7 @@ class Tracee:
         """Ends the window; the probes were detached then, and their events are applied."""
         self.judge(now_ns)
         self.windows.end(now_ns)
-        self.windows.look(now_ns)
+        self.windows.run_due(now_ns)
 
     def begin_window(self, now_ns: int) -> None:
         """Begins a window with an empty table: it is unknown which earlier blocks are live."""
@@ -243,7 +243,7 @@ class Tracee:
 
         ``say`` gets messages for users. Raises TracellocError.
         """
-        self.gaps.look()
+        self.gaps.run_due()
         self.probes.look_after(say, self.heap.table.raw_blocks, self.source.refresh)
         self.probes.settle(all_loaded=False, say=say)
         # A loaded library may be an allocator that no other event reveals.
@@ -266,7 +266,7 @@ class Tracee:
             self._cpu.note(now_ns, self.process.cpu_ns())
         if self.is_paused:
             return
-        self.windows.look(now_ns)
+        self.windows.run_due(now_ns)
         self.outside.thread_names.see(table.threads().tid)
         if self.heap.history.is_due(now_ns):
             self.heap.history.sample(now_ns, table.totals.live_bytes)
@@ -306,7 +306,7 @@ class Tracee:
             frees=int(counters[Counter.LOST_FREES]),
             address_reuses=table.oddities.address_reuses,
         )
-        return self._judge.look(
+        return self._judge.judge_stacks(
             table.cohorts, table.totals, self.heap.stacks, now_ns, losses,
             unreachable=self.heap.unreachable,
             resident_bytes=self.process.rss_bytes() or 0,
@@ -355,7 +355,7 @@ class Tracee:
         if wanted.objects and self._config.reads_memory:
             self.outside.refresh_objects()
         with_names = wanted.threads or wanted.blocks
-        return self.outside.look(mapped, self.probes.own_ranges(), with_names=with_names)
+        return self.outside.read_facts(mapped, self.probes.own_ranges(), with_names=with_names)
 
     @property
     def objects(self) -> ObjectWatch:

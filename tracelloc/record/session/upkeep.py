@@ -77,7 +77,7 @@ class Upkeep:
         """Whether the probes must be detached because they cost too much."""
         return self._account is not None and self._account.must_pause
 
-    def look(self, now_ns: int) -> None:
+    def run_due(self, now_ns: int) -> None:
         """Runs the tasks that are due, each supervised.
 
         Raises UnsupportedError if the overhead limit can't be kept.
@@ -93,9 +93,9 @@ class Upkeep:
         until_ns = time.thread_time_ns() + _JUDGE_NS
         for tracee in sorted(living, key=lambda tracee: tracee.judged_ns):
             run(JUDGING, tracee.process.pid, partial(tracee.judge_on, now_ns, until_ns))
-        run(POINTER_SEARCH, 0, lambda: self._pointers.look(living, now_ns))
+        run(POINTER_SEARCH, 0, lambda: self._pointers.run_due(living, now_ns))
         if self._config.reads_memory:
-            run(CENSUS, 0, lambda: self._objects.look(living, now_ns))
+            run(CENSUS, 0, lambda: self._objects.run_due(living, now_ns))
         if now_ns - self._swept_ns <= _SWEEP_NS:
             return
         self._swept_ns = now_ns
@@ -103,14 +103,14 @@ class Upkeep:
             run("forgetting ended threads", tracee.process.pid, tracee.drop_ended_threads)
         if (sweeper := self._sweeper) is not None:
             points = self._processes.root.probes.points
-            run("removing breakpoints from children", 0, lambda: sweeper.look(points))
+            run("removing breakpoints from children", 0, lambda: sweeper.sweep_new_children(points))
 
     def _heed_memory(self) -> None:
         """Cuts stacks when the memory budget is nearly used up."""
         budget = self._config.memory
         if budget is None or budget.stage is MemoryStage.FULL:
             return
-        words = budget.look()
+        words = budget.take_stage_message()
         if words is not None:
             self._supervisor.say(words)
         if budget.stage is not MemoryStage.WHOLE:

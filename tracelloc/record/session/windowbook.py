@@ -60,7 +60,7 @@ class WindowBook:
         self.number += 1
         self.started_ns, self.ended_ns = now_ns, None
 
-    def look(self, now_ns: int) -> None:
+    def run_due(self, now_ns: int) -> None:
         """Drops the last window when it is time to show the next; call it periodically."""
         if self.last is None or self.last.ended_ns is None:
             return

@@ -56,7 +56,7 @@ class Windows:
             self._has_paused = True
             self._supervisor.say(
                 f"tracing costs more than --max-overhead {format_percent(self._limit.share)}: the "
-                "probes come off in between, and figures are of one window of time each"
+                "probes are detached in between, and figures are of one window of time each"
             )
         # From here on, events are missed, in no particular order.
         self._capture.pause()

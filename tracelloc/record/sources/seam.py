@@ -84,7 +84,7 @@ class SourceLink(Protocol):
     def must_hand_over(self) -> bool:
         """Whether probes must take over now, while the process waits."""
 
-    def look(self, allocators: Iterable[Allocator], *, all_loaded: bool) -> None:
+    def decide_use(self, allocators: Iterable[Allocator], *, all_loaded: bool) -> None:
         """Decides whether the source is used.
 
         ``allocators`` are all known ones. ``all_loaded``: the initial libraries are loaded.

@@ -20,7 +20,7 @@ class Symbolizers:
         self._lock = threading.Lock()
         self._symbolizers: dict[int, Symbolizer] = {}
 
-    def of(self, number: int) -> Symbolizer:
+    def symbols_of(self, number: int) -> Symbolizer:
         """The symbolizer of a process."""
         with self._lock:
             if number not in self._symbolizers:

@@ -61,7 +61,7 @@ class StackFeed:
         """Drops further stacks of this image."""
         self._sources.pop(image, None)
 
-    def take(self) -> None:
+    def take_stacks(self) -> None:
         """Processes all stacks in the rings. Call it after events were taken."""
         self._take_misses()
         early, self._early_stacks = self._early_stacks, []

@@ -94,7 +94,7 @@ class StackSource:
             self._find_loader()
             self._renew(words.generation)
         if self.merger is not None:
-            self.merger.look()
+            self.merger.look_for_runtime()
 
     @property
     def pid(self) -> int:
@@ -149,7 +149,7 @@ class StackSource:
             self._on_modules(self._space.refresh())
             self._find_loader()
             if self.merger is not None:
-                self.merger.look()
+                self.merger.look_for_runtime()
             if self._unwinder is None:
                 return
             known = self._unwinder.table.generation

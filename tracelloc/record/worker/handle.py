@@ -39,12 +39,12 @@ class FileHandle:
         return self._worker.exchange(self, question, data)
 
     def _asked(
-        self, take: Callable[[Any], T], what: str, *more: Any, descriptors: Sequence[int] = ()
+        self, decode: Callable[[Any], T], what: str, *more: Any, descriptors: Sequence[int] = ()
     ) -> T:
-        """Returns the result of ``take`` for the answer."""
+        """Returns the result of ``decode`` for the answer."""
         answer = self._worker.ask(self, what, *more, descriptors=descriptors)
         with odd_answers(what):
-            return take(answer)
+            return decode(answer)
         raise AssertionError
 
 

@@ -149,12 +149,12 @@ class TargetFile(FileHandle, SegmentedFile):
         result: T = self._results[key]
         return result
 
-    def _known(self, otherwise: T, take: Callable[[Any], T], what: str, *more: Any) -> T:
+    def _known(self, otherwise: T, decode: Callable[[Any], T], what: str, *more: Any) -> T:
         """Returns the answer to a question, which is asked once."""
 
         def ask() -> T:
             try:
-                return self._asked(take, what, *more)
+                return self._asked(decode, what, *more)
             except FileReadError as error:
                 self._note_trouble(error)
                 return otherwise
@@ -175,7 +175,7 @@ class TargetFile(FileHandle, SegmentedFile):
         if not unknown and not new_tails:
             return
 
-        def take(
+        def decode(
             answer: Any,
         ) -> tuple[dict[str, dict[int, int]], dict[str, set[str]], dict[str, bool]]:
             places, ending, linkage = answer
@@ -189,7 +189,7 @@ class TargetFile(FileHandle, SegmentedFile):
             )
 
         try:
-            functions, found, linkage = self._asked(take, "functions", unknown, new_tails)
+            functions, found, linkage = self._asked(decode, "functions", unknown, new_tails)
         except FileReadError as error:
             self._note_trouble(error)
             functions = {name: {} for name in unknown}
@@ -236,7 +236,7 @@ class TargetFile(FileHandle, SegmentedFile):
         the probe is on the entry.
         """
 
-        def take(answer: Any) -> list[Offsets]:
+        def decode(answer: Any) -> list[Offsets]:
             found = [
                 (whole_number(offset), bool(is_single_stepped))
                 for (offset, is_single_stepped), _ in zip(answer, functions, strict=True)
@@ -249,16 +249,16 @@ class TargetFile(FileHandle, SegmentedFile):
                 raise ValueError("a probe beyond its function")
             return found
 
-        return self._known(None, take, "offsets", tuple(functions))
+        return self._known(None, decode, "offsets", tuple(functions))
 
     def exits(self, entry: int) -> FunctionExits:
         """Returns all ret instructions of a function, or why they are unknown."""
 
-        def take(answer: Any) -> FunctionExits:
+        def decode(answer: Any) -> FunctionExits:
             rets, trouble = answer
             return FunctionExits([whole_number(ret) for ret in rets], text(trouble))
 
-        return self._known(FunctionExits([], "its code can't be read"), take, "exits", entry)
+        return self._known(FunctionExits([], "its code can't be read"), decode, "exits", entry)
 
     def leaves_it_to(self, entry: int, addresses: Iterable[int], names: Iterable[str]) -> bool:
         """Returns whether a function always calls one of these before it returns."""

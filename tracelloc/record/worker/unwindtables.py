@@ -75,11 +75,11 @@ class UnwindTables:
         return rows
 
     def _rows_of(
-        self, file: FileHandle, take: Callable[[Any], Any], *question: Any, data: bytes = b""
+        self, file: FileHandle, decode: Callable[[Any], Any], *question: Any, data: bytes = b""
     ) -> tuple[Any, U64]:
         answer, words = file.exchange(*question, data=data)
         with odd_answers(question[0]):
-            return take(answer), np.frombuffer(words, np.uint64)
+            return decode(answer), np.frombuffer(words, np.uint64)
         raise AssertionError
 
     def note_passed(self, sites: U64) -> None:

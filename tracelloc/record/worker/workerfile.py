@@ -35,22 +35,22 @@ class WorkerFile(FileHandle):
     def describe(self) -> tuple[bool, bool, DebugReferences]:
         """Returns whether it has a symbol table, whether lines, and its debug file references."""
 
-        def take(answer: Any) -> tuple[bool, bool, DebugReferences]:
+        def decode(answer: Any) -> tuple[bool, bool, DebugReferences]:
             has_symbols, has_lines, build_id, name, checksum = answer
             references = DebugReferences(text_or_none(build_id), text_or_none(name), checksum)
             return bool(has_symbols), bool(has_lines), references
 
-        return self._asked(take, "describe")
+        return self._asked(decode, "describe")
 
     def take_debug_file(self, found: DebugFile) -> tuple[bool, bool]:
         """Returns whether a file is its debug file, which must then stay open, and has lines."""
 
-        def take(answer: Any) -> tuple[bool, bool]:
+        def decode(answer: Any) -> tuple[bool, bool]:
             fits, has_lines = answer
             return bool(fits), bool(has_lines)
 
         fits, has_lines = self._asked(
-            take, "debug", found.by_name, descriptors=[found.descriptor()]
+            decode, "debug", found.by_name, descriptors=[found.descriptor()]
         )
         if fits:
             self._debug = found
@@ -59,19 +59,19 @@ class WorkerFile(FileHandle):
     def count(self) -> tuple[int, bool, list[str]]:
         """Returns the number of named functions, whether a symbol table is embedded, troubles."""
 
-        def take(answer: Any) -> tuple[int, bool, list[str]]:
+        def decode(answer: Any) -> tuple[int, bool, list[str]]:
             functions, has_embedded, troubles = answer
             return int(functions), bool(has_embedded), [str(each) for each in troubles]
 
-        return self._asked(take, "count")
+        return self._asked(decode, "count")
 
     def symbols(self, addresses: Sequence[int]) -> list[Symbol | None]:
         """Returns the function at each address; None if there is none."""
 
-        def take(answer: Any) -> list[Symbol | None]:
+        def decode(answer: Any) -> list[Symbol | None]:
             return [_symbol(*pair) for pair in zip(answer, addresses, strict=True)]
 
-        return self._asked(take, "symbols", addresses)
+        return self._asked(decode, "symbols", addresses)
 
     def decoder(self, *, of_debug: bool) -> FileDecoder | str:
         """Returns a decoder of the lines in it or its debug file; or why there is none."""
@@ -86,7 +86,7 @@ class WorkerFile(FileHandle):
     ) -> tuple[list[Chain], list[str | None], str | None]:
         """Returns one chain per address, paths for ``LineDecoder``, and why data is missing."""
 
-        def take(answer: Any) -> tuple[list[Chain], list[str | None], str | None]:
+        def decode(answer: Any) -> tuple[list[Chain], list[str | None], str | None]:
             chains, paths, reason = answer
             found = [
                 tuple(_source_frame(*frame) for frame in chain)
@@ -95,7 +95,7 @@ class WorkerFile(FileHandle):
             split = [text_or_none(path) for path, _ in zip(paths, addresses, strict=True)]
             return found, split, text_or_none(reason)
 
-        return self._asked(take, "chains", addresses, of_debug)
+        return self._asked(decode, "chains", addresses, of_debug)
 
 
 class FileDecoder:

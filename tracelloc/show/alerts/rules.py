@@ -22,7 +22,7 @@ PER_MINUTE: Final = {"leak": True, "growth": True, "live": False, "peak": False,
 _RULES_HELP: Final = (
     "'leak' (any leak), 'leak > 1MiB/min' (all leaks together), "
     "'growth > 5MiB/min' (the heap over the last minute, once there is one), "
-    "'live > 2GiB' (live bytes), 'peak > 2GiB' (at any moment, also between reports), "
+    "'live > 2GiB' (live bytes), 'peak > 2GiB' (at any time, also between reports), "
     "'rss > 4GiB' (resident memory)"
 )
 _FORM: Final = re.compile(r"\s*([a-z]+)\s*(?:>\s*([^/]+?)\s*(/\s*min)?\s*)?")

@@ -99,7 +99,7 @@ class LeakCommand:
         self._thread = threading.Thread(target=self._work, name="on-leak", daemon=True)
         self._thread.start()
 
-    def look(self, snapshot: Snapshot, namer: Namer) -> None:
+    def queue_new_leaks(self, snapshot: Snapshot, namer: Namer) -> None:
         """Queues the command for each stack whose verdict has become leaking."""
         number = snapshot.target.number
         fresh = [suspect for suspect in suspects_of(snapshot) if self._is_new(number, suspect)]
@@ -205,10 +205,10 @@ class Watch:
         """Whether there is any rule or command to check for."""
         return bool(self._rules) or self._command is not None
 
-    def look(self, snapshot: Snapshot, namer: Namer) -> bool:
+    def check(self, snapshot: Snapshot, namer: Namer) -> bool:
         """Checks one snapshot. Returns whether a rule is, or was, broken."""
         if self._command is not None:
-            self._command.look(snapshot, namer)
+            self._command.queue_new_leaks(snapshot, namer)
         for rule in self._rules:
             reason = breach(rule, snapshot)
             if reason is not None and self.broken is None:

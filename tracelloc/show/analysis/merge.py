@@ -308,7 +308,7 @@ def _history(parts: Sequence[MergedProcess], count: int) -> History:
         rows = part.rows[part.rows < len(table)]
         values = np.where(column >= 0, table[rows][:, column], 0)
         np.add.at(held, part.merged[rows], values)
-    return History.of(times.tolist(), list(held.T))
+    return History.from_samples(times.tolist(), list(held.T))
 
 
 def _evenly(times_ns: I64, most: int) -> I64:

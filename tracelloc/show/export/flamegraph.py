@@ -73,7 +73,7 @@ def write_svg(profile: Profile, metric: Metric) -> Iterator[bytes]:
         lines.append(f"{_figure(totals[node], unit)}, {share:.2f} %")
         if profile.is_difference:
             lines.append(f"{'+' if growth[node] > 0 else ''}{format_size(growth[node])}")
-        yield _frame(box, "\n".join(filter(None, lines)), lines[0], colours.of(node)).encode()
+        yield _frame(box, "\n".join(filter(None, lines)), lines[0], colours.color_of(node)).encode()
     yield _tail(profile, hidden, height).encode()
 
 
@@ -116,7 +116,7 @@ class _Colours:
         own = [module for module in ranked if not is_c_library(tree.modules[module])]
         self._hues = dict(zip(own, _HUES, strict=False))
 
-    def of(self, node: int) -> str:
+    def color_of(self, node: int) -> str:
         if self._growth is not None:
             ratio = self._growth[node] / self._most
             part = min(1.0, abs(ratio)) ** 0.5

@@ -48,7 +48,7 @@ def write_folded(profile: Profile, metric: Metric) -> Iterator[bytes]:
         line = fold(sample.stack, sample.stat.index)
         after[line] += sample.after(metric)
         if sample.before is not None:
-            before[line] += metric.of(sample.before)
+            before[line] += metric.value_of(sample.before)
     for line in sorted(after):
         if profile.is_difference:
             if before[line] > 0 or after[line] > 0:

@@ -223,7 +223,7 @@ class _Writer:
             message = self._scope.profiles.add()
             self._type(message.sample_type, figure.sample_type or "", _unit(figure))
             for number, sample in enumerate(self._profile.samples):
-                value = figure.of(sample.stat)
+                value = figure.value_of(sample.stat)
                 if value:
                     if number not in stacks:
                         stacks[number] = self._stack(sample)

@@ -150,7 +150,7 @@ class _Encoder:
         return b"".join(number(field, value) for field, value in enumerate(fields, 1))
 
     def _sample(self, sample: Sample) -> bytes:
-        values = [figure.of(sample.stat) for figure in self._figures]
+        values = [figure.value_of(sample.stat) for figure in self._figures]
         content = packed(1, self._stack(sample)) + packed(2, values)
         mean = _mean_size(sample)
         if mean:

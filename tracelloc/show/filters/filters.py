@@ -130,7 +130,7 @@ class Filters:
                 self._add_group(rule)
             for group, enabled in file.groups.items():
                 if group not in self._groups:
-                    line = file.lines().of("groups", group)
+                    line = file.lines().line_of("groups", group)
                     raise UsageError(
                         f"{file.name}:{line}: there is no group {group!r}",
                         hint=nearest(group, self._groups),

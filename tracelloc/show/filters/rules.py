@@ -147,12 +147,12 @@ class TomlTables:
         known = (table, *others)
         for key in self.document:
             if key not in known:
-                self.fail(self.lines().of(key), f"unknown key {key!r}", nearest(key, known))
+                self.fail(self.lines().line_of(key), f"unknown key {key!r}", nearest(key, known))
         self.entries: list[dict[str, Any]] = self.document.get(table, [])
         if not isinstance(self.entries, list) or not all(
             isinstance(entry, dict) for entry in self.entries
         ):
-            self.fail(self.lines().of(table), f"{table} must be written as [[{table}]]")
+            self.fail(self.lines().line_of(table), f"{table} must be written as [[{table}]]")
 
     def lines(self) -> Lines:
         """Line numbers of the document's statements."""
@@ -164,7 +164,7 @@ class TomlTables:
 
     def fail_at(self, index: int, key: str, what: str, hint: str = "") -> NoReturn:
         """Raises UsageError for an error at a key of one of the tables."""
-        line = self.lines().of_entry(self.table, index, key)
+        line = self.lines().line_of_entry(self.table, index, key)
         self.fail(line, f"{self.table} {index + 1}: {what}", hint)
 
 
@@ -179,10 +179,10 @@ class _Parser(TomlTables):
         rules = tuple(self._rule(index, entry) for index, entry in enumerate(self.entries))
         groups = self.document.get("groups", {})
         if not isinstance(groups, dict):
-            self.fail(self.lines().of("groups"), "groups must be a table: [groups]")
+            self.fail(self.lines().line_of("groups"), "groups must be a table: [groups]")
         for group, switch in groups.items():
             if not isinstance(switch, bool):
-                line = self.lines().of("groups", group)
+                line = self.lines().line_of("groups", group)
                 self.fail(line, f"groups: {group} must be true or false")
         return RuleFile(self.name, rules, groups, self.lines)
 
@@ -276,18 +276,18 @@ class Lines:
                 for end in range(len(table), len(table + path)):
                     self._lines.setdefault((table + path)[: end + 1], line)
 
-    def of(self, *path: str) -> int:
+    def line_of(self, *path: str) -> int:
         """Returns the first line that names this key, or its closest parent; else 1."""
         for end in range(len(path), 0, -1):
             if path[:end] in self._lines:
                 return self._lines[path[:end]]
         return 1
 
-    def of_entry(self, table: str, index: int, key: str = "") -> int:
+    def line_of_entry(self, table: str, index: int, key: str = "") -> int:
         """Returns the line of a key of the ``[[table]]`` with this index, or the table's line."""
         entries = self._tables.get(table, [])
         if index >= len(entries):
-            return self.of(table)
+            return self.line_of(table)
         return entries[index].get((key,), entries[index][()])
 
 

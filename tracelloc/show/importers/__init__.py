@@ -51,7 +51,7 @@ def read_profile(path: Path, time_text: str | None = None) -> Profile:
         if is_recording(path):
             return _recorded(path, time_text)
         if time_text is not None:
-            raise UsageError(f"{path} is no recording: it has one moment only")
+            raise UsageError(f"{path} is a single profile, not a recording")
         content = content_of(path)
         if content.lstrip()[:1] == b"{":
             profile = read_json(content)
@@ -89,7 +89,7 @@ def _check(profile: Profile) -> None:
     befores = [sample.before for sample in profile.samples if sample.before is not None]
     stats = [*(sample.stat for sample in profile.samples), *befores]
     for figure in FIGURES:
-        if sum(abs(figure.of(stat)) for stat in stats) > _LARGEST_SUM:
+        if sum(abs(figure.value_of(stat)) for stat in stats) > _LARGEST_SUM:
             raise MalformedError(f"its {figure.name} are implausibly large")
 
 

@@ -62,7 +62,7 @@ class Log:
         self.freed: dict[int, int] = defaultdict(int)
         """Freed blocks by number of the allocation."""
 
-    def take(self, line: bytes) -> None:
+    def read_line(self, line: bytes) -> None:
         """Reads one line. Raises ValueError or IndexError."""
         kind, rest = line[:1], line[2:]
         if kind == b"+":
@@ -173,7 +173,7 @@ def read(content: bytes, time_s: float) -> Profile:
     log = Log()
     for number, line in lines_of(content):
         try:
-            log.take(line)
+            log.read_line(line)
         except (ValueError, IndexError) as error:
             raise MalformedError(f"line {number} is damaged") from error
     if max((*log.made, *log.freed), default=-1) >= len(log.allocations):

@@ -54,7 +54,7 @@ class _Names:
     def __init__(self) -> None:
         self.frames: dict[int, list[Frame]] = {}
 
-    def of(self, _number: int) -> _Names:
+    def symbols_of(self, _number: int) -> _Names:
         """Returns the names of the only process."""
         return self
 
@@ -117,7 +117,7 @@ class _Playback:
         heap, now_ns = self._heap, self.now_ns
         table, totals = heap.table, heap.table.totals
         if self._judge.is_due(now_ns):
-            looks = self._judge.look(table.cohorts, totals, heap.stacks, now_ns)
+            looks = self._judge.judge_stacks(table.cohorts, totals, heap.stacks, now_ns)
             self._findings = [*looks][-1] or self._findings
         if heap.history.is_due(now_ns):
             heap.history.sample(now_ns, totals.live_bytes.copy())
@@ -192,7 +192,7 @@ def _play(content: bytes, path: Path, into: Path, note: Callable[[float], None])
                 (number_of,) = numbers_in(line)
                 playback.note(number_of, made=kind == b"+")
                 continue
-            log.take(line)
+            log.read_line(line)
             playback.now_ns = max(playback.now_ns, _START_NS + log.elapsed_ms * _NS_PER_MS)
         playback.write()
         writer.describe({

@@ -155,7 +155,7 @@ class CallTree(Merged):
     """The index of a stack that ends in the node, None if none does."""
 
     @classmethod
-    def of(
+    def from_merged(
         cls, merged: Merged, ends: I64, stacks: Iterable[int], weights: Mapping[Metric, I64]
     ) -> CallTree:
         """Makes a tree from the node that each stack ends in, and each stack's weights."""
@@ -223,7 +223,7 @@ class LiveTree:
         for index in sorted(again):
             self._name(snapshot, namer, index)
         self._name_stale(snapshot, namer)
-        return CallTree.of(
+        return CallTree.from_merged(
             self._merger.merged(),
             self._ends[holding],
             holding.tolist(),

@@ -130,7 +130,7 @@ def trace_profiles(
     """
 
     def profile(one: Snapshot) -> Profile:
-        namer = namers.of(one.target)
+        namer = namers.namer_of(one.target)
         now = profile_of(one, namer, freed=freed, progress=progress, patience_s=patience_s)
         if not marks:
             return now
@@ -259,4 +259,6 @@ def _identity(sample: Sample, with_modules: bool) -> tuple[str, ...]:
 
 
 def _minus(a: StackStat, b: StackStat, sign: int = 1) -> StackStat:
-    return StackStat(a.index, *(figure.of(a) - sign * figure.of(b) for figure in FIGURES))
+    return StackStat(
+        a.index, *(figure.value_of(a) - sign * figure.value_of(b) for figure in FIGURES)
+    )

@@ -48,7 +48,7 @@ class Symbols(Protocol):
 class SymbolSource(Protocol):
     """Names of each process of a trace."""
 
-    def of(self, number: int) -> Symbols:
+    def symbols_of(self, number: int) -> Symbols:
         """Returns the names of a process, by its number in the trace."""
 
 
@@ -213,12 +213,12 @@ class Namers:
     def patience_s(self, seconds: float) -> None:
         self._end_s = time.monotonic() + seconds
 
-    def of(self, target: Target) -> Namer:
+    def namer_of(self, target: Target) -> Namer:
         """Returns the namer of a process, which waits at most the current ``patience_s``."""
         number = target.number
         namer = self._namers.get(number)
         if namer is None:
-            symbolizer = self._symbolizers.of(number)
+            symbolizer = self._symbolizers.symbols_of(number)
             namer = Namer(symbolizer, self.filters, short_names=self._short_names)
             self._namers[number] = namer
         namer.patience_s = self.patience_s

@@ -96,7 +96,7 @@ def type_sentences(suspect: TypeSuspect) -> Iterator[str]:
     yield printable(f"{objects}, {_pace(growth)}{_parts(suspect.parts)}")
     holders = suspect.holders
     if holders is None or not holders.sample_count:
-        yield "who keeps them is not known"
+        yield "their holders are not known"
         return
     looked_at = plural(holders.sample_count, "new object")
     for number, holder in enumerate(holders.holders[:_MOST_HOLDERS]):

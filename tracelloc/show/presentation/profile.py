@@ -50,7 +50,7 @@ class Figure:
     optional: bool = True
     """Whether files may lack it; it is then shown if it is nonzero or requested."""
 
-    def of(self, stat: StackStat) -> int:
+    def value_of(self, stat: StackStat) -> int:
         """The figure of one stack."""
         value: int = getattr(stat, self.attribute)
         return value
@@ -116,9 +116,9 @@ class Metric(Enum):
             return self.noun
         return f"{self.value}/min" if self.unit is FigureUnit.RATE else str(self.value)
 
-    def of(self, stat: StackStat) -> int:
+    def value_of(self, stat: StackStat) -> int:
         """The weight of one stack."""
-        return self.figure.of(stat)
+        return self.figure.value_of(stat)
 
     def column(self, snapshot: Snapshot) -> I64:
         """The weight of each stack."""
@@ -144,11 +144,11 @@ class Sample:
 
     def weight(self, metric: Metric) -> int:
         """Weight of the sample; negative only in differences and for growth."""
-        return metric.of(self.stat)
+        return metric.value_of(self.stat)
 
     def after(self, metric: Metric) -> int:
         """Returns the weight; in a difference, that in the later profile."""
-        return self.weight(metric) + (0 if self.before is None else metric.of(self.before))
+        return self.weight(metric) + (0 if self.before is None else metric.value_of(self.before))
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,4 +210,4 @@ class Profile:
 
 def figures_of(stat: StackStat) -> dict[str, int]:
     """Returns figures by the names that files use."""
-    return {figure.name: figure.of(stat) for figure in FIGURES}
+    return {figure.name: figure.value_of(stat) for figure in FIGURES}

@@ -57,7 +57,7 @@ class SymbolAdvice:
         self._hints: dict[tuple[int, str], str | None] = {}
         self._asked: set[tuple[int, str]] = set()
 
-    def of(self, pid: int, root: Path, stack: NamedStack) -> str | None:
+    def advice_for(self, pid: int, root: Path, stack: NamedStack) -> str | None:
         """Returns advice on the first file that lacks lines; None if none does or not yet known."""
         lacking = lacking_files(stack)
         if not lacking:

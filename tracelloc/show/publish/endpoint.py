@@ -173,14 +173,15 @@ class Endpoint(http.server.ThreadingHTTPServer):
     def __init__(
         self,
         listener: socket.socket,
-        take: Callable[[], Sequence[Profile]],
+        take_profiles: Callable[[], Sequence[Profile]],
         token: str | None = None,
     ) -> None:
-        """Takes over the listener. ``take``, called from any thread, returns a profile per process.
+        """Takes over the listener.
 
+        ``take_profiles``: returns a profile per process; called from any thread.
         ``token``: what clients must send.
         """
-        self.take = take
+        self.take_profiles = take_profiles
         self.token = token
         self.closing = threading.Event()
         self.deltas = threading.BoundedSemaphore(_MOST_DELTAS)
@@ -311,12 +312,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif parts.path == "/debug/pprof/":
             self._send("text/plain; charset=utf-8", [_INDEX.encode()])
         elif parts.path == "/metrics":
-            self._send(CONTENT_TYPE, [metrics(self.server.take()).encode()])
+            self._send(CONTENT_TYPE, [metrics(self.server.take_profiles()).encode()])
         elif parts.path == "/flamegraph.json":
-            data = page_data(joined(self.server.take()), Metric.BYTES, REFRESH_S)
+            data = page_data(joined(self.server.take_profiles()), Metric.BYTES, REFRESH_S)
             self._send("application/json", [flamegraph.embedded(data).encode()])
         elif parts.path == "/":
-            page = flamegraph.write_html(joined(self.server.take()), Metric.BYTES, REFRESH_S)
+            page = flamegraph.write_html(
+                joined(self.server.take_profiles()), Metric.BYTES, REFRESH_S
+            )
             self._send("text/html; charset=utf-8", page)
         else:
             self._refuse(404, "known paths: /, /metrics, /debug/pprof/heap and /debug/pprof/allocs")
@@ -345,7 +348,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if seconds > _LONGEST_DELTA_S:
             self._refuse(400, f"seconds must be at most {_LONGEST_DELTA_S}")
             return
-        profiles = self.server.take()
+        profiles = self.server.take_profiles()
         if seconds:
             before = {profile.target.number: profile for profile in profiles}
             if not self.server.deltas.acquire(blocking=False):
@@ -355,7 +358,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self.server.closing.wait(seconds)
             finally:
                 self.server.deltas.release()
-            profiles = [since(before.get(p.target.number), p) for p in self.server.take()]
+            profiles = [since(before.get(p.target.number), p) for p in self.server.take_profiles()]
         name = "allocs" if metric is Metric.ALLOCATED else "heap"
         content = pprof.write(joined(profiles), metric)
         self._send("application/octet-stream", content, f'attachment; filename="{name}"')

@@ -119,7 +119,7 @@ def decode(data: bytes, before: MomentParts) -> MomentParts:
     try:
         (size,) = _HEAD.unpack(payload.read(_HEAD.size))
         if size > _LARGEST_HEAD:
-            raise ValueError("a moment's head is too large")
+            raise ValueError("a snapshot's head is too large")
         head = parse_json(payload.read(size), LARGEST_BYTES)
         pieces = _Pieces(payload, UnpackBudget(LARGEST_BYTES))
         processes = {}
@@ -137,7 +137,7 @@ def decode(data: bytes, before: MomentParts) -> MomentParts:
         ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError,
         RecursionError, struct.error,
     ) as error:  # fmt: skip
-        raise MalformedError(f"a moment is damaged ({type(error).__name__})") from error
+        raise MalformedError(f"a snapshot is damaged ({type(error).__name__})") from error
 
 
 def _changed(now: Facts, before: Facts) -> dict[str, Any]:
@@ -169,11 +169,11 @@ def _table(pieces: _Pieces, shape: list[int], before: I64 | None) -> I64:
     figures, width, count = map(int, shape)
     if not (0 <= figures < 100 and 0 <= count <= width <= _MOST_COLUMNS):
         raise ValueError("a table's shape")
-    pieces.budget.take(figures * width * 8)
-    columns = np.cumsum(pieces.take(np.uint32, count), dtype=np.int64)
+    pieces.budget.spend(figures * width * 8)
+    columns = np.cumsum(pieces.read_array(np.uint32, count), dtype=np.int64)
     if count and columns[-1] >= width:
         raise ValueError("a column's number")
-    change = pieces.take(np.int64, figures * count).reshape(figures, count)
+    change = pieces.read_array(np.int64, figures * count).reshape(figures, count)
     if before is not None and before.shape == (figures, width):
         # The common case: as many stacks as before.
         if count == width:
@@ -203,7 +203,7 @@ class _Pieces:
         self._payload = payload
         self.budget = budget
 
-    def take(self, dtype: type[np.generic], count: int) -> npt.NDArray[Any]:
+    def read_array(self, dtype: type[np.generic], count: int) -> npt.NDArray[Any]:
         """Returns the next ``count`` values. Raises MalformedError if there are fewer."""
         size = np.dtype(dtype).itemsize
         flat = np.frombuffer(self._payload.read(count * size), np.uint8)
@@ -223,8 +223,8 @@ def arrays_unpacked(
     payload = Inflater(data)
     lengths = struct.unpack(f"<{len(dtypes)}I", payload.read(4 * len(dtypes)))
     sizes = [np.dtype(dtype).itemsize for dtype in dtypes]
-    budget.take(sum(size * length for size, length in zip(sizes, lengths, strict=True)))
+    budget.spend(sum(size * length for size, length in zip(sizes, lengths, strict=True)))
     pieces = _Pieces(payload, budget)
-    found = [pieces.take(*each) for each in zip(dtypes, lengths, strict=True)]
+    found = [pieces.read_array(*each) for each in zip(dtypes, lengths, strict=True)]
     payload.finish()
     return found

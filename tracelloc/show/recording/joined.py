@@ -75,10 +75,10 @@ class JoinedTraces:
         moments.sort(key=attrgetter("uptime_s"))
         self.moments = [each._replace(number=n, whole=0) for n, each in enumerate(moments)]
 
-    def of(self, number: int) -> RecordedSymbols:
+    def symbols_of(self, number: int) -> RecordedSymbols:
         """Returns the names of a process, at the last requested snapshot."""
         which, own = divmod(number, _NUMBERS)
-        return self._recordings[which].of(own)
+        return self._recordings[which].symbols_of(own)
 
     def find(self, time_s: float) -> int:
         """Returns the last index not later than a time, in seconds since 1970, else the first."""
@@ -170,7 +170,9 @@ def _by_clock(one: Snapshot, shift_ns: int) -> Snapshot:
             last_ns=_moved_times(totals.last_ns, shift_ns),
         ),
         series=series and Points(series.time_ns + shift_ns, series.live_bytes, series.rss_bytes),
-        history=History.of([at + shift_ns for at in times], [one.history.at(at) for at in times]),
+        history=History.from_samples(
+            [at + shift_ns for at in times], [one.history.at(at) for at in times]
+        ),
         peak=peak and replace(peak, time_ns=peak.time_ns + shift_ns),
         findings=one.findings and _findings(one.findings, shift_ns),
         memory=memory

@@ -147,14 +147,14 @@ def trace_of(
             _snapshot(key, one, stacks_of, sample) for key, one in parts.processes.items()
         )
         if not processes:
-            raise MalformedError("a moment has no process")
+            raise MalformedError("a snapshot has no process")
         return TraceSnapshot(
             processes,
             from_plain(int, parts.facts["untraced_count"]),
             from_plain(FollowCounts | None, parts.facts["follow"]),
         )
     except (KeyError, ValueError, TypeError, IndexError, OverflowError) as error:
-        raise MalformedError(f"a moment is damaged ({type(error).__name__})") from error
+        raise MalformedError(f"a snapshot is damaged ({type(error).__name__})") from error
 
 
 def _snapshot(
@@ -179,7 +179,7 @@ def _snapshot(
     if len(stacks) < len(totals):
         raise MalformedError("stacks are missing")
     times = list(from_plain(tuple[int, ...], facts["history"]))
-    history = History.of(times, [sample(key, time_ns) for time_ns in times])
+    history = History.from_samples(times, [sample(key, time_ns) for time_ns in times])
     peak = None
     if "peak" in facts:
         peak = Peak(*from_plain(tuple[int, int], facts["peak"]), *_rows(tables["peak"], 2))

@@ -78,7 +78,7 @@ class RecordedTrace:
         try:
             self.reload()
             if not self.moments:
-                raise TracellocError(f"{path} holds no moment yet")
+                raise TracellocError(f"{path} has no snapshot yet")
         except BaseException:
             self._connection.close()
             raise
@@ -115,7 +115,7 @@ class RecordedTrace:
         for number, process, programs, crc, data in self._new_rows("names"):
             self._seen["names"] = number
             content = checked(data, crc, process, programs)
-            self.of(process).add((process, programs), content, self._budget)
+            self.symbols_of(process).add((process, programs), content, self._budget)
         self._data_version = version
 
     def _read_about(self) -> None:
@@ -136,7 +136,7 @@ class RecordedTrace:
             self.moments, last = [], -1
         for row in read("SELECT * FROM moments WHERE number > ? ORDER BY number", (last,)):
             if not _is_moment(row) or len(self.moments) >= _MOST_MOMENTS:
-                raise MalformedError("its list of moments is damaged")
+                raise MalformedError("its list of snapshots is damaged")
             self.moments.append(RecordedMoment._make(row))
 
     def _new_rows(self, table: str) -> sqlite3.Cursor:
@@ -145,7 +145,7 @@ class RecordedTrace:
             (self._seen[table],),
         )
 
-    def of(self, number: int) -> RecordedSymbols:
+    def symbols_of(self, number: int) -> RecordedSymbols:
         """Returns the names of a process, at the last requested snapshot."""
         return self._symbols.setdefault(number, RecordedSymbols())
 
@@ -190,7 +190,7 @@ class RecordedTrace:
             last = list(self._traces.items())[1 - _TRACES :]
             self._traces = {**dict(last), moment.number: trace}
         for one in trace.processes:
-            self.of(one.target.number).begin(one.target.exec_count)
+            self.symbols_of(one.target.number).begin(one.target.exec_count)
         return trace
 
     def _parts(self, moment: RecordedMoment) -> MomentParts:
@@ -215,7 +215,7 @@ class RecordedTrace:
             "SELECT data, crc FROM contents WHERE number = ?", (moment.number,)
         ).fetchone()
         if row is None:
-            raise MalformedError("a moment is missing")
+            raise MalformedError("a snapshot is missing")
         return checked(*row, moment.number, moment.whole)
 
     def _stacks(self, book: int) -> CallStacks:
@@ -260,7 +260,7 @@ class _RecordedBook:
         """Adds stacks from an index on, or new frames of one. Raises MalformedError."""
         depths, flags, frames = arrays_unpacked(data, np.int64, np.uint16, np.uint64, budget=budget)
         # Where they start is kept, too; four columns are there twice while they are put together.
-        budget.take(8 * len(depths))
+        budget.spend(8 * len(depths))
         budget.check(4 * 8 * len(depths))
         end = first + len(depths)
         lengths = np.maximum(depths, 0)

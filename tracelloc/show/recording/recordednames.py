@@ -150,7 +150,7 @@ class RecordedSymbols:
         text = inflated(data, min(_LARGEST_BATCH, budget.left_bytes))
         size_bytes = json_bytes(text)
         budget.check(size_bytes)
-        budget.take(size_bytes // _KEPT)
+        budget.spend(size_bytes // _KEPT)
         try:
             names, files = json.loads(text)
             for address, plain in names:

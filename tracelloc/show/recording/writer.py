@@ -151,7 +151,7 @@ class RecordingWriter:
         used = container.used_bytes(self._connection)
         if used > self._max_bytes and not self._is_folding:
             raise TracellocError(
-                f"{self.path}: call stacks, names and the last moments take {format_size(used)}",
+                f"{self.path}: call stacks, names and the last snapshots take {format_size(used)}",
                 hint="a larger --max-size is needed; what is recorded stays",
             )
 
@@ -190,7 +190,7 @@ class RecordingWriter:
             new |= {held.stack for held in one.mappings.stacks} - program.used
         program.used |= {index for index in new if one.frames(index)}
         program.names.want(addresses_of(one, new))
-        data = program.names.batch(namers.of(one.target), patience_s)
+        data = program.names.batch(namers.namer_of(one.target), patience_s)
         if data is not None:
             key = key_of(one)
             self._insert("names", None, *key, checksum(data, *key), data)

@@ -59,7 +59,7 @@ def _entry(number: int, sample: Sample, metric: Metric, colour: str) -> Iterator
     change = _signed(sample.weight(metric), metric)
     if colour:
         change = f"{colour}{change}{_PLAIN}"
-    was = metric.of(sample.before) if sample.before is not None else 0
+    was = metric.value_of(sample.before) if sample.before is not None else 0
     blocks = ""
     if metric is Metric.BYTES and sample.stat.live_count:
         blocks = f" in {sample.stat.live_count:+,} allocations"

@@ -84,7 +84,7 @@ class EarlierReports:
         if self._is_full:
             self._full_s = now_s
 
-    def of(self, number: int, stamp: str) -> EarlierProcessReports:
+    def process_reports(self, number: int, stamp: str) -> EarlierProcessReports:
         """Returns the reported state of the process with this number, for the current report."""
         earlier = self._processes.setdefault(number, EarlierProcessReports())
         earlier.begin(stamp, is_full=self._is_full)

@@ -91,7 +91,7 @@ def _table(now: ObjectCensus, first: ObjectCensus, top: int) -> Iterator[str]:
 
 def _text_holders(name: str, found: Holders, *, is_new: bool) -> Iterator[str]:
     objects = plural(found.sample_count, "new object" if is_new else "object")
-    yield f"{printable(name)}: who keeps them ({objects} looked at)"
+    yield f"{printable(name)}: holders ({objects} examined)"
     shown = found.holders[:_MOST_HOLDERS]
     for one in shown:
         share = format_percent(one.count / found.sample_count)
@@ -103,7 +103,7 @@ def _text_holders(name: str, found: Holders, *, is_new: bool) -> Iterator[str]:
     if unresolved:
         yield f"{'':12}of {unresolved}, steps have no name ({UNKNOWN})"
     if found.skipped_tables:
-        yield f"{'':12}{plural(found.skipped_tables, 'table')} could not be looked into"
+        yield f"{'':12}{plural(found.skipped_tables, 'table')} could not be read"
 
 
 def _name(row: TypeGrowth) -> str:

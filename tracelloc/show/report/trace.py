@@ -36,8 +36,8 @@ def trace_report(
     lines: list[str] = []
     for one in shown:
         number = one.target.number
-        said = earlier.of(number, stamp_of(one))
-        given = Request(one, namers.of(one.target), style, marks.get(number), said)
+        said = earlier.process_reports(number, stamp_of(one))
+        given = Request(one, namers.namer_of(one.target), style, marks.get(number), said)
         if as_json:
             report = report_facts(given)
             if style.has_many:

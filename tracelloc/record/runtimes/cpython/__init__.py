@@ -28,7 +28,7 @@ class PythonObjectCounter:
 
     def count(self) -> ObjectCensus:
         """Takes a census."""
-        now = self._censuses.take(keep=True)
+        now = self._censuses.take_census(keep=True)
         self._found = self._censuses.take_found()
         return now
 

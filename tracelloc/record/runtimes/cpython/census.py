@@ -55,7 +55,7 @@ class Censuses:
         self._names = TypeNames(self._memory, self._types)
         self._last: FoundObjects | None = None
 
-    def take(self, *, keep: bool = False, most_bytes: int | None = None) -> ObjectCensus:
+    def take_census(self, *, keep: bool = False, most_bytes: int | None = None) -> ObjectCensus:
         """Counts all objects.
 
         ``keep``: keeps them for ``take_found``. ``most_bytes``: limit of the pools to read. Raises
@@ -96,7 +96,7 @@ class Censuses:
         size_bytes = np.bincount(of, sizes.astype(np.float64))
         sums: dict[str, tuple[int, int]] = {}
         for number in np.flatnonzero(counts).tolist():
-            name = self._names.of(number)
+            name = self._names.name_of(number)
             count, total = sums.get(name, (0, 0))
             sums[name] = count + int(counts[number]), total + int(size_bytes[number])
         found = (TypeCount(name, count, total) for name, (count, total) in sums.items())

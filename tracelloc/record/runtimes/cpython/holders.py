@@ -99,10 +99,10 @@ class ObjectAddresses:
         in_pool = (at % _POOL_WORDS * 8).astype(np.uint64)
         self._addresses: U64 = addresses[at // _POOL_WORDS] + in_pool
 
-    def of(self, name: str) -> U64:
+    def addresses_of_type(self, name: str) -> U64:
         """Addresses of objects of this type, ascending."""
         numbers = range(int(self._types.max(initial=-1)) + 1)
-        of = [number for number in numbers if self._names.of(number) == name]
+        of = [number for number in numbers if self._names.name_of(number) == name]
         return self._addresses[np.isin(self._types, of)]
 
 
@@ -152,7 +152,7 @@ class _Graph:
         """Starts and names of modules and classes."""
         found, names = self._found, self._names
         roots: dict[int, str] = {}
-        numbers = [n for n in range(len(found.types.known)) if found.names.of(n) == "module"]
+        numbers = [n for n in range(len(found.types.known)) if found.names.name_of(n) == "module"]
         rows = np.flatnonzero(np.isin(found.objects.type, numbers))
         for row in rows.tolist():
             start = int(found.blocks.at[found.objects.block[row]])
@@ -169,7 +169,7 @@ class _Graph:
                 begin = self._image.object_in(start)
                 number = begin and found.types.number_of_type(self._image.address(begin[0]))
                 if number is not None:
-                    roots[start] = found.names.of(number)
+                    roots[start] = found.names.name_of(number)
         return roots
 
     def _threads(self) -> dict[int, ThreadRoot]:
@@ -196,9 +196,9 @@ class _Graph:
 
     def holders(self, name: str, before: ObjectAddresses | None) -> Holders:
         """The holders of objects of this type."""
-        fresh = addresses = self._addresses.of(name)
+        fresh = addresses = self._addresses.addresses_of_type(name)
         if before is not None:
-            fresh = addresses[~np.isin(addresses, before.of(name))]
+            fresh = addresses[~np.isin(addresses, before.addresses_of_type(name))]
         if not len(fresh):
             fresh = addresses
         step = max(1, len(fresh) // SAMPLES)

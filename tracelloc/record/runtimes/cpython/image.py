@@ -90,7 +90,7 @@ class HeapImage:
         """Tables that exceeded the size limit, or could not be read."""
         self._is_weak = np.array(
             [
-                found.names.of(number).startswith("weakref.")
+                found.names.name_of(number).startswith("weakref.")
                 for number in range(len(found.types.known))
             ]
         )
@@ -298,7 +298,7 @@ class HeapImage:
 
     def _named(self, *names: str) -> Mask:
         number_of = range(len(self.found.types.known))
-        return np.array([self.found.names.of(number) in names for number in number_of])
+        return np.array([self.found.names.name_of(number) in names for number in number_of])
 
     def _sets(self, of: I64, head: U64) -> U64:
         sets = head[self._named("set", "frozenset")[of]]

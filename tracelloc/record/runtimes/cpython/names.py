@@ -31,7 +31,7 @@ class TypeNames:
     _text_at: int = 0
     """Where the text of an ASCII string begins."""
 
-    def of(self, number: int) -> str:
+    def name_of(self, number: int) -> str:
         """``module.Name``, or just ``Name`` of a built-in type."""
         name = self._names.get(number)
         if name is None:

@@ -103,7 +103,7 @@ class PathNames:
 
     def type_name(self, number: int) -> str:
         """``module.Name`` of a type."""
-        return self._names.of(number)
+        return self._names.name_of(number)
 
     def path(self, root: str, words: Sequence[int], *, of_thread: bool = False) -> NamedPath:
         """The path as text.
@@ -137,7 +137,7 @@ class PathNames:
 
     def _name_in_object(self, walk: _Walk, word: int, begin: int, number: int) -> None:
         known, at = self._types.known[number], word - begin
-        name = self._names.of(number)
+        name = self._names.name_of(number)
         was_namespace, walk.namespace = walk.namespace, False
         walk.owner, walk.base = (begin, number), int(self._image.words[word])
         walk.is_inner = False
@@ -192,12 +192,12 @@ class PathNames:
     def _name_in_task(self, address: int) -> str | None:
         """The name of an address in a task or future; None if unknown."""
         number = self._types.number_at(address)
-        return None if number is None else _IN_TASKS.get(self._names.of(number))
+        return None if number is None else _IN_TASKS.get(self._names.name_of(number))
 
     def _variable(self, address: int) -> str:
         """``['name']`` of a context variable; empty if there is none at this address."""
         number = self._types.number_at(address)
-        if number is None or not self._names.of(number).endswith(_CONTEXT_VARIABLE):
+        if number is None or not self._names.name_of(number).endswith(_CONTEXT_VARIABLE):
             return ""
         name = self._python.text(self._word(address + _VARIABLE_NAME))
         return _ITEM if name is None else f"[{name!r}]"
@@ -206,7 +206,7 @@ class PathNames:
         known, at = self._types.known[number], word - begin
         target = self._image.references.target(walk.base)
         inner = self._image.object_in(target)
-        leads_to_dict = inner is not None and self._names.of(inner[1]) == "dict"
+        leads_to_dict = inner is not None and self._names.name_of(inner[1]) == "dict"
         if at < 0:  # a dictionary, or values, before the object
             walk.namespace, walk.is_inner = leads_to_dict, not leads_to_dict
             return
@@ -228,7 +228,7 @@ class PathNames:
             walk.unresolved += 1
             return
         begin, number = walk.owner
-        flags, name = self._types.known[number].flags, self._names.of(number)
+        flags, name = self._types.known[number].flags, self._names.name_of(number)
         if flags & DICT:
             if not walk.skips_item:
                 self._name_in_dict(walk, word, start, begin)
@@ -303,7 +303,7 @@ class PathNames:
             known = self._types.known[number]
             for key, value in self._names.entries(known.dictionary):
                 of = self._types.number_at(value)
-                if of is not None and self._names.of(of) == "member_descriptor":
+                if of is not None and self._names.name_of(of) == "member_descriptor":
                     member = self._python.read(int(self._word(value + 40)), 24)
                     if len(member) == 24 and int.from_bytes(member[16:], "little") == offset:
                         return self._python.text(key)

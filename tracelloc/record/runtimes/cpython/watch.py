@@ -73,13 +73,13 @@ class PythonObjectWatch:
             return not self._has_looked
         return bool(found.suspects) or found.now.time_s - found.first.time_s < 2 * _MINUTE_S
 
-    def look(self) -> None:
+    def update_findings(self) -> None:
         """Takes a census, and finds the holders of growing types; nothing without Python."""
         with self._lock:
             self._look()
 
     def refresh(self) -> None:
-        """Does what ``look`` does unless there is a fresh census."""
+        """Does what ``update_findings`` does unless there is a fresh census."""
         with self._lock:
             now = None if self.findings is None else self.findings.now
             if now is None or self._now_s() - now.time_s > _FRESH_S:
@@ -99,7 +99,7 @@ class PythonObjectWatch:
 
     def _count(self) -> None:
         most_bytes = None if self.most_bytes is None else self.most_bytes // _POOL_MEMORY
-        now = self._censuses.take(keep=True, most_bytes=most_bytes)
+        now = self._censuses.take_census(keep=True, most_bytes=most_bytes)
         if not now.block_count:
             raise TargetError(f"process {self._process.pid} is about to end")
         self._history.note(now)

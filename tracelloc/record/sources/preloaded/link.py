@@ -198,7 +198,7 @@ class PreloadedLink:
         """Whether the choice between library and probes is final."""
         return self.state in (LinkState.CONNECTED, LinkState.LEFT)
 
-    def look(self, allocators: Iterable[Allocator], *, all_loaded: bool) -> None:
+    def decide_use(self, allocators: Iterable[Allocator], *, all_loaded: bool) -> None:
         """Looks for the library and its shared area, and decides as soon as possible.
 
         ``allocators`` are all known ones. ``all_loaded``: the initial libraries are loaded.

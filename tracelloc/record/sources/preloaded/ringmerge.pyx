@@ -265,7 +265,7 @@ cdef class AreaRings:
             return load(&control.counter) - 1  # the last stamp in use
         return read_tsc()
 
-    def look(self, bint whole, int64_t now_ns):
+    def find_events(self, bint whole, int64_t now_ns):
         """Finds the available events. Returns (their number, stamp up to which all are seen).
 
         ``whole`` means that no thread writes any more, so unfinished ones stay so. Raises OSError.
@@ -339,7 +339,7 @@ cdef class AreaRings:
         return False
 
     def merge(self, uint64_t cut, int64_t now_ns, uint8_t[::1] into):
-        """Takes the events found by ``look`` up to its cut, in order. Returns their number."""
+        """Takes the events found by ``find_events`` up to its cut, in order. Returns their number."""
         cdef event* to = <event*>&into[0]
         cdef Py_ssize_t count = 0, room = into.shape[0] // <Py_ssize_t>sizeof(event)
         cdef int used = 0, ring, first

@@ -304,7 +304,7 @@ class SharedArea:
         """Whether a thread was writing an event when events were last taken."""
         return self._rings is not None and self._rings.is_unfinished
 
-    def take(self, *, whole: bool = False) -> Events:
+    def take_events(self, *, whole: bool = False) -> Events:
         """Takes all events that are known to be complete, in order.
 
         ``whole`` means that the process is gone, or stopped for good: unfinished events stay so.
@@ -314,13 +314,13 @@ class SharedArea:
         if self._is_over:
             self._rings.freeze()
         now_ns = time.monotonic_ns()
-        count, cut = self._rings.look(whole, now_ns)
+        count, cut = self._rings.find_events(whole, now_ns)
         looks = 0
         while self._is_over and not whole and self._rings.is_unfinished:
             # A thread that was writing at the switch-off finishes soon, unless it is gone.
             time.sleep(_LOOK_AGAIN_S)
             looks += 1
-            count, cut = self._rings.look(looks > _LOOKS, now_ns)
+            count, cut = self._rings.find_events(looks > _LOOKS, now_ns)
             if looks > _LOOKS:
                 break
         events = np.empty(count, EVENT_DTYPE)

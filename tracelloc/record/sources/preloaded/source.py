@@ -177,5 +177,5 @@ class PreloadedSource:
 
 
 def _batch_of(area: SharedArea) -> EventBatch:
-    events = area.take()
+    events = area.take_events()
     return EventBatch(events, NO_PAIRS, area.ring_share, overflowed=False, image=area.image)
