@@ -1,6 +1,6 @@
-"""Finds what a process has lost: blocks that nothing in it points to, without tracing it.
+"""Finds lost blocks: nothing in the process points to them.
 
-It searches the memory of a running process, however long ago the blocks were allocated, and
+It searches the memory of a running process without tracing it, however long ago the blocks were allocated, and
 groups them by size, C++ class and structure. The exit status is 3 if something is lost. The process
 is neither probed nor stopped.
 """
