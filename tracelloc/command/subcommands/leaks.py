@@ -1,8 +1,8 @@
 """Finds lost blocks: nothing in the process points to them.
 
-It searches the memory of a running process without tracing it, however long ago the blocks were allocated, and
-groups them by size, C++ class and structure. The exit status is 3 if something is lost. The process
-is neither probed nor stopped.
+It searches the memory of a running process without tracing it, however long ago the blocks were
+allocated, and groups them by size, C++ class and structure. The exit status is 3 if something is
+lost. The process is neither probed nor stopped.
 """
 
 from __future__ import annotations
