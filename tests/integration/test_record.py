@@ -170,7 +170,7 @@ def test_a_recording_is_opened_while_it_is_written(
     run = run_tracelloc("-p", target.pid, "--text", "--count", 1)
     assert "being recorded" not in run.stderr
     with Terminal(tracelloc_command("open", "-p", target.pid), tmp_path, width=120) as terminal:
-        terminal.wait_for("is not being recorded")
+        terminal.wait_for("no recording of process")
     with Terminal(tracelloc_command("open", tmp_path / "copy.rec"), tmp_path) as terminal:
         terminal.wait_for(r"end, [\d:]{8}")
         terminal.press("q")
