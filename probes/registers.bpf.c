@@ -21,8 +21,7 @@ struct bpf_iter__task {
 };
 
 struct thread_registers {
-	u32 pid;
-	u32 tid;
+	u64 pid;
 	u64 signal_stack; /* memory that only the kernel may know (sigaltstack(2)) */
 	struct pt_regs registers;
 };
@@ -36,7 +35,6 @@ int read_registers(struct bpf_iter__task *ctx)
 	if (!task)
 		return 0;
 	row.pid = *(u32 *)((char *)task + TGID_OFFSET);
-	row.tid = *(u32 *)((char *)task + PID_OFFSET);
 	row.signal_stack = *(u64 *)((char *)task + SIGNAL_STACK_OFFSET);
 	bpf_probe_read_kernel(&row.registers, sizeof(row.registers), (void *)bpf_task_pt_regs(task));
 	bpf_seq_write(seq, &row, sizeof(row));

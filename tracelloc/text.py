@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -184,6 +185,11 @@ def format_size(size_bytes: int) -> str:
             break
     digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{sign}{value:.{digits}f} {unit}"
+
+
+def format_time(time_s: float) -> str:
+    """Formats seconds since 1970 as local date and time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
 
 
 def format_duration(seconds: float) -> str:

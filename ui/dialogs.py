@@ -23,9 +23,16 @@ from tracelloc.show.export import EXPORTERS
 from tracelloc.show.export.outputfile import OutputFile
 from tracelloc.show.filters import Rule
 from tracelloc.show.presentation.naming import Namer
-from tracelloc.show.recording.times import parse_time, shown_time
+from tracelloc.show.recording.times import parse_time
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.text import NS_PER_S, format_duration, format_size, parse_duration, parse_size
+from tracelloc.text import (
+    NS_PER_S,
+    format_duration,
+    format_size,
+    format_time,
+    parse_duration,
+    parse_size,
+)
 from tracelloc.ui.tableview import Column, Table, TableRows, clean
 
 if TYPE_CHECKING:
@@ -214,7 +221,7 @@ class TimeDialog(Dialog[float]):
 
     def compose(self) -> ComposeResult:
         """The box."""
-        first, last = map(shown_time, self._recorded)
+        first, last = map(format_time, self._recorded)
         with Vertical(classes="box") as box:
             box.border_title = "Go to a time"
             yield Label(f"recorded from {first} to {last}")

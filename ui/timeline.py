@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.model.figures import Points
-from tracelloc.show.recording.times import shown_time
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
-from tracelloc.text import NS_PER_S
+from tracelloc.text import NS_PER_S, format_time
 
 F64 = npt.NDArray[np.float64]
 
@@ -59,8 +58,8 @@ class TimeLine:
         # Assumes that the clock was not set before the first snapshot, nor between two of them.
         at = self.find(uptime_s)
         time_s = float(self.times_s[at] + uptime_s - self.uptimes_s[at])
-        date, _, clock = shown_time(time_s).partition(" ")
-        is_today = date == shown_time(float(self.times_s[-1])).partition(" ")[0]
+        date, _, clock = format_time(time_s).partition(" ")
+        is_today = date == format_time(float(self.times_s[-1])).partition(" ")[0]
         return clock if is_today else f"{date[5:]} {clock}"
 
     def points(self, snapshot: Snapshot) -> Points | None:

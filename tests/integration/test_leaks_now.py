@@ -1,4 +1,4 @@
-"""What real programs have lost, found without tracing them."""
+"""Lost blocks of real programs, found without tracing them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOST = {
     ("block", "", 712): (64, 1, 1, 64),
     ("block", "", 1052656): (1, 1, 1, 1),
 }
-"""What ``lostheap.cpp`` loses with glibc."""
+"""Structures that ``lostheap.cpp`` loses with glibc."""
 
 
 def search(pid: int, *options: object) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def program(builder: Builder) -> str:
 
 
 def test_each_lost_structure_and_nothing_else(program: str, targets: list[Target]) -> None:
-    """What only a register, epoll, a timer, or a signal stack leads to is not lost."""
+    """Blocks that only a register, epoll, a timer, or a signal stack leads to are not lost."""
     target = Target([program])
     targets.append(target)
     await_pauses(target.pid, 1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from tracelloc.model.process import MallocLibrary
 
@@ -114,6 +116,23 @@ class HeapUsage:
     @property
     def coverage(self) -> float:
         """The part of the heap that was seen, 0 to 1."""
-        system_bytes = sum(arena.system_bytes for arena in self.arenas)
-        seen = sum(min(arena.seen_bytes, arena.system_bytes) for arena in self.arenas)
-        return seen / system_bytes if system_bytes else 1.0
+        return part_seen(self.arenas)
+
+
+class SeenMemory(Protocol):
+    """Memory that a malloc library requested, and how much of it a walk accounts for, in bytes."""
+
+    @property
+    def system_bytes(self) -> int:
+        """Requested from the kernel, by the library's own count."""
+
+    @property
+    def seen_bytes(self) -> int:
+        """Part of ``system_bytes`` that the walk accounts for."""
+
+
+def part_seen(arenas: Iterable[SeenMemory]) -> float:
+    """The part of some arenas that a walk accounts for, 0 to 1."""
+    sizes = [(arena.system_bytes, arena.seen_bytes) for arena in arenas]
+    system_bytes = sum(system for system, _ in sizes)
+    return sum(map(min, sizes)) / system_bytes if system_bytes else 1.0

@@ -70,4 +70,4 @@ class LostMemory:
     pointers_left_out: int = 0
     """Pointers for which there was no memory: the blocks that they lead to count as reachable."""
     notes: tuple[str, ...] = ()
-    """What is missing; may contain names from the target."""
+    """Gaps in the search; may contain names from the target."""

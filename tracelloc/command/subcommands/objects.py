@@ -6,9 +6,6 @@ read from outside; the program is not stopped.
 
 from __future__ import annotations
 
-import itertools
-import sys
-import time
 from argparse import ArgumentParser, Namespace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -20,6 +17,7 @@ from tracelloc.command.arguments import (
     pid_type,
     positive_type,
 )
+from tracelloc.command.repeating import report_numbers
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines, progress_of
 
@@ -55,7 +53,7 @@ def _run(given: Namespace) -> None:
     target = Target(process.pid, process.command())
     first: ObjectCensus | None = None
     try:
-        for number in itertools.count(1):
+        for _ in report_numbers(given.every, given.count):
             with progress_of("counting objects"):
                 now = counter.count()
                 is_first, first = first is None, first or now
@@ -68,10 +66,6 @@ def _run(given: Namespace) -> None:
                 print_lines([json_census(target, now, first, holders)])
             else:
                 print_lines(text_census(target, now, first, given.top, holders))
-            sys.stdout.flush()
-            if given.every is None or number == given.count:
-                break
-            time.sleep(max(0.0, now.time_s + given.every - time.time()))
     finally:
         counter.close()
 

@@ -148,14 +148,8 @@ def _usage(reader: PieceReader, arena: Arena) -> ArenaUsage:
 
 def _stretches(arena: Arena) -> list[tuple[int, int]]:
     """Contiguous entries, as ranges of whole pages."""
-    ends = np.flatnonzero(arena.entries & STATE_BITS == BlockState.END)
-    if not len(ends):
-        return []
-    starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.intp)
     found: list[tuple[int, int]] = []
-    for first, last in zip(
-        *((arena.entries[rows] & ADDRESS_BITS).tolist() for rows in (starts, ends)), strict=True
-    ):
+    for first, last in arena.stretches():
         low, high = first & -PAGE_BYTES, -(-last // PAGE_BYTES) * PAGE_BYTES
         if found and low <= found[-1][1]:
             found[-1] = found[-1][0], max(high, found[-1][1])

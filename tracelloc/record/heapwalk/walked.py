@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.errors import UnsupportedError
+from tracelloc.model.heapusage import part_seen
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.process.memory import U64
 
@@ -93,6 +94,13 @@ class Arena:
             sizes[states == BlockState.END] = 0
             yield EntrySlice(addresses[:_SLICE], sizes[:_SLICE], states[:_SLICE])
 
+    def stretches(self) -> Iterator[tuple[int, int]]:
+        """Yields (start, end) of contiguous entries, by address."""
+        ends = np.flatnonzero(self.entries & STATE_BITS == BlockState.END)
+        starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.intp)[: len(ends)]
+        pairs = (self.entries[rows] & ADDRESS_BITS for rows in (starts, ends))
+        yield from zip(*(column.tolist() for column in pairs), strict=True)
+
     @property
     def states(self) -> U64:
         """The ``BlockState`` of each entry."""
@@ -122,9 +130,7 @@ class WalkedHeap:
     @property
     def coverage(self) -> float:
         """The part of the heap that was seen, 0 to 1."""
-        system_bytes = sum(arena.system_bytes for arena in self.arenas)
-        seen = sum(min(arena.seen_bytes, arena.system_bytes) for arena in self.arenas)
-        return seen / system_bytes if system_bytes else 1.0
+        return part_seen(self.arenas)
 
 
 def user_offset(arena: Arena) -> int:

@@ -29,7 +29,7 @@ _PROGRAM: Final = "read_registers"
 _ATTACH_TYPE: Final = 28
 """BPF_TRACE_ITER, include/uapi/linux/bpf.h."""
 _ROW: Final = np.dtype([
-    ("pid", np.uint32), ("tid", np.uint32), ("signal_stack", np.uint64),
+    ("pid", np.uint64), ("signal_stack", np.uint64),
     ("registers", np.uint64, 21),
 ])  # fmt: skip
 """``struct thread_registers``."""
@@ -67,7 +67,7 @@ class _IteratorAttr(ctypes.Structure):
 
 
 class ThreadWords(NamedTuple):
-    """What the kernel holds of a process's threads."""
+    """Words that may be pointers, from the kernel's records of a process's threads."""
 
     threads: int
     words: npt.NDArray[np.uint64]
@@ -83,7 +83,7 @@ class RegisterReader:
         target = types.type_id(FUNCTION, "bpf_iter_task")
         if target is None:
             raise UnsupportedError("this kernel has no BPF iterator over tasks (Linux 5.8)")
-        offsets = {"TGID": "tgid", "PID": "pid", "SIGNAL_STACK": "sas_ss_sp"}
+        offsets = {"TGID": "tgid", "SIGNAL_STACK": "sas_ss_sp"}
         flags = [
             f"-D{name}_OFFSET={types.member_offset('task_struct', member)}"
             for name, member in offsets.items()

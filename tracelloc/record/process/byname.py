@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Final
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.model.codefiles import base_name
 from tracelloc.record.process.procfs import PROC, Process
-from tracelloc.text import printable
+from tracelloc.text import format_time, printable
 
 _INTERPRETER: Final = re.compile(r"-?(python|perl|ruby|node|php|bash|dash|sh|lua|guile)[\d.]*")
 _CODE_FOLLOWS: Final = ("-c", "-e", "-r")
@@ -88,5 +87,5 @@ def _line_of(process: Process) -> str:
     except KeyError:
         user = str(user_id)
     command = " ".join(process.arguments()) or process.command()
-    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(process.started_s()))
+    started = format_time(process.started_s())
     return f"    {process.pid:>7}  {user:<12} {started}  {printable(command)[:200]}"

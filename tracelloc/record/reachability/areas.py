@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tracelloc.record.heapwalk.pieces import read_regions
+
 _SHARED_MEMORY = "/dev/zero", "/memfd:", "/dev/shm/", "/SYSV"  # noqa: S108 - names in maps
 """Names of mappings that are shared anonymous memory (mm/shmem.c, ipc/shm.c)."""
 
@@ -25,16 +27,13 @@ class Area(NamedTuple):
 
 def searched_areas(maps_text: str) -> Iterator[Area]:
     """Yields the areas from ``/proc/PID/maps`` (proc_pid_maps(5))."""
-    for line in maps_text.split("\n"):
-        if line.count(" ") < 4:
+    for region in read_regions(maps_text):
+        is_shared_memory = region.path.startswith(_SHARED_MEMORY)
+        if "r" not in region.rights:
             continue
-        addresses, rights, _offset, _device, inode, *path = line.split(maxsplit=5)
-        name = "".join(path)
-        is_shared_memory = name.startswith(_SHARED_MEMORY)
-        if "r" not in rights or (name.startswith(("[v", "/dev/")) and not is_shared_memory):
+        if region.path.startswith(("[v", "/dev/")) and not is_shared_memory:
             continue
         # Pages of a file that are not writable are those of the file.
-        is_own = "p" in rights and ("w" in rights or inode == "0")
+        is_own = "p" in region.rights and ("w" in region.rights or not region.inode)
         if is_own or is_shared_memory:
-            start, _, end = addresses.partition("-")
-            yield Area(int(start, 16), int(end, 16), "x" in rights)
+            yield Area(region.start, region.end, "x" in region.rights)

@@ -6,7 +6,6 @@ two, and more while blocks drop out of the result. The heap is walked again for 
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -34,11 +33,10 @@ from tracelloc.record.reachability.roots import (
     ROOT,
     MemoryKinds,
     RootWords,
-    between_blocks,
     dead_stacks,
 )
+from tracelloc.record.reachability.scanning import MemoryScanner
 
-_PIECE_BYTES: Final = 1 << 20
 _MOST_EDGES: Final = 1 << 26
 """Most pointers between blocks that are stored: 512 MiB."""
 _MOST_SEARCHES: Final = 5
@@ -145,7 +143,9 @@ class LostBlockSearch:
 
     def _find(self) -> LostMemory:
         lost: LostBlocks | None = None
-        for number in itertools.count(1):
+        number = 0
+        while True:
+            number += 1
             began_s = time.monotonic()
             search = self._search()
             now, before = search.lost(), lost
@@ -155,7 +155,6 @@ class LostBlockSearch:
                 return self._report(search, lost, number)
             del search, now, before  # the next one takes as much memory
             time.sleep(max(0.0, began_s + _APART_S - time.monotonic()))
-        raise AssertionError
 
     def _search(self) -> _Search:
         reader = PieceReader(RemoteMemory(self._process))
@@ -164,36 +163,25 @@ class LostBlockSearch:
         heap = walk_heap(reader, tally)
         blocks = BlockRanges.in_use(heap)
         kinds = MemoryKinds.merge(
-            between_blocks(heap), heap.metadata + dead_stacks(self._process, regions)
+            [stretch for arena in heap.arenas for stretch in arena.stretches()],
+            heap.metadata + dead_stacks(self._process, regions),
         )
-        marks = Marks(blocks.starts, blocks.reaches, _MOST_EDGES)
-        marks.scan(self._root_words.read(self._whole), _ANYWHERE)
+        scanner = MemoryScanner(reader.memory, blocks.starts, blocks.reaches, _MOST_EDGES)
+        scanner.marks.scan(self._root_words.read(self._whole), _ANYWHERE)
         areas = list(searched_areas(self._process.maps_text()))
-        runs = [
-            (first, last, areas[number].is_code)
-            for number, first, last in reader.memory.resident_runs(
-                (area[:2] for area in areas), lambda: True
-            )
-        ]
-        code = [run[:2] for run in runs if run[2]]
-        parts = list(kinds.split([run[:2] for run in runs]))
+        runs: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
+        for number, first, last in reader.memory.resident_runs(
+            (area[:2] for area in areas), lambda: True
+        ):
+            runs[areas[number].is_code].append((first, last))
+        parts = [(*part, is_code) for is_code in runs for part in kinds.split(runs[is_code])]
         # With roots first, few pointers between blocks must be stored.
         parts.sort(key=lambda part: part[2])
-        words = np.empty(_PIECE_BYTES // 8 + 1, np.uint64)
-        for start, end, kind in parts:
+        for start, end, kind, is_code in parts:
             if kind == DEAD:
                 break
-            # Instructions hold addresses at any place.
-            shifts = 8 if any(first <= start < last for first, last in code) else 1
-            for address in range(start, end, _PIECE_BYTES):
-                piece = np.array([[address, min(_PIECE_BYTES, end - address)]], np.uint64)
-                size_bytes = reader.memory.fetch(piece, words)
-                for shift in range(shifts):
-                    shifted = words.view(np.uint8)[shift : shift + size_bytes // 8 * 8]
-                    marks.scan(shifted.view(np.uint64), address, kind == ROOT)
-        reachable = np.zeros(len(blocks.starts), np.uint8)
-        marks.finish(reachable)
-        return _Search(heap, blocks, tally, reachable.view(np.bool_), marks)
+            scanner.scan(start, end, is_code=is_code, are_roots=kind == ROOT)
+        return _Search(heap, blocks, tally, scanner.finish(), scanner.marks)
 
     def _report(self, search: _Search, lost: LostBlocks, searches: int) -> LostMemory:
         reader = PieceReader(RemoteMemory(self._process))

@@ -16,7 +16,6 @@ import numpy as np
 
 from tracelloc.errors import TracellocError
 from tracelloc.record.heapwalk.pieces import Region
-from tracelloc.record.heapwalk.walked import ADDRESS_BITS, STATE_BITS, BlockState, WalkedHeap
 from tracelloc.record.kernel.registers import RegisterReader
 from tracelloc.record.process.memory import U64
 from tracelloc.record.process.procfs import Process
@@ -74,18 +73,6 @@ class MemoryKinds:
                 at += 1
                 begin = cuts[at]
             yield begin, end, self.kinds[at]
-
-
-def between_blocks(heap: WalkedHeap) -> list[tuple[int, int]]:
-    """The ranges of the heap's entries: (start, end) of contiguous ones."""
-    found: list[tuple[int, int]] = []
-    for arena in heap.arenas:
-        ends = np.flatnonzero(arena.entries & STATE_BITS == BlockState.END)
-        if len(ends):
-            starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.intp)
-            pairs = (arena.entries[rows] & ADDRESS_BITS for rows in (starts, ends))
-            found += zip(*(column.tolist() for column in pairs), strict=True)
-    return found
 
 
 def dead_stacks(process: Process, regions: list[Region]) -> list[tuple[int, int]]:

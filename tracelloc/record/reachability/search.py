@@ -18,12 +18,10 @@ from tracelloc.model.blocks import Blocks
 from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability.areas import searched_areas
-from tracelloc.record.reachability.marking import Marks
+from tracelloc.record.reachability.scanning import MemoryScanner
 
 Mask = npt.NDArray[np.bool_]
 
-_PIECE_BYTES: Final = 1 << 20
-"""Bytes read at once: the target's mappings can't change meanwhile."""
 _MOST_EDGES: Final = 1 << 22
 """Most pointers between blocks that are stored: 32 MiB."""
 
@@ -54,21 +52,12 @@ def search(
     ends = blocks.address + np.maximum(blocks.size, 1)
     # After a lost free, two blocks may overlap: the later one is live.
     ends[:-1] = np.minimum(ends[:-1], blocks.address[1:])
-    marks = Marks(blocks.address, ends, _MOST_EDGES)
     memory = RemoteMemory(process)
-    words = np.empty(_PIECE_BYTES // 8 + 1, np.uint64)
+    scanner = MemoryScanner(memory, blocks.address, ends, _MOST_EDGES, may_go_on)
     areas = list(searched_areas(process.maps_text()))
     for number, first, last in memory.resident_runs((area[:2] for area in areas), may_go_on):
-        for address in range(first, last, _PIECE_BYTES):
-            if not may_go_on():
-                return None
-            piece = np.array([[address, min(_PIECE_BYTES, last - address)]], np.uint64)
-            size_bytes = memory.fetch(piece, words)
-            for shift in range(8 if areas[number].is_code else 1):
-                shifted = words.view(np.uint8)[shift : shift + size_bytes // 8 * 8]
-                marks.scan(shifted.view(np.uint64), address)
+        if not scanner.scan(first, last, is_code=areas[number].is_code):
+            return None
     if not may_go_on():
         return None
-    reachable = np.zeros(len(blocks), np.uint8)
-    marks.finish(reachable)
-    return PointerSearch(blocks, reachable.view(np.bool_), marks.edges_left_out)
+    return PointerSearch(blocks, scanner.finish(), scanner.marks.edges_left_out)

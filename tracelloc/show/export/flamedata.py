@@ -6,7 +6,6 @@ into lists, so that each is stored once.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -28,7 +27,7 @@ from tracelloc.show.presentation.calltree import (
 from tracelloc.show.presentation.naming import frame_name
 from tracelloc.show.presentation.profile import FigureUnit, Metric, Profile, Sample
 from tracelloc.show.presentation.suspects import NamedSuspect, headline, sentences
-from tracelloc.text import NS_PER_S, about_of, format_duration, printable
+from tracelloc.text import NS_PER_S, about_of, format_duration, format_time, printable
 
 _NOTHING: Final = -1
 _MOST_SUSPECTS: Final = 20
@@ -177,7 +176,7 @@ def _suspect(named: NamedSuspect, profile: Profile) -> dict[str, Any]:
 def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) -> dict[str, Any]:
     """Returns the data of the page; ``refresh_s`` is the interval at which it asks for updates."""
     tree = flame_tree(profile, metric)
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(profile.time_s))
+    when = format_time(profile.time_s)
     return {
         "title": printable(profile.target.command) or "?",
         "pid": profile.target.pid,

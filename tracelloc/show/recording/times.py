@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import re
-import time
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from tracelloc.errors import UsageError
 from tracelloc.show.recording.joined import AnyRecording
-from tracelloc.text import parse_duration
+from tracelloc.text import format_time, parse_duration
 
 _CLOCK: Final = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
 _DAY_S: Final = 86_400
 _TOLERANCE_S: Final = 1.0
 _FORMS: Final = "times are 03:15, 03:15:30, 2026-11-22T03:15, +90m from the start, -5m from the end"
-
-
-def shown_time(time_s: float) -> str:
-    """Formats a local time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
 
 
 def find_moment(recording: AnyRecording, text: str | None) -> int:
@@ -46,7 +40,7 @@ def parse_time(text: str, first_s: float, last_s: float) -> float:
     if not first_s - _TOLERANCE_S <= time_s <= last_s + _TOLERANCE_S:
         raise UsageError(
             f"{text} is not recorded",
-            hint=f"recorded is from {shown_time(first_s)} to {shown_time(last_s)}",
+            hint=f"recorded is from {format_time(first_s)} to {format_time(last_s)}",
         )
     return time_s
 

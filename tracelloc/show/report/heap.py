@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
 from tracelloc.model.heapusage import ArenaUsage, BlockSum, HeapUsage
 from tracelloc.model.process import Target
+from tracelloc.show.report.headline import headline
 from tracelloc.text import format_percent, format_size, plural, printable
 
 _MOST_ARENAS: Final = 8
-_WHOLE: Final = 0.999
+WHOLE: Final = 0.999
 """Below this part of the heap, a report says what it does not include."""
 _UNPRINTABLE: Final = dict.fromkeys((*range(32), *range(127, 256)), ".")
 
 
 def heap_lines(target: Target, heap: HeapUsage, top: int) -> Iterator[str]:
     """A report's lines, the last one empty. ``top``: rows of each table."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(heap.time_s))
     used = heap.in_use
-    yield (
-        f"==> {when} {printable(target.command)} ({target.pid}): "
-        f"{format_size(used.size_bytes)} in use in {plural(used.count, 'block')}, "
-        f"{format_size(heap.free_resident_bytes)} free but resident"
-    )
+    text = f"{format_size(used.size_bytes)} in use in {plural(used.count, 'block')}, "
+    text += f"{format_size(heap.free_resident_bytes)} free but resident"
+    yield headline(heap.time_s, target, text)
     resident = sum(arena.resident_bytes for arena in heap.arenas)
     libraries = " and ".join(dict.fromkeys(arena.library.value for arena in heap.arenas))
     yield (
@@ -59,7 +56,7 @@ def readable_contents(contents: bytes) -> str:
 
 def _gaps(heap: HeapUsage) -> Iterator[str]:
     """What the figures lack."""
-    if heap.coverage < _WHOLE:
+    if heap.coverage < WHOLE:
         yield f"figures are at least: {format_percent(heap.coverage)} of the heap was understood"
     for arena in heap.arenas:
         for place in arena.unseen[:_MOST_ARENAS]:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from tracelloc.model.heapusage import BlockSum
 from tracelloc.model.lostmemory import LostGroup, LostMemory, Shape
 from tracelloc.model.process import Target
-from tracelloc.show.report.heap import readable_contents
+from tracelloc.show.report.headline import headline
+from tracelloc.show.report.heap import WHOLE, readable_contents
 from tracelloc.text import format_percent, format_size, plural, printable
-
-_WHOLE: Final = 0.999
-"""Below this part of the heap, a report says that there may be more."""
 
 
 def describe(group: LostGroup) -> str:
@@ -42,13 +39,8 @@ def describe(group: LostGroup) -> str:
 
 def leak_lines(target: Target, found: LostMemory, top: int) -> Iterator[str]:
     """A report's lines, the last one empty. ``top``: groups to list."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.time_s))
-    in_use = _blocks(found.in_use)
-    lost = f"{_blocks(found.lost)} lost, of {in_use} in use"
-    yield (
-        f"==> {when} {printable(target.command)} ({target.pid}): "
-        f"{lost if found.lost.count else f'nothing lost of {in_use} in use'}"
-    )
+    lost = f"{_blocks(found.lost)} lost," if found.lost.count else "nothing lost"
+    yield headline(found.time_s, target, f"{lost} of {_blocks(found.in_use)} in use")
     yield from _gaps(found)
     if found.known.count:
         yield f"{_blocks(found.known)} of them were reported before"
@@ -76,8 +68,8 @@ def _blocks(blocks: BlockSum) -> str:
 
 
 def _gaps(found: LostMemory) -> Iterator[str]:
-    """What may be missing or wrong."""
-    if found.coverage < _WHOLE:
+    """Says why figures may be wrong."""
+    if found.coverage < WHOLE:
         yield (
             f"there may be more: {format_percent(found.coverage)} of the heap was understood, and "
             "the rest counts as pointing to whatever it holds addresses of"

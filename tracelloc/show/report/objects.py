@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -22,6 +21,7 @@ from tracelloc.show.presentation.objects import (
     object_facts,
 )
 from tracelloc.show.report.content import Request, SectionContent
+from tracelloc.show.report.headline import headline
 from tracelloc.text import format_duration, format_percent, format_size, plural, printable
 
 _SECONDS_PER_MINUTE: Final = 60
@@ -47,8 +47,7 @@ def text_census(
     holders: Mapping[str, Holders] | None = None,
 ) -> Iterator[str]:
     """A census's lines, the last one empty."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now.time_s))
-    yield f"==> {when} {printable(target.command)} ({target.pid}): {_totals(now)}"
+    yield headline(now.time_s, target, _totals(now))
     yield from _table(now, first, top)
     for name, found in (holders or {}).items():
         yield from _text_holders(name, found, is_new=now is not first)
