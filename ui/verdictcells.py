@@ -14,7 +14,7 @@ SHRINKING: Final = "green"
 VERDICT_STYLES: Final = {Verdict.LEAKING: "bold red", Verdict.GROWING: "yellow"}
 """Styles of verdicts; others are dim."""
 _SHORT: Final = {Verdict.LEAKING: "LEAKING", Verdict.CACHE_OR_POOL: "cache"}
-_HARMLESS: Final = (Verdict.CACHE_OR_POOL, Verdict.BUSY, Verdict.START_UP)
+_HARMLESS: Final = (Verdict.CACHE_OR_POOL, Verdict.BUSY, Verdict.START_UP, Verdict.EARLIER)
 
 
 def growth_cell(bytes_per_min: int, verdict: Verdict | None) -> Text:

@@ -219,6 +219,9 @@ def add_tracing(group: Any) -> None:
     add("--max-overhead PCT", "limit of the probes' CPU time, in percent of the program's own: "
         "above it, probes are detached and reattached, and each report covers one measuring window "
         "(default: no limit)", type=type_of(parse_percent))
+    add("--earlier", "blocks that a running process allocated before tracing: count them by class "
+        "and size, and follow their frees (on, the default), or ignore them (off)",
+        choices=["on", "off"], default="on")
     add("--no-search", "do not read the program's memory: neither search it for pointers to old "
         "blocks, nor count Python's objects; verdicts take longer and are less certain")
 

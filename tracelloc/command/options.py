@@ -155,6 +155,7 @@ def _config_of(given: argparse.Namespace) -> TraceConfig:
         spares_python=given.preload == "auto",
         max_stall_s=given.max_stall,
         reads_memory=not given.no_search,
+        counts_earlier=given.earlier == "on",
         debug=given.debug,
     )
     return config.with_otel if given.source == "otel" else config

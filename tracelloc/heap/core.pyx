@@ -41,6 +41,7 @@ cdef enum:
     PARTS = 1024  # per block: the unit of sampled counts
     AHEAD = 12  # events whose slots are fetched before they are needed
     WINDOW = 9  # events among which a block's free is looked for
+    EARLIER_TID = 0  # of blocks that existed before all events: who allocated them is unknown
     LEAST_BLOCKS = 256
 
 ctypedef int64_t* Column
@@ -218,6 +219,26 @@ cdef class Core:
                 at += 1
         return at
 
+    def add_earlier(self, const uint64_t[::1] addresses, const uint64_t[::1] sizes,
+                    const uint32_t[::1] stacks, Py_ssize_t at, uint64_t time_ns):
+        """Adds blocks that existed at that time, before all events, as ``run`` applies events.
+
+        They count as allocated by nobody, and not towards the load. Blocks of which events are
+        known are left out.
+        """
+        with nogil:
+            self.need = NOTHING
+            if self._own_blocks():
+                while at < addresses.shape[0] and self._add_earlier(
+                        addresses[at], sizes[at], stacks[at], time_ns):
+                    at += 1
+        return at
+
+    def explain_frees(self):
+        """Forgets the unmatched frees: they were of blocks that existed before all events."""
+        self.unmatched = 0
+        memset(self.unmatched_by_row, 0, SLICES * sizeof(int64_t))
+
     def inherit(self, int64_t count, int64_t size):
         """Counts blocks that existed before the threads."""
         self.threads.rows[NOBODY].allocated_count += count
@@ -272,12 +293,12 @@ cdef class Core:
             if self.since[at].peak == self.peak:
                 count[at], size[at] = self.since[at].count, self.since[at].size
 
-    def copy_blocks(self, uint64_t at, uint64_t born_by, uint64_t least, uint64_t[::1] address,
-                    uint64_t[::1] size, uint64_t[::1] birth_ns, uint32_t[::1] stack,
-                    uint32_t[::1] tid):
+    def copy_blocks(self, uint64_t at, uint64_t born_by, uint64_t least, bint with_earlier,
+                    uint64_t[::1] address, uint64_t[::1] size, uint64_t[::1] birth_ns,
+                    uint32_t[::1] stack, uint32_t[::1] tid):
         """Copies blocks from slot ``at`` on, born by then and at least so large, into columns.
 
-        Ends when these are full. Returns the slot to continue from, the number copied, and the
+        ``with_earlier``: also copies those that ``add_earlier`` has added. Ends when these are full. Returns the slot to continue from, the number copied, and the
         number and bytes of all blocks born by then. These two are estimates if blocks are
         sampled; the number is then in parts of blocks.
         """
@@ -291,7 +312,7 @@ cdef class Core:
                     self._amount(block.size, &parts, &bytes_)
                     all_parts += parts
                     all_bytes += bytes_
-                    if block.size >= least:
+                    if block.size >= least and (with_earlier or block.tid != EARLIER_TID):
                         address[to] = self.blocks.addresses[at]
                         size[to], birth_ns[to] = block.size, block.birth_ns
                         stack[to], tid[to] = block.stack, block.tid
@@ -377,7 +398,9 @@ cdef class Core:
     cdef inline bint _can_end(self, Block* block, uint64_t time_ns, Place* place) noexcept nogil:
         """Whether the rows exist for a block's end; finds its place in them."""
         place.row = self._slice(block.birth_ns)
-        place.life = self._life_class(time_ns - block.birth_ns)
+        place.life = -1
+        if block.tid != EARLIER_TID:
+            place.life = self._life_class(time_ns - block.birth_ns)
         return (self._can_hold(place.row, block.stack)
                 and (place.life < 0 or self._has(LIFETIMES + place.life, block.stack)))
 
@@ -590,6 +613,29 @@ cdef class Core:
         self.unordered += count
         return True
 
+    cdef inline bint _add_earlier(
+        self, uint64_t address, uint64_t size, uint32_t stack, uint64_t time_ns
+    ) noexcept nogil:
+        cdef Py_ssize_t born = self._slice(time_ns)
+        cdef Block block
+        if <Py_ssize_t>stack >= self.stacks:
+            self.need = ROOM_FOR_STACKS
+            return False
+        if self.blocks.addresses[find_block(self.blocks, address)]:
+            return True
+        block.size, block.birth_ns, block.stack, block.tid = size, time_ns, stack, EARLIER_TID
+        if not (self._has(BORN + born, stack) and self._can_hold(born, stack)
+                and self._put(address, &block)):
+            return False
+        self._hold(born, stack, 1, <int64_t>size, 1)
+        self.rows[BORN + born][stack] += 1
+        self.figures.allocated_count[stack] += 1
+        self.figures.allocated_bytes[stack] += <int64_t>size
+        self.figures.first_ns[stack] = self.figures.last_ns[stack] = <int64_t>time_ns
+        self.threads.rows[NOBODY].allocated_count += 1
+        self.threads.rows[NOBODY].allocated_bytes += <int64_t>size
+        return True
+
     cdef inline bint _put(self, uint64_t address, Block* block) noexcept nogil:
         """Adds a block to the table; an old block at its address was freed unseen."""
         cdef int64_t count, size
@@ -657,8 +703,9 @@ cdef class Core:
         if not was_pending or pending.address != e.address:
             self.odd_restores += 1
         elif not pending.is_known:
-            self.unmatched -= 1
-            self.unmatched_by_row[self.row_of[self.slices - 1]] -= 1
+            if self.unmatched > 0:  # unless it was explained meanwhile
+                self.unmatched -= 1
+                self.unmatched_by_row[self.row_of[self.slices - 1]] -= 1
         else:
             if not (self._can_end(&pending.block, pending.time_ns, &place) and self._has_room()):
                 return False
@@ -675,7 +722,7 @@ cdef class Core:
         cdef Py_ssize_t maker
         cdef uint32_t stack = block.stack
         self._amount(block.size, &count, &size)
-        if block.tid != tid:
+        if block.tid != tid and block.tid != EARLIER_TID:
             maker = thread_row(&self.threads, block.tid)
             if maker < 0 or not add_flow(&self.flows, maker, row, sign * count, sign * size):
                 self.need = MEMORY

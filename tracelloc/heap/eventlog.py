@@ -31,6 +31,10 @@ class EventLog:
         """Keeps a copy of applied events."""
         self._parts.append(events.copy())
 
+    def forget_blocks(self) -> None:
+        """Has all blocks copied the next time: some were added without events."""
+        self._since_blocks = None
+
     def take_events(self, stacks: Stacks, count: int, blocks: Callable[[], Blocks]) -> LoggedEvents:
         """Events added since the last call, periodically with all blocks.
 

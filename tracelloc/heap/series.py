@@ -43,6 +43,10 @@ class Series:
         # Missed points are not taken later.
         self._next_ns = max(self._next_ns + self._distance_ns, now_ns + 1)
 
+    def add_before(self, live_bytes: int) -> None:
+        """Adds bytes that were outstanding all along, but were not known, to all points."""
+        self._columns[1, : self._used] += live_bytes
+
     def _thin_out(self) -> None:
         """Keeps the first point, and of each pair after it the later one."""
         half = self._used // 2

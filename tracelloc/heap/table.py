@@ -22,11 +22,7 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.threads import Flow, ThreadTotals
 from tracelloc.model.blocks import Blocks, LoggedEvents
 from tracelloc.model.events import Events
-from tracelloc.model.figures import (
-    COLUMNS,
-    Peak,
-    Totals,
-)
+from tracelloc.model.figures import COLUMNS, U32, U64, Peak, Totals
 from tracelloc.model.losses import Oddities
 from tracelloc.model.process import DEFAULT_POLICY, TemporaryPolicy
 
@@ -39,6 +35,8 @@ _NO_TIME: Final = -1
 _MOST: Final = (1 << 64) - 1
 """Larger than any time and any size."""
 _LEAST_COPIED: Final = 4096
+_MOST_WATCHED: Final = 1 << 22
+"""Addresses that are kept before repeated ones are dropped."""
 """Least number of blocks copied at once when searching for the largest."""
 
 
@@ -83,6 +81,9 @@ class LiveTable:
             held = int(self.totals.live_bytes.sum())
             self._core = like._core.fork(stacks.ids, held, like._newest_ns)
             self._core.inherit(int(self.totals.live_count.sum()), held)
+        self._watched: list[U64] | None = None
+        """Addresses in events while they are watched."""
+        self._watched_whole = True
         self._bound_stacks = 0
         self._bound_version = 0
 
@@ -95,6 +96,8 @@ class LiveTable:
         """
         if self.log is not None:
             self.log.add(events)
+        if self._watched is not None:
+            self._watch(events["address"].copy())
         for start in range(0, len(events), _AT_ONCE):
             some = events[start : start + _AT_ONCE]
             records = some.view(np.uint8)
@@ -113,10 +116,56 @@ class LiveTable:
     def apply_pairs(self, pairs: Columns) -> None:
         """Counts allocated and freed blocks (``drain.PAIR_DTYPE``): only totals change."""
         if len(pairs):
+            self._watched_whole = False
             records = pairs.view(np.uint8)
             self._begin(int(pairs["time_ns"].max()))
             self._apply_all(partial(self._core.pass_by, records), pairs["stack_id"])
             self.events += 2 * int(pairs["count"].sum())
+
+    def watch_addresses(self) -> None:
+        """Begins to keep the addresses that events are about; ``watched`` returns them."""
+        self._watched, self._watched_whole = [], True
+
+    def watched(self, *, ends: bool = False) -> U64 | None:
+        """Addresses in events since ``watch_addresses``, ascending.
+
+        None if some are unknown: pairs have none. ``ends``: no more are kept.
+        """
+        parts = [np.empty(0, np.uint64), *(self._watched or [])]
+        self._watched = [np.unique(np.concatenate(parts))]
+        found = self._watched[0] if self._watched_whole else None
+        if ends:
+            self._watched = None
+        return found
+
+    def _watch(self, addresses: U64) -> None:
+        assert self._watched is not None
+        self._watched.append(addresses)
+        if sum(map(len, self._watched[1:])) > _MOST_WATCHED:
+            self.watched()
+
+    def add_earlier(self, addresses: U64, sizes: U64, stacks: U32) -> None:
+        """Adds blocks that existed when tracing began, with the indices of their stacks.
+
+        They count as allocated since the start, as a forked child's inherited ones do, but no
+        thread has allocated them. Blocks of which events are known are left out.
+        """
+        began_ns = self.cohorts.start_ns or 0
+        now_ns = max(self._newest_ns, began_ns)
+        self._begin(now_ns)
+        done = 0
+        while (done := self._core.add_earlier(addresses, sizes, stacks, done, began_ns)) < len(
+            addresses
+        ):
+            self._meet_need()
+        self._core.end_batch(False, now_ns)
+        if self.log is not None:
+            self.log.forget_blocks()
+
+    def explain_frees(self) -> None:
+        """Forgets the unmatched frees: they were of blocks from before tracing."""
+        self._begin(max(self._newest_ns, self.cohorts.start_ns or 0))
+        self._core.explain_frees()
 
     def fork(self) -> LiveTable:
         """The table of a child process with a copy of the memory: the same blocks.
@@ -153,17 +202,22 @@ class LiveTable:
         """Repeats until all records are applied, making room where it is lacking."""
         done = 0
         while (done := apply_from(done)) < len(stack_ids):
-            need = self._core.need
-            if need == core.NEED_STACK:
+            if self._core.need == core.NEED_STACK:
                 self.stacks.indices(stack_ids[done:])
                 self._make_room()
-            elif need == core.NEED_ROOM:
-                self._make_room()
-            elif need == core.NEED_ROW:
-                row = self._core.missing_row
-                self._core.bind_row(row, self.cohorts.row(row))
             else:
-                raise MemoryError("no memory for more blocks")
+                self._meet_need()
+
+    def _meet_need(self) -> None:
+        """Makes room for what the core lacks, other than stacks."""
+        need = self._core.need
+        if need == core.NEED_ROOM:
+            self._make_room()
+        elif need == core.NEED_ROW:
+            row = self._core.missing_row
+            self._core.bind_row(row, self.cohorts.row(row))
+        else:
+            raise MemoryError("no memory for more blocks")
 
     # For readers.
 
@@ -207,7 +261,7 @@ class LiveTable:
     def raw_blocks(self) -> Blocks:
         """``blocks`` with sizes as in events: they include weights if the program reports these."""
         blocks = Blocks.empty(self.count)
-        _, count, *_ = self._core.copy_blocks(0, _MOST, 0, *blocks.columns())
+        _, count, *_ = self._core.copy_blocks(0, _MOST, 0, True, *blocks.columns())
         return blocks.select(slice(count))
 
     def _told_apart(self, raw: Blocks) -> Blocks:
@@ -224,20 +278,21 @@ class LiveTable:
         Blocks that move between two calls may be returned twice or not at all.
         """
         blocks = Blocks.empty(most)
-        at, count, *_ = self._core.copy_blocks(at, born_by_ns, 0, *blocks.columns())
+        at, count, *_ = self._core.copy_blocks(at, born_by_ns, 0, True, *blocks.columns())
         some = self._told_apart(blocks.select(slice(count)))
         return (at if at < self._core.room else None), some
 
     def largest(self, n: int, born_by_ns: int = _MOST) -> tuple[int, int, Blocks]:
         """Blocks born by then: their number, their bytes, and the ``n`` largest, older ones first.
 
-        The number and bytes are estimates if blocks are sampled.
+        Blocks from before tracing are counted, not listed: they have no stack. The number and bytes
+        are estimates if blocks are sampled.
         """
         best = Blocks.empty()
         at = parts = size_bytes = least = 0
         while at < self._core.room:
             some = Blocks.empty(max(_LEAST_COPIED, 4 * n))
-            at, count, *more = self._core.copy_blocks(at, born_by_ns, least, *some.columns())
+            at, count, *more = self._core.copy_blocks(at, born_by_ns, least, False, *some.columns())
             parts, size_bytes = parts + more[0], size_bytes + more[1]
             best = Blocks.concatenate([best, some.select(slice(count))]).largest(n)
             if len(best) == n:

@@ -8,7 +8,7 @@ to it: then nothing can free it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +71,14 @@ NONE_UNREACHABLE: Final = UnreachableTable(
 )  # fmt: skip
 
 
+class SearchResult(NamedTuple):
+    """One search, compared with those before; see ``UnreachableBlocks``."""
+
+    asked: I64
+    blocks: Blocks
+    said: npt.NDArray[np.uint8]
+
+
 @dataclass(slots=True)
 class UnreachableBlocks:
     """Results of the last searches, block by block. Not thread safe."""
@@ -86,19 +94,28 @@ class UnreachableBlocks:
 
     def note(self, blocks: Blocks, reachable: Mask) -> None:
         """Adds a search: its blocks, and which of them can be reached."""
-        self.searches += 1
-        self._asked = np.bincount(blocks.stack)
+        self.accept(self.compare(blocks, reachable))
+
+    def compare(self, blocks: Blocks, reachable: Mask) -> SearchResult:
+        """Compares a search with earlier ones: its blocks, and which of them can be reached.
+
+        Changes nothing, so that only ``accept`` needs the lock if one thread calls both.
+        """
         keys = keys_of(blocks.address, blocks.birth_ns)
         known = keys_of(self._blocks.address, self._blocks.birth_ns)
-        at = np.searchsorted(known, keys)
         before = np.zeros(len(keys), np.uint8)
         if len(known):
-            at = np.minimum(at, len(known) - 1)
+            at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
             before = np.where(known[at] == keys, self._said[at], 0).astype(np.uint8)
         said = (((before << 1) | ~reachable) & _LAST).astype(np.uint8)
         kept = np.flatnonzero(said)
         kept = kept[np.argsort(keys[kept])]
-        self._blocks, self._said = blocks.select(kept), said[kept]
+        return SearchResult(np.bincount(blocks.stack), blocks.select(kept), said[kept])
+
+    def accept(self, result: SearchResult) -> None:
+        """Adds a search that was compared."""
+        self.searches += 1
+        self._asked, self._blocks, self._said = result
 
     @property
     def blocks(self) -> Blocks:

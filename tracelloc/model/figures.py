@@ -201,6 +201,16 @@ class History:
         grown[: len(before)] -= before
         return np.rint(grown * (60.0 * NS_PER_S / elapsed_ns)).astype(np.int64)
 
+    def add_before(self, live_bytes: I64) -> None:
+        """Adds bytes per stack that were outstanding all along, but not known, to all samples."""
+        added = []
+        for held in self._held:
+            larger = np.zeros(max(len(held), len(live_bytes)), np.int64)
+            larger[: len(held)] = held
+            larger[: len(live_bytes)] += live_bytes
+            added.append(larger)
+        self._held = added
+
     @property
     def times_ns(self) -> list[int]:
         """When the samples were taken, oldest first."""

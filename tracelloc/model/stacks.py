@@ -25,6 +25,8 @@ class StackFlag(IntFlag):
     PYTHON = 256
     CODE = 512
     NAMES = 1024
+    EARLIER = 2048
+    """No stack, but what blocks from before tracing have in common."""
 
 
 PARTIAL_REASONS: Final = {

@@ -35,6 +35,8 @@ class Verdict(Enum):
     """Too little has been observed for a verdict."""
     UNKNOWN = "unknown"
     """Too much is missing for a verdict: lost events, or the rest of the stacks."""
+    EARLIER = "earlier"
+    """Allocated before tracing: it is unknown by what, and at what pace."""
 
 
 VERDICTS: Final = tuple(Verdict)
@@ -129,6 +131,7 @@ class Sites:
     """Old blocks without any pointer to them."""
     asked: F64
     """Old blocks that were searched for; 0: it is unknown whether anything points to them."""
+    unreachable_bytes: F64
 
     def __len__(self) -> int:
         return len(self.code)
@@ -137,12 +140,14 @@ class Sites:
         """Some of the sites."""
         return Sites(*(getattr(self, field.name)[rows] for field in fields(self)))
 
-    def withheld(self, rows: Mask) -> Sites:
-        """Withholds the verdict on some sites: stacks that may stand for many call sites."""
-        unknown = np.uint8(CODE_OF[Verdict.UNKNOWN])
+    def withheld(self, rows: Mask, verdict: Verdict = Verdict.UNKNOWN) -> Sites:
+        """Withholds the verdict on some sites, in favor of another one.
+
+        ``UNKNOWN``: stacks that may stand for many call sites.
+        """
         return replace(
             self,
-            code=np.where(rows, unknown, self.code),
+            code=np.where(rows, np.uint8(CODE_OF[verdict]), self.code),
             rate_bytes_per_min=np.where(rows, 0.0, self.rate_bytes_per_min),
             blocks_per_min=np.where(rows, 0.0, self.blocks_per_min),
             confidence=np.where(rows, 0.0, self.confidence),

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.model.blocks import Blocks, BlockSelection, LoggedEvents, Mappings, UsableSizes
-from tracelloc.model.figures import I64, History, Peak, Points, ThreadActivity, Totals
+from tracelloc.model.earlier import EarlierBlocks
+from tracelloc.model.figures import I64, History, Mask, Peak, Points, ThreadActivity, Totals
 from tracelloc.model.losses import Gap, LossCounts
 from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.process import (
@@ -101,6 +102,8 @@ class ProcessStatus:
     """The traced allocators."""
     runtimes: tuple[Runtime, ...] = ()
     """Runtimes in the process that have a heap of their own."""
+    earlier: EarlierBlocks | None = None
+    """Blocks from before tracing; None: they are not in the figures."""
     mappings: Mappings | None = None
     """Mappings of the program itself; None: not traced."""
     findings: Findings | None = None
@@ -202,6 +205,11 @@ class Snapshot(ProcessStatus):
         return None if self.sample_bytes is not None else self.losses.bounds(self.live_count)
 
     @property
+    def are_earlier(self) -> Mask:
+        """Which stacks stand for blocks from before tracing, by index."""
+        return self.stacks.have(StackFlag.EARLIER)[: len(self.totals)]
+
+    @property
     def live_stacks(self) -> int:
         """Stacks with at least one live block."""
         return int(np.count_nonzero(self.totals.live_count))
@@ -220,14 +228,20 @@ class Snapshot(ProcessStatus):
             column = getattr(self.totals, figure)
         return column
 
-    def top_stacks(self, n: int | None = None, *, freed: bool = False) -> list[StackStat]:
+    def top_stacks(
+        self, n: int | None = None, *, freed: bool = False, with_earlier: bool = True
+    ) -> list[StackStat]:
         """The stacks with the most live bytes, largest first; only those with live blocks.
 
-        ``freed``: includes stacks whose blocks were all freed.
+        ``freed``: includes stacks whose blocks were all freed. ``with_earlier``: includes blocks
+        from before tracing.
         """
         totals = self.totals
         held = totals.live_bytes
-        holding = np.flatnonzero(totals.allocated_count if freed else totals.live_count)
+        is_wanted = (totals.allocated_count if freed else totals.live_count) != 0
+        if not with_earlier:
+            is_wanted &= ~self.are_earlier
+        holding = np.flatnonzero(is_wanted)
         order = holding[np.lexsort((holding, -held[holding]))][:n]
         return self.stack_stats(order.tolist())
 

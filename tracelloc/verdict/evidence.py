@@ -166,6 +166,16 @@ def _cache(sites: Sites, row: int, _blocks: Blocks) -> str:
     return f"{format_size(round(sites.alive_bytes[row]))} live; its minimum has stopped rising"
 
 
+def _earlier(sites: Sites, row: int, blocks: Blocks) -> str:
+    said = "allocated before tracing"
+    if not sites.asked[row]:
+        return said
+    if not sites.unreachable[row]:
+        return f"{said}; the program still points to all of it"
+    lost = format_size(round(sites.unreachable_bytes[row]))
+    return f"{said}; {blocks(sites.unreachable[row])} are lost ({lost}): nothing points to them"
+
+
 _SENTENCES: Final = {
     Verdict.LEAKING: _leaking,
     Verdict.GROWING: _growing,
@@ -174,6 +184,7 @@ _SENTENCES: Final = {
     Verdict.START_UP: _start_up,
     Verdict.BUSY: _busy,
     Verdict.CACHE_OR_POOL: _cache,
+    Verdict.EARLIER: _earlier,
 }
 _REASSURING: Final = {Verdict.START_UP, Verdict.BUSY, Verdict.CACHE_OR_POOL}
 

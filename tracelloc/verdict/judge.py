@@ -11,8 +11,8 @@ import numpy as np
 from tracelloc.heap.cohorts import Census, Cohorts
 from tracelloc.heap.unreachable import UnreachableBlocks
 from tracelloc.model.figures import F64, Totals
-from tracelloc.model.stacks import CallStacks
-from tracelloc.model.verdicts import Findings, Moment, Sites
+from tracelloc.model.stacks import CallStacks, StackFlag
+from tracelloc.model.verdicts import Findings, Moment, Sites, Verdict
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.findings import (
     Group,
@@ -105,8 +105,10 @@ class Judge:
         # Stacks of which only the id is known may also stand for many call sites.
         is_cut = stacks.are_cut[:count] | stacks.are_unknown[:count]
         sites = sites.withheld(is_cut)
+        is_earlier = stacks.have(StackFlag.EARLIER)[:count]
+        sites = sites.withheld(is_earlier, Verdict.EARLIER)
         sites = self._stacks.settle(sites, np.arange(count), now_ns)
-        one_look = Look(census, sites, is_cut, circumstances, stacks, now_ns)
+        one_look = Look(census, sites, is_cut | is_earlier, circumstances, stacks, now_ns)
         groups = yield from self._split_leaks.find(one_look)
         groups += yield from self._tied_leaks(groups, sites, census, stacks, circumstances)
         yield None

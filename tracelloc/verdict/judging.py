@@ -84,6 +84,7 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
         loss_share=loss_share,
         unreachable=population.unreachable.sum(axis=1),
         asked=population.asked,
+        unreachable_bytes=population.unreachable_bytes.sum(axis=1),
     )
     if circumstances.searched:
         proof = find_proof(population, loss_share, circumstances.clean_from_s)

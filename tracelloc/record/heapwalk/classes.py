@@ -32,10 +32,12 @@ _MANGLED: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9_.$]*")
 class ClassTally:
     """Counts the blocks by their first word, as far as that leads into a mapped file."""
 
-    def __init__(self, regions: list[Region]) -> None:
+    def __init__(self, regions: list[Region], *, keeps_blocks: bool = False) -> None:
         files = [(r.start, r.end) for r in regions if r.inode and "x" not in r.rights]
         self._ranges = np.array(sorted(files), np.uint64).reshape(-1, 2)
         self._sums: dict[int, tuple[int, int]] = {}
+        self.blocks: list[tuple[U64, U64]] | None = [] if keeps_blocks else None
+        """Addresses of the blocks, and of their tables; None if they are not kept."""
 
     def note(self, entries: U64, rows: Rows, firsts: U64) -> None:
         """Adds some rows of a heap's entries, with the first words of their contents."""
@@ -44,7 +46,7 @@ class ClassTally:
         used &= self.are_tables(firsts)
         rows = rows[used]
         sizes = (entries[rows + 1] & ADDRESS_BITS) - (entries[rows] & ADDRESS_BITS)
-        self.add(firsts[used], sizes)
+        self.add(firsts[used], sizes, (entries[rows] & ADDRESS_BITS) + np.uint64(16))
 
     def are_tables(self, words: U64) -> Mask:
         """Which words may be addresses of virtual tables."""
@@ -57,8 +59,10 @@ class ClassTally:
         found[rows] = words[rows] < self._ranges[at, 1]
         return found
 
-    def add(self, tables: U64, sizes: U64) -> None:
-        """Adds blocks that begin with these pointers, with their sizes in bytes."""
+    def add(self, tables: U64, sizes: U64, starts: U64) -> None:
+        """Adds blocks: the pointers they begin with, their sizes in bytes, and their addresses."""
+        if self.blocks is not None:
+            self.blocks.append((starts, tables))
         unique, which = np.unique(tables, return_inverse=True)
         counts = np.bincount(which, minlength=len(unique))
         sums = np.bincount(which, sizes.astype(np.float64), len(unique))

@@ -84,7 +84,7 @@ def walk_jemalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
         firsts, was_read = reader.memory.read(addresses[some], 8)
         good = was_read & tally.are_tables(firsts[:, 0])
         sizes = addresses[some + 1] - addresses[some]
-        tally.add(firsts[good, 0], sizes[good])
+        tally.add(firsts[good, 0], sizes[good], addresses[some][good])
     arena = Arena("all arenas", MallocLibrary.JEMALLOC, entries, 0)
     arena.system_bytes = arena.seen_bytes
     # Descriptions lead to the first block of each extent, and caches still to what they handed out.

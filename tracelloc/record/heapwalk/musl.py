@@ -56,7 +56,8 @@ def walk_musl(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
     addresses = entries & ~np.uint64(7)
     firsts, was_read = reader.memory.read(addresses[used], 8)
     is_table = was_read & tally.are_tables(firsts[:, 0])
-    tally.add(firsts[is_table, 0], (addresses[used + 1] - addresses[used])[is_table])
+    sizes = addresses[used + 1] - addresses[used]
+    tally.add(firsts[is_table, 0], sizes[is_table], addresses[used][is_table])
     arena = Arena("heap", MallocLibrary.MUSL, entries, 0)
     arena.system_bytes = arena.seen_bytes
     return WalkedHeap([arena], areas)

@@ -12,29 +12,21 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelloc.errors import TargetError
 from tracelloc.model.heapusage import BlockSum
 from tracelloc.model.lostmemory import LostGroup, LostMemory
-from tracelloc.record.heapwalk.chunks import in_use_blocks
-from tracelloc.record.heapwalk.classes import ClassTally, Rows
+from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
+from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap
-from tracelloc.record.heapwalk.walked import NO_ENTRIES, WalkedHeap, user_offset
-from tracelloc.record.process.memory import U64, Mask, RemoteMemory
+from tracelloc.record.heapwalk.walked import NO_ENTRIES, WalkedHeap
+from tracelloc.record.process.memory import Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import read_resident
-from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.lostgroups import BlockLinks, LostBlocks, LostStructures
 from tracelloc.record.reachability.marking import Marks
-from tracelloc.record.reachability.roots import (
-    DEAD,
-    ROOT,
-    MemoryKinds,
-    RootWords,
-    dead_stacks,
-)
+from tracelloc.record.reachability.roots import RootWords, kinds_of
 from tracelloc.record.reachability.scanning import MemoryScanner
 
 _MOST_EDGES: Final = 1 << 26
@@ -42,52 +34,6 @@ _MOST_EDGES: Final = 1 << 26
 _MOST_SEARCHES: Final = 5
 _APART_S: Final = 0.5
 """Time between the beginnings of searches: a pointer that moved has come to rest."""
-_MAPPED_HEADER_BYTES: Final = 16
-_ANYWHERE: Final = 8
-"""An address at which no memory can be: of words that are not in memory."""
-
-
-@dataclass(slots=True)
-class BlockRanges:
-    """Blocks by address: where the program's part of each begins, and how far pointers may lead.
-
-    A pointer to the end of an array leads to the next block's header, so a block of glibc reaches
-    to where the next block's contents begin.
-    """
-
-    starts: U64
-    reaches: U64
-    overhead_bytes: npt.NDArray[np.uint8]
-    """Bytes of the malloc library in each."""
-
-    @classmethod
-    def in_use(cls, heap: WalkedHeap) -> BlockRanges:
-        """All blocks in use of a heap."""
-        most = sum(len(arena.entries) for arena in heap.arenas)
-        found = cls(np.empty(most, np.uint64), np.empty(most, np.uint64), np.empty(most, np.uint8))
-        count = 0
-        for arena in heap.arenas:
-            rest = found.select(slice(count, None))
-            count += in_use_blocks(
-                arena.entries, user_offset(arena), rest.starts, rest.reaches, rest.overhead_bytes
-            )
-        found = found.select(slice(count))
-        if np.any(found.starts[1:] < found.starts[:-1]):
-            found = found.select(np.argsort(found.starts, kind="stable"))
-        # Only in a heap that changed or lies, blocks overlap.
-        found.reaches[:-1] = np.minimum(found.reaches[:-1], found.starts[1:])
-        kept = found.reaches > found.starts
-        return found if kept.all() else found.select(np.flatnonzero(kept))
-
-    def select(self, rows: Rows | Mask | slice) -> BlockRanges:
-        """Returns some blocks."""
-        return BlockRanges(self.starts[rows], self.reaches[rows], self.overhead_bytes[rows])
-
-    def size_bytes(self) -> U64:
-        """The size of each, with headers: of a mapped block, its own header is before it."""
-        found: U64 = self.reaches - self.starts
-        found[self.overhead_bytes == _MAPPED_HEADER_BYTES] += np.uint64(_MAPPED_HEADER_BYTES)
-        return found
 
 
 @dataclass(slots=True)
@@ -162,25 +108,9 @@ class LostBlockSearch:
         tally = ClassTally(regions)
         heap = walk_heap(reader, tally)
         blocks = BlockRanges.in_use(heap)
-        kinds = MemoryKinds.merge(
-            [stretch for arena in heap.arenas for stretch in arena.stretches()],
-            heap.metadata + dead_stacks(self._process, regions),
-        )
         scanner = MemoryScanner(reader.memory, blocks.starts, blocks.reaches, _MOST_EDGES)
-        scanner.marks.scan(self._root_words.read(self._whole), _ANYWHERE)
-        areas = list(searched_areas(self._process.maps_text()))
-        runs: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
-        for number, first, last in reader.memory.resident_runs(
-            (area[:2] for area in areas), lambda: True
-        ):
-            runs[areas[number].is_code].append((first, last))
-        parts = [(*part, is_code) for is_code in runs for part in kinds.split(runs[is_code])]
-        # With roots first, few pointers between blocks must be stored.
-        parts.sort(key=lambda part: part[2])
-        for start, end, kind, is_code in parts:
-            if kind == DEAD:
-                break
-            scanner.scan(start, end, is_code=is_code, are_roots=kind == ROOT)
+        scanner.mark(self._root_words.read(self._whole))
+        scanner.scan_all(kinds_of(self._process, reader, heap))
         return _Search(heap, blocks, tally, scanner.finish(), scanner.marks)
 
     def _report(self, search: _Search, lost: LostBlocks, searches: int) -> LostMemory:

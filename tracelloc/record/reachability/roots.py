@@ -7,7 +7,7 @@ library's own lists lead to free blocks. Neither is a stack below its stack poin
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,7 +15,8 @@ from typing import Final
 import numpy as np
 
 from tracelloc.errors import TracellocError
-from tracelloc.record.heapwalk.pieces import Region
+from tracelloc.record.heapwalk.pieces import PieceReader, Region
+from tracelloc.record.heapwalk.walked import WalkedHeap
 from tracelloc.record.kernel.registers import RegisterReader
 from tracelloc.record.process.memory import U64
 from tracelloc.record.process.procfs import Process
@@ -26,6 +27,9 @@ _EPOLL_DATA: Final = re.compile(r"^tfd:.* data: *([0-9a-f]+)", re.MULTILINE)
 """proc_pid_fdinfo(5)."""
 _TIMER_VALUE: Final = re.compile(r"^signal: *\d+/(?:0x)?([0-9a-f]+)", re.MULTILINE)
 """proc_pid_timers(5)."""
+
+Ranges = Sequence[tuple[int, int]]
+"""Start and end addresses."""
 
 QUIET, DEAD, ROOT = 1, 2, 0
 """Kinds of memory: only what lies in blocks counts; nothing does; everything does."""
@@ -39,20 +43,23 @@ class MemoryKinds:
     kinds: list[int] = field(default_factory=lambda: [ROOT])
 
     @classmethod
-    def merge(cls, quiet: list[tuple[int, int]], dead: list[tuple[int, int]]) -> MemoryKinds:
-        """Merges ranges of (start, end), which may overlap: dead ones take precedence."""
+    def merge(cls, quiet: Ranges, dead: Ranges, roots: Ranges = ()) -> MemoryKinds:
+        """Merges ranges of (start, end), which may overlap.
+
+        Dead ones take precedence, then roots, which all else is as well.
+        """
         edges = sorted(
             (at, kind, step)
-            for kind, ranges in ((QUIET, quiet), (DEAD, dead))
+            for kind, ranges in ((QUIET, quiet), (DEAD, dead), (ROOT, roots))
             for start, end in ranges
             if start < end
             for at, step in ((start, 1), (end, -1))
         )
         found = cls()
-        depth = {QUIET: 0, DEAD: 0}
+        depth = {QUIET: 0, DEAD: 0, ROOT: 0}
         for at, kind, step in edges:
             depth[kind] += step
-            now = DEAD if depth[DEAD] else QUIET if depth[QUIET] else ROOT
+            now = DEAD if depth[DEAD] else QUIET if depth[QUIET] and not depth[ROOT] else ROOT
             if at == found.cuts[-1]:
                 found.kinds[-1] = now
             elif now != found.kinds[-1]:
@@ -73,6 +80,20 @@ class MemoryKinds:
                 at += 1
                 begin = cuts[at]
             yield begin, end, self.kinds[at]
+
+
+def kinds_of(
+    process: Process, reader: PieceReader, heap: WalkedHeap, roots: Ranges = ()
+) -> MemoryKinds:
+    """Which memory of a process is a root, given its heap.
+
+    ``roots``: ranges of the heap that are roots all the same.
+    """
+    return MemoryKinds.merge(
+        [stretch for arena in heap.arenas for stretch in arena.stretches()],
+        heap.metadata + dead_stacks(process, reader.regions()),
+        roots,
+    )
 
 
 def dead_stacks(process: Process, regions: list[Region]) -> list[tuple[int, int]]:

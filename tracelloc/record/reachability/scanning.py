@@ -8,8 +8,12 @@ from typing import Final
 import numpy as np
 
 from tracelloc.record.process.memory import U64, Mask, RemoteMemory
+from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.marking import Marks
+from tracelloc.record.reachability.roots import DEAD, ROOT, MemoryKinds
 
+_ANYWHERE: Final = 8
+"""An address at which no memory can be: of words that are not in memory."""
 _PIECE_BYTES: Final = 1 << 20
 """Bytes read at once: the target's mappings can't change meanwhile."""
 
@@ -47,6 +51,29 @@ class MemoryScanner:
                 shifted = self._words.view(np.uint8)[shift : shift + size_bytes // 8 * 8]
                 self.marks.scan(shifted.view(np.uint64), address, are_roots)
         return True
+
+    def mark(self, words: U64) -> None:
+        """Marks the blocks that these words, which are not in memory, point to."""
+        self.marks.scan(np.ascontiguousarray(words), _ANYWHERE)
+
+    def scan_all(self, kinds: MemoryKinds) -> bool:
+        """Scans all resident memory that is not dead; see ``scan``."""
+        areas = list(searched_areas(self._memory.process.maps_text()))
+        runs: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
+        for number, first, last in self._memory.resident_runs(
+            (area[:2] for area in areas), self._may_go_on
+        ):
+            runs[areas[number].is_code].append((first, last))
+        parts = [(*part, is_code) for is_code in runs for part in kinds.split(runs[is_code])]
+        # With roots first, few pointers between blocks must be stored.
+        parts.sort(key=lambda part: part[2])
+        return (
+            all(
+                kind == DEAD or self.scan(start, end, is_code=is_code, are_roots=kind == ROOT)
+                for start, end, kind, is_code in parts
+            )
+            and self._may_go_on()
+        )
 
     def finish(self) -> Mask:
         """Follows the pointers between blocks. Returns which blocks can be reached."""

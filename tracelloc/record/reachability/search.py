@@ -1,8 +1,9 @@
 """Searches a process's memory for pointers to its blocks, without stopping it.
 
-A search may miss a moving pointer: one that is copied from unread memory to memory already read,
-and then overwritten. So a block counts as unreachable only if two searches agree, and only old
-blocks are searched for; the memory of all others is a root.
+If the heap can be walked, its free memory is no root, nor is what the malloc library keeps there:
+pointers in it are stale. A search may miss a moving pointer: one that is copied from unread memory
+to memory already read, and then overwritten. So a block counts as unreachable only if two searches
+agree, and only old blocks are searched for; all others count as reachable.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelloc.model.blocks import Blocks
-from tracelloc.record.process.memory import RemoteMemory
+from tracelloc.record.heapwalk.classes import ClassTally
+from tracelloc.record.heapwalk.pieces import PieceReader
+from tracelloc.record.heapwalk.ranges import BlockRanges
+from tracelloc.record.heapwalk.walk import walk_heap
+from tracelloc.record.heapwalk.walked import NotWalkableError, WalkedHeap
+from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.reachability.areas import searched_areas
+from tracelloc.record.reachability.roots import MemoryKinds, RootWords, kinds_of
 from tracelloc.record.reachability.scanning import MemoryScanner
 
-Mask = npt.NDArray[np.bool_]
-
-_MOST_EDGES: Final = 1 << 22
-"""Most pointers between blocks that are stored: 32 MiB."""
+_MOST_EDGES: Final = 1 << 24
+"""Most pointers between blocks that are stored: 128 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +42,95 @@ class PointerSearch:
 
 
 def search(
-    process: Process, blocks: Blocks, may_go_on: Callable[[], bool] = lambda: True
+    process: Process,
+    blocks: Blocks,
+    may_go_on: Callable[[], bool] = lambda: True,
+    root_words: RootWords | None = None,
 ) -> PointerSearch | None:
-    """Searches for pointers to these blocks; memory outside them is a root.
+    """Searches for pointers to these blocks; all other blocks are roots.
 
-    Returns None if ``may_go_on``, which is called after each MiB, returned False. Raises
-    TargetError, PrivilegeError, OSError.
+    ``root_words``: reads the roots that are not in memory. Returns None if ``may_go_on``, which
+    is called after each MiB, returned False. Raises TargetError, PrivilegeError, OSError.
     """
+    whole = process
     # A main thread that has ended has no memory.
     process = Process(process.thread_id, process.root)
+    reader = PieceReader(RemoteMemory(process))
     blocks = blocks.select(np.argsort(blocks.address, kind="stable"))
-    ends = blocks.address + np.maximum(blocks.size, 1)
-    # After a lost free, two blocks may overlap: the later one is live.
-    ends[:-1] = np.minimum(ends[:-1], blocks.address[1:])
-    memory = RemoteMemory(process)
-    scanner = MemoryScanner(memory, blocks.address, ends, _MOST_EDGES, may_go_on)
-    areas = list(searched_areas(process.maps_text()))
-    for number, first, last in memory.resident_runs((area[:2] for area in areas), may_go_on):
-        if not scanner.scan(first, last, is_code=areas[number].is_code):
-            return None
-    if not may_go_on():
+    heap = _walked(reader)
+    ranges = SearchedRanges.join(blocks, heap)
+    kinds = MemoryKinds() if heap is None else kinds_of(process, reader, heap, ranges.roots)
+    scanner = MemoryScanner(
+        reader.memory, ranges.starts, ranges.ends, _MOST_EDGES, may_go_on
+    )  # fmt: skip
+    scanner.mark(ranges.starts[~ranges.is_asked])
+    if root_words is not None:
+        scanner.mark(root_words.read(whole))
+    if not scanner.scan_all(kinds):
         return None
-    return PointerSearch(blocks, scanner.finish(), scanner.marks.edges_left_out)
+    return PointerSearch(blocks, scanner.finish()[ranges.is_asked], scanner.marks.edges_left_out)
+
+
+def _walked(reader: PieceReader) -> WalkedHeap | None:
+    """The heap; None if it can't be walked."""
+    try:
+        return walk_heap(reader, ClassTally([]))
+    except NotWalkableError:
+        return None
+
+
+@dataclass(slots=True)
+class SearchedRanges:
+    """Address ranges of blocks that do not overlap: those searched for, and others in use."""
+
+    starts: U64
+    ends: U64
+    is_asked: Mask
+    """Whether it is one of the blocks searched for; they are in their order."""
+    roots: list[tuple[int, int]]
+    """Blocks of the heap from which another library has cut blocks: start and end."""
+
+    @classmethod
+    def join(cls, blocks: Blocks, heap: WalkedHeap | None) -> SearchedRanges:
+        """Joins blocks, by address, with the heap's. A heap's block reaches as far as it does."""
+        starts, ends = blocks.address, blocks.address + np.maximum(blocks.size, np.uint64(1))
+        roots: list[tuple[int, int]] = []
+        others = NOTHING, NOTHING
+        if heap is not None:
+            found = BlockRanges.in_use(heap)
+            at = np.searchsorted(starts, found.starts)
+            following = np.searchsorted(starts, found.starts, side="right")
+            later = np.append(starts, np.uint64(_NOWHERE))
+            is_cut = later[following] < found.reaches
+            roots = _pairs(found.starts[is_cut], found.reaches[is_cut])
+            is_known = (following > at) & ~is_cut
+            ends[at[is_known]] = found.reaches[is_known]
+            rest = (following == at) & ~is_cut
+            others = found.starts[rest], found.reaches[rest]
+        # After a lost free, two blocks may overlap: the later one is live.
+        ends[:-1] = np.minimum(ends[:-1], starts[1:])
+        others = _outside(*others, starts, ends)
+        order = np.argsort(np.concatenate([starts, others[0]]), kind="stable")
+        return cls(
+            np.concatenate([starts, others[0]])[order],
+            np.concatenate([ends, others[1]])[order],
+            order < len(starts),
+            roots,
+        )
+
+
+NOTHING: Final = np.empty(0, np.uint64)
+_NOWHERE: Final = (1 << 64) - 1
+
+
+def _outside(starts: U64, ends: U64, taken_from: U64, taken_to: U64) -> tuple[U64, U64]:
+    """Those ranges that do not begin within the others, all by address."""
+    if not len(taken_from):
+        return starts, ends
+    before = np.searchsorted(taken_from, starts, side="right") - 1
+    kept = (before < 0) | (taken_to[before] <= starts)
+    return starts[kept], ends[kept]
+
+
+def _pairs(starts: U64, ends: U64) -> list[tuple[int, int]]:
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))

@@ -42,6 +42,8 @@ class TraceConfig:
     """How long a process with the preloaded library waits for tracelloc before it drops events."""
     reads_memory: bool = True
     """Whether tracelloc reads process memory, for pointers to old blocks and Python objects."""
+    counts_earlier: bool = False
+    """Whether blocks from before tracing are added to the table of a running process."""
     log_events: bool = False
     """Whether every event is kept until a snapshot takes the log."""
     debug: bool = False
@@ -50,6 +52,16 @@ class TraceConfig:
     def follow(self) -> bool:
         """Whether children are traced, too."""
         return self.capture.follow
+
+    @property
+    def can_count_earlier(self) -> bool:
+        """Whether blocks from before tracing can be counted with these settings.
+
+        All frees must be reported, and the blocks must be of the libraries that are traced.
+        """
+        is_whole = self.capture.sample_bytes is None and not self.capture.otel
+        everything = self.selection.only is None and self.max_overhead is None
+        return self.counts_earlier and self.reads_memory and is_whole and everything
 
     def is_wanted(self, process: Process) -> bool:
         """Whether a process executes a program that is to be traced."""

@@ -17,8 +17,10 @@ from tracelloc.errors import PrivilegeError
 from tracelloc.heap.heap import Heap
 from tracelloc.model.blocks import Blocks
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.reachability.roots import RootWords
 from tracelloc.record.reachability.search import search
 from tracelloc.record.session.background import BackgroundTurns, Turn
+from tracelloc.record.session.memorybudget import MemoryBudget
 from tracelloc.record.session.supervision import Supervisor
 from tracelloc.text import NS_PER_S
 
@@ -27,6 +29,7 @@ _OLD_NS: Final = 10 * NS_PER_S
 """Pointers to younger blocks may be in registers, or being moved."""
 _PAUSE_NS: Final = 10 * NS_PER_S
 """Least time from one search to the next."""
+_FIRST: Final = 2
 _QUIET_NS: Final = 60 * NS_PER_S
 """Time between searches of processes in which nothing grows."""
 _MOST_CPU_NS: Final = 60 * NS_PER_S
@@ -35,8 +38,12 @@ _SHARE: Final = 1 / 64
 """Largest share of one processor's time that searches take."""
 _AT_ONCE: Final = 8192
 """Blocks copied at a time while events wait."""
-_MOST: Final = 1 << 20
-"""Most blocks that one search looks for: 40 MB."""
+_LEAST: Final = 1 << 20
+"""How many blocks one search looks for if memory is short."""
+_MOST: Final = 1 << 24
+"""Most blocks that one search looks for."""
+_BYTES_A_BLOCK: Final = 256
+"""Memory to be left for each; a search takes about 120 bytes."""
 
 
 class Searched(Protocol):
@@ -58,9 +65,17 @@ class PointerSearches:
     """Schedules searches. Call ``run_due`` with the session's lock, ``close`` without it."""
 
     def __init__(
-        self, lock: threading.RLock, supervisor: Supervisor, *, is_refused: bool = False
+        self,
+        lock: threading.RLock,
+        supervisor: Supervisor,
+        *,
+        is_refused: bool = False,
+        memory: MemoryBudget | None = None,
+        debug: bool = False,
     ) -> None:
-        """``is_refused``: tracelloc must not read memory."""
+        """``is_refused``: tracelloc must not read memory. ``memory``: what searches may use."""
+        self._memory, self._debug = memory, debug
+        self._root_words: RootWords | None = None
         self._is_refused = is_refused
         self._lock = lock
         self._supervisor = supervisor
@@ -78,7 +93,9 @@ class PointerSearches:
         )
 
     def _turn(self, one: Searched, now_ns: int) -> Turn:
-        pause_ns = _PAUSE_NS if one.is_growing else _QUIET_NS
+        # Lost blocks need two searches to be known, those from before tracing as well.
+        is_soon = one.is_growing or one.heap.unreachable.searches < _FIRST
+        pause_ns = _PAUSE_NS if is_soon else _QUIET_NS
         return Turn(
             one.heap, one.process.pid, pause_ns, partial(self._search, one, now_ns),
             partial(_give_up, one),
@@ -91,14 +108,18 @@ class PointerSearches:
             return not self.turns.is_over and time.thread_time_ns() - began_ns < _MOST_CPU_NS
 
         try:
-            found = search(one.process, self._old_blocks(heap, now_ns - _OLD_NS), may_go_on)
+            if self._root_words is None:
+                self._root_words = RootWords(debug=self._debug)
+            old = self._old_blocks(heap, now_ns - _OLD_NS)
+            found = search(one.process, old, may_go_on, self._root_words)
         except (PrivilegeError, OSError) as error:
             # Its memory can't be read, now or later.
             self._supervisor.note_failure(POINTER_SEARCH, one.process.pid, error, is_final=True)
             return
         if found is not None:
+            result = heap.unreachable.compare(found.blocks, found.reachable)
             with self._lock:
-                heap.unreachable.note(found.blocks, found.reachable)
+                heap.unreachable.accept(result)
         elif not self.turns.is_over:
             late = TimeoutError("reading its memory takes too long")
             self._supervisor.note_failure(POINTER_SEARCH, one.process.pid, late, is_final=True)
@@ -107,12 +128,21 @@ class PointerSearches:
         parts: list[Blocks] = []
         count = 0
         at: int | None = 0
-        while at is not None and count < _MOST:
+        most = _LEAST
+        if self._memory is not None:
+            most = min(max(most, self._memory.left_bytes // _BYTES_A_BLOCK), _MOST)
+        while at is not None and count < most:
             with self._lock:
                 at, some = heap.table.some_blocks(at, born_by_ns, _AT_ONCE)
             parts.append(some)
             count += len(some)
         return Blocks.concatenate(parts)
+
+    def close(self) -> None:
+        """Waits up to 2 s for a search in progress."""
+        self.turns.close()
+        if self._root_words is not None:
+            self._root_words.close()
 
 
 def _give_up(one: Searched) -> None:

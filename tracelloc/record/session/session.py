@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tracelloc.errors import TracellocError
+from tracelloc.errors import TracellocError, UnsupportedError
 from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.abi import ForkFlag
@@ -35,6 +35,12 @@ from tracelloc.record.process.identity import open_end
 from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.config import Clocks, TraceConfig
+from tracelloc.record.session.earlierblocks import (
+    EARLIER_BLOCKS,
+    EarlierBlockReader,
+    SizeLimits,
+    why_not,
+)
 from tracelloc.record.session.followload import FollowLoad
 from tracelloc.record.session.outside import Outside
 from tracelloc.record.session.pace import Pace
@@ -46,9 +52,12 @@ from tracelloc.record.session.windows import Windows
 from tracelloc.record.sources.seam import Sources
 from tracelloc.snapshots.snapshot import CaptureStatus, Snapshot, TraceSnapshot
 from tracelloc.snapshots.taking import take_snapshot
+from tracelloc.startup import STARTUP
 
 _MOST_LOOKS: Final = 20
 """Retries of reading records that must be there: earlier records may be unfinished."""
+_EARLIER_S: Final = 3.0
+"""How long the first report waits for the blocks from before tracing."""
 _LOOK_AGAIN_S: Final = 0.001
 _NO_BATCH: Final = EventBatch(NO_EVENTS, NO_PAIRS, 0, False)
 _REAL: Final = Clocks()
@@ -136,6 +145,36 @@ class Session:
         self._pump_thread.start()
         if modules:
             self.begin_upkeep()
+            if self._config.can_count_earlier:
+                STARTUP.note(f"reading the heap of process {self.root.process.pid}")
+                self._read_earlier()
+
+    def _read_earlier(self) -> None:
+        """Adds the first process's blocks from before tracing; waits some seconds for that."""
+        tracee, heap, budget = self.root, self.root.heap, self._config.memory
+        capture = self._config.capture
+        reader = EarlierBlockReader(
+            tracee.process, heap, tracee.space.files.runtime_frames, self._lock, self._drain_all,
+            is_current=lambda: tracee.heap is heap and self._stopped_ns is None,
+            limits=SizeLimits(capture.min_block_bytes, capture.max_block_bytes),
+            memory_bytes=None if budget is None else budget.left_bytes // 2,
+        )  # fmt: skip
+
+        def read() -> None:
+            try:
+                found = reader.read()
+            except UnsupportedError as error:
+                self._say(why_not(error))
+                return
+            with self._lock:
+                if found is not None and tracee.heap is heap:
+                    tracee.note_earlier(found)
+
+        pid = tracee.process.pid
+        work = partial(self.supervisor.run, EARLIER_BLOCKS, pid, read, gives_up=False)
+        thread = threading.Thread(target=work, name="earlier blocks", daemon=True)
+        thread.start()
+        thread.join(_EARLIER_S)
 
     def stop_at_loads(self, *, stop: bool) -> None:
         """Sets whether followed processes stop when code is newly mapped, before it runs."""

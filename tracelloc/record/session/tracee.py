@@ -14,6 +14,7 @@ from tracelloc.heap.heap import Heap
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.codefiles import FileId, is_runtime
+from tracelloc.model.earlier import EarlierBlocks
 from tracelloc.model.losses import Counter, count_lost
 from tracelloc.model.process import Overhead, Runtime, Target
 from tracelloc.model.verdicts import Findings
@@ -101,11 +102,16 @@ class Tracee:
         self._capture, self._config, self._cpu = capture, config, CpuMeter()
         self._sources = sources
         self._rate, self._events_before = RateMeter(), 0
+        self.earlier: EarlierBlocks | None
+        """Blocks from before tracing that are in its heap; None if there are none."""
         self._forget_image(now_ns, None if parent is None else parent._trampoline)
+        if parent is not None:
+            self.earlier = parent.earlier
 
     def _forget_image(self, now_ns: int, trampoline: int | None = None) -> None:
         """Resets what is known about the memory image."""
         self.windows.last, self._trampoline = None, trampoline
+        self.earlier = None
         # Most short-lived child processes end before they are judged.
         self._forget_findings(now_ns + _FIRST_LOOK_NS if self.target.number else now_ns)
         self._shortage: str | None = None
@@ -258,6 +264,11 @@ class Tracee:
         if self._trampoline is None and self.heap.table.events:
             self.source.refresh()
 
+    def note_earlier(self, earlier: EarlierBlocks) -> None:
+        """Notes that these blocks were added to its heap."""
+        self.earlier = earlier
+        self.series.add_before(earlier.size_bytes)
+
     def take_samples(self, now_ns: int) -> None:
         """Takes the samples that are due."""
         table = self.heap.table
@@ -396,6 +407,7 @@ class Tracee:
             series=shown.series.points(),
             allocators=self.probes.found,
             runtimes=self.runtimes(),
+            earlier=self.earlier,
             mappings=mappings,
             findings=shown.findings,
             gaps=self.gaps.gaps,

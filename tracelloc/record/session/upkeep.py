@@ -49,7 +49,10 @@ class Upkeep:
         self._sweeper: Sweeper | None = None
         self._is_over = False
         self._objects = ObjectCounts(config.memory, supervisor)
-        self._pointers = PointerSearches(lock, supervisor, is_refused=not config.reads_memory)
+        self._pointers = PointerSearches(
+            lock, supervisor, is_refused=not config.reads_memory, memory=config.memory,
+            debug=config.debug,
+        )  # fmt: skip
 
     def begin(self) -> None:
         """Begins the tasks that need the first probes: overhead estimates, sweeping children."""
@@ -126,7 +129,7 @@ class Upkeep:
 
     def close(self) -> None:
         """Waits until no BPF program is in use, and no memory is being read."""
-        self._pointers.turns.close()
+        self._pointers.close()
         self._objects.turns.close()
         if self._overhead is not None:
             self._overhead.join()

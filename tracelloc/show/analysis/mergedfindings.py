@@ -25,7 +25,7 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
 
 _COUNTS: Final = ("survivors", "born_in_window", "alive", "alive_bytes", "born", "asked",
-                   "unreachable")  # fmt: skip
+                   "unreachable", "unreachable_bytes")  # fmt: skip
 """Columns of ``Sites`` that are summed."""
 _WORST: Final = (CODE_OF[Verdict.GROWING], CODE_OF[Verdict.LEAKING])
 """Verdicts that outrank all others, the worst one last."""

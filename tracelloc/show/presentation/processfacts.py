@@ -26,7 +26,7 @@ from tracelloc.heap.usable import (
 )
 from tracelloc.model.blocks import UsableSizes
 from tracelloc.model.codefiles import base_name
-from tracelloc.model.figures import Totals
+from tracelloc.model.figures import Mask, Totals
 from tracelloc.model.losses import Counter, LossCounts
 from tracelloc.model.process import Limit, MemoryUsage
 from tracelloc.model.verdicts import Verdict
@@ -143,7 +143,7 @@ def account(snapshot: Snapshot) -> Account | None:
     if memory is None:
         return None
     growth = memory.now.kept - memory.start.kept
-    traced = snapshot.live_bytes
+    traced = snapshot.live_bytes - (snapshot.earlier.size_bytes if snapshot.earlier else 0)
     overhead = _overhead(snapshot)
     mapped = memory.mapped_bytes
     known = traced + (overhead or 0) + (mapped or 0)
@@ -161,10 +161,12 @@ def account(snapshot: Snapshot) -> Account | None:
 
 
 def _overhead(snapshot: Snapshot) -> int | None:
-    """Returns the malloc library's overhead on live blocks; None if unknown."""
+    """Returns the malloc library's overhead on traced live blocks; None if unknown."""
     sizes = snapshot.usable
     if sizes is not None and has_sizes(sizes) and snapshot.blocks is not None:
         blocks = snapshot.blocks
+        if snapshot.earlier is not None:
+            blocks = blocks.select(~snapshot.are_earlier[blocks.stack])
         total = total_waste(
             blocks, snapshot.sample_bytes, usable_of(sizes, blocks), header_bytes(sizes.main)
         )
@@ -174,12 +176,12 @@ def _overhead(snapshot: Snapshot) -> int | None:
     formula = None if main is None or main.others else formula_for(main)
     if main is None or formula is None:
         return None
-    return _overhead_by_means(snapshot.totals, formula, header_bytes(main))
+    holding = (snapshot.totals.live_count > 0) & ~snapshot.are_earlier
+    return _overhead_by_means(snapshot.totals, holding, formula, header_bytes(main))
 
 
-def _overhead_by_means(totals: Totals, formula: Formula, header: int) -> int:
-    """Returns the overhead at each stack's mean block size; unknown roundings are left out."""
-    holding = totals.live_count > 0
+def _overhead_by_means(totals: Totals, holding: Mask, formula: Formula, header: int) -> int:
+    """Returns the overhead at some stacks' mean block sizes; unknown roundings are left out."""
     counts, held = totals.live_count[holding], totals.live_bytes[holding]
     mean = np.ceil(np.maximum(held, 0) / counts).astype(np.uint64)
     usable, known = formula(mean)

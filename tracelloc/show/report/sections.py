@@ -39,6 +39,7 @@ from tracelloc.show.presentation.processfacts import (
     why_uncertain,
 )
 from tracelloc.show.presentation.window import window_sentence
+from tracelloc.show.report.beforetracing import earlier_part
 from tracelloc.show.report.content import (
     Entry,
     Request,
@@ -273,6 +274,7 @@ REPORT: Final = (
     ReportSection(allocations_part),
     ReportSection(old_allocations_part, json_place=2),
     ReportSection(allocators_part),
+    ReportSection(earlier_part, "earlier"),
     ReportSection(since_mark_part, "since_mark"),
     ReportSection(peak_part, "peak"),
     ReportSection(temporary_part, "temporary"),

@@ -80,7 +80,8 @@ def _entries(blocks: BlockSelection) -> list[Entry]:
 
 def allocators_part(given: Request) -> SectionContent:
     """The stacks with most live bytes."""
-    stats, findings = given.snapshot.top_stacks(given.style.top), given.snapshot.findings
+    snapshot, findings = given.snapshot, given.snapshot.findings
+    stats = snapshot.top_stacks(given.style.top, with_earlier=False)
     entries = [
         Entry(
             stat.index,
@@ -94,7 +95,7 @@ def allocators_part(given: Request) -> SectionContent:
         )
         for stat in stats
     ]
-    title = f"==> {len(stats)} top allocators out of {given.snapshot.live_stacks:,}:"
+    title = f"==> {len(stats)} top allocators out of {snapshot.live_stacks:,}:"
     return SectionContent([title], {}, "top_allocators", entries, has_changing_title=True)
 
 

@@ -1,0 +1,209 @@
+"""Adds the blocks from before tracing to the heap of a process.
+
+The heap is walked (``record.heapwalk``) while the probes report. A block that was in use when the
+walk saw it, and of which no event came from the beginning of the walk until now, was allocated
+before tracing and is live. Every other block either is in the table, or has been freed. If events
+came during the walk, it may have misread blocks that changed, so two walks must agree.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.errors import UnsupportedError
+from tracelloc.heap.heap import Heap
+from tracelloc.model.earlier import EarlierBlocks, EarlierKind
+from tracelloc.model.frames import RuntimeFrame, RuntimeFrames
+from tracelloc.model.stacks import StackFlag
+from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
+from tracelloc.record.heapwalk.kinds import BlockKind, group_blocks
+from tracelloc.record.heapwalk.pieces import PieceReader
+from tracelloc.record.heapwalk.ranges import BlockRanges
+from tracelloc.record.heapwalk.walk import walk_heap
+from tracelloc.record.heapwalk.walked import NotWalkableError
+from tracelloc.record.process.memory import U64, RemoteMemory
+from tracelloc.record.process.procfs import Process
+from tracelloc.text import format_size
+
+EARLIER_BLOCKS: Final = "reading the heap from before tracing"
+_RUNTIME: Final = "before tracing"
+_ROOT: Final = RuntimeFrame("allocated before tracing", runtime=_RUNTIME)
+_MOST_WALKS: Final = 6
+_AT_ONCE: Final = 1 << 18
+"""Blocks added at a time while events wait: some 30 ms."""
+_BYTES_A_BLOCK: Final = 80
+"""Memory for each: 50 in the table, the rest only meanwhile."""
+
+U32 = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeLimits:
+    """Which blocks count, by usable bytes."""
+
+    least_bytes: int = 0
+    most_bytes: int | None = None
+
+    def allow(self, usable_bytes: U64) -> npt.NDArray[np.bool_]:
+        """Which sizes are within the limits."""
+        allowed: npt.NDArray[np.bool_] = usable_bytes >= np.uint64(self.least_bytes)
+        if self.most_bytes is not None:
+            allowed &= usable_bytes <= np.uint64(self.most_bytes)
+        return allowed
+
+
+@dataclass(slots=True)
+class _WalkedBlocks:
+    """Blocks in use by address, with the number of each one's kind."""
+
+    ranges: BlockRanges
+    numbers: U32
+    kinds: list[BlockKind]
+    coverage: float
+    notes: list[str]
+
+    def select(self, rows: npt.NDArray[np.bool_]) -> None:
+        """Keeps some blocks."""
+        self.ranges, self.numbers = self.ranges.select(rows), self.numbers[rows]
+
+
+class EarlierBlockReader:
+    """Reads the earlier blocks of one process, once."""
+
+    def __init__(
+        self,
+        process: Process,
+        heap: Heap,
+        frames: RuntimeFrames,
+        lock: threading.RLock,
+        drain: Callable[[], None],
+        *,
+        is_current: Callable[[], bool],
+        limits: SizeLimits,
+        memory_bytes: int | None,
+    ) -> None:
+        """``lock`` guards the heap. ``drain``, with the lock held, applies all past events.
+
+        ``is_current``: whether the process still has this heap, and its probes are in place.
+        ``memory_bytes``: what this may take; None: unlimited.
+        """
+        self._process, self._heap, self._frames = process, heap, frames
+        self._lock, self._drain, self._is_current = lock, drain, is_current
+        self._limits, self._memory_bytes = limits, memory_bytes
+
+    def read(self) -> EarlierBlocks | None:
+        """Adds the blocks. Returns None if the process has another heap by now.
+
+        Raises UnsupportedError if the heap can't be walked, or is too large; OSError, TargetError
+        and PrivilegeError.
+        """
+        table = self._heap.table
+        try:
+            for _ in range(_MOST_WALKS // 2):
+                with self._lock:
+                    self._drain()
+                    table.watch_addresses()
+                found = self._walk()
+                if len(self._touched()):
+                    again = self._walk()
+                    found.select(np.isin(found.ranges.starts, again.ranges.starts))
+                with self._lock:
+                    self._drain()
+                    is_known = table.watched() is not None
+                if is_known:
+                    return self._add(found)
+        finally:
+            with self._lock:
+                table.watched(ends=True)
+        raise UnsupportedError("its events overflow the ring")
+
+    def _touched(self) -> U64:
+        with self._lock:
+            self._drain()
+            found = self._heap.table.watched()
+        return np.ones(1, np.uint64) if found is None else found
+
+    def _walk(self) -> _WalkedBlocks:
+        process = Process(self._process.thread_id, self._process.root)
+        reader = PieceReader(RemoteMemory(process))
+        tally = ClassTally(reader.regions(), keeps_blocks=True)
+        heap = walk_heap(reader, tally)
+        blocks = BlockRanges.in_use(heap)
+        if self._limits != SizeLimits():
+            blocks = blocks.select(self._limits.allow(blocks.usable_bytes()))
+        need = _BYTES_A_BLOCK * len(blocks.starts)
+        if self._memory_bytes is not None and need > self._memory_bytes:
+            raise UnsupportedError(
+                f"{len(blocks.starts):,} blocks would take {format_size(need)} (--max-memory)"
+            )
+        kinds, numbers = group_blocks(blocks, tally, ClassNames(reader))
+        return _WalkedBlocks(blocks, numbers, kinds, heap.coverage, heap.notes)
+
+    def _add(self, found: _WalkedBlocks) -> EarlierBlocks | None:
+        heap = self._heap
+        counts = np.zeros(len(found.kinds), np.int64)
+        sums = np.zeros(len(found.kinds), np.float64)
+        usable = found.ranges.usable_bytes()
+        with self._lock:
+            indices = np.array([self._stack(kind) for kind in found.kinds] or [0], np.uint32)
+        for at in range(0, len(usable), _AT_ONCE):
+            some = slice(at, at + _AT_ONCE)
+            starts, sizes = found.ranges.starts[some], usable[some]
+            with self._lock:
+                if not self._is_current():
+                    return None
+                self._drain()
+                touched = heap.table.watched()
+                assert touched is not None
+                rows = ~np.isin(starts, touched)
+                stacks = indices[found.numbers[some][rows]]
+                heap.add_earlier(starts[rows], sizes[rows], stacks)
+            counts += np.bincount(found.numbers[some][rows], minlength=len(counts))
+            sums += np.bincount(
+                found.numbers[some][rows], sizes[rows].astype(np.float64), len(counts)
+            )
+        with self._lock:
+            if not self._is_current():
+                return None
+            self._drain()
+            heap.table.explain_frees()
+        kinds = [
+            EarlierKind(stack, kind.class_name, kind.least_bytes, kind.most_bytes, count, int(size))
+            for kind, stack, count, size in zip(
+                found.kinds, indices.tolist(), counts.tolist(), sums.tolist(), strict=False
+            )
+            if count
+        ]
+        kinds.sort(key=lambda kind: (-kind.size_bytes, kind.most_bytes))
+        return EarlierBlocks(tuple(kinds), found.coverage, tuple(found.notes))
+
+    def _stack(self, kind: BlockKind) -> int:
+        """The index of what stands for a call stack."""
+        lines = [RuntimeFrame(size_words(kind.least_bytes, kind.most_bytes), runtime=_RUNTIME)]
+        if kind.class_name:
+            lines.append(RuntimeFrame(f"class {kind.class_name}", runtime=_RUNTIME))
+        lines.append(_ROOT)
+        frames = tuple(self._frames.address(line) for line in lines)
+        words = np.array(frames, np.uint64).tobytes()
+        stack_id = int.from_bytes(blake2b(words, digest_size=8).digest(), "little")
+        return self._heap.stacks.add(stack_id, frames, StackFlag.EARLIER)
+
+
+def size_words(least_bytes: int, most_bytes: int) -> str:
+    """Names blocks by their usable size."""
+    if least_bytes == most_bytes:
+        return f"blocks of {most_bytes:,} B"
+    return f"blocks of up to {format_size(most_bytes)}"
+
+
+def why_not(error: UnsupportedError) -> str:
+    """Says that earlier blocks are missing, in one line."""
+    reason = error.message if isinstance(error, NotWalkableError) else str(error)
+    return f"memory from before tracing is not in the figures: {reason}"

@@ -1,0 +1,92 @@
+"""The section on blocks that were allocated before tracing began."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tracelloc.model.earlier import EarlierBlocks, EarlierKind
+from tracelloc.model.verdicts import Findings
+from tracelloc.show.report.content import Entry, Request, SectionContent
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.text import format_percent, format_size, plural, printable
+
+_SEEN: Final = 0.999
+"""Part of the heap below which a report says how much was seen."""
+
+
+def earlier_part(given: Request) -> SectionContent | None:
+    """Lists the kinds with most bytes; None if earlier blocks are not in the figures."""
+    snapshot, earlier = given.snapshot, given.snapshot.earlier
+    if earlier is None:
+        return None
+    stats = {stat.index: stat for stat in snapshot.stack_stats(_stacks(snapshot, earlier))}
+    live = [(kind, stats[kind.stack]) for kind in earlier.kinds if kind.stack in stats]
+    live.sort(key=lambda pair: -pair[1].live_bytes)
+    live_bytes = sum(stat.live_bytes for _, stat in live)
+    live_count = sum(stat.live_count for _, stat in live)
+    lost = {kind.stack: _lost(snapshot.findings, kind.stack) for kind in earlier.kinds}
+    lost_count = sum(count for count, _ in lost.values())
+    lost_bytes = sum(size for _, size in lost.values())
+    entries = []
+    for kind, stat in live[: given.style.top]:
+        count, size = lost[kind.stack]
+        text = f"{format_size(stat.live_bytes)} in {plural(stat.live_count, 'block')} {_of(kind)}"
+        if count:
+            text += f", {_lost_words(count, size)}"
+        figures = {
+            "class": kind.class_name or None,
+            "least_usable_bytes": kind.least_bytes,
+            "most_usable_bytes": kind.most_bytes,
+            "bytes": stat.live_bytes,
+            "allocations": stat.live_count,
+            "lost_bytes": size,
+            "lost_allocations": count,
+        }
+        entries.append(Entry(kind.stack, text, figures, state=(kind.stack, count)))
+    freed = earlier.size_bytes - live_bytes
+    amount = f"{format_size(live_bytes)} in {plural(live_count, 'block')}"
+    title = (
+        f"==> allocated before tracing: {amount}, {format_size(freed)} freed since; "
+        f"{len(entries)} top kinds out of {len(live):,}:"
+    )
+    lines = [title]
+    if lost_count:
+        lines.append(f"==> of these, {_lost_words(lost_count, lost_bytes)}")
+    if earlier.coverage < _SEEN:
+        lines.append(f"==> {format_percent(earlier.coverage, 1)} of the heap was seen")
+    lines += [f"==> {printable(note)}" for note in earlier.notes]
+    facts: dict[str, Any] = {
+        "bytes": live_bytes,
+        "allocations": live_count,
+        "freed_bytes": freed,
+        "freed_allocations": earlier.count - live_count,
+        "lost_bytes": lost_bytes,
+        "lost_allocations": lost_count,
+        "coverage": round(earlier.coverage, 6),
+        "notes": list(earlier.notes),
+    }
+    return SectionContent(lines, facts, "top_kinds", entries, has_changing_title=True)
+
+
+def _stacks(snapshot: Snapshot, earlier: EarlierBlocks) -> list[int]:
+    counts = snapshot.totals.live_count
+    return [kind.stack for kind in earlier.kinds if counts[kind.stack]]
+
+
+def _of(kind: EarlierKind) -> str:
+    size = format_size(kind.most_bytes)
+    words = f"of {size}" if kind.least_bytes == kind.most_bytes else f"of up to {size}"
+    return f"{words}, class {printable(kind.class_name)}" if kind.class_name else words
+
+
+def _lost(findings: Findings | None, stack: int) -> tuple[int, int]:
+    """Number and bytes of the blocks of a kind that nothing points to, as far as is known."""
+    if findings is None or stack >= len(findings.sites):
+        return 0, 0
+    sites = findings.sites
+    return int(sites.unreachable[stack]), int(sites.unreachable_bytes[stack])
+
+
+def _lost_words(count: int, size_bytes: int) -> str:
+    blocks = f"{plural(count, 'block')} ({format_size(size_bytes)})"
+    return f"{blocks} lost: nothing points to {'it' if count == 1 else 'them'}"
