@@ -187,6 +187,8 @@ enum stack_flag {
 	STACK_PYTHON = 256, /* a struct python_stack */
 	STACK_CODE = 512,   /* named by a struct python_stack and by no event */
 	STACK_NAMES = 1024, /* no stack: a struct python_code */
+	/* Set by user space. */
+	STACK_EARLIER = 2048, /* no stack: what blocks from before tracing have in common */
 };
 
 /* One record of ring `stacks`: sent once per distinct stack, only the used frames. */

@@ -19,6 +19,7 @@ from tests.unit.test_waste import GLIBC, measured
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import MappedStack, Mappings
+from tracelloc.model.earlier import EarlierBlocks, EarlierKind
 from tracelloc.model.events import EventKind
 from tracelloc.model.losses import Gap
 from tracelloc.model.process import FollowCounts, FoundLibrary, Limit, TracedWindow, Unseen
@@ -110,6 +111,7 @@ def whole_snapshot() -> tuple[Snapshot, Namer]:
         allocators=(FoundLibrary("malloc", "/lib/libc.so.6", ("malloc",), (unseen,)),),
         findings=replace(snapshot.findings, suppressed=suppressed),
         objects=growing(snapshot.time_s),
+        earlier=EarlierBlocks((EarlierKind(stack, "app::Circle", 88, 88, 3, 264),), 1.0),
         old_blocks=snapshot.top_blocks,
         gaps=(Gap(1.0, 2.0, 3, "tracelloc could not keep up"),),
         window=TracedWindow(2, 0.05, None, True, 5, 10),

@@ -53,7 +53,7 @@ class Lab:
         monkeypatch.setattr(pointersearch, "_SHARE", 1e9)
         self.searches = PointerSearches(threading.RLock(), Supervisor(self.said.append))
 
-    def _search(self, process: Process, blocks: Blocks, _may_go_on: object) -> PointerSearch:
+    def _search(self, process: Process, blocks: Blocks, *_how: object) -> PointerSearch:
         del process
         self.asked.append(blocks)
         if self._failure is not None:
@@ -85,7 +85,7 @@ def test_rarely_where_nothing_grows_and_never_while_probes_are_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lab, one = Lab(monkeypatch), Traced(1, is_growing=False)
-    assert [lab.run_due(at_s, one) for at_s in (61, 72, 120, 122)] == [1, 0, 0, 1]
+    assert [lab.run_due(at_s, one) for at_s in (61, 72, 120, 133)] == [1, 1, 0, 1]
     one.is_paused = True
     assert lab.run_due(500, one) == 0
 
@@ -108,10 +108,10 @@ def test_without_the_right_to_read_it_is_said_once(monkeypatch: pytest.MonkeyPat
 def test_one_that_cannot_be_searched_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one, two = Lab(monkeypatch), Traced(1), Traced(2, Process(os.getpid()))
 
-    def search(process: Process, blocks: Blocks, may: object) -> PointerSearch:
+    def search(process: Process, blocks: Blocks, *how: object) -> PointerSearch:
         if process == two.process:
             raise OSError(errno.EFBIG, "its mappings have terabytes")
-        return lab._search(process, blocks, may)
+        return lab._search(process, blocks, *how)
 
     monkeypatch.setattr(pointersearch, "search", search)
     for at_s in range(20, 60):
@@ -155,7 +155,9 @@ def test_a_search_that_takes_too_much_time(monkeypatch: pytest.MonkeyPatch) -> N
     lab, one = Lab(monkeypatch), Traced(1)
     monkeypatch.setattr(pointersearch, "_MOST_CPU_NS", 1)
 
-    def search(_process: Process, _blocks: Blocks, may_go_on: Callable[[], bool]) -> None:
+    def search(
+        _process: Process, _blocks: Blocks, may_go_on: Callable[[], bool], _roots: object
+    ) -> None:
         assert not may_go_on()
 
     monkeypatch.setattr(pointersearch, "search", search)

@@ -12,7 +12,7 @@ class EarlierKind:
     stack: int
     """Index in ``CallStacks``: not a call stack, but what these blocks have in common."""
     class_name: str
-    """Their C++ class; empty if unknown."""
+    """C++ class of the blocks; empty if unknown."""
     least_bytes: int
     """Usable size of the smallest that belong here."""
     most_bytes: int
@@ -20,7 +20,7 @@ class EarlierKind:
     count: int
     """Blocks when tracing began."""
     size_bytes: int
-    """Their usable bytes."""
+    """Usable bytes of these blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class EarlierBlocks:
     """All blocks from before tracing. Sizes are usable sizes: what was requested is not known."""
 
     kinds: tuple[EarlierKind, ...]
-    """Those with the most bytes first."""
+    """Kinds, the ones with the most bytes first."""
     coverage: float
     """The part of the heap that was seen, 0 to 1."""
     notes: tuple[str, ...] = ()
@@ -41,5 +41,5 @@ class EarlierBlocks:
 
     @property
     def size_bytes(self) -> int:
-        """Their usable bytes."""
+        """Usable bytes when tracing began."""
         return sum(kind.size_bytes for kind in self.kinds)

@@ -36,8 +36,8 @@ EARLIER_BLOCKS: Final = "reading the heap from before tracing"
 _RUNTIME: Final = "before tracing"
 _ROOT: Final = RuntimeFrame("allocated before tracing", runtime=_RUNTIME)
 _MOST_WALKS: Final = 6
-_AT_ONCE: Final = 1 << 18
-"""Blocks added at a time while events wait: some 30 ms."""
+_AT_ONCE: Final = 1 << 16
+"""Blocks added at a time while events wait: some 10 ms."""
 _BYTES_A_BLOCK: Final = 80
 """Memory for each: 50 in the table, the rest only meanwhile."""
 

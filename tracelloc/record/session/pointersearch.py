@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -71,10 +71,14 @@ class PointerSearches:
         *,
         is_refused: bool = False,
         memory: MemoryBudget | None = None,
-        debug: bool = False,
+        begin_root_words: Callable[[], RootWords] | None = None,
     ) -> None:
-        """``is_refused``: tracelloc must not read memory. ``memory``: what searches may use."""
-        self._memory, self._debug = memory, debug
+        """``is_refused``: tracelloc must not read memory. ``memory``: what searches may use.
+
+        ``begin_root_words``: makes the reader of registers; None: they are not read.
+        """
+        self._memory = memory
+        self._begin_root_words = begin_root_words
         self._root_words: RootWords | None = None
         self._is_refused = is_refused
         self._lock = lock
@@ -108,8 +112,8 @@ class PointerSearches:
             return not self.turns.is_over and time.thread_time_ns() - began_ns < _MOST_CPU_NS
 
         try:
-            if self._root_words is None:
-                self._root_words = RootWords(debug=self._debug)
+            if self._begin_root_words is not None:
+                self._root_words, self._begin_root_words = self._begin_root_words(), None
             old = self._old_blocks(heap, now_ns - _OLD_NS)
             found = search(one.process, old, may_go_on, self._root_words)
         except (PrivilegeError, OSError) as error:

@@ -10,6 +10,7 @@ from typing import Final
 from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.overhead import OverheadWatch
 from tracelloc.record.kernel.overheadlimit import OverheadAccount
+from tracelloc.record.reachability.roots import RootWords
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.memorybudget import MemoryStage
 from tracelloc.record.session.objectcounts import ObjectCounts
@@ -51,7 +52,7 @@ class Upkeep:
         self._objects = ObjectCounts(config.memory, supervisor)
         self._pointers = PointerSearches(
             lock, supervisor, is_refused=not config.reads_memory, memory=config.memory,
-            debug=config.debug,
+            begin_root_words=partial(RootWords, debug=config.debug),
         )  # fmt: skip
 
     def begin(self) -> None:

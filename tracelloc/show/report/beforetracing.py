@@ -21,10 +21,10 @@ def earlier_part(given: Request) -> SectionContent | None:
         return None
     stats = {stat.index: stat for stat in snapshot.stack_stats(_stacks(snapshot, earlier))}
     live = [(kind, stats[kind.stack]) for kind in earlier.kinds if kind.stack in stats]
-    live.sort(key=lambda pair: -pair[1].live_bytes)
     live_bytes = sum(stat.live_bytes for _, stat in live)
     live_count = sum(stat.live_count for _, stat in live)
     lost = {kind.stack: _lost(snapshot.findings, kind.stack) for kind in earlier.kinds}
+    live.sort(key=lambda pair: (-lost[pair[0].stack][1], -pair[1].live_bytes))
     lost_count = sum(count for count, _ in lost.values())
     lost_bytes = sum(size for _, size in lost.values())
     entries = []
