@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tracelloc.model.earlier import EarlierBlocks, EarlierKind
+from tracelloc.model.blocks import EarlierBlocks, EarlierKind
 from tracelloc.model.verdicts import Findings
 from tracelloc.show.report.content import Entry, Request, SectionContent
 from tracelloc.snapshots.snapshot import Snapshot
