@@ -29,15 +29,21 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache/tracelloc/probes"
 
 
+@pytest.fixture(scope="module")
+def compiled() -> CompiledProbes:
+    """What the compiler makes of ``CONFIG``; other tests may have had it compiled already."""
+    return CONFIG.compile()
+
+
 @pytest.fixture
-def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """One entry for each time that the compiler is run."""
+def compilations(monkeypatch: pytest.MonkeyPatch, compiled: CompiledProbes) -> list[str]:
+    """One entry for each time that the compiler would be run; the answer is always the same."""
     done: list[str] = []
-    compile_aside = precompiled._compile_aside
 
     def counted(wish: str, *, debug: bool) -> CompiledProbes:
+        assert not debug
         done.append(wish)
-        return compile_aside(wish, debug=debug)
+        return compiled
 
     monkeypatch.setattr(precompiled, "_compile_aside", counted)
     return done
@@ -104,7 +110,7 @@ def test_what_is_damaged_or_not_ours_is_compiled_again(
 
 
 def test_the_cache_of_the_user_who_called_sudo_is_not_believed(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That user could have the kernel run anything."""
     monkeypatch.setenv("SUDO_UID", "65534")
@@ -113,16 +119,20 @@ def test_the_cache_of_the_user_who_called_sudo_is_not_believed(
     assert file.stat().st_uid == os.geteuid()
     os.chown(file, 65534, 65534)
     compiled = CONFIG.compile()
+    assert len(compilations) == 2
     (file,) = cache.iterdir()
     assert file.stat().st_uid == os.geteuid()
     _, text = file.read_text().splitlines()
     assert CompiledProbes.from_json(json.loads(text)) == compiled
 
 
-def test_only_some_are_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_some_are_kept(
+    cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(precompiled, "_MOST_FILES", 2)
     for frames in (31, 32, 33):
         CaptureConfig(max_frames=frames, use_rows=False, spill_entries=0).compile()
+    assert len(compilations) == 3
     assert len(list(cache.iterdir())) == 2
 
 
