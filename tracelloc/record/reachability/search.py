@@ -124,7 +124,7 @@ _NOWHERE: Final = (1 << 64) - 1
 
 
 def _outside(starts: U64, ends: U64, taken_from: U64, taken_to: U64) -> tuple[U64, U64]:
-    """Those ranges that do not begin within the others, all by address."""
+    """The ranges that do not begin within the others, all by address."""
     if not len(taken_from):
         return starts, ends
     before = np.searchsorted(taken_from, starts, side="right") - 1
