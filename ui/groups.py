@@ -6,10 +6,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tracelloc.files.demangle.short import shorten
 from tracelloc.model.verdicts import Suspect
 from tracelloc.show.presentation.naming import frame_name
 from tracelloc.show.presentation.sharedframes import shared_function
+from tracelloc.show.presentation.shortnames import shorten
 from tracelloc.show.presentation.suspects import suspects_of
 from tracelloc.show.presentation.titles import source_place
 from tracelloc.ui.tableview import clean

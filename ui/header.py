@@ -15,12 +15,11 @@ from textual.widget import Widget
 from tracelloc.model.process import RUNNING_PROCESSES
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.differences import Limits
-from tracelloc.show.presentation.cost import tracing_cost
 from tracelloc.show.presentation.objects import type_suspects
 from tracelloc.show.presentation.processfacts import Forecast
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.show.presentation.suspects import suspects_of, unsure_growth
-from tracelloc.show.presentation.window import window_words
+from tracelloc.show.presentation.tracing import tracing_cost, window_words
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     NS_PER_S,

@@ -21,10 +21,9 @@ from rich.style import Style
 from rich.text import Text
 from textual import events
 
-from tracelloc.show.presentation.cost import overhead_line
 from tracelloc.show.presentation.facts import unseen_lines
 from tracelloc.show.presentation.processfacts import losses_line, memory_lines
-from tracelloc.show.presentation.window import window_sentence
+from tracelloc.show.presentation.tracing import overhead_line, window_sentence
 from tracelloc.text import (
     NS_PER_S,
     format_duration,

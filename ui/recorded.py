@@ -20,6 +20,7 @@ from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.facts import found_lines
 from tracelloc.show.presentation.naming import Namer, Namers
 from tracelloc.show.recording.joined import AnyRecording
+from tracelloc.show.recording.replay import with_blocks
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import heeded
 from tracelloc.system.invoker import invoker
@@ -89,7 +90,7 @@ class RecordedSource:
         return self._with_blocks(trace) if wanted.blocks and self.has_blocks else trace
 
     def _with_blocks(self, trace: TraceSnapshot) -> TraceSnapshot:
-        found = self._recording.with_blocks(self.line.index, trace).processes
+        found = with_blocks(self._recording, self.line.index, trace).processes
         return replace(
             trace,
             processes=tuple(

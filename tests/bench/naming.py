@@ -20,7 +20,7 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.symbolization.modulesymbols import ModuleSymbols
 from tracelloc.record.symbolization.symbolizer import Symbolizer
-from tracelloc.show.filters import load_filters
+from tracelloc.show.filters.files import load_filters
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.system.invoker import invoker
 

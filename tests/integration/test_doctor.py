@@ -29,7 +29,7 @@ def test_a_process_that_can_be_traced(builder: Builder, targets: list[Target]) -
 def test_probes_of_another_tool_are_found(
     builder: Builder, targets: list[Target], tmp_path: Path
 ) -> None:
-    target = Target([builder.c("manystacks")])
+    target = Target([builder.c("hoard"), 1])
     targets.append(target)
     words = "another tool has probes or breakpoints there: calloc in libc.so.6"
     assert words not in run_tracelloc("doctor", "-p", target.pid).stdout

@@ -6,14 +6,12 @@ import json
 import math
 import os
 import re
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
+from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, read_line
 from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.usdt import usdt_probes
 from tracelloc.record.process.procfs import Process, parse_maps
@@ -112,34 +110,25 @@ def test_tracelloc_comes_first(builder: Builder, targets: list[Target], tmp_path
     assert tracer.last()["live_bytes"] == tracer.last()["unmatched_frees"] == 0
 
 
-def await_counters(target: Target) -> None:
-    """Until whoever is to listen does."""
-    elf = ElfFile.from_bytes(LIBRARY.read_bytes())
-    (first, *_) = usdt_probes(elf, "otel_memory")
-    text = Process(target.pid).maps_text()
-    start = min(m.start for m in parse_maps(text).values() if m.path == str(LIBRARY))
-    deadline = time.monotonic() + PATIENCE_S
-    while Process(target.pid).read_memory(start + first.semaphore, 2) == b"\0\0":
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_others_can_listen(builder: Builder, targets: list[Target]) -> None:
     target = preloaded(builder, targets, 1)
+    # What it prints comes once it has attached everything; it ends by itself with the target.
     script = (
+        'BEGIN { printf("listening\\n"); }'
         f"usdt:{LIBRARY}:otel_memory:alloc {{ @said = count(); @bytes = sum(arg2); }}"
         f"usdt:{LIBRARY}:otel_memory:free {{ @freed = count(); }}"
     )
     with subprocess.Popen(
         ["bpftrace", "-p", str(target.pid), "-e", script],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
     ) as listener:  # fmt: skip
         try:
-            await_counters(target)
+            while read_line(listener.stdout, "bpftrace") != "listening":
+                pass
             grown, _ = figures(target, "grow")
             figures(target, "clear")
-            listener.send_signal(signal.SIGINT)
-            said = listener.communicate(timeout=PATIENCE_S)[0]
+            assert target.end() == 0
+            said = listener.communicate(timeout=PATIENCE_S)[0].decode()
         finally:
             listener.kill()
     found = {name: int(text) for name, text in re.findall(r"@(\w+): (\d+)", said)}

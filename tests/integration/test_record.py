@@ -16,6 +16,7 @@ from tests.harness import PATIENCE_S, Builder, Target, read_line, run_tracelloc,
 from tests.integration.test_follow import assert_family
 from tests.terminal import Terminal
 from tracelloc.show.recording.reader import RecordedTrace
+from tracelloc.show.recording.replay import with_blocks
 from tracelloc.text import NS_PER_S
 
 pytestmark = pytest.mark.bpf
@@ -202,7 +203,7 @@ def assert_blocks_are_exact(path: Path) -> int:
     recording = RecordedTrace(path)
     known = 0
     for index in range(len(recording.moments)):
-        for one in recording.with_blocks(index, recording.trace_at(index)).processes:
+        for one in with_blocks(recording, index, recording.trace_at(index)).processes:
             assert one.blocks is not None
             stack, size = one.blocks.stack, one.blocks.size.astype(np.int64)
             room = len(one.totals)

@@ -17,6 +17,7 @@
 namespace app {
 struct Circle {
     virtual ~Circle() {}
+    virtual int area() { return more[0]; }
     char more[80];
 };
 }
@@ -89,8 +90,12 @@ static void print_books(void)
 
 NOINLINE static void lose(int count)
 {
-    for (int n = 0; n < count; n++)
-        memset(((app::Circle *volatile)new app::Circle)->more, 1, 80);
+    app::Circle *volatile last = nullptr;
+    for (int n = 0; n < count; n++) {
+        last = new app::Circle;
+        last->area();
+    }
+    last = nullptr;
 }
 
 int main(int argc, char **argv)

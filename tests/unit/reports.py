@@ -19,8 +19,9 @@ def text_report(
     mark: Snapshot | None = None,
     show: Set[str] = frozenset(),
 ) -> list[str]:
-    """Its lines."""
-    return list(report_lines(Request(snapshot, namer, ReportStyle(top, min_age_ns, show), mark)))
+    """Its lines, without a package of any file."""
+    style = ReportStyle(top, min_age_ns, show, hints_of=lambda _root, _paths: {})
+    return list(report_lines(Request(snapshot, namer, style, mark)))
 
 
 def json_report(

@@ -18,8 +18,7 @@ from tests.unit.test_views import FakeSymbolizer
 from tests.unit.test_waste import GLIBC, measured
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.blocks import MappedStack, Mappings
-from tracelloc.model.earlier import EarlierBlocks, EarlierKind
+from tracelloc.model.blocks import EarlierBlocks, EarlierKind, MappedStack, Mappings
 from tracelloc.model.events import EventKind
 from tracelloc.model.losses import Gap
 from tracelloc.model.process import FollowCounts, FoundLibrary, Limit, TracedWindow, Unseen

@@ -7,9 +7,9 @@ import pytest
 
 from tests.unit.events import records
 from tracelloc.heap import threads as threads_module
-from tracelloc.heap.sampling import weights
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.model.blocks import weights
 from tracelloc.model.events import PAIR_DTYPE, EventKind
 from tracelloc.model.figures import COUNT_PARTS
 from tracelloc.model.process import TemporaryPolicy

@@ -50,7 +50,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_moment_comes_back_equal(recorded: Path) -> None:
     recording = RecordedTrace(recorded)
-    style = ReportStyle(5, None, frozenset(), has_many=True, is_recorded=True)
+    style = ReportStyle(5, None, frozenset(), has_many=True)
     names = Namers(recording, Filters(), short_names=False)
     count = 0
     for index, wanted in enumerate(traces(END_S)):

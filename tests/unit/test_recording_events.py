@@ -18,6 +18,7 @@ from tracelloc.model.blocks import Blocks, LoggedEvents
 from tracelloc.show.recording.container import checksum
 from tracelloc.show.recording.events import encode
 from tracelloc.show.recording.reader import RecordedTrace
+from tracelloc.show.recording.replay import with_blocks
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import Snapshot
 
@@ -43,7 +44,7 @@ def write(path: Path, max_bytes: int = 200 << 20) -> list[Snapshot]:
 
 
 def blocks_of(recording: RecordedTrace, index: int) -> Blocks | None:
-    return recording.with_blocks(index, recording.trace_at(index)).root.blocks
+    return with_blocks(recording, index, recording.trace_at(index)).root.blocks
 
 
 @pytest.mark.parametrize("least", [1 << 20, 300])

@@ -21,6 +21,7 @@ from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namer, Namers, frame_name
 from tracelloc.show.recording.container import VERSION, VERSION_WITH_EVENTS
 from tracelloc.show.recording.reader import RecordedTrace
+from tracelloc.show.recording.replay import with_blocks
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import Snapshot
 
@@ -51,7 +52,7 @@ def shown(recording: RecordedTrace, uptimes_s: Sequence[float]) -> str:
     lines = []
     for uptime_s in uptimes_s:
         trace = recording.trace_as_of(uptime_s)
-        trace = recording.with_blocks(recording.find_uptime(uptime_s), trace)
+        trace = with_blocks(recording, recording.find_uptime(uptime_s), trace)
         assert trace.follow is not None
         lines.append(f"{uptime_s}: {trace.follow.forks} forks, {trace.untraced_count} not traced")
         for one in trace.processes:

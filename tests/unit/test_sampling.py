@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from tests.unit.events import records
-from tracelloc.heap.sampling import GAPS, gaps, weights
+from tracelloc.heap.sampling import GAPS, gaps
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.model.blocks import weights
 from tracelloc.model.events import EventKind
 
 

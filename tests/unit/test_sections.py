@@ -20,6 +20,7 @@ from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.report.optional import SECTIONS, wanted_by
+from tracelloc.show.report.sections import REPORT
 from tracelloc.snapshots.snapshot import Snapshot
 
 NAMER = Namer(FakeSymbolizer({}), Filters())
@@ -43,6 +44,10 @@ def test_names_of_sections() -> None:
     for wrong in ("", "sizes,", "shapes"):
         with pytest.raises(UsageError, match=r"is not a section; known are .*sizes.* and all"):
             shown(wrong)
+
+
+def test_reports_have_the_sections_that_can_be_asked_for() -> None:
+    assert [section.name for section in REPORT if section.is_optional] == list(SECTIONS)
 
 
 def test_what_snapshots_must_have() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness import Builder
 from tracelloc.files.demangle import demangle
-from tracelloc.files.demangle.short import shorten
+from tracelloc.show.presentation.shortnames import shorten
 from tracelloc.text import LONGEST_TEXT
 
 

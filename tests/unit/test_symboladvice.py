@@ -9,7 +9,8 @@ from tests.unit.leaks import watched
 from tests.unit.reports import text_report
 from tracelloc.model.frames import Frame
 from tracelloc.show.filters import NamedStack
-from tracelloc.show.presentation.symboladvice import SymbolAdvice, advice_text, lacking_files
+from tracelloc.show.presentation.packageadvice import SymbolAdvice
+from tracelloc.show.presentation.symboladvice import advice_text, lacking_files
 
 APP, LIBRARY = "/usr/bin/redis-server", "/usr/lib/libfoo.so.1"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -512,6 +513,17 @@ def test_files_are_closed(program: Path, worker: FileWorker, opened: Open) -> No
     assert kept.count(str(program)) <= 1
 
 
+def held(descriptor: int) -> list[int]:
+    """Our descriptors of the same open file, itself included."""
+    numbers = [int(each.name) for each in Path("/proc/self/fd").iterdir()]
+    same = []
+    for number in numbers:
+        with contextlib.suppress(OSError):  # another thread has closed it
+            if os.path.samestat(os.fstat(number), os.fstat(descriptor)):
+                same.append(number)
+    return same
+
+
 def test_messages_of_any_size() -> None:
     one, other = socket.socketpair()
     with one, other:
@@ -521,15 +533,14 @@ def test_messages_of_any_size() -> None:
         thread.start()
         assert channel.receive(other, 60) == (message, data)
         thread.join()
-        descriptor = os.open("/dev/null", os.O_RDONLY)
+        descriptor = os.memfd_create("sent")
         channel.send(one, [], descriptors=[descriptor, descriptor])
         *_, received = channel.receive_question(other)
         assert len(received) == 2
         assert all(os.path.samestat(os.fstat(descriptor), os.fstat(each)) for each in received)
         # What does not expect descriptors gets none.
-        before = len(list(Path("/proc/self/fd").iterdir()))
         channel.send(one, [], descriptors=[descriptor])
         channel.receive(other, 60)
-        assert len(list(Path("/proc/self/fd").iterdir())) == before
+        assert sorted(held(descriptor)) == sorted([descriptor, *received])
         for each in (descriptor, *received):
             os.close(each)

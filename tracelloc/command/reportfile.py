@@ -12,12 +12,13 @@ from tracelloc.command.options import outputs_of
 from tracelloc.command.outputs import Messages, write_files
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.show.export import FORMATS, Exporter
-from tracelloc.show.filters import load_filters
+from tracelloc.show.filters.files import load_filters
 from tracelloc.show.importers.recordings import open_recording
 from tracelloc.show.presentation.combined import joined, trace_profiles
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import METRICS
 from tracelloc.show.recording.reader import RecordedTrace
+from tracelloc.show.recording.replay import with_blocks
 from tracelloc.show.recording.times import find_moment
 from tracelloc.show.report.content import ReportStyle
 from tracelloc.show.report.optional import wanted_by
@@ -65,7 +66,7 @@ def report(given: argparse.Namespace) -> None:
 def _with_blocks(recording: RecordedTrace, at: int, trace: TraceSnapshot) -> TraceSnapshot:
     if not recording.has_events:
         raise UsageError("this recording has no block sizes", hint="record with --events")
-    found = recording.with_blocks(at, trace)
+    found = with_blocks(recording, at, trace)
     if all(one.blocks is None for one in found.processes):
         raise UsageError("the recorded events begin later", hint="choose a later --at")
     return found
@@ -97,9 +98,7 @@ def _print(
     given: argparse.Namespace, trace: TraceSnapshot, namers: Namers, marks: Mapping[int, Snapshot]
 ) -> None:
     many = len(trace.processes) > 1
-    style = ReportStyle(
-        given.top, None, given.show, has_many=many, long_names=given.long_names, is_recorded=True
-    )
+    style = ReportStyle(given.top, None, given.show, has_many=many, long_names=given.long_names)
     as_json = given.format == "json"
     text = trace_report(trace, namers, style, marks, ended=True, as_json=as_json)
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))

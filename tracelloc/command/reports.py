@@ -13,6 +13,7 @@ from tracelloc.command.outputs import Messages, open_report
 from tracelloc.command.run import HURRY_PATIENCE_S, Run
 from tracelloc.errors import TracellocError
 from tracelloc.show.presentation.naming import REPORT_PATIENCE_S
+from tracelloc.show.presentation.packageadvice import hints_of
 from tracelloc.show.presentation.processfacts import losses_line
 from tracelloc.show.report.content import ReportStyle
 from tracelloc.show.report.earlier import EarlierReports
@@ -150,6 +151,7 @@ class Reports:
             options.show,
             has_many=options.trace.follow,
             long_names=options.long_names,
+            hints_of=hints_of,
         )
         self._earlier.begin(is_last=is_last or self._is_last(run))
         text = trace_report(

@@ -30,7 +30,7 @@ from tracelloc.record.unwinding.source import NO_INFORMATION
 from tracelloc.record.worker.client import close_workers, prepare_workers
 from tracelloc.show.alerts.rules import FAILED_STATUS
 from tracelloc.show.alerts.watching import Watch
-from tracelloc.show.filters import load_filters
+from tracelloc.show.filters.files import load_filters
 from tracelloc.show.presentation.facts import found_lines
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.recording.running import recording_of

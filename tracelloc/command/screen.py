@@ -20,11 +20,12 @@ from tracelloc.model.wanted import Wanted
 from tracelloc.record.kernel import capabilities as system
 from tracelloc.record.process.processlist import ProcessScan, open_target
 from tracelloc.record.session.terminal import ProgramTerminal
-from tracelloc.show.filters import NamedStack, load_filters
+from tracelloc.show.filters import NamedStack
+from tracelloc.show.filters.files import load_filters
 from tracelloc.show.importers.recordings import open_recordings
 from tracelloc.show.presentation.naming import Namer, Namers
+from tracelloc.show.presentation.packageadvice import SymbolAdvice
 from tracelloc.show.presentation.processfacts import losses_line
-from tracelloc.show.presentation.symboladvice import SymbolAdvice
 from tracelloc.show.recording.running import recording_of
 from tracelloc.show.recording.times import find_moment
 from tracelloc.show.report.trace import progress_line

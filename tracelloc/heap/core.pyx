@@ -343,7 +343,7 @@ cdef class Core:
     # ---- figures ----
 
     cdef inline void _amount(self, uint64_t size, int64_t* count, int64_t* size_bytes) noexcept nogil:
-        """The count and bytes that a block stands for: see ``sampling.weights``."""
+        """The count and bytes that a block stands for: see ``model.blocks.weights``."""
         cdef double weight
         if self.mean == 0:
             count[0], size_bytes[0] = 1, <int64_t>size

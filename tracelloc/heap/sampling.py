@@ -33,12 +33,6 @@ def gaps(mean_bytes: int) -> npt.NDArray[np.uint64]:
     return np.maximum(np.ceil(lengths), 1).astype(np.uint64)
 
 
-def weights(size_bytes: npt.NDArray[np.uint64], mean_bytes: int) -> npt.NDArray[np.float64]:
-    """How many blocks of its size each sampled block stands for; at least 1."""
-    inverse: npt.NDArray[np.float64] = np.expm1(np.maximum(size_bytes, 1) / -float(mean_bytes))
-    return -1 / inverse
-
-
 def weighed_blocks(blocks: Blocks) -> Blocks:
     """Splits ``size`` as in events of programs that report their own samples; adds weights."""
     size, weight = weighed(blocks.size)

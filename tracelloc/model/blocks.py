@@ -1,4 +1,4 @@
-"""Outstanding blocks as columns: copies of the live table's blocks at one time; and mappings."""
+"""Outstanding blocks as columns, copied from the live table at one time; and mappings."""
 
 from __future__ import annotations
 
@@ -76,6 +76,15 @@ class Blocks:
             # All parts have weights or none, except parts without blocks.
             whole.weight = np.concatenate(weights)
         return whole
+
+
+def weights(size_bytes: U64, mean_bytes: int) -> F64:
+    """How many blocks of its size each sampled block stands for; at least 1.
+
+    ``mean_bytes``: mean distance of the samples, see ``heap.sampling``.
+    """
+    inverse: F64 = np.expm1(np.maximum(size_bytes, 1) / -float(mean_bytes))
+    return -1 / inverse
 
 
 def first_rows(n: int, main: U64, second: U64, third: U64) -> Rows:
@@ -171,6 +180,46 @@ class LoggedEvents:
     """Records of ``EVENT_DTYPE`` as they were applied; ``stack_id`` is the index of the stack."""
     blocks: Blocks | None
     """All outstanding blocks after the events; None if they follow from earlier logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierKind:
+    """Earlier blocks of one class and size. Its live blocks are those of the stack."""
+
+    stack: int
+    """Index in ``CallStacks``: not a call stack, but what these blocks have in common."""
+    class_name: str
+    """C++ class of the blocks; empty if unknown."""
+    least_bytes: int
+    """Usable size of the smallest that belong here."""
+    most_bytes: int
+    """Usable size of the largest."""
+    count: int
+    """Blocks when tracing began."""
+    size_bytes: int
+    """Usable bytes when tracing began."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierBlocks:
+    """All blocks from before tracing. Sizes are usable sizes: what was requested is not known."""
+
+    kinds: tuple[EarlierKind, ...]
+    """By bytes, the most first."""
+    coverage: float
+    """The part of the heap that was seen, 0 to 1."""
+    notes: tuple[str, ...] = ()
+    """What is missing; may contain names from the target."""
+
+    @property
+    def count(self) -> int:
+        """Blocks when tracing began."""
+        return sum(kind.count for kind in self.kinds)
+
+    @property
+    def size_bytes(self) -> int:
+        """Usable bytes when tracing began."""
+        return sum(kind.size_bytes for kind in self.kinds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.model.blocks import Blocks, BlockSelection, LoggedEvents, Mappings, UsableSizes
-from tracelloc.model.earlier import EarlierBlocks
+from tracelloc.model.blocks import (
+    Blocks,
+    BlockSelection,
+    EarlierBlocks,
+    LoggedEvents,
+    Mappings,
+    UsableSizes,
+)
 from tracelloc.model.figures import I64, History, Mask, Peak, Points, ThreadActivity, Totals
 from tracelloc.model.losses import Gap, LossCounts
 from tracelloc.model.objects import ObjectFindings

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tracelloc.errors import UnsupportedError
 from tracelloc.heap.heap import Heap
-from tracelloc.model.earlier import EarlierBlocks, EarlierKind
+from tracelloc.model.blocks import EarlierBlocks, EarlierKind
 from tracelloc.model.frames import RuntimeFrame, RuntimeFrames
 from tracelloc.model.stacks import StackFlag
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally

@@ -17,7 +17,8 @@ from tracelloc.errors import TracellocError
 from tracelloc.record.kernel.capabilities import FileLimit
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.record.sources.preloaded.launching import can_be_read, preloads, with_preloaded
-from tracelloc.system.invoker import Invoker, environment_of
+from tracelloc.system.environment import environment_of
+from tracelloc.system.invoker import Invoker
 from tracelloc.text import printable
 
 _NOT_FOUND: Final = 127

@@ -13,8 +13,8 @@ from tracelloc.errors import TargetError
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
+from tracelloc.model.blocks import EarlierBlocks
 from tracelloc.model.codefiles import FileId, is_runtime
-from tracelloc.model.earlier import EarlierBlocks
 from tracelloc.model.losses import Counter, count_lost
 from tracelloc.model.process import Overhead, Runtime, Target
 from tracelloc.model.verdicts import Findings

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.heap.sampling import weights
-from tracelloc.model.blocks import Blocks, BlockSelection, block_stats, first_rows
+from tracelloc.model.blocks import Blocks, BlockSelection, block_stats, first_rows, weights
 from tracelloc.model.figures import (
     COUNT_PARTS,
     I64,

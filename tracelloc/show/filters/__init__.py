@@ -1,6 +1,5 @@
 """Filter rules: which frames of a call stack are hidden or collapsed."""
 
-from tracelloc.show.filters.files import append_rules, load_filters
 from tracelloc.show.filters.filters import REVEALED, Filters, NamedStack, StackLine
 from tracelloc.show.filters.rules import Action, Match, On, Rule
 
@@ -13,6 +12,4 @@ __all__ = [
     "On",
     "Rule",
     "StackLine",
-    "append_rules",
-    "load_filters",
 ]

@@ -18,7 +18,8 @@ from tracelloc.model.codefiles import Unresolved
 from tracelloc.model.frames import Frame
 from tracelloc.model.process import Target
 from tracelloc.show.export.jsonfile import FORMAT, VERSION
-from tracelloc.show.filters import NamedStack, load_filters
+from tracelloc.show.filters import NamedStack
+from tracelloc.show.filters.files import load_filters
 from tracelloc.show.importers import heaptrack, pprof
 from tracelloc.show.presentation.combined import joined, trace_profiles
 from tracelloc.show.presentation.naming import Namers

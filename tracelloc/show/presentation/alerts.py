@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tracelloc.model.losses import Counter
-from tracelloc.show.presentation.completeness import incompleteness
 from tracelloc.show.presentation.processfacts import Account
+from tracelloc.show.presentation.tracing import incompleteness
 from tracelloc.show.presentation.untraced import untraced_growth
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_size, plural

@@ -16,7 +16,7 @@ from tracelloc.show.presentation.naming import Namer, Namers
 from tracelloc.show.presentation.processfacts import losses_line
 from tracelloc.show.presentation.profile import FIGURES, MappedFile, Profile, Sample
 from tracelloc.show.presentation.suspects import NamedSuspect, name_suspects, suspects_of
-from tracelloc.show.presentation.window import window_sentence
+from tracelloc.show.presentation.tracing import window_sentence
 from tracelloc.snapshots.snapshot import Snapshot, StackStat, TraceSnapshot
 from tracelloc.text import NS_PER_S, printable, sampling_of
 

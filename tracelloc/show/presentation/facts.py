@@ -11,19 +11,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from tracelloc.files.demangle.short import shorten
 from tracelloc.model.codefiles import Unresolved, base_name
 from tracelloc.model.figures import ThreadActivity
 from tracelloc.model.frames import Frame
 from tracelloc.model.process import FoundLibrary
 from tracelloc.model.stacks import NO_STACK
 from tracelloc.show.filters import NamedStack
-from tracelloc.show.presentation.completeness import completeness_facts
-from tracelloc.show.presentation.cost import tracing_cost
 from tracelloc.show.presentation.processfacts import memory_facts
 from tracelloc.show.presentation.sharedframes import PartShare
+from tracelloc.show.presentation.shortnames import shorten
 from tracelloc.show.presentation.suspects import NamedSuspect
-from tracelloc.show.presentation.window import window_facts
+from tracelloc.show.presentation.tracing import completeness_facts, tracing_cost, window_facts
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S, plural, printable
 

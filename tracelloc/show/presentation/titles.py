@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracelloc.files.demangle.short import shorten
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.frames import Frame
 from tracelloc.model.stacks import NO_STACK
 from tracelloc.show.presentation.naming import NamedStack, frame_name
+from tracelloc.show.presentation.shortnames import shorten
 
 
 def stack_title(stack: NamedStack, index: int, *, with_line: bool = False) -> str:

@@ -7,24 +7,20 @@ times as differences, addresses and threads as indices of their distinct values.
 
 from __future__ import annotations
 
-import itertools
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 
 from tracelloc.errors import MalformedError
-from tracelloc.heap.sampling import GIVEN, weighed_blocks
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import Blocks, LoggedEvents
 from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, Events
 from tracelloc.show.recording.changes import ProcessKey, arrays_packed, arrays_unpacked
-from tracelloc.show.recording.container import checked, checksum
-from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.show.recording.container import checksum
 from tracelloc.system.bounded import UnpackBudget
-from tracelloc.text import NS_PER_S
 
 _TYPES: Final = (
     np.int64, np.uint64, np.uint32, np.uint64, np.uint32, np.uint32, np.uint32,
@@ -124,7 +120,7 @@ class EventWriter:
         if later is not None and is_whole and not later[1]:
             parts = decode(data)[1], decode(later[2])[0]
             most = max(int(part["stack_id"].max(initial=0)) for part in parts)
-            blocks = _outstanding(parts, most + 1)
+            blocks = outstanding(parts, most + 1)
             whole = encode(LoggedEvents(np.empty(0, EVENT_DTYPE), blocks))
             self._replace(later[0], key, whole)
             self._bytes += len(whole) - len(later[2])
@@ -137,7 +133,7 @@ class EventWriter:
             change(_INSERT, (*row, True, checksum(whole, *row), whole))
 
 
-def _outstanding(parts: Iterable[Events], most_stacks: int) -> Blocks:
+def outstanding(parts: Iterable[Events], most_stacks: int) -> Blocks:
     """Applies events in order. Returns the live blocks. Raises MalformedError at the limit."""
     stacks = Stacks()
     # Under their indices.
@@ -148,43 +144,3 @@ def _outstanding(parts: Iterable[Events], most_stacks: int) -> Blocks:
         if int(table.totals.live_count.sum()) > _MOST_BLOCKS:
             raise MalformedError("too many blocks are live")
     return table.blocks()
-
-
-def blocks_at(
-    connection: sqlite3.Connection, moment: int, key: ProcessKey, one: Snapshot
-) -> Blocks | None:
-    """Returns the live blocks at a moment; None if events do not reach back so far.
-
-    Raises MalformedError.
-    """
-    rows = connection.execute(
-        "SELECT moment, crc, data FROM events WHERE process = ?1 AND programs = ?2 AND "
-        "moment BETWEEN (SELECT MAX(moment) FROM events WHERE process = ?1 AND programs = ?2 "
-        "AND is_whole AND moment <= ?3) AND ?3 ORDER BY moment",
-        (*key, moment),
-    )
-    parts = _parts(rows, key, one)
-    # Read one by one, as all together may be large.
-    if (first := next(parts, None)) is None:
-        return None
-    blocks = _outstanding(itertools.chain([first], parts), len(one.stacks))
-    return weighed_blocks(blocks) if one.sample_bytes == GIVEN else blocks
-
-
-def _parts(rows: sqlite3.Cursor, key: ProcessKey, one: Snapshot) -> Iterator[Events]:
-    """Yields the initial live blocks, then events."""
-    is_first = True
-    for number, crc, data in rows:
-        events, births = decode(checked(data, crc, number, *key))
-        part = births if is_first else events
-        _check(part, len(one.stacks), one.now_ns)
-        yield part
-        is_first = False
-
-
-def _check(events: Events, stacks: int, now_ns: int) -> None:
-    """Raises MalformedError for events that can't have happened by ``now_ns``."""
-    if len(events) and int(events["stack_id"].max()) >= stacks:
-        raise MalformedError("events have stacks that there are not")
-    if len(events) and int(events["time_ns"].max()) > now_ns + NS_PER_S:
-        raise MalformedError("events are of later times")

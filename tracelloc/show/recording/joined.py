@@ -18,7 +18,7 @@ import numpy as np
 from tracelloc.model.figures import I64, History, Points
 from tracelloc.model.process import FollowCounts
 from tracelloc.model.verdicts import Findings, Suspect
-from tracelloc.show.recording.ladder import RecordedMoment
+from tracelloc.show.recording.container import RecordedMoment
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.recordednames import RecordedSymbols
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
@@ -92,10 +92,6 @@ class JoinedTraces:
     def trace_at(self, index: int) -> TraceSnapshot:
         """Returns all processes at a snapshot. Raises TracellocError."""
         return self.trace_as_of(self.moments[index].uptime_s)
-
-    def with_blocks(self, _index: int, trace: TraceSnapshot) -> TraceSnapshot:
-        """Returns the trace unchanged."""
-        return trace
 
     def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
         """Returns all processes at a time. Raises TracellocError."""

@@ -11,10 +11,16 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 from tracelloc.show.recording.changes import MomentChain, decode, encode
-from tracelloc.show.recording.container import checked, checksum, transaction, used_bytes
+from tracelloc.show.recording.container import (
+    RecordedMoment,
+    checked,
+    checksum,
+    transaction,
+    used_bytes,
+)
 
 GROUP: Final = 60
 """Moments in a group."""
@@ -22,20 +28,6 @@ STEPS_S: Final = (1, 10, 60, 600, 3600)
 """Distances of moments."""
 _KEPT_S: Final = {1: 3600.0, 10: 86_400.0, 60: 7 * 86_400.0, 600: 30 * 86_400.0}
 """How long moments are kept at each distance, if there is room."""
-
-
-class RecordedMoment(NamedTuple):
-    """Time and position of one snapshot of a recording, without its content."""
-
-    number: int
-    time_s: float
-    """Seconds since 1970."""
-    uptime_s: float
-    """CLOCK_MONOTONIC, which never jumps."""
-    step_s: int
-    """Approximate distance to the next moment."""
-    whole: int
-    """Number of the whole moment at which applying differences begins."""
 
 
 @dataclass(frozen=True, slots=True)

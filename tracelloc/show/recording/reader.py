@@ -6,7 +6,6 @@ import bisect
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
@@ -26,10 +25,8 @@ from tracelloc.show.recording.changes import (
     arrays_unpacked,
     decode,
 )
-from tracelloc.show.recording.container import checked
-from tracelloc.show.recording.events import blocks_at
-from tracelloc.show.recording.ladder import RecordedMoment
-from tracelloc.show.recording.parts import key_of, trace_of
+from tracelloc.show.recording.container import RecordedMoment, checked
+from tracelloc.show.recording.parts import trace_of
 from tracelloc.show.recording.recordednames import RecordedSymbols
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.system.bounded import UnpackBudget
@@ -89,16 +86,16 @@ class RecordedTrace:
 
     def reload(self) -> None:
         """Reads what has been written since, if the recording is still growing."""
-        with self._reading():
+        with self.reading():
             self._reload()
 
     @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Makes all reads within see one state of the file."""
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Yields the database, of which all reads within see one state."""
         with container.failing(self.path, "read"), container.rights_to_read(self.path):
             self._connection.execute("BEGIN")
             try:
-                yield
+                yield self._connection
             finally:
                 self._connection.rollback()
 
@@ -159,27 +156,15 @@ class RecordedTrace:
 
     def trace_at(self, index: int) -> TraceSnapshot:
         """Returns the trace at a snapshot. Raises TracellocError if that part is damaged."""
-        with self._reading():
+        with self.reading():
             return self._trace(self.moments[index])
-
-    def with_blocks(self, index: int, trace: TraceSnapshot) -> TraceSnapshot:
-        """Returns a snapshot's trace with its live blocks, if events reach back so far."""
-        if not self.has_events:
-            return trace
-        moment = self.moments[index].number
-        with self._reading():
-            processes = [
-                replace(one, blocks=blocks_at(self._connection, moment, key_of(one), one))
-                for one in trace.processes
-            ]
-        return replace(trace, processes=tuple(processes))
 
     def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
         """Returns the trace at a time, see ``find_uptime``, from what is written by now.
 
         Moments may be folded at any time. Raises TracellocError.
         """
-        with self._reading():
+        with self.reading():
             self._reload()
             return self._trace(self.moments[self.find_uptime(uptime_s)])
 

@@ -13,7 +13,7 @@ import numpy as np
 from tracelloc.errors import TracellocError
 from tracelloc.model.stacks import CallStacks
 from tracelloc.show.presentation.naming import Namers
-from tracelloc.show.recording import container
+from tracelloc.show.recording import container, newfile
 from tracelloc.show.recording.changes import (
     MomentChain,
     MomentParts,
@@ -21,9 +21,9 @@ from tracelloc.show.recording.changes import (
     arrays_packed,
     encode,
 )
-from tracelloc.show.recording.container import checksum, transaction
+from tracelloc.show.recording.container import RecordedMoment, checksum, transaction
 from tracelloc.show.recording.events import EventWriter
-from tracelloc.show.recording.ladder import GROUP, STEPS_S, Folder, RecordedMoment, insert
+from tracelloc.show.recording.ladder import GROUP, STEPS_S, Folder, insert
 from tracelloc.show.recording.parts import Dissector, key_of
 from tracelloc.show.recording.recordednames import NamesWriter, addresses_of
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
@@ -81,7 +81,7 @@ class RecordingWriter:
         self.path = path
         self._mode = mode
         users = users or [User(os.geteuid(), os.getegid())]
-        self._connection, self._users = container.create(path, users, mode, events=events)
+        self._connection, self._users = newfile.create(path, users, mode, events=events)
         self._max_bytes = max_bytes
         self._events = EventWriter(self._connection, max_bytes) if events else None
         self._folder = Folder(self._connection, max_bytes - max_bytes // _SPARE, max_s)
@@ -145,7 +145,7 @@ class RecordingWriter:
 
     def copy(self, path: Path) -> None:
         """Writes all that is recorded by now to another file."""
-        container.copy_written(self._connection, path, self._users, self._mode)
+        newfile.copy_written(self._connection, path, self._users, self._mode)
 
     def _check_size(self) -> None:
         used = container.used_bytes(self._connection)
@@ -204,9 +204,9 @@ class RecordingWriter:
 
     def close(self) -> None:
         """Completes the file; a file without snapshots is removed."""
-        container.close_written(self._connection, self._users[-1])
+        newfile.close_written(self._connection, self._users[-1])
         if not self._count:
-            container.remove(self.path, self._users[-1])
+            newfile.remove(self.path, self._users[-1])
 
 
 def _found_since(book: _Book) -> Iterator[tuple[int, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tracelloc.model.earlier import EarlierBlocks, EarlierKind
+from tracelloc.model.blocks import EarlierBlocks, EarlierKind
 from tracelloc.model.verdicts import Findings
 from tracelloc.show.report.content import Entry, Request, SectionContent
 from tracelloc.snapshots.snapshot import Snapshot
@@ -42,7 +42,8 @@ def earlier_part(given: Request) -> SectionContent | None:
             "lost_bytes": size,
             "lost_allocations": count,
         }
-        entries.append(Entry(kind.stack, text, figures, state=(kind.stack, count)))
+        state = kind.stack, count
+        entries.append(Entry(kind.stack, text, figures, has_frames=False, state=state))
     freed = earlier.size_bytes - live_bytes
     amount = f"{format_size(live_bytes)} in {plural(live_count, 'block')}"
     title = (

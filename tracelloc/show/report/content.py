@@ -7,8 +7,9 @@ the contents are written as text or as JSON.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ from tracelloc.show.presentation.titles import stack_title
 from tracelloc.show.report.earlier import EarlierProcessReports
 from tracelloc.snapshots.snapshot import Snapshot, StackStat
 from tracelloc.text import about_of, format_percent, format_size, plural, printable
+
+HintsOf = Callable[[Path, Iterable[str]], Mapping[str, str]]
+"""From the directory that is ``/`` for a process, and paths in it, to an instruction by path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,8 @@ class ReportStyle:
     """Several processes may be traced: each has a heading, and all of them a total."""
     long_names: bool = True
     """Text has functions with template arguments and parameters."""
-    is_recorded: bool = False
-    """Whether the process is recorded, so that its files can't be read."""
+    hints_of: HintsOf | None = None
+    """Finds how to get debug information; None if the files of the processes can't be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,8 @@ class Entry:
     """Stands before the text; None: the entry's number."""
     more: Sequence[str] = ()
     """Further lines, before those of the stack."""
+    has_frames: bool = True
+    """Whether text lists the frames."""
     state: Hashable = None
     """The entry is repeated when this state changes; None: when its text does."""
 
@@ -129,7 +135,8 @@ class SectionContent:
         for number, entry in enumerate(self.entries(given)):
             yield f"{f'  {number:>4}' if entry.label is None else entry.label}: {entry.text}"
             yield from entry.more
-            yield from entry.stack_lines(given)
+            if entry.has_frames:
+                yield from entry.stack_lines(given)
 
     def json(self, given: Request) -> dict[str, Any]:
         """Returns the section as JSON fields."""

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 from tracelloc.model.objects import TypeSuspect
 from tracelloc.model.verdicts import Verdict
-from tracelloc.show.presentation.completeness import completeness_word
 from tracelloc.show.presentation.naming import frame_name
 from tracelloc.show.presentation.objects import growing_for_s, holder_place, main_holder
 from tracelloc.show.presentation.processfacts import account
 from tracelloc.show.presentation.suspects import NamedSuspect, verdict_counts
 from tracelloc.show.presentation.titles import source_place, stack_title
+from tracelloc.show.presentation.tracing import completeness_word
 from tracelloc.show.report.content import Request
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (

@@ -1,9 +1,8 @@
-"""Censuses of a Python program's objects as text and JSON, and the section of reports."""
+"""Lines on a census of a Python program's objects, and the section of reports."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from tracelloc.model.objects import (
@@ -11,56 +10,30 @@ from tracelloc.model.objects import (
     Holders,
     ObjectCensus,
 )
-from tracelloc.model.process import Target
 from tracelloc.show.presentation.objects import (
     NOT_COUNTED,
     TypeGrowth,
-    census_facts,
     growths,
     holder_text,
     object_facts,
 )
 from tracelloc.show.report.content import Request, SectionContent
-from tracelloc.show.report.headline import headline
 from tracelloc.text import format_duration, format_percent, format_size, plural, printable
 
 _SECONDS_PER_MINUTE: Final = 60
 _MOST_HOLDERS: Final = 4
 """Holders of a type that are listed."""
-_LEAST_GROWTH: Final = 10
-"""Objects by which a type has to grow for its holders to be looked for."""
 
 
-def wanted_types(now: ObjectCensus, first: ObjectCensus, most: int) -> list[str]:
-    """Types whose holders are worth looking for: that have grown most, or are largest."""
-    rows = growths(now, first)
-    if now is not first:
-        rows = [row for row in rows if row.bytes_change > 0 and row.count_change >= _LEAST_GROWTH]
-    return [row.now.name for row in rows[:most]]
-
-
-def text_census(
-    target: Target,
-    now: ObjectCensus,
-    first: ObjectCensus,
-    top: int,
-    holders: Mapping[str, Holders] | None = None,
-) -> Iterator[str]:
-    """A census's lines, the last one empty."""
-    yield headline(now.time_s, target, _totals(now))
-    yield from _table(now, first, top)
-    for name, found in (holders or {}).items():
-        yield from _text_holders(name, found, is_new=now is not first)
-    yield ""
-
-
-def _totals(now: ObjectCensus) -> str:
+def census_totals(now: ObjectCensus) -> str:
+    """Formats ``1,234 objects of 56 types, 7.8 MiB``."""
     size_bytes = sum(found.size_bytes for found in now.types)
     types = plural(len(now.types), "type")
     return f"{now.count:,} objects of {types}, {format_size(size_bytes)}"
 
 
-def _table(now: ObjectCensus, first: ObjectCensus, top: int) -> Iterator[str]:
+def type_table(now: ObjectCensus, first: ObjectCensus, top: int) -> Iterator[str]:
+    """Yields the types that have grown most since ``first``, or the largest if it is ``now``."""
     minutes = (now.time_s - first.time_s) / _SECONDS_PER_MINUTE
     rows = growths(now, first)[:top]
     if now is first:
@@ -88,7 +61,8 @@ def _table(now: ObjectCensus, first: ObjectCensus, top: int) -> Iterator[str]:
         )
 
 
-def _text_holders(name: str, found: Holders, *, is_new: bool) -> Iterator[str]:
+def holder_lines(name: str, found: Holders, *, is_new: bool) -> Iterator[str]:
+    """Yields what holds a type's objects. ``is_new``: only those since the first census."""
     objects = plural(found.sample_count, "new object" if is_new else "object")
     yield f"{printable(name)}: holders ({objects} examined)"
     shown = found.holders[:_MOST_HOLDERS]
@@ -109,18 +83,6 @@ def _name(row: TypeGrowth) -> str:
     return printable(row.now.name)
 
 
-def json_census(
-    target: Target,
-    now: ObjectCensus,
-    first: ObjectCensus,
-    holders: Mapping[str, Holders] | None = None,
-) -> str:
-    """A census as one line of JSON."""
-    facts = census_facts(now, first, holders or {})
-    entry = {"time": facts.pop("time"), "pid": target.pid, "command": target.command, **facts}
-    return json.dumps(entry, separators=(",", ":"))
-
-
 def objects_part(given: Request) -> SectionContent:
     """Objects of a Python program by type, and who keeps those that grow."""
     found = given.snapshot.objects
@@ -128,8 +90,8 @@ def objects_part(given: Request) -> SectionContent:
     if found is None or found.now is None or found.first is None:
         return SectionContent([f"==> {NOT_COUNTED}: {facts['trouble']}"], facts)
     now, first, top = found.now, found.first, given.style.top
-    lines = [f"==> {_totals(now)}, {plural(top, 'top type')}:"]
-    lines += [f"    {line}" for line in _table(now, first, top)]
+    lines = [f"==> {census_totals(now)}, {plural(top, 'top type')}:"]
+    lines += [f"    {line}" for line in type_table(now, first, top)]
     for name, holders in list(found.holders.items())[:top]:
-        lines += [f"    {line}" for line in _text_holders(name, holders, is_new=True)]
+        lines += [f"    {line}" for line in holder_lines(name, holders, is_new=True)]
     return SectionContent(lines, facts)

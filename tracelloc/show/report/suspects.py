@@ -23,7 +23,6 @@ from tracelloc.show.presentation.suspects import (
 from tracelloc.show.presentation.symboladvice import (
     advice_text,
     generated_advice,
-    hints_of,
     lacking_files,
 )
 from tracelloc.show.presentation.untraced import untraced_growth
@@ -148,7 +147,8 @@ class _SymbolsPart(SectionContent):
         if generated is not None and given.earlier.is_news("generated code", generated):
             yield f"==> {generated}"
         files = [path for path, no in lacking.items() if given.earlier.is_news(("file", path), no)]
-        if not files or target.has_ended or given.style.is_recorded:
+        hints_of = given.style.hints_of
+        if not files or target.has_ended or hints_of is None:
             return
         hints = hints_of(Path(f"/proc/{target.pid}/root"), files)
         for path in files:

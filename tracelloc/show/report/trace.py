@@ -8,7 +8,7 @@ from typing import Any
 
 from tracelloc.model.process import FollowCounts
 from tracelloc.show.presentation.naming import Namers
-from tracelloc.show.presentation.window import window_words
+from tracelloc.show.presentation.tracing import window_words
 from tracelloc.show.report.content import ReportStyle, Request
 from tracelloc.show.report.earlier import EarlierReports
 from tracelloc.show.report.loglines import stamp_of

@@ -1,0 +1,141 @@
+"""Makes the file of a recording, copies it and completes it, with the rights of its owner."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Final
+
+from tracelloc.errors import TracellocError
+from tracelloc.show.recording.container import (
+    APPLICATION_ID,
+    VERSION,
+    VERSION_WITH_EVENTS,
+    failing,
+    tables_of,
+    transaction,
+)
+from tracelloc.system.invoker import User, is_changed_only_by, others_replace_entries, rights_of
+from tracelloc.system.safefiles.writing import create_file
+
+_LOG_PAGES: Final = 256
+"""Pages of the write-ahead log before it is moved into the file: 1 MiB."""
+_BESIDE: Final = ("-wal", "-shm")
+"""Suffixes of the files that SQLite keeps next to a database being written."""
+
+
+def _create_file(path: Path, users: Sequence[User], mode: int) -> User:
+    try:
+        descriptor, user = create_file(path, mode, users)
+        os.close(descriptor)
+    except FileExistsError:
+        raise TracellocError(
+            f"{path} exists already", hint="-o FILE names another file; recordings are not extended"
+        ) from None
+    except OSError as error:
+        raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
+    return user
+
+
+def _real(path: Path) -> Path:
+    """Resolves links and dots in the directory of a path."""
+    return Path(os.path.realpath(path.parent)) / path.name
+
+
+def _writers(path: Path, users: Sequence[User]) -> list[User]:
+    """Returns the users whose rights may be used to write a recording.
+
+    SQLite opens files by name, and follows links. In a directory that other users can change,
+    the rights of its owner are therefore used, not root's.
+    """
+    writers = [user for user in users if user.uid or is_changed_only_by(path.parent, user)]
+    if writers:
+        return writers
+    try:
+        status = path.parent.stat()
+    except OSError as error:
+        raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
+    owner = User(status.st_uid, status.st_gid)
+    if not owner.uid or others_replace_entries(status, owner):
+        raise TracellocError(
+            f"{path} cannot be written: other users can change its directory",
+            hint="record to a directory that only its owner can write to",
+        )
+    return [owner]
+
+
+def create(
+    path: Path, users: Sequence[User], mode: int, *, events: bool = False
+) -> tuple[sqlite3.Connection, tuple[User, User]]:
+    """Creates a recording, readable while it is written. Returns it, its owner and the writer.
+
+    ``users``: see ``tracelloc.system.safefiles.writing``. Raises TracellocError.
+    """
+    version = VERSION_WITH_EVENTS if events else VERSION
+    writers = _writers(_real(path), users)
+    user = _create_file(path, writers, mode)
+    with failing(path, "written"), rights_of(user):
+        # One thread at a time uses it, not always the same.
+        connection = sqlite3.connect(_real(path), isolation_level=None, check_same_thread=False)
+        for pragma in (f"application_id={APPLICATION_ID}", f"user_version={version}"):
+            connection.execute(f"PRAGMA {pragma}")
+        # Creates SQLite's other files too, so that it writes to no foreign file or link.
+        for suffix in _BESIDE:
+            _create_file(Path(f"{path}{suffix}"), writers, mode)
+        for pragma in (
+            "journal_mode=WAL",
+            "synchronous=NORMAL",
+            f"wal_autocheckpoint={_LOG_PAGES}",
+            f"journal_size_limit={_LOG_PAGES * 4096}",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+        with transaction(connection):
+            for table in tables_of(version):
+                connection.execute(table)
+    return connection, (writers[0], user)
+
+
+def copy_written(
+    connection: sqlite3.Connection, path: Path, users: tuple[User, User], mode: int
+) -> None:
+    """Copies the recording so far to another file, atomically. Raises TracellocError.
+
+    ``users``: as ``create`` returned them.
+    """
+    path = _real(path)
+    part = path.with_name(f".{path.name}.part")
+    with rights_of(users[-1]):
+        if path.exists():
+            raise TracellocError(f"{path} exists already")
+        part.unlink(missing_ok=True)
+        try:
+            _create_file(part, users, mode)
+            with failing(path, "written"), closing(sqlite3.connect(part)) as copy:
+                connection.backup(copy)
+                copy.execute("PRAGMA journal_mode=DELETE")
+            part.rename(path)
+        finally:
+            _remove(part)
+
+
+def close_written(connection: sqlite3.Connection, user: User) -> None:
+    """Closes the database; an empty log file remains only if a reader has it open."""
+    with rights_of(user):
+        for pragma in ("wal_checkpoint(TRUNCATE)", "journal_mode=DELETE"):
+            with suppress(sqlite3.Error):
+                connection.execute(f"PRAGMA {pragma}")
+        connection.close()
+
+
+def remove(path: Path, user: User) -> None:
+    """Removes an empty recording and SQLite's files next to it."""
+    with rights_of(user):
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", *_BESIDE):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
