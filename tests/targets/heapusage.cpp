@@ -21,6 +21,14 @@ struct Square : Shape {
 };
 }
 
+#pragma weak mallinfo2 // glibc 2.33
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" // mallinfo, which it replaces
+
+static void answer(size_t arena, size_t in_use, size_t mapped)
+{
+    printf("{\"arena\": %zu, \"uordblks\": %zu, \"hblkhd\": %zu}\n", arena, in_use, mapped);
+}
+
 static pthread_barrier_t filled;
 static app::Shape *shapes[4000];
 static void *kept[20000];
@@ -65,12 +73,15 @@ int main(int, char **arguments)
     while (read(0, line, sizeof(line)) > 0) {
         for (int n = 1; !strncmp(line, "drop", 4) && n < 15000; n += 2)
             free(kept[n]);
-        struct mallinfo2 info = mallinfo2();
-        if (!strncmp(line, "trim", 4))
+        if (!strncmp(line, "trim", 4)) {
             printf("%d\n", malloc_trim(0));
-        else
-            printf("{\"arena\": %zu, \"uordblks\": %zu, \"hblkhd\": %zu}\n", info.arena,
-                   info.uordblks, info.hblkhd);
+        } else if (mallinfo2) {
+            struct mallinfo2 info = mallinfo2();
+            answer(info.arena, info.uordblks, info.hblkhd);
+        } else {
+            struct mallinfo info = mallinfo(); // what it counts in int is enough here
+            answer(info.arena, info.uordblks, info.hblkhd);
+        }
         fflush(stdout);
     }
 }
