@@ -69,7 +69,7 @@ def walk_heap(reader: PieceReader, tally: ClassTally) -> WalkedHeap:
         raise NotWalkableError(
             f"the heap of {names} can't be walked"
             if names
-            else "it has no heap of glibc, jemalloc 5.3.0 or musl, or has not used it yet",
+            else "it has no heap of glibc, jemalloc or musl, or has not used it yet",
             hint="tracelloc -p PID traces what is allocated from now on",
         )
     heap = found[0]
