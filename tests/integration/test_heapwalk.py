@@ -44,13 +44,8 @@ def await_pauses(pid: int, threads: int) -> None:
     pytest.fail("the threads don't get there")
 
 
-@pytest.mark.parametrize("words", [(), ("sbrk",)], ids=["own", "foreign-sbrk"])
-@pytest.mark.parametrize("flags", [(), ("-static",)], ids=["shared", "static"])
-def test_glibc_to_the_byte(
-    builder: Builder, targets: list[Target], flags: tuple[str, ...], words: tuple[str, ...]
-) -> None:
-    target = Target([builder.cpp("heapusage", "-pthread", *flags), *words])
-    targets.append(target)
+def check_to_the_byte(target: Target) -> None:
+    """The heap of ``heapusage.cpp`` with glibc, against its mallinfo2."""
     target.ask("info")
     truth = json.loads(target.ask("info"))
     await_pauses(target.pid, 3)  # until then, they may still fault code in
@@ -75,12 +70,8 @@ def test_glibc_to_the_byte(
     }
 
 
-@pytest.mark.parametrize("words", [(), ("sbrk",)], ids=["own", "foreign-sbrk"])
-def test_what_a_trim_returns(
-    builder: Builder, targets: list[Target], words: tuple[str, ...]
-) -> None:
-    target = Target([builder.cpp("heapusage", "-pthread"), *words])
-    targets.append(target)
+def check_trim(target: Target) -> None:
+    """What malloc_trim(0) returns in ``heapusage.cpp`` is what was said before."""
     target.ask("drop")
     said = heap_of(target)["trimmable_bytes"]
     assert said > (5 << 20)
@@ -88,6 +79,25 @@ def test_what_a_trim_returns(
     assert target.ask("trim") == "1"
     assert before - resident_bytes(target.pid, "Anonymous") == said
     assert heap_of(target)["trimmable_bytes"] == 0
+
+
+@pytest.mark.parametrize("words", [(), ("sbrk",)], ids=["own", "foreign-sbrk"])
+@pytest.mark.parametrize("flags", [(), ("-static",)], ids=["shared", "static"])
+def test_glibc_to_the_byte(
+    builder: Builder, targets: list[Target], flags: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    target = Target([builder.cpp("heapusage", "-pthread", *flags), *words])
+    targets.append(target)
+    check_to_the_byte(target)
+
+
+@pytest.mark.parametrize("words", [(), ("sbrk",)], ids=["own", "foreign-sbrk"])
+def test_what_a_trim_returns(
+    builder: Builder, targets: list[Target], words: tuple[str, ...]
+) -> None:
+    target = Target([builder.cpp("heapusage", "-pthread"), *words])
+    targets.append(target)
+    check_trim(target)
 
 
 def test_jemalloc(builder: Builder, targets: list[Target]) -> None:
@@ -121,6 +131,29 @@ def test_another_library_is_refused_by_name(builder: Builder, targets: list[Targ
 INTERESTING = (0, 1, 17, 33, 0x291, 0x313, (1 << 64) - 1, 1 << 47, (1 << 63) + 17, 4097)
 
 
+def damage(process: Process, random: np.random.Generator, *, everywhere: bool) -> None:
+    """Overwrites some words of a target's heap; ``everywhere``: of all its data and libc's."""
+    lines = [line for line in process.maps_text().splitlines() if line.split()[1] == "rw-p"]
+    places = [(*(int(word, 16) for word in line.split()[0].split("-")), line) for line in lines]
+    if everywhere:
+        areas = [
+            (start, end) for start, end, line in places if line.split()[4] == "0" or "libc" in line
+        ]
+    else:
+        areas = [
+            (start, end) for start, end, line in places if "[heap]" in line or end - start > 1 << 17
+        ]
+    with open(f"/proc/{process.pid}/mem", "r+b", buffering=0) as memory:
+        for start, end in areas:
+            resident = min(end - start, 4 << 20) // 8
+            for place in random.integers(0, resident, 6).tolist():
+                near = start + 8 * place
+                words = [*INTERESTING, near, near + 16, near - 32, end - 16]
+                memory.seek(near)
+                word = words[random.integers(len(words))]
+                memory.write(word.to_bytes(8, "little"))
+
+
 def test_a_heap_that_lies(builder: Builder, targets: list[Target]) -> None:
     """Damaged all over, a little more each time: a walk ends soon, and says what is wrong."""
     target = Target([builder.cpp("heapusage", "-pthread")])
@@ -128,31 +161,15 @@ def test_a_heap_that_lies(builder: Builder, targets: list[Target]) -> None:
     target.ask("info")
     random = np.random.default_rng(7)
     process = Process(target.pid)
-    lines = [line for line in process.maps_text().splitlines() if line.split()[1] == "rw-p"]
-    places = [(*(int(word, 16) for word in line.split()[0].split("-")), line) for line in lines]
-    areas = [
-        (start, end) for start, end, line in places if line.split()[4] == "0" or "libc" in line
-    ]
-    heaps = [
-        (start, end) for start, end, line in places if "[heap]" in line or end - start > 1 << 17
-    ]
-    with open(f"/proc/{target.pid}/mem", "r+b", buffering=0) as memory:
-        walks = 0
-        for turn in range(60):
-            # As long as the arena itself is whole, the heap is walked.
-            for start, end in areas if turn >= 40 else heaps:
-                resident = min(end - start, 4 << 20) // 8
-                for place in random.integers(0, resident, 6).tolist():
-                    near = start + 8 * place
-                    words = [*INTERESTING, near, near + 16, near - 32, end - 16]
-                    memory.seek(start + 8 * place)
-                    word = words[random.integers(len(words))]
-                    memory.write(word.to_bytes(8, "little"))
-            began_s = time.process_time()
-            with suppress(NotWalkableError):
-                measure_heap(process, largest=3, contents_bytes=64)
-                walks += 1
-            assert time.process_time() - began_s < 10
+    walks = 0
+    for turn in range(60):
+        # As long as the arena itself is whole, the heap is walked.
+        damage(process, random, everywhere=turn >= 40)
+        began_s = time.process_time()
+        with suppress(NotWalkableError):
+            measure_heap(process, largest=3, contents_bytes=64)
+            walks += 1
+        assert time.process_time() - began_s < 10
     assert walks >= 40
 
 

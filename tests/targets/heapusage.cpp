@@ -1,8 +1,9 @@
 // A heap of each kind: arenas of threads, large blocks, aligned blocks, free lists. Answers "trim" with
-// the result of malloc_trim(0), and every other line with mallinfo2 as JSON ("drop" frees many blocks
-// first); ends with its input.
+// the result of malloc_trim(0), and every other line with mallinfo2 as JSON, or, with jemalloc, its
+// stats.allocated ("drop" frees many blocks first); ends with its input.
 #include <malloc.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,27 @@ struct Circle : Shape {
 struct Square : Shape {
     char more[200];
 };
+}
+
+#pragma weak mallinfo2 // glibc 2.33
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" // mallinfo, which it replaces
+
+extern "C" {
+int mallctl(const char *, void *, size_t *, void *, size_t) __attribute__((weak)); // jemalloc
+}
+
+static size_t jemalloc_allocated()
+{
+    uint64_t epoch = 1;
+    size_t allocated = 0, size = sizeof(allocated);
+    mallctl("epoch", nullptr, nullptr, &epoch, sizeof(epoch));
+    mallctl("stats.allocated", &allocated, &size, nullptr, 0);
+    return allocated;
+}
+
+static void answer(size_t arena, size_t in_use, size_t mapped)
+{
+    printf("{\"arena\": %zu, \"uordblks\": %zu, \"hblkhd\": %zu}\n", arena, in_use, mapped);
 }
 
 static pthread_barrier_t filled;
@@ -65,12 +87,17 @@ int main(int, char **arguments)
     while (read(0, line, sizeof(line)) > 0) {
         for (int n = 1; !strncmp(line, "drop", 4) && n < 15000; n += 2)
             free(kept[n]);
-        struct mallinfo2 info = mallinfo2();
-        if (!strncmp(line, "trim", 4))
+        if (mallctl) {
+            printf("%zu\n", jemalloc_allocated());
+        } else if (!strncmp(line, "trim", 4)) {
             printf("%d\n", malloc_trim(0));
-        else
-            printf("{\"arena\": %zu, \"uordblks\": %zu, \"hblkhd\": %zu}\n", info.arena,
-                   info.uordblks, info.hblkhd);
+        } else if (mallinfo2) {
+            struct mallinfo2 info = mallinfo2();
+            answer(info.arena, info.uordblks, info.hblkhd);
+        } else {
+            struct mallinfo info = mallinfo(); // what it counts in int is enough here
+            answer(info.arena, info.uordblks, info.hblkhd);
+        }
         fflush(stdout);
     }
 }

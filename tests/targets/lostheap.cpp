@@ -107,7 +107,7 @@ NOINLINE static void keep()
     signalled.sigev_notify = SIGEV_SIGNAL;
     signalled.sigev_signo = SIGUSR1;
     signalled.sigev_value.sival_ptr = make(88);
-    timer_t timer;
+    static timer_t timer; // a block itself, before glibc 2.34
     timer_create(CLOCK_MONOTONIC, &signalled, &timer);
     stack_t stack = {malloc(1 << 16), 0, 1 << 16};
     sigaltstack(&stack, nullptr);

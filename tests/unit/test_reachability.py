@@ -194,10 +194,12 @@ def test_what_lies_between_blocks_of_a_heap_is_no_root() -> None:
     reachable = np.zeros(2, np.uint8)
     marks.finish(reachable)
     assert not reachable.any()
-    pairs = np.zeros((marks.edge_count, 2), np.uint32)
-    assert marks.links_among(np.array([2, 1], np.uint32), pairs) == 1
-    assert pairs.tolist() == [[0, 1]]
-    assert marks.links_among(np.array([0, 1], np.uint32), pairs) == 0
+    begins, targets = np.zeros(3, np.uint32), np.zeros(marks.edge_count, np.uint32)
+    assert marks.links_among(np.array([2, 1], np.uint32), begins, targets) == 1
+    assert (begins.tolist(), targets[:1].tolist()) == ([0, 1, 1], [1])
+    begins = np.zeros(2, np.uint32)
+    assert marks.links_among(np.array([0, 1], np.uint32), begins, targets) == 0
+    assert begins.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("size", [1, 8, 1023, 1024, 1025, 1 << 20, 1 << 28, (1 << 28) + 1, 1 << 41])

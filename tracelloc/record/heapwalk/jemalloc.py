@@ -1,19 +1,27 @@
 """Walks jemalloc's heap: all regions of all slabs, and large extents.
 
-Format: jemalloc 5.3.0, 64 bits with pages of 4 KiB: include/jemalloc/internal/rtree.h, edata.h,
-cache_bin.h. The page map is a table of 2^18 words in the library's data, by bits 30 to 47 of an
-address, whose entries lead to tables by bits 12 to 29. A word there: bits 48 to 63 the size
-class, 7 to 47 the address of the extent's description, bit 0 slab. It proves itself: entry j leads
-to a description whose address has j in bits 12 to 29. Other versions differ and are refused.
+Format: jemalloc 5.3.0 and 5.3.1, 64 bits with pages of 4 KiB: include/jemalloc/internal/rtree.h,
+edata.h, cache_bin.h. The page map is a tree of tables by bits of an address, whose root is in the
+library's data. The machine on which jemalloc was built decides which tree it is:
+
+- 48 bits: a table by bits 30 to 47 leads to tables by bits 12 to 29. A word there: bits 48 to 63
+  the size class, 7 to 47 the address of the extent's description, bit 0 slab.
+- 57 bits (with five levels of page tables): tables by bits 42 to 56, 27 to 41 and 12 to 26. Two
+  words there: the address of the description; the size class above bit 5.
+
+It proves itself: a description tells the address under which the page map leads to it. Other
+versions differ and are refused.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.errors import TargetError
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.classes import ClassTally
@@ -30,12 +38,16 @@ from tracelloc.record.process.memory import PAGE_BYTES, U64
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_ENTRIES: Final = 1 << 18
-_LEAF_BYTES: Final = 8 * _ENTRIES
 _MOST_TRIED: Final = 256
 """Addresses that may be tables of the second kind, in one file's data."""
+_MOST_PROVEN: Final = 64
+"""Descriptions of a table that are looked at."""
+_MOST_LEAVES: Final = 1 << 12
 _MOST_DATA_BYTES: Final = 64 << 20
 _DESCRIPTION_BYTES: Final = 128
+_OWN_UNIT_BYTES: Final = 2 << 20
+_MOST_OWN_BYTES: Final = 1 << 30
+"""Bytes of one block of jemalloc's own memory, at most."""
 _SLAB_REGIONS: Final = 512
 _DIRTY: Final = (1, 2)
 """States of extents that are free, but may be resident: dirty, muzzy."""
@@ -44,6 +56,43 @@ _CACHE_SLOTS: Final = 2048
 _BIN_WORDS: Final = 3
 """Words of a cache's bin."""
 _SCAN_BYTES: Final = 4 << 20
+_PAGE_BITS: Final = 12
+_KNOWN: Final = "5.3.0", "5.3.1"
+_VERSION: Final = re.compile(rb"\0([1-9]\d*\.\d+\.\d+)-\d+-g[0-9a-f]{40}\0")
+"""What ``mallctl("version")`` returns."""
+_MOST_FILE_BYTES: Final = 64 << 20
+
+
+class _Tree(NamedTuple):
+    """How the page map is laid out."""
+
+    key_bits: int
+    """Bits of an address by which a table's entry is chosen."""
+    levels: int
+    leaf_words: int
+    """Words of an entry in the last tables."""
+
+    @property
+    def entries(self) -> int:
+        """Entries of each table."""
+        return 1 << self.key_bits
+
+    def key(self, addresses: U64, level: int) -> U64:
+        """Which entry of a table is that of an address; level 0 is the last."""
+        shift = np.uint64(_PAGE_BITS + level * self.key_bits)
+        found: U64 = (addresses >> shift) & np.uint64(self.entries - 1)
+        return found
+
+    def leaf(self, words: U64) -> tuple[U64, I64]:
+        """(addresses of descriptions, size classes) of the entries of a table of the last kind."""
+        if self.leaf_words == 1:
+            classes = words >> np.uint64(48)
+            return words & np.uint64((1 << 48) - 128), classes.astype(np.int64)
+        metadata = words[1::2] & np.uint64(0xFFFFFFFF)
+        return words[::2], (metadata >> np.uint64(5)).astype(np.int64)
+
+
+_TREES: Final = _Tree(18, 2, 1), _Tree(15, 3, 2)
 
 
 def _size_classes() -> I64:
@@ -65,17 +114,13 @@ def walk_jemalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
     Raises OSError, TargetError and PrivilegeError as well.
     """
     regions = reader.regions()
-    leaves = _find_leaves(reader, regions)
-    if not leaves:
+    extents = _find_extents(reader, regions)
+    if extents is None:
+        if named := next((r for r in regions if _is_named(r)), None):
+            raise _refusal(reader, named)
         return None
-    pages, leads_to, classes = [], [], []
-    for key, leaf in leaves:
-        at = np.flatnonzero(leaf)
-        pages.append(np.uint64(key << 30) + (at.astype(np.uint64) << np.uint64(12)))
-        leads_to.append(leaf[at] & np.uint64((1 << 48) - 128))
-        classes.append((leaf[at] >> np.uint64(48)).astype(np.int64))
-    extents = _Extents(reader, np.concatenate(pages), np.concatenate(leads_to),
-                       np.concatenate(classes))  # fmt: skip
+    if not extents.are_sound:
+        raise _refusal(reader, next((r for r in regions if _is_named(r)), None))
     entries = extents.entries()
     stacks = _mark_cached(reader, regions, entries)
     used = np.flatnonzero(entries & np.uint64(7) == BlockState.IN_USE)
@@ -87,55 +132,150 @@ def walk_jemalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
         tally.add(firsts[good, 0], sizes[good], addresses[some][good])
     arena = Arena("all arenas", MallocLibrary.JEMALLOC, entries, 0)
     arena.system_bytes = arena.seen_bytes
-    # Descriptions lead to the first block of each extent, and caches still to what they handed out.
-    metadata = [(r.start, r.end) for r in regions if "jemalloc" in base_name(r.path)] + stacks
+    # Descriptions lead to the first block of each extent, arenas to where extents were, and caches
+    # still to what they handed out.
+    metadata = [(r.start, r.end) for r in regions if _is_named(r)] + stacks
     metadata += [(at, at + _DESCRIPTION_BYTES) for at in extents.addresses.tolist()]
+    metadata += _own_memory(reader, regions, extents.addresses)
     return WalkedHeap([arena], metadata)
 
 
-def _find_leaves(reader: PieceReader, regions: list[Region]) -> list[tuple[int, U64]]:
-    """(bits 30 to 47, the table by bits 12 to 29) of all such tables; none without a page map."""
+def _own_memory(reader: PieceReader, regions: list[Region], inside: U64) -> list[tuple[int, int]]:
+    """Start and end of memory that jemalloc has for itself, of which these are some addresses.
+
+    Such a block (``base_block_t``) is a multiple of 2 MiB, and begins with its size and the address
+    of another one, or 0.
+    """
+    found: list[tuple[int, int]] = []
+    starts = np.array([region.start for region in regions], np.uint64)
+    for unit in np.unique(inside & np.uint64(-_OWN_UNIT_BYTES & (1 << 64) - 1)).tolist():
+        region = regions[max(0, int(np.searchsorted(starts, np.uint64(unit), side="right")) - 1)]
+        lowest = max(region.start, unit - _MOST_OWN_BYTES)
+        for start in range(unit, lowest - 1, -_OWN_UNIT_BYTES):
+            if found and start < found[-1][1]:
+                break
+            size_bytes, following = reader.words(start, 16).tolist()
+            if (size_bytes | following) % _OWN_UNIT_BYTES == 0 and size_bytes > unit - start:
+                found.append((start, min(start + size_bytes, region.end)))
+                break
+    return found
+
+
+def _is_named(region: Region) -> bool:
+    return bool(region.inode) and "jemalloc" in base_name(region.path)
+
+
+def _refusal(reader: PieceReader, region: Region | None) -> NotWalkableError:
+    """Why it can't be walked, with the name and the version of the file, if they are known."""
+    name = f" ({base_name(region.path)})" if region else ""
+    found = _version(reader, region) if region else ""
+    return NotWalkableError(
+        f"the heap of jemalloc{f' {found}' if found else ''}{name} can't be walked: "
+        + (f"only versions {' and '.join(_KNOWN)} are known" if found not in _KNOWN
+           else "it has another layout, or has not been used yet"),
+        hint="tracelloc -p PID traces what is allocated from now on",
+    )  # fmt: skip
+
+
+def _version(reader: PieceReader, region: Region) -> str:
+    """The version that the file of a mapping says it has; empty if it says none."""
+    process = reader.memory.process
+    mapping = process.maps().find(region.start)
+    if mapping is None:
+        return ""
+    try:
+        descriptor = process.open_mapping(mapping)
+    except (OSError, TargetError):
+        return ""
+    with open(descriptor, "rb") as file:
+        found = _VERSION.search(file.read(_MOST_FILE_BYTES))
+    return found[1].decode() if found else ""
+
+
+def _find_extents(reader: PieceReader, regions: list[Region]) -> _Extents | None:
+    """All extents; none without a page map."""
     data = [n for n, r in enumerate(regions[:-1]) if r.rights.startswith("rw") and r.inode]
-    named = [n for n in data if "jemalloc" in base_name(regions[n].path)]
+    named = [n for n in data if _is_named(regions[n])]
     for n in named or data:
         bss = regions[n + 1]
         follows = bss.start == regions[n].end and not bss.inode and not bss.path.startswith("[")
-        if not follows or bss.end - bss.start < _LEAF_BYTES:
+        if not follows:
             continue
         words = reader.words(bss.start, min(bss.end - bss.start, _MOST_DATA_BYTES))
-        good = (words > 1 << 16) & (words < np.uint64(1 << 47)) & (words & np.uint64(63) == 0)
-        # The whole table holds only such addresses and zeros: most data are refused by that.
-        odd = np.concatenate([[0], np.cumsum((words != 0) & ~good)])
-        roots = np.flatnonzero(odd[_ENTRIES:] == odd[:-_ENTRIES])
-        if not len(roots):
-            continue
-        places = np.flatnonzero(good)
-        places = places[(places >= roots[0]) & (places < roots[-1] + _ENTRIES)]
-        for at in places[:_MOST_TRIED].tolist():
-            key = _key_of_leaf(reader, regions, int(words[at]))
-            if key is not None and 0 <= at - key <= len(words) - _ENTRIES:
-                table = words[at - key : at - key + _ENTRIES]
-                return [(key, reader.words(int(table[key]), _LEAF_BYTES))
-                        for key in np.flatnonzero(table).tolist()]  # fmt: skip
-    return []
+        for tree in _TREES:
+            if len(words) <= tree.entries:
+                continue
+            good = (words > 1 << 16) & (words < np.uint64(1 << 47)) & (words & np.uint64(63) == 0)
+            # The whole table holds only such addresses and zeros: most data are refused by that.
+            odd = np.concatenate([[0], np.cumsum((words != 0) & ~good)])
+            roots = np.flatnonzero(odd[tree.entries :] == odd[: -tree.entries])
+            if not len(roots):
+                continue
+            places = np.flatnonzero(good)
+            places = places[(places >= roots[0]) & (places < roots[-1] + tree.entries)]
+            for at in places[:_MOST_TRIED].tolist():
+                key = _key_of_table(reader, regions, tree, int(words[at]))
+                if key is not None and 0 <= at - key <= len(words) - tree.entries:
+                    return _read_extents(reader, tree, words[at - key :][: tree.entries])
+    return None
 
 
-def _key_of_leaf(reader: PieceReader, regions: list[Region], address: int) -> int | None:
-    """Bits 30 to 47 of the addresses that a table is about; None if it is no such table."""
-    inside = next((r for r in regions if r.start <= address < r.end and r.is_anonymous), None)
-    if inside is None or address + _LEAF_BYTES > inside.end:
+def _read_extents(reader: PieceReader, tree: _Tree, root: U64) -> _Extents:
+    """All extents to which a page map leads from its root."""
+    keys = np.flatnonzero(root).astype(np.uint64)
+    tables = root[root != 0]
+    for _ in range(tree.levels - 2):
+        below, prefixes = [], []
+        for key, table in zip(keys.tolist(), tables.tolist(), strict=True):
+            words = reader.words(table, 8 * tree.entries)
+            at = np.flatnonzero(words)
+            below.append(words[at])
+            prefixes.append(np.uint64(key << tree.key_bits) + at.astype(np.uint64))
+        keys, tables = np.concatenate(prefixes), np.concatenate(below)
+    pages, leads_to, classes = [], [], []
+    for key, table in zip(keys[:_MOST_LEAVES].tolist(), tables.tolist(), strict=False):
+        leaf = reader.words(table, tree.leaf_words * 8 * tree.entries)
+        descriptions, its_classes = tree.leaf(leaf)
+        at = np.flatnonzero(descriptions)
+        page = np.uint64(key << tree.key_bits) + at.astype(np.uint64)
+        pages.append(page << np.uint64(_PAGE_BITS))
+        leads_to.append(descriptions[at])
+        classes.append(its_classes[at])
+    return _Extents(
+        reader, np.concatenate(pages), np.concatenate(leads_to), np.concatenate(classes)
+    )
+
+
+def _key_of_table(
+    reader: PieceReader, regions: list[Region], tree: _Tree, address: int
+) -> int | None:
+    """The entry of the root that leads to a table; None if it is no such table."""
+    for _ in range(tree.levels - 2):
+        words = _table(reader, regions, address, 8 * tree.entries)
+        at = np.flatnonzero(words)
+        if not len(at):
+            return None
+        address = int(words[at[0]])
+    leaf = _table(reader, regions, address, tree.leaf_words * 8 * tree.entries)
+    if not len(leaf):
         return None
-    leaf = reader.words(address, _LEAF_BYTES)
-    at = np.flatnonzero(leaf)[:64]
+    descriptions, _ = tree.leaf(leaf)
+    at = np.flatnonzero(descriptions)[:_MOST_PROVEN]
     if not len(at):
         return None
-    heads, was_read = reader.memory.read(leaf[at] & np.uint64((1 << 48) - 128), 16)
-    fits = was_read & (
-        (heads[:, 1] >> np.uint64(12)) & np.uint64((1 << 18) - 1) == at.astype(np.uint64)
-    )
+    heads, was_read = reader.memory.read(descriptions[at], 16)
+    fits = was_read & (tree.key(heads[:, 1], 0) == at.astype(np.uint64))
     if np.count_nonzero(fits) < max(1, len(at) // 5):
         return None
-    return int(heads[np.flatnonzero(fits)[0], 1]) >> 30
+    return int(tree.key(heads[np.flatnonzero(fits)[:1], 1], tree.levels - 1)[0])
+
+
+def _table(reader: PieceReader, regions: list[Region], address: int, size_bytes: int) -> U64:
+    """A copy of a table; empty if there can be none."""
+    inside = next((r for r in regions if r.start <= address < r.end and r.is_anonymous), None)
+    if inside is None or address & 63 or address + size_bytes > inside.end:
+        return np.empty(0, np.uint64)
+    return reader.words(address, size_bytes)
 
 
 class _Extents:
@@ -157,15 +297,12 @@ class _Extents:
         inside = (pages >= self.base[back]) & (pages - self.base[back] < self.size_bytes[back])
         firsts = active[back] & (pages == self.base[back])
         same = (classes == self.size_class[back])[firsts]
-        if (
-            not same.size
-            or same.mean() < _LEAST_SHARE
-            or inside[active[back]].mean() < _LEAST_SHARE
-        ):
-            raise NotWalkableError(
-                "jemalloc's data have another layout than version 5.3.0's",
-                hint="trace the process to see new blocks: tracelloc -p PID",
-            )
+        self.are_sound = (
+            same.size > 0
+            and same.mean() >= _LEAST_SHARE
+            and inside[active[back]].mean() >= _LEAST_SHARE
+        )
+        """Whether descriptions and page map agree: else it is another version."""
         self.is_slab = active & ((bits >> np.uint64(12)) & np.uint64(1) == 1)
         self.is_large = active & ~self.is_slab
 
@@ -181,7 +318,11 @@ class _Extents:
         starts = self.base[slabs][row] + (number * sizes[row]).astype(np.uint64)
         states = np.where(is_free[row, number], BlockState.FREE, BlockState.IN_USE)
         large, kept = np.flatnonzero(self.is_large), np.flatnonzero(self.is_kept)
-        large_sizes = _SIZES[self.size_class[large]].astype(np.uint64)
+        # From 5.3.1 on, they need not be of a class. Most begin anywhere in their first page, for
+        # which each has one page more.
+        is_padded = bool(np.any(self.rows[large, 1] & np.uint64(PAGE_BYTES - 1)))
+        room = self.size_bytes[large] - np.uint64(PAGE_BYTES * is_padded)
+        large_sizes = np.minimum(_SIZES[self.size_class[large]].astype(np.uint64), room)
         end = np.uint64(BlockState.END)
         entries = np.concatenate([
             starts | states.astype(np.uint64),
@@ -214,7 +355,7 @@ class _Extents:
         if agreeing < (2 * _LEAST_SHARE - 1) * len(slabs):
             raise NotWalkableError(
                 f"{len(slabs) - agreeing} of {len(slabs)} of jemalloc's bitmaps and counts differ",
-                hint="its version is not 5.3.0, or the process is too busy: try again",
+                hint="it has another layout, or the process is too busy: try again",
             )
         return best
 
@@ -224,8 +365,9 @@ def _mark_cached(reader: PieceReader, regions: list[Region], entries: U64) -> li
 
     Returns the start and end of each cache's stack.
 
-    A cache's bin (``cache_bin_t``) is 24 bytes: the head of its stack, statistics, and the lowest
-    16 bits of the stack's low-water mark, its full and its empty end.
+    A cache's bin (``cache_bin_t``) is 24 bytes: the head of its stack, statistics, the lowest 16
+    bits of the stack's low-water mark, its full and its empty end; from 5.3.1 on, the number of
+    words in the stack.
     """
     low16 = np.uint64(0xFFFF)
     stacks: list[tuple[int, int]] = []
@@ -242,7 +384,9 @@ def _mark_cached(reader: PieceReader, regions: list[Region], entries: U64) -> li
                 full = (ends >> np.uint64(16)) & low16
                 empty = (ends >> np.uint64(32)) & low16
                 span, left = (empty - full) & low16, (empty - (head & low16)) & low16
-                good = (ends >> np.uint64(48) == 0) & (span > 0) & (span <= 8 * _CACHE_SLOTS)
+                room = ends >> np.uint64(48)
+                good = (room == 0) | (room == span >> np.uint64(3))
+                good &= (span > 0) & (span <= 8 * _CACHE_SLOTS)
                 good &= (left <= span) & ((span | left | head) & np.uint64(7) == 0)
                 good &= (head > 1 << 16) & (head < np.uint64(1 << 47))
                 good &= ((empty - (ends & low16)) & low16) <= left

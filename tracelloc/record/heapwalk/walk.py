@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -69,7 +71,7 @@ def walk_heap(reader: PieceReader, tally: ClassTally) -> WalkedHeap:
         raise NotWalkableError(
             f"the heap of {names} can't be walked"
             if names
-            else "it has no heap of glibc, jemalloc 5.3.0 or musl, or has not used it yet",
+            else "it has no heap of glibc, jemalloc or musl, or has not used it yet",
             hint="tracelloc -p PID traces what is allocated from now on",
         )
     heap = found[0]
@@ -87,10 +89,27 @@ def measure_heap(process: Process, *, largest: int = 0, contents_bytes: int = 0)
     ``largest``: how many of the largest blocks to list, with so many bytes of their contents.
     Raises NotWalkableError, OSError, TargetError and PrivilegeError.
     """
-    try:
+    with while_alive(process):
         return _measured(process, largest, contents_bytes)
+
+
+@contextmanager
+def while_alive(process: Process) -> Iterator[None]:
+    """Raises TargetError if the process ends meanwhile: what was found then is not whole."""
+    try:
+        yield
     except (ProcessLookupError, FileNotFoundError) as error:
-        raise TargetError(f"process {process.pid} has ended") from error
+        raise _ended(process) from error
+    except NotWalkableError as error:
+        if not process.maps_text():
+            raise _ended(process) from error
+        raise
+    if not process.maps_text():
+        raise _ended(process)
+
+
+def _ended(process: Process) -> TargetError:
+    return TargetError(f"process {process.pid} has ended")
 
 
 def _measured(process: Process, largest: int, contents_bytes: int) -> HeapUsage:

@@ -13,13 +13,12 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.errors import TargetError
 from tracelloc.model.heapusage import BlockSum
 from tracelloc.model.lostmemory import LostGroup, LostMemory
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
-from tracelloc.record.heapwalk.walk import walk_heap
+from tracelloc.record.heapwalk.walk import walk_heap, while_alive
 from tracelloc.record.heapwalk.walked import NO_ENTRIES, WalkedHeap
 from tracelloc.record.process.memory import Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
@@ -82,10 +81,8 @@ class LostBlockSearch:
 
         Raises NotWalkableError, OSError, MemoryError, TargetError and PrivilegeError.
         """
-        try:
+        with while_alive(self._whole):
             return self._find()
-        except (ProcessLookupError, FileNotFoundError) as error:
-            raise TargetError(f"process {self._whole.pid} has ended") from error
 
     def _find(self) -> LostMemory:
         lost: LostBlocks | None = None
@@ -158,6 +155,7 @@ def _links(search: _Search, lost: LostBlocks) -> BlockLinks:
     numbers = np.zeros(len(search.blocks.starts), np.uint32)
     rows = np.searchsorted(search.blocks.starts, lost.starts)
     numbers[rows] = np.arange(1, count + 1, dtype=np.uint32)
-    pairs = np.empty((search.marks.edge_count, 2), np.uint32)
-    found = search.marks.links_among(numbers, pairs)
-    return BlockLinks.from_pairs(pairs[:found], count)
+    begins = np.zeros(count + 1, np.uint32)
+    targets = np.empty(search.marks.edge_count, np.uint32)
+    found = search.marks.links_among(numbers, begins, targets)
+    return BlockLinks(begins, targets[:found])

@@ -14,7 +14,7 @@ from tracelloc.model.lostmemory import LostGroup, Shape
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.process.memory import U64, Mask
-from tracelloc.record.reachability.structures import components, gather
+from tracelloc.record.reachability.structures import components, gather, led_to
 
 U32 = npt.NDArray[np.uint32]
 
@@ -53,21 +53,6 @@ class BlockLinks:
     begins: U32
     targets: U32
 
-    @classmethod
-    def from_pairs(cls, pairs: U32, count: int) -> BlockLinks:
-        """From rows of (block, block that it points to), in any order and repeated."""
-        keys = np.unique(pairs[:, 0].astype(np.uint64) << np.uint64(32) | pairs[:, 1])
-        sources = keys >> np.uint64(32)
-        begins = np.searchsorted(sources, np.arange(count + 1, dtype=np.uint64))
-        return cls(begins.astype(np.uint32), keys.astype(np.uint32))
-
-    @property
-    def sources(self) -> U32:
-        """The block that holds each pointer."""
-        begins = self.begins.astype(np.int64)
-        counts = begins[1:] - begins[:-1]
-        return np.repeat(np.arange(len(counts), dtype=np.uint32), counts)
-
 
 @dataclass(slots=True)
 class LostStructures:
@@ -92,13 +77,11 @@ class LostStructures:
         count = len(blocks.starts)
         component = np.empty(count, np.uint32)
         number = components(links.begins, links.targets, component)
-        sources = links.sources
-        crossing = component[sources] != component[links.targets]
-        is_led_to = np.zeros(number, np.bool_)
-        is_led_to[component[links.targets[crossing]]] = True
+        is_led_to = np.zeros(number, np.uint8)
+        led_to(links.begins, links.targets, component, is_led_to)
         lowest = np.zeros(number, np.uint32)
         lowest[component[::-1]] = np.arange(count, dtype=np.uint32)[::-1]
-        firsts = np.sort(lowest[~is_led_to])
+        firsts = np.sort(lowest[is_led_to == 0])
         classes, names = _classes(reader, tally, blocks)
         _, kinds = np.unique(blocks.size_bytes << np.uint64(32) | classes, return_inverse=True)
         structure = np.empty(count, np.uint32)

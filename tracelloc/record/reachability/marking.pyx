@@ -11,7 +11,7 @@ tables by bits 10 to 27, which hold the first block in each KiB.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free, qsort, realloc
 
 cdef enum:
     GRANULE_BITS = 10
@@ -24,6 +24,11 @@ cdef extern from *:
     void prefetch "__builtin_prefetch"(const void*) noexcept nogil
 
 cdef uint64_t ADDRESS_BITS = (<uint64_t>1 << 47) - 1  # higher bits may be a tag of the program
+
+
+cdef int in_order(const void* one, const void* other) noexcept nogil:
+    cdef uint32_t a = (<const uint32_t*>one)[0], b = (<const uint32_t*>other)[0]
+    return (a > b) - (a < b)
 
 
 cdef class Marks:
@@ -208,20 +213,47 @@ cdef class Marks:
             free(targets)
             free(waiting)
 
-    def links_among(self, const uint32_t[::1] numbers, uint32_t[:, ::1] into):
-        """Fills in the stored pointers between some blocks, as pairs of their new numbers.
+    def links_among(self, const uint32_t[::1] numbers, uint32_t[::1] begins, uint32_t[::1] targets):
+        """Fills in the stored pointers between some blocks, by their new numbers, without repeats.
 
-        ``numbers``: each block's new number plus 1, or 0 for a block that is not wanted. ``into``
-        has ``edge_count`` rows. Pointers from and to unreachable blocks are all stored. Returns
-        the number of rows filled in.
+        ``numbers``: each block's new number plus 1, or 0 for a block that is not wanted. Those of
+        block n lead to ``targets[begins[n]:begins[n + 1]]``, in ascending order. ``targets`` has
+        room for ``edge_count``, ``begins`` for one more than there are numbers, all 0. Pointers from
+        and to unreachable blocks are all stored. Returns the number of targets.
         """
-        cdef Py_ssize_t at, n = 0
-        cdef uint32_t source, target
+        cdef Py_ssize_t at, source, to, end, n = 0, count = begins.shape[0] - 1
+        cdef uint32_t first, last
         with nogil:
             for at in range(self.edge_count):
                 source = numbers[self.edges[2 * at]]
-                target = numbers[self.edges[2 * at + 1]]
-                if source and target:
-                    into[n, 0], into[n, 1] = source - 1, target - 1
+                if source and numbers[self.edges[2 * at + 1]]:
+                    begins[source] += 1
+            for at in range(count):
+                begins[at + 1] += begins[at]
+            # Each is filled from its end, after which it begins where it should.
+            for at in range(self.edge_count):
+                source = numbers[self.edges[2 * at]]
+                first = numbers[self.edges[2 * at + 1]]
+                if source and first:
+                    begins[source] -= 1
+                    targets[begins[source]] = first - 1
                     n += 1
+            # They are one place too far to the right now.
+            for at in range(count):
+                begins[at] = begins[at + 1]
+            begins[count] = <uint32_t>n
+            n = 0
+            for at in range(count):
+                to, end = begins[at], begins[at + 1]
+                begins[at] = <uint32_t>n
+                if end - to > 1:
+                    qsort(&targets[to], end - to, sizeof(uint32_t), &in_order)
+                while to < end:
+                    last = targets[to]
+                    targets[n] = last
+                    n += 1
+                    to += 1
+                    while to < end and targets[to] == last:
+                        to += 1
+            begins[count] = <uint32_t>n
         return n

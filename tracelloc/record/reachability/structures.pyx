@@ -77,6 +77,23 @@ def components(const uint32_t[::1] begins, const uint32_t[::1] targets, uint32_t
         free(waiting)
 
 
+def led_to(
+    const uint32_t[::1] begins,
+    const uint32_t[::1] targets,
+    const uint32_t[::1] component,
+    uint8_t[::1] into,
+):
+    """Sets ``into`` to 1 for each component to which a block of another component points."""
+    cdef Py_ssize_t node
+    cdef uint32_t at, other
+    with nogil:
+        for node in range(component.shape[0]):
+            for at in range(begins[node], begins[node + 1]):
+                other = component[targets[at]]
+                if other != component[node]:
+                    into[other] = 1
+
+
 def gather(
     const uint32_t[::1] begins,
     const uint32_t[::1] targets,

@@ -1,0 +1,126 @@
+"""Heaps of other Debian releases' C libraries: those of old servers, and the newest."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import distributions
+from tests.distributions import RELEASES
+from tests.harness import Builder, Target, run_tracelloc
+from tests.integration.test_heapwalk import check_to_the_byte, check_trim, heap_of
+from tests.integration.test_leaks_now import LOST, await_pauses, check_lost, search
+
+pytestmark = pytest.mark.bpf
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("words", [(), ("sbrk",)], ids=["own", "foreign-sbrk"])
+def test_heap(
+    builder: Builder, targets: list[Target], release: str, words: tuple[str, ...]
+) -> None:
+    """To the byte, and what malloc_trim(0) would return."""
+    program = distributions.build(builder, "heapusage")
+    target = Target([*distributions.command(release, program), *words])
+    targets.append(target)
+    check_to_the_byte(target)
+    check_trim(target)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_leaks(builder: Builder, targets: list[Target], release: str) -> None:
+    program = distributions.build(builder, "lostheap")
+    target = Target(distributions.command(release, program))
+    targets.append(target)
+    check_lost(target)
+
+
+@pytest.mark.parametrize("release", [None, "trixie", "sid"])
+def test_musl(builder: Builder, targets: list[Target], release: str | None) -> None:
+    """Every block that the program has by its own books, and no other."""
+    program = builder.c("books", "-DNO_PVALLOC", compiler="musl-gcc")
+    loader = [distributions.file_of(release, "musl", "libc.so")] if release else []
+    target = Target([*loader, program, 4, 20_000, 5, 1500])
+    targets.append(target)
+    for _ in range(3):
+        books = json.loads(target.ask("run"))
+        heap = heap_of(target)
+        (arena,) = heap["arenas"]
+        assert arena["library"] == "musl"
+        assert arena["in_use_blocks"] == sum(count for count, _ in books.values())
+        assert (heap["coverage"], heap["notes"]) == (1.0, [])
+
+
+JEMALLOC = "libjemalloc2", "libjemalloc.so.2"
+
+
+def preloaded(program: Path, library: Path) -> Target:
+    """A program with the newest C library, which all these libraries can do with."""
+    target = Target(
+        distributions.command("sid", program), env=os.environ | {"LD_PRELOAD": str(library)}
+    )
+    assert re.search(rf"^.*/{re.escape(library.name)}", maps_of(target.pid), re.MULTILINE)
+    return target
+
+
+def maps_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+@pytest.mark.parametrize("release", ["bookworm", "trixie", "sid"])
+def test_jemalloc(builder: Builder, targets: list[Target], release: str) -> None:
+    """Page maps for 48 and 57 bits of addresses, against jemalloc's own sum."""
+    library = distributions.file_of(release, *JEMALLOC).resolve()
+    target = preloaded(distributions.build(builder, "heapusage"), library)
+    targets.append(target)
+    for line, lost in (("info", 0), ("drop", 7500)):
+        allocated = int(target.ask(line))
+        heap = heap_of(target)
+        (arena,) = (arena for arena in heap["arenas"] if arena["library"] == "jemalloc")
+        assert arena["in_use_bytes"] + arena["cached_bytes"] == allocated
+        assert 0 <= arena["in_use_blocks"] - (20_008 - lost) < 40
+        assert heap["notes"] == []
+
+
+@pytest.mark.parametrize("release", ["trixie", "sid"])
+def test_leaks_with_jemalloc(builder: Builder, targets: list[Target], release: str) -> None:
+    library = distributions.file_of(release, *JEMALLOC).resolve()
+    target = preloaded(distributions.build(builder, "lostheap"), library)
+    targets.append(target)
+    await_pauses(target.pid, 1)
+    found = search(target.pid)
+    # Its size classes are others, so some groups are one here.
+    assert {(group["shape"], group["class"]) for group in found["groups"]} == {
+        kind[:2] for kind in LOST
+    }
+    total = sum(wanted[3] for wanted in LOST.values())
+    assert 0.998 * total <= found["lost_blocks"] <= total
+
+
+@pytest.mark.parametrize(
+    ("release", "package", "pattern", "name"),
+    [
+        ("bullseye", *JEMALLOC, "jemalloc 5.2.1 (libjemalloc.so.2)"),
+        ("bookworm", "libmimalloc2.0", "libmimalloc.so.2.?", "mimalloc (libmimalloc.so.2.0)"),
+        ("trixie", "libmimalloc3", "libmimalloc.so.3.?", "mimalloc (libmimalloc.so.3.0)"),
+        ("sid", "libmimalloc3", "libmimalloc.so.3.?", "mimalloc (libmimalloc.so.3."),
+        ("bookworm", "libtcmalloc-minimal4", "libtcmalloc_minimal.so.4", "tcmalloc (libtcm"),
+        ("sid", "libtcmalloc-minimal4t64", "libtcmalloc_minimal.so.4", "tcmalloc (libtcm"),
+    ],
+)
+def test_others_are_refused_by_name(
+    builder: Builder, targets: list[Target], release: str, package: str, pattern: str, name: str
+) -> None:
+    library = distributions.file_of(release, package, pattern).resolve()
+    target = preloaded(distributions.build(builder, "heapusage"), library)
+    targets.append(target)
+    for command in "heap", "leaks":
+        done = run_tracelloc(command, "-p", target.pid)
+        assert done.returncode == 1
+        assert f"the heap of {name}" in done.stderr
+        assert "can't be walked" in done.stderr
+        assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,122 @@
+"""Searches for lost blocks in processes that make it hard: they end soon and stay small."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from tests.harness import PATIENCE_S, Builder, Target, run_tracelloc, tracelloc_command
+from tests.integration.test_heapwalk import damage
+from tests.integration.test_leaks_now import await_pauses
+from tracelloc.errors import TargetError
+from tracelloc.record.heapwalk.walked import NotWalkableError
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.reachability import lostblocks
+from tracelloc.record.reachability.lostblocks import LostBlockSearch
+
+pytestmark = pytest.mark.bpf
+
+MOST_BYTES = 300 << 20
+MOST_CPU_S = 20
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[LostBlockSearch]]:
+    """Searches to close, which don't wait for each other."""
+    monkeypatch.setattr(lostblocks, "_APART_S", 0.0)
+    opened: list[LostBlockSearch] = []
+    yield opened
+    for search in opened:
+        search.close()
+
+
+def search_of(process: Process, searches: list[LostBlockSearch]) -> LostBlockSearch:
+    searches.append(LostBlockSearch(process, lambda _: False, contents_bytes=64))
+    return searches[-1]
+
+
+def test_a_heap_that_lies(
+    builder: Builder, targets: list[Target], searches: list[LostBlockSearch]
+) -> None:
+    """Sizes, links and pointers are damaged at random, a little more each time."""
+    target = Target([builder.cpp("lostheap", "-pthread")])
+    targets.append(target)
+    await_pauses(target.pid, 1)
+    process = Process(target.pid)
+    search = search_of(process, searches)
+    random = np.random.default_rng(11)
+    found = 0
+    for turn in range(30):
+        damage(process, random, everywhere=turn >= 20)
+        began_s = time.process_time()
+        with suppress(NotWalkableError):
+            found += search.find().searches > 0
+        assert time.process_time() - began_s < MOST_CPU_S
+    assert found >= 20
+
+
+@pytest.mark.parametrize("kind", ["mappings", "reserved", "restless", "tangle"])
+def test_memory_that_sprawls(builder: Builder, targets: list[Target], kind: str) -> None:
+    """What is lost is found, and nothing else, in bounded time and memory."""
+    target = Target([builder.c("sprawl"), kind])
+    targets.append(target)
+    command = tracelloc_command("leaks", "-p", target.pid, "--json")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        found = json.loads(process.stdout.read())
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 3
+    assert usage.ru_maxrss << 10 < MOST_BYTES
+    assert usage.ru_utime + usage.ru_stime < MOST_CPU_S
+    blocks = Counter[int]()
+    for group in found["groups"]:
+        blocks[group["usable_bytes"]] += group["blocks"]
+    assert 99 <= blocks.pop(1000) <= 100
+    assert 99_990 <= blocks.pop(56, 0) <= 100_000 or kind != "tangle"
+    assert not blocks
+
+
+def test_processes_that_are_killed_meanwhile(
+    builder: Builder, targets: list[Target], searches: list[LostBlockSearch]
+) -> None:
+    """At any point of a search: it fails with one line, or was finished before."""
+    program = builder.c("sprawl")
+    said: list[str] = []
+    for turn in range(12):
+        target = Target([program, "tangle"])
+        targets.append(target)
+        search = search_of(Process(target.pid), searches)
+        killer = threading.Timer(0.01 * turn, target.process.kill)
+        killer.start()
+        try:
+            found = search.find()
+        except TargetError as error:
+            said.append(error.message)
+        else:
+            assert 100_000 <= found.lost.blocks <= 100_100
+        killer.join()
+        target.process.wait(PATIENCE_S)
+        searches.pop().close()
+    assert set(said) <= {f"process {target.pid} has ended" for target in targets}
+    assert said
+
+
+def test_a_zombie(builder: Builder, targets: list[Target]) -> None:
+    target = Target([builder.c("sprawl")])
+    targets.append(target)
+    target.process.kill()
+    os.waitid(os.P_PID, target.pid, os.WEXITED | os.WNOWAIT)
+    done = run_tracelloc("leaks", "-p", target.pid)
+    assert done.returncode == 1
+    assert "has already ended" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,118 @@
+// A process whose memory is hard to search: sprawl KIND
+//
+//   mappings  8,000 mappings beside each other, each with one page in memory and a hole
+//   reserved  32 TiB that may not be accessed, and 32 TiB of which few pages are in memory
+//   restless  two threads that map and unmap, and make and free large blocks, all the time
+//   tangle    100,000 blocks, each with seven pointers to any others; all are lost
+//
+// Loses 100 blocks of 1,000 bytes, says "ready", and ends with its input.
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "command.h"
+
+enum { MAPPINGS = 8000, PAGE = 4096, TANGLED = 100000, POINTERS = 7, LOST = 100 };
+
+static const size_t RESERVED = (size_t)2 << 40;
+
+static uint64_t state = 88172645463325252;
+
+static uint64_t next_random(void)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    return state ^= state << 17;
+}
+
+static char *map(size_t size, int rights)
+{
+    char *memory = mmap(NULL, size, rights, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (memory == MAP_FAILED)
+        _exit(3);
+    return memory;
+}
+
+static void *be_restless(void *unused)
+{
+    for (;;) {
+        char *memory[64], *block = malloc(3 << 20);
+
+        block[0] = 1;
+        for (int n = 0; n < 64; n++) {
+            memory[n] = map(16 * PAGE, PROT_READ | PROT_WRITE);
+            memory[n][0] = 1;
+        }
+        free(block);
+        for (int n = 0; n < 64; n++)
+            munmap(memory[n], 16 * PAGE);
+    }
+    return unused;
+}
+
+__attribute__((noinline)) static void tangle(void)
+{
+    void ***blocks = (void ***)map(TANGLED * sizeof(*blocks), PROT_READ | PROT_WRITE);
+
+    for (int n = 0; n < TANGLED; n++)
+        blocks[n] = malloc(POINTERS * sizeof(void *));
+    for (int n = 0; n < TANGLED; n++)
+        for (int pointer = 0; pointer < POINTERS; pointer++)
+            blocks[n][pointer] = blocks[next_random() % TANGLED];
+    munmap(blocks, TANGLED * sizeof(*blocks));
+}
+
+__attribute__((noinline)) static void lose(void)
+{
+    for (int n = 0; n < LOST; n++) {
+        void *volatile lost = calloc(1, 1000);
+
+        (void)lost;
+    }
+}
+
+__attribute__((noinline)) static void clear(void)
+{
+    char room[1 << 16];
+
+    memset(room, 0, sizeof(room));
+    __asm__ volatile("" ::"r"(room) : "memory");
+}
+
+int main(int count, char **words)
+{
+    const char *kind = count > 1 ? words[1] : "";
+    char line[64];
+    pthread_t thread;
+
+    lose();
+    if (!strcmp(kind, "mappings")) {
+        for (int n = 0; n < MAPPINGS; n++) {
+            char *memory = map(2 * PAGE, PROT_READ | PROT_WRITE);
+
+            memory[0] = 1;
+            mprotect(memory + PAGE, PAGE, PROT_NONE);
+        }
+    } else if (!strcmp(kind, "reserved")) {
+        for (int n = 0; n < 16; n++) {
+            char *memory = map(RESERVED, PROT_READ | PROT_WRITE);
+
+            map(RESERVED, PROT_NONE);
+            for (int page = 0; page < 100; page++)
+                memory[next_random() % RESERVED] = 1;
+        }
+    } else if (!strcmp(kind, "restless")) {
+        pthread_create(&thread, NULL, be_restless, NULL);
+        pthread_create(&thread, NULL, be_restless, NULL);
+    } else if (!strcmp(kind, "tangle")) {
+        tangle();
+    }
+    clear();
+    say("ready\n");
+    hear(line, sizeof(line));
+    return 0;
+}
