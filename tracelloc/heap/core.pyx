@@ -23,7 +23,7 @@ from tracelloc.model.events cimport (
     EVENT_ALLOC, EVENT_FREE, EVENT_INNER_FREE, EVENT_LATE_ALLOC, EVENT_REALLOC_FREE, EVENT_RESTORE,
     WEIGHT_BITS, WEIGHT_MANTISSA_BITS, Pair, event, kind_of, size_of,
 )
-from tracelloc.heap.hashing cimport log2_of
+from tracelloc.heap.hashing cimport home_of, log2_of, prefetch
 from tracelloc.heap.stackids cimport StackIds
 from tracelloc.heap.threadbook cimport (
     NOBODY, Flows, Pending, Thread, Threads, add_flow, begin_flows, begin_threads, end_threads,
@@ -73,6 +73,7 @@ cdef class Core:
     """Blocks, threads and flows of one address space; see the module."""
 
     cdef Blocks* blocks
+    cdef Blocks* watched  # addresses in events, or NULL: only addresses are used
     cdef StackIds ids
     # Per stack. The figures belong to ``Totals``.
     cdef Figures figures
@@ -124,6 +125,7 @@ cdef class Core:
 
     def __dealloc__(self):
         drop_blocks(self.blocks)
+        drop_blocks(self.watched)
         end_threads(&self.threads)
         free(self.flows.slots)
         free(self.since)
@@ -219,18 +221,55 @@ cdef class Core:
                 at += 1
         return at
 
+    def watch(self, bint begins):
+        """Begins to note the addresses in events passed to ``note_addresses``, or ends it."""
+        drop_blocks(self.watched)
+        self.watched = NULL
+        if begins:
+            self.watched = new_blocks(LEAST_BLOCKS)
+            if not self.watched:
+                raise MemoryError
+
+    @property
+    def watched_count(self):
+        """Number of different addresses that were noted."""
+        return self.watched.count if self.watched else 0
+
+    def note_addresses(self, const uint8_t[::1] records):
+        """Notes the addresses in records of the ring."""
+        cdef const event* events = <const event*>&records[0]
+        cdef Py_ssize_t at, n = records.shape[0] // <Py_ssize_t>sizeof(event)
+        cdef uint64_t slot
+        cdef bint fits = True
+        with nogil:
+            for at in range(n):
+                if at + AHEAD < n:
+                    prefetch(&self.watched.addresses[
+                        home_of(events[at + AHEAD].address, self.watched.room)])
+                slot = find_block(self.watched, events[at].address)
+                if self.watched.addresses[slot] == 0 and events[at].address:
+                    if not has_room(self.watched):
+                        fits = False
+                        break
+                    slot = find_block(self.watched, events[at].address)
+                    self.watched.addresses[slot] = events[at].address
+                    self.watched.count += 1
+        if not fits:
+            raise MemoryError
+
     def add_earlier(self, const uint64_t[::1] addresses, const uint64_t[::1] sizes,
-                    const uint32_t[::1] stacks, Py_ssize_t at, uint64_t time_ns):
+                    const uint32_t[::1] stacks, uint8_t[::1] added, Py_ssize_t at,
+                    uint64_t time_ns):
         """Adds blocks that existed at that time, before all events, as ``run`` applies events.
 
         They count as allocated by nobody, and not towards the load. Blocks of which events are
-        known are left out.
+        known are left out. Fills in which are ``added``.
         """
         with nogil:
             self.need = NOTHING
             if self._own_blocks():
                 while at < addresses.shape[0] and self._add_earlier(
-                        addresses[at], sizes[at], stacks[at], time_ns):
+                        addresses[at], sizes[at], stacks[at], &added[at], time_ns):
                     at += 1
         return at
 
@@ -614,14 +653,16 @@ cdef class Core:
         return True
 
     cdef inline bint _add_earlier(
-        self, uint64_t address, uint64_t size, uint32_t stack, uint64_t time_ns
+        self, uint64_t address, uint64_t size, uint32_t stack, uint8_t* added, uint64_t time_ns
     ) noexcept nogil:
         cdef Py_ssize_t born = self._slice(time_ns)
         cdef Block block
         if <Py_ssize_t>stack >= self.stacks:
             self.need = ROOM_FOR_STACKS
             return False
-        if self.blocks.addresses[find_block(self.blocks, address)]:
+        added[0] = False
+        if (self.blocks.addresses[find_block(self.blocks, address)]
+                or self.watched and self.watched.addresses[find_block(self.watched, address)]):
             return True
         block.size, block.birth_ns, block.stack, block.tid = size, time_ns, stack, EARLIER_TID
         if not (self._has(BORN + born, stack) and self._can_hold(born, stack)
@@ -634,6 +675,7 @@ cdef class Core:
         self.figures.first_ns[stack] = self.figures.last_ns[stack] = <int64_t>time_ns
         self.threads.rows[NOBODY].allocated_count += 1
         self.threads.rows[NOBODY].allocated_bytes += <int64_t>size
+        added[0] = True
         return True
 
     cdef inline bint _put(self, uint64_t address, Block* block) noexcept nogil:

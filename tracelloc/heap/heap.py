@@ -7,7 +7,7 @@ from tracelloc.heap.ranges import RangeTable
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.unreachable import UnreachableBlocks
-from tracelloc.model.figures import U32, U64, History
+from tracelloc.model.figures import U32, U64, History, Mask
 from tracelloc.model.process import DEFAULT_POLICY, TemporaryPolicy
 
 
@@ -54,13 +54,14 @@ class Heap:
         logs = table.log is not None
         return Heap(now_ns, stacks, table.totals.sample_bytes, table.temporary, logs=logs)
 
-    def add_earlier(self, addresses: U64, sizes: U64, stacks: U32) -> None:
+    def add_earlier(self, addresses: U64, sizes: U64, stacks: U32) -> Mask:
         """Adds blocks that existed when tracing began (``LiveTable.add_earlier``)."""
         before = self.table.totals.live_bytes
-        self.table.add_earlier(addresses, sizes, stacks)
+        added = self.table.add_earlier(addresses, sizes, stacks)
         more = self.table.totals.live_bytes
         more[: len(before)] -= before
         self.history.add_before(more)
+        return added
 
     @property
     def live_bytes(self) -> int:

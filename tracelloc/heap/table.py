@@ -22,7 +22,7 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.threads import Flow, ThreadTotals
 from tracelloc.model.blocks import Blocks, LoggedEvents
 from tracelloc.model.events import Events
-from tracelloc.model.figures import COLUMNS, U32, U64, Peak, Totals
+from tracelloc.model.figures import COLUMNS, U32, U64, Mask, Peak, Totals
 from tracelloc.model.losses import Oddities
 from tracelloc.model.process import DEFAULT_POLICY, TemporaryPolicy
 
@@ -35,8 +35,6 @@ _NO_TIME: Final = -1
 _MOST: Final = (1 << 64) - 1
 """Larger than any time and any size."""
 _LEAST_COPIED: Final = 4096
-_MOST_WATCHED: Final = 1 << 22
-"""Addresses that are kept before repeated ones are dropped."""
 """Least number of blocks copied at once when searching for the largest."""
 
 
@@ -81,9 +79,8 @@ class LiveTable:
             held = int(self.totals.live_bytes.sum())
             self._core = like._core.fork(stacks.ids, held, like._newest_ns)
             self._core.inherit(int(self.totals.live_count.sum()), held)
-        self._watched: list[U64] | None = None
-        """Addresses in events while they are watched."""
-        self._watched_whole = True
+        self._is_watching = False
+        self._watches_all = True
         self._bound_stacks = 0
         self._bound_version = 0
 
@@ -96,8 +93,8 @@ class LiveTable:
         """
         if self.log is not None:
             self.log.add(events)
-        if self._watched is not None:
-            self._watch(events["address"].copy())
+        if self._is_watching and len(events):
+            self._core.note_addresses(events.view(np.uint8))
         for start in range(0, len(events), _AT_ONCE):
             some = events[start : start + _AT_ONCE]
             records = some.view(np.uint8)
@@ -116,51 +113,42 @@ class LiveTable:
     def apply_pairs(self, pairs: Columns) -> None:
         """Counts allocated and freed blocks (``drain.PAIR_DTYPE``): only totals change."""
         if len(pairs):
-            self._watched_whole = False
+            self._watches_all = False
             records = pairs.view(np.uint8)
             self._begin(int(pairs["time_ns"].max()))
             self._apply_all(partial(self._core.pass_by, records), pairs["stack_id"])
             self.events += 2 * int(pairs["count"].sum())
 
-    def watch_addresses(self) -> None:
-        """Begins to keep the addresses that events are about; ``watched`` returns them."""
-        self._watched, self._watched_whole = [], True
+    def watch_addresses(self, *, watch: bool) -> None:
+        """Begins or ends keeping the addresses that events are about, for ``add_earlier``."""
+        self._core.watch(watch)
+        self._is_watching, self._watches_all = watch, True
 
-    def watched(self, *, ends: bool = False) -> U64 | None:
-        """Addresses in events since ``watch_addresses``, ascending.
+    @property
+    def watched_count(self) -> int | None:
+        """Addresses in events since ``watch_addresses``; None if some are unknown: of pairs."""
+        return self._core.watched_count if self._watches_all else None
 
-        None if some are unknown: pairs have none. ``ends``: no more are kept.
-        """
-        parts = [np.empty(0, np.uint64), *(self._watched or [])]
-        self._watched = [np.unique(np.concatenate(parts))]
-        found = self._watched[0] if self._watched_whole else None
-        if ends:
-            self._watched = None
-        return found
-
-    def _watch(self, addresses: U64) -> None:
-        assert self._watched is not None
-        self._watched.append(addresses)
-        if sum(map(len, self._watched[1:])) > _MOST_WATCHED:
-            self.watched()
-
-    def add_earlier(self, addresses: U64, sizes: U64, stacks: U32) -> None:
+    def add_earlier(self, addresses: U64, sizes: U64, stacks: U32) -> Mask:
         """Adds blocks that existed when tracing began, with the indices of their stacks.
 
         They count as allocated since the start, as a forked child's inherited ones do, but no
-        thread has allocated them. Blocks of which events are known are left out.
+        thread has allocated them. Blocks that are live or watched are left out. Returns which
+        blocks were added.
         """
         began_ns = self.cohorts.start_ns or 0
         now_ns = max(self._newest_ns, began_ns)
         self._begin(now_ns)
+        added = np.zeros(len(addresses), np.uint8)
         done = 0
-        while (done := self._core.add_earlier(addresses, sizes, stacks, done, began_ns)) < len(
-            addresses
-        ):
+        while (
+            done := self._core.add_earlier(addresses, sizes, stacks, added, done, began_ns)
+        ) < len(addresses):
             self._meet_need()
         self._core.end_batch(False, now_ns)
         if self.log is not None:
             self.log.forget_blocks()
+        return added.view(np.bool_)
 
     def explain_frees(self) -> None:
         """Forgets the unmatched frees: they were of blocks from before tracing."""

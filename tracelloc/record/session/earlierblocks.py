@@ -35,7 +35,7 @@ from tracelloc.text import format_size
 EARLIER_BLOCKS: Final = "reading the heap from before tracing"
 _RUNTIME: Final = "before tracing"
 _ROOT: Final = RuntimeFrame("allocated before tracing", runtime=_RUNTIME)
-_MOST_WALKS: Final = 6
+_MOST_TRIES: Final = 3
 _AT_ONCE: Final = 1 << 16
 """Blocks added at a time while events wait: some 10 ms."""
 _BYTES_A_BLOCK: Final = 80
@@ -106,29 +106,26 @@ class EarlierBlockReader:
         """
         table = self._heap.table
         try:
-            for _ in range(_MOST_WALKS // 2):
+            for _ in range(_MOST_TRIES):
                 with self._lock:
                     self._drain()
-                    table.watch_addresses()
+                    table.watch_addresses(watch=True)
                 found = self._walk()
-                if len(self._touched()):
+                if self._touched() != 0:
                     again = self._walk()
                     found.select(np.isin(found.ranges.starts, again.ranges.starts))
-                with self._lock:
-                    self._drain()
-                    is_known = table.watched() is not None
-                if is_known:
+                if self._touched() is not None:
                     return self._add(found)
         finally:
             with self._lock:
-                table.watched(ends=True)
+                table.watch_addresses(watch=False)
         raise UnsupportedError("its events overflow the ring")
 
-    def _touched(self) -> U64:
+    def _touched(self) -> int | None:
+        """Number of addresses in events since the walk began; None if not all are known."""
         with self._lock:
             self._drain()
-            found = self._heap.table.watched()
-        return np.ones(1, np.uint64) if found is None else found
+            return self._heap.table.watched_count
 
     def _walk(self) -> _WalkedBlocks:
         process = Process(self._process.thread_id, self._process.root)
@@ -160,15 +157,10 @@ class EarlierBlockReader:
                 if not self._is_current():
                     return None
                 self._drain()
-                touched = heap.table.watched()
-                assert touched is not None
-                rows = ~np.isin(starts, touched)
-                stacks = indices[found.numbers[some][rows]]
-                heap.add_earlier(starts[rows], sizes[rows], stacks)
-            counts += np.bincount(found.numbers[some][rows], minlength=len(counts))
-            sums += np.bincount(
-                found.numbers[some][rows], sizes[rows].astype(np.float64), len(counts)
-            )
+                numbers = found.numbers[some]
+                added = heap.add_earlier(starts, sizes, indices[numbers])
+            counts += np.bincount(numbers[added], minlength=len(counts))
+            sums += np.bincount(numbers[added], sizes[added].astype(np.float64), len(counts))
         with self._lock:
             if not self._is_current():
                 return None
