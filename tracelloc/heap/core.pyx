@@ -16,7 +16,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 from tracelloc.heap.blocktable cimport (
-    Block, Blocks, drop_blocks, fetch_block, find_block, has_room, new_blocks, own_blocks,
+    LARGE, Block, Blocks, drop_blocks, fetch_block, find_block, grow_blocks, has_room, new_blocks, own_blocks,
     remove_block,
 )
 from tracelloc.model.events cimport (
@@ -270,8 +270,18 @@ cdef class Core:
             if self._own_blocks():
                 while at < addresses.shape[0] and self._add_earlier(
                         addresses[at], sizes[at], stacks[at], &added[at], time_ns):
+                    if at + AHEAD < addresses.shape[0]:
+                        fetch_block(self.blocks, addresses[at + AHEAD])
                     at += 1
         return at
+
+    def reserve(self, uint64_t count):
+        """Makes room for so many more blocks at once."""
+        cdef uint64_t room = (self.blocks.count + count) * 8 // 5 + 8
+        if room >= LARGE:
+            room = (self.blocks.count + count) * 5 // 4 + 8
+        if not self._own_blocks() or room > self.blocks.room and not grow_blocks(self.blocks, room):
+            raise MemoryError
 
     def explain_frees(self):
         """Forgets the unmatched frees: they were of blocks that existed before all events."""

@@ -150,6 +150,10 @@ class LiveTable:
             self.log.forget_blocks()
         return added.view(np.bool_)
 
+    def reserve(self, count: int) -> None:
+        """Makes room for so many more blocks at once."""
+        self._core.reserve(count)
+
     def explain_frees(self) -> None:
         """Forgets the unmatched frees: they were of blocks from before tracing."""
         self._begin(max(self._newest_ns, self.cohorts.start_ns or 0))

@@ -14,6 +14,9 @@ from tracelloc.record.process.memory import U64
 
 _LARGEST_EXACT: Final = 1032
 """Usable bytes up to which each size is a group: the sizes of glibc's thread caches."""
+_FIRST_EXPONENT: Final = 10
+"""Of the largest power of two below sizes that are not exact."""
+_GROUPS: Final = _LARGEST_EXACT + 1 + 4 * (48 - _FIRST_EXPONENT)
 _MOST_CLASSES: Final = 1000
 """Classes that are told apart: those with the most bytes."""
 
@@ -32,48 +35,46 @@ def group_blocks(
     blocks: BlockRanges, tally: ClassTally, names: ClassNames
 ) -> tuple[list[BlockKind], npt.NDArray[np.uint32]]:
     """The kinds of blocks, and the number of each block's kind. ``tally`` must keep blocks."""
-    classes, class_names = _classes(blocks, tally, names)
-    upper = size_class(blocks.usable_bytes())
-    keys, kinds = np.unique(classes.astype(np.uint64) << np.uint64(48) | upper, return_inverse=True)
-    uppers = keys & np.uint64((1 << 48) - 1)
+    numbers, class_names = _classes(blocks, tally, names)
+    groups = size_groups(blocks.usable_bytes())
+    if len(class_names) > 1:
+        groups += numbers * np.uint32(_GROUPS)
+    is_used = np.zeros(_GROUPS * len(class_names), np.bool_)
+    is_used[groups] = True
+    used = np.flatnonzero(is_used)
+    new_number = np.zeros(len(is_used), np.uint32)
+    new_number[used] = np.arange(len(used), dtype=np.uint32)
     return [
-        BlockKind(class_names[number], least, most)
-        for number, least, most in zip(
-            (keys >> np.uint64(48)).tolist(), least_of(uppers).tolist(), uppers.tolist(),
-            strict=True,
-        )
-    ], kinds.reshape(-1).astype(np.uint32)  # fmt: skip
+        BlockKind(class_names[group // _GROUPS], *bounds_of(group % _GROUPS))
+        for group in used.tolist()
+    ], new_number[groups]
 
 
-def size_class(usable_bytes: U64) -> U64:
-    """The upper bound of each size's group: four for each doubling beyond the exact ones."""
-    exact = usable_bytes <= np.uint64(_LARGEST_EXACT)
-    large = np.maximum(usable_bytes, np.uint64(_LARGEST_EXACT))
-    step = _step(large)
-    rounded: U64 = np.where(exact, usable_bytes, (large + step - np.uint64(1)) // step * step)
-    return rounded
+def size_groups(usable_bytes: U64) -> npt.NDArray[np.uint32]:
+    """The number of each size's group: beyond the exact ones, four for each doubling."""
+    groups = usable_bytes.astype(np.uint32)
+    large = np.flatnonzero(usable_bytes > np.uint64(_LARGEST_EXACT))
+    below = usable_bytes[large] - np.uint64(1)
+    exponent = np.frexp(below.astype(np.float64))[1].astype(np.uint32) - np.uint32(1)
+    quarter = (below >> (exponent - np.uint32(2)).astype(np.uint64)).astype(np.uint32) & 3
+    groups[large] = _LARGEST_EXACT + 1 + 4 * (exponent - _FIRST_EXPONENT) + quarter
+    return groups
 
 
-def least_of(upper: U64) -> U64:
-    """The smallest size of a group, given its upper bound."""
-    exact = upper <= np.uint64(_LARGEST_EXACT)
-    least = np.maximum(upper, np.uint64(_LARGEST_EXACT + 1))
-    least = least - _step(least) + np.uint64(1)
-    return np.where(exact, upper, np.maximum(least, np.uint64(_LARGEST_EXACT + 1)))
-
-
-def _step(size_bytes: U64) -> U64:
-    """A quarter of the greatest power of two below each size."""
-    exponent = np.frexp((size_bytes - np.uint64(1)).astype(np.float64))[1] - 1
-    step: U64 = np.uint64(1) << (exponent - 2).astype(np.uint64)
-    return step
+def bounds_of(group: int) -> tuple[int, int]:
+    """The smallest and the largest size of a group, in bytes."""
+    if group <= _LARGEST_EXACT:
+        return group, group
+    exponent, quarter = divmod(group - _LARGEST_EXACT - 1, 4)
+    step = 1 << exponent + _FIRST_EXPONENT - 2
+    return max((4 + quarter) * step, _LARGEST_EXACT) + 1, (5 + quarter) * step
 
 
 def _classes(
     blocks: BlockRanges, tally: ClassTally, names: ClassNames
-) -> tuple[npt.NDArray[np.uint16], list[str]]:
+) -> tuple[npt.NDArray[np.uint32], list[str]]:
     """The number of each block's class, 0 if unknown, and the names of the classes."""
-    found = np.zeros(len(blocks.starts), np.uint16)
+    found = np.zeros(len(blocks.starts), np.uint32)
     parts = tally.blocks or []
     if not parts or not len(found):
         return found, [""]
@@ -85,7 +86,7 @@ def _classes(
     unique, which = np.unique(tables, return_inverse=True)
     sizes = np.bincount(which, blocks.usable_bytes()[rows].astype(np.float64), len(unique))
     numbers = {"": 0}
-    number_of = np.zeros(len(unique), np.uint16)
+    number_of = np.zeros(len(unique), np.uint32)
     for at in np.argsort(-sizes, kind="stable")[:_MOST_CLASSES].tolist():
         # A class may have several tables: one in each library that uses it.
         name = names.name(int(unique[at]))

@@ -150,6 +150,7 @@ class EarlierBlockReader:
         usable = found.ranges.usable_bytes()
         with self._lock:
             indices = np.array([self._stack(kind) for kind in found.kinds] or [0], np.uint32)
+            heap.table.reserve(len(usable))
         for at in range(0, len(usable), _AT_ONCE):
             some = slice(at, at + _AT_ONCE)
             starts, sizes = found.ranges.starts[some], usable[some]
