@@ -259,7 +259,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     lines = [name, held, Text(life)]
     if (work := _work(figures.index, picture.snapshot, about)) is not None:
         lines.append(Text(work))
-    threads = [f"{crop(t.name or '[ended]', 16)} ({t.tid})" for t in figures.threads[:4]]
+    threads = [f"{crop(t.name or '[ended]', 16)} ({t.tid})" for t in figures.threads[:4] if t.tid]
     if threads:
         more = len(figures.threads) - len(threads)
         lines.append(Text(f" threads {', '.join(threads)}{f' and {more} more' if more else ''}"))

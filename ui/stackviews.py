@@ -273,7 +273,7 @@ def block_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
                 return format_size(block.size_bytes)
             if column == "age":
                 return format_duration(block.age_ns / NS_PER_S)
-            return clean(f"{block.tid} {names.get(block.tid, '[ended]')}")
+            return clean(f"{block.tid} {names.get(block.tid, '[ended]')}") if block.tid else ""
 
         footer = [] if selection.snapshot.blocks is not None else [lambda _: _OF_RECORDINGS]
         return TableRows(

@@ -11,7 +11,11 @@ from tracelloc.ui.tableview import signed_size, trend
 
 GROWING: Final = "bold red"
 SHRINKING: Final = "green"
-VERDICT_STYLES: Final = {Verdict.LEAKING: "bold red", Verdict.GROWING: "yellow"}
+VERDICT_STYLES: Final = {
+    Verdict.LEAKING: "bold red",
+    Verdict.GROWING: "yellow",
+    Verdict.LOST: "red",
+}
 """Styles of verdicts; others are dim."""
 _SHORT: Final = {Verdict.LEAKING: "LEAKING", Verdict.CACHE_OR_POOL: "cache"}
 _HARMLESS: Final = (Verdict.CACHE_OR_POOL, Verdict.BUSY, Verdict.START_UP, Verdict.EARLIER)

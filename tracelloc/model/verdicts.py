@@ -37,6 +37,8 @@ class Verdict(Enum):
     """Too much is missing for a verdict: lost events, or the rest of the stacks."""
     EARLIER = "earlier"
     """Allocated before tracing: it is unknown by what, and at what pace."""
+    LOST = "lost"
+    """Allocated before tracing, and nothing points to a part of it."""
 
 
 VERDICTS: Final = tuple(Verdict)

@@ -185,6 +185,7 @@ _SENTENCES: Final = {
     Verdict.BUSY: _busy,
     Verdict.CACHE_OR_POOL: _cache,
     Verdict.EARLIER: _earlier,
+    Verdict.LOST: _earlier,
 }
 _REASSURING: Final = {Verdict.START_UP, Verdict.BUSY, Verdict.CACHE_OR_POOL}
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tracelloc.heap.cohorts import Census, Cohorts
 from tracelloc.heap.unreachable import UnreachableBlocks
-from tracelloc.model.figures import F64, Totals
+from tracelloc.model.figures import F64, Mask, Totals
 from tracelloc.model.stacks import CallStacks, StackFlag
 from tracelloc.model.verdicts import Findings, Moment, Sites, Verdict
 from tracelloc.text import NS_PER_S
@@ -107,6 +107,7 @@ class Judge:
         sites = sites.withheld(is_cut)
         is_earlier = stacks.have(StackFlag.EARLIER)[:count]
         sites = sites.withheld(is_earlier, Verdict.EARLIER)
+        sites = sites.withheld(is_earlier & are_lost(sites), Verdict.LOST)
         sites = self._stacks.settle(sites, np.arange(count), now_ns)
         one_look = Look(census, sites, is_cut | is_earlier, circumstances, stacks, now_ns)
         groups = yield from self._split_leaks.find(one_look)
@@ -162,6 +163,13 @@ class Judge:
             retracted = int(self._stacks.retracted[rows].max())
             found.append(Group.from_stacks(census, rows, together, frame, retracted, circumstances))
         return found
+
+
+def are_lost(sites: Sites) -> Mask:
+    """Sites of blocks from before tracing that are lost in part, not just a few by chance."""
+    least = np.maximum(P.earlier_lost_least, P.earlier_lost_share * sites.alive)
+    lost: Mask = sites.unreachable >= least
+    return lost
 
 
 def _loss_floor(census: Census, losses: bool) -> F64:

@@ -85,6 +85,10 @@ class VerdictParameters:
     """Lost blocks for a leak verdict."""
     unreachable_share: float = 0.02
     """Lost blocks, as a share of the site's old ones."""
+    earlier_lost_least: int = 8
+    """Lost blocks for the verdict that blocks from before tracing are lost."""
+    earlier_lost_share: float = 0.02
+    """Lost blocks for that, as a share of all of that size and class."""
     unreachable_mostly: float = 0.25
     """Lost blocks, as a share of the kept ones, from which on all kept ones count as the leak:
     stale memory contents may look like pointers to the others."""

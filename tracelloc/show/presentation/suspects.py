@@ -111,7 +111,10 @@ def unsure_growth(snapshot: Snapshot) -> tuple[I64, F64]:
 
 
 def suspect_ranks(snapshot: Snapshot) -> I64:
-    """Returns each stack's rank: leaking ones, then growing ones, by rate; then all others."""
+    """Returns each stack's rank: leaking ones, then growing ones, by rate; then all others.
+
+    Blocks from before tracing come before the others if they are lost, else last.
+    """
     suspects = suspects_of(snapshot)
     rows, rates = unsure_growth(snapshot)
     keys = [
@@ -119,7 +122,11 @@ def suspect_ranks(snapshot: Snapshot) -> I64:
         for each in suspects
     ]
     keys += [(True, -rate) for rate in rates.tolist()]
-    ranks = np.full(len(snapshot.totals), len(keys), np.int64)
+    ranks = np.full(len(snapshot.totals), len(keys) + 1, np.int64)
+    ranks[snapshot.are_earlier] = len(keys) + 2
+    if snapshot.findings is not None:
+        codes = snapshot.findings.codes[: len(ranks)]
+        ranks[: len(codes)][codes == CODE_OF[Verdict.LOST]] = len(keys)
     for rank, number in enumerate(sorted(range(len(keys)), key=keys.__getitem__)):
         if number < len(suspects):
             ranks[[member.stack for member in suspects[number].members]] = rank
