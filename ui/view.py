@@ -207,8 +207,7 @@ VERDICT_CHOICES: Final[tuple[tuple[Verdict, ...], ...]] = (
     (Verdict.BUSY,),
     (Verdict.START_UP,),
     (Verdict.DECIDING, Verdict.UNKNOWN),
-    (Verdict.LOST,),
-    (Verdict.EARLIER,),
+    (Verdict.LOST, Verdict.EARLIER),
 )
 """The successive restrictions of the shown stacks; the first one shows all."""
 

@@ -304,6 +304,7 @@ def test_only_some_verdicts(source: FakeSource) -> None:
             "busy": [],
             "start-up": ["append_log", "dns::Message::decode"],
             "deciding or unknown": [],
+            "lost or earlier": [],
         }.items():
             await press(app, pilot, "V")
             assert f"only {said} (V)" in line_with(app, "Allocators")

@@ -15,7 +15,7 @@ from tracelloc.record.process.memory import U64
 _LARGEST_EXACT: Final = 1032
 """Usable bytes up to which each size is a group: the sizes of glibc's thread caches."""
 _FIRST_EXPONENT: Final = 10
-"""Of the largest power of two below sizes that are not exact."""
+"""Exponent of the largest power of two below the sizes that are not exact."""
 _GROUPS: Final = _LARGEST_EXACT + 1 + 4 * (48 - _FIRST_EXPONENT)
 _MOST_CLASSES: Final = 1000
 """Classes that are told apart: those with the most bytes."""
