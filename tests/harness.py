@@ -179,7 +179,7 @@ def tracelloc_command(*arguments: str | Path | int, module: str = "tracelloc") -
     """
     if IS_SLOW and module == "tracelloc":
         module = "tests.patient"
-    arguments = _without_earlier(arguments)
+    arguments = _without_earlier(arguments, module)
     if USES_LIBRARY:
         arguments = _by_library(arguments)
     rights = only_with_capabilities() if os.environ.get("TEST_CAPABILITIES") else []
@@ -188,10 +188,14 @@ def tracelloc_command(*arguments: str | Path | int, module: str = "tracelloc") -
     return [*rights, sys.executable, "-m", module, *map(str, arguments)]
 
 
-def _without_earlier(arguments: tuple[str | Path | int, ...]) -> tuple[str | Path | int, ...]:
+def _without_earlier(
+    arguments: tuple[str | Path | int, ...], module: str
+) -> tuple[str | Path | int, ...]:
     """Leaves blocks from before tracing out, unless a test asks for them."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    is_trace = bool(arguments) and (str(arguments[0]).startswith("-") or arguments[0] == "record")
+    is_trace = module in ("tests.mutant", "tests.sabotage") or (
+        bool(arguments) and (str(arguments[0]).startswith("-") or arguments[0] == "record")
+    )
     process = [n for n, word in enumerate(options) if word in ("-p", "-n")]
     if not is_trace or not process or "--earlier" in options:
         return arguments

@@ -99,6 +99,8 @@ def test_while_all_threads_replace_blocks(
 
 def test_what_was_lost_before(target: Target, trace: Callable[..., Tracelloc]) -> None:
     tracer = trace(target, "--top", 3)
+    tracer.await_report(lambda report: "earlier" in report)
+    assert target.ask("lose 20") == "lost"
     report = tracer.await_report(
         lambda report: "earlier" in report and report["earlier"]["lost_allocations"] > 0, 90
     )
@@ -110,4 +112,6 @@ def test_what_was_lost_before(target: Target, trace: Callable[..., Tracelloc]) -
     assert circles["least_usable_bytes"] == circles["most_usable_bytes"] == 88
     names = [frame["symbol"] for frame in circles["stack"]]
     assert names == ["blocks of 88 B", "class app::Circle", "allocated before tracing"]
+    assert circles["alike"]["allocated_in"] == "lose ← main"
+    assert circles["alike"]["share"] == 1
     assert report["suspects"] == []

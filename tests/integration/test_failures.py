@@ -92,7 +92,8 @@ def test_files_are_written_without_a_last_report(
 
 def test_a_recording_holds_what_was_seen(target: Target, flag: Path, tmp_path: Path) -> None:
     recording = tmp_path / "x.tlrec"
-    command = ["-m", "tests.sabotage", "pump", flag, "record", "-p", target.pid, "-o", recording]
+    command = ["-m", "tests.sabotage", "pump", flag, "record", "--earlier", "off",
+               "-p", target.pid, "-o", recording]  # fmt: skip
     with subprocess.Popen(
         [sys.executable, *map(str, command)],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, bufsize=0,

@@ -1,7 +1,8 @@
 // Allocates before and while it is traced, and keeps books. "earlier THREADS BLOCKS LOST": each
 // thread holds BLOCKS blocks, and LOST circles are lost. Then it prints "ready". Lines are orders:
 // "run" and "rest" let the threads replace blocks at random, or stop; "books" prints the blocks and
-// the usable bytes that are live; "drop" frees half of all blocks; "end" ends it.
+// the usable bytes that are live; "drop" frees half of all blocks; "lose N" loses
+// circles; "end" ends it.
 #include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -98,7 +99,7 @@ NOINLINE static void lose(int count)
     last = nullptr;
 }
 
-int main(int argc, char **argv)
+int main(int, char **argv)
 {
     int threads = atoi(argv[1]);
     blocks_each = atoi(argv[2]);
@@ -128,6 +129,9 @@ int main(int argc, char **argv)
                 nanosleep(&pause, nullptr);
             }
             puts("resting");
+        } else if (!strncmp(line, "lose", 4)) {
+            lose(atoi(line + 4));
+            puts("lost");
         } else if (!strncmp(line, "books", 5)) {
             print_books();
         } else if (!strncmp(line, "drop", 4)) {

@@ -21,7 +21,14 @@ from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import EarlierBlocks, EarlierKind, MappedStack, Mappings
 from tracelloc.model.events import EventKind
 from tracelloc.model.losses import Gap
-from tracelloc.model.process import FollowCounts, FoundLibrary, Limit, TracedWindow, Unseen
+from tracelloc.model.process import (
+    FollowCounts,
+    FoundLibrary,
+    Limit,
+    MallocLibrary,
+    TracedWindow,
+    Unseen,
+)
 from tracelloc.model.verdicts import Suppressed
 from tracelloc.model.wanted import Wanted
 from tracelloc.show import manual
@@ -105,12 +112,13 @@ def whole_snapshot() -> tuple[Snapshot, Namer]:
     suppressed = Suppressed(stacks=1, rate_bytes_per_min=2.5, live_bytes=3)
     assert snapshot.findings is not None
     stack, unseen = snapshot.top_blocks.largest[0].stack, Unseen("brk", "a reason")
+    libc = FoundLibrary("malloc", "/lib/libc.so.6", ("malloc",), (), MallocLibrary.GLIBC)
     return replace(
         snapshot,
-        allocators=(FoundLibrary("malloc", "/lib/libc.so.6", ("malloc",), (unseen,)),),
+        allocators=(replace(libc, not_probed=(unseen,)),),
         findings=replace(snapshot.findings, suppressed=suppressed),
         objects=growing(snapshot.time_s),
-        earlier=EarlierBlocks((EarlierKind(stack, "app::Circle", 88, 88, 3, 264),), 1.0),
+        earlier=EarlierBlocks((EarlierKind(stack, "app::Circle", 1, 1 << 40, 3, 264),), 1.0),
         old_blocks=snapshot.top_blocks,
         gaps=(Gap(1.0, 2.0, 3, "tracelloc could not keep up"),),
         window=TracedWindow(2, 0.05, None, True, 5, 10),

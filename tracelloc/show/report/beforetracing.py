@@ -2,14 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import numpy as np
+
+from tracelloc.heap.usable import formula_for, main_library
 from tracelloc.model.blocks import EarlierBlocks, EarlierKind
 from tracelloc.model.verdicts import Findings
+from tracelloc.show.presentation.titles import stack_title
 from tracelloc.show.report.content import Entry, Request, SectionContent
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_percent, format_size, plural, printable
 
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """A stack that allocates most of the blocks of a size."""
+
+    stack: int
+    """Index in ``CallStacks``."""
+    share: float
+    """Share of the allocations of that size, by stacks that always allocate the same size."""
+
+
+@dataclass(frozen=True, slots=True)
+class _KindsPart(SectionContent):
+    """Kinds of blocks, each with the stack that allocates such blocks now."""
+
+    alike: Mapping[int, Likeness] = field(default_factory=dict)
+    """By the kind's own stack."""
+
+    @property
+    def stacks(self) -> Set[int]:
+        """The stacks that need names, by index."""
+        shown = {entry.stack for entry in self.listed}
+        return shown | {self.alike[each].stack for each in shown if each in self.alike}
+
+    def entries(self, given: Request) -> Sequence[Entry]:
+        """Entries of the section, once stacks have names."""
+        return [self._with_allocator(given, entry) for entry in self.listed]
+
+    def _with_allocator(self, given: Request, entry: Entry) -> Entry:
+        like = self.alike.get(entry.stack)
+        if like is None:
+            return replace(entry, facts={**entry.facts, "alike": None})
+        title = stack_title(given.namer.stack(given.snapshot, like.stack), like.stack)
+        share = format_percent(like.share, 0)
+        words = f"      {share} of such blocks are now allocated in {printable(title)}"
+        facts = {"stack_id": like.stack, "share": round(like.share, 4), "allocated_in": title}
+        return replace(entry, facts={**entry.facts, "alike": facts}, more=[words])
+
+
+_LEAST_COUNT: Final = 10
+"""Allocations of a stack before its size says something."""
+_LEAST_SHARE: Final = 0.5
 _SEEN: Final = 0.999
 """Part of the heap below which a report says how much was seen."""
 
@@ -27,6 +75,7 @@ def earlier_part(given: Request) -> SectionContent | None:
     live.sort(key=lambda pair: (-lost[pair[0].stack][1], -pair[1].live_bytes))
     lost_count = sum(count for count, _ in lost.values())
     lost_bytes = sum(size for _, size in lost.values())
+    alike = find_alike(snapshot, [kind for kind, _ in live[: given.style.top]])
     entries = []
     for kind, stat in live[: given.style.top]:
         count, size = lost[kind.stack]
@@ -42,7 +91,8 @@ def earlier_part(given: Request) -> SectionContent | None:
             "lost_bytes": size,
             "lost_allocations": count,
         }
-        state = kind.stack, count
+        like = alike.get(kind.stack)
+        state = kind.stack, count, like and like.stack
         entries.append(Entry(kind.stack, text, figures, has_frames=False, state=state))
     freed = earlier.size_bytes - live_bytes
     amount = f"{format_size(live_bytes)} in {plural(live_count, 'block')}"
@@ -66,7 +116,7 @@ def earlier_part(given: Request) -> SectionContent | None:
         "coverage": round(earlier.coverage, 6),
         "notes": list(earlier.notes),
     }
-    return SectionContent(lines, facts, "top_kinds", entries, has_changing_title=True)
+    return _KindsPart(lines, facts, "top_kinds", entries, has_changing_title=True, alike=alike)
 
 
 def _stacks(snapshot: Snapshot, earlier: EarlierBlocks) -> list[int]:
@@ -91,3 +141,27 @@ def _lost(findings: Findings | None, stack: int) -> tuple[int, int]:
 def _lost_words(count: int, size_bytes: int) -> str:
     blocks = f"{plural(count, 'block')} ({format_size(size_bytes)})"
     return f"{blocks} lost: nothing points to {'it' if count == 1 else 'them'}"
+
+
+def find_alike(snapshot: Snapshot, kinds: Iterable[EarlierKind]) -> dict[int, Likeness]:
+    """The stack for each kind, by the kind's own; only where one stack allocates at least half."""
+    main = main_library(snapshot.allocators)
+    formula = None if main is None else formula_for(main)
+    if formula is None:
+        return {}
+    totals = snapshot.totals
+    counts, sums = totals.allocated_count, totals.allocated_bytes
+    is_steady = (counts >= _LEAST_COUNT) & ~snapshot.are_earlier
+    is_steady &= sums % np.maximum(counts, 1) == 0
+    stacks = np.flatnonzero(is_steady)
+    usable, known = formula((sums[stacks] // counts[stacks]).astype(np.uint64))
+    stacks, usable = stacks[known], usable[known]
+    found = {}
+    for kind in kinds:
+        alike = stacks[(usable >= kind.least_bytes) & (usable <= kind.most_bytes)]
+        if not len(alike):
+            continue
+        share = float(counts[alike].max() / counts[alike].sum())
+        if share >= _LEAST_SHARE:
+            found[kind.stack] = Likeness(int(alike[counts[alike].argmax()]), share)
+    return found

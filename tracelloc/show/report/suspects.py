@@ -35,6 +35,7 @@ from tracelloc.show.report.loglines import (
     type_line,
     type_state,
 )
+from tracelloc.snapshots.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +157,12 @@ class _SymbolsPart(SectionContent):
             yield f"==> {text}"
 
 
+def _top(snapshot: Snapshot, top: int) -> Iterator[int]:
+    return (stat.index for stat in snapshot.top_stacks(top, with_earlier=False))
+
+
 def symbols_part(given: Request) -> SectionContent:
     """Lines on names and source lines that the shown stacks lack."""
     snapshot, top = given.snapshot, given.style.top
     shown = [suspect.stack for suspect in suspects_of(snapshot, top)]
-    return _SymbolsPart((), shown=[*shown, *(stat.index for stat in snapshot.top_stacks(top))])
+    return _SymbolsPart((), shown=[*shown, *_top(snapshot, top)])
