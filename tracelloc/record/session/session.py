@@ -153,8 +153,14 @@ class Session:
         """Adds the first process's blocks from before tracing; waits some seconds for that."""
         tracee, heap, budget = self.root, self.root.heap, self._config.memory
         capture = self._config.capture
+
+        def drain() -> None:
+            # Once tracing has stopped, the sources may be closed.
+            if self._stopped_ns is None:
+                self._drain_all()
+
         reader = EarlierBlockReader(
-            tracee.process, heap, tracee.space.files.runtime_frames, self._lock, self._drain_all,
+            tracee.process, heap, tracee.space.files.runtime_frames, self._lock, drain,
             is_current=lambda: tracee.heap is heap and self._stopped_ns is None,
             limits=SizeLimits(capture.min_block_bytes, capture.max_block_bytes),
             memory_bytes=None if budget is None else budget.left_bytes // 2,
