@@ -211,7 +211,7 @@ def test_memory_does_not_grow(builder: Builder, targets: list[Target], tmp_path:
     target = Target([builder.c("books"), 4, 3000, 5, 3000])
     targets.append(target)
     tracer = Tracelloc(
-        "-p", target.pid, "--json", "--events-size", 4096, "--interval", "100ms",
+        "--no-search", "-p", target.pid, "--json", "--events-size", 4096, "--interval", "100ms",
         directory=tmp_path,
     )  # fmt: skip
 
