@@ -2,37 +2,52 @@
 PYTHON ?= /usr/bin/python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+PREFIX ?= /usr/local
+MAN_PAGE := tracelloc/docs/tracelloc.1
 DEMO := $(VENV)/demo
-DEMO_SECONDS ?= 15
+DEMO_SECONDS ?= 90
 PRELOADED_TESTS := allocators ends exact exec interrupts launch live stacks symbols waste
 PYTEST := $(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test long capabilities preloaded fuzz soak lint bench kernels \
-    screenshots docs clean
+.PHONY: help install uninstall demo test long capabilities preloaded fuzz soak lint bench kernels \
+    screenshots docs release clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | \
 	    awk -F': *' '{ printf "  make %-11s %s\n", $$1, $$2 }'
 
-install: $(VENV)/.installed ## make .venv with .venv/bin/tracelloc, and install the system's bcc
+install: $(VENV)/.installed ## install bcc, .venv, and links to tracelloc and its man page in /usr/local (PREFIX)
+	@test -L $(PREFIX)/bin/tracelloc || test ! -e $(PREFIX)/bin/tracelloc || { \
+	    echo "$(PREFIX)/bin/tracelloc was not made by this: remove it, or choose a PREFIX" >&2; exit 1; }
+	@$(SUDO) mkdir -p $(PREFIX)/bin $(PREFIX)/share/man/man1
+	@$(SUDO) ln -sfn "$(CURDIR)/$(BIN)/tracelloc" $(PREFIX)/bin/tracelloc
+	@$(SUDO) ln -sfn "$(CURDIR)/$(MAN_PAGE)" $(PREFIX)/share/man/man1/tracelloc.1
 
-demo: $(VENV)/.installed $(DEMO)/leaky ## trace a small leaking program for 15 seconds (DEMO_SECONDS=330: until the verdict)
+uninstall: ## remove the links that install made
+	@for link in bin/tracelloc share/man/man1/tracelloc.1; do \
+	    case "$$(readlink $(PREFIX)/$$link)" in \
+	        "$(CURDIR)"/*) $(SUDO) rm $(PREFIX)/$$link ;; \
+	    esac; \
+	done
+
+demo: $(VENV)/.installed $(DEMO)/leaky ## trace a small leaking program until its leak is proven, about a minute
 	@$(SUDO) env DEMO_SECONDS=$(DEMO_SECONDS) tests/demo.sh $(DEMO)/leaky $(BIN)/tracelloc \
 	    $(DEMO)/leaky.html tests/data/demo/leaky.rec
 
 # Tests wait much of their time: more workers than processors keep these busy.
-test: $(VENV)/.tools ## run all tests, those that trace real processes included; not the long ones
+test: $(VENV)/.tools ## run the tests, those that trace real processes included
 	$(PYTEST) --numprocesses 4 --dist loadfile -m "not long" tests/unit tests/ui $(PYTEST_ARGS)
-	tests/sanitized.sh $(VENV)/sanitized $(CURDIR)/$(BIN)/python
 	$(PYTEST) --numprocesses 4 --dist worksteal -m "not alone and not long" tests/integration \
 	    $(PYTEST_ARGS)
-	$(PYTEST) -m "alone and not long" tests/integration $(PYTEST_ARGS)
 
-long: $(VENV)/.tools ## run the long tests, which make test leaves out
-	$(PYTEST) --numprocesses 2 --dist worksteal -m long tests/unit tests/ui tests/integration \
-	    $(PYTEST_ARGS)
+long: $(VENV)/.tools ## run the others: rare and hostile programs, sanitizers, times
+	tests/sanitized.sh $(VENV)/sanitized "$(CURDIR)/$(BIN)/python"
+	$(PYTEST) --numprocesses 4 --dist worksteal -m "long and not alone" tests/unit tests/ui \
+	    tests/integration $(PYTEST_ARGS)
+	$(PYTEST) -m alone tests/integration $(PYTEST_ARGS)
 
 # Probing a process whose main thread has ended takes more than these capabilities.
 capabilities: $(VENV)/.tools ## run the tests that trace with the documented capabilities, not as root
@@ -67,27 +82,34 @@ kernels: $(VENV)/.tools ## run tests on other kernels, in virtual machines (KERN
 	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m tests.kernels $(KERNELS)
 
 screenshots: $(VENV)/.tools ## make the pictures in img/ again
-	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m tests.screenshots
-	$(BIN)/python -m tests.ui.pictures img
+	$(BIN)/python -m tests.screenshots
 
 docs: $(VENV)/.developer ## write the man page again, after a change of options
 	COLUMNS=1000 $(BIN)/argparse-manpage --module tracelloc.command.parser \
 	    --function whole_parser --project-name tracelloc --manual-title "User Commands" \
 	    --description "live heap profiler for running Linux programs" \
-	    --output tracelloc/docs/tracelloc.1
+	    --include $(MAN_PAGE).in \
+	    --output $(MAN_PAGE)
+
+release: $(VENV)/.installed ## make packages in dist/, and install each in new Debian systems (RELEASES)
+	@tests/system-packages.sh release
+	.github/packaging/release.sh $${RELEASES:-bookworm trixie}
 
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build dist *.egg-info
 
 # bcc belongs to the distribution's own Python, so the environment is made from that one.
 $(VENV)/.installed: pyproject.toml tests/system-packages.sh $(shell find tracelloc -name "*.p[xy][xd]") probes/event.h
 	@tests/system-packages.sh run
 	$(PYTHON) -m venv --system-site-packages $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@printf '[build_ext]\nparallel = %s\n' "$$(nproc)" >$(VENV)/build.cfg
+	DIST_EXTRA_CONFIG="$(CURDIR)/$(VENV)/build.cfg" $(PIP) --editable .
 	@touch $@
 
 $(VENV)/.developer: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+	    print(*project['optional-dependencies']['dev'], sep='\n')" >$(VENV)/dev.txt
+	$(PIP) --requirement $(VENV)/dev.txt
 	@touch $@
 
 $(VENV)/.tools: $(VENV)/.developer

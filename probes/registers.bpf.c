@@ -22,6 +22,8 @@ struct bpf_iter__task {
 
 struct thread_registers {
 	u64 pid;
+	u64 tid;
+	u64 thread_pointer; /* of thread-local variables; 0 where it has no field */
 	u64 signal_stack; /* memory that only the kernel may know (sigaltstack(2)) */
 	struct pt_regs registers;
 };
@@ -35,6 +37,9 @@ int read_registers(struct bpf_iter__task *ctx)
 	if (!task)
 		return 0;
 	row.pid = *(u32 *)((char *)task + TGID_OFFSET);
+	row.tid = *(u32 *)((char *)task + TID_OFFSET);
+	if (THREAD_POINTER_OFFSET)
+		row.thread_pointer = *(u64 *)((char *)task + THREAD_POINTER_OFFSET);
 	row.signal_stack = *(u64 *)((char *)task + SIGNAL_STACK_OFFSET);
 	bpf_probe_read_kernel(&row.registers, sizeof(row.registers), (void *)bpf_task_pt_regs(task));
 	bpf_seq_write(seq, &row, sizeof(row));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import FORKER
 from tests.harness import Builder, Target
 from tracelloc.errors import TracellocError
 from tracelloc.record.kernel import capabilities as system
@@ -44,6 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("bpf"):
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay: that each collection of garbage looks at them takes its time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -89,6 +97,14 @@ def _modules_compiled_once(shared: Path) -> Iterator[None]:
         patch.setenv("PYTHONPYCACHEPREFIX", str(shared / "pycache"))
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _environment_of_what_is_forked(
+    _probes_compiled_once: None, _modules_compiled_once: None
+) -> None:
+    """Tests that change it execute tracelloc."""
+    FORKER.remember_variables()
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.forked import FORKER, ForkedPopen
 from tracelloc.model.frames import Frame
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 from tracelloc.record.symbolization.symbolizer import Symbolizer
@@ -212,6 +213,15 @@ def _by_library(arguments: tuple[str | Path | int, ...]) -> tuple[str | Path | i
     return (*arguments[: process[0]], "--preload", "on", *arguments[process[0] :])
 
 
+def started(*arguments: str | Path | int, module: str, **options: Any) -> subprocess.Popen[Any]:
+    """A tracelloc: forked from a process that has its modules, where nothing else is asked for."""
+    command = tracelloc_command(*arguments, module=module)
+    plain = [sys.executable, "-m", "tracelloc"]
+    if command[:3] == plain and "env" not in options and FORKER.can_fork:
+        return ForkedPopen(command[3:], **options)
+    return subprocess.Popen(command, **options)
+
+
 class Tracelloc:
     """A running tracelloc, from the moment its probes are live."""
 
@@ -232,8 +242,9 @@ class Tracelloc:
         if "--interval" not in arguments:
             arguments = (*arguments[:own], "--interval", "1s", *arguments[own:])
         with self.out.open("wb") as out:
-            self.process = subprocess.Popen(
-                tracelloc_command(*arguments, module=module),
+            self.process = started(
+                *arguments,
+                module=module,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.PIPE,
@@ -311,15 +322,21 @@ def reports_among(messages: str) -> str:
 
 def run_tracelloc(*arguments: str | Path | int, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs tracelloc to its end, both outputs kept."""
-    return subprocess.run(
-        tracelloc_command(*arguments),
+    with started(
+        *arguments,
+        module="tracelloc",
         stdin=options.pop("stdin", subprocess.DEVNULL),
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=PATIENCE_S,
-        check=False,
         **options,
-    )
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=PATIENCE_S)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 _AS_NOBODY = """

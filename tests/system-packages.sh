@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing of the system's packages. Argument: run, demo, test or kernels.
+# Installs what is missing of the system's packages. Argument: run, demo, test, kernels or release.
 set -eu
 
 missing=
@@ -63,6 +63,7 @@ test)
     need git has git
     need tmux has tmux
     need util-linux has setpriv
+    need systemd has systemd-analyze
     need binutils has addr2line
     need llvm has llvm-symbolizer
     need libc6-dbg is_there "/usr/lib/debug/.build-id/*/*.debug"
@@ -85,6 +86,11 @@ kernels)
     need xz-utils has xz
     need e2fsprogs has mke2fs
     need debian-archive-keyring test -e /usr/share/keyrings/debian-archive-keyring.gpg
+    ;;
+release)
+    need mmdebstrap has mmdebstrap
+    need debian-archive-keyring test -e /usr/share/keyrings/debian-archive-keyring.gpg
+    need git has git
     ;;
 esac
 

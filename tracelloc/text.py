@@ -187,6 +187,11 @@ def format_size(size_bytes: int) -> str:
     return f"{sign}{value:.{digits}f} {unit}"
 
 
+def signed_size(size_bytes: int) -> str:
+    """A size with its sign: ``+1.10 MiB``, ``-3 B``; zero has none."""
+    return f"+{format_size(size_bytes)}" if size_bytes > 0 else format_size(size_bytes)
+
+
 def format_time(time_s: float) -> str:
     """Formats seconds since 1970 as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
@@ -229,3 +234,17 @@ def sampling_of(sample_bytes: int) -> str:
 def plural(count: int, noun: str) -> str:
     """``1 free``, ``1,200 frees``."""
     return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def split_arguments(text: str) -> list[str]:
+    """Splits a list of generic arguments at its outermost commas."""
+    found, depth, start = [], 0, 0
+    for at, letter in enumerate(text):
+        if letter in "<([{":
+            depth += 1
+        elif letter in ")]}" or (letter == ">" and text[at - 1 : at] not in ("-", "=")):
+            depth -= 1
+        elif letter == "," and not depth:
+            found.append(text[start:at].strip())
+            start = at + 1
+    return [*found, text[start:].strip()]

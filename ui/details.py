@@ -19,7 +19,14 @@ from tracelloc.show.filters import Rule
 from tracelloc.show.presentation.sourcelisting import listed_function
 from tracelloc.show.presentation.symboladvice import generated_advice
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.text import NS_PER_S, about_of, format_duration, format_percent, format_size
+from tracelloc.text import (
+    NS_PER_S,
+    about_of,
+    format_duration,
+    format_percent,
+    format_size,
+    signed_size,
+)
 from tracelloc.ui.editor import open_editor
 from tracelloc.ui.frames import FRAME_COLUMNS, FrameLine, frame_rows, lines_of, rule_for
 from tracelloc.ui.histogramviews import age_label, bar_rows, columns, size_label
@@ -28,7 +35,7 @@ from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.plot import Curve, Plot
 from tracelloc.ui.stackviews import reasons, verdict_text
-from tracelloc.ui.tableview import Table, crop, signed_size, trend
+from tracelloc.ui.tableview import Table, crop, trend
 from tracelloc.ui.view import Sorting
 
 if TYPE_CHECKING:
@@ -268,7 +275,8 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     for line in lines:
         line.truncate(max(1, width), overflow="ellipsis")
     if details.judgement is not None:
-        why = textwrap.wrap("; ".join(reasons(details)), max(20, width - 2))[:_REASON_LINES]
+        most = _REASON_LINES + (details.holders is not None)
+        why = textwrap.wrap("; ".join(reasons(details)), max(20, width - 2))[:most]
         lines[2:2] = [Text(f" {part}", "dim") for part in why]
     return Text("\n").join(lines)
 

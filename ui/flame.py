@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 
 from tracelloc.model.codefiles import base_name
 from tracelloc.show.presentation.profile import Metric
-from tracelloc.text import format_percent, format_size
+from tracelloc.text import format_percent, format_size, signed_size
 from tracelloc.ui.lineview import Piece
 from tracelloc.ui.nodes import (
     ROOT,
@@ -25,7 +25,7 @@ from tracelloc.ui.nodes import (
     module_colour,
     nodes_view,
 )
-from tracelloc.ui.tableview import crop, fit, signed_size, trend
+from tracelloc.ui.tableview import crop, fit, trend
 
 EDGE: Final = "▏"
 """Left edge of each box, which separates neighbours even without colours."""

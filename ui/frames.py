@@ -13,7 +13,7 @@ from tracelloc.model.codefiles import base_name
 from tracelloc.model.frames import Frame
 from tracelloc.model.stacks import NO_STACK
 from tracelloc.show.filters import Action, Match, On, Rule
-from tracelloc.show.filters.functions import function_name
+from tracelloc.show.filters.rules import function_name
 from tracelloc.show.presentation.facts import format_frame
 from tracelloc.show.presentation.naming import NamedStack, frame_name
 from tracelloc.text import plural

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tracelloc.model.verdicts import Suspect
-from tracelloc.show.presentation.naming import frame_name
+from tracelloc.show.presentation.naming import frame_name, source_place
 from tracelloc.show.presentation.sharedframes import shared_function
 from tracelloc.show.presentation.shortnames import shorten
 from tracelloc.show.presentation.suspects import suspects_of
-from tracelloc.show.presentation.titles import source_place
 from tracelloc.ui.tableview import clean
 from tracelloc.ui.view import Settings, ViewSelection
 

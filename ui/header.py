@@ -28,6 +28,7 @@ from tracelloc.text import (
     format_estimate,
     format_percent,
     format_size,
+    signed_size,
 )
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.spanplot import span_note
@@ -37,7 +38,6 @@ from tracelloc.ui.tableview import (
     fit,
     gauge,
     short_count,
-    signed_size,
     trend,
 )
 from tracelloc.ui.verdictcells import VERDICT_STYLES

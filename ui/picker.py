@@ -17,12 +17,12 @@ from textual.worker import get_current_worker
 
 from tracelloc.model.processlist import ProcessInfo, matching
 from tracelloc.startup import heeded
-from tracelloc.text import format_size, plural
+from tracelloc.text import format_size, plural, signed_size
 from tracelloc.ui.contrast import keep_readable
 from tracelloc.ui.driver import TerminalDriver
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import LIST_KEYS
-from tracelloc.ui.tableview import Cell, Column, Table, TableRows, clean, crop, signed_size, trend
+from tracelloc.ui.tableview import Cell, Column, Table, TableRows, clean, crop, trend
 from tracelloc.ui.verdictcells import growth_cell
 
 _COLUMNS: Final = (

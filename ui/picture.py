@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from tracelloc.model.figures import I64
+from tracelloc.model.heapusage import BlockHolders
 from tracelloc.model.process import RUNNING_PROCESSES, Target
 from tracelloc.model.verdicts import CODE_OF, Judgement
 from tracelloc.show.analysis import differences as analysis
@@ -77,6 +78,8 @@ class Details:
     """The verdict; None before the first verdicts."""
     suspect: NamedSuspect | None
     """The suspect of which the stack is a part."""
+    holders: BlockHolders | None = None
+    """Who holds the blocks of the stack, or of the suspect; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +307,9 @@ class Pictures:
         details = stack_details(snapshot, index, snapshot.thread_names, settings.all_limits)
         findings = snapshot.findings
         suspect = None if findings is None else findings.suspect_of.get(index)
+        key = index if suspect is None else suspect.stack
         return Details(
+            holders=snapshot.holders.get(key),
             figures=details,
             stack=namer.stack(snapshot, index),
             judgement=None if findings is None else stack_judgement(findings, index),

@@ -1,4 +1,4 @@
-"""The plot of live bytes and resident memory over the whole traced time.
+"""The plot of live bytes, resident and kept memory over the whole traced time.
 
 Live bytes are an area, drawn in eighths of a line to make slow growth visible; resident memory is a
 line. Axes have units; marks are dotted lines with their names on top.
@@ -28,6 +28,8 @@ F64 = npt.NDArray[np.float64]
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
 _FAR: Final = 4
+_NOTABLE_SHARE: Final = 0.1
+"""Part of resident memory from which kept memory has a curve."""
 LABELS: Final = 9
 """Width of the labels at the left, including the axis, in cells."""
 BEHIND: Final = 6
@@ -234,17 +236,26 @@ def _draw_line(canvas: Canvas, heights: Sequence[float], plot_height: int, style
 
 
 def curves_of(points: Points) -> list[Curve]:
-    """Returns the curves of live bytes and resident memory."""
-    return [
+    """Returns the curves of live bytes and resident memory, and of kept memory if it is much."""
+    curves = [
         Curve("heap", points.time_ns, points.live_bytes, "plot--heap"),
         Curve("RSS", points.time_ns, points.rss_bytes, "plot--rss"),
     ]
+    if len(points) and points.kept_bytes.max() >= _NOTABLE_SHARE * points.rss_bytes.max():
+        curves.insert(1, Curve("kept", points.time_ns, points.kept_bytes, "plot--kept"))
+    return curves
 
 
 class Plot(Widget):
     """The widget that shows the plot."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"plot--axis", "plot--heap", "plot--rss", "plot--mark"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "plot--axis",
+        "plot--heap",
+        "plot--kept",
+        "plot--rss",
+        "plot--mark",
+    }
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)

@@ -19,8 +19,7 @@ from tracelloc.model.codefiles import base_name
 from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame
 from tracelloc.show.filters.rules import LONGEST_SUBJECT
-from tracelloc.show.presentation.naming import Namer, frame_name
-from tracelloc.show.presentation.titles import stack_title
+from tracelloc.show.presentation.naming import Namer, frame_name, stack_title
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import printable
 from tracelloc.ui.tableview import clean

@@ -14,6 +14,7 @@ from rich.text import Text
 from tracelloc.model.blocks import BlockStat
 from tracelloc.model.verdicts import VERDICTS
 from tracelloc.show.analysis.differences import BlockOrder, list_blocks
+from tracelloc.show.presentation.blockholders import kept_sentence
 from tracelloc.show.presentation.suspects import headline, sentences, suspect_ranks
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
@@ -22,6 +23,7 @@ from tracelloc.text import (
     format_duration,
     format_percent,
     format_size,
+    signed_size,
 )
 from tracelloc.ui.groups import Grouping, GroupKey, grouped, toggled
 from tracelloc.ui.lineview import wrapped
@@ -36,7 +38,6 @@ from tracelloc.ui.tableview import (
     TitleCell,
     clean,
     short_count,
-    signed_size,
     sparkline,
 )
 from tracelloc.ui.verdictcells import VERDICT_STYLES, growth_cell, verdict_cell
@@ -124,22 +125,28 @@ def stack_rows(selection: ViewSelection) -> TableRows:
         values, written = columns[column]
         return written(values[key].item())
 
-    rows, sorting = selection.stacks, settings.sorting
-    if sorting.column == "name":
-        names = [labels.get(index, "") for index in rows.tolist()]
-        order = sorted(range(len(rows)), key=names.__getitem__)
-        rows = rows[order[::-1] if sorting.descending else order]
-    else:
-        values = columns[sorting.column][0][rows]
-        # Equal values keep the order by size.
-        rows = rows[np.argsort(-values if sorting.descending else values, kind="stable")]
-    order = rows[:MOST_ROWS].tolist()
-    by_verdict = sorting.column == "verdict" and sorting.descending and selection.change is None
+    sorting = settings.sorting
+    order = _sorted_stacks(selection, columns)[:MOST_ROWS].tolist()
+    by_verdict = sorting.column == "verdict" and sorting.descending
     grouping = grouped(selection, order) if by_verdict else Grouping(order)
     why = "" if order else selection.why_empty
     without: tuple[str, ...] = ("change",) if selection.change is None else ("share", "bytes")
     ages = ("age",) if snapshot.blocks is None else ()
     return TableRows(grouping.order, cell, sorting.column, sorting.descending, why, without + ages)
+
+
+def _sorted_stacks(selection: ViewSelection, columns: Columns) -> npt.NDArray[np.intp]:
+    """Returns the stacks in the order of the chosen column."""
+    rows, sorting, labels = selection.stacks, selection.settings.sorting, selection.names.labels
+    if sorting.column == "name":
+        names = [labels.get(index, "") for index in rows.tolist()]
+        order = sorted(range(len(rows)), key=names.__getitem__)
+        return rows[order[::-1] if sorting.descending else order]
+    if selection.change is not None:
+        rows = rows[np.argsort(-selection.change[rows], kind="stable")]
+    values = columns[sorting.column][0][rows]
+    # Equal values keep the order by change, or by size.
+    return rows[np.argsort(-values if sorting.descending else values, kind="stable")]
 
 
 def _history_cell(held: list[int], now: int) -> Text:
@@ -150,14 +157,16 @@ ADDED: Final = frozenset({"change", "bytes", "count", "share", "rate"})
 """Columns that a group sums over its stacks; in others it shows its first stack's figures."""
 
 
-def _columns(
-    selection: ViewSelection,
-) -> dict[str, tuple[npt.NDArray[Any], Callable[[Any], str]]]:
+Columns = dict[str, tuple[npt.NDArray[Any], Callable[[Any], str]]]
+"""By name, a value per stack to sort by, and its format."""
+
+
+def _columns(selection: ViewSelection) -> Columns:
     """Returns the columns that rows can be sorted by: values per stack, and their format."""
     snapshot, figures, change = selection.snapshot, selection.figures, selection.change
     about = about_of(snapshot.sample_bytes)
     return {
-        "verdict": (-suspect_ranks(snapshot) if change is None else change, str),
+        "verdict": (-suspect_ranks(snapshot), str),
         "change": (change if change is not None else figures.live_bytes, signed_size),
         "bytes": (figures.live_bytes, lambda value: about + format_size(value)),
         "count": (figures.live_count, lambda value: f"{about}{value:,}"),
@@ -210,14 +219,19 @@ def reasons(details: Details) -> list[str]:
     """Returns the sentences that explain the verdict; none before the first verdict."""
     if details.suspect is not None:
         return list(sentences(details.suspect))
-    return [] if details.judgement is None else [details.judgement.evidence]
+    if details.judgement is None:
+        return []
+    held = () if details.holders is None else kept_sentence(details.holders)
+    return [details.judgement.evidence, *held]
 
 
 def verdict_lines(details: Details, width: int) -> list[str]:
-    """Returns the verdict's evidence, wrapped to lines; none before the first verdict."""
+    """Returns the verdict's evidence and the holders, wrapped; none before the first verdict."""
     if details.judgement is None:
         return []
-    return wrapped(details.judgement.evidence, width)[:_REASON_LINES]
+    held = () if details.holders is None else kept_sentence(details.holders)
+    parts = [wrapped(each, width)[:_REASON_LINES] for each in (details.judgement.evidence, *held)]
+    return [line for part in parts for line in part]
 
 
 MOST_BLOCKS: Final = 2_000

@@ -41,16 +41,18 @@ from tracelloc.ui.picture import Picture
 from tracelloc.ui.player import Player
 from tracelloc.ui.processview import PROCESSES, show_process
 from tracelloc.ui.refresher import Refresher
+from tracelloc.ui.residentview import RESIDENT
 from tracelloc.ui.sourcescreen import SourceScreen
 from tracelloc.ui.spanplot import SpanPlot
 from tracelloc.ui.stackviews import BLOCKS, STACKS
 from tracelloc.ui.tableview import Column
 from tracelloc.ui.tree import TREE
+from tracelloc.ui.typeview import TYPES
 from tracelloc.ui.view import VERDICT_CHOICES, Difference, Settings, Sorting, Source, View
 
 VIEWS: Final[tuple[View[Any], ...]] = (
-    STACKS, BLOCKS, FLAME, TREE, SIZES, AGES, THREADS, LOG, PROCESSES, OUTPUT, OBJECTS,
-    FUNCTIONS, CHART,
+    STACKS, BLOCKS, FLAME, TREE, SIZES, AGES, THREADS, LOG, PROCESSES, OUTPUT, RESIDENT, OBJECTS,
+    FUNCTIONS, TYPES, CHART,
 )  # fmt: skip
 """All views, in the order of their tabs."""
 

@@ -15,8 +15,8 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from tracelloc.text import format_size, printable
-from tracelloc.ui.lineview import COMPUTING, LineView, Piece, RowMessage
+from tracelloc.text import printable
+from tracelloc.ui.lineview import COMPUTING, LineView, Piece, RowMessage, wrapped
 
 LONGEST_NAME: Final = 2048
 """Characters of a name that drawing considers: no terminal shows more."""
@@ -75,11 +75,6 @@ def sparkline(values: Sequence[float], width: int) -> str:
     top = len(_LEVELS) - 1
     marks = (_LEVELS[round(max(value, 0) / highest * top)] for value in shown)
     return "".join(marks).rjust(width)
-
-
-def signed_size(size_bytes: int) -> str:
-    """Returns a size with its sign: ``+1.10 MiB``, ``-3 B``; zero has none."""
-    return f"+{format_size(size_bytes)}" if size_bytes > 0 else format_size(size_bytes)
 
 
 def trend(change: float) -> str:
@@ -150,6 +145,8 @@ class Heading(str):
 
 Cell = str | Text | Bar
 """Plain text, or text with styles; never markup."""
+_LEAST_TEXT_LINES: Final = 4
+"""Lines of text below the rows, if it has as many, even where rows are out of sight for it."""
 _LOW: Final = 8
 """Height below which there is no footer: the rows need all lines."""
 
@@ -188,6 +185,8 @@ class TableRows:
     """Keys of columns to leave out."""
     footer: Sequence[Callable[[Hashable | None], str]] = ()
     """Lines below the rows, computed from the key under the cursor."""
+    text: Callable[[Hashable | None], Sequence[str]] | None = None
+    """Sentences below the rows instead of a footer, which are wrapped."""
     first: int = 0
     """Number of the row where the cursor starts."""
 
@@ -203,6 +202,8 @@ class Table(LineView[TableRows]):
         self.columns = tuple(columns)
         self.header_lines = int(any(column.title for column in columns))
         self._rows = TableRows((), lambda _key, _column: "", empty=COMPUTING)
+        self._wrapped: tuple[TableRows, Hashable | None, int, list[str]] | None = None
+        """The rows, key and width that the wrapped text is of, and its lines."""
         self._key: Hashable | None = None
         self._at_top = True
         """The cursor was not moved, so it stays on row ``TableRows.first``."""
@@ -275,7 +276,11 @@ class Table(LineView[TableRows]):
 
     def rows_changed(self) -> None:
         """Shows the footer if the height allows it, and updates the rows."""
-        self.footer_lines = len(self._rows.footer) if self.size.height >= _LOW else 0
+        height, wanted = self.size.height, len(self._rows.footer)
+        if self._rows.text is not None:
+            room = height - self.header_lines - len(self.order)
+            wanted = min(len(self._wrapped_text(self.width)), max(room, _LEAST_TEXT_LINES))
+        self.footer_lines = wanted if height >= _LOW else 0
         super().rows_changed()
 
     def row_count(self) -> int:
@@ -311,7 +316,7 @@ class Table(LineView[TableRows]):
     def fixed(self, line: int, width: int) -> Iterable[Piece]:
         """Returns the header line, or a footer line."""
         if line < 0:
-            yield crop(self._rows.footer[line](self._key), width), "lines--header"
+            yield crop(self._footer_line(line, width), width), "lines--header"
             return
         arrow = "▼" if self._rows.descending else "▲"
         for column, room in self._shown_columns(width):
@@ -321,6 +326,22 @@ class Table(LineView[TableRows]):
             yield " " * (space + 1 if column.right else 1), "lines--header"
             yield crop(title, room), "lines--sorted" if is_sorted else "lines--header"
             yield " " * (1 if column.right else space + 1), "lines--header"
+
+    def _footer_line(self, line: int, width: int) -> str:
+        """``line``: negative, from the end."""
+        if self._rows.text is None:
+            return self._rows.footer[line](self._key)
+        lines, at = self._wrapped_text(width), line + self.footer_lines
+        return f" {lines[at]}" if at < len(lines) else ""
+
+    def _wrapped_text(self, width: int) -> list[str]:
+        rows, key, known = self._rows, self._key, self._wrapped
+        if known is not None and known[0] is rows and known[1:3] == (key, width):
+            return known[3]
+        sentences = () if rows.text is None else rows.text(key)
+        pieces = [piece for each in sentences for piece in wrapped(each, width - 1)]
+        self._wrapped = rows, key, width, pieces
+        return pieces
 
     def row(self, row: int, width: int) -> Iterable[Piece]:
         """Returns the cells of a row."""

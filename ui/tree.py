@@ -10,10 +10,10 @@ from textual.binding import Binding, BindingType
 from tracelloc.model.codefiles import base_name
 from tracelloc.show.presentation.calltree import Step
 from tracelloc.show.presentation.profile import Metric
-from tracelloc.text import format_percent
+from tracelloc.text import format_percent, signed_size
 from tracelloc.ui.lineview import Piece
 from tracelloc.ui.nodes import ROOT, Nodes, NodesView, Path, nodes_view
-from tracelloc.ui.tableview import crop, fit, signed_size, trend
+from tracelloc.ui.tableview import crop, fit, trend
 
 _WORTH_OPENING: Final = 0.01
 """Least share of the whole tree at which ``Expand all`` expands a function."""

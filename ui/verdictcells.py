@@ -7,7 +7,8 @@ from typing import Final
 from rich.text import Text
 
 from tracelloc.model.verdicts import Verdict
-from tracelloc.ui.tableview import signed_size, trend
+from tracelloc.text import signed_size
+from tracelloc.ui.tableview import trend
 
 GROWING: Final = "bold red"
 SHRINKING: Final = "green"
@@ -17,8 +18,8 @@ VERDICT_STYLES: Final = {
     Verdict.LOST: "red",
 }
 """Styles of verdicts; others are dim."""
-_SHORT: Final = {Verdict.LEAKING: "LEAKING", Verdict.CACHE_OR_POOL: "cache"}
-_HARMLESS: Final = (Verdict.CACHE_OR_POOL, Verdict.BUSY, Verdict.START_UP, Verdict.EARLIER)
+_SHORT: Final = {Verdict.LEAKING: "LEAKING"}
+_HARMLESS: Final = (Verdict.CACHE, Verdict.BUSY, Verdict.START_UP, Verdict.EARLIER)
 
 
 def growth_cell(bytes_per_min: int, verdict: Verdict | None) -> Text:

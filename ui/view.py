@@ -203,7 +203,7 @@ class View(Generic[C]):
 VERDICT_CHOICES: Final[tuple[tuple[Verdict, ...], ...]] = (
     (),
     (Verdict.LEAKING, Verdict.GROWING),
-    (Verdict.CACHE_OR_POOL,),
+    (Verdict.CACHE,),
     (Verdict.BUSY,),
     (Verdict.START_UP,),
     (Verdict.DECIDING, Verdict.UNKNOWN),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from tests.corpus.real.programs import PROGRAMS
 from tests.corpus.real.recording import RealRecording
 from tests.corpus.replay import LOOK_S, START_NS, looks
 from tracelloc.heap.table import LiveTable
+from tracelloc.heap.unreachable import UnreachableBlocks
 from tracelloc.model.events import Events
 from tracelloc.model.verdicts import Findings, Suspect, Verdict
 from tracelloc.text import NS_PER_S
@@ -171,8 +173,10 @@ class Run:
             into.rate_error = rate / true_rate - 1 if true_rate else None
 
 
-def replay(recording: RealRecording, name: str, seed: int) -> RunResult | None:
-    """One run; seed 0 is the clean one."""
+def replay(
+    recording: RealRecording, name: str, seed: int, *, searches: bool = True
+) -> RunResult | None:
+    """One run; seed 0 is the clean one. ``searches``: what searches found is known."""
     events: Events = recording.events()
     truth = real_leak(recording)
     made_to_leak = REALLY in name
@@ -189,9 +193,11 @@ def replay(recording: RealRecording, name: str, seed: int) -> RunResult | None:
     run = Run(recording, truth)
     wrappers = recording.wrappers()
     judge = Judge(wrappers.__contains__)
+    refused = UnreachableBlocks(is_refused=True)
+    search = recording.searches(events) if searches else lambda *_: refused
     for time_s, table, findings in looks(
         events, recording.known_stacks(), recording.seconds, judge=judge, start_ns=START_NS,
-        search=recording.searches(events), resident=recording.resident_bytes,
+        search=search, resident=recording.resident_bytes,
         collects=recording.collects,
     ):  # fmt: skip
         run.note(time_s, findings, table, result)
@@ -210,12 +216,12 @@ def replay(recording: RealRecording, name: str, seed: int) -> RunResult | None:
     return result
 
 
-def _replay(job: tuple[Path, int]) -> RunResult | None:
-    path, seed = job
+def _replay(job: tuple[Path, int, bool]) -> RunResult | None:
+    path, seed, searches = job
     recording = RealRecording.load(path)
     if len(recording.kind) < LEAST_EVENTS or recording.seconds < LEAST_S:
         return None
-    return replay(recording, path.stem, seed)
+    return replay(recording, path.stem, seed, searches=searches)
 
 
 def percent(part: float, whole: float) -> str:
@@ -273,6 +279,7 @@ def main() -> None:
     parser.add_argument("--leaks", type=int, default=0, help="leaks put into each recording (0)")
     parser.add_argument("--folder", type=Path, default=FOLDER, help=f"({FOLDER})")
     parser.add_argument("--jobs", type=int, default=2, help="replays at a time (2)")
+    parser.add_argument("--no-search", action="store_true", help="as with the option of that name")
     parser.add_argument("-v", "--verbose", action="store_true", help="say what was wrong")
     parser.add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args()
@@ -284,7 +291,13 @@ def main() -> None:
         and (options.half is None or halves.get(path.stem.partition(REALLY)[0]) == options.half)
         and (not options.names or path.stem in options.names)
     ]  # fmt: skip
-    work = [(path, seed) for path in paths for seed in range(options.leaks + 1)]
+    if not paths:
+        sys.exit(
+            f"no such recordings in {options.folder}: python -m tests.corpus.real makes them, in "
+            "about two hours"
+        )
+    searches = not options.no_search
+    work = [(path, seed, searches) for path in paths for seed in range(options.leaks + 1)]
     results = []
     with multiprocessing.Pool(options.jobs) as pool:
         for result in pool.imap(_replay, work):

@@ -196,7 +196,7 @@ def judge(case: Case, results: Results) -> Iterator[str]:
             for member in suspect.members
             if member.stack in members
         )
-        verdict = found[0].judgement.verdict if found else Verdict.CACHE_OR_POOL
+        verdict = found[0].judgement.verdict if found else Verdict.CACHE
         limit = CALLED_S[truth.never_freed]
         results.called.append(called is not None and called - truth.onset_s <= limit)
         results.ranked.append(ranked is not None and ranked - truth.onset_s <= RANKED_S)

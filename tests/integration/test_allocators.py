@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 PRELOADS = {

@@ -13,7 +13,7 @@ import pytest
 from tests.harness import Builder, Target, Tracelloc, run_tracelloc
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 THREADS, BLOCKS, LOST = 3, 5000, 1200
 
@@ -78,6 +78,7 @@ def test_the_table_is_the_heap(target: Target, trace: Callable[..., Tracelloc]) 
     assert last["live_bytes"] == first["live_bytes"] - held_bytes + left_bytes
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("preload", ["off", "on"])
 def test_while_all_threads_replace_blocks(
     program: Path, targets: list[Target], tmp_path: Path, trace: Callable[..., Tracelloc],

@@ -18,6 +18,8 @@ from tracelloc.record.kernel import bpf as capture
 from tracelloc.record.kernel import capabilities as system
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 
+ROOT = Path(__file__).parents[2]
+
 
 def said(result: subprocess.CompletedProcess[str], status: int) -> str:
     """The one line; nothing else may have been printed."""
@@ -57,12 +59,52 @@ def free_pid() -> int:
         (["--text", "--json"], "not allowed with"),
         (["-o", "flames.xyz"], "unknown suffix"),
         (["--wrong"], "unrecognized arguments"),
-        (["--filters", "/nonexistent.toml"], "cannot be read: No such file"),
+        (["--verbose"], "did you mean --debug?"),
+        (["-v"], "did you mean --debug?"),
     ],
 )
 def test_usage(arguments: list[str], words: str) -> None:
     line = said(run_tracelloc("-p", os.getpid(), *arguments), 2)
     assert words in line
+
+
+def test_a_file_that_is_not_there_is_no_wrong_usage() -> None:
+    line = said(run_tracelloc("-p", os.getpid(), "--filters", "/nonexistent.toml"), 1)
+    assert "cannot be read: No such file" in line
+
+
+def test_completion_names_the_shells() -> None:
+    assert "required: bash|zsh|fish" in said(run_tracelloc("completion"), 2)
+
+
+def test_a_name_of_many_processes(tmp_path: Path) -> None:
+    name = "of-a-dozen-processes"
+    (tmp_path / name).symlink_to("/bin/sleep")
+    started = [subprocess.Popen([tmp_path / name, "600", *["0"] * 99]) for _ in range(12)]
+    try:
+        done = run_tracelloc("-n", name, "--text")
+    finally:
+        for process in started:
+            process.kill()
+            process.wait(PATIENCE_S)
+    assert done.returncode == 1
+    head, *lines, last = done.stderr.splitlines()
+    assert f"12 processes are called {name}" in head
+    assert last == "    and 2 more; pgrep -af lists all"
+    assert len(lines) == 10
+    command = f"{name} 600" + " 0" * 99
+    assert all(line.endswith(f"  {command[:59]}…") for line in lines)
+
+
+def test_a_pid_of_another_namespace() -> None:
+    inside = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-m", "tracelloc"]
+    done = subprocess.run(
+        [*inside, "-p", str(os.getpid()), "--text"],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=ROOT,
+    )  # fmt: skip
+    line = said(done, 1)
+    assert f"there is no process {os.getpid()}" in line
+    assert "in a container's PID namespace" in line
 
 
 def test_missing_and_malformed_pid() -> None:
@@ -119,7 +161,7 @@ def test_allocator_that_is_not_there(builder: Builder, targets: list[Target]) ->
 
 @pytest.mark.parametrize("name", ["missing/app.fg", ".", "/proc/app.fg"])
 def test_unwritable_output(tmp_path: Path, name: str) -> None:
-    line = said(run_tracelloc("-p", 1, "--flamegraph", tmp_path / name), 2)
+    line = said(run_tracelloc("-p", 1, "--flamegraph", tmp_path / name), 1)
     assert "cannot be written" in line
     assert list(tmp_path.iterdir()) == []
 

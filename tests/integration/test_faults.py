@@ -23,7 +23,7 @@ from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 BUSY = """
 import ctypes, os, subprocess, sys, time
@@ -199,9 +199,12 @@ def test_a_full_disk(busy: Target) -> None:
 
 def test_another_process_with_the_same_pid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found out before anything is reported; what was attached is gone."""
-    process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    while "libc" not in Path(f"/proc/{process.pid}/maps").read_text():
-        time.sleep(0.01)
+    process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"begun\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"begun\n"
     code = code_of(process.pid)
     ticks = iter([1, 2])
     monkeypatch.setattr(Process, "start_ticks", lambda _: next(ticks))

@@ -13,7 +13,7 @@ import pytest
 
 from tests.harness import PATIENCE_S, Builder, only_with_capabilities, run_tracelloc
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 KILLED = 128 + 9
 ABORTED = 128 + 6

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.harness import Builder, Target, run_tracelloc
-from tracelloc.record.heapwalk.walk import measure_heap
+from tracelloc.record.heapwalk.measuring import measure_heap
 from tracelloc.record.heapwalk.walked import NotWalkableError
 from tracelloc.record.process.procfs import Process
 
@@ -34,6 +34,12 @@ def resident_bytes(pid: int, kind: str = "Rss") -> int:
     return int(found[1]) << 10
 
 
+def page_faults(pid: int) -> list[str]:
+    """Minor and major page faults of the process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return [fields[7], fields[9]]
+
+
 def await_pauses(pid: int, threads: int) -> None:
     """Waits until so many threads are in pause(2)."""
     for _ in range(1000):
@@ -49,9 +55,9 @@ def check_to_the_byte(target: Target) -> None:
     target.ask("info")
     truth = json.loads(target.ask("info"))
     await_pauses(target.pid, 3)  # until then, they may still fault code in
-    before = resident_bytes(target.pid)
+    before = resident_bytes(target.pid), page_faults(target.pid)
     heap = heap_of(target)
-    assert resident_bytes(target.pid) == before
+    assert (resident_bytes(target.pid), page_faults(target.pid)) == before
     assert heap["coverage"] == 1.0
     assert heap["notes"] == []
     assert all(arena["unseen"] == [] for arena in heap["arenas"])
@@ -114,6 +120,18 @@ def test_jemalloc(builder: Builder, targets: list[Target]) -> None:
         "app::Circle": 3000,
         "app::Square": 1000,
     }
+
+
+@pytest.mark.parametrize("size", [100, 224, 448, 896])
+def test_jemalloc_with_slabs_of_seven_pages(
+    builder: Builder, targets: list[Target], size: int
+) -> None:
+    library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
+    target = Target([builder.c("oneclass"), str(size)], env=os.environ | {"LD_PRELOAD": library})
+    targets.append(target)
+    usable = {100: 112}.get(size, size)
+    found = {row["usable_bytes"]: row["blocks"] for row in heap_of(target)["sizes"]}
+    assert 10_000 <= found[usable] < 10_100
 
 
 def test_another_library_is_refused_by_name(builder: Builder, targets: list[Target]) -> None:

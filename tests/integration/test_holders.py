@@ -27,6 +27,7 @@ PATHS = {
     "thread": ("__main__.LOCAL.items[…]", "list"),
     "context": ("__main__.VARIABLE.get()[…]", "list"),
     "generator": ("__main__.GENERATORS[…].generate() item", "generator"),
+    "temporary": ("consume() (temporary).produce() rows[…]", "list"),
     "cycle": (CYCLE, "__main__.Cycle"),
     "native": (NATIVE, ""),
 }

@@ -21,7 +21,7 @@ from tracelloc.record.process.processlist import ProcessScan
 from tracelloc.ui.picker import process_rows
 from tracelloc.ui.tableview import clean
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 MOST_BYTES = 1 << 30
 LOAD = struct.pack("<IIQQQQQQ", 1, 5, 0, 0x1000, 0, 1 << 20, 1 << 20, 4096)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.harness import PATIENCE_S, tracelloc_command
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 LOOK = r"""
 import ctypes, json, os, re

@@ -23,7 +23,7 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 OPTIONS = ("--json", "--top", 100, "--interval", "100ms")
 

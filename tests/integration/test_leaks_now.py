@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, run_tracelloc, tracelloc_command
-from tests.integration.test_heapwalk import await_pauses, resident_bytes
+from tests.integration.test_heapwalk import await_pauses, page_faults, resident_bytes
 
 pytestmark = pytest.mark.bpf
 
@@ -48,9 +48,9 @@ def groups_of(found: dict[str, Any]) -> dict[tuple[str, str, int], tuple[int, in
 def check_lost(target: Target) -> None:
     """``lostheap.cpp`` with glibc: each structure that it loses, and nothing else."""
     await_pauses(target.pid, 1)
-    before = resident_bytes(target.pid)
+    before = resident_bytes(target.pid), page_faults(target.pid)
     found = search(target.pid)
-    assert resident_bytes(target.pid) == before
+    assert (resident_bytes(target.pid), page_faults(target.pid)) == before
     assert found["notes"] == []
     assert found["coverage"] == 1.0
     groups = groups_of(found)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness import Builder, Target, Tracelloc
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
 MIB = 1 << 20
 
 
@@ -94,7 +94,9 @@ def test_what_is_mapped_explains_growth(
     unseen = plain.last()["memory"]
     assert unseen["mapped_bytes"] is None
     assert unseen["traced_share"] == pytest.approx(8 / 48, abs=0.05)
-    assert "direct mmap" in unseen["explanation"]
+    # By parts, if reading the heap has ended by then.
+    words = ("direct mmap", "+40.0 MiB other memory without a file")
+    assert any(each in unseen["explanation"] for each in words)
     assert target.end() == 0
 
 

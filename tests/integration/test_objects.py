@@ -11,9 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests.harness import TARGETS, Target, run_tracelloc
+from tracelloc.errors import TargetError
 from tracelloc.model.objects import ObjectCensus
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.runtimes.cpython import holders
 from tracelloc.record.runtimes.cpython.census import Censuses
+from tracelloc.record.runtimes.cpython.interpreter import OldPython
+from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
+from tracelloc.record.runtimes.supported import object_counter
 
 PYTHON = "/usr/bin/python3"
 TRACKED = (
@@ -23,8 +29,9 @@ TRACKED = (
 """Types whose objects the garbage collector tracks all the time."""
 
 
-def open_program(targets: list[Target]) -> Target:
-    target = Target([PYTHON, TARGETS / "objects.py"])
+def open_program(targets: list[Target], *options: str, **variables: str) -> Target:
+    command = [PYTHON, *options, TARGETS / "objects.py"]
+    target = Target(command, env=os.environ | variables)
     targets.append(target)
     return target
 
@@ -37,9 +44,12 @@ def sizes(census: ObjectCensus) -> dict[str, int]:
     return {found.name: found.size_bytes for found in census.types}
 
 
-def test_all_objects_are_counted(targets: list[Target]) -> None:
-    """While nothing changes, to the last one; large tuples included."""
-    target = open_program(targets)
+@pytest.mark.parametrize("hooks", ["", "variable", "option"])
+def test_all_objects_are_counted(targets: list[Target], hooks: str) -> None:
+    """While nothing changes, to the last one; large tuples included, and with debug hooks."""
+    options = ["-X", "dev"] if hooks == "option" else []
+    variables = {"PYTHONMALLOC": "debug"} if hooks == "variable" else {}
+    target = open_program(targets, *options, **variables)
     censuses = Censuses(Process(target.pid))
     blocks, truth = json.loads(target.ask("grow 3000"))
     for change in (0, 500, -700):
@@ -128,3 +138,23 @@ def test_nothing_to_count(
     done = run_tracelloc("objects", "-p", target.pid)
     assert done.returncode == 1
     assert "no Python objects were found" in done.stderr
+
+
+def test_an_old_version_is_refused(targets: list[Target], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines have no Python 3.10 any more: the search for one is made to find it."""
+
+    def find(_: object) -> None:
+        raise OldPython("Python 3.10 or older")
+
+    target = open_program(targets)
+    monkeypatch.setattr(holders, "find_cpython", find)
+    counter = object_counter(Process(target.pid))
+    try:
+        with pytest.raises(TargetError, match=r"objects of Python 3\.10 or older can't be counted"):
+            counter.count()
+    finally:
+        counter.close()
+    watch = PythonObjectWatch(Process(target.pid), AddressSpace(Process(target.pid)))
+    watch.update_findings()
+    assert watch.findings is not None
+    assert "can't be counted" in (watch.findings.trouble or "")

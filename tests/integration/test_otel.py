@@ -15,7 +15,7 @@ from tests.integration.test_attach import WAYS
 from tests.integration.test_record import Recorder, reports
 from tests.unit.otlpmessages import decoded_file, resource_of, sums
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 Books = dict[str, list[float]]
 NOP5 = '-DUSDT_NOP=".byte 0x0f, 0x1f, 0x44, 0, 0\\n"'

@@ -16,7 +16,7 @@ import pytest
 from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
 from tests.integration.test_exact import assert_equal, by_site
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 SMALL_RING = ("--json", "--top", 1000, "--events-size", "64k", "--interval", "10s")
 LONG_S, SHORT_S = 0.8, 0.02

@@ -1,56 +1,89 @@
-"""The wheel: complete, and at work in an environment of its own."""
+"""The packages: complete, and at work in an environment of their own."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.harness import Builder, Target
+from tracelloc import __version__
 
 ROOT = Path(__file__).parents[2]
 
 
+def tracked(*under: str) -> list[str]:
+    """Files that git tracks; in some folders only, if any are named."""
+    return subprocess.run(
+        ["git", "ls-files", *under],
+        cwd=ROOT, capture_output=True, text=True, check=True, timeout=60,
+    ).stdout.splitlines()  # fmt: skip
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of the sources, through a source distribution."""
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution, and the wheel that was built from it."""
     source = tmp_path_factory.mktemp("source") / "tracelloc"
-    shutil.copytree(
-        ROOT,
-        source,
-        symlinks=True,
-        ignore=shutil.ignore_patterns(
-            ".git", ".venv", "*.egg-info", "build", "__pycache__", "*.so", "core.c", "stackids.c"
-        ),
-    )
+    for name in tracked():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, source / name, follow_symlinks=False)
+    # Compiling takes longer than the tests.
+    project = source / "pyproject.toml"
+    project.write_text(project.read_text().replace('"-O2", "-g0"', '"-O0", "-g0"'))
+    for command in (["init", "--quiet"], ["add", "--all"]):
+        subprocess.run(["git", *command], cwd=source, check=True, timeout=60)
     out = tmp_path_factory.mktemp("dist")
+    settings = out.parent / "build.cfg"
+    settings.write_text(f"[build_ext]\nparallel = {os.cpu_count()}\n")
     subprocess.run(
         [sys.executable, "-m", "build", "--outdir", out, source],
+        env=os.environ | {"DIST_EXTRA_CONFIG": str(settings)},
         check=True,
         capture_output=True,
         timeout=300,
     )
-    (built,) = out.glob("*.whl")
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(packages: Path) -> Path:
+    """The wheel."""
+    (built,) = packages.glob("*.whl")
     return built
+
+
+@pytest.mark.long
+def test_source_distribution_is_the_repository(packages: Path) -> None:
+    """With its links, so that its tests run as they do in a clone."""
+    (built,) = packages.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        members = {member.name.partition("/")[2]: member for member in archive}
+        assert set(members) == {*tracked(), "PKG-INFO"}
+        assert members["tracelloc/ui"].linkname == "../ui"
+        assert members["tests/demo.sh"].mode & 0o111
+        assert {member.uname for member in members.values()} == {"root"}
+        top = built.name.removesuffix(".tar.gz")
+        info = archive.extractfile(f"{top}/PKG-INFO")
+        assert info
+        assert f"\nVersion: {__version__}\n" in info.read().decode()
 
 
 @pytest.mark.long
 def test_wheel_is_complete(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    listed = subprocess.run(
-        ["git", "ls-files", "tracelloc", "probes", "ui"],
-        cwd=ROOT, capture_output=True, text=True, check=True, timeout=60,
-    ).stdout.split()  # fmt: skip
-    tracked = [Path(path) for path in listed if not (ROOT / path).is_symlink()]
-    assert len(tracked) > 200
+    listed = tracked("tracelloc", "probes", "ui")
+    files = [Path(path) for path in listed if not (ROOT / path).is_symlink()]
+    assert len(files) > 200
     # One for all versions of Python, with what is compiled.
     assert wheel.name.split("-")[2:4] == ["cp311", "abi3"]
     assert "tracelloc/heap/core.abi3.so" in names
-    for path in tracked:
+    for path in files:
         inside = path if path.parts[0] == "tracelloc" else Path("tracelloc") / path
         assert str(inside) in names, f"{path} is not in the wheel"
     beside = {name for name in names if ".dist-info/" not in name and name[:10] != "tracelloc/"}
@@ -93,10 +126,7 @@ def test_runs_from_a_bare_checkout() -> None:
 
 def test_top_level_is_as_agreed() -> None:
     """What is tracked at the top, beside dotfiles."""
-    tracked = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
-    ).stdout.splitlines()
-    top = {name.split("/")[0] for name in tracked if not name.startswith(".")}
+    top = {name.split("/")[0] for name in tracked() if not name.startswith(".")}
     assert top == {
         "pyproject.toml", "tracelloc", "probes", "ui", "filters.toml", "tests", "img",
         "README.md", "LICENSE", "CHANGELOG.md", "Makefile",

@@ -23,24 +23,24 @@ from tracelloc.record.kernel.programnames import TRACEPOINTS
 from tracelloc.record.kernel.programs import has_private_stack
 from tracelloc.record.kernel.pythonprograms import WALKER
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 CONFIGS = {
-    f"follow={follow} mmap={mappings} sample={sample} rows={rows} spill={spill}": CaptureConfig(
+    f"follow={follow} mmap={mappings} sample={sample} rows={follow == mappings} "
+    f"spill={follow == sample}": CaptureConfig(
         follow=follow,
         trace_mappings=mappings,
-        sample_bytes=sample,
-        use_rows=rows,
-        spill_entries=spill,
+        sample_bytes=4096 if sample else None,
+        use_rows=follow == mappings,
+        spill_entries=1 << 10 if follow == sample else 0,
     )
-    for follow, mappings, sample, rows, spill in itertools.product(
-        (False, True), (False, True), (None, 4096), (False, True), (0, 1 << 10)
-    )
+    for follow, mappings, sample in itertools.product((False, True), repeat=3)
 }
+"""Each pair of values of two options (an orthogonal array of strength 2)."""
 CONFIGS |= {
     f"python {name}": replace(config, python=True)
     for name, config in CONFIGS.items()
-    if bool(config.sample_bytes) == bool(config.spill_entries) == config.use_rows
+    if bool(config.sample_bytes) == bool(config.spill_entries)
 }
 EXTREMES = {
     "usual": CaptureConfig(),

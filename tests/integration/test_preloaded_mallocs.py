@@ -16,7 +16,7 @@ from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_repo
 from tests.integration.test_preloaded import BY_ITSELF, BY_PROBES, said, traced
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 OTHERS = ("jemalloc", "tcmalloc", "mimalloc")
 

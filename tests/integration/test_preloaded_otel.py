@@ -17,7 +17,7 @@ from tracelloc.files.elf.usdt import usdt_probes
 from tracelloc.record.process.procfs import Process, parse_maps
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 MEAN = 512 << 10
 SIGMAS = 5

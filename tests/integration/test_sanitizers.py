@@ -14,7 +14,7 @@ from tracelloc.record.process.sanitizers import has_leak_sanitizer
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.sources.preloaded.launching import preloads
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 KINDS = {
     "address": ("-fsanitize=address",),

@@ -23,7 +23,7 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 

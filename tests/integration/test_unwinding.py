@@ -30,7 +30,7 @@ from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.record.unwinding import ahead, source
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 
 @pytest.fixture(autouse=True)

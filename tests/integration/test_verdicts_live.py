@@ -86,7 +86,5 @@ def test_a_leak_is_called_leaking(long_watch: Tracelloc) -> None:
     assert judgement["confidence"] > 0.6
     assert not judgement["never_freed"]
     assert judgement["unreachable_blocks"] >= 4
-    long_watch.await_report(
-        lambda report: verdicts(report).get("cache_page") == "cache-or-pool", VERDICT_S
-    )
+    long_watch.await_report(lambda report: verdicts(report).get("cache_page") == "cache", VERDICT_S)
     assert all(set(leaking(each)) <= {"leak_page"} for each in long_watch.reports())

@@ -12,7 +12,7 @@ import pytest
 from tests.harness import Builder, Target, Tracelloc
 from tests.integration.test_allocators import preloaded
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 
 @pytest.mark.parametrize(

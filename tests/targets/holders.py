@@ -69,6 +69,19 @@ def generate():
     return item
 
 
+def produce():
+    rows = []
+    while True:
+        yield
+        rows.append(Item())
+
+
+def consume():
+    for _ in produce():
+        made.release()
+        wanted.acquire()
+
+
 @functools.lru_cache(maxsize=100_000)
 def bounded(number):
     return Item()
@@ -86,6 +99,9 @@ CACHE = Cache()
 SLOTTED = Slotted()
 add = make_adder()
 scratch = []
+made, wanted = threading.Semaphore(0), threading.Semaphore(0)
+threading.Thread(target=consume, daemon=True).start()
+made.acquire()
 
 
 async def main():
@@ -153,6 +169,11 @@ def keep_context():
 def keep_generator():
     GENERATORS.append(generate())
     next(GENERATORS[-1])
+
+
+def keep_temporary():
+    wanted.release()
+    made.acquire()
 
 
 def keep_cycle():

@@ -25,6 +25,7 @@ from tracelloc.model.codefiles import CodeModule, Mapping, Place, Unresolved
 from tracelloc.model.events import EventKind
 from tracelloc.model.figures import History
 from tracelloc.model.frames import Frame
+from tracelloc.model.heapusage import BlockHolders
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import MainLibrary, MemoryUsage, Overhead, Target
 from tracelloc.model.processlist import ProcessInfo
@@ -62,7 +63,7 @@ STACKS: dict[int, list[Call]] = {
     LOG: [("append_log", APP, "/src/log.c", 84), *SERVE],
     DNS: [
         ("alloc::raw_vec::finish_grow", APP, None, None),
-        ("alloc::raw_vec::RawVec<T,A>::grow_one", APP, None, None),
+        ("<alloc::raw_vec::RawVec<dns::Record>>::grow_one", APP, None, None),
         ("dns::Message::decode", APP, "/src/dns.rs", 12),
         ("dns::Client::update_records", APP, "/src/dns.rs", 77),
         ("tokio::runtime::task::poll", APP, None, None),
@@ -151,6 +152,7 @@ class FakeSource:
         self.table.cohorts.begin(START_NS)
         self.judge = Judge()
         self.findings: Findings | None = None
+        self.holders: dict[int, BlockHolders] = {}
         self.history = History(START_NS)
         self.series = Series(START_NS)
         self.invoker = Invoker(0, 0, self.directory, self.directory)
@@ -208,6 +210,7 @@ class FakeSource:
             memory=self.memory,
             series=self.series.points(),
             findings=self.findings,
+            holders=self.holders,
             thread_names={101: "worker-1", 102: "worker-2"},
         )
 

@@ -8,12 +8,12 @@ import pytest
 from rich.cells import cell_len
 
 from tests.ui.screens import HOSTILE
+from tracelloc.text import signed_size
 from tracelloc.ui.tableview import (
     bar,
     crop,
     fit,
     right,
-    signed_size,
     sparkline,
     trend,
 )

@@ -15,6 +15,8 @@ from tests.ui.source import drive, press, shop
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.contrast import LEAST, contrast, luminance, readable
 
+pytestmark = pytest.mark.long
+
 THEMES = [name for name in BUILTIN_THEMES if not name.startswith("ansi")]
 ANSI = [name for name in BUILTIN_THEMES if name.startswith("ansi")]
 SCREENS = ("1", "3", "4", "6", "question_mark", "enter")

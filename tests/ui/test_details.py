@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from tests.blockholders import KEPT
 from tests.ui.screens import SIZES, compare, text_of
 from tests.ui.source import LEAK, FakeSource, drive, press, shop, tick
 from tracelloc.model.frames import Frame
@@ -61,6 +62,18 @@ def test_figures_and_source(source: FakeSource) -> None:
         assert app.state.picture.content.order[:2] == [LEAK, 4]
 
     drive(source, steps)
+
+
+def test_who_holds_its_blocks(source: FakeSource) -> None:
+    """In the pane of the tables, and in the stack's own screen."""
+    source.holders = {LEAK: KEPT}
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        assert "all of it is kept by app::g_sessions (server)" in shown(app)
+        await press(app, pilot, "enter")
+        assert "kept by app::g_sessions (server)" in shown(app)
+
+    drive(source, steps, (160, 40))
 
 
 def test_hidden_frames_on_demand(source: FakeSource) -> None:

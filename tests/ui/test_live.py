@@ -31,7 +31,9 @@ from tracelloc.model.process import (
 )
 from tracelloc.model.processlist import ProcessInfo
 from tracelloc.model.verdicts import Verdict
+from tracelloc.model.wanted import NOTHING_ELSE
 from tracelloc.show.analysis.differences import ALL
+from tracelloc.show.presentation.suspects import parting_lines
 from tracelloc.text import NS_PER_S, format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen
@@ -300,7 +302,7 @@ def test_only_some_verdicts(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         for said, found in {
             "leaking or growing": ["record_request"],
-            "cache-or-pool": ["cache_lookup"],
+            "cache": ["cache_lookup"],
             "busy": [],
             "start-up": ["append_log", "dns::Message::decode"],
             "deciding or unknown": [],
@@ -362,7 +364,7 @@ def test_where_memory_comes_from_and_when_it_ends(source: FakeSource) -> None:
 
 
 def test_what_fills_is_not_shown_as_a_leak() -> None:
-    assert growth_cell(1 << 20, Verdict.CACHE_OR_POOL).style == "dim"
+    assert growth_cell(1 << 20, Verdict.CACHE).style == "dim"
     assert growth_cell(1 << 20, Verdict.GROWING).style == GROWING
     assert growth_cell(1 << 20, None).style == GROWING
 
@@ -568,3 +570,37 @@ def test_back_says_how_to_quit(source: FakeSource) -> None:
         assert app.is_running
 
     drive(source, steps)
+
+
+def test_what_stays_when_the_screen_is_left(tmp_path: Path) -> None:
+    source = shop(tmp_path)
+    snapshot = source.take_snapshot(NOTHING_ELSE).root
+    namer = source.namer(snapshot.target)
+    (line,) = parting_lines(snapshot, namer, 3)
+    words, rate = line.rsplit(", ", 1)
+    live = format_size(LIVE["record_request"])
+    assert words == f"growing: record_request (server.c:32) ← handle_request, {live}"
+    assert rate.startswith("+18")
+    assert rate.endswith(" KiB/min")
+    assert list(parting_lines(snapshot, namer, 0)) == ["1 more suspect"]
+
+
+def test_suspects_stay_first_in_a_difference(tmp_path: Path) -> None:
+    """A cache has changed by far more than what leaks."""
+    source = shop(tmp_path)
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        await tick(app, pilot)
+        first = rows(app)[0]
+        await press(app, pilot, "M")
+        source.pass_second()
+        source.allocate(CACHE, 300_000)
+        source.allocate(LEAK, 160)
+        await tick(app, pilot)
+        await press(app, pilot, "d")
+        assert rows(app)[0] == first
+        assert "cache_lookup" in rows(app)[1]
+        await press(app, pilot, "s")
+        assert "cache_lookup" in rows(app)[0], "by change"
+
+    drive(source, steps, (160, 40))

@@ -27,6 +27,8 @@ from tracelloc.ui.stackviews import STACKS
 from tracelloc.ui.tableview import Column, Table, TableRows
 from tracelloc.ui.view import Journal, Settings
 
+pytestmark = pytest.mark.long
+
 EVERY_VIEW = [str(number) for number in range(1, 9)]
 
 
@@ -368,5 +370,35 @@ def test_keys_that_were_replaced_are_gone(source: FakeSource) -> None:
         shown = len(app.screen.query(FooterKey))
         # Those that were replaced last are dropped with the next ones.
         assert 0 < shown <= kept <= 3 * shown
+
+    drive(source, steps)
+
+
+def test_keys_are_replaced_by_others_only(source: FakeSource) -> None:
+    """Each time they are made again, that takes longer than all else that a key does."""
+
+    async def await_keys(app: LiveApp, pilot: Pilot[int], wanted: list[str]) -> None:
+        for _ in range(500):
+            # They are made after the next frame.
+            if [one.key for one in app.screen.query(FooterKey)] == wanted:
+                return
+            await settle(app, pilot)
+            await asyncio.sleep(0.002)
+        raise AssertionError(text_of(app)[-1])
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        keys = list(app.screen.query(FooterKey))
+        names = [one.key for one in keys]
+        assert "slash" in names
+        await press(app, pilot, "down", "up", "2", "1", "a")
+        await asyncio.sleep(0.05)
+        await settle(app, pilot)
+        now = app.screen.query(FooterKey)
+        assert all(one is other for one, other in zip(keys, now, strict=True))
+        await press(app, pilot, "slash")
+        # All keys are letters to search for.
+        await await_keys(app, pilot, [])
+        await press(app, pilot, "escape")
+        await await_keys(app, pilot, names)
 
     drive(source, steps)

@@ -78,8 +78,13 @@ def traces(end_s: float) -> list[TraceSnapshot]:
     return list(_traces(end_s))
 
 
+def traces_one_by_one(end_s: float) -> Iterator[TraceSnapshot]:
+    """The same, each made when it is asked for."""
+    return _traces(end_s)
+
+
 def traces_with_events(end_s: float) -> list[TraceSnapshot]:
-    """The same, with every event, and all blocks to compare with."""
+    """As ``traces``, with every event, and all blocks to compare with."""
     return list(_traces(end_s, Wanted(top=5, blocks=True, events=True), EventLog()))
 
 

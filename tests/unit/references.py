@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.harness import PATIENCE_S
+from tracelloc.files.demangle import without_arguments
 from tracelloc.files.dwarf.lineprogram import Chain, SourceFrame
 from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.debugfiles import DebugFile, belongs_to, find_debug_file, references_of
@@ -118,4 +119,6 @@ def places(chain: Chain) -> list[tuple[str | None, int | None]]:
 
 def inlined_names(chain: Chain) -> list[str | None]:
     """The functions that were inlined. (The last one has several names; symbols know best.)"""
-    return [frame.function for frame in chain if frame.inlined]
+    return [
+        frame.function and without_arguments(frame.function) for frame in chain if frame.inlined
+    ]

@@ -98,7 +98,7 @@ def test_fuzzed_sections_at_once() -> None:
         index = scan(entries)
         starts, offsets = index.starts.tolist(), index.offsets.tolist()
         wanted = []
-        for offset, start, limit in zip(offsets, starts, [*starts[1:], MASK], strict=True):
+        for offset, start, limit in zip(offsets, starts, [*starts, MASK][1:], strict=True):
             _, size = entries.fde(offset)
             some = [start + rng.randrange(min(size, limit - start) or 1) for _ in range(3)]
             wanted += [(at, offset) for at in some if at < limit]

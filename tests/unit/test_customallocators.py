@@ -9,7 +9,7 @@ import pytest
 from tests.harness import Builder
 from tests.unit.references import target_file
 from tracelloc.command.customallocators import load_custom_allocators, parse_custom_allocators
-from tracelloc.errors import UsageError
+from tracelloc.errors import TracellocError, UsageError
 from tracelloc.record.mallocs.discovery import MallocChoice, Module, discover
 from tracelloc.record.mallocs.signatures import FunctionKind, Signature
 from tracelloc.system.invoker import invoker
@@ -120,5 +120,5 @@ def test_the_users_own_file_is_read_if_only_they_can_write_it(tmp_path: Path) ->
     custom, warnings = load_custom_allocators([], who)
     assert custom == ()
     assert "other users can write it" in warnings[0]
-    with pytest.raises(UsageError, match="cannot be read: No such file"):
+    with pytest.raises(TracellocError, match="cannot be read: No such file"):
         load_custom_allocators([tmp_path / "missing.toml"], who)

@@ -17,7 +17,14 @@ import pytest
 
 from tests.harness import PATIENCE_S, Builder
 from tracelloc.files import demangle as module
-from tracelloc.files.demangle import LONGEST_NAME, cache, cxxnames, demangle
+from tracelloc.files.demangle import (
+    LONGEST_NAME,
+    cache,
+    cxxnames,
+    demangle,
+    with_arguments,
+    without_arguments,
+)
 from tracelloc.system.confined import OWN_USERS
 from tracelloc.text import LONGEST_TEXT, printable
 
@@ -426,3 +433,33 @@ def test_the_helper_has_no_rights(fresh: cxxnames._Helper) -> None:
     if not os.getuid():
         own = f"\t{OWN_USERS + os.getpid()}" * 4
         assert f"\nUid:{own}\n" in status
+
+
+@pytest.mark.parametrize(
+    ("symbol", "plain", "expected"),
+    [
+        (
+            "_ZN5alloc7raw_vec19RawVec$LT$T$C$A$GT$8grow_one17h29c3f5dfd3db8655E",
+            "grow_one<shop::Item, alloc::alloc::Global>",
+            "alloc::raw_vec::RawVec<shop::Item, alloc::alloc::Global>::grow_one",
+        ),
+        (
+            "_ZN5alloc5boxed12Box$LT$T$GT$3new17h37956819f0155631E",
+            "new<alloc::vec::Vec<(u8, shop::Item), alloc::alloc::Global>>",
+            "alloc::boxed::Box<alloc::vec::Vec<(u8, shop::Item), alloc::alloc::Global>>::new",
+        ),
+        # There are fewer than the name has parameters, or none in it.
+        (
+            "_ZN5alloc7raw_vec19RawVec$LT$T$C$A$GT$8grow_one17h29c3f5dfd3db8655E",
+            "grow_one<shop::Item>",
+            "alloc::raw_vec::RawVec<T,A>::grow_one",
+        ),
+        ("_ZN4shop4main17h37956819f0155631E", "main<u8>", "shop::main"),
+        ("_ZN4shop4main17h37956819f0155631E", "main", "shop::main"),
+        ("_ZN4shop4mainEv", "main<u8>", "shop::main()"),
+    ],
+)
+def test_older_rust_names_with_arguments(symbol: str, plain: str, expected: str) -> None:
+    whole = with_arguments(symbol, plain)
+    assert without_arguments(whole) == symbol
+    assert demangle(whole) == expected

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import subprocess
+import sys
 from argparse import SUPPRESS
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -52,7 +54,7 @@ def words_of(text: str) -> Iterator[list[str]]:
     """The words after ``tracelloc`` of each command line."""
     inline = re.findall(r"`((?:sudo )?tracelloc [^`\n]*)`", text)
     for line in [*fenced(text), *inline]:
-        words = shlex.split(line, comments=True)
+        words = shlex.split(re.sub(r"\$\(pidof \w+\)", "1", line), comments=True)
         for at, word in enumerate(words):
             # In front of it: sudo, a path, or another program that is given a command.
             if word.removeprefix("ExecStart=").rpartition("/")[2] == "tracelloc":
@@ -61,6 +63,7 @@ def words_of(text: str) -> Iterator[list[str]]:
                 if found not in [
                     ["diff"],
                     ["heap"],
+                    ["holders"],
                     ["leaks"],
                     ["objects"],
                     ["symbols"],
@@ -152,8 +155,29 @@ def test_topics_are_the_files() -> None:
     for topic in manual.topics():
         assert manual.text_of(topic).startswith("# ")
         assert f"\n| {topic} | " in contents
+    assert contents.startswith("# Start here\n")
     readme = (ROOT / "README.md").read_text()
     assert [t for t in manual.topics() if f"tracelloc/docs/{t}.md" not in readme] == []
+
+
+def test_topics_are_found_by_other_words() -> None:
+    assert set(manual.ALIASES.values()) <= set(manual.topics())
+    assert not set(manual.ALIASES) & set(manual.topics())
+    expected = {
+        "leak": "leaks", "Docker": "containers", "slow": "cost", "lane": "preload",
+        "verdict": "verdicts", "permissions": "security", "gloss": "glossary",
+    }  # fmt: skip
+    assert {word: manual.find_topic(word) for word in expected} == expected
+    refused = {
+        "re": "did you mean recipes or recordings or reports?",
+        "verdcits": "did you mean verdicts?",
+        "overhed": "did you mean cost?",
+        "vfork": "the word is in processes",
+        "xyzzy": "tracelloc help lists the topics",
+    }
+    for word, meant in refused.items():
+        with pytest.raises(ValueError, match=f"there is no topic '{word}'; {re.escape(meant)}"):
+            manual.find_topic(word)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +219,19 @@ def test_errors_are_those_of_the_program() -> None:
             continue
         for piece in re.split(r"…|\bNAME\b|\bN\b|unknown", quote):
             assert piece.strip(" .") in source, quote
+
+
+def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
+    unit = (ROOT / ".github" / "packaging" / "tracelloc@.service").read_text()
+    assert f"```ini\n{unit}```" in (DOCS / "recipes.md").read_text()
+    command = f"ExecStart={sys.executable} -m tracelloc"
+    (tmp_path / "tracelloc@.service").write_text(unit.replace("ExecStart=tracelloc", command))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", tmp_path / "tracelloc@shop.service"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert "tracelloc@" not in done.stderr
 
 
 def test_readme_is_short_and_names_the_commands() -> None:

@@ -6,10 +6,12 @@ import json
 from dataclasses import replace
 from typing import cast
 
+import numpy as np
+
 from tests.unit.leaks import LEAK, watched
+from tracelloc.model.verdicts import Verdict
 from tracelloc.show.presentation.naming import Namer, Namers
-from tracelloc.show.report.content import ReportStyle
-from tracelloc.show.report.earlier import FULL_AGAIN_S, EarlierReports
+from tracelloc.show.report.content import FULL_AGAIN_S, EarlierReports, ReportStyle
 from tracelloc.show.report.trace import trace_report
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 
@@ -55,25 +57,83 @@ def test_what_has_not_changed_is_not_said_again() -> None:
     assert head.startswith("2023-11-14T22:14:20Z pid=42 server live=")
 
 
-def test_what_has_changed_refers_to_frames_by_the_time_of_their_report() -> None:
+def test_lists_of_the_same_stacks_are_not_repeated_and_frames_come_once() -> None:
+    earlier, first = EarlierReports(), watched(400.0).snapshot()
+    whole = text(first, earlier)
+    assert sum(line.endswith(": record_request+0x4/0x10 in /opt/app") for line in whole) == 1
+    assert sum(", in record_request ← serve" in line for line in whole) >= 1
+    second = replace(watched(420.0).snapshot(), time_s=first.time_s + 20)
+    (head,) = text(second, earlier)
+    assert head.startswith("2023-11-14T22:13:40Z pid=42 server live=")
+
+
+def test_a_list_with_another_stack_is_repeated_once() -> None:
     earlier, first = EarlierReports(), watched(400.0).snapshot()
     text(first, earlier)
-    second = replace(watched(420.0).snapshot(), time_s=first.time_s + 20)
-    lines = text(second, earlier)
-    titles = [line for line in lines if line.startswith("==> ")]
-    assert "==> 2 top allocators out of 14:" in titles
-    assert not any("events/s" in title or "lost" in title for title in titles)
-    at = lines.index("==> 2 top allocators out of 14:")
-    assert lines[at + 2].endswith(" (frames at 2023-11-14T22:13:20Z)")
-    suspects = [n for n, line in enumerate(lines) if " suspect=leaking " in line]
-    assert len(suspects) == 2
-    assert all("frames at" not in lines[n + 1] for n in suspects), "a line each is enough"
+    totals = first.totals.copy()
+    live = np.where(totals.live_bytes > 0, totals.live_bytes, totals.live_bytes.max())
+    totals.allocated_bytes[int(np.argmin(live))] *= 1000
+    changed = replace(later(first), totals=totals)
+    title, top = [line for line in text(changed, earlier) if "suspect=" not in line][1:3]
+    assert title == "==> 2 top allocators out of 14:"
+    assert top.startswith("     0: ")
+    assert len(text(changed, earlier)) == 1
+    assert len([line for line in text(first, earlier) if "suspect=" not in line]) == 1
+
+
+def with_verdict(snapshot: Snapshot, verdict: Verdict, rate: float = 1.0) -> Snapshot:
+    """The snapshot with another verdict on the second suspect, and its rate times ``rate``."""
+    assert snapshot.findings is not None
+    group, single = snapshot.findings.suspects
+    per_min = single.judgement.rate_bytes_per_min * rate
+    judgement = replace(single.judgement, verdict=verdict, rate_bytes_per_min=per_min)
+    suspects = group, replace(single, judgement=judgement)
+    return replace(snapshot, findings=replace(snapshot.findings, suspects=suspects))
+
+
+def test_a_verdict_that_changes_has_its_evidence_and_frames_however_well_known_these_are() -> None:
+    earlier, first = EarlierReports(), watched(400.0).snapshot()
+    growing = with_verdict(first, Verdict.GROWING)
+    before = text(growing, earlier)
+    assert len(text(growing, earlier)) == 1
+    _head, line, *more = text(first, earlier)
+    assert " suspect=leaking " in line
+    assert f"stack={LEAK} " in line
+    at = next(n for n, each in enumerate(before) if f"stack={LEAK} " in each)
+    assert more == before[at + 1 : at + 1 + len(more)]
+    assert more[0].startswith("      ")
+    assert more[1].endswith("record_request+0x4/0x10 in /opt/app")
+    assert len(text(first, earlier)) == 1
+
+
+def test_a_rate_that_changes_by_a_quarter_is_one_line() -> None:
+    earlier, first = EarlierReports(), watched(400.0).snapshot()
+    text(first, earlier)
+    assert len(text(with_verdict(first, Verdict.LEAKING, 1.2), earlier)) == 1
+    faster = with_verdict(first, Verdict.LEAKING, 1.3)
+    assert sum(" suspect=leaking " in line for line in text(faster, earlier)) == 1
+    assert len(text(faster, earlier)) == 1
+
+
+def test_a_rank_that_rises_is_reported_once() -> None:
+    earlier, first = EarlierReports(), watched(400.0).snapshot()
+    text(first, earlier)
+    assert first.findings is not None
+    suspects = first.findings.suspects[::-1]
+    turned = replace(first, findings=replace(first.findings, suspects=suspects))
+    lines = text(turned, earlier)
+    assert [f"stack={LEAK} " in line for line in lines if " suspect=" in line] == [True]
+    assert any("record_request+0x4" in line for line in lines)
+    for snapshot in (first, turned, first):
+        assert len(text(snapshot, earlier)) == 1
 
 
 def test_every_report_and_the_last_one_are_whole_and_one_every_few_hours() -> None:
     clock, first = Clock(), watched(400.0).snapshot()
     earlier = EarlierReports(now_s=clock)
-    whole = text(first, earlier)
+    head, legend, *rest = text(first, earlier)
+    assert legend.startswith("==> growth: ")
+    whole = [head, *rest]
     assert len(text(first, earlier)) == 1
     clock.now_s += FULL_AGAIN_S - 1
     assert len(text(first, earlier)) == 1
@@ -82,7 +142,7 @@ def test_every_report_and_the_last_one_are_whole_and_one_every_few_hours() -> No
     assert len(text(first, earlier)) == 1
     assert text(first, earlier, is_last=True) == whole
     every = EarlierReports(is_every_full=True)
-    assert text(first, every) == text(first, every) == whole
+    assert [text(first, every)[1], text(first, every), text(first, every)] == [legend, whole, whole]
 
 
 def test_a_suspect_that_is_none_any_more_is_said_once() -> None:

@@ -245,12 +245,12 @@ def own_rules(who: Invoker) -> tuple[RuleFile | None, str]:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read: No such file"):
+    with pytest.raises(TracellocError, match="cannot be read: No such file"):
         read_rules(tmp_path / "none")
-    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+    with pytest.raises(TracellocError, match="cannot be read: Is a directory"):
         read_rules(tmp_path)
     (tmp_path / "latin").write_bytes(b"\xff")
-    with pytest.raises(UsageError, match="cannot be read: it is not UTF-8"):
+    with pytest.raises(TracellocError, match="cannot be read: it is not UTF-8"):
         read_rules(tmp_path / "latin")
 
 

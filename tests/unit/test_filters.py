@@ -11,7 +11,6 @@ from tracelloc.errors import UsageError
 from tracelloc.model.frames import Frame
 from tracelloc.show.export.listings import fold
 from tracelloc.show.filters import REVEALED, Filters, NamedStack
-from tracelloc.show.filters.functions import function_name, trait_name
 from tracelloc.show.filters.rules import (
     LONGEST_SUBJECT,
     Action,
@@ -19,7 +18,9 @@ from tracelloc.show.filters.rules import (
     On,
     Rule,
     RuleFile,
+    function_name,
     parse_rules,
+    trait_name,
 )
 from tracelloc.show.presentation.facts import stack_facts as json_stack
 from tracelloc.show.presentation.facts import stack_lines as text_stack

@@ -18,8 +18,7 @@ from tracelloc.files.demangle import LONGEST_NAME
 from tracelloc.model.frames import Frame
 from tracelloc.show.filters import Filters
 from tracelloc.show.filters.files import shipped_rules
-from tracelloc.show.filters.functions import function_name, trait_name
-from tracelloc.show.filters.rules import On, Rule
+from tracelloc.show.filters.rules import On, Rule, function_name, trait_name
 from tracelloc.show.presentation.facts import format_frame
 
 FILES = [

@@ -15,7 +15,7 @@ from tests.unit.test_hostile_files import bounded
 
 KEPT = Path(__file__).parents[1] / "data" / "fuzz"
 ALL_SECONDS = float(os.environ.get("FUZZ_SECONDS", "12"))
-pytestmark = pytest.mark.timeout(ALL_SECONDS + 600)
+pytestmark = [pytest.mark.timeout(ALL_SECONDS + 600), pytest.mark.long]
 SECONDS = ALL_SECONDS / len(READERS)
 """CPU time for each reader."""
 SEED = int(os.environ.get("FUZZ_SEED", "1"))

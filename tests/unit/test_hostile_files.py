@@ -145,7 +145,7 @@ def test_names_of_needed_libraries_without_end() -> None:
 
 def test_embedded_symbols_that_swell() -> None:
     """53 KB of zeros, packed, are 256 MiB."""
-    swollen = lzma.compress(elf_bytes() + bytes(200 * MIB), format=lzma.FORMAT_XZ)
+    swollen = lzma.compress(elf_bytes() + bytes(200 * MIB), format=lzma.FORMAT_XZ, preset=0)
     elf = open_bytes(elf_bytes([MadeSection(".gnu_debugdata", swollen)]))
     with bounded(memory_bytes=192 * MIB):
         assert embedded_symbols(elf) is None

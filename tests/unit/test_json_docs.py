@@ -9,10 +9,12 @@ from typing import Any, cast
 
 import pytest
 
+from tests.blockholders import KEPT
 from tests.pythonobjects import growing
 from tests.snapshots import snapshot_of
 from tests.unit.events import records
 from tests.unit.leaks import watched
+from tests.unit.memoryusages import usage
 from tests.unit.test_memory import with_memory
 from tests.unit.test_views import FakeSymbolizer
 from tests.unit.test_waste import GLIBC, measured
@@ -20,6 +22,7 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import EarlierBlocks, EarlierKind, MappedStack, Mappings
 from tracelloc.model.events import EventKind
+from tracelloc.model.heapusage import BlockSum, PinnedPages, PinningStack
 from tracelloc.model.losses import Gap
 from tracelloc.model.process import (
     FollowCounts,
@@ -113,6 +116,8 @@ def whole_snapshot() -> tuple[Snapshot, Namer]:
     assert snapshot.findings is not None
     stack, unseen = snapshot.top_blocks.largest[0].stack, Unseen("brk", "a reason")
     libc = FoundLibrary("malloc", "/lib/libc.so.6", ("malloc",), (), MallocLibrary.GLIBC)
+    pins = PinningStack(stack, 2 << 20, BlockSum(3, 300))
+    pinned = PinnedPages(3 << 20, BlockSum(4, 400), ((100, BlockSum(4, 400)),), (pins,))
     return replace(
         snapshot,
         allocators=(replace(libc, not_probed=(unseen,)),),
@@ -120,6 +125,9 @@ def whole_snapshot() -> tuple[Snapshot, Namer]:
         objects=growing(snapshot.time_s),
         earlier=EarlierBlocks((EarlierKind(stack, "app::Circle", 1, 1 << 40, 3, 264),), 1.0),
         old_blocks=snapshot.top_blocks,
+        holders={each.stack: KEPT for each in snapshot.findings.suspects},
+        usage=usage(snapshot.time_s, pinned=pinned, in_use=30, free=20, other=30),
+        first_usage=usage(in_use=30),
         gaps=(Gap(1.0, 2.0, 3, "tracelloc could not keep up"),),
         window=TracedWindow(2, 0.05, None, True, 5, 10),
         mappings=Mappings((MappedStack(stack, 1, 4096, snapshot.now_ns),), 4096),

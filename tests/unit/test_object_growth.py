@@ -23,8 +23,7 @@ from tracelloc.record.runtimes.cpython.holders import CYCLE
 from tracelloc.record.runtimes.cpython.watch import group_types
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.presentation.suspects import verdict_counts
-from tracelloc.show.report.content import ReportStyle, Request
-from tracelloc.show.report.earlier import EarlierProcessReports
+from tracelloc.show.report.content import EarlierProcessReports, ReportStyle, Request
 from tracelloc.show.report.sections import report_lines
 from tracelloc.snapshots.snapshot import Snapshot
 
@@ -147,8 +146,9 @@ def test_rows_of_types_among_the_suspects() -> None:
     plain = replace(snapshot, objects=None)
     lines = [line.partition(" server ")[2] for line in text_report(snapshot, namer, 5)]
     assert (
-        "suspect=growing rate=+200KiB/min for=1m live=90.0KiB objects=900 "
-        "type=app.sessions.Session held_by=app.sessions.RECENT[…] at=/srv/app/sessions.py"
+        "suspect=growing rate=+200KiB/min since=2023-11-14T22:12:20Z for=1m parts=1 "
+        "objects=900 type=app.sessions.Session held_by=app.sessions.RECENT[…] "
+        "at=/srv/app/sessions.py"
     ) in lines
     text = text_report(snapshot, namer, 5)
     assert "      900 objects of app.sessions.Session, +600/min, with dict +600/min" in text
@@ -173,7 +173,7 @@ def test_a_type_that_grows_no_more_is_said_once() -> None:
     earlier = EarlierProcessReports()
     said_lines = []
     for one in (snapshot, replace(snapshot, objects=None), replace(snapshot, objects=None)):
-        earlier.begin("now", is_full=False)
+        earlier.begin(is_full=False, is_first=False)
         request = Request(one, namer, ReportStyle(5), None, earlier)
         said_lines.append([line for line in report_lines(request) if " type=" in line])
     assert [len(lines) for lines in said_lines] == [1, 1, 0]

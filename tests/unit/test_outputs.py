@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tracelloc.command.outputs import open_report
-from tracelloc.errors import TracellocError, UsageError
+from tracelloc.errors import TracellocError
 from tracelloc.show.export import FOLDED
 from tracelloc.show.export.outputfile import OutputFile
 from tracelloc.show.export.special import open_special
@@ -120,9 +120,9 @@ def test_a_pipe_of_somebody_else(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.folded"
     os.mkfifo(pipe, 0o666)
     os.chown(pipe, 65534, 65534)
-    with pytest.raises(UsageError, match="this pipe belongs to another user"):
+    with pytest.raises(TracellocError, match="this pipe belongs to another user"):
         OutputFile.by_suffix(str(pipe)).check()
-    with pytest.raises(UsageError, match="this pipe belongs to another user"):
+    with pytest.raises(TracellocError, match="this pipe belongs to another user"):
         open_report(pipe)
     os.chown(pipe, 0, 0)
     OutputFile.by_suffix(str(pipe)).check()

@@ -71,10 +71,11 @@ class Lab:
 def test_every_ten_seconds_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Lab(monkeypatch), Traced(1)
     made = np.zeros(2, EVENT_DTYPE)
-    made["address"], made["time_ns"] = (0x10, 0x20), (1 * NS_PER_S, 15 * NS_PER_S)
+    made["address"], made["time_ns"] = (0x10, 0x20), (1 * NS_PER_S, 20 * NS_PER_S)
     made["size_tag"], made["stack_id"] = 5 | EventKind.ALLOC << EVENT_SIZE_BITS, 1
     one.heap.table.apply(made)
-    assert [lab.run_due(at_s, one) for at_s in (5, 11, 12, 20, 21, 31)] == [0, 1, 0, 0, 1, 1]
+    assert [lab.run_due(at_s, one) for at_s in (12, 17, 18, 26, 27, 37)] == [0, 1, 0, 0, 1, 1]
+    # When the first one is due, there are blocks that are old.
     assert [blocks.address.tolist() for blocks in lab.asked] == [[0x10], [0x10], [0x10, 0x20]]
     assert len(one.heap.unreachable.blocks) == 1
     lab.searches.turns.close()

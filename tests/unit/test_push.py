@@ -21,7 +21,7 @@ import pytest
 from tests.harness import PATIENCE_S
 from tests.unit.profiles import frame, profile, sample
 from tests.unit.test_export_formats import decoded
-from tracelloc.errors import UsageError
+from tracelloc.errors import TracellocError
 from tracelloc.model.process import Target
 from tracelloc.show.presentation.combined import MAPPED
 from tracelloc.show.presentation.profile import Profile
@@ -301,7 +301,7 @@ def test_passwords_from_a_file_or_the_environment(tmp_path: Path) -> None:
     assert read_secret(None, "TRACELLOC_PUSH_PASSWORD", {}) is None
     secret.write_bytes(b"\n")
     for path, reason in ((secret, "has no secret"), (tmp_path / "none", "cannot be read: No such")):
-        with pytest.raises(UsageError, match=reason):
+        with pytest.raises(TracellocError, match=reason):
             read_secret(path, "TRACELLOC_PUSH_PASSWORD", {})
 
 

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from tests.blockholders import KEPT
 from tests.unit.recordedtraces import START_S, assert_equal, namers, traces
 from tracelloc.command.record import Recorder
 from tracelloc.command.recordoptions import RecordOptions
@@ -30,6 +32,7 @@ from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.show.report.content import ReportStyle
 from tracelloc.show.report.trace import trace_report
+from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.system.confined import NOBODY
 
 END_S = 400.0
@@ -46,6 +49,17 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writer.close()
     assert [each.name for each in path.parent.iterdir()] == ["whole.rec"]
     return path
+
+
+def test_holders_of_stacks_come_back(tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path / "held.rec", max_bytes=200 << 20, max_s=1e9)
+    root = traces(10.0)[-1].root
+    for holders in ({}, {1: KEPT}):
+        one = replace(root, time_s=root.time_s + len(holders), holders=holders)
+        writer.add(TraceSnapshot((one,)), namers(10.0))
+    writer.close()
+    recording = RecordedTrace(tmp_path / "held.rec")
+    assert [recording.trace_at(n).root.holders for n in (0, 1)] == [{}, {1: KEPT}]
 
 
 def test_every_moment_comes_back_equal(recorded: Path) -> None:
@@ -176,10 +190,10 @@ _WRITE_ON = """
 import sys
 import tempfile
 from pathlib import Path
-from tests.unit.recordedtraces import namers, traces
+from tests.unit.recordedtraces import namers, traces_one_by_one
 from tracelloc.show.recording.writer import RecordingWriter
 writer = RecordingWriter(Path(sys.argv[1]), max_bytes=5 << 16, max_s=1e9)
-for trace in traces(1300.0):
+for trace in traces_one_by_one(1300.0):
     writer.add(trace, namers(1300.0))
     print(trace.root.time_s, flush=True)
 """
@@ -301,7 +315,7 @@ def test_each_new_leak_cuts_a_copy(tmp_path: Path, capsys: pytest.CaptureFixture
     copies = []
     for leaks in (0, 2, 2):
         watch.leak_count = leaks
-        recorder._tick(cast(Run, run), writer)
+        recorder._tick(cast(Run, run))
         copies.append(len(list(tmp_path.glob("a-*.rec"))))
     writer.close()
     assert copies == [0, 1, 1]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.bench.recordings import DAY_S, leaks_in, write_week
 from tests.corpus.service import LEAKING, START_S, Service
 from tracelloc.show.recording.reader import RecordedTrace
+
+pytestmark = pytest.mark.long
 
 
 def test_a_week_is_small_and_has_the_leak(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def runs(start: int, end: int) -> list[tuple[int, int, int]]:
 def by_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels before 6.7 have no such request."""
 
-    def scan(*_: object) -> int:
+    def scan(*_: object, **__: object) -> int:
         raise OSError(errno.ENOTTY, "not there")
 
     monkeypatch.setattr(memory, "scan_pages", scan)

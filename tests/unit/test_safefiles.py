@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tracelloc.command.outputs import open_report
-from tracelloc.errors import TracellocError, UsageError
+from tracelloc.errors import TracellocError
 from tracelloc.record.kernel.compiler import CompiledProbes
 from tracelloc.record.kernel.precompiled import _Cache
 from tracelloc.show.export.outputfile import OutputFile
@@ -105,7 +105,9 @@ def test_a_link_of_somebody_else(
         path = link(place / where / name, place / target, MALLORY)
         if target == "own":
             path /= "secret"
-        with pytest.raises(UsageError, match="is a link that another user could have made; name"):
+        with pytest.raises(
+            TracellocError, match="is a link that another user could have made; name"
+        ):
             write(path if path.suffix else path.with_suffix(".json"))
     assert untouched(place)
     assert [path.name for path in (place / "own").iterdir()] == ["secret"]
@@ -126,7 +128,7 @@ def test_a_link_of_the_callers(place: Path, write) -> None:
         assert path.read_bytes() == b"new"
         assert owner_of(own / target) == ALICE
     for name, target in (("bad.json", "own/secret"), ("worse.json", "own/none")):
-        with pytest.raises(UsageError, match="is a link that another user could have made"):
+        with pytest.raises(TracellocError, match="is a link that another user could have made"):
             write(link(own / name, place / target, ALICE))
     assert untouched(place)
     assert not (place / "own/none").exists()
@@ -140,11 +142,11 @@ def test_links_of_roots(place: Path, write) -> None:
     inside = link(place / "own/directory", place / "own", ROOT) / "more.json"
     write(inside)
     assert (place / "own/more.json").read_bytes() == b"new"
-    with pytest.raises(UsageError, match="is a link that another user could have made"):
+    with pytest.raises(TracellocError, match="is a link that another user could have made"):
         write(link(place / "mallory/moved.json", place / "own/secret", ROOT))
     # In a sticky directory it is root's, but might be a second name of a link elsewhere.
     os.link(place / "own/good.json", place / "shared/second.json", follow_symlinks=False)
-    with pytest.raises(UsageError, match="is a link that another user could have made"):
+    with pytest.raises(TracellocError, match="is a link that another user could have made"):
         write(place / "shared/second.json")
     assert untouched(place)
 
@@ -205,7 +207,7 @@ def test_whose_files_they_are(place: Path) -> None:
         ("shared/own.json", "it belongs to another user"),
         ("alice/second.json", "it has a second name"),
     ):
-        with pytest.raises(UsageError, match=why):
+        with pytest.raises(TracellocError, match=why):
             write_report(place / name)
         assert (place / name).read_bytes() == b"kept"
     # These are replaced, which leaves the other name's content.
@@ -217,7 +219,7 @@ def test_whose_files_they_are(place: Path) -> None:
 
 def test_devices_and_descriptors(place: Path) -> None:
     """``/dev/fd/N`` is what a shell's ``>(command)`` is; others' links to devices are refused."""
-    with pytest.raises(UsageError, match="is a link that another user could have made"):
+    with pytest.raises(TracellocError, match="is a link that another user could have made"):
         write_output(link(place / "mallory/null.json", "/dev/null", MALLORY))
     write_report(Path("/dev/null"))
     reader, writer = os.pipe()
@@ -228,7 +230,7 @@ def test_devices_and_descriptors(place: Path) -> None:
     descriptor = os.open(place / "own/secret", os.O_RDONLY)
     assert status_of(Path(f"/proc/self/fd/{descriptor}"), [ROOT]).st_size == len(SECRET)
     os.close(descriptor)
-    with pytest.raises(UsageError, match="is a link that another user could have made"):
+    with pytest.raises(TracellocError, match="is a link that another user could have made"):
         write_report(Path(f"/proc/{os.getppid()}/exe"))
 
 
@@ -238,7 +240,7 @@ def test_other_root_directories(place: Path) -> None:
     write_output(inside / "own/through.json")
     assert (place / "own/through.json").read_bytes() == b"new"
     link(place / "own/link.json", "/etc/none.json", ROOT)
-    with pytest.raises(UsageError, match="is a link that another user could have made"):
+    with pytest.raises(TracellocError, match="is a link that another user could have made"):
         write_output(inside / "own/link.json")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tracelloc.model.lostmemory import Shape
-from tracelloc.record.reachability.lostgroups import BlockLinks, LostBlocks, _shapes
+from tracelloc.record.reachability.lostgroups import BlockLinks, _shapes
 from tracelloc.record.reachability.marking import Marks
 from tracelloc.record.reachability.roots import DEAD, QUIET, ROOT, MemoryKinds
 from tracelloc.record.reachability.structures import components, gather
@@ -117,17 +117,6 @@ def test_shapes(nodes: int, between: int, most: int, cyclic: bool, shape: Shape)
     assert tuple(Shape)[found] is shape
 
 
-def test_searches_agree_on_blocks_of_one_address_and_size() -> None:
-    def lost(*rows: tuple[int, int]) -> LostBlocks:
-        addresses, sizes = np.array(rows, np.uint64).reshape(-1, 2).T.copy()
-        return LostBlocks(addresses, sizes, np.full(len(rows), 8, np.uint8))
-
-    both = lost((16, 32), (64, 48), (128, 32)).agree(lost((64, 32), (128, 32), (256, 32)))
-    assert both.starts.tolist() == [128]
-    assert len(lost().agree(lost((16, 32))).starts) == 0
-    assert len(lost((16, 32)).agree(lost()).starts) == 0
-
-
 def test_kinds_of_memory() -> None:
     kinds = MemoryKinds.merge([(100, 200), (200, 300), (500, 600)], [(150, 160), (290, 310)])
     assert list(kinds.split([(0, 120), (140, 400), (550, 700)])) == [
@@ -135,6 +124,11 @@ def test_kinds_of_memory() -> None:
         (200, 290, QUIET), (290, 310, DEAD), (310, 400, ROOT), (550, 600, QUIET), (600, 700, ROOT),
     ]  # fmt: skip
     assert list(MemoryKinds().split([(8, 16), (24, 32)])) == [(8, 16, ROOT), (24, 32, ROOT)]
+    assert list(kinds.without([(50, 120), (590, 610)]).split([(0, 700)])) == [
+        (0, 50, ROOT), (50, 120, DEAD), (120, 150, QUIET), (150, 160, DEAD), (160, 200, QUIET),
+        (200, 290, QUIET),
+        (290, 310, DEAD), (310, 500, ROOT), (500, 590, QUIET), (590, 610, DEAD), (610, 700, ROOT),
+    ]  # fmt: skip
 
 
 def test_split_agrees_with_a_look_at_each_address() -> None:

@@ -6,11 +6,13 @@ import csv
 import io
 import json
 import re
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from tests.blockholders import KEPT
 from tests.corpus.programs import parsers
 from tests.unit.leaks import (
     CACHE,
@@ -25,6 +27,7 @@ from tests.unit.leaks import (
 from tests.unit.reports import json_report, text_report
 from tracelloc.model.verdicts import (
     CODE_OF,
+    Findings,
     Judgement,
     Verdict,
 )
@@ -64,9 +67,11 @@ def test_what_leaks_comes_first_and_says_why() -> None:
     def figures(judgement: Judgement, stacks: list[int]) -> str:
         since_s = (snapshot.now_ns - judgement.since_ns) / NS_PER_S
         assert format_duration(since_s).startswith("6 m ")
+        since = time.strftime("%M:%SZ", time.gmtime(snapshot.time_s - since_s))
         figures = (
             f"suspect=leaking rate=+{format_size(round(judgement.rate_bytes_per_min))}/min "
-            f"for={format_duration(since_s)} confidence={format_percent(judgement.confidence, 0)}"
+            f"since=2023-11-14T22:{since} for={format_duration(since_s)} "
+            f"confidence={format_percent(judgement.confidence, 0)}"
             f" live={format_size(int(live[stacks].sum()))} "
         )
         count = int(snapshot.totals.live_count[stacks].sum())
@@ -111,23 +116,36 @@ def test_a_leak_through_many_functions_names_their_caller() -> None:
 def test_what_is_not_sure_says_so() -> None:
     head, *lines = text_of(100.0, 1)
     assert head.endswith(" leaking=0 growing=2 lost=0")
-    assert re.search(r" suspect=growing rate=\S+ for=1m40s confidence=\d+% ", lines[0])
+    assert re.search(
+        r" suspect=growing rate=\S+ since=2023-11-14T22:11:40Z for=1m40s confidence=\d+% ", lines[0]
+    )
     assert "verdict in about" in lines[1]
 
 
 def test_without_suspects_the_first_line_says_so() -> None:
     found = watched(100.0)
     for time_s, expected in ((20.0, "leaking=? growing=?"), (100.0, "leaking=0 growing=0")):
-        moment = replace(
-            found.findings.moment, now_ns=found.findings.moment.start_ns + int(time_s * 1e9)
-        )
-        nothing = replace(found.findings, moment=moment, suspects=(), suspect_of={})
+        nothing = replace(at(found.findings, time_s), suspects=(), suspect_of={})
         snapshot = replace(found.snapshot(), findings=nothing)
         lines = list(text_report(snapshot, found.namer, 2))
         assert expected in lines[0]
         assert lines[1].startswith("==> 10 top allocations")
     silent = replace(found.snapshot(), findings=None)
     assert not any("suspect" in line for line in text_report(silent, found.namer, 2))
+
+
+def test_the_first_line_counts_the_suspects_that_are_listed_however_early() -> None:
+    found = watched(400.0)
+    snapshot = replace(found.snapshot(), findings=at(found.findings, 20.0))
+    head, *lines = text_report(snapshot, found.namer, 2)
+    assert " leaking=2 growing=0 " in head
+    assert sum(" suspect=leaking " in line for line in lines) == 2
+
+
+def at(findings: Findings, time_s: float) -> Findings:
+    """The findings as if they were made so many seconds after the start."""
+    now_ns = findings.moment.start_ns + int(time_s * NS_PER_S)
+    return replace(findings, moment=replace(findings.moment, now_ns=now_ns))
 
 
 def test_json() -> None:
@@ -138,7 +156,7 @@ def test_json() -> None:
     assert list(single) == [
         "stack_id", "verdict", "rate_bytes_per_min", "since_s", "confidence", "evidence",
         "never_freed", "verdict_in_s", "retracted", "searched_blocks", "unreachable_blocks",
-            "group", "stack",
+        "group", "holders", "stack",
     ]  # fmt: skip
     assert (single["stack_id"], single["verdict"], single["group"]) == (LEAK, "leaking", None)
     assert single["stack"][0]["symbol"] == "record_request"
@@ -155,7 +173,7 @@ def test_json() -> None:
     }
     verdicts = {a["stack_id"]: a["verdict"] for a in report["top_allocators"]}
     assert verdicts[LEAK] == "leaking"
-    assert verdicts[CACHE] == "cache-or-pool"
+    assert verdicts[CACHE] == "cache"
 
 
 def test_names_are_harmless() -> None:
@@ -179,7 +197,7 @@ def test_files_have_them_too() -> None:
         suspect.stack for suspect in found.findings.suspects
     ]
     verdicts = {stack["stack_id"]: stack["verdict"] for stack in content["stacks"]}
-    assert [verdicts[n] for n in (LEAK, CACHE)] == ["leaking", "cache-or-pool"]
+    assert [verdicts[n] for n in (LEAK, CACHE)] == ["leaking", "cache"]
     text = b"".join(EXPORTERS[".csv"](snapshot, found.namer)).decode()
     rows = {int(row["stack_id"]): row["verdict"] for row in csv.DictReader(io.StringIO(text))}
     assert rows == verdicts
@@ -232,3 +250,37 @@ def test_what_grows_is_ranked_by_its_rate_however_sure_that_is() -> None:
     stacks, rates = unsure_growth(replace(snapshot, findings=changed))
     assert sorted(zip(stacks.tolist(), rates.tolist(), strict=True)) == [(fast, 1e6), (slow, 10)]
     assert len(unsure_growth(replace(snapshot, findings=None))[0]) == 0
+
+
+def test_who_holds_a_suspect_is_said() -> None:
+    found = watched(400.0)
+    snapshot = replace(found.snapshot(), holders={LEAK: KEPT})
+    _, *lines = text_report(snapshot, found.namer, 5)
+    (line,) = (line for line in lines if "is kept by" in line)
+    assert line.startswith("      all of it is kept by app::g_sessions (server) →")
+    assert line.endswith("; freeing that would free 156 KiB")
+    other, one = json.loads(json_report(snapshot, found.namer, 5))["suspects"]
+    assert other["holders"] is None
+    root, block = one["holders"]["kept_by"]
+    assert (root["root"], root["block"]) == ("app::g_sessions", None)
+    assert block["block"] == {"class": "", "usable_bytes": 4096, "blocks": 1, "address": 0x5000}
+
+
+def test_who_holds_what_is_no_suspect_yet_is_said() -> None:
+    found = watched(400.0)
+    snapshot = found.snapshot()
+    findings = snapshot.findings
+    assert findings is not None
+    codes = np.full_like(findings.codes, CODE_OF[Verdict.GROWING])
+    sites = replace(findings.sites, code=codes)
+    changed = replace(findings, sites=sites, suspects=(), suspect_of={})
+    stack = snapshot.top_stacks(1, with_earlier=False)[0].index
+    snapshot = replace(snapshot, findings=changed, holders={stack: KEPT})
+    lines = [line for line in text_report(snapshot, found.namer, 5) if ", no suspect" in line]
+    assert len(lines) > 1
+    assert "growing so far, no suspect, kept by app::g_sessions (server)" in lines[0]
+    assert not any("kept by" in line for line in lines[1:])
+    # A block to which several roots lead is no short answer.
+    shared = replace(KEPT, keepers=KEPT.keepers[1:])
+    snapshot = replace(snapshot, holders={stack: shared})
+    assert not any("kept by" in line for line in text_report(snapshot, found.namer, 5))

@@ -11,11 +11,11 @@ from tests.unit.leaks import watched
 from tests.unit.reports import text_report
 from tests.unit.test_memory import MIB, with_memory
 from tracelloc.model.losses import Counter
+from tracelloc.model.objects import ObjectCensus, ObjectFindings
 from tracelloc.model.process import Runtime
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.runtimes.known import collects_garbage, runtimes_of
-from tracelloc.show.presentation.alerts import alert_of, implausible_sizes
-from tracelloc.show.presentation.untraced import untraced_growth
+from tracelloc.show.presentation.alerts import alert_of, implausible_sizes, untraced_growth
 from tracelloc.snapshots.snapshot import Snapshot
 
 
@@ -109,6 +109,26 @@ def test_a_runtime_says_how_its_heap_is_seen() -> None:
     assert found is not None
     assert "USE_ZEND_ALLOC=0" in found.sentence
     assert found.short.endswith("of growth traced: start it with USE_ZEND_ALLOC=0")
+
+
+@pytest.mark.parametrize(
+    ("age_s", "trouble", "said"),
+    [
+        (30.0, None, None),
+        (200.0, None, "its objects were last counted 3 m 20 s ago: a count takes 12 s"),
+        (30.0, "too much memory", "Python's objects were not counted: too much memory"),
+    ],
+)
+def test_counts_of_objects_that_are_old_or_missing(
+    age_s: float, trouble: str | None, said: str | None
+) -> None:
+    snapshot = replace(grown("anonymous", 100 * MIB), runtimes=runtimes("/usr/bin/python3.11"))
+    census = ObjectCensus(snapshot.time_s - age_s, 12.0, (), 0, 0, 0)
+    snapshot = replace(snapshot, objects=ObjectFindings(census, census, trouble=trouble))
+    found = untraced_growth(snapshot)
+    assert found is not None
+    assert ("counted" in found.sentence.partition("--show objects")[2]) == (said is not None)
+    assert (said or "") in found.sentence
 
 
 def test_sizes_that_cannot_be_are_said_before_anything_else() -> None:

@@ -16,6 +16,8 @@ from tracelloc.model.stacks import StackFlag
 from tracelloc.model.verdicts import Verdict
 from tracelloc.verdict.evidence import stack_judgement
 
+pytestmark = pytest.mark.long
+
 END_S = 300.0
 
 

@@ -18,7 +18,15 @@ from tests.corpus.replay import (
     truths,
     watch,
 )
-from tests.corpus.streams import Stream, churn, first_in_first_out, leak, poisson, some_leak
+from tests.corpus.streams import (
+    Stream,
+    churn,
+    first_in_first_out,
+    leak,
+    poisson,
+    replaced_at_random,
+    some_leak,
+)
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.stacks import StackFlag
 from tracelloc.model.verdicts import Judgement, Verdict
@@ -78,12 +86,12 @@ def assert_in_time(seen: Course, stack: int, truth: Truth) -> None:
     [
         ("quiet_server", "startup_tables", Verdict.START_UP),
         ("quiet_server", "request_buffers", Verdict.BUSY),
-        ("quiet_server", "name_cache", Verdict.CACHE_OR_POOL),
-        ("cache_that_fills", "cache", Verdict.CACHE_OR_POOL),
-        ("random_cache", "cache", Verdict.CACHE_OR_POOL),
+        ("quiet_server", "name_cache", Verdict.CACHE),
+        ("cache_that_fills", "cache", Verdict.CACHE),
+        ("random_cache", "cache", Verdict.CACHE),
         ("tables_read_at_start", "tables", Verdict.START_UP),
-        ("arena_per_minute", "arena", Verdict.CACHE_OR_POOL),
-        ("sawtooth", "queue", Verdict.CACHE_OR_POOL),
+        ("arena_per_minute", "arena", Verdict.CACHE),
+        ("sawtooth", "queue", Verdict.CACHE),
         ("log_regrown", "log", Verdict.GROWING),
         ("rising_load", "work", Verdict.BUSY),
         ("stepping_load", "work", Verdict.BUSY),
@@ -95,6 +103,17 @@ def test_what_is_no_leak(name: str, site: str, verdict: Verdict) -> None:
     judgement = stack_judgement(seen.findings, list(sites).index(site) + 1)
     assert judgement.verdict is verdict, judgement
     assert not judgement.evidence.endswith("so far")
+
+
+@pytest.mark.parametrize(("lives_s", "verdict"), [(5, Verdict.CACHE), (0.5, Verdict.BUSY)])
+def test_a_full_cache_is_not_busy_unless_its_blocks_are_short_lived(
+    lives_s: float, verdict: Verdict
+) -> None:
+    random = np.random.default_rng(1)
+    births = poisson(random, 300 / lives_s, 0, 200.0)
+    seen = watch({"cache": replaced_at_random(random, births, 300, 1024)}, 200.0)
+    assert seen.findings is not None
+    assert seen.findings.verdict(1) is verdict
 
 
 def test_callers_of_one_function_are_one_suspect() -> None:

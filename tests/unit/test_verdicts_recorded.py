@@ -9,19 +9,21 @@ import pytest
 from tests.corpus.recorded import FOLDER, Recording
 from tracelloc.model.verdicts import Verdict
 
+pytestmark = pytest.mark.long
+
 END_S = 600.0
 RECORDINGS = sorted(FOLDER.glob("*.npz"))
 SEVERAL = {"callers", "shared_ptr"}
 """Where a leak is split over stacks, none of which would be noticed alone; and where both
 nodes of a pair are forgotten together."""
 LOOKS_LIKE = {
-    "lru": ("cache_page", Verdict.CACHE_OR_POOL),
-    "slow_lru": ("cache_page", Verdict.CACHE_OR_POOL),
+    "lru": ("cache_page", Verdict.CACHE),
+    "slow_lru": ("cache_page", Verdict.CACHE),
     "startup": ("load_index", Verdict.START_UP),
-    "arena": ("arena_block", Verdict.CACHE_OR_POOL),
-    "sawtooth": ("arena_block", Verdict.CACHE_OR_POOL),
+    "arena": ("arena_block", Verdict.CACHE),
+    "sawtooth": ("arena_block", Verdict.CACHE),
     "log": ("append_log", Verdict.GROWING),
-    "threads": ("cache_in_thread", Verdict.CACHE_OR_POOL),
+    "threads": ("cache_in_thread", Verdict.CACHE),
 }
 
 

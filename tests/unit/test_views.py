@@ -135,7 +135,7 @@ def test_text(table: LiveTable) -> None:
         "        0x000000000000000c: main+0x4/0x10 in /opt/app",
         "==> 2 top allocators out of 4:",
     ]
-    assert lines[10] == "     0: 400 B in 2 allocations"
+    assert lines[10] == "     0: 400 B in 2 allocations, in leaf;x ← mid\\x0a\\x1b[31mdle"
     assert lines[-3] == (
         "==> 1,234 events/s, probes use about 4.6 % of one core; the program needs 1.1 times the "
         "CPU time, "
@@ -161,7 +161,7 @@ def test_sampled_figures_are_marked() -> None:
     assert lines[3] == (
         f"==> 1 top allocations older than 0 s out of ~21 for a total of ~2.05 KiB{sampled}"
     )
-    assert "     0: ~2.05 KiB in ~21 allocations" in lines
+    assert "     0: ~2.05 KiB in ~21 allocations, in [call stack lost]" in lines
     report = json.loads(json_report(snapshot, Namer(FakeSymbolizer({}), Filters()), 1))
     assert (report["sample_bytes"], report["live_allocations"]) == (1000, 21)
 

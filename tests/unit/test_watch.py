@@ -18,7 +18,7 @@ from tests.unit.leaks import LEAK, SESSIONS, Watched, watched
 from tests.unit.reports import text_report
 from tracelloc.command.commandline import Mode
 from tracelloc.command.options import parse_options
-from tracelloc.errors import UsageError
+from tracelloc.errors import TracellocError, UsageError
 from tracelloc.show.alerts.rules import WatchOptions, WatchRule, parse_rule
 from tracelloc.show.alerts.suppressions import Suppressions
 from tracelloc.show.alerts.watching import LeakCommand, Watch, breach
@@ -72,6 +72,9 @@ def test_what_is_no_rule(text: str, said: str) -> None:
         ("leak > 45k/min", 400.0, "leak > 45.0 KiB/min (RATE/min)"),
         ("leak > 1MiB/min", 400.0, None),
         ("leak", 100.0, None),  # nothing is sure yet
+        ("suspects", 100.0, "suspects (RATE/min)"),
+        ("suspects > 45k/min", 400.0, "suspects > 45.0 KiB/min (RATE/min)"),
+        ("suspects > 1MiB/min", 400.0, None),
         ("live > 100k", 100.0, "live > 100 KiB (251 KiB)"),
         ("live > 1MiB", 100.0, None),
         ("peak > 251KiB", 100.0, "peak > 251 KiB (PEAK)"),
@@ -189,7 +192,7 @@ def test_what_is_no_suppression(tmp_path: Path, text: str) -> None:
     path.write_text(f"leak:ok\n{text}")
     with pytest.raises(UsageError, match=r"bad\.supp:2: .* is not a suppression"):
         Suppressions([path])
-    with pytest.raises(UsageError, match="cannot be read: No such file"):
+    with pytest.raises(TracellocError, match="cannot be read: No such file"):
         Suppressions([tmp_path / "none"])
 
 

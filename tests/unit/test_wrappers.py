@@ -6,8 +6,8 @@ from tests.unit.test_untraced import runtimes
 from tracelloc.model.codefiles import Unresolved
 from tracelloc.model.frames import Frame
 from tracelloc.show.filters import Action, Filters, NamedStack, Rule
+from tracelloc.show.presentation.naming import stack_title
 from tracelloc.show.presentation.symboladvice import generated_advice
-from tracelloc.show.presentation.titles import stack_title
 from tracelloc.show.presentation.wrappers import measured_wrappers
 
 

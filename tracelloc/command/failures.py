@@ -20,7 +20,8 @@ def report_failure(error: BaseException, *, debug: bool) -> int:
         return 0
     if debug:
         traceback.print_exception(error)
-    print(f"tracelloc: error: {_message_of(error)}", file=sys.stderr)
+    if not (isinstance(error, TracellocError) and error.is_reported):
+        print(f"tracelloc: error: {_message_of(error)}", file=sys.stderr)
     return error.exit_code if isinstance(error, TracellocError) else 1
 
 

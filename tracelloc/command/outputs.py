@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from tracelloc.errors import TracellocError, UsageError
+from tracelloc.errors import TracellocError
 from tracelloc.show.export.outputfile import PRIVATE, OutputFile
 from tracelloc.show.export.special import check_special, is_special, open_special
 from tracelloc.show.presentation.combined import joined, trace_profiles
@@ -104,14 +104,14 @@ def _watched(pieces: Iterable[bytes], path: Path, messages: Messages) -> Iterato
 
 
 def open_report(path: Path) -> BinaryIO:
-    """Opens a growing file, owned by the user who called sudo. Raises UsageError."""
+    """Opens a growing file, owned by the user who called sudo. Raises TracellocError."""
     try:
         if is_special(path):
             check_special(path)
             return open_special(path)
         descriptor = open_output(path, PRIVATE, output_users())
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+        raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
     return os.fdopen(descriptor, "wb")
 
 

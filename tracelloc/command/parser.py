@@ -31,6 +31,9 @@ _EPILOG: Final = (
     "30s, 5m, 2h. Ctrl-C ends tracing, SIGUSR1 writes the files, SIGUSR2 sets a mark."
 )
 
+_OTHER_NAMES: Final = {"--verbose": "--debug", "-v": "--debug", "-V": "--version"}
+"""Options of other programs, and what they are called here."""
+
 
 class Formatter(argparse.HelpFormatter):
     """Wraps paragraphs, leaves lists as they are and words such as ``--help`` whole."""
@@ -118,7 +121,8 @@ def _refuse(arguments: Sequence[str], unknown: Sequence[str], flags: Iterable[st
     word = unknown[0]
     message = f"unrecognized arguments: {shlex.join(unknown)}"
     if word.startswith("-"):
-        close = get_close_matches(word.partition("=")[0], flags, 1)
+        name = word.partition("=")[0]
+        close = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else get_close_matches(name, flags, 1)
         hint = f"did you mean {close[0]}?" if close else "tracelloc --help-all shows all options"
     elif word.isdecimal():
         hint = f"did you mean tracelloc -p {word}?"

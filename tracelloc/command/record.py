@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import socket
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from tracelloc import __version__
@@ -25,7 +27,7 @@ from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.show.report.trace import progress_line
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.startup import STARTUP
-from tracelloc.system.safefiles.writing import output_users
+from tracelloc.system.safefiles.writing import check_replaceable, output_users
 from tracelloc.text import format_size, plural, printable
 
 _STEP_S: Final = 1.0
@@ -44,13 +46,29 @@ class Recorder:
     def show(self, run: Run) -> None:
         """Records until tracing is to end."""
         writer = self._begin(run)
-        run.copy = lambda: self._copy(run, writer)
+        run.copy = lambda: self._copy(run)
         try:
             with noted(run.session.root.process, writer.path):
-                self._record(run, writer)
+                self._record(run)
         except BaseException:
-            writer.close()
+            self._close()
             raise
+
+    def _current(self, run: Run) -> RecordingWriter:
+        """The writer of a file that is there: a new one if the last one's is gone."""
+        writer = self._writer
+        if writer is not None and not writer.is_gone:
+            return writer
+        if writer is not None:
+            path, count = printable(str(writer.path)), plural(writer.count, "snapshot")
+            self.messages.say(f"{path} was removed or moved, with {count}: a new file is begun")
+            self._close()
+        return self._begin(run)
+
+    def _close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
 
     def _begin(self, run: Run) -> RecordingWriter:
         target, wanted = run.session.root.target, self._wanted
@@ -72,7 +90,7 @@ class Recorder:
         self.messages.say(f"recording to {printable(str(writer.path))}")
         return writer
 
-    def _record(self, run: Run, writer: RecordingWriter) -> None:
+    def _record(self, run: Run) -> None:
         start = time.monotonic()
         duration_s = run.options.duration_s
         end = math.inf if duration_s is None else start + duration_s
@@ -82,7 +100,7 @@ class Recorder:
             if now >= end:
                 return
             if now >= due:
-                if self._tick(run, writer):
+                if self._tick(run):
                     return
                 # Missed snapshots are skipped.
                 due = max(due + _STEP_S, time.monotonic())
@@ -90,8 +108,9 @@ class Recorder:
             if run.wait(min(due, end)):
                 return
 
-    def _tick(self, run: Run, writer: RecordingWriter) -> bool:
+    def _tick(self, run: Run) -> bool:
         """Writes a snapshot. Returns whether tracing ends."""
+        writer = self._current(run)
         trace = run.snapshots.take_snapshot(0.0, self._wanted_of(run))
         run.say_what_is_traced()
         writer.add(trace, run.namers)
@@ -101,15 +120,16 @@ class Recorder:
         ends = run.watch.has_rules and run.check_rules(trace)
         if run.watch.leak_count > self._leaks:
             self._leaks = run.watch.leak_count
-            self._copy(run, writer)
+            self._copy(run)
         return ends
 
     def _wanted_of(self, run: Run) -> Wanted | None:
         """None: what reports want."""
         return run.options.wanted | Wanted(events=True) if self._wanted.events else None
 
-    def _copy(self, run: Run, writer: RecordingWriter) -> None:
+    def _copy(self, run: Run) -> None:
         """Copies the recording so far, before later folding drops snapshots."""
+        writer = self._current(run)
         path = writer.path
         now = time.strftime("%Y%m%d-%H%M%S")
         copy = path.with_name(f"{path.stem}-{now}{path.suffix}")
@@ -123,18 +143,26 @@ class Recorder:
 
     def finish(self, run: Run, trace: TraceSnapshot) -> None:
         """Writes the last snapshot, and the names still being looked up."""
-        writer = self._writer
-        if writer is None:
+        if self._writer is None:
             return
+        writer = self._current(run)
         try:
             if self._wanted.events:
                 trace = run.snapshots.take_snapshot(0.0, self._wanted_of(run))
             writer.add(trace, run.namers, run.namers.patience_s)
         finally:
-            writer.close()
+            self._close()
         path, size = printable(str(writer.path)), format_size(writer.path.stat().st_size)
         self.messages.say(f"{progress_line(trace)}; {losses_line(trace.root)}")
         self.messages.say(f"recorded {plural(writer.count, 'snapshot')} in {path}, {size}")
+
+
+def _check(path: Path) -> None:
+    """Raises TracellocError unless the recording could be created now. Leaves no trace."""
+    try:
+        check_replaceable(filled_in(path, os.getpid(), time.time()), output_users())
+    except OSError as error:
+        raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def record(line: CommandLine, wanted: RecordOptions) -> int:
@@ -144,6 +172,7 @@ def record(line: CommandLine, wanted: RecordOptions) -> int:
         options = options_of(line)
         if options.name is not None:
             options = replace(options, pid=find_target(options.name))
+        _check(wanted.path)
         config = replace(options.trace, log_events=wanted.events)
         return trace(replace(options, trace=config), start_of(options), Recorder(wanted))
     finally:

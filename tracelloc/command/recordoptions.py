@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tracelloc.command.arguments import add_option, duration_type, size_type
 from tracelloc.command.commandline import CommandLine, recorded_command_line
-from tracelloc.errors import UsageError
+from tracelloc.errors import TracellocError, UsageError
 from tracelloc.text import format_size
 
 TOP: Final = 10
@@ -53,13 +53,13 @@ def check_bounds(given: argparse.Namespace) -> None:
 def record_options(
     given: argparse.Namespace, command: tuple[str, ...]
 ) -> tuple[CommandLine, RecordOptions]:
-    """The trace that is to be recorded, and where. Raises UsageError."""
+    """The trace that is to be recorded, and where. Raises TracellocError."""
     check_bounds(given)
     given.top = TOP
     line = recorded_command_line(given, command)
     path = Path(given.recording)
     if "%" not in str(path) and path.exists():
-        raise UsageError(f"{path} exists already", hint="choose a new file")
+        raise TracellocError(f"{path} exists already", hint="choose a new file")
     if not path.parent.is_dir():
-        raise UsageError(f"{path} cannot be written: there is no directory {path.parent}")
+        raise TracellocError(f"{path} cannot be written: there is no directory {path.parent}")
     return line, RecordOptions(path, given.recording_bytes, given.max_time, events=given.events)

@@ -31,7 +31,9 @@ def report(given: argparse.Namespace) -> None:
     """Writes what the command line asks for. Raises TracellocError."""
     wanted = wanted_by(given.show)
     if wanted.threads:
-        raise UsageError("recordings hold no per-thread data", hint="--show peak,temporary,sizes")
+        raise UsageError(
+            "recordings hold no per-thread data", hint="--show peak,temporary,types,sizes"
+        )
     outputs = outputs_of(given)
     messages = Messages()
     filters, warnings = load_filters(

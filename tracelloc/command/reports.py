@@ -15,8 +15,7 @@ from tracelloc.errors import TracellocError
 from tracelloc.show.presentation.naming import REPORT_PATIENCE_S
 from tracelloc.show.presentation.packageadvice import hints_of
 from tracelloc.show.presentation.processfacts import losses_line
-from tracelloc.show.report.content import ReportStyle
-from tracelloc.show.report.earlier import EarlierReports
+from tracelloc.show.report.content import EarlierReports, ReportStyle
 from tracelloc.show.report.trace import progress_line, trace_report
 from tracelloc.snapshots.snapshot import TraceSnapshot
 

@@ -161,6 +161,8 @@ class Run:
         self._add_trouble(error, is_said=not self._is_finishing)
         if not self._is_finishing:
             self.messages.say(f"error: {error}")
+            if isinstance(error, TracellocError):
+                error.is_reported = True
 
     def fail(self, failure: Exception) -> None:
         """Ends tracing, as ^C does, with an error that is reported at the end. From any thread."""
@@ -176,7 +178,9 @@ class Run:
     def end_early(self, why: str) -> None:
         """Ends tracing, as ^C does, with an error. From any thread."""
         self.messages.say_aside(f"error: {why}")
-        self._add_trouble(TracellocError(why), is_said=True)
+        error = TracellocError(why)
+        error.is_reported = True
+        self._add_trouble(error, is_said=True)
         self.signals.end()
 
     def check_rules(self, trace: TraceSnapshot) -> bool:

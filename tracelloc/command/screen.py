@@ -7,6 +7,7 @@ import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from tracelloc.command.lifecycle import start_of
 from tracelloc.command.options import Options
@@ -26,6 +27,7 @@ from tracelloc.show.importers.recordings import open_recordings
 from tracelloc.show.presentation.naming import Namer, Namers
 from tracelloc.show.presentation.packageadvice import SymbolAdvice
 from tracelloc.show.presentation.processfacts import losses_line
+from tracelloc.show.presentation.suspects import parting_lines
 from tracelloc.show.recording.running import recording_of
 from tracelloc.show.recording.times import find_moment
 from tracelloc.show.report.trace import progress_line
@@ -134,9 +136,22 @@ class Screen:
         self.next_pid = result
         failure_of(app)
 
-    def finish(self, _run: Run, trace: TraceSnapshot) -> None:
-        """Prints one line that stays when the screen is gone."""
+    def finish(self, run: Run, trace: TraceSnapshot) -> None:
+        """Prints what stays when the screen is gone: suspects, totals, and how to look again."""
+        lines = []
+        for one in trace.processes:
+            whose = f"process {one.target.pid}: " if len(trace.processes) > 1 else ""
+            namer = run.namers.namer_of(one.target)
+            lines += [whose + line for line in parting_lines(one, namer, _MOST_SUSPECTS)]
+        for line in lines:
+            self.messages.say(line)
         self.messages.say(f"{progress_line(trace)}; {losses_line(trace.root)}")
+        if lines and not run.options.outputs:
+            self.messages.say("nothing was kept: -o FILE.html does, tracelloc record keeps it all")
+
+
+_MOST_SUSPECTS: Final = 3
+"""Suspects of each process that are named when the screen is left."""
 
 
 def _facts_of(run: Run) -> Facts:

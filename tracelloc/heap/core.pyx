@@ -275,6 +275,17 @@ cdef class Core:
                     at += 1
         return at
 
+    def stacks_at(self, const uint64_t[::1] addresses, int64_t[::1] stacks):
+        """Fills in the stack of the block at each address; -1 where there is none."""
+        cdef Py_ssize_t at
+        cdef uint64_t slot
+        with nogil:
+            for at in range(addresses.shape[0]):
+                slot = find_block(self.blocks, addresses[at])
+                stacks[at] = -1
+                if addresses[at] and self.blocks.addresses[slot] == addresses[at]:
+                    stacks[at] = self.blocks.slots[slot].stack
+
     def reserve(self, uint64_t count):
         """Makes room for so many more blocks at once."""
         cdef uint64_t room = (self.blocks.count + count) * 8 // 5 + 8

@@ -1,4 +1,4 @@
-"""Live bytes and RSS of the whole heap over time: a bounded number of points.
+"""Live bytes, RSS and kept memory of the whole heap over time: a bounded number of points.
 
 As in ``History``, the points always cover the whole traced time: if there is no room, two points
 are merged, and the interval doubles.
@@ -25,20 +25,20 @@ class Series:
     def __init__(self, start_ns: int, points: int = POINTS) -> None:
         self._distance_ns = _FIRST_DISTANCE_NS
         self._next_ns = start_ns
-        # Rows: time, outstanding, resident.
-        self._columns = np.zeros((3, points), np.int64)
+        # Rows: time, outstanding, resident, kept.
+        self._columns = np.zeros((4, points), np.int64)
         self._used = 0
 
     def is_due(self, now_ns: int) -> bool:
         """Whether a point is due."""
         return now_ns >= self._next_ns
 
-    def add(self, now_ns: int, live_bytes: int, rss_bytes: int | None) -> None:
-        """Adds a point."""
+    def add(self, now_ns: int, live_bytes: int, rss_bytes: int | None, kept_bytes: int = 0) -> None:
+        """Adds a point. ``kept_bytes``: freed memory that is still resident; 0: unknown."""
         if self._used == self._columns.shape[1]:
             self._thin_out()
         resident = _NONE if rss_bytes is None else rss_bytes
-        self._columns[:, self._used] = now_ns, live_bytes, resident
+        self._columns[:, self._used] = now_ns, live_bytes, resident, kept_bytes
         self._used += 1
         # Missed points are not taken later.
         self._next_ns = max(self._next_ns + self._distance_ns, now_ns + 1)

@@ -22,7 +22,7 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.threads import Flow, ThreadTotals
 from tracelloc.model.blocks import Blocks, LoggedEvents
 from tracelloc.model.events import Events
-from tracelloc.model.figures import COLUMNS, U32, U64, Mask, Peak, Totals
+from tracelloc.model.figures import COLUMNS, I64, U32, U64, Mask, Peak, Totals
 from tracelloc.model.losses import Oddities
 from tracelloc.model.process import DEFAULT_POLICY, TemporaryPolicy
 
@@ -149,6 +149,12 @@ class LiveTable:
         if self.log is not None:
             self.log.forget_blocks()
         return added.view(np.bool_)
+
+    def stacks_at(self, addresses: U64) -> I64:
+        """The indices of the stacks that allocated the blocks at addresses; -1: no live block."""
+        stacks = np.empty(len(addresses), np.int64)
+        self._core.stacks_at(addresses, stacks)
+        return stacks
 
     def reserve(self, count: int) -> None:
         """Makes room for so many more blocks at once."""

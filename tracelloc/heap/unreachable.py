@@ -1,13 +1,15 @@
 """Blocks without any pointer to them, found by searches of the process's memory.
 
 A search may miss a pointer that moves meanwhile, and stale contents of freed memory may look
-like one. A block counts as lost when at least two of the last four searches have found no pointer
-to it: then nothing can free it.
+like one. A block counts as lost when at least two of the last four searches, and all but one of
+those that it was old enough for, have found no pointer to it: then nothing can free it. If the
+program frees such blocks all the same, it can reach them in a way that no search sees (through the
+kernel, say). A stack for which that has happened often is not said to lose blocks again.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,8 +20,16 @@ from tracelloc.model.figures import F64, I64, U64, Mask
 
 _LAST: Final = 0b1111
 """Mask of the searches that count."""
-_UNREACHABLE_IN: Final = np.array([bits.bit_count() >= 2 for bits in range(_LAST + 1)])
-"""By the searches that found no pointer; the last search is the lowest bit."""
+_COUNT_IN: Final = np.array([bits.bit_count() for bits in range(_LAST + 1)])
+"""Number of searches, by their mask."""
+_LEAST: Final = 2
+"""Searches that must have found no pointer."""
+_REFUTED_LEAST: Final = 3
+"""Blocks of a stack that were freed after they had counted as lost: from then on, the stack's are
+not believed to be lost."""
+_REFUTED_SHARE: Final = 0.1
+"""Share of a stack's blocks that counted as lost which those must be: a busy program may move a
+pointer past two searches now and then."""
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -75,8 +85,26 @@ class SearchResult(NamedTuple):
     """One search, compared with those before; see ``UnreachableBlocks``."""
 
     asked: I64
+    """Blocks that it covered, per stack."""
     blocks: Blocks
+    """Blocks to which one of the last searches found no pointer, sorted by key."""
     said: npt.NDArray[np.uint8]
+    """Per block, the searches that found no pointer; the last search is the lowest bit."""
+    lost: Mask
+    """Which of the blocks count as lost."""
+    newest_ns: tuple[int, ...]
+    """When the newest block was born of each of the last searches."""
+    refuted: I64
+    """Blocks per stack that have been freed although they counted as lost."""
+    swapped_bytes: int
+    """Memory that was swapped out and may have pointers to blocks. What was lost before stays lost
+    meanwhile, and nothing else is."""
+
+
+_NO_SEARCH: Final = SearchResult(
+    np.empty(0, np.int64), Blocks.empty(), np.empty(0, np.uint8), np.empty(0, np.bool_), (),
+    np.empty(0, np.int64), 0,
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -87,40 +115,77 @@ class UnreachableBlocks:
     """Number of searches so far."""
     is_refused: bool = False
     """True if there will be no search: the process's memory can't be read, or must not be."""
-    _blocks: Blocks = field(default_factory=Blocks.empty)
-    """Blocks to which one of the last searches found no pointer, sorted by key."""
-    _said: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
-    _asked: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    collects: bool = False
+    """Whether a garbage collector frees blocks: that lost ones are freed then refutes nothing."""
+    _last: SearchResult = _NO_SEARCH
+
+    @property
+    def swapped_bytes(self) -> int:
+        """Memory that was swapped out at the last search and may have pointers to blocks."""
+        return self._last.swapped_bytes
 
     def note(self, blocks: Blocks, reachable: Mask) -> None:
         """Adds a search: its blocks, and which of them can be reached."""
         self.accept(self.compare(blocks, reachable))
 
-    def compare(self, blocks: Blocks, reachable: Mask) -> SearchResult:
+    def compare(
+        self, blocks: Blocks, reachable: Mask, *, has_all: bool = True, swapped_bytes: int = 0
+    ) -> SearchResult:
         """Compares a search with earlier ones: its blocks, and which of them can be reached.
 
-        Changes nothing, so that only ``accept`` needs the lock if one thread calls both.
+        ``has_all``: whether its blocks are all old ones, so that others have been freed. Changes
+        nothing, so that only ``accept`` needs the lock if one thread calls both.
         """
+        last = self._last
         keys = keys_of(blocks.address, blocks.birth_ns)
-        known = keys_of(self._blocks.address, self._blocks.birth_ns)
+        known = keys_of(last.blocks.address, last.blocks.birth_ns)
         before = np.zeros(len(keys), np.uint8)
         if len(known):
             at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-            before = np.where(known[at] == keys, self._said[at], 0).astype(np.uint8)
-        said = (((before << 1) | ~reachable) & _LAST).astype(np.uint8)
+            before = np.where(known[at] == keys, last.said[at], 0).astype(np.uint8)
+        said, newest_ns = before, last.newest_ns
+        if not swapped_bytes:
+            said = (((before << 1) | ~reachable) & _LAST).astype(np.uint8)
+            newest_ns = (*newest_ns, int(blocks.birth_ns.max(initial=0)))[-_LAST.bit_count() :]
         kept = np.flatnonzero(said)
         kept = kept[np.argsort(keys[kept])]
-        return SearchResult(np.bincount(blocks.stack), blocks.select(kept), said[kept])
+        births = blocks.birth_ns[kept]
+        searched = sum((births <= np.uint64(ns) for ns in newest_ns), np.zeros(len(kept), np.intp))
+        lost = _COUNT_IN[said[kept]] >= np.maximum(_LEAST, searched - 1)
+        refuted = last.refuted
+        if has_all and len(known):
+            is_gone = last.lost & ~np.isin(known, keys)
+            refuted = np.bincount(last.blocks.stack[is_gone], minlength=len(refuted))
+            refuted[: len(last.refuted)] += last.refuted
+        return SearchResult(
+            np.bincount(blocks.stack), blocks.select(kept), said[kept], lost, newest_ns, refuted,
+            swapped_bytes,
+        )  # fmt: skip
 
     def accept(self, result: SearchResult) -> None:
         """Adds a search that was compared."""
         self.searches += 1
-        self._asked, self._blocks, self._said = result
+        self._last = result
+
+    def last_counts(self) -> tuple[I64, I64]:
+        """(blocks that the last search covered, those without any pointer to them) per stack."""
+        last = self._last
+        has_none = (last.said & 1).astype(np.bool_)
+        return last.asked, np.bincount(last.blocks.stack[has_none], minlength=len(last.asked))
 
     @property
     def blocks(self) -> Blocks:
-        """The lost blocks."""
-        return self._blocks.select(_UNREACHABLE_IN[self._said])
+        """The lost blocks, without those of stacks whose lost blocks were freed later."""
+        lost, refuted = self._last.blocks.select(self._last.lost), self._last.refuted
+        if self.collects or not len(refuted):
+            return lost
+        count = np.bincount(lost.stack, minlength=len(refuted))
+        is_refuted = np.zeros(len(count), np.bool_)
+        total = count[: len(refuted)] + refuted
+        is_refuted[: len(refuted)] = (refuted >= _REFUTED_LEAST) & (
+            refuted >= _REFUTED_SHARE * total
+        )
+        return lost.select(~is_refuted[lost.stack])
 
     def table(self, edges_ns: I64) -> UnreachableTable:
         """Lost blocks by slices of time, given the edges of the slices."""
@@ -131,7 +196,9 @@ class UnreachableBlocks:
         shape = len(stacks), slices
         count = np.bincount(cell, minlength=shape[0] * slices).reshape(shape)
         sizes = np.bincount(cell, blocks.size.astype(np.float64), shape[0] * slices)
-        return UnreachableTable(self._asked, stacks, count, sizes.astype(np.int64).reshape(shape))
+        return UnreachableTable(
+            self._last.asked, stacks, count, sizes.astype(np.int64).reshape(shape)
+        )
 
 
 def keys_of(address: U64, birth_ns: U64) -> U64:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.text import NS_PER_S
+NS_PER_S: Final = 1_000_000_000
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -248,7 +248,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Live bytes and RSS of the whole heap: columns of equal length, oldest first."""
+    """Live bytes, RSS and kept memory of the whole heap: equally long columns, oldest first."""
 
     time_ns: I64
     """CLOCK_MONOTONIC. The first is the start."""
@@ -256,6 +256,8 @@ class Points:
     """Outstanding at that time."""
     rss_bytes: I64
     """Resident memory at that time; -1 if unknown."""
+    kept_bytes: I64
+    """Freed memory that was still resident, as far as it had been examined; 0 if unknown."""
 
     def __len__(self) -> int:
         return len(self.time_ns)

@@ -13,8 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.model.figures import F64, I64, Mask, Rows
-from tracelloc.text import NS_PER_S
+from tracelloc.model.figures import F64, I64, NS_PER_S, Mask, Rows
 
 
 class Verdict(Enum):
@@ -25,7 +24,7 @@ class Verdict(Enum):
     not slow down, for long enough."""
     GROWING = "growing"
     """Growing, but it is too early for a leak verdict, or the evidence is too weak."""
-    CACHE_OR_POOL = "cache-or-pool"
+    CACHE = "cache"
     """Blocks are kept and replaced; their minimum has stopped rising."""
     BUSY = "busy"
     """Blocks are short-lived; none accumulate."""
@@ -177,6 +176,8 @@ class Moment:
     now_ns: int
     sampled: bool = False
     """Whether only samples of the blocks are known."""
+    swapped_bytes: int = 0
+    """Memory that is swapped out, where there may be pointers to blocks."""
 
     @property
     def watched_s(self) -> float:

@@ -5,8 +5,46 @@ from __future__ import annotations
 import sys
 from difflib import get_close_matches
 from importlib.resources import files
+from typing import Final
 
 _DOCS = files("tracelloc") / "docs"
+
+_START: Final = """\
+# Start here
+
+1. `sudo tracelloc leaks -p PID`: what a running process has lost already, by size and structure
+2. `sudo tracelloc -p PID`: which call stacks leak, on the screen; verdicts take a minute
+3. `sudo tracelloc -p PID --text --interval 10 > log`: the same as a log
+4. `sudo tracelloc -p PID -o heap.html`: a flame graph, written when Ctrl-C ends the trace
+5. `sudo tracelloc -p PID --text --duration 5m --fail-if leak`: for scripts; status 3 after a leak
+
+`-n NAME` takes a name in place of a PID; `-- CMD` starts a program under tracing.
+"""
+_GROUPS: Final = {
+    "Look": (
+        "screen", "reports", "verdicts", "leaks", "memory", "heap", "holders", "objects", "recipes",
+    ),
+    "What is traced": (
+        "processes", "containers", "allocators", "python", "preload", "symbols", "filters",
+    ),
+    "Files and other programs": ("json", "exports", "recordings", "opentelemetry"),
+    "When something is wrong": ("troubleshooting", "exactness", "cost", "security"),
+    "Background": ("glossary", "internals"),
+}  # fmt: skip
+"""Topics by what they are about; a topic that is in none of them is listed last."""
+ALIASES: Final = {
+    "docker": "containers", "kubernetes": "containers", "podman": "containers",
+    "error": "troubleshooting", "kernel": "troubleshooting", "permission": "security",
+    "flamegraph": "exports", "pprof": "exports", "pyroscope": "exports", "otlp": "opentelemetry",
+    "growing": "verdicts", "cache": "verdicts", "confidence": "verdicts", "suspect": "verdicts",
+    "key": "screen", "tui": "screen", "text": "reports", "log": "reports", "exit": "reports",
+    "lane": "preload", "library": "preload", "ld_preload": "preload", "follow": "processes",
+    "jemalloc": "allocators", "malloc": "allocators", "lost": "exactness",
+    "overhead": "cost", "slow": "cost", "debuginfo": "symbols", "names": "symbols",
+    "ci": "recipes", "root": "security", "word": "glossary", "rss": "memory",
+    "fragmentation": "memory", "arena": "memory", "retained": "holders",
+}  # fmt: skip
+"""What else a topic may be called; plurals are found, too."""
 
 
 def topics() -> list[str]:
@@ -16,17 +54,31 @@ def topics() -> list[str]:
 
 
 def find_topic(word: str) -> str:
-    """Finds a topic by its name or by an unambiguous prefix such as ``verdict``.
+    """Finds a topic by its name, an alias, or an unambiguous prefix such as ``verdict``.
 
     Raises ValueError with a sentence that suggests a topic.
     """
-    known = topics()
-    beginning = [topic for topic in known if topic.startswith(word)]
-    if word in known or len(beginning) == 1:
-        return word if word in known else beginning[0]
-    close = beginning or get_close_matches(word, known)
-    meant = f"did you mean {' or '.join(close)}?" if close else "tracelloc help lists the topics"
+    known, lower = topics(), word.lower()
+    alias = ALIASES.get(lower) or ALIASES.get(lower.removesuffix("s"))
+    beginning = [topic for topic in known if topic.startswith(lower)]
+    if lower in known or alias is not None or len(beginning) == 1:
+        return lower if lower in known else alias or beginning[0]
+    close = beginning or [
+        ALIASES.get(each, each) for each in get_close_matches(lower, [*known, *ALIASES])
+    ]
+    if close:
+        meant = f"did you mean {' or '.join(dict.fromkeys(close))}?"
+    elif found := _mentioning(lower):
+        meant = f"the word is in {', '.join(found)}"
+    else:
+        meant = "tracelloc help lists the topics"
     raise ValueError(f"there is no topic {word!r}; {meant}")
+
+
+def _mentioning(word: str) -> list[str]:
+    """Returns the topics that have a word most often, at most three."""
+    counts = {topic: text_of(topic).lower().count(word) for topic in topics()}
+    return [topic for topic in sorted(counts, key=counts.__getitem__)[:-4:-1] if counts[topic]]
 
 
 def text_of(topic: str) -> str:
@@ -35,12 +87,19 @@ def text_of(topic: str) -> str:
 
 
 def contents() -> str:
-    """Returns the topics with their titles, as Markdown."""
-    lines = ["# tracelloc help TOPIC", "", "| topic | about |", "|---|---|"]
-    for topic in topics():
-        title = text_of(topic).partition("\n")[0].removeprefix("# ")
-        lines.append(f"| {topic} | {title} |")
+    """Returns the first steps, and the topics with their titles by group, as Markdown."""
+    grouped = {topic for group in _GROUPS.values() for topic in group}
+    rest = tuple(topic for topic in topics() if topic not in grouped)
+    lines = [_START, "# tracelloc help TOPIC"]
+    for title, group in [*_GROUPS.items(), ("More", rest)]:
+        if group:
+            lines += ["", f"| {title} | |", "|---|---|"]
+            lines += [f"| {topic} | {_title(topic)} |" for topic in group]
     return "\n".join([*lines, "", "`tracelloc --help-all` lists all options."]) + "\n"
+
+
+def _title(topic: str) -> str:
+    return text_of(topic).partition("\n")[0].removeprefix("# ")
 
 
 def show(topic: str | None) -> None:

@@ -19,6 +19,7 @@ from tracelloc.model.blocks import (
     UsableSizes,
 )
 from tracelloc.model.figures import I64, History, Mask, Peak, Points, ThreadActivity, Totals
+from tracelloc.model.heapusage import BlockHolders, HeapUsage
 from tracelloc.model.losses import Gap, LossCounts
 from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.process import (
@@ -103,6 +104,10 @@ class ProcessStatus:
     """Resident memory; None once the process has ended."""
     memory: MemoryUsage | None = None
     """Memory usage; once it has ended, the last one."""
+    usage: HeapUsage | None = None
+    """Where its resident memory is, some seconds old; None: not known (yet)."""
+    first_usage: HeapUsage | None = None
+    """Where it was when tracing began."""
     series: Points | None = None
     allocators: tuple[FoundLibrary, ...] = ()
     """The traced allocators."""
@@ -114,6 +119,8 @@ class ProcessStatus:
     """Mappings of the program itself; None: not traced."""
     findings: Findings | None = None
     """Verdicts on its stacks, some seconds old; None before the first look."""
+    holders: Mapping[int, BlockHolders] = field(default_factory=dict)
+    """Holders of the blocks of growing suspects, some minutes old, by a suspect's first stack."""
     objects: ObjectFindings | None = None
     """Objects of a Python program by type; None: not a Python program, or not counted yet."""
     stack_methods: Mapping[str, str] = field(default_factory=dict)

@@ -155,20 +155,23 @@ class _PageScan(ctypes.Structure):
 
 _PAGEMAP_SCAN: Final = 0xC0606610
 """_IOWR('f', 16, struct pm_scan_arg)"""
-_PAGE_IS_PRESENT, _PAGE_IS_ZERO = 1 << 3, 1 << 5
+_PAGE_IS_PRESENT, _PAGE_IS_SWAPPED, _PAGE_IS_ZERO = 1 << 3, 1 << 4, 1 << 5
 
 
-def scan_pages(pagemap: int, start: int, end: int, regions: npt.NDArray[np.uint64]) -> int:
+def scan_pages(
+    pagemap: int, start: int, end: int, regions: npt.NDArray[np.uint64], *, swapped: bool = False
+) -> int:
     """Finds a process's resident memory, except for pages that hold only zeros.
 
-    ``pagemap``: the process's open pagemap file. ``regions``: receives rows of start, end and
-    category; unused rows are 0. Returns the end address of the scanned range. Raises OSError:
-    ENOTTY on kernels before 6.7.
+    ``swapped``: finds the memory that is swapped out instead. ``pagemap``: the process's open
+    pagemap file. ``regions``: receives rows of start, end and category; unused rows are 0. Returns
+    the end address of the scanned range. Raises OSError: ENOTTY on kernels before 6.7.
     """
     regions[:] = 0
+    kind = _PAGE_IS_SWAPPED if swapped else _PAGE_IS_PRESENT
     wanted = _PageScan(
         ctypes.sizeof(_PageScan), 0, start, end, 0, regions.ctypes.data, len(regions), 0,
-        _PAGE_IS_ZERO, _PAGE_IS_PRESENT | _PAGE_IS_ZERO, 0, _PAGE_IS_PRESENT,
+        _PAGE_IS_ZERO, kind | _PAGE_IS_ZERO, 0, kind,
     )  # fmt: skip
     if _LIBC.ioctl(pagemap, ctypes.c_ulong(_PAGEMAP_SCAN), ctypes.byref(wanted)) < 0:
         code = ctypes.get_errno()

@@ -48,7 +48,7 @@ def judgement_of(sites: Sites, row: int, moment: Moment, retracted: int) -> Judg
         rate_bytes_per_min=float(sites.rate_bytes_per_min[row]),
         since_ns=moment.start_ns + round(float(sites.since_s[row]) * NS_PER_S),
         confidence=float(sites.confidence[row]),
-        evidence=explain(sites, row, moment.watched_s, sampled=moment.sampled),
+        evidence=explain(sites, row, moment),
         verdict_in_s=float(sites.verdict_in_s[row]),
         never_freed=bool(sites.never_freed[row]),
         survivors=round(float(sites.survivors[row])),
@@ -58,18 +58,30 @@ def judgement_of(sites: Sites, row: int, moment: Moment, retracted: int) -> Judg
     )
 
 
-def explain(sites: Sites, row: int, watched_s: float, *, sampled: bool = False) -> str:
-    """The evidence for one site's verdict, ``watched_s`` after tracing began.
-
-    ``sampled``: the blocks are samples.
-    """
+def explain(sites: Sites, row: int, moment: Moment) -> str:
+    """The evidence for one site's verdict."""
+    watched_s = moment.watched_s
     verdict = VERDICTS[sites.code[row]]
     if verdict is Verdict.DECIDING and watched_s < P.first_verdict_s:
         left_s = math.ceil(P.first_verdict_s - watched_s)
         more = "1 more minute" if left_s == 60 else plural(left_s, "more second")
         return f"needs {more}"
-    sentence = _SENTENCES[verdict](sites, row, _counted_sampled if sampled else _counted)
+    blocks = _counted_sampled if moment.sampled else _counted
+    if verdict is Verdict.GROWING and moment.swapped_bytes and _is_unproven(sites, row):
+        return f"live bytes are rising; {_swapped(moment.swapped_bytes)}"
+    sentence = _SENTENCES[verdict](sites, row, blocks)
     return f"{sentence} so far" if verdict in _REASSURING and watched_s < P.so_far_s else sentence
+
+
+def _is_unproven(sites: Sites, row: int) -> bool:
+    return bool(sites.asked[row]) and sites.unreachable[row] < P.unreachable_least
+
+
+def _swapped(size_bytes: int) -> str:
+    return (
+        f"{format_size(size_bytes)} of the process are swapped out, so it can't be told whether "
+        "anything still points to it"
+    )
 
 
 def _counted(count: float) -> str:
@@ -110,8 +122,7 @@ def _leaking(sites: Sites, row: int, blocks: Blocks) -> str:
 
 
 def _growing(sites: Sites, row: int, blocks: Blocks) -> str:
-    live = f"{format_size(round(sites.alive_bytes[row]))} live and rising"
-    return f"{live}; {_why_unsure(sites, row, blocks)}"
+    return f"live bytes are rising; {_why_unsure(sites, row, blocks)}"
 
 
 def _why_unsure(sites: Sites, row: int, blocks: Blocks) -> str:
@@ -126,15 +137,18 @@ def _why_unsure(sites: Sites, row: int, blocks: Blocks) -> str:
     if sites.verdict_in_s[row] > 0:
         return f"verdict in about {format_duration(math.ceil(sites.verdict_in_s[row]))}"
     if sites.asked[row]:
-        return "the program still points to all of it, as to a cache or a table that grows"
-    return f"{blocks(sites.survivors[row])} not freed, too few or too irregular to be sure"
+        freed = "none was freed, but " if sites.never_freed[row] else ""
+        return f"{freed}the program still points to all of it, as to a cache or a table that grows"
+    kept = float(sites.survivors[row])
+    why = "too few" if kept < P.innocent_least_blocks else "at too uneven a pace"
+    return f"{blocks(kept)} not freed, {why} to be sure"
 
 
 def _why_rising(sites: Sites, row: int) -> str:
     if sites.alive[row] <= 1.5:
         return "one block, reallocated larger each time"
     if sites.alive[row] >= sites.born[row]:
-        return "nothing allocated here was freed, but too irregular to be sure"
+        return "nothing allocated here was freed, but its pace is too uneven to be sure"
     return "old blocks are still freed, so it may level off"
 
 
@@ -183,11 +197,11 @@ _SENTENCES: Final = {
     Verdict.DECIDING: _deciding,
     Verdict.START_UP: _start_up,
     Verdict.BUSY: _busy,
-    Verdict.CACHE_OR_POOL: _cache,
+    Verdict.CACHE: _cache,
     Verdict.EARLIER: _earlier,
     Verdict.LOST: _earlier,
 }
-_REASSURING: Final = {Verdict.START_UP, Verdict.BUSY, Verdict.CACHE_OR_POOL}
+_REASSURING: Final = {Verdict.START_UP, Verdict.BUSY, Verdict.CACHE}
 
 
 def _rounded(seconds: float) -> float:

@@ -49,6 +49,11 @@ class Group:
         """Rate at which the stacks leak together."""
         return float(self.sites.rate_bytes_per_min[0])
 
+    @property
+    def is_leaking(self) -> bool:
+        """Whether the stacks leak together."""
+        return bool(self.sites.code[0] == _LEAKING)
+
     @classmethod
     def from_stacks(  # noqa: PLR0917
         cls, census: Census, stacks: Rows, sites: Sites, frame: int | None, retracted: int,
@@ -60,9 +65,8 @@ class Group:
         size: one large block is not a leak of its size, unless it is lost. If a collector frees
         blocks late, a stack counts by its lost blocks.
         """
-        # The share of each slice that is newer than the onset, assuming evenly distributed births.
-        begin, end = census.edges_s[:-1], census.edges_s[1:]
-        since = np.clip((end - sites.since_s[0]) / (end - begin), 0, 1)
+        # All blocks of the slice in which it began are later than that.
+        since = (census.edges_s[1:] > sites.since_s[0]).astype(np.float64)
         whole = since @ census.alive_bytes[:, stacks]
         count = since @ census.alive[:, stacks]
         size = whole / np.maximum(count, 1e-9)

@@ -196,7 +196,8 @@ def choose(groups: Groups, of_groups: Sites, sites: Sites, alike: Mask) -> list[
         within = (groups.starts[flagged] >= start) & (groups.ends[flagged] <= end)
         inner = flagged[within & (flagged != group)]
         least = P.sum_explained * rates[group]
-        if covered[start:end].any() or clearer[group] or (rates[inner] >= least).any():
+        hides = of_groups.code[group] != _LEAKING and (of_groups.code[inner] == _LEAKING).any()
+        if covered[start:end].any() or clearer[group] or hides or (rates[inner] >= least).any():
             continue
         by_groups = rates[_outermost(groups, inner)].sum()
         if alike[group] or max(explained[group], by_groups) < least:
@@ -229,7 +230,7 @@ def shared_frame(stacks: CallStacks, members: list[int]) -> int | None:
     return all_frames[0][shared - 1] if shared else None
 
 
-_INNOCENT: Final = (CODE_OF[Verdict.CACHE_OR_POOL], CODE_OF[Verdict.START_UP])
+_INNOCENT: Final = (CODE_OF[Verdict.CACHE], CODE_OF[Verdict.START_UP])
 
 
 class SharedCallers:

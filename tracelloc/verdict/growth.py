@@ -255,13 +255,15 @@ def _rate_correction(before: F64, now: F64) -> F64:
 
 
 def steady_rate(population: Population, from_s: F64, end_s: F64) -> F64:
-    """Bytes per minute that survive between two times of each site.
+    """Bytes per minute that survive between the onset and a later time of each site.
 
     Parts of the time in which blocks are much larger than usual count as if these had the usual
     size: a single allocation is not a pace.
     """
     steps = np.arange(P.window_parts + 1) / P.window_parts
     moments = from_s[:, None] + (end_s - from_s)[:, None] * steps
+    # All blocks of the slice in which it began are later than that.
+    moments[:, 0] = slice_starts(population.edges_s, from_s)
     tables = np.stack([population.alive, population.alive_bytes])
     count, size_bytes = CumulativeCurve(population.edges_s, tables).between(moments)
     sizes = size_bytes / np.maximum(count, 1e-9)
@@ -279,7 +281,7 @@ def steady_rate(population: Population, from_s: F64, end_s: F64) -> F64:
 
 
 def find_onset(population: Population, start_s: F64, end_s: F64) -> F64:
-    """When each site began to leak, in seconds since tracing began, to a slice's width.
+    """When each site began to leak, in seconds since tracing began.
 
     ``start_s``, ``end_s``: the window in which the leak was found.
     """
@@ -287,8 +289,28 @@ def find_onset(population: Population, start_s: F64, end_s: F64) -> F64:
     until = CumulativeCurve(population.edges_s, population.alive).at(edges)
     first = np.searchsorted(population.edges_s, start_s + 1e-9, side="right") - 1
     first = _walk_back(until, edges, np.clip(first, 0, edges.shape[1] - 2))
-    onset: F64 = edges[np.arange(len(end_s)), _cut(until, edges, first)]
-    return onset
+    return beginning_within(edges, until, _cut(until, edges, first))
+
+
+def beginning_within(edges: F64, until: F64, first: I64) -> F64:
+    """When each site began within its slice ``first``, assuming its later pace.
+
+    ``edges``, ``until``: the slices' edges and the blocks until each of them, a row per site.
+    """
+    rows = np.arange(len(first))
+    begin, end = edges[rows, first], edges[rows, first + 1]
+    count = until[rows, first + 1] - until[rows, first]
+    later = until[:, -1] - until[rows, first + 1]
+    pace = later / np.maximum(edges[:, -1] - end, 1e-3)
+    filled = count / np.maximum((end - begin) * pace, 1e-9)
+    began: F64 = end - (end - begin) * np.minimum(filled, 1.0)
+    return began
+
+
+def slice_starts(edges_s: F64, time_s: F64) -> F64:
+    """The edge at which the slice of each time begins."""
+    starts: F64 = edges_s[np.searchsorted(edges_s, time_s, side="right") - 1]
+    return starts
 
 
 def _walk_back(until: F64, edges: F64, first: I64) -> I64:

@@ -89,6 +89,9 @@ class Judge:
             yield None
             return
         moment = Moment(cohorts.start_ns, now_ns, totals.sample_bytes is not None)
+        if unreachable is not None:
+            unreachable.collects = collects
+            moment = replace(moment, swapped_bytes=unreachable.swapped_bytes)
         count = len(stacks)
         cohorts.grow(count)
         cohorts.advance(now_ns, totals)
@@ -96,20 +99,14 @@ class Judge:
         yield None
         self._stacks.grow(count)
         circumstances = replace(
-            self._circumstances(census, moment, losses),
-            searched=unreachable is not None and not unreachable.is_refused,
+            self._circumstances(census, moment, losses, unreachable),
             resident_bytes=resident_bytes,
             collects=collects,
         )
         sites = yield from judge_in_parts(count, census.population, circumstances)
-        # Stacks of which only the id is known may also stand for many call sites.
-        is_cut = stacks.are_cut[:count] | stacks.are_unknown[:count]
-        sites = sites.withheld(is_cut)
-        is_earlier = stacks.have(StackFlag.EARLIER)[:count]
-        sites = sites.withheld(is_earlier, Verdict.EARLIER)
-        sites = sites.withheld(is_earlier & are_lost(sites), Verdict.LOST)
+        sites, is_no_site = _withheld(sites, stacks)
         sites = self._stacks.settle(sites, np.arange(count), now_ns)
-        one_look = Look(census, sites, is_cut | is_earlier, circumstances, stacks, now_ns)
+        one_look = Look(census, sites, is_no_site, circumstances, stacks, now_ns)
         groups = yield from self._split_leaks.find(one_look)
         groups += yield from self._tied_leaks(groups, sites, census, stacks, circumstances)
         yield None
@@ -125,7 +122,13 @@ class Judge:
             retracted=self._stacks.retracted[:count].copy(),
         )
 
-    def _circumstances(self, census: Census, moment: Moment, losses: KnownLosses) -> Circumstances:
+    def _circumstances(
+        self,
+        census: Census,
+        moment: Moment,
+        losses: KnownLosses,
+        unreachable: UnreachableBlocks | None,
+    ) -> Circumstances:
         self._gaps.note(losses.events, moment.now_ns)
         # If blocks are sampled, only frees of samples are reported, and lost.
         freed = int(census.born.sum() - census.alive.sum())
@@ -136,6 +139,8 @@ class Judge:
             clean_from_s=(clean_ns - moment.start_ns) / NS_PER_S,
             onset_s=self._stacks.onsets(np.arange(census.stacks)),
             sampled=moment.sampled,
+            searched=unreachable is not None,
+            refused=unreachable is not None and unreachable.is_refused,
         )
 
     def _tied_leaks(
@@ -163,6 +168,18 @@ class Judge:
             retracted = int(self._stacks.retracted[rows].max())
             found.append(Group.from_stacks(census, rows, together, frame, retracted, circumstances))
         return found
+
+
+def _withheld(sites: Sites, stacks: CallStacks) -> tuple[Sites, Mask]:
+    """Withholds verdicts on stacks that are no call sites. Returns which these are, too."""
+    count = len(sites)
+    # Stacks of which only the id is known may also stand for many call sites.
+    is_cut = stacks.are_cut[:count] | stacks.are_unknown[:count]
+    sites = sites.withheld(is_cut)
+    is_earlier = stacks.have(StackFlag.EARLIER)[:count]
+    sites = sites.withheld(is_earlier, Verdict.EARLIER)
+    sites = sites.withheld(is_earlier & are_lost(sites), Verdict.LOST)
+    return sites, is_cut | is_earlier
 
 
 def are_lost(sites: Sites) -> Mask:

@@ -25,6 +25,7 @@ from tracelloc.verdict.growth import (
     Growth,
     find_growth,
     find_onset,
+    slice_starts,
     steady_rate,
 )
 from tracelloc.verdict.loss import Circumstances
@@ -111,7 +112,7 @@ def _codes(  # noqa: PLR0917
             for verdict in (Verdict.LEAKING, Verdict.GROWING, Verdict.UNKNOWN, Verdict.DECIDING,
                             Verdict.START_UP, Verdict.BUSY)
         ],
-        CODE_OF[Verdict.CACHE_OR_POOL],
+        CODE_OF[Verdict.CACHE],
     ).astype(np.uint8)  # fmt: skip
 
 
@@ -141,7 +142,7 @@ def _since(population: Population, growth: Growth, onset_s: F64) -> tuple[F64, F
         known = np.minimum(onset_s[rows], found)
         since[rows] = np.where(np.isnan(onset_s[rows]), found, known)
         rate[rows] = steady_rate(chosen, since[rows], end_s)
-        moments = np.stack([since[rows], end_s], axis=1)
+        moments = np.stack([slice_starts(chosen.edges_s, since[rows]), end_s], axis=1)
         count = CumulativeCurve(chosen.edges_s, chosen.alive).between(moments)[:, 0]
         blocks[rows] = count / np.maximum(end_s - since[rows], 1e-3) * 60
     return since, rate, blocks

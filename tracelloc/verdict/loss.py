@@ -31,7 +31,9 @@ class Circumstances:
     sampled: bool = False
     """Whether blocks are samples: counts are of samples, bytes are scaled."""
     searched: bool = False
-    """Whether the process's memory is searched for pointers to its blocks."""
+    """Whether it is known what searches for pointers found, or that there are none."""
+    refused: bool = False
+    """Whether the process's memory is not searched for pointers to its blocks."""
     resident_bytes: int = 0
     """Resident memory of the process."""
     collects: bool = False

@@ -251,12 +251,14 @@ def most_specific(functions: list[Group], nodes: list[Group], parts: Mask) -> li
 
     If the two have stacks in common, the function is kept, unless it explains too little of the
     node, or more stacks share it than share the node. In the latter case, the node must explain
-    (nearly) all of it, unless most of the function's stacks have no part in any leak. ``parts``:
-    the stacks that may have one.
+    (nearly) all of it, unless most of the function's stacks have no part in any leak. What only
+    grows never takes the place of what leaks. ``parts``: the stacks that may have a part in a leak.
     """
     kept = list(functions)
     for node in nodes:
         same = [each for each in kept if np.isin(each.stacks, node.stacks).any()]
+        if not node.is_leaking and any(each.is_leaking for each in same):
+            continue
         rate = sum(each.rate_bytes_per_min for each in same)
         smaller = all(node.sharing < each.sharing for each in same)
         explains = node.rate_bytes_per_min >= P.sum_explained * rate or all(

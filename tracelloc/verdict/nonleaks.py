@@ -50,9 +50,20 @@ def find_non_leaks(population: Population, tail: Tail, loss_share: F64) -> NonLe
         rising=rising,
         rise_bytes_per_min=rate,
         start_up=in_bulk & (kept >= P.start_up_kept) & (freed < 0.5),
-        busy=(life_s < P.busy_lifetime_s) | (freed > P.busy_freed),
+        busy=_busy(population, life_s, freed),
         unclear=_unclear(population, tail, born, loss_share),
     )
+
+
+def _busy(population: Population, life_s: F64, freed: F64) -> Mask:
+    """Whether blocks are short-lived, other than those that a full cache replaces."""
+    last_half = np.searchsorted(population.edges_s, population.now_s / 2, side="right") - 1
+    floors = population.floor_bytes[:, last_half:]
+    most = np.maximum(floors.max(axis=1), population.alive_bytes.sum(axis=1))
+    is_full = floors.min(axis=1) > P.full_floor * most
+    brief: Mask = (life_s < P.busy_lifetime_s) | (freed > P.busy_freed)
+    busy: Mask = brief & ~(is_full & (life_s > P.full_lifetime_s))
+    return busy
 
 
 def _rising(population: Population, life_s: F64, alive: F64) -> tuple[Mask, F64]:

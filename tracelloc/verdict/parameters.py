@@ -83,6 +83,8 @@ class VerdictParameters:
     """Lost blocks for a site to be listed."""
     unreachable_called: int = 4
     """Lost blocks for a leak verdict."""
+    unreachable_large_bytes: float = 1 << 20
+    """Lost bytes from which on one block for each of ``unreachable_least_parts`` is enough."""
     unreachable_share: float = 0.02
     """Lost blocks, as a share of the site's old ones."""
     earlier_lost_least: int = 8
@@ -113,6 +115,8 @@ class VerdictParameters:
     """Seconds to watch before growth is a leak if its blocks are still pointed to."""
     referenced_share: float = 0.5
     """Share of the process's memory gained since the onset: the process has doubled."""
+    referenced_least_bytes: float = 4 << 20
+    """Least amount that it must have gained: small processes double easily."""
     referenced_doubled_s: float = 300.0
     """Seconds to watch in that case."""
     referenced_confidence: float = 0.3
@@ -121,6 +125,17 @@ class VerdictParameters:
     """Seconds to watch before such growth is listed whatever its rate."""
     material_listed_s: float = 300.0
     """Seconds to watch before material growth is listed."""
+    steady_per_min: float = 1 / 600
+    """Growth per minute, as a share of the process's memory, that is listed soon if nothing is
+    freed, as in a list that is never emptied."""
+    steady_least_bytes: float = 131072.0
+    """Least growth of that kind, in bytes per minute."""
+    steady_listed_s: float = 90.0
+    """Seconds to watch before such growth is listed."""
+    steady_least_blocks: int = 30
+    """Blocks that this requires."""
+    steady_confidence: float = 0.15
+    """Least confidence in such growth."""
     minor_confidence: float = 0.03
     """Factor of the confidence in growth that is not listed yet."""
     material_per_min: float = 1 / 60
@@ -170,6 +185,10 @@ class VerdictParameters:
     """Seconds: a site with a shorter mean lifetime is busy."""
     busy_freed: float = 0.97
     """Freed share of blocks above which a site is busy."""
+    full_floor: float = 0.85
+    """Share of its most live bytes that a full cache never falls below."""
+    full_lifetime_s: float = 1.0
+    """Seconds: a site with a shorter mean lifetime is busy, however steady it is."""
     unclear_age_s: float = 10.0
     """Seconds: older blocks are old survivors if no tail was found."""
     unclear_least_old: int = 2

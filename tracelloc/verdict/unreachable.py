@@ -14,13 +14,13 @@ from typing import overload
 import numpy as np
 
 from tracelloc.heap.cohorts import Population
-from tracelloc.model.figures import F64, Mask, Rows
+from tracelloc.model.figures import F64, Mask
 from tracelloc.model.verdicts import (
     CODE_OF,
     Sites,
     Verdict,
 )
-from tracelloc.verdict.growth import CumulativeCurve
+from tracelloc.verdict.growth import CumulativeCurve, beginning_within, slice_starts
 from tracelloc.verdict.loss import Circumstances
 from tracelloc.verdict.parameters import P
 
@@ -47,7 +47,7 @@ def find_proof(population: Population, loss_share: F64, clean_from_s: float) -> 
     """
     asked, unseen = population.asked, P.loss_margin * loss_share * population.born.sum(axis=1)
     lost = np.where(population.edges_s[:-1] >= clean_from_s, population.unreachable, 0.0)
-    count = lost.sum(axis=1)
+    count, lost_bytes = lost.sum(axis=1), population.unreachable_bytes.sum(axis=1)
     sites = len(count)
     since_s = np.zeros(sites)
     listed, proven = np.zeros((2, sites), np.bool_)
@@ -56,6 +56,7 @@ def find_proof(population: Population, loss_share: F64, clean_from_s: float) -> 
         edges = population.edges_s
         curve = CumulativeCurve(edges, lost[rows])
         end_s = edges[-1] - P.unreachable_unseen_s
+        closed = np.tile(np.minimum(edges, end_s), (len(rows), 1))
         # From the first lost block on; then only the later ones.
         for share in P.unreachable_fractions:
             reached = np.cumsum(lost[rows], axis=1) > share * count[rows, None]
@@ -73,14 +74,16 @@ def find_proof(population: Population, loss_share: F64, clean_from_s: float) -> 
                 & (recent >= 0.5)
                 & (spread_s >= P.unreachable_spread_s)
             )
+            is_large = lost_bytes[rows] >= P.unreachable_large_bytes
+            called = np.where(is_large, P.unreachable_least_parts, P.unreachable_called)
             enough = (
                 again
-                & (blocks >= np.maximum(P.unreachable_called, P.unreachable_share * asked[rows]))
+                & (blocks >= np.maximum(called, P.unreachable_share * asked[rows]))
                 & (generations >= P.unreachable_least_parts)
                 & (spread_s >= P.unreachable_watch_s)
             )
             better = (again & ~listed[rows]) | (enough & ~proven[rows])
-            began_s = _beginning(edges, lost[rows], reached.argmax(axis=1), end_s)
+            began_s = beginning_within(closed, curve.at(closed), reached.argmax(axis=1))
             since_s[rows] = np.where(better, began_s, since_s[rows])
             listed[rows] |= again
             proven[rows] |= enough
@@ -108,20 +111,28 @@ def heed_pointers(
         [CODE_OF[Verdict.LEAKING], CODE_OF[Verdict.GROWING]],
         sites.code,
     ).astype(np.uint8)
-    listed_s = np.where(
-        rate < max(P.material_least_bytes, P.material_per_min * resident_bytes),
-        P.referenced_listed_s,
-        P.material_listed_s,
+    is_material = rate >= max(P.material_least_bytes, P.material_per_min * resident_bytes)
+    steady = (
+        (rate >= max(P.steady_least_bytes, P.steady_per_min * resident_bytes))
+        & (not around.collects)
+        & (sites.survivors >= P.never_freed * sites.born_in_window)
+        & (sites.survivors >= P.steady_least_blocks)
     )
-    minor = watched_s < listed_s
+    called_in_s = called_s - watched_s if around.refused else P.unreachable_first_s
+    listed_s = np.select(
+        [steady, is_material], [P.steady_listed_s, P.material_listed_s], P.referenced_listed_s
+    )
+    # Without searches, the test of windows is all there is.
+    minor = (watched_s < listed_s) & (not around.refused)
     referenced = np.where(minor, P.minor_confidence, P.referenced_confidence)
     unproven = np.where(code == CODE_OF[Verdict.LEAKING], 1.0, referenced) * sites.confidence
+    unproven = np.where(steady & ~minor, np.maximum(unproven, P.steady_confidence), unproven)
     by_proof = P.most_confidence * (1 - np.exp(-proof.lost / 2))
     only_lost = proof.listed & ~grew
     by_loss = proof.proven | only_lost
     first_lost_s = np.maximum(sites.since_s, proof.since_s) if around.collects else sites.since_s
     since_s = np.where(grew, first_lost_s, proof.since_s)
-    lost_rate, lost_pace = _rates(population, since_s, grew, by_loss, collects=around.collects)
+    lost_rate, lost_pace = _rates(population, since_s, by_loss, collects=around.collects)
     return replace(
         sites,
         code=code,
@@ -131,7 +142,7 @@ def heed_pointers(
         since_s=np.where(by_loss, since_s, sites.since_s),
         survivors=np.where(only_lost, proof.lost, sites.survivors),
         born_in_window=np.where(only_lost, sites.born, sites.born_in_window),
-        verdict_in_s=np.where(waits & (sites.asked == 0), P.unreachable_first_s, 0.0),
+        verdict_in_s=np.where(waits & (sites.asked == 0), called_in_s, 0.0),
         rising_only=sites.rising_only & ~proof.listed,
         replaces_old=sites.replaces_old & ~proof.listed,
     )
@@ -144,18 +155,21 @@ def doubles_memory(rate_bytes_per_min: F64, watched_s: F64, resident_bytes: int)
 def doubles_memory(
     rate_bytes_per_min: float | F64, watched_s: float | F64, resident_bytes: int
 ) -> bool | Mask:
-    """Whether the growth is so large a share of the process's memory that this has doubled."""
-    return rate_bytes_per_min * watched_s / 60 >= P.referenced_share * max(resident_bytes, 1)
+    """Whether the growth is so large a share of the process's memory that this has doubled, and no
+    small amount.
+    """
+    least_bytes = max(P.referenced_share * resident_bytes, P.referenced_least_bytes)
+    return rate_bytes_per_min * watched_s / 60 >= least_bytes
 
 
 def _rates(
-    population: Population, since_s: F64, grew: Mask, by_loss: Mask, *, collects: bool
+    population: Population, since_s: F64, by_loss: Mask, *, collects: bool
 ) -> tuple[F64, F64]:
     """Bytes and blocks per minute that some sites have lost since then; 0 of the others.
 
-    If a site loses blocks and grows, all kept blocks count: the pointers to the rest may be
-    stale memory contents. Blocks that a collector has not freed yet are also kept. With a
-    collector, therefore, most of the old blocks must be lost.
+    If many of the kept blocks are lost, all of them count: the pointers to the rest may be stale
+    memory contents. Blocks that a collector has not freed yet are also kept. With a collector,
+    therefore, most of the old bytes must be lost as well.
     """
     rate, pace = np.zeros((2, len(since_s)))
     rows = np.flatnonzero(by_loss)
@@ -166,7 +180,10 @@ def _rates(
     curve = CumulativeCurve(population.edges_s, np.stack([table[rows] for table in tables]))
     end_s = population.edges_s[-1] - P.unreachable_unseen_s
     length_s = np.maximum(end_s - since_s[rows], 1e-3)
-    halves = curve.between(since_s[rows, None] + length_s[:, None] * np.array([0, 0.5, 1]))
+    moments = since_s[rows, None] + length_s[:, None] * np.array([0, 0.5, 1])
+    # All blocks of the slice in which it began are later than that.
+    moments[:, 0] = slice_starts(population.edges_s, since_s[rows])
+    halves = curve.between(moments)
     lost, lost_bytes, kept, kept_bytes = halves
     mostly = lost.sum(axis=1) >= P.unreachable_mostly * kept.sum(axis=1)
     all_blocks, all_bytes = kept.sum(axis=1), kept_bytes.sum(axis=1)
@@ -175,22 +192,9 @@ def _rates(
         # For the newer half, it is unknown what the collector will still free.
         all_blocks = kept[:, 0] * lost.sum(axis=1) / np.maximum(lost[:, 0], 1.0)
         all_bytes = kept_bytes[:, 0] * lost_bytes.sum(axis=1) / np.maximum(lost_bytes[:, 0], 1.0)
-    else:
-        mostly |= grew[rows]
     rate[rows] = np.where(mostly, all_bytes, lost_bytes.sum(axis=1)) / length_s * 60
     pace[rows] = np.where(mostly, all_blocks, lost.sum(axis=1)) / length_s * 60
     return rate, pace
-
-
-def _beginning(edges_s: F64, lost: F64, first: Rows, end_s: float) -> F64:
-    """When each site began to lose blocks within its slice ``first``, assuming a steady pace."""
-    at = np.arange(len(first))
-    begin, end = edges_s[first], edges_s[first + 1]
-    later = lost[:, ::-1].cumsum(axis=1)[:, ::-1][at, first] - lost[at, first]
-    pace = later / np.maximum(end_s - end, 1e-3)
-    filled = lost[at, first] / np.maximum((end - begin) * pace, 1e-9)
-    began: F64 = end - (end - begin) * np.minimum(filled, 1.0)
-    return began
 
 
 def _last_edge(edges_s: F64, lost: F64) -> F64:

@@ -172,15 +172,12 @@ class Stage:
 
 def record(pid: int, seconds: float, skipped: Path) -> RealRecording:
     """Traces a process for that long, or until it ends. ``skipped``: the log of frees left out."""
-    session = attach_to(Process(pid), TraceConfig())
+    config = TraceConfig(log_events=True)
+    session = attach_to(Process(pid), config)
     taken: list[Events] = []
-    apply = session.root.heap.table.apply
-
-    def keep(events: Events, *, in_order: bool = True) -> None:
-        taken.append(events.copy())
-        apply(events, in_order=in_order)
-
-    session.root.heap.table.apply = keep  # type: ignore[method-assign]
+    log = session.root.heap.table.log
+    assert log is not None
+    log.add = lambda events: taken.append(events.copy())  # type: ignore[method-assign]
     samples: list[tuple[int, int]] = []
     searches: list[tuple[int, Blocks]] = []
     try:
@@ -219,7 +216,7 @@ def lost_rows(events: Events, searches: list[Blocks]) -> tuple[I64, I64]:
     rows, numbers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     keys = keys_of(events["address"], events["time_ns"])
     order = np.argsort(keys)
-    for number, blocks in enumerate(searches):
+    for number, blocks in enumerate(searches if len(keys) else []):
         wanted = keys_of(blocks.address, blocks.birth_ns)[:MOST_LOST]
         at = order[np.minimum(np.searchsorted(keys[order], wanted), len(order) - 1)]
         at = at[keys[at] == wanted]

@@ -11,7 +11,9 @@ from tracelloc.text import print_lines
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="shell to complete for")
+    shells = ["bash", "zsh", "fish"]
+    name = "|".join(shells)
+    parser.add_argument("shell", choices=shells, metavar=name, help="shell to complete for")
 
 
 def _run(given: Namespace) -> None:

@@ -42,8 +42,10 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 def _run(given: Namespace) -> None:
     from tracelloc.model.process import Target
-    from tracelloc.record.heapwalk.walk import measure_heap
+    from tracelloc.record.heapwalk.measuring import measure_heap, measure_memory
+    from tracelloc.record.heapwalk.walked import NotWalkableError
     from tracelloc.record.process.processlist import open_target
+    from tracelloc.show.presentation.memoryparts import part_lines
     from tracelloc.show.report.heap import heap_json, heap_lines
 
     process = open_target(given.pid)
@@ -51,7 +53,13 @@ def _run(given: Namespace) -> None:
     contents_bytes = _CONTENTS_BYTES if given.contents else 0
     for _ in report_numbers(given.every, given.count):
         with progress_of("walking the heap"), reading_heap():
-            heap = measure_heap(process, largest=given.largest, contents_bytes=contents_bytes)
+            try:
+                heap = measure_heap(process, largest=given.largest, contents_bytes=contents_bytes)
+            except NotWalkableError:
+                # Where memory is otherwise is known all the same.
+                usage = measure_memory(process)
+                print_lines([heap_json(target, usage)] if given.json else part_lines(usage.account))
+                raise
         lines = heap_lines(target, heap, given.top)
         print_lines([heap_json(target, heap)] if given.json else lines)
 

@@ -31,8 +31,8 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add("--format", f"format of the standard output: {', '.join(_FORMATS)} (default "
         "text)", choices=_FORMATS, default="text")
     add("--top N", "entries per section (default 2)", type=count_type, default=2)
-    add("--show LIST", "add sections to text and JSON: peak, temporary; sizes, if record had "
-        "--events",
+    add("--show LIST", "add sections to text and JSON: peak, temporary, types; sizes, if record "
+        "had --events",
         type=type_of(parse_sections), default=frozenset())
     add_output(parser, "to FILE instead")
     add_names(parser)

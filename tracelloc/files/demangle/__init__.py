@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 from tracelloc.files.demangle import cxxnames
-from tracelloc.text import LONGEST_TEXT
+from tracelloc.text import LONGEST_TEXT, split_arguments
 
 LONGEST_NAME: Final = 16 << 10
 """Characters; longer names are left alone."""
@@ -30,6 +30,8 @@ _VERSION: Final = re.compile(r"@@?[A-Za-z0-9_.]+$")
 _LLVM: Final = re.compile(r"\.llvm\.[0-9A-F]+$")
 _RUST_V0: Final = re.compile(r"__?R[A-Z][A-Za-z0-9_]*(?:\.[!-~]*)?")
 _RUST_LEGACY: Final = re.compile(r"__?ZN[!-~]*17h[0-9a-f]{16}E(?:\.[!-~]*)?")
+_PARAMETERS: Final = re.compile(r"<[A-Z][A-Z0-9]?(?:, ?[A-Z][A-Z0-9]?)*>")
+"""Generic parameters in a name of Rust's older kind."""
 _HASH: Final = re.compile(r"::h[0-9a-f]{16}(?=$|\.)")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -67,6 +69,20 @@ class _NameCache:
 cache: Final = _NameCache()
 
 
+def with_arguments(symbol: str, plain: str) -> str:
+    """A symbol of Rust's older kind with the generic arguments of its name in debug information.
+
+    ``plain``: such as ``push<Item, Global>``. ``demangle`` reads the result.
+    """
+    begin = plain.find("<")
+    return symbol + plain[begin:] if begin > 0 and _RUST_LEGACY.fullmatch(symbol) else symbol
+
+
+def without_arguments(name: str) -> str:
+    """The symbol, of what ``with_arguments`` returned."""
+    return name.partition("<")[0] if name.startswith("_ZN") else name
+
+
 def demangle(name: str) -> str:
     """The readable form of a symbol, without Rust's hash; the name itself if it has none.
 
@@ -91,6 +107,10 @@ def _demangle(name: str) -> str:
 def _read(name: str) -> str | None:
     if _CONTROL.search(name):
         return None
+    symbol, bracket, arguments = name.partition("<")
+    if bracket and _RUST_LEGACY.fullmatch(symbol):
+        text = _read_rust(symbol)
+        return text and _filled_in(text, arguments.removesuffix(">"))
     if _RUST_V0.fullmatch(name) or _RUST_LEGACY.fullmatch(name):
         text = _read_rust(name)
     elif name.startswith(("_Z", "__Z")):
@@ -100,6 +120,18 @@ def _read(name: str) -> str | None:
     if not text or len(text) > LONGEST_TEXT or _CONTROL.search(text):
         return None
     return text
+
+
+def _filled_in(text: str, arguments: str) -> str:
+    """``alloc::vec::Vec<T,A>::push`` with arguments for ``T`` and ``A``."""
+    found = _PARAMETERS.search(text)
+    if found is None:
+        return text
+    count = found[0].count(",") + 1
+    given = split_arguments(arguments)
+    if len(given) < count:
+        return text
+    return f"{text[: found.start() + 1]}{', '.join(given[:count])}{text[found.end() - 1 :]}"
 
 
 def _read_rust(name: str) -> str | None:

@@ -16,13 +16,17 @@ from tracelloc.files.elf.sections import ElfSection
 
 TAG_INLINED_SUBROUTINE: Final = 0x1D
 TAG_SUBPROGRAM: Final = 0x2E
+TAG_VARIABLE: Final = 0x34
 
+AT_LOCATION: Final = 0x02
 AT_NAME: Final = 0x03
 AT_STMT_LIST: Final = 0x10
 AT_LOW_PC: Final = 0x11
 AT_HIGH_PC: Final = 0x12
 AT_COMP_DIR: Final = 0x1B
 AT_ABSTRACT_ORIGIN: Final = 0x31
+AT_DECL_FILE: Final = 0x3A
+AT_DECL_LINE: Final = 0x3B
 AT_SPECIFICATION: Final = 0x47
 AT_RANGES: Final = 0x55
 AT_CALL_FILE: Final = 0x58

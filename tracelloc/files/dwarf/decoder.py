@@ -10,6 +10,7 @@ from tracelloc.files.dwarf.forms import DAMAGE, reason_of
 from tracelloc.files.dwarf.info import DebugInfo, DebugUnit
 from tracelloc.files.dwarf.inlines import InlineReader
 from tracelloc.files.dwarf.lineprogram import Chain, LineIndex, SourceFrame
+from tracelloc.files.dwarf.variables import Place, VariableReader
 from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.sections import SectionError
 
@@ -24,6 +25,7 @@ class DwarfDecoder:
         self._info = info
         self._lines = LineIndex(info)
         self._inlines = InlineReader(info)
+        self._variables = VariableReader(info, self._lines.file_name)
         self.split_paths: list[str | None] = []
         """Per address of the last call of ``chains``: the .dwo file with its functions, or None."""
 
@@ -49,6 +51,10 @@ class DwarfDecoder:
             self.split_paths[n] = _split_path(unit)
             found[n] = self._chain(unit, address)
         return found
+
+    def variables(self, addresses: Sequence[int]) -> list[Place]:
+        """Where the variables at these addresses are declared. Never raises."""
+        return self._variables.places(addresses)
 
     def _chain(self, unit: DebugUnit, address: int) -> Chain:
         file, line = self._lines.line_in(unit, address)

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.files.demangle import with_arguments
 from tracelloc.files.dwarf import abbrev, forms
 from tracelloc.files.dwarf.abbrev import Abbreviation, Skipper, attributes_of
 from tracelloc.files.dwarf.forms import DAMAGE, DwarfError, Value, reason_of, uleb
@@ -25,6 +26,9 @@ from tracelloc.files.dwarf.ranges import Range, list_at, span
 _PLACE: Final = frozenset((abbrev.AT_LOW_PC, abbrev.AT_HIGH_PC, abbrev.AT_RANGES))
 _CALL: Final = frozenset((*_PLACE, abbrev.AT_ABSTRACT_ORIGIN, abbrev.AT_CALL_FILE,
                           abbrev.AT_CALL_LINE))  # fmt: skip
+_VARIABLE: Final = frozenset((abbrev.AT_LOCATION, abbrev.AT_SPECIFICATION,
+                              abbrev.AT_ABSTRACT_ORIGIN, abbrev.AT_DECL_FILE,
+                              abbrev.AT_DECL_LINE))  # fmt: skip
 _ONE_BYTE: Final = 0x80
 """Codes of abbreviations below this are one byte long."""
 
@@ -85,10 +89,25 @@ class Walker:
 
     def functions(self) -> Iterator[tuple[int, list[Range]]]:
         """Yields each function with code: offset of its entry in the unit, and its ranges."""
+        for start, found in self._entries(self._functions):
+            yield start, self._ranges(found)
+
+    def variables(self) -> Iterator[Attributes]:
+        """Yields the attributes of each variable with a location."""
+        kinds = {
+            code: kind.up_to(_VARIABLE)
+            for code, kind in self._kinds.items()
+            if kind.tag == abbrev.TAG_VARIABLE and kind.has(abbrev.AT_LOCATION)
+        }
+        for _, found in self._entries(kinds):
+            yield found
+
+    def _entries(self, kinds: dict[int, Abbreviation]) -> Iterator[tuple[int, Attributes]]:
+        """Yields the offset and the attributes of each entry of some kinds, at any depth."""
         data = self._unit.data()
         end = len(data)
-        steps = self._plain_steps(self._functions, only_leaves=False)
-        skips = self._skips(self._functions)
+        steps = self._plain_steps(kinds, only_leaves=False)
+        skips = self._skips(kinds)
         encoding = self._unit.encoding
         steps[0] = 1
         at = self._unit.first_entry
@@ -102,11 +121,10 @@ class Walker:
                 continue
             start = at
             code, at = uleb(data, at)
-            if code in self._functions:
-                kind = self._functions[code]
+            if code in kinds:
+                kind = kinds[code]
                 self._unit.info.budget.spend(len(kind.attributes))
-                found = attributes_of(data, at, kind, encoding)
-                yield start, self._ranges(found)
+                yield start, attributes_of(data, at, kind, encoding)
             at = self._after(data, code, at) if code else at
 
     def inlined(self, start: int) -> Iterator[tuple[int, list[Range], Attributes]]:
@@ -341,13 +359,20 @@ class InlineReader:
             if name in found:
                 plain = self._info.string(unit, found[name], unit.root.string_base)
                 if plain is not None and name != abbrev.AT_NAME:
-                    return plain
+                    return self._with_arguments(unit, plain, found)
         for name in (abbrev.AT_ABSTRACT_ORIGIN, abbrev.AT_SPECIFICATION):
             # The declaration may have a linkage name if this entry has none.
             origin = self._referred_name(unit, found.get(name), depth + 1)
             if origin is not None:
                 return origin
         return plain
+
+    def _with_arguments(self, unit: DebugUnit, symbol: str, found: Attributes) -> str:
+        """A symbol with its generic arguments, if only debug information has these."""
+        if abbrev.AT_NAME not in found or not symbol.endswith("E") or "17h" not in symbol:
+            return symbol
+        plain = self._info.string(unit, found[abbrev.AT_NAME], unit.root.string_base)
+        return symbol if plain is None else with_arguments(symbol, plain)
 
 
 def _number(value: tuple[int, Value] | None) -> int | None:

@@ -26,6 +26,7 @@ from typing import Any, Final, Protocol
 
 from tracelloc.files.dwarf.decoder import open_decoder
 from tracelloc.files.dwarf.lineprogram import Chain, SourceFrame
+from tracelloc.files.dwarf.variables import Place
 from tracelloc.system.confined import start_confined
 
 _VERSIONS: Final = range(40, 12, -1)
@@ -206,6 +207,9 @@ class LineDecoder(Protocol):
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
         """Returns one chain per address."""
 
+    def variables(self, addresses: Sequence[int]) -> list[Place]:
+        """Returns where the variables at these addresses are declared."""
+
 
 class SourceLines:
     """Looks up source frames by address. Thread-safe; debug information is decoded on demand.
@@ -273,6 +277,16 @@ class SourceLines:
                     if answer and (answer[0].file is not None or not found[n]):
                         found[n] = answer
             return found
+
+    def variables(self, addresses: Sequence[int]) -> list[Place]:
+        """Returns where variables are declared, by the file's own addresses of their beginnings.
+
+        Variables of other files (.dwo) are not known.
+        """
+        if self._decoder is None:
+            return [(None, None)] * len(addresses)
+        with self._lock:
+            return self._decoder.variables(addresses)
 
     def _find(self, path: str | None) -> bool:
         """Whether the unit's .dwo file, or the file's .dwp, exists and is readable."""

@@ -14,14 +14,17 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from tracelloc.files.elf.headers import (
+    PF_W,
     PF_X,
     PT_GNU_EH_FRAME,
     PT_LOAD,
     PT_NOTE,
+    PT_TLS,
     SHF_COMPRESSED,
     SHT_NOBITS,
     HeaderError,
     Headers,
+    ProgramHeader,
     RawSection,
 )
 from tracelloc.files.elf.notes import notes_in
@@ -84,6 +87,17 @@ class NotElfError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class DataLayout:
+    """Where a file's variables lie when it is loaded; addresses are the file's own."""
+
+    segments: tuple[tuple[int, int], ...] = ()
+    """Start and end of each writable segment, including what is not in the file (.bss)."""
+    thread_bytes: int = 0
+    """Size of the thread-local variables."""
+    thread_alignment: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class SectionHeader:
     """A section with content, in bytes of the file and of the virtual address space."""
 
@@ -122,6 +136,7 @@ class ElfFile(SegmentedFile):
             for each in programs
             if each.kind == PT_LOAD
         ]
+        self.data_layout = _data_layout(programs)
         unwind = (each for each in programs if each.kind == PT_GNU_EH_FRAME)
         self.unwind_header = next(((each.address, each.file_size) for each in unwind), None)
         """Address and size in bytes of ``.eh_frame_hdr``, if there is one."""
@@ -339,6 +354,19 @@ class ElfFile(SegmentedFile):
                     found[name].update(places)
             self._functions.update(found)
         return {name: self._functions[name] for name in names if self._functions[name]}
+
+
+def _data_layout(programs: list[ProgramHeader]) -> DataLayout:
+    own = next((each for each in programs if each.kind == PT_TLS), None)
+    return DataLayout(
+        tuple(
+            (each.address, each.address + each.memory_size)
+            for each in programs
+            if each.kind == PT_LOAD and each.flags & PF_W
+        ),
+        own.memory_size if own else 0,
+        max(own.alignment, 1) if own else 1,
+    )
 
 
 def _build_id(data: bytes) -> str | None:

@@ -21,8 +21,10 @@ Read = Callable[[int, int], bytes]
 
 PT_LOAD: Final = 1
 PT_NOTE: Final = 4
+PT_TLS: Final = 7
 PT_GNU_EH_FRAME: Final = 0x6474E550
 PF_X: Final = 1
+PF_W: Final = 2
 SHT_NOBITS: Final = 8
 SHF_COMPRESSED: Final = 0x800
 
@@ -64,6 +66,8 @@ class ProgramHeader:
     offset: int
     address: int
     file_size: int
+    memory_size: int = 0
+    alignment: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +184,7 @@ class Headers:
         rows = self._unpack(_PROGRAM_HEADER, offset, count)
         if sum(row[0] == PT_LOAD for row in rows) > _MOST_SEGMENTS:
             raise HeaderError(f"more than {_MOST_SEGMENTS} segments")
-        return [ProgramHeader(r[0], r[1], r[2], r[3], r[5]) for r in rows]
+        return [ProgramHeader(r[0], r[1], r[2], r[3], *r[5:8]) for r in rows]
 
     def _read_sections(self, count: int) -> list[RawSection]:
         if self._entry_bytes != _SECTION_HEADER.size:

@@ -28,7 +28,12 @@ SYMBOL_DTYPE: Final = np.dtype(
 
 STT_OBJECT: Final = 1
 STT_FUNC: Final = 2
+STT_COMMON: Final = 5
+STT_TLS: Final = 6
 STT_GNU_IFUNC: Final = 10
+FUNCTIONS: Final = (STT_FUNC, STT_GNU_IFUNC)
+VARIABLES: Final = (STT_OBJECT, STT_COMMON)
+THREAD_LOCALS: Final = (STT_TLS,)
 _STB_RANK: Final = np.ones(16, np.uint8)
 _STB_RANK[1:3] = 0
 """0 for names that other files can use (GLOBAL, WEAK), 1 for local ones."""
@@ -54,7 +59,10 @@ U64 = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A function: ``address`` is relative to the file's own address space."""
+    """A function or a variable: ``address`` is relative to the file's own address space.
+
+    The address of a thread-local variable is relative to those of its file.
+    """
 
     name: str
     address: int
@@ -198,16 +206,18 @@ class RawTable:
 
 
 class SymbolTable:
-    """The functions of one file, from any number of tables, sorted by address."""
+    """The functions of one file, from any number of tables, sorted by address.
 
-    def __init__(self, tables: Sequence[RawTable]) -> None:
+    Or its variables, as ``kinds`` tells.
+    """
+
+    def __init__(self, tables: Sequence[RawTable], kinds: tuple[int, ...] = FUNCTIONS) -> None:
         self._tables = tables
         parts = []
         for number, table in enumerate(tables):
-            kind = table.symbols["info"] & 0xF
-            is_function = (kind == STT_FUNC) | (kind == STT_GNU_IFUNC)
+            is_wanted = np.isin(table.symbols["info"] & 0xF, kinds)
             is_defined = table.symbols["section"] != _SHN_UNDEF
-            kept = np.flatnonzero(is_function & is_defined)
+            kept = np.flatnonzero(is_wanted & is_defined)
             # In damaged files; they would hide those that have names.
             kept = kept[table.names.is_named(table.symbols["name"][kept])]
             parts.append((kept, np.full(len(kept), number, np.uint8)))

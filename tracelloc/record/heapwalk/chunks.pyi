@@ -9,6 +9,10 @@ def follow_chunks(
 def in_use_blocks(
     entries: U64, offset: int, starts: U64, reaches: U64, overheads: npt.NDArray[np.uint8]
 ) -> int: ...
+def blocks_between(
+    entries: U64, least_bytes: int, most_bytes: int, rows: npt.NDArray[np.intp]
+) -> int: ...
+def words_within(words: U64, ranges: U64, rows: npt.NDArray[np.intp]) -> int: ...
 
 class ListReader:
     absent: int

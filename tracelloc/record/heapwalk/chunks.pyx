@@ -117,6 +117,60 @@ def in_use_blocks(
     return n
 
 
+def blocks_between(
+    const uint64_t[::1] entries, uint64_t least_bytes, uint64_t most_bytes, int64_t[::1] rows
+):
+    """Fills in the rows of blocks in use with a size in a range, which includes both ends.
+
+    Mappings are left out. Returns the number of rows.
+    """
+    cdef Py_ssize_t at, n = 0
+    cdef uint64_t size_bytes
+    with nogil:
+        for at in range(entries.shape[0] - 1):
+            size_bytes = (entries[at + 1] & ~<uint64_t>FLAGS) - (entries[at] & ~<uint64_t>FLAGS)
+            rows[n] = at
+            n += (
+                (size_bytes >= least_bytes)
+                & (size_bytes <= most_bytes)
+                & ((entries[at] & FLAGS) == STATE_IN_USE)
+            )
+    return n
+
+
+def words_within(const uint64_t[::1] words, const uint64_t[:, ::1] ranges, int64_t[::1] rows):
+    """Fills in the rows of words that are in address ranges and multiples of 8.
+
+    ``ranges``: start and end, by address. ``rows`` has room for one more than there are words.
+    Returns the number of rows.
+    """
+    cdef Py_ssize_t at, low, length, half, n = 0, count = ranges.shape[0]
+    cdef uint64_t word, first = 0, span = 0
+    cdef bint is_within = False
+    with nogil:
+        for at in range(words.shape[0]):
+            word = words[at]
+            if word - first >= span:  # not the gap or range of the word before
+                low, length = 0, count
+                while length > 0:
+                    half = length >> 1
+                    if ranges[low + half, 0] <= word:
+                        low += half + 1
+                        length -= half + 1
+                    else:
+                        length = half
+                is_within = low > 0 and word < ranges[low - 1, 1]
+                if is_within:
+                    first = ranges[low - 1, 0]
+                    span = ranges[low - 1, 1] - first
+                else:
+                    first = ranges[low - 1, 1] if low else 0
+                    span = (ranges[low, 0] if low < count else <uint64_t>-1) - first
+            rows[n] = at
+            n += is_within & (word & 7 == 0)
+    return n
+
+
 cdef class ListReader:
     """Follows singly linked lists of free chunks through a process's memory.
 

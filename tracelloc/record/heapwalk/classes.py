@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -16,12 +17,15 @@ import numpy.typing as npt
 from tracelloc.errors import TargetError
 from tracelloc.files.demangle.cxxnames import LONGEST_MANGLED
 from tracelloc.files.demangle.cxxnames import read as read_cxx_name
-from tracelloc.model.heapusage import BlockSum, ClassUsage
+from tracelloc.model.heapusage import BlockSum, ClassUsage, StackClass
+from tracelloc.record.heapwalk.chunks import words_within
 from tracelloc.record.heapwalk.pieces import PieceReader, Region
 from tracelloc.record.heapwalk.walked import ADDRESS_BITS, STATE_BITS, BlockState
 from tracelloc.record.process.memory import U64, Mask
 
 Rows = npt.NDArray[np.intp]
+StacksAt = Callable[[U64], npt.NDArray[np.int64]]
+"""Returns the stack that allocated the block at each address; -1 where there is none."""
 
 _MOST_OFFSET: Final = 1 << 24
 """Bytes from an object to one of its base classes (offset to top), at most."""
@@ -50,14 +54,14 @@ class ClassTally:
 
     def are_tables(self, words: U64) -> Mask:
         """Which words may be addresses of virtual tables."""
-        if not len(self._ranges):
-            return np.zeros(len(words), np.bool_)
-        found: Mask = (words & np.uint64(7) == 0) & (words >= self._ranges[0, 0])
-        found &= words < self._ranges[-1, 1]
-        rows = np.flatnonzero(found)
-        at = np.searchsorted(self._ranges[:, 0], words[rows], side="right") - 1
-        found[rows] = words[rows] < self._ranges[at, 1]
+        found = np.zeros(len(words), np.bool_)
+        found[self.table_rows(words)] = True
         return found
+
+    def table_rows(self, words: U64) -> Rows:
+        """The indexes of words that may be addresses of virtual tables."""
+        rows = np.empty(len(words) + 1, np.intp)
+        return rows[: words_within(np.ascontiguousarray(words), self._ranges, rows)]
 
     def add(self, tables: U64, sizes: U64, starts: U64) -> None:
         """Adds blocks: the pointers they begin with, their sizes in bytes, and their addresses."""
@@ -79,6 +83,23 @@ class ClassTally:
                 found[name] = before[0] + count, before[1] + size_bytes
         rows = [ClassUsage(name, BlockSum(*sums)) for name, sums in found.items()]
         return tuple(sorted(rows, key=lambda row: (-row.blocks.size_bytes, row.name)))
+
+    def by_stack(self, names: ClassNames, stacks_at: StacksAt) -> Iterator[StackClass]:
+        """Yields the most frequent class of each call stack that has any; blocks must be kept."""
+        parts = self.blocks or []
+        if not parts:
+            return
+        starts, tables = (np.concatenate(column) for column in zip(*parts, strict=True))
+        stacks = stacks_at(starts)
+        known = stacks >= 0
+        pairs, counts = np.unique(
+            np.stack([stacks[known].astype(np.uint64), tables[known]]), axis=1, return_counts=True
+        )
+        best: dict[int, StackClass] = {}
+        for stack, table, count in zip(*pairs.tolist(), counts.tolist(), strict=True):
+            if (stack not in best or count > best[stack].count) and (name := names.name(table)):
+                best[stack] = StackClass(stack, name, count)
+        yield from best.values()
 
 
 class ClassNames:

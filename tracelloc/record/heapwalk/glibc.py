@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.model.process import MallocLibrary
-from tracelloc.record.heapwalk.chunks import ListReader, follow_chunks
+from tracelloc.record.heapwalk.chunks import ListReader, blocks_between, follow_chunks
 from tracelloc.record.heapwalk.classes import ClassTally, Rows
 from tracelloc.record.heapwalk.mallocstate import (
     ArenaState,
@@ -60,8 +60,9 @@ _MOST_LISTED: Final = 1 << 22
 _FIRST_FASTBIN_BYTES: Final = 32
 _FENCES_BYTES: Final = 32
 """The two headers that end a heap."""
-_TCACHES: Final = {64: (0x290,), 76: (0x300, 0x310, 0x320, 0x330, 0x340)}
-"""Sizes of the chunks with a thread's cache, by the number of its lists (2.30 to 2.41; 2.42)."""
+_TCACHES: Final = {64: (0x290, 0x290), 76: (0x300, 0x340)}
+"""Least and most bytes of the chunks with a thread's cache, by the number of its lists (2.30 to
+2.41; 2.42)."""
 _SMALL_BINS: Final = 64
 _MOST_CHANGED: Final = 2
 """Lists of a thread cache that may change while it is read."""
@@ -89,9 +90,9 @@ class _Stretch:
         if self.parts and not is_used_before:
             self.parts[-1][-1] &= ADDRESS_BITS
         if len(entries):
-            rows = np.flatnonzero(self.tally.are_tables(firsts))
+            rows = self.tally.table_rows(firsts)
             self.parts.append(entries.copy())
-            self.tables.append((rows, firsts[rows]))
+            self.tables.append((rows.copy(), firsts[rows]))
 
     def drop(self, count: int) -> int:
         """Drops the last chunks. Returns the address of the first one dropped; 0 if none."""
@@ -109,9 +110,9 @@ class _Stretch:
         return address
 
     def take_entries(self) -> U64:
-        """All entries; the parts are given up meanwhile, as both would take twice the memory."""
+        """All entries, and room for one more; their parts are dropped: both would take too much."""
         sizes = [len(part) for part in self.parts]
-        found = np.empty(sum(sizes), np.uint64)
+        found = np.empty(sum(sizes) + 1, np.uint64)
         at = 0
         for number, size in enumerate(sizes):
             found[at : at + size] = self.parts[number]
@@ -209,7 +210,6 @@ class _GlibcWalk:
             last = found.last
             entries, stop = _finished(found, top, end, top + state.top_bytes)
             if len(entries):
-                entries = np.append(entries, np.uint64(stop | BlockState.END))
                 for rows, firsts in found.tables:
                     inside = rows < len(entries) - 1
                     self.tally.note(entries, rows[inside], firsts[inside])
@@ -254,10 +254,11 @@ def _main_bounds(reader: PieceReader, state: ArenaState, first: int, end: int) -
 
 
 def _finished(found: _Stretch, top: int, end: int, top_end: int) -> tuple[U64, int]:
-    """Returns (the entries up to the top or the end, where they end)."""
+    """Returns (the entries up to the top or the end, with one that ends them, where they end)."""
     if not found.parts:
         return NO_ENTRIES, 0
-    entries = found.take_entries()
+    room = found.take_entries()
+    entries = room[:-1]
     stop = found.broken_at or end
     if int(entries[0] & ADDRESS_BITS) <= top < stop:
         entries = entries[: np.searchsorted(entries, np.uint64(top | BlockState.END), side="right")]
@@ -268,7 +269,8 @@ def _finished(found: _Stretch, top: int, end: int, top_end: int) -> tuple[U64, i
     last = int(entries[-1] & ADDRESS_BITS)
     if entries[-1] & STATE_BITS == BlockState.OWN and last + _FENCES_BYTES < stop:
         stop = last + _FENCES_BYTES // 2
-    return entries, stop
+    room[len(entries)] = stop | BlockState.END
+    return room[: len(entries) + 1], stop
 
 
 def _read_stretch(reader: PieceReader, tally: ClassTally, first: int, bounds: Bounds) -> _Stretch:
@@ -344,8 +346,8 @@ def _mark_cached(
     arenas = [arena for arena in walked.arenas if len(arena.entries)]
     if not arenas:
         return
-    lowest = min(int(arena.addresses[0]) for arena in arenas)
-    highest = max(int(arena.addresses[-1]) for arena in arenas)
+    lowest = min(int(arena.entries[0] & ADDRESS_BITS) for arena in arenas)
+    highest = max(int(arena.entries[-1] & ADDRESS_BITS) for arena in arenas)
     free_list = _FreeLists(lists, lowest, highest)
     for state in states:
         for number, chunk in enumerate(first_words(reader, state).tolist()):
@@ -353,19 +355,23 @@ def _mark_cached(
                 size_bytes = _FIRST_FASTBIN_BYTES + 16 * number
                 _mark(arenas, free_list.read(chunk + 16, size_bytes, 16), BlockState.FAST)
     for arena in arenas:
-        for count in _TCACHES:
-            _mark_tcaches(reader, free_list, arenas, arena, count)
+        for count, (least_bytes, most_bytes) in _TCACHES.items():
+            rows = np.empty(len(arena.entries), np.intp)
+            rows = rows[: blocks_between(arena.entries, least_bytes, most_bytes, rows)]
+            found = arena.entries[rows] & ADDRESS_BITS
+            if len(found):
+                _mark_tcaches(reader, free_list, (arena, found), arenas, count)
 
 
 def _mark_tcaches(
-    reader: PieceReader, free_lists: _FreeLists, arenas: list[Arena], arena: Arena, count: int
+    reader: PieceReader,
+    free_lists: _FreeLists,
+    found: tuple[Arena, U64],
+    arenas: list[Arena],
+    count: int,
 ) -> None:
-    """Finds the thread caches among an arena's chunks by their size and contents."""
-    wanted = np.isin(arena.sizes, np.array(_TCACHES[count], np.uint64))
-    wanted &= arena.states == BlockState.IN_USE
-    addresses = arena.addresses[wanted]
-    if not len(addresses):
-        return
+    """Finds thread caches by their contents, among an arena's chunks of a size that they have."""
+    arena, addresses = found
     rows, was_read = reader.memory.read(addresses + np.uint64(16), 10 * count)
     counts, heads = rows[:, : count // 4].copy().view(np.uint16), rows[:, count // 4 :]
     low, high = np.uint64(free_lists.lowest), np.uint64(free_lists.highest)

@@ -25,7 +25,7 @@ from tracelloc.errors import TargetError
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.classes import ClassTally
-from tracelloc.record.heapwalk.pieces import PieceReader, Region, ResidentRuns
+from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader, Region
 from tracelloc.record.heapwalk.walked import (
     ADDRESS_BITS,
     Arena,
@@ -263,9 +263,12 @@ def _key_of_table(
     at = np.flatnonzero(descriptions)[:_MOST_PROVEN]
     if not len(at):
         return None
-    heads, was_read = reader.memory.read(descriptions[at], 16)
-    fits = was_read & (tree.key(heads[:, 1], 0) == at.astype(np.uint64))
-    if np.count_nonzero(fits) < max(1, len(at) // 5):
+    heads, was_read = reader.memory.read(descriptions[at], 24)
+    # Each leads to the extent that its page is in.
+    firsts, pages = tree.key(heads[:, 1], 0), heads[:, 2] >> np.uint64(_PAGE_BITS)
+    numbers = at.astype(np.uint64)
+    fits = was_read & (firsts <= numbers) & (numbers - firsts < pages)
+    if np.count_nonzero(fits) < max(1, len(at) // 2):
         return None
     return int(tree.key(heads[np.flatnonzero(fits)[:1], 1], tree.levels - 1)[0])
 
@@ -374,7 +377,7 @@ def _mark_cached(reader: PieceReader, regions: list[Region], entries: U64) -> li
     for region in regions:
         if region.inode or region.rights[:2] != "rw" or region.path.startswith("["):
             continue
-        resident = ResidentRuns.read(reader.memory, [(region.start, region.end)])
+        resident = AddressRuns.read_resident(reader.memory, [(region.start, region.end)])
         for first, last in zip(resident.starts.tolist(), resident.ends.tolist(), strict=True):
             for at in range(first, last, _SCAN_BYTES):
                 words = reader.words(at, min(_SCAN_BYTES + 16, last - at))

@@ -13,7 +13,7 @@ import numpy as np
 
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.classes import ClassTally
-from tracelloc.record.heapwalk.pieces import PieceReader, ResidentRuns
+from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
 from tracelloc.record.heapwalk.walked import Arena, BlockState, WalkedHeap
 from tracelloc.record.process.memory import PAGE_BYTES, U64
 
@@ -34,7 +34,7 @@ _HEADER_BYTES: Final = 16
 def walk_musl(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
     """Walks the heap; None if there is none. Raises OSError, TargetError, PrivilegeError."""
     regions = [r for r in reader.regions() if r.rights[:2] == "rw" and r.rights[3] == "p"]
-    resident = ResidentRuns.read(reader.memory, [(r.start, r.end) for r in regions])
+    resident = AddressRuns.read_resident(reader.memory, [(r.start, r.end) for r in regions])
     slots: dict[int, tuple[int, BlockState]] = {}
     groups: list[int] = []
     areas: list[tuple[int, int]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -50,24 +50,45 @@ def read_regions(maps_text: str) -> list[Region]:
 
 
 @dataclass(frozen=True, slots=True)
-class ResidentRuns:
-    """The resident runs of some address ranges: how many bytes of any stretch are in memory."""
+class AddressRuns:
+    """Runs of addresses, by address: how many bytes of any range are in them."""
 
     starts: U64
     ends: U64
     before: U64
-    """Resident bytes before each run; one more at the end."""
+    """Bytes of all runs before each; one more at the end."""
 
     @classmethod
-    def read(cls, memory: RemoteMemory, ranges: list[tuple[int, int]]) -> ResidentRuns:
-        """Asks the kernel. Raises OSError, PrivilegeError."""
-        rows = [(a, b) for _, a, b in memory.resident_runs(sorted(ranges), lambda: True)]
-        runs = np.array(rows, np.uint64).reshape(-1, 2)
-        sums = np.concatenate([[np.uint64(0)], np.cumsum(runs[:, 1] - runs[:, 0])])
-        return cls(runs[:, 0].copy(), runs[:, 1].copy(), sums.astype(np.uint64))
+    def from_ranges(cls, ranges: Iterable[tuple[int, int]]) -> AddressRuns:
+        """Makes runs of ranges of (start, end) that do not overlap, in any order."""
+        rows = np.array(sorted(ranges), np.uint64).reshape(-1, 2)
+        return cls.from_columns(rows[:, 0].copy(), rows[:, 1].copy())
+
+    @classmethod
+    def from_columns(cls, starts: U64, ends: U64) -> AddressRuns:
+        """Makes runs of sorted starts and ends."""
+        sums = np.concatenate([[np.uint64(0)], np.cumsum(ends - starts)])
+        return cls(starts, ends, sums.astype(np.uint64))
+
+    @classmethod
+    def read_resident(cls, memory: RemoteMemory, ranges: list[tuple[int, int]]) -> AddressRuns:
+        """The resident parts of ranges. Raises OSError, PrivilegeError."""
+        rows = memory.resident_runs(sorted(ranges), lambda: True)
+        return cls.from_ranges((start, end) for _, start, end in rows)
+
+    def intersect(self, other: AddressRuns) -> AddressRuns:
+        """What is in both."""
+        edges = np.concatenate([self.starts, other.starts, self.ends, other.ends])
+        count = len(self.starts) + len(other.starts)
+        steps = np.where(np.arange(len(edges)) < count, 1, -1)
+        order = np.lexsort((steps, edges))  # ends first
+        edges, depths = edges[order], np.cumsum(steps[order])
+        rows = np.flatnonzero(depths == 2)
+        rows = rows[edges[rows] < edges[rows + 1]]
+        return AddressRuns.from_columns(edges[rows], edges[rows + 1])
 
     def below(self, addresses: U64) -> U64:
-        """Resident bytes below each address."""
+        """Bytes of the runs below each address."""
         if not len(self.starts):
             return np.zeros(len(addresses), np.uint64)
         run = np.maximum(np.searchsorted(self.starts, addresses, side="right"), 1) - 1
@@ -76,7 +97,12 @@ class ResidentRuns:
         return below
 
     def bytes_of(self, starts: U64, ends: U64) -> U64:
-        """Resident bytes of each stretch."""
+        """Bytes of each range that are in the runs."""
+        if len(starts):
+            # Most often all is in one run.
+            run = int(np.searchsorted(self.starts, starts.min(), side="right")) - 1
+            if run >= 0 and ends.max() <= self.ends[run]:
+                return ends - starts
         return self.below(ends) - self.below(starts)
 
 

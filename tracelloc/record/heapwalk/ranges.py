@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +11,14 @@ import numpy.typing as npt
 
 from tracelloc.record.heapwalk.chunks import in_use_blocks
 from tracelloc.record.heapwalk.classes import Rows
-from tracelloc.record.heapwalk.walked import WalkedHeap, user_offset
+from tracelloc.record.heapwalk.walked import (
+    ADDRESS_BITS,
+    STATE_BITS,
+    Arena,
+    BlockState,
+    WalkedHeap,
+    user_offset,
+)
 from tracelloc.record.process.memory import U64, Mask
 
 _MAPPED_HEADER_BYTES: Final = 16
@@ -48,6 +56,16 @@ class BlockRanges:
         kept = found.reaches > found.starts
         return found if kept.all() else found.select(np.flatnonzero(kept))
 
+    def still_in_use(self, heap: WalkedHeap) -> BlockRanges:
+        """Returns the blocks that a later walk has in use, with the same size."""
+        kept = np.zeros(len(self.starts), np.bool_)
+        size_bytes = self.size_bytes()
+        for arena, rows, at in _places(heap, self.starts):
+            begins, ends = arena.entries[at] & ADDRESS_BITS, arena.entries[at + 1] & ADDRESS_BITS
+            same = begins + np.uint64(user_offset(arena)) == self.starts[rows]
+            kept[rows[same & (ends - begins == size_bytes[rows])]] = True
+        return self.select(kept)
+
     def select(self, rows: Rows | Mask | slice) -> BlockRanges:
         """Returns some blocks."""
         return BlockRanges(self.starts[rows], self.reaches[rows], self.overhead_bytes[rows])
@@ -61,3 +79,24 @@ class BlockRanges:
     def usable_bytes(self) -> U64:
         """What the program may use of each."""
         return self.size_bytes() - self.overhead_bytes
+
+
+def are_in_use(heap: WalkedHeap, addresses: U64) -> Mask:
+    """Which addresses are in blocks in use."""
+    found = np.zeros(len(addresses), np.bool_)
+    for _, rows, _ in _places(heap, addresses):
+        found[rows] = True
+    return found
+
+
+def _places(heap: WalkedHeap, addresses: U64) -> Iterator[tuple[Arena, Rows, Rows]]:
+    """Yields for each arena which addresses are in its blocks in use, and rows of its entries."""
+    for arena in heap.arenas:
+        if not len(arena.entries):
+            continue
+        inside = addresses - np.uint64(user_offset(arena)) | STATE_BITS
+        at = np.searchsorted(arena.entries, inside, side="right") - 1
+        states = arena.entries[at] & STATE_BITS
+        used = (states == BlockState.IN_USE) | (states == BlockState.MAPPED)
+        rows = np.flatnonzero(used & (at >= 0) & (at + 1 < len(arena.entries)))
+        yield arena, rows, at[rows]

@@ -136,3 +136,8 @@ class WalkedHeap:
 def user_offset(arena: Arena) -> int:
     """Bytes from an entry's address to the one that the program got."""
     return 16 if arena.library is MallocLibrary.GLIBC else 0
+
+
+def overhead_bytes(arena: Arena, state: BlockState = BlockState.IN_USE) -> int:
+    """Bytes of a block of this state that the program can't use."""
+    return max(0, user_offset(arena) - (8 if state is BlockState.IN_USE else 0))

@@ -29,10 +29,12 @@ _PROGRAM: Final = "read_registers"
 _ATTACH_TYPE: Final = 28
 """BPF_TRACE_ITER, include/uapi/linux/bpf.h."""
 _ROW: Final = np.dtype([
-    ("pid", np.uint64), ("signal_stack", np.uint64),
-    ("registers", np.uint64, 21),
+    ("pid", np.uint64), ("tid", np.uint64), ("thread_pointer", np.uint64),
+    ("signal_stack", np.uint64), ("registers", np.uint64, 21),
 ])  # fmt: skip
 """``struct thread_registers``."""
+_STACK_POINTER: Final = 19
+"""The stack pointer's number in ``struct pt_regs``."""
 _READ_BYTES: Final = 1 << 16
 _MOST_BYTES: Final = 1 << 28
 
@@ -74,6 +76,19 @@ class ThreadWords(NamedTuple):
     """All registers, and the addresses of alternate signal stacks."""
 
 
+class ThreadRegisters(NamedTuple):
+    """The registers of one thread."""
+
+    thread_id: int
+    thread_pointer: int
+    """Where its thread-local variables are (``fs_base``); 0 if unknown."""
+    stack_pointer: int
+    signal_stack: int
+    """Address of the alternate signal stack; 0 if there is none."""
+    words: npt.NDArray[np.uint64]
+    """All other registers."""
+
+
 class RegisterReader:
     """The loaded iterator, until ``close``."""
 
@@ -83,11 +98,12 @@ class RegisterReader:
         target = types.type_id(FUNCTION, "bpf_iter_task")
         if target is None:
             raise UnsupportedError("this kernel has no BPF iterator over tasks (Linux 5.8)")
-        offsets = {"TGID": "tgid", "SIGNAL_STACK": "sas_ss_sp"}
+        offsets = {"TGID": "tgid", "TID": "pid", "SIGNAL_STACK": "sas_ss_sp"}
         flags = [
             f"-D{name}_OFFSET={types.member_offset('task_struct', member)}"
             for name, member in offsets.items()
         ]
+        flags.append(f"-DTHREAD_POINTER_OFFSET={_thread_pointer_offset(types)}")
         text = (probes.directory() / _SOURCE).read_text(encoding="utf-8")
         code = compiled(text, flags, probes.kernel_headers(), debug=debug)
         self._programs = Programs(code, debug=debug)
@@ -99,6 +115,21 @@ class RegisterReader:
 
     def read(self, process: Process) -> ThreadWords:
         """Reads the registers of all its threads now. Raises OSError."""
+        rows = self._read(process)
+        words = np.concatenate([rows["registers"].reshape(-1), rows["signal_stack"]])
+        return ThreadWords(len(rows), np.ascontiguousarray(words))
+
+    def read_threads(self, process: Process) -> list[ThreadRegisters]:
+        """Reads the registers of its threads now, thread by thread. Raises OSError."""
+        return [
+            ThreadRegisters(
+                int(row["tid"]), int(row["thread_pointer"]), int(row["registers"][_STACK_POINTER]),
+                int(row["signal_stack"]), np.delete(row["registers"], _STACK_POINTER),
+            )
+            for row in self._read(process)
+        ]  # fmt: skip
+
+    def _read(self, process: Process) -> Rows:
         info = _TaskInfo(pid=process.pid)
         attributes = _IteratorLinkAttr(
             prog_fd=self._programs.fd(_PROGRAM),
@@ -115,12 +146,20 @@ class RegisterReader:
             attributes.iter_info = attributes.iter_info_len = 0
             rows = _rows(attributes)
             rows = rows[rows["pid"] == process.pid]
-        words = np.concatenate([rows["registers"].reshape(-1), rows["signal_stack"]])
-        return ThreadWords(len(rows), np.ascontiguousarray(words))
+        return rows
 
     def close(self) -> None:
         """Unloads it."""
         self._programs.close()
+
+
+def _thread_pointer_offset(types: KernelTypes) -> int:
+    """The offset of ``thread.fsbase`` in ``struct task_struct``; 0 if there is none."""
+    try:
+        outer = types.member_offset("task_struct", "thread")
+        return outer + types.member_offset("thread_struct", "fsbase")
+    except UnsupportedError:
+        return 0
 
 
 def _rows(attributes: _IteratorLinkAttr) -> Rows:

@@ -17,6 +17,9 @@ from tracelloc.text import format_time, printable
 
 _INTERPRETER: Final = re.compile(r"-?(python|perl|ruby|node|php|bash|dash|sh|lua|guile)[\d.]*")
 _CODE_FOLLOWS: Final = ("-c", "-e", "-r")
+_MOST_LISTED: Final = 10
+"""Processes of a name that an error lists: those with the largest PIDs."""
+_LONGEST_COMMAND: Final = 60
 _VALUE_FOLLOWS: Final = ("-X", "-W", "-I", "-o", "-d", "--require", "--import")
 """Options of interpreters whose value is a separate word."""
 
@@ -33,7 +36,10 @@ def find_target(name: str, root: Path = PROC) -> int:
         )
     if len(found) == 1:
         return found[0].pid
-    lines = "\n".join(_line_of(process) for process in found)
+    shown = [_line_of(process) for process in found[-_MOST_LISTED:]]
+    if len(shown) < len(found):
+        shown.append(f"    and {len(found) - len(shown):,} more; pgrep -af lists all")
+    lines = "\n".join(shown)
     raise TargetError(
         f"{len(found)} processes are called {printable(name)}, choose one by -p:\n{lines}"
     )
@@ -78,7 +84,7 @@ def script_of(arguments: Sequence[str]) -> str | None:
 
 
 def _line_of(process: Process) -> str:
-    """Formats PID, user, start time and command line."""
+    """Formats PID, user, start time and the beginning of the command line."""
     try:
         user_id = process.user_ids()[0]
         user = pwd.getpwuid(user_id).pw_name
@@ -86,6 +92,10 @@ def _line_of(process: Process) -> str:
         user = "?"
     except KeyError:
         user = str(user_id)
-    command = " ".join(process.arguments()) or process.command()
+    program, *arguments = process.arguments() or [process.command()]
+    command = " ".join([base_name(program), *arguments])
     started = format_time(process.started_s())
-    return f"    {process.pid:>7}  {user:<12} {started}  {printable(command)[:200]}"
+    command = printable(command)
+    if len(command) > _LONGEST_COMMAND:
+        command = f"{command[: _LONGEST_COMMAND - 1]}…"
+    return f"    {process.pid:>7}  {user:<12} {started}  {command}"

@@ -20,8 +20,12 @@ Mask = npt.NDArray[np.bool_]
 PAGE_BYTES: Final = 4096
 _MOST_PIECES: Final = 1024
 """UIO_MAXIOV, include/uapi/linux/uio.h."""
-_REGIONS: Final = 1 << 10
-"""Most contiguous regions per request."""
+_REGIONS: Final = 512
+"""Most contiguous regions per request.
+
+The kernel collects so many at a time (``pagemap_scan_init_bounce_buffer``, fs/proc/task_mmu.c).
+If it is asked for more, its answer may say that it stopped before regions that it has returned.
+"""
 _STRETCH_BYTES: Final = 1 << 30
 """Address space whose pages are requested at once."""
 _MOST_ADDRESSES: Final = 4 << 40
@@ -29,6 +33,8 @@ _MOST_ADDRESSES: Final = 4 << 40
 _TOO_MUCH: Final = "its mappings have terabytes, and Linux before 6.7 can't say what is in memory"
 _PRESENT: Final = np.uint64(1 << 63)
 """A page is in memory (Documentation/admin-guide/mm/pagemap.rst)."""
+_SWAPPED: Final = np.uint64(1 << 62)
+"""A page is swapped out."""
 
 
 class RemoteMemory:
@@ -40,6 +46,10 @@ class RemoteMemory:
 
     def present_pages(self, start: int, end: int) -> Mask:
         """Returns which pages of a mapping are in memory: reading others would fault them in."""
+        return self._pages(start, end, _PRESENT)
+
+    def _pages(self, start: int, end: int, flag: np.uint64) -> Mask:
+        """Returns which pages of a mapping have a flag in pagemap."""
         try:
             with self._pagemap.open("rb", buffering=0) as pagemap:
                 pagemap.seek(start // PAGE_BYTES * 8)
@@ -50,18 +60,24 @@ class RemoteMemory:
             raise _refused(self.process) from error
         found = np.zeros((end - start) // PAGE_BYTES, np.bool_)
         words = np.frombuffer(entries[: len(entries) // 8 * 8], np.uint64)
-        found[: len(words)] = (words & _PRESENT) != 0
+        found[: len(words)] = (words & flag) != 0
         return found
 
     def resident_runs(
-        self, areas: Iterable[tuple[int, int]], may_go_on: Callable[[], bool]
+        self,
+        areas: Iterable[tuple[int, int]],
+        may_go_on: Callable[[], bool],
+        *,
+        swapped: bool = False,
     ) -> Iterator[tuple[int, int, int]]:
         """Yields the resident parts of areas: (index of the area, start, end).
 
-        Ends early if ``may_go_on`` returns False. Raises OSError (EFBIG if the kernel can't tell
-        soon enough) and PrivilegeError.
+        ``swapped``: yields the parts that are swapped out instead. Ends early if ``may_go_on``
+        returns False. Raises OSError (EFBIG if the kernel can't tell soon enough) and
+        PrivilegeError.
         """
         regions = np.zeros((_REGIONS, 3), np.uint64)
+        flag = _SWAPPED if swapped else _PRESENT
         try:
             pagemap = self._pagemap.open("rb", buffering=0)
         except ProcessLookupError:
@@ -76,7 +92,7 @@ class RemoteMemory:
                     if not may_go_on():
                         return
                     try:
-                        at, runs = _scanned(pagemap.fileno(), at, end, regions)
+                        at, runs = _scanned(pagemap.fileno(), at, end, regions, swapped=swapped)
                     except OSError as error:
                         if error.errno not in (errno.ENOTTY, errno.EINVAL):
                             raise
@@ -84,7 +100,7 @@ class RemoteMemory:
                         if looked_at > _MOST_ADDRESSES:
                             raise OSError(errno.EFBIG, _TOO_MUCH) from error
                         stop = min(at + _STRETCH_BYTES, end)
-                        runs = _runs_of(at, self.present_pages(at, stop))
+                        runs = _runs_of(at, self._pages(at, stop, flag))
                         at = stop
                     for first, last in runs:
                         yield number, first, last
@@ -147,9 +163,11 @@ class RemoteMemory:
         return text.partition(b"\0")[0].decode(errors="backslashreplace")
 
 
-def _scanned(pagemap: int, start: int, end: int, regions: U64) -> tuple[int, list[tuple[int, int]]]:
-    """Returns (where to continue, runs of resident pages before that). Raises OSError."""
-    at = scan_pages(pagemap, start, end, regions)
+def _scanned(
+    pagemap: int, start: int, end: int, regions: U64, *, swapped: bool
+) -> tuple[int, list[tuple[int, int]]]:
+    """Returns (where to continue, runs of such pages before that). Raises OSError."""
+    at = scan_pages(pagemap, start, end, regions, swapped=swapped)
     found = regions[: int(np.count_nonzero(regions[:, 1])), :2]
     return max(at, start + PAGE_BYTES), [(first, last) for first, last in found.tolist()]
 

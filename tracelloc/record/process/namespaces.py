@@ -20,6 +20,16 @@ def pid_namespace() -> PidNamespace | None:
     return None if found[1] == _INITIAL else found
 
 
+def absence_hint() -> str:
+    """Returns why a PID may be unknown: it is one of another namespace."""
+    if pid_namespace() is None:
+        return ""
+    return (
+        "tracelloc runs in a container's PID namespace: name the PID that the process has there, "
+        "or run tracelloc outside of it (--pid=host)"
+    )
+
+
 def other_pid_namespace(process: Process) -> PidNamespace | None:
     """Returns a process's PID namespace; None if it is tracelloc's, or unknown."""
     try:

@@ -25,6 +25,7 @@ from tracelloc.model.codefiles import FileId, Mapping, base_name
 from tracelloc.model.processlist import ProcessInfo, Trouble
 from tracelloc.record.mallocs.discovery import families_in
 from tracelloc.record.mallocs.families import OPERATORS
+from tracelloc.record.process.namespaces import absence_hint
 from tracelloc.record.process.procfs import PROC, Process
 from tracelloc.record.worker.client import FileReadError, FileWorker
 from tracelloc.record.worker.targetfile import TargetFile
@@ -273,7 +274,7 @@ def open_target(pid: int) -> Process:
     if pid == os.getpid():
         raise TargetError("tracelloc cannot trace itself", hint="name another process")
     if not process.directory.exists():
-        raise TargetError(f"there is no process {pid}")
+        raise TargetError(f"there is no process {pid}", hint=absence_hint())
     if process.is_kernel_thread():
         raise TargetError(
             f"{pid} ({printable(process.command())}) is a kernel thread", hint="name a user process"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -278,6 +278,17 @@ class Process:
             return {int(task.name) for task in (self.directory / "task").iterdir()}
         except (FileNotFoundError, ProcessLookupError):
             return set()
+
+    def stack_pointers(self) -> Iterator[int]:
+        """Yields the stack pointers of threads in system calls (proc_pid_syscall(5)).
+
+        Those of running threads are not known. Raises OSError.
+        """
+        for task in (self.directory / "task").iterdir():
+            with suppress(OSError, ValueError):
+                words = (task / "syscall").read_text().split()
+                if len(words) > 1:
+                    yield int(words[-2], 16)
 
     def has_thread(self, thread_id: int) -> bool:
         """Returns whether it has a thread; a listing may miss some while others end."""

@@ -65,6 +65,8 @@ class Residency:
         self._cgroups = cgroups
         self._lock = threading.Lock()
         self._start: Resident | None = read_resident(process)
+        self.our_bytes = 0
+        """What tracelloc itself had resident in it at the last look."""
         self.last: MemoryUsage | None = None
         """The memory usage at the last look."""
         self._pss_bytes: int | None = None
@@ -72,6 +74,11 @@ class Residency:
         self._mapped_bytes: int | None = None
         self._mapped_due_ns = 0
         self._history: deque[tuple[int, int]] = deque(maxlen=_PAST_LENGTH)
+
+    def restart(self) -> None:
+        """Counts growth from now on."""
+        with self._lock:
+            self._start = read_resident(self._process)
 
     def read_usage(self, mapped: Ranges | None = None, ours: Ranges = ()) -> MemoryUsage | None:
         """Returns the memory usage now; once the process has ended, the last one.
@@ -83,9 +90,8 @@ class Residency:
             now = read_resident(self._process)
             if now is None or self._start is None:
                 return self.last
-            if ours:
-                shared = now.shared - (kept_bytes(self._process, ours) or 0)
-                now = replace(now, shared=max(0, shared))
+            self.our_bytes = (kept_bytes(self._process, ours) or 0) if ours else 0
+            now = replace(now, shared=max(0, now.shared - self.our_bytes))
             now_ns = self._clock_ns()
             if now_ns >= self._pss_due_ns:
                 began_ns = time.monotonic_ns()

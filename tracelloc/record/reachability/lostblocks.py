@@ -1,14 +1,15 @@
 """Finds the blocks of a heap to which nothing points, and what they were part of.
 
 A pointer that moves while memory is read may be missed, so several searches must agree: at least
-two, and more while blocks drop out of the result. The heap is walked again for each.
+two, and more while blocks drop out of the result. The heap is walked again for each. What the first
+search reached can't be lost, so later ones look for pointers to the others only.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -16,17 +17,19 @@ import numpy as np
 from tracelloc.model.heapusage import BlockSum
 from tracelloc.model.lostmemory import LostGroup, LostMemory
 from tracelloc.record.heapwalk.classes import ClassTally
-from tracelloc.record.heapwalk.pieces import PieceReader
+from tracelloc.record.heapwalk.pieces import PieceReader, read_regions
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap, while_alive
 from tracelloc.record.heapwalk.walked import NO_ENTRIES, WalkedHeap
 from tracelloc.record.process.memory import Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import read_resident
+from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.lostgroups import BlockLinks, LostBlocks, LostStructures
 from tracelloc.record.reachability.marking import Marks
 from tracelloc.record.reachability.roots import RootWords, kinds_of
 from tracelloc.record.reachability.scanning import MemoryScanner
+from tracelloc.record.reachability.wordlog import LoggingReader, WordLog
 
 _MOST_EDGES: Final = 1 << 26
 """Most pointers between blocks that are stored: 512 MiB."""
@@ -41,14 +44,15 @@ class _Search:
 
     heap: WalkedHeap
     blocks: BlockRanges
+    """The blocks that it searched for."""
     tally: ClassTally
     reachable: Mask
     marks: Marks
+    lost: BlockRanges = field(init=False)
+    """The blocks that it did not reach."""
 
-    def lost(self) -> LostBlocks:
-        """The blocks that it did not reach."""
-        gone = self.blocks.select(~self.reachable)
-        return LostBlocks(gone.starts, gone.size_bytes(), gone.overhead_bytes)
+    def __post_init__(self) -> None:
+        self.lost = self.blocks.select(~self.reachable)
 
 
 class LostBlockSearch:
@@ -85,33 +89,43 @@ class LostBlockSearch:
             return self._find()
 
     def _find(self) -> LostMemory:
-        lost: LostBlocks | None = None
+        lost: BlockRanges | None = None
+        in_use = BlockSum()
         number = 0
         while True:
             number += 1
             began_s = time.monotonic()
-            search = self._search()
-            now, before = search.lost(), lost
-            lost = now if before is None else before.agree(now)
-            is_settled = before is not None and len(lost.starts) == len(before.starts)
+            search = self._search(lost)
+            if lost is None:
+                in_use = BlockSum(len(search.blocks.starts), int(search.blocks.size_bytes().sum()))
+            is_settled = lost is not None and len(search.lost.starts) == len(lost.starts)
+            lost = search.lost
             if not len(lost.starts) or is_settled or number == _MOST_SEARCHES:
-                return self._report(search, lost, number)
-            del search, now, before  # the next one takes as much memory
+                return self._report(search, in_use, number)
+            del search  # the next one takes as much memory
             time.sleep(max(0.0, began_s + _APART_S - time.monotonic()))
 
-    def _search(self) -> _Search:
-        reader = PieceReader(RemoteMemory(self._process))
-        regions = reader.regions()
+    def _search(self, candidates: BlockRanges | None) -> _Search:
+        """Searches for pointers to these blocks, as far as they are in use; None: to all blocks."""
+        memory = RemoteMemory(self._process)
+        maps_text = self._process.maps_text()
+        regions = read_regions(maps_text)
+        log = WordLog(regions, list(searched_areas(maps_text)), candidates)
+        reader = LoggingReader(memory, log)
         tally = ClassTally(regions)
         heap = walk_heap(reader, tally)
-        blocks = BlockRanges.in_use(heap)
-        scanner = MemoryScanner(reader.memory, blocks.starts, blocks.reaches, _MOST_EDGES)
+        blocks = candidates.still_in_use(heap) if candidates else BlockRanges.in_use(heap)
+        scanner = MemoryScanner(
+            memory, blocks.starts, blocks.reaches, _MOST_EDGES, others=heap if candidates else None
+        )
         scanner.mark(self._root_words.read(self._whole))
-        scanner.scan_all(kinds_of(self._process, reader, heap))
+        scanner.scan_all(kinds_of(self._process, reader, heap), log)
         return _Search(heap, blocks, tally, scanner.finish(), scanner.marks)
 
-    def _report(self, search: _Search, lost: LostBlocks, searches: int) -> LostMemory:
+    def _report(self, search: _Search, in_use: BlockSum, searches: int) -> LostMemory:
         reader = PieceReader(RemoteMemory(self._process))
+        gone = search.lost
+        lost = LostBlocks(gone.starts, gone.size_bytes(), gone.overhead_bytes)
         structures = LostStructures.gather(reader, search.tally, lost, _links(search, lost))
         is_old = np.isin(lost.starts[structures.firsts], self._known, assume_unique=True)
         self._known = lost.starts
@@ -130,7 +144,7 @@ class LostBlockSearch:
             )
         return LostMemory(
             time_s=time.time(),
-            in_use=BlockSum(len(search.blocks.starts), int(search.blocks.size_bytes().sum())),
+            in_use=in_use,
             lost=BlockSum(len(lost.starts), int(lost.size_bytes.sum())),
             groups=tuple(groups),
             searches=searches,

@@ -32,19 +32,6 @@ class LostBlocks:
     overhead_bytes: npt.NDArray[np.uint8]
     """Bytes of the malloc library in each."""
 
-    def select(self, rows: Mask) -> LostBlocks:
-        """Returns some blocks."""
-        return LostBlocks(self.starts[rows], self.size_bytes[rows], self.overhead_bytes[rows])
-
-    def agree(self, later: LostBlocks) -> LostBlocks:
-        """Returns the blocks that both have, with the same size."""
-        if not len(self.starts):
-            return self
-        at = np.searchsorted(self.starts, later.starts)
-        at[at == len(self.starts)] = 0
-        same = self.starts[at] == later.starts
-        return later.select(same & (self.size_bytes[at] == later.size_bytes))
-
 
 @dataclass(slots=True)
 class BlockLinks:

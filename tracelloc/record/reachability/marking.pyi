@@ -8,6 +8,9 @@ class Marks:
         self, starts: npt.NDArray[np.uint64], ends: npt.NDArray[np.uint64], most_edges: int
     ) -> None: ...
     def scan(self, words: npt.NDArray[np.uint64], address: int, are_roots: bool = True) -> None: ...
+    def scan_packed(
+        self, packed: npt.NDArray[np.uint64], address: int, are_roots: bool = True
+    ) -> None: ...
     def finish(self, reachable: npt.NDArray[np.uint8]) -> None: ...
     def links_among(
         self,
@@ -15,3 +18,13 @@ class Marks:
         begins: npt.NDArray[np.uint32],
         targets: npt.NDArray[np.uint32],
     ) -> int: ...
+
+def set_bits(
+    starts: npt.NDArray[np.uint64], ends: npt.NDArray[np.uint64], bits: npt.NDArray[np.uint8]
+) -> None: ...
+def select_words(
+    words: npt.NDArray[np.uint64],
+    spans: npt.NDArray[np.uint64],
+    bits: npt.NDArray[np.uint8],
+    packed: npt.NDArray[np.uint64],
+) -> int: ...

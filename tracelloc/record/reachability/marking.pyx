@@ -7,28 +7,108 @@ pass memory piece by piece, in any order, each piece once. A pointer from block 
 until all memory has been scanned, and then followed; with roots first, most need not be stored.
 
 A word's block is found by an index of two levels: a table by bits 28 to 46 of an address leads to
-tables by bits 10 to 27, which hold the first block in each KiB.
+tables by bits 8 to 27, which hold the first block in each 256 bytes.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, qsort, realloc
+from libc.string cimport memset
 
 cdef enum:
-    GRANULE_BITS = 10
+    GRANULE_BITS = 8
     LEAF_BITS = 28
     LEAF_GRANULES = 1 << (LEAF_BITS - GRANULE_BITS)
     LEAVES = 1 << (47 - LEAF_BITS)
-    AHEAD = 8  # blocks
+    AHEAD = 16  # blocks, a power of two
+    NODE_BITS = (1 << 28) - 1
+    HAS_ONE = 1 << 28  # the lower bits are where its only pointer leads to
+    HAS_MANY = 1 << 29
+    IS_ROOT = 1 << 30
+    HUGE_BYTES = 1 << 21
+    BATCH = 256  # words looked at together
+    PLACE_SHIFT = 44  # a packed word: place behind the piece's start, address without three bits
 
 cdef extern from *:
     void prefetch "__builtin_prefetch"(const void*) noexcept nogil
 
+cdef extern from "<stdlib.h>" nogil:
+    int posix_memalign(void** found, size_t alignment, size_t size_bytes)
+cdef extern from "<sys/mman.h>" nogil:
+    int madvise(void* address, size_t size_bytes, int advice)
+    int MADV_HUGEPAGE
+
+cdef uint32_t IS_REACHED = <uint32_t>1 << 31
 cdef uint64_t ADDRESS_BITS = (<uint64_t>1 << 47) - 1  # higher bits may be a tag of the program
+
+
+cdef void* zeroed(size_t count, size_t size_bytes) noexcept nogil:
+    """Memory of zeros for items; in huge pages, as many lookups lie anywhere in it."""
+    cdef size_t total = count * size_bytes
+    cdef void* found = NULL
+    if total < 2 * HUGE_BYTES:
+        return calloc(count, size_bytes)
+    if posix_memalign(&found, HUGE_BYTES, total):
+        return NULL
+    madvise(found, total, MADV_HUGEPAGE)
+    return memset(found, 0, total)
 
 
 cdef int in_order(const void* one, const void* other) noexcept nogil:
     cdef uint32_t a = (<const uint32_t*>one)[0], b = (<const uint32_t*>other)[0]
     return (a > b) - (a < b)
+
+
+cdef void spread(
+    const uint32_t* begins,
+    const uint32_t* targets,
+    uint32_t* nodes,
+    uint32_t* waiting,
+    Py_ssize_t count,
+) noexcept nogil:
+    """Marks all that is led to by blocks that are marked in ``nodes``.
+
+    ``nodes`` has all that is needed of a block with one pointer, as blocks lie anywhere and most of
+    the time goes into loading them. Some are always being loaded while others are followed.
+    """
+    cdef uint32_t ahead[AHEAD]
+    cdef uint32_t node, about, first = 0, last = 0
+    cdef Py_ssize_t at = 0, end = 0, root = 0, taken = 0, added = 0
+    while True:
+        while last - first < AHEAD:
+            if at < end:
+                node = targets[at]
+                at += 1
+                prefetch(&nodes[node])
+                ahead[last % AHEAD] = node
+                last += 1
+            elif taken < added:
+                if taken + 2 * AHEAD < added:
+                    prefetch(&begins[waiting[taken + 2 * AHEAD]])
+                    prefetch(&targets[begins[waiting[taken + AHEAD]]])
+                at, end = begins[waiting[taken]], begins[waiting[taken] + 1]
+                taken += 1
+            elif root < count:
+                if nodes[root] & IS_ROOT:
+                    at, end = begins[root], begins[root + 1]
+                root += 1
+            else:
+                break
+        if first == last:
+            break
+        node = ahead[first % AHEAD]
+        first += 1
+        about = nodes[node]
+        if about & IS_REACHED:
+            continue
+        nodes[node] = about | IS_REACHED
+        if about & HAS_ONE:
+            node = about & NODE_BITS
+            prefetch(&nodes[node])
+            ahead[last % AHEAD] = node
+            last += 1
+        elif about:
+            waiting[added] = node
+            added += 1
 
 
 cdef class Marks:
@@ -52,7 +132,7 @@ cdef class Marks:
         self.starts, self.ends = starts, ends
         self.count = starts.shape[0]
         self.leaves = <uint32_t**>calloc(LEAVES, sizeof(uint32_t*))
-        self.marked = <uint8_t*>calloc(self.count + 1, 1)
+        self.marked = <uint8_t*>zeroed(self.count + 1, 1)
         self.most_edges = most_edges
         if not self.leaves or not self.marked:
             raise MemoryError
@@ -146,39 +226,115 @@ cdef class Marks:
 
         ``are_roots``: whether what lies outside blocks keeps blocks reachable; else it is ignored.
         """
-        cdef Py_ssize_t at, source, target
-        cdef uint64_t word, here, first, last
+        cdef Py_ssize_t at = 0, count, n, most, source
+        cdef uint64_t first, span, word
+        cdef uint64_t found[BATCH]
+        cdef uint32_t places[BATCH]
         if not self.count:
             return
         with nogil:
-            first, last = self.starts[0], self.ends[self.count - 1]
+            first = self.starts[0]
+            span = self.ends[self.count - 1] - first
             source = self.first_after(address) - 1
-            for at in range(words.shape[0]):
-                word = words[at] & ADDRESS_BITS
-                if word < first or word >= last:
+            while at < words.shape[0]:
+                most = min(words.shape[0], at + BATCH)
+                count = 0
+                for n in range(at, most):
+                    # Without a branch: which words are pointers can't be predicted.
+                    word = words[n] & ADDRESS_BITS
+                    found[count] = word
+                    places[count] = <uint32_t>n
+                    count += word - first < span
+                source = self.follow(found, places, count, address, source, are_roots)
+                at = most
+
+    def scan_packed(self, const uint64_t[::1] packed, uint64_t address, bint are_roots=True):
+        """Scans words of contiguous memory that ``select_words`` has selected; see ``scan``."""
+        cdef Py_ssize_t at = 0, count, n, source
+        cdef uint64_t found[BATCH]
+        cdef uint32_t places[BATCH]
+        if not self.count:
+            return
+        with nogil:
+            source = self.first_after(address) - 1
+            while at < packed.shape[0]:
+                count = min(packed.shape[0] - at, BATCH)
+                for n in range(count):
+                    found[n] = packed[at + n] << 3 & ADDRESS_BITS
+                    places[n] = <uint32_t>(packed[at + n] >> PLACE_SHIFT)
+                source = self.follow(found, places, count, address, source, are_roots)
+                at += count
+
+    cdef Py_ssize_t follow(
+        self,
+        uint64_t* words,
+        uint32_t* places,
+        Py_ssize_t count,
+        uint64_t address,
+        Py_ssize_t source,
+        bint are_roots,
+    ) noexcept nogil:
+        """Follows words, by their places behind an address.
+
+        ``source``: the last block that begins before them, or -1. Returns the last block that
+        begins before the last word that leads to another.
+        """
+        cdef Py_ssize_t at, target
+        cdef uint64_t here
+        count = self.load(words, places, count)
+        for at in range(count):
+            target = self.block_at(words[at])
+            if target < 0 or self.marked[target]:
+                continue
+            here = address + 8 * <uint64_t>places[at]
+            while source + 1 < self.count and self.starts[source + 1] <= here:
+                source += 1
+            if source < 0 or here >= self.ends[source]:
+                self.marked[target] |= are_roots
+            elif self.marked[source]:
+                self.marked[target] = 1
+            elif source != target:
+                self.link(<uint32_t>source, <uint32_t>target)
+        return source
+
+    cdef inline Py_ssize_t load(
+        self, uint64_t* words, uint32_t* places, Py_ssize_t count
+    ) noexcept nogil:
+        """Loads what tells to which block each word leads, and drops words that lead to none.
+
+        Blocks lie anywhere, so waiting for one after the other would take most of the time.
+        """
+        cdef Py_ssize_t at, n = 0, block
+        cdef uint32_t* leaf
+        for at in range(count):
+            leaf = self.leaves[words[at] >> LEAF_BITS]
+            if leaf and not <uintptr_t>leaf & 1:
+                prefetch(&leaf[(words[at] >> GRANULE_BITS) % LEAF_GRANULES])
+        for at in range(count):
+            leaf = self.leaves[words[at] >> LEAF_BITS]
+            if not leaf:
+                continue
+            if not <uintptr_t>leaf & 1:
+                block = <Py_ssize_t>leaf[(words[at] >> GRANULE_BITS) % LEAF_GRANULES] - 1
+                if block < 0:
                     continue
-                target = self.block_at(word)
-                if target < 0 or self.marked[target]:
-                    continue
-                here = address + 8 * at
-                while source + 1 < self.count and self.starts[source + 1] <= here:
-                    source += 1
-                if source < 0 or here >= self.ends[source]:
-                    self.marked[target] |= are_roots
-                elif self.marked[source]:
-                    self.marked[target] = 1
-                elif source != target:
-                    self.link(<uint32_t>source, <uint32_t>target)
+                prefetch(&self.ends[block])
+                prefetch(&self.starts[block])
+                prefetch(&self.marked[block])
+            words[n], places[n] = words[at], places[at]
+            n += 1
+        return n
 
     def finish(self, uint8_t[::1] reachable):
         """Follows the pointers between blocks. Fills in which blocks can be reached."""
-        cdef Py_ssize_t at, to, first = 0, last = 0
+        cdef Py_ssize_t at
         cdef uint32_t block
-        cdef uint32_t* begins = <uint32_t*>calloc(self.count + 2, 4)
-        cdef uint32_t* targets = <uint32_t*>calloc(self.edge_count + 1, 4)
+        cdef uint32_t* begins = <uint32_t*>zeroed(self.count + 2, 4)
+        cdef uint32_t* targets = <uint32_t*>zeroed(self.edge_count + 1, 4)
+        cdef uint32_t* nodes = <uint32_t*>zeroed(self.count + 1, 4)
         cdef uint32_t* waiting = <uint32_t*>calloc(self.count + 1, 4)
         try:
-            if not begins or not targets or not waiting:
+            if not begins or not targets or not nodes or not waiting:
                 raise MemoryError
             with nogil:
                 for at in range(self.edge_count):
@@ -191,28 +347,20 @@ cdef class Marks:
                     begins[block + 1] += 1
                 for at in range(self.count):
                     if self.marked[at]:
-                        waiting[last] = <uint32_t>at
-                        last += 1
-                while first < last:
-                    # Blocks lie anywhere: what comes next is loaded meanwhile.
-                    if first + 3 * AHEAD < last:
-                        prefetch(&begins[waiting[first + 3 * AHEAD]])
-                        prefetch(&targets[begins[waiting[first + 2 * AHEAD]]])
-                        prefetch(&self.marked[targets[begins[waiting[first + AHEAD]]]])
-                    block = waiting[first]
-                    first += 1
-                    for to in range(begins[block], begins[block + 1]):
-                        if not self.marked[targets[to]]:
-                            self.marked[targets[to]] = 1
-                            waiting[last] = targets[to]
-                            last += 1
+                        nodes[at] = IS_ROOT | IS_REACHED
+                    elif begins[at + 1] - begins[at] == 1 and targets[begins[at]] <= NODE_BITS:
+                        nodes[at] = HAS_ONE | targets[begins[at]]
+                    elif begins[at + 1] > begins[at]:
+                        nodes[at] = HAS_MANY
+                spread(begins, targets, nodes, waiting, self.count)
                 for at in range(self.count):
+                    self.marked[at] = nodes[at] & IS_REACHED != 0
                     reachable[at] = self.marked[at]
         finally:
             free(begins)
             free(targets)
+            free(nodes)
             free(waiting)
-
     def links_among(self, const uint32_t[::1] numbers, uint32_t[::1] begins, uint32_t[::1] targets):
         """Fills in the stored pointers between some blocks, by their new numbers, without repeats.
 
@@ -257,3 +405,51 @@ cdef class Marks:
                         to += 1
             begins[count] = <uint32_t>n
         return n
+
+
+def set_bits(const uint64_t[::1] starts, const uint64_t[::1] ends, uint8_t[::1] bits):
+    """Sets a bit for each 256 bytes that a block lies in. ``bits`` has a power of two of bytes."""
+    cdef Py_ssize_t at
+    cdef uint64_t granule, last, mask = 8 * <uint64_t>bits.shape[0] - 1
+    with nogil:
+        for at in range(starts.shape[0]):
+            granule, last = starts[at] >> GRANULE_BITS, (ends[at] - 1) >> GRANULE_BITS
+            last = min(last, granule + mask)  # all bits
+            while granule <= last:
+                bits[(granule & mask) >> 3] |= 1 << (granule & 7)
+                granule += 1
+
+
+def select_words(
+    const uint64_t[::1] words,
+    const uint64_t[:, ::1] spans,
+    const uint8_t[::1] bits,
+    uint64_t[::1] packed,
+):
+    """Selects the words that lead into one of two address ranges (start and end), and packs them.
+
+    ``bits``: if there are any, only words that lead to a bit that is set, see ``set_bits``: a few others
+    do. Words are at most 2^20. Returns the number of packed words; -1 if there is no room.
+    """
+    cdef uint64_t first = spans[0, 0], span = spans[0, 1] - first
+    cdef uint64_t second = spans[1, 0], other_span = spans[1, 1] - second
+    cdef uint64_t word, granule, mask = 8 * <uint64_t>bits.shape[0] - 1
+    cdef Py_ssize_t at = 0, most, n, count = 0, total = 0
+    cdef bint is_filtered = bits.shape[0] > 0
+    with nogil:
+        while at < words.shape[0] and total + BATCH <= packed.shape[0]:
+            most = min(words.shape[0], at + BATCH)
+            count = total
+            while at < most:
+                word = words[at] & ADDRESS_BITS
+                packed[count] = <uint64_t>at << PLACE_SHIFT | word >> 3
+                count += (word - first < span) | (word - second < other_span)
+                at += 1
+            if is_filtered:
+                for n in range(total, count):
+                    granule = packed[n] >> (GRANULE_BITS - 3) & mask
+                    packed[total] = packed[n]
+                    total += bits[granule >> 3] >> (granule & 7) & 1
+            else:
+                total = count
+    return total if at == words.shape[0] else -1

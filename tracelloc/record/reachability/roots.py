@@ -67,6 +67,15 @@ class MemoryKinds:
                 found.kinds.append(now)
         return found
 
+    def without(self, ranges: Ranges) -> MemoryKinds:
+        """Returns these kinds of memory, with some ranges dead."""
+        pieces = list(zip(self.cuts, [*self.cuts[1:], 1 << 64], self.kinds, strict=True))
+        quiet, dead = (
+            [(start, end) for start, end, kind in pieces if kind == wanted]
+            for wanted in (QUIET, DEAD)
+        )
+        return MemoryKinds.merge(quiet, [*dead, *ranges])
+
     def split(self, runs: list[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
         """Yields (start, end, kind) for all parts of sorted ranges."""
         cuts = [*self.cuts, 1 << 64]
@@ -103,7 +112,7 @@ def dead_stacks(process: Process, regions: list[Region]) -> list[tuple[int, int]
     """
     starts = np.array([region.start for region in regions], np.uint64)
     found = []
-    for pointer in _stack_pointers(process):
+    for pointer in process.stack_pointers():
         at = int(np.searchsorted(starts, np.uint64(pointer), side="right")) - 1
         if at < 0 or pointer >= regions[at].end:
             continue
@@ -114,25 +123,25 @@ def dead_stacks(process: Process, regions: list[Region]) -> list[tuple[int, int]
     return found
 
 
-def _stack_pointers(process: Process) -> Iterator[int]:
-    """Yields the stack pointers of threads in system calls (proc_pid_syscall(5)); others move."""
-    for task in (process.directory / "task").iterdir():
-        with suppress(OSError, ValueError):
-            words = (task / "syscall").read_text().split()
-            if len(words) > 1:
-                yield int(words[-2], 16)
-
-
 def kernel_words(process: Process) -> U64:
     """Addresses that the program has given to the kernel: data of epoll(7), values of timers."""
-    found = []
+    return np.concatenate(list(kernel_words_by_kind(process).values()))
+
+
+def kernel_words_by_kind(process: Process) -> dict[str, U64]:
+    """Addresses that the program has given to the kernel, by what holds them there."""
+    data: list[str] = []
+    values: list[str] = []
     with suppress(OSError):
         for entry in (process.directory / "fdinfo").iterdir():
             with suppress(OSError):
-                found += _EPOLL_DATA.findall(entry.read_text())
+                data += _EPOLL_DATA.findall(entry.read_text())
     with suppress(OSError):
-        found += _TIMER_VALUE.findall((process.directory / "timers").read_text())
-    return np.array([int(word, 16) & (1 << 64) - 1 for word in found], np.uint64)
+        values += _TIMER_VALUE.findall((process.directory / "timers").read_text())
+    return {
+        name: np.array([int(word, 16) & (1 << 64) - 1 for word in found], np.uint64)
+        for name, found in (("epoll(7)", data), ("timers", values))
+    }
 
 
 class RootWords:

@@ -7,10 +7,13 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.record.heapwalk.ranges import are_in_use
+from tracelloc.record.heapwalk.walked import WalkedHeap
 from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.marking import Marks
-from tracelloc.record.reachability.roots import DEAD, ROOT, MemoryKinds
+from tracelloc.record.reachability.roots import DEAD, QUIET, ROOT, MemoryKinds
+from tracelloc.record.reachability.wordlog import LoggedPiece, WordLog
 
 _ANYWHERE: Final = 8
 """An address at which no memory can be: of words that are not in memory."""
@@ -27,13 +30,20 @@ class MemoryScanner:
         starts: U64,
         ends: U64,
         most_edges: int,
+        *,
         may_go_on: Callable[[], bool] = lambda: True,
+        others: WalkedHeap | None = None,
     ) -> None:
-        """Blocks by address; ``most_edges``: see ``Marks``. ``may_go_on``: asked for each MiB."""
+        """Blocks by address; ``most_edges``: see ``Marks``. ``may_go_on``: asked for each MiB.
+
+        ``others``: the whole heap, if the blocks are not all of it. Pointers in its other blocks
+        count then.
+        """
         self.marks = Marks(starts, ends, most_edges)
         self._count = len(starts)
         self._memory = memory
         self._may_go_on = may_go_on
+        self._others = others
         self._words = np.empty(_PIECE_BYTES // 8 + 1, np.uint64)
 
     def scan(self, start: int, end: int, *, is_code: bool, are_roots: bool = True) -> bool:
@@ -45,35 +55,71 @@ class MemoryScanner:
         for address in range(start, end, _PIECE_BYTES):
             if not self._may_go_on():
                 return False
-            piece = np.array([[address, min(_PIECE_BYTES, end - address)]], np.uint64)
-            size_bytes = self._memory.fetch(piece, self._words)
+            words = self._read(address, end)
             for shift in range(8 if is_code else 1):
-                shifted = self._words.view(np.uint8)[shift : shift + size_bytes // 8 * 8]
+                shifted = self._words.view(np.uint8)[shift : shift + words.nbytes]
                 self.marks.scan(shifted.view(np.uint64), address, are_roots)
         return True
+
+    def _read(self, address: int, end: int) -> U64:
+        piece = np.array([[address, min(_PIECE_BYTES, end - address)]], np.uint64)
+        return self._words[: self._memory.fetch(piece, self._words) // 8]
 
     def mark(self, words: U64) -> None:
         """Marks the blocks that these words, which are not in memory, point to."""
         self.marks.scan(np.ascontiguousarray(words), _ANYWHERE)
 
-    def scan_all(self, kinds: MemoryKinds) -> bool:
-        """Scans all resident memory that is not dead; see ``scan``."""
+    def scan_all(self, kinds: MemoryKinds, log: WordLog | None = None) -> bool:
+        """Scans all resident memory that is not dead; see ``scan``.
+
+        ``log``: words of what was read before, which is not read again.
+        """
         areas = list(searched_areas(self._memory.process.maps_text()))
         runs: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
         for number, first, last in self._memory.resident_runs(
             (area[:2] for area in areas), self._may_go_on
         ):
             runs[areas[number].is_code].append((first, last))
-        parts = [(*part, is_code) for is_code in runs for part in kinds.split(runs[is_code])]
+        unread = kinds if log is None else kinds.without([piece[:2] for piece in log.pieces])
+        parts = [
+            (*part, is_code)
+            for is_code, some in ((False, unread), (True, kinds))
+            for part in some.split(runs[is_code])
+        ]
         # With roots first, few pointers between blocks must be stored.
         parts.sort(key=lambda part: part[2])
-        return (
-            all(
-                kind == DEAD or self.scan(start, end, is_code=is_code, are_roots=kind == ROOT)
-                for start, end, kind, is_code in parts
-            )
-            and self._may_go_on()
-        )
+        for start, end, kind, is_code in parts:
+            if kind == QUIET and self._others is not None and log is not None and not is_code:
+                is_scanned = self._scan_logged(start, end, log)
+            else:
+                is_scanned = kind == DEAD or self.scan(
+                    start, end, is_code=is_code, are_roots=kind == ROOT or self._others is not None
+                )
+            if not is_scanned:
+                return False
+        for piece in [] if log is None else log.pieces:
+            for start, end, kind in kinds.split([(piece.start, piece.end)]):
+                self._follow(piece, start, end, kind)
+        return self._may_go_on()
+
+    def _scan_logged(self, start: int, end: int, log: WordLog) -> bool:
+        """Scans memory of the heap by its words in the log, which are few."""
+        for address in range(start, end, _PIECE_BYTES):
+            if not self._may_go_on():
+                return False
+            piece = log.pack(self._read(address, end), address)
+            self._follow(piece, piece.start, piece.end, QUIET)
+        return True
+
+    def _follow(self, piece: LoggedPiece, start: int, end: int, kind: int) -> None:
+        """Follows the words of a part of a piece, which is memory of one kind."""
+        if kind == DEAD:
+            return
+        words = piece.part(start, end)
+        if kind == QUIET and self._others is not None:
+            words = words[are_in_use(self._others, piece.addresses(words))]
+            kind = ROOT
+        self.marks.scan_packed(words, piece.start, kind == ROOT)
 
     def finish(self) -> Mask:
         """Follows the pointers between blocks. Returns which blocks can be reached."""

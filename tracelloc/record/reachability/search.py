@@ -3,7 +3,8 @@
 If the heap can be walked, its free memory is no root, nor is what the malloc library keeps there:
 pointers in it are stale. A search may miss a moving pointer: one that is copied from unread memory
 to memory already read, and then overwritten. So a block counts as unreachable only if two searches
-agree, and only old blocks are searched for; all others count as reachable.
+agree, and only old blocks are searched for; all others count as reachable. What is swapped out is
+not read, so that nothing is swapped in: if pointers may be there, the search can't tell.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from tracelloc.record.heapwalk.walk import walk_heap
 from tracelloc.record.heapwalk.walked import NotWalkableError, WalkedHeap
 from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.reachability.roots import MemoryKinds, RootWords, kinds_of
+from tracelloc.record.process.residency import read_resident
+from tracelloc.record.reachability.areas import searched_areas
+from tracelloc.record.reachability.roots import QUIET, ROOT, MemoryKinds, RootWords, kinds_of
 from tracelloc.record.reachability.scanning import MemoryScanner
 
 _MOST_EDGES: Final = 1 << 24
@@ -39,6 +42,10 @@ class PointerSearch:
     """Whether each block is reachable."""
     edges_left_out: int
     """Pointers between blocks that were not stored: their targets count as reachable."""
+    swapped_bytes: int = 0
+    """Memory that is swapped out in which there may be pointers to blocks: in roots, and in blocks
+    that are reachable.
+    """
 
 
 def search(
@@ -61,14 +68,36 @@ def search(
     ranges = SearchedRanges.join(blocks, heap)
     kinds = MemoryKinds() if heap is None else kinds_of(process, reader, heap, ranges.roots)
     scanner = MemoryScanner(
-        reader.memory, ranges.starts, ranges.ends, _MOST_EDGES, may_go_on
-    )  # fmt: skip
+        reader.memory, ranges.starts, ranges.ends, _MOST_EDGES, may_go_on=may_go_on
+    )
     scanner.mark(ranges.starts[~ranges.is_asked])
     if root_words is not None:
         scanner.mark(root_words.read(whole))
     if not scanner.scan_all(kinds):
         return None
-    return PointerSearch(blocks, scanner.finish()[ranges.is_asked], scanner.marks.edges_left_out)
+    reachable = scanner.finish()
+    return PointerSearch(
+        blocks, reachable[ranges.is_asked], scanner.marks.edges_left_out,
+        _swapped_bytes(reader.memory, kinds, ranges, reachable),
+    )  # fmt: skip
+
+
+def _swapped_bytes(
+    memory: RemoteMemory, kinds: MemoryKinds, ranges: SearchedRanges, reachable: Mask
+) -> int:
+    """The memory that is swapped out and may lead to blocks."""
+    resident = read_resident(memory.process)
+    if resident is None or not resident.swapped:
+        return 0
+    areas = (area[:2] for area in searched_areas(memory.process.maps_text()))
+    runs = [run[1:] for run in memory.resident_runs(areas, lambda: True, swapped=True)]
+    total = 0
+    for start, end, kind in kinds.split(runs):
+        first = np.searchsorted(ranges.ends, np.uint64(start), side="right")
+        last = np.searchsorted(ranges.starts, np.uint64(end))
+        leads = kind == ROOT or (kind == QUIET and reachable[first:last].any())
+        total += (end - start) * bool(leads)
+    return total
 
 
 def _walked(reader: PieceReader) -> WalkedHeap | None:

@@ -13,6 +13,7 @@ from tracelloc.model.objects import (
 )
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.mallocs.discovery import Module
+from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 
@@ -113,6 +114,12 @@ class RuntimeSupport(Protocol):
 
     def watch(self, process: Process, space: AddressSpace) -> ObjectWatch:
         """Returns a watch of a traced program's objects; it does nothing without the runtime."""
+
+    def own_heap(self, memory: RemoteMemory) -> tuple[str, list[tuple[int, int]]]:
+        """What it keeps in memory of its own, in words, and (start, end) of all of it.
+
+        Nothing without the runtime. Raises TargetError, PrivilegeError.
+        """
 
     def counter(self, process: Process) -> ObjectCounter:
         """Returns a counter of the objects of any process."""

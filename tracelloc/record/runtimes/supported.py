@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tracelloc.record.mallocs.discovery import Module
+from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython import CPYTHON
@@ -42,6 +43,18 @@ def find_runtime(space: AddressSpace) -> MergedRuntime | None:
 def watch_objects(process: Process, space: AddressSpace) -> ObjectWatch:
     """A watch of a traced program's objects, for the first runtime: the only one that has it."""
     return SUPPORTED[0].watch(process, space)
+
+
+def runtime_heap(memory: RemoteMemory) -> tuple[str, list[tuple[int, int]]]:
+    """What a runtime keeps in memory of its own, in words, and where; nothing without a runtime.
+
+    Raises TargetError, PrivilegeError.
+    """
+    for runtime in SUPPORTED:
+        name, ranges = runtime.own_heap(memory)
+        if ranges:
+            return name, ranges
+    return "", []
 
 
 def object_counter(process: Process) -> ObjectCounter:

@@ -35,7 +35,7 @@ class Outside:
     """Facts that the kernel reports about a process, read while events go on."""
 
     rss_bytes: int | None = None
-    """Resident memory; None once the process has ended."""
+    """Resident memory without tracelloc's own; None once the process has ended."""
     memory: MemoryUsage | None = None
     thread_names: Mapping[int, str] = field(default_factory=dict)
     """By thread id; empty unless wanted."""
@@ -81,9 +81,12 @@ class OutsideReader:
         """Reads the facts now. ``mapped``, ``ours``: see ``Residency.read_usage``."""
 
         def read() -> Outside:
+            rss_bytes, usage = self._process.rss_bytes(), self.residency.read_usage(mapped, ours)
+            if rss_bytes is not None:
+                rss_bytes = max(0, rss_bytes - self.residency.our_bytes)
             return Outside(
-                self._process.rss_bytes(),
-                self.residency.read_usage(mapped, ours),
+                rss_bytes,
+                usage,
                 self.thread_names.all() if with_names else {},
             )
 

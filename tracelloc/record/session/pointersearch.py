@@ -114,21 +114,24 @@ class PointerSearches:
         try:
             if self._begin_root_words is not None:
                 self._root_words, self._begin_root_words = self._begin_root_words(), None
-            old = self._old_blocks(heap, now_ns - _OLD_NS)
+            old, has_all = self._old_blocks(heap, now_ns - _OLD_NS)
             found = search(one.process, old, may_go_on, self._root_words)
         except (PrivilegeError, OSError) as error:
             # Its memory can't be read, now or later.
             self._supervisor.note_failure(POINTER_SEARCH, one.process.pid, error, is_final=True)
             return
         if found is not None:
-            result = heap.unreachable.compare(found.blocks, found.reachable)
+            result = heap.unreachable.compare(
+                found.blocks, found.reachable, has_all=has_all, swapped_bytes=found.swapped_bytes
+            )
             with self._lock:
                 heap.unreachable.accept(result)
         elif not self.turns.is_over:
             late = TimeoutError("reading its memory takes too long")
             self._supervisor.note_failure(POINTER_SEARCH, one.process.pid, late, is_final=True)
 
-    def _old_blocks(self, heap: Heap, born_by_ns: int) -> Blocks:
+    def _old_blocks(self, heap: Heap, born_by_ns: int) -> tuple[Blocks, bool]:
+        """The old blocks, as many as may be searched for, and whether these are all."""
         parts: list[Blocks] = []
         count = 0
         at: int | None = 0
@@ -140,7 +143,7 @@ class PointerSearches:
                 at, some = heap.table.some_blocks(at, born_by_ns, _AT_ONCE)
             parts.append(some)
             count += len(some)
-        return Blocks.concatenate(parts)
+        return Blocks.concatenate(parts), at is None
 
     def close(self) -> None:
         """Waits up to 2 s for a search in progress."""
@@ -154,7 +157,10 @@ def _give_up(one: Searched) -> None:
 
 
 def _has_old(one: Searched, now_ns: int) -> bool:
-    """Whether it has been traced for long enough, frees are seen, and its memory can be read."""
+    """Whether it has been traced for long enough, frees are seen, and its memory can be read.
+
+    The first search finds blocks of some seconds to be old: the next one may be much later.
+    """
     began_ns = one.heap.table.cohorts.start_ns
     may = not one.is_paused and not one.heap.unreachable.is_refused
-    return may and began_ns is not None and now_ns - began_ns > _OLD_NS
+    return may and began_ns is not None and now_ns - began_ns > _OLD_NS * 3 // 2

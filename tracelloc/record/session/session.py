@@ -42,6 +42,7 @@ from tracelloc.record.session.earlierblocks import (
     why_not,
 )
 from tracelloc.record.session.followload import FollowLoad
+from tracelloc.record.session.memoryaccounts import MEMORY_ACCOUNT
 from tracelloc.record.session.outside import Outside
 from tracelloc.record.session.pace import Pace
 from tracelloc.record.session.processes import Processes
@@ -56,8 +57,8 @@ from tracelloc.startup import STARTUP
 
 _MOST_LOOKS: Final = 20
 """Retries of reading records that must be there: earlier records may be unfinished."""
-_EARLIER_S: Final = 3.0
-"""How long the first report waits for the blocks from before tracing."""
+_HEAP_S: Final = 3.0
+"""How long the first report waits for what is read of the heap at the start."""
 _LOOK_AGAIN_S: Final = 0.001
 _NO_BATCH: Final = EventBatch(NO_EVENTS, NO_PAIRS, 0, False)
 _REAL: Final = Clocks()
@@ -145,12 +146,29 @@ class Session:
         self._pump_thread.start()
         if modules:
             self.begin_upkeep()
-            if self._config.can_count_earlier:
+            if self._config.reads_memory:
                 STARTUP.note(f"reading the heap of process {self.root.process.pid}")
+                self._read_heap()
+
+    def _read_heap(self) -> None:
+        """Reads the heap of the first process as it is at the start; waits some seconds for that.
+
+        Adds the blocks from before tracing, if wanted, and accounts for its memory.
+        """
+        pid, accounts = self.root.process.pid, self._upkeep.accounts
+
+        def read() -> None:
+            if self._config.can_count_earlier:
                 self._read_earlier()
+            account = partial(accounts.update, self.root)
+            self.supervisor.run(MEMORY_ACCOUNT, pid, account, gives_up=False)
+
+        thread = threading.Thread(target=read, name="heap", daemon=True)
+        thread.start()
+        thread.join(_HEAP_S)
 
     def _read_earlier(self) -> None:
-        """Adds the first process's blocks from before tracing; waits some seconds for that."""
+        """Adds the first process's blocks from before tracing."""
         tracee, heap, budget = self.root, self.root.heap, self._config.memory
         capture = self._config.capture
 
@@ -176,11 +194,7 @@ class Session:
                 if found is not None and tracee.heap is heap:
                     tracee.note_earlier(found)
 
-        pid = tracee.process.pid
-        work = partial(self.supervisor.run, EARLIER_BLOCKS, pid, read, gives_up=False)
-        thread = threading.Thread(target=work, name="earlier blocks", daemon=True)
-        thread.start()
-        thread.join(_EARLIER_S)
+        self.supervisor.run(EARLIER_BLOCKS, tracee.process.pid, read, gives_up=False)
 
     def stop_at_loads(self, *, stop: bool) -> None:
         """Sets whether followed processes stop when code is newly mapped, before it runs."""
@@ -265,6 +279,8 @@ class Session:
         with self._lock:
             self._see_off()
         self.processes.detach()
+        if self._config.reads_memory:
+            self._upkeep.accounts.update_last(self.processes.living)
         with self._lock:
             self._drain_rest()
             for one in self.processes.living:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,6 +15,7 @@ from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.blocks import EarlierBlocks
 from tracelloc.model.codefiles import FileId, is_runtime
+from tracelloc.model.heapusage import NO_MEMORY, BlockHolders, HeapUsage
 from tracelloc.model.losses import Counter, count_lost
 from tracelloc.model.process import Overhead, Runtime, Target
 from tracelloc.model.verdicts import Findings
@@ -112,6 +113,15 @@ class Tracee:
         """Resets what is known about the memory image."""
         self.windows.last, self._trampoline = None, trampoline
         self.earlier = None
+        self.accounted_ns = 0
+        """When its memory was last accounted for, CLOCK_MONOTONIC."""
+        self.holders: Mapping[int, BlockHolders] = {}
+        """The holders of suspects' blocks, by a suspect's first stack."""
+        self.holders_ns = 0
+        """When they were searched for, CLOCK_MONOTONIC."""
+        self._first_usage: HeapUsage | None = None
+        self.usage: HeapUsage | None = None
+        """Where its resident memory was at the last account."""
         # Most short-lived child processes end before they are judged.
         self._forget_findings(now_ns + _FIRST_LOOK_NS if self.target.number else now_ns)
         self._shortage: str | None = None
@@ -136,6 +146,7 @@ class Tracee:
         self.source.leading = self.probes.leading()
         self.source.await_rows()
         self.windows.restart(now_ns)
+        self.outside.residency.restart()
         self.heap = self.heap.renewed(now_ns, self.heap.stacks)
 
     def begin_image(
@@ -166,6 +177,7 @@ class Tracee:
         self.outside.thread_names.forget_order()
         self.outside.begin_image()
         self._forget_image(now_ns)
+        self._first_usage = NO_MEMORY
         stays = not (was_replaced := self.probes.is_replaced) and same_thread
         self.space.begin_image(keep_modules=stays)
         self.source.begin_image(self.heap.stacks)
@@ -269,6 +281,11 @@ class Tracee:
         self.earlier = earlier
         self.series.add_before(earlier.size_bytes)
 
+    def note_usage(self, usage: HeapUsage) -> None:
+        """Stores an account of its memory; the first one is what later ones are compared with."""
+        self.usage = usage
+        self._first_usage = self._first_usage or usage
+
     def take_samples(self, now_ns: int) -> None:
         """Takes the samples that are due."""
         table = self.heap.table
@@ -282,7 +299,11 @@ class Tracee:
         if self.heap.history.is_due(now_ns):
             self.heap.history.sample(now_ns, table.totals.live_bytes)
         if self.series.is_due(now_ns):
-            self.series.add(now_ns, self.heap.live_bytes, self.process.rss_bytes())
+            rss_bytes = self.process.rss_bytes()
+            if rss_bytes is not None:
+                rss_bytes = max(0, rss_bytes - self.outside.residency.our_bytes)
+            kept_bytes = self.usage.account.kept_bytes if self.usage else 0
+            self.series.add(now_ns, self.heap.live_bytes, rss_bytes, kept_bytes)
 
     def judge_on(self, now_ns: int, until_ns: int) -> None:
         """Judges some more stacks if due, until this thread has used that much CPU time."""
@@ -404,12 +425,15 @@ class Tracee:
             cpu_cores=self._cpu.cores,
             rss_bytes=outside.rss_bytes,
             memory=outside.memory,
+            usage=self.usage,
+            first_usage=self._first_usage,
             series=shown.series.points(),
             allocators=self.probes.found,
             runtimes=self.runtimes(),
             earlier=self.earlier,
             mappings=mappings,
             findings=shown.findings,
+            holders=self.holders,
             gaps=self.gaps.gaps,
             objects=self.objects.findings,
             stack_methods=self.source.methods(),

@@ -12,6 +12,8 @@ from tracelloc.record.kernel.overhead import OverheadWatch
 from tracelloc.record.kernel.overheadlimit import OverheadAccount
 from tracelloc.record.reachability.roots import RootWords
 from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.holdersearch import HOLDER_SEARCH, HolderSearches
+from tracelloc.record.session.memoryaccounts import MEMORY_ACCOUNT, MemoryAccounts
 from tracelloc.record.session.memorybudget import MemoryStage
 from tracelloc.record.session.objectcounts import ObjectCounts
 from tracelloc.record.session.outside import CENSUS
@@ -50,6 +52,8 @@ class Upkeep:
         self._sweeper: Sweeper | None = None
         self._is_over = False
         self._objects = ObjectCounts(config.memory, supervisor)
+        self.accounts = MemoryAccounts(lock, supervisor, config.memory)
+        self._holders = HolderSearches(lock, supervisor, config.memory, debug=config.debug)
         self._pointers = PointerSearches(
             lock, supervisor, is_refused=not config.reads_memory, memory=config.memory,
             begin_root_words=partial(RootWords, debug=config.debug),
@@ -100,6 +104,8 @@ class Upkeep:
         run(POINTER_SEARCH, 0, lambda: self._pointers.run_due(living, now_ns))
         if self._config.reads_memory:
             run(CENSUS, 0, lambda: self._objects.run_due(living, now_ns))
+            run(MEMORY_ACCOUNT, 0, lambda: self.accounts.run_due(living, now_ns))
+            run(HOLDER_SEARCH, 0, lambda: self._holders.run_due(living, now_ns))
         if now_ns - self._swept_ns <= _SWEEP_NS:
             return
         self._swept_ns = now_ns
@@ -124,7 +130,8 @@ class Upkeep:
     def stop(self) -> None:
         """Begins no more tasks."""
         self._is_over = True
-        self._pointers.turns.is_over = self._objects.turns.is_over = True
+        for each in (self._pointers, self._objects, self.accounts, self._holders):
+            each.turns.is_over = True
         if self._overhead is not None:
             self._overhead.cancel()
 
@@ -132,6 +139,8 @@ class Upkeep:
         """Waits until no BPF program is in use, and no memory is being read."""
         self._pointers.close()
         self._objects.turns.close()
+        self.accounts.turns.close()
+        self._holders.turns.close()
         if self._overhead is not None:
             self._overhead.join()
         if self._sweeper is not None:

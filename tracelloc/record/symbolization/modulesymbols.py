@@ -22,8 +22,10 @@ from typing import BinaryIO, Final
 import numpy as np
 
 from tracelloc.files.dwarf import SourceFrame, SourceLines
+from tracelloc.files.dwarf.variables import Place
 from tracelloc.files.elf import RawTable, Symbol, SymbolTable
 from tracelloc.files.elf.debugfiles import DebugFile, DebugReferences, find_debug_file
+from tracelloc.files.elf.file import DataLayout
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.worker.client import NAME_WORKER, FileWorker
@@ -237,6 +239,21 @@ class ModuleSymbols:
         self._complete()
         return self._file.symbols(addresses)
 
+    def find_variables(
+        self, addresses: Sequence[int], *, of_threads: bool = False
+    ) -> list[Symbol | None]:
+        """The variables at these file addresses.
+
+        ``of_threads``: thread-local ones, at offsets from the first of them.
+        """
+        self._complete()
+        return self._file.variables(addresses, of_threads=of_threads)
+
+    @cached_property
+    def data_layout(self) -> DataLayout:
+        """Where the file's variables lie."""
+        return self._file.data_layout()
+
     def _complete(self) -> None:
         """Searches for the debug file first, if names may be missing."""
         if not self.has_symbols:
@@ -259,6 +276,10 @@ class ModuleSymbols:
     def chains(self, addresses: Sequence[int]) -> list[tuple[SourceFrame, ...]]:
         """Per file address: its inlined functions and their containing function."""
         return self.lines.chains(addresses)
+
+    def variable_places(self, addresses: Sequence[int]) -> list[Place]:
+        """Per file address of a variable: the source file and line of its declaration."""
+        return self.lines.variables(addresses)
 
     def close(self) -> None:
         """Closes what was opened for the module, but not the mapped file itself."""

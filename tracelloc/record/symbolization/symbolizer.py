@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from tracelloc.files.demangle import demangle
+from tracelloc.files.demangle import demangle, without_arguments
 from tracelloc.files.dwarf import SourceFrame
 from tracelloc.files.elf import Symbol
 from tracelloc.model.codefiles import Place, Unresolved
@@ -331,7 +331,7 @@ class Symbolizer:
             replace(
                 base,
                 symbol=None if inner.function is None else demangle(inner.function),
-                raw_symbol=inner.function,
+                raw_symbol=None if inner.function is None else without_arguments(inner.function),
                 offset=None,
                 size=None,
                 reason=Unresolved.NO_SYMBOL if inner.function is None else None,
@@ -342,11 +342,13 @@ class Symbolizer:
             for inner in chain[:-1]
         ]
         outer = chain[-1]
-        raw = base.raw_symbol if base.raw_symbol is not None else outer.function
+        raw = base.raw_symbol
+        if raw is None and outer.function is not None:
+            raw = without_arguments(outer.function)
         frames.append(
             replace(
                 base,
-                symbol=None if raw is None else demangle(raw),
+                symbol=None if raw is None else demangle(_whole_name(raw, outer)),
                 raw_symbol=raw,
                 reason=base.reason if raw is None else None,
                 file=self._sources.apply(outer.file),
@@ -354,6 +356,12 @@ class Symbolizer:
             )
         )
         return tuple(frames)
+
+
+def _whole_name(symbol: str, source: SourceFrame) -> str:
+    """The function's name with generic arguments, if debug information has it."""
+    name = source.function
+    return name if name is not None and without_arguments(name) == symbol else symbol
 
 
 def _named_frame(address: int, path: str, inside: int, symbol: Symbol | None) -> Frame:

@@ -14,6 +14,7 @@ from tracelloc.files.elf import ElfFile, NotElfError, RawTable, SymbolTable
 from tracelloc.files.elf.debugfiles import belongs_to, embedded_symbols, references_of
 from tracelloc.files.elf.plt import plt_functions
 from tracelloc.files.elf.sections import SectionError
+from tracelloc.files.elf.symtab import THREAD_LOCALS, VARIABLES
 
 
 class ReadFile:
@@ -53,13 +54,18 @@ class ReadFile:
         return embedded_symbols(self._elf)
 
     @cached_property
-    def _table(self) -> SymbolTable:
+    def _tables(self) -> list[RawTable]:
         tables = list(self._elf.tables())
         if self._own_table is None:
             if self._embedded is not None:
                 tables.extend(self._embedded.tables())
             if self._debug is not None:
                 tables.extend(self._debug.tables())
+        return tables
+
+    @cached_property
+    def _table(self) -> SymbolTable:
+        tables = list(self._tables)
         stubs = plt_functions(self._elf)
         if stubs:
             tables.append(RawTable.made_up(stubs))
@@ -73,6 +79,24 @@ class ReadFile:
         """Returns the name, address and size of the function at each address."""
         found = self._table.find_all(np.array(addresses, np.uint64))
         return [None if symbol is None else astuple(symbol) for symbol in found]
+
+    @cached_property
+    def _variables(self) -> SymbolTable:
+        return SymbolTable(self._tables, VARIABLES)
+
+    @cached_property
+    def _thread_locals(self) -> SymbolTable:
+        return SymbolTable(self._tables, THREAD_LOCALS)
+
+    def variables(self, addresses: Sequence[int], *, of_threads: bool) -> list[Any]:
+        """Returns the name, address and size of the variable at each address."""
+        table = self._thread_locals if of_threads else self._variables
+        found = table.find_all(np.array(addresses, np.uint64))
+        return [None if symbol is None else astuple(symbol) for symbol in found]
+
+    def data_layout(self) -> list[Any]:
+        """Returns the file's ``DataLayout``."""
+        return list(astuple(self._elf.data_layout))
 
     def decode(self, *, of_debug: bool) -> str | None:
         """Prepares for ``chains``. Returns why that is impossible; None if it is possible."""
@@ -89,6 +113,10 @@ class ReadFile:
         chains = decoder.chains(addresses)
         plain = [[astuple(frame) for frame in chain] for chain in chains]
         return [plain, decoder.split_paths, decoder.reason]
+
+    def variable_places(self, addresses: Sequence[int], *, of_debug: bool) -> list[Any]:
+        """Returns the source file and line of each variable."""
+        return [list(place) for place in self._decoders[of_debug].variables(addresses)]
 
     def close(self) -> None:
         """Closes the file and its debug file."""
@@ -108,6 +136,13 @@ NAME_ANSWERS: Final[dict[str, Callable[..., Any]]] = {
     "describe": lambda file, _: file.describe(),
     "count": lambda file, _: file.count(),
     "symbols": lambda file, _, addresses: file.symbols(addresses),
+    "variables": lambda file, _, addresses, of_threads: file.variables(
+        addresses, of_threads=of_threads
+    ),
+    "variable places": lambda file, _, addresses, of_debug: file.variable_places(
+        addresses, of_debug=of_debug
+    ),
+    "data layout": lambda file, _: file.data_layout(),
     "debug": lambda file, given, by_name: file.add_debug_file(given[0], by_name=by_name),
     "decode": lambda file, _, of_debug: file.decode(of_debug=of_debug),
     "chains": lambda file, _, addresses, of_debug: file.chains(addresses, of_debug=of_debug),

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracelloc.files.dwarf import Chain, SourceFrame
+from tracelloc.files.dwarf.variables import Place
 from tracelloc.files.elf import Symbol
 from tracelloc.files.elf.debugfiles import DebugFile, DebugReferences
+from tracelloc.files.elf.file import DataLayout
 from tracelloc.record.worker.client import FileWorker
-from tracelloc.record.worker.handle import FileHandle, text_or_none
+from tracelloc.record.worker.handle import FileHandle, text_or_none, whole_number
 
 
 class WorkerFile(FileHandle):
@@ -73,6 +75,30 @@ class WorkerFile(FileHandle):
 
         return self._asked(decode, "symbols", addresses)
 
+    def variables(self, addresses: Sequence[int], *, of_threads: bool) -> list[Symbol | None]:
+        """Returns the variable at each address; None if there is none.
+
+        ``of_threads``: thread-local ones, at offsets from the first of them.
+        """
+
+        def decode(answer: Any) -> list[Symbol | None]:
+            return [_symbol(*pair) for pair in zip(answer, addresses, strict=True)]
+
+        return self._asked(decode, "variables", addresses, of_threads)
+
+    def data_layout(self) -> DataLayout:
+        """Returns where the file's variables lie."""
+
+        def decode(answer: Any) -> DataLayout:
+            segments, size_bytes, alignment = answer
+            return DataLayout(
+                tuple((whole_number(start), whole_number(end)) for start, end in segments),
+                whole_number(size_bytes),
+                max(whole_number(alignment), 1),
+            )
+
+        return self._asked(decode, "data layout")
+
     def decoder(self, *, of_debug: bool) -> FileDecoder | str:
         """Returns a decoder of the lines in it or its debug file; or why there is none."""
         reason = self._asked(text_or_none, "decode", of_debug)
@@ -97,6 +123,17 @@ class WorkerFile(FileHandle):
 
         return self._asked(decode, "chains", addresses, of_debug)
 
+    def variable_places(self, addresses: Sequence[int], *, of_debug: bool) -> list[Place]:
+        """Returns where the variables at these addresses are declared."""
+
+        def decode(answer: Any) -> list[Place]:
+            return [
+                (text_or_none(file), None if line is None else whole_number(line))
+                for (file, line), _ in zip(answer, addresses, strict=True)
+            ]
+
+        return self._asked(decode, "variable places", addresses, of_debug)
+
 
 class FileDecoder:
     """Lines and inlined functions: a ``LineDecoder`` (``tracelloc.files.dwarf.sourcelines``)."""
@@ -111,6 +148,10 @@ class FileDecoder:
         """Returns one chain per address. Raises FileReadError."""
         found, self.split_paths, self.reason = self._file.chains(addresses, of_debug=self._of_debug)
         return found
+
+    def variables(self, addresses: Sequence[int]) -> list[Place]:
+        """Returns where the variables at these addresses are declared. Raises FileReadError."""
+        return self._file.variable_places(addresses, of_debug=self._of_debug)
 
 
 def _symbol(fields: Any, address: int) -> Symbol | None:

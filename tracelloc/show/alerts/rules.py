@@ -1,6 +1,6 @@
 """Rules that end a trace, as written on the command line, and the other watch options.
 
-A rule is a condition such as ``leak > 1MiB/min``, ``growth > …``, ``live``, ``peak``, ``rss``;
+A rule is a condition such as ``leak > 1MiB/min``, ``suspects > …``, ``growth``, ``live``, ``rss``;
 ``watching`` compares it with snapshots.
 """
 
@@ -17,10 +17,15 @@ FAILED_STATUS: Final = 3
 """Exit status after a rule was broken."""
 ON_LEAK_PATIENCE_S: Final = 30.0
 """Time limit of the command for one leak and, at the end, for all remaining leaks."""
-PER_MINUTE: Final = {"leak": True, "growth": True, "live": False, "peak": False, "rss": False}
+PER_MINUTE: Final = {
+    "leak": True, "suspects": True, "growth": True, "live": False, "peak": False, "rss": False,
+}  # fmt: skip
 """Whether a quantity is a rate, by its name."""
+_ALONE: Final = "leak", "suspects"
+"""Quantities that need no limit."""
 _RULES_HELP: Final = (
     "'leak' (any leak), 'leak > 1MiB/min' (all leaks together), "
+    "'suspects' or 'suspects > 1MiB/min' (the same with stacks that only grow so far), "
     "'growth > 5MiB/min' (the heap over the last minute, once there is one), "
     "'live > 2GiB' (live bytes), 'peak > 2GiB' (at any time, also between reports), "
     "'rss > 4GiB' (resident memory)"
@@ -54,7 +59,7 @@ def parse_rule(text: str) -> WatchRule:
         raise ValueError(f"{text!r} is not a valid rule: write {_RULES_HELP}")
     quantity, size, per_min = match.groups()
     if size is None:
-        if quantity != "leak":
+        if quantity not in _ALONE:
             raise ValueError(f"{quantity!r} needs a limit, such as '{quantity} > 1GiB'")
         return WatchRule(quantity, 0)
     if bool(per_min) != PER_MINUTE[quantity]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from tracelloc.errors import UsageError
+from tracelloc.errors import TracellocError, UsageError
 from tracelloc.model.verdicts import Member, Suppressed, Suspect
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.naming import REPORT_PATIENCE_S, Namer
@@ -37,7 +37,7 @@ def read_patterns(paths: Iterable[Path]) -> list[Matcher]:
             with path.open("rb") as stream:
                 text = stream.read(_LARGEST_BYTES).decode(errors="replace")
         except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+            raise TracellocError(f"{path} cannot be read: {error.strerror}") from error
         for number, line in enumerate(text.splitlines(), 1):
             entry = line.strip()
             if not entry or entry.startswith("#"):

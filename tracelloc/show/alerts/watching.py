@@ -39,9 +39,10 @@ from tracelloc.text import NS_PER_S, format_duration, format_size, printable
 _FIRST_GROWTH_NS: Final = 60 * NS_PER_S
 
 
-def _leak(snapshot: Snapshot) -> float | None:
+def _rate(snapshot: Snapshot, *verdicts: Verdict) -> float | None:
+    """The rate of all suspects with one of these verdicts; None if there are none."""
     judgements = [suspect.judgement for suspect in suspects_of(snapshot)]
-    rates = [j.rate_bytes_per_min for j in judgements if j.verdict is Verdict.LEAKING]
+    rates = [j.rate_bytes_per_min for j in judgements if j.verdict in verdicts]
     return sum(rates) if rates else None
 
 
@@ -52,7 +53,8 @@ def _growth(snapshot: Snapshot) -> float | None:
 
 
 _VALUES: Final[dict[str, Callable[[Snapshot], float | None]]] = {
-    "leak": _leak,
+    "leak": lambda snapshot: _rate(snapshot, Verdict.LEAKING),
+    "suspects": lambda snapshot: _rate(snapshot, Verdict.LEAKING, Verdict.GROWING),
     "growth": _growth,
     "live": lambda snapshot: snapshot.live_bytes,
     "peak": lambda snapshot: None if snapshot.peak is None else snapshot.peak.size_bytes,

@@ -325,7 +325,7 @@ def _series(ones: Sequence[Snapshot]) -> Points | None:
     known = [(one, one.series) for one in ones if one.series is not None]
     if not known:
         return None
-    times, held, resident, seen = [], [], [], []
+    times, held, resident, kept, seen = [], [], [], [], []
     for one, series in known:
         # The last point is the state of this snapshot.
         last = _rss_bytes(one)
@@ -333,16 +333,20 @@ def _series(ones: Sequence[Snapshot]) -> Points | None:
         times.append(np.append(series.time_ns, one.now_ns))
         held.append(np.diff(np.append(series.live_bytes, one.live_bytes), prepend=0))
         resident.append(np.diff(np.maximum(rss, 0), prepend=0))
+        # It was examined before, not for this snapshot.
+        last_kept = series.kept_bytes[-1] if len(series) else 0
+        kept.append(np.diff(np.append(series.kept_bytes, last_kept), prepend=0))
         seen.append(np.diff((rss >= 0).astype(np.int64), prepend=0))
     time_ns = np.concatenate(times)
     order = np.argsort(time_ns, kind="stable")
     time_ns = time_ns[order]
-    columns = [np.cumsum(np.concatenate(column)[order]) for column in (held, resident, seen)]
+    columns = [np.cumsum(np.concatenate(column)[order]) for column in (held, resident, kept, seen)]
     # A point includes all changes at its time.
     last_of_time = np.flatnonzero(np.append(np.diff(time_ns) > 0, True))
     chosen = last_of_time[_evenly(time_ns[last_of_time], POINTS)]
-    live_bytes, rss_bytes, running = (column[chosen] for column in columns)
-    return Points(time_ns[chosen], live_bytes, np.where(running > 0, rss_bytes, -1))
+    live_bytes, rss_bytes, kept_bytes, running = (column[chosen] for column in columns)
+    rss_bytes = np.where(running > 0, rss_bytes, -1)
+    return Points(time_ns[chosen], live_bytes, rss_bytes, kept_bytes)
 
 
 _Record = TypeVar("_Record", ThreadWork, ThreadFlow)

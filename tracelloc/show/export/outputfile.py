@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tracelloc.errors import TracellocError, UsageError
+from tracelloc.errors import TracellocError
 from tracelloc.show.export import Exporter, exporter_for
 from tracelloc.show.export.special import check_special, is_special, open_special
 from tracelloc.show.presentation.profile import Metric, Profile
@@ -51,14 +51,14 @@ class OutputFile:
         return self.exporter.needs_freed(self.metric)
 
     def check(self) -> None:
-        """Raises UsageError unless the file could be written now. Leaves no trace."""
+        """Raises TracellocError unless the file could be written now. Leaves no trace."""
         try:
             if is_special(self.path):
                 check_special(self.path)
             else:
                 check_replaceable(self.path, output_users())
         except OSError as error:
-            raise UsageError(f"{self.path} cannot be written: {error.strerror}") from error
+            raise TracellocError(f"{self.path} cannot be written: {error.strerror}") from error
 
     def write(self, content: Iterable[bytes]) -> None:
         """Writes a temporary file and renames it: readers see the old or the new content.

@@ -157,6 +157,10 @@ class _Encoder:
             # As in Go's heap profiles: -tagfocus=bytes=1mb: shows only large blocks.
             label = number(1, self._string("bytes")) + number(3, mean)
             content += data(3, label + number(4, self._string("bytes")))
+        if sample.block_type is not None:
+            # -tagfocus=type=Session shows one type, -tagroot=type separates types.
+            name = self._string(sample.block_type)
+            content += data(3, number(1, self._string("type")) + number(2, name))
         if sample.pid is not None:
             # -tagfocus=pid=123 shows one process, -tagroot=pid separates processes.
             content += data(3, number(1, self._string("pid")) + number(3, sample.pid))

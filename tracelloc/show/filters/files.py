@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from tracelloc.errors import TracellocError, UsageError
+from tracelloc.errors import TracellocError
 from tracelloc.show.filters.filters import Filters
 from tracelloc.show.filters.rules import Rule, RuleFile, parse_rules
 from tracelloc.system.invoker import Invoker, invoker, rights_of, trusted_bytes
@@ -32,7 +32,7 @@ def given_text(path: Path, what: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{what} file {path} cannot be read: {_reason(error)}") from error
+        raise TracellocError(f"{what} file {path} cannot be read: {_reason(error)}") from error
 
 
 def own_text(path: Path, who: Invoker) -> tuple[str | None, list[str]]:

@@ -16,8 +16,16 @@ from typing import Final
 from tracelloc.errors import UsageError
 from tracelloc.model.codefiles import is_c_library
 from tracelloc.model.frames import Frame
-from tracelloc.show.filters.functions import function_name, trait_name
-from tracelloc.show.filters.rules import Action, Match, On, Rule, RuleFile, nearest
+from tracelloc.show.filters.rules import (
+    Action,
+    Match,
+    On,
+    Rule,
+    RuleFile,
+    function_name,
+    nearest,
+    trait_name,
+)
 
 REVEALED: Final = 3
 """Number of frames shown of a stack whose frames would all be hidden."""

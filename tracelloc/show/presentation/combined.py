@@ -10,6 +10,7 @@ from tracelloc.model.codefiles import Place, base_name
 from tracelloc.model.frames import Frame
 from tracelloc.model.verdicts import rank
 from tracelloc.show.filters import NamedStack
+from tracelloc.show.presentation.blocktypes import BlockTypes
 from tracelloc.show.presentation.calltree import outer_steps, root_name, shown_frames
 from tracelloc.show.presentation.facts import target_facts
 from tracelloc.show.presentation.naming import Namer, Namers
@@ -47,12 +48,14 @@ def profile_of(
     namer.prepare(snapshot, [*(stat.index for stat in stats), *mapped], patience_s)
     samples = []
     addresses: set[int] = set()
-    findings = snapshot.findings
+    findings, types = snapshot.findings, BlockTypes()
     for number, stat in enumerate(stats):
         if progress is not None and number % _STEP == 0:
             progress(number, len(stats))
         verdict = None if findings is None else findings.verdict(stat.index).value
-        samples.append(Sample(stat, namer.stack(snapshot, stat.index), verdict=verdict))
+        stack = namer.stack(snapshot, stat.index)
+        block_type = types.type_of(snapshot, namer, stat.index)
+        samples.append(Sample(stat, stack, verdict=verdict, block_type=block_type))
         addresses.update(snapshot.frames(stat.index))
     for held in snapshot.mappings.stacks if snapshot.mappings is not None else ():
         samples.append(_mapped(held, namer.stack(snapshot, held.stack)))
@@ -217,7 +220,11 @@ def difference(before: Profile, after: Profile) -> Profile:
         zero = StackStat(sample.stat.index, 0, 0, 0, 0, 0)
         was = old[key].stat if key in old else zero
         now = new[key].stat if key in new else zero
-        samples.append(Sample(_minus(now, was), sample.stack, was, pid=sample.pid))
+        samples.append(
+            Sample(
+                _minus(now, was), sample.stack, was, block_type=sample.block_type, pid=sample.pid
+            )
+        )
     samples.sort(key=lambda s: (-s.stat.live_bytes, s.stat.index))
     elapsed_ns = round((after.time_s - before.time_s) * NS_PER_S)
     return replace(

@@ -17,6 +17,7 @@ from tracelloc.model.frames import Frame
 from tracelloc.model.process import FoundLibrary
 from tracelloc.model.stacks import NO_STACK
 from tracelloc.show.filters import NamedStack
+from tracelloc.show.presentation.blockholders import kept_facts
 from tracelloc.show.presentation.processfacts import memory_facts
 from tracelloc.show.presentation.sharedframes import PartShare
 from tracelloc.show.presentation.shortnames import shorten
@@ -108,6 +109,7 @@ def suspect_facts(named: NamedSuspect) -> dict[str, Any]:
         "searched_blocks": judgement.searched,
         "unreachable_blocks": judgement.unreachable,
         "group": _group(named),
+        "holders": None if named.holders is None else kept_facts(named.holders),
     }
 
 

@@ -24,6 +24,8 @@ _MOST_HOLDERS: Final = 2
 """Most holders named per suspect."""
 _MOST_PARTS: Final = 4
 _NOTABLE_SHARE: Final = 0.1
+_STALE_S: Final = 90.0
+"""Age of a count from which on it is said: nothing that has grown since is in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,20 @@ def growths(now: ObjectCensus, first: ObjectCensus) -> list[TypeGrowth]:
 def type_suspects(snapshot: Snapshot) -> tuple[TypeSuspect, ...]:
     """Returns the growing types; none if the target is not a Python program."""
     return () if snapshot.objects is None else snapshot.objects.suspects
+
+
+def count_trouble(snapshot: Snapshot) -> str | None:
+    """Says that objects were last counted long ago, or why they were not; None if all is well."""
+    found = snapshot.objects
+    if found is None:
+        return None
+    if found.trouble:
+        return f"{NOT_COUNTED}: {printable(found.trouble)}"
+    if found.now is None or snapshot.time_s - found.now.time_s <= _STALE_S:
+        return None
+    ago = format_duration(round(snapshot.time_s - found.now.time_s))
+    took = format_duration(found.now.took_s)
+    return f"its objects were last counted {ago} ago: a count takes {took} and is made rarely"
 
 
 def growing_for_s(suspect: TypeSuspect, snapshot: Snapshot) -> float:

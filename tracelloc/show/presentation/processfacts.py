@@ -31,6 +31,7 @@ from tracelloc.model.losses import Counter, LossCounts
 from tracelloc.model.process import Limit, MemoryUsage
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.histograms import TotalWaste, Waste, total_waste
+from tracelloc.show.presentation.memoryparts import account_facts, growth_by_parts, kept_sentences
 from tracelloc.show.presentation.suspects import suspects_of
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
@@ -68,7 +69,10 @@ class Account:
     mapped_bytes: int | None
     """Resident bytes of its own mappings; None if they are not traced."""
     traced_share: float | None
-    """Traced bytes as a share of the growth; None with little growth or measuring windows."""
+    """Share of the growth that is in traced blocks or the walked heap.
+
+    None with little growth or measuring windows.
+    """
     sentence: str
 
     @property
@@ -147,6 +151,12 @@ def account(snapshot: Snapshot) -> Account | None:
     overhead = _overhead(snapshot)
     mapped = memory.mapped_bytes
     known = traced + (overhead or 0) + (mapped or 0)
+    if (by_parts := growth_by_parts(snapshot)) is not None:
+        share = None
+        grown = by_parts.growth_bytes - by_parts.file_bytes
+        if grown >= _NOTABLE_BYTES and snapshot.window is None:
+            share = (by_parts.heap_bytes + (mapped or 0)) / grown
+        return Account(growth, traced, overhead, mapped, share, by_parts.sentence)
     return Account(
         growth_bytes=growth,
         traced_bytes=traced,
@@ -239,9 +249,14 @@ def _elsewhere(memory: MemoryUsage, known: int) -> str:
 
 def memory_lines(snapshot: Snapshot) -> Iterator[str]:
     """Yields sentences on where memory comes from and when it runs out."""
-    for found in (account(snapshot), forecast(snapshot)):
-        if found is not None:
-            yield found.sentence
+    found = account(snapshot)
+    if found is not None:
+        yield found.sentence
+    if snapshot.usage is not None:
+        yield from kept_sentences(snapshot.usage)
+    ahead = forecast(snapshot)
+    if ahead is not None:
+        yield ahead.sentence
 
 
 def memory_facts(snapshot: Snapshot) -> dict[str, Any]:
@@ -262,6 +277,7 @@ def memory_facts(snapshot: Snapshot) -> dict[str, Any]:
         "mapped_bytes": found.mapped_bytes,
         "traced_share": None if found.traced_share is None else round(found.traced_share, 4),
         "explanation": found.sentence,
+        "account": None if snapshot.usage is None else account_facts(snapshot.usage),
         "limit": None if limit is None else limit.what,
         "limit_bytes": None if limit is None else limit.size_bytes,
         "limit_free_bytes": None if limit is None else limit.free_bytes,

@@ -139,6 +139,8 @@ class Sample:
     """Figures of the earlier profile, in a difference."""
     verdict: str | None = None
     """Verdict on the stack; None if it was not judged."""
+    block_type: str | None = None
+    """Type of its blocks; None if unknown."""
     pid: int | None = None
     """Process of the sample if the profile has several; None: the profile's target."""
 

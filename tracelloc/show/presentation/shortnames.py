@@ -43,8 +43,8 @@ class _Part(NamedTuple):
     text: str
 
 
-class _NotUnderstoodError(Exception):
-    pass
+class NotUnderstoodError(Exception):
+    """A name's brackets do not match, or its parts have an unknown meaning."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -59,7 +59,7 @@ def shorten(name: str) -> str:
     start = prefix.end() if prefix else 0
     try:
         return name[:start] + _short(_parts(name[start:]))
-    except _NotUnderstoodError:
+    except NotUnderstoodError:
         return name
 
 
@@ -76,15 +76,15 @@ def _short(parts: list[_Part]) -> str:
             if kind == "":
                 text = text[_qualifiers(text) :]
                 if not (_AFTER.match(text) or (text == " " and _is_remark(parts[i + 1]))):
-                    raise _NotUnderstoodError
+                    raise NotUnderstoodError
             elif kind not in "[{":
-                raise _NotUnderstoodError
+                raise NotUnderstoodError
         after_parameters = i in parameters
         if not after_parameters:
             out.append(_short_part(parts, i, _Part(kind, text)))
     short = "".join(out)
     if not short.strip():
-        raise _NotUnderstoodError
+        raise NotUnderstoodError
     return short
 
 
@@ -115,7 +115,7 @@ def _short_part(parts: list[_Part], i: int, part: _Part) -> str:
         if text.startswith("impl ") or (not before.text and after.text.startswith("::")):
             return _self_type(text, whole=not before.text)
         if not before.text:
-            raise _NotUnderstoodError  # "<unknown>"
+            raise NotUnderstoodError  # "<unknown>"
     return "<…>" if text else "<>"
 
 
@@ -128,11 +128,11 @@ def _is_parameters(parts: list[_Part], i: int) -> bool:
     if before.kind in ("o", ">", "[") or before.kind in ("<", "{"):
         return True
     if before.kind == "(":
-        raise _NotUnderstoodError  # "(*f)(int)", and what else?
+        raise NotUnderstoodError  # "(*f)(int)", and what else?
     if before.text.endswith(("decltype", "decltype ")) or _is_remark(parts[i]):
         return False
     if not before.text or not (before.text[-1].isalnum() or before.text[-1] in "_$"):
-        raise _NotUnderstoodError
+        raise NotUnderstoodError
     return True
 
 
@@ -161,7 +161,7 @@ def _self_type(text: str, *, whole: bool) -> str:
 def _types(parts: list[_Part], depth: int) -> str:
     """Types written with the last words of their paths."""
     if depth > _DEEPEST:
-        raise _NotUnderstoodError
+        raise NotUnderstoodError
     out: list[str] = []
     for i, (kind, text) in enumerate(parts):
         before = parts[i - 1] if i else _Part("", "")
@@ -210,13 +210,13 @@ def _parts(text: str) -> list[_Part]:
             parts.append(_Part("o", found))
             at = begin = at + len(found)
         elif character in _OPENING:
-            end = _closing(text, at)
+            end = closing_bracket(text, at)
             if at > begin:
                 parts.append(_Part("", text[begin:at]))
             parts.append(_Part(character, text[at + 1 : end]))
             at = begin = end + 1
         elif character in ")]}" or (character == ">" and text[at - 1 : at] != "-"):
-            raise _NotUnderstoodError
+            raise NotUnderstoodError
         else:
             at += _skip(text, at)
     if begin < len(text):
@@ -234,9 +234,9 @@ def _operator(text: str, at: int) -> str:
         return ""
     end = found.end()
     while end < len(text) and text[end] != "(":
-        end = _closing(text, end) + 1 if text[end] in "<[{" else end + _skip(text, end)
+        end = closing_bracket(text, end) + 1 if text[end] in "<[{" else end + _skip(text, end)
     if text.startswith("(anonymous ", end):
-        raise _NotUnderstoodError
+        raise NotUnderstoodError
     return text[at:end]
 
 
@@ -248,8 +248,11 @@ def _skip(text: str, at: int) -> int:
     return 2 if text.startswith("->", at) else 1
 
 
-def _closing(text: str, at: int) -> int:
-    """Where the bracket at ``at`` is closed. Inside parentheses ``<`` may mean "less"."""
+def closing_bracket(text: str, at: int) -> int:
+    """Where the bracket at ``at`` is closed. Inside parentheses ``<`` may mean "less".
+
+    Raises NotUnderstoodError if brackets do not match.
+    """
     stack: list[str] = []
     while at < len(text):
         character = text[at]
@@ -262,10 +265,10 @@ def _closing(text: str, at: int) -> int:
             while stack and stack[-1] == "<":
                 stack.pop()
             if not stack or _OPENING[stack.pop()] != character:
-                raise _NotUnderstoodError
+                raise NotUnderstoodError
         elif character == ">" and stack[-1] == "<":
             stack.pop()
         if not stack:
             return at
         at += _skip(text, at)
-    raise _NotUnderstoodError
+    raise NotUnderstoodError

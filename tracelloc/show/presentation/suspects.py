@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.model.figures import F64, I64
+from tracelloc.model.heapusage import BlockHolders
 from tracelloc.model.verdicts import (
     CODE_OF,
     Codes,
@@ -17,16 +18,19 @@ from tracelloc.model.verdicts import (
     Verdict,
 )
 from tracelloc.show.filters import NamedStack
-from tracelloc.show.presentation.naming import Namer, frame_name
+from tracelloc.show.presentation.blockholders import kept_sentence
+from tracelloc.show.presentation.naming import Namer, frame_name, stack_title
 from tracelloc.show.presentation.sharedframes import STACKS_NAMED, SharedFunction, shared_function
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     NS_PER_S,
+    about_of,
     format_duration,
     format_percent,
     format_size,
     plural,
     printable,
+    signed_size,
 )
 from tracelloc.verdict.parameters import P
 
@@ -46,6 +50,8 @@ class NamedSuspect:
     """The stack with the largest share."""
     shared: SharedFunction | None
     """The function that all its stacks share; None for a single stack."""
+    holders: BlockHolders | None = None
+    """Who holds its blocks; None: unknown."""
 
     @property
     def judgement(self) -> Judgement:
@@ -78,6 +84,7 @@ def name_suspects(
             now_ns=snapshot.now_ns,
             stack=namer.stack(snapshot, suspect.stack),
             shared=shared_function(snapshot, namer, suspect),
+            holders=snapshot.holders.get(suspect.stack),
         )
         for suspect in suspects
     ]
@@ -161,6 +168,8 @@ def sentences(named: NamedSuspect) -> Iterator[str]:
     """Yields the reasons, and what a group shares; safe to print."""
     judgement = named.judgement
     yield judgement.evidence
+    if named.holders is not None:
+        yield from kept_sentence(named.holders)
     if judgement.retracted:
         times = plural(judgement.retracted, "time")
         yield f"verdict leaking retracted {times} before"
@@ -173,10 +182,12 @@ def sentences(named: NamedSuspect) -> Iterator[str]:
 def verdict_counts(snapshot: Snapshot) -> tuple[int | None, int | None]:
     """Counts suspects (leaking, growing), object types included; None before the first verdict."""
     findings = snapshot.findings
-    if findings is None or findings.moment.watched_s < P.first_verdict_s:
+    if findings is None:
         return None, None
     types = () if snapshot.objects is None else snapshot.objects.suspects
     verdicts = [s.judgement.verdict for s in findings.suspects] + [t.verdict for t in types]
+    if not verdicts and findings.moment.watched_s < P.first_verdict_s:
+        return None, None
     leaking = verdicts.count(Verdict.LEAKING)
     return leaking, len(verdicts) - leaking + findings.suspects_left_out
 
@@ -191,6 +202,25 @@ def suppressed_line(snapshot: Snapshot) -> str | None:
         f"{format_size(round(suppressed.rate_bytes_per_min))}/min, "
         f"{format_size(suppressed.live_bytes)} live"
     )
+
+
+def parting_lines(snapshot: Snapshot, namer: Namer, most: int) -> Iterator[str]:
+    """Yields a line for each of the strongest suspects: ``leaking: name (file:line), figures``."""
+    suspects = suspects_of(snapshot)
+    chosen = suspects[:most]
+    namer.prepare(snapshot, stacks_to_name(chosen), namer.patience_s)
+    about = about_of(snapshot.sample_bytes)
+    for named in name_suspects(snapshot, namer, chosen):
+        members = [member.stack for member in named.suspect.members]
+        live = format_size(int(snapshot.totals.live_bytes[members].sum()))
+        title = stack_title(named.stack, named.suspect.stack, with_line=True)
+        if named.shared is not None:
+            title = f"{frame_name(named.shared.frame)} ({plural(len(members), 'stack')})"
+        verdict, rate = named.judgement.verdict.value, named.judgement.rate_bytes_per_min
+        yield f"{verdict}: {printable(title)}, {about}{live}, {signed_size(round(rate))}/min"
+    left_out = len(suspects) - len(chosen)
+    if left_out:
+        yield plural(left_out, "more suspect")
 
 
 def silence_line(snapshot: Snapshot) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tracelloc.errors import UsageError
+from tracelloc.errors import TracellocError, UsageError
 from tracelloc.startup import OWN_VARIABLES
 
 PUSH_PASSWORD: Final = "TRACELLOC_PUSH_PASSWORD"  # noqa: S105 - a name
@@ -29,7 +29,7 @@ def read_secret(
         with path.open("rb") as stream:
             content = stream.read(_LARGEST_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        raise TracellocError(f"{path} cannot be read: {error.strerror}") from error
     secret = content.split(b"\n", 1)[0].rstrip(b"\r")
     if not secret or len(secret) > _LARGEST_BYTES:
         raise UsageError(f"{path} has no secret in its first line")

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.model.figures import I64, History, Points
+from tracelloc.model.figures import I64, History
 from tracelloc.model.process import FollowCounts
 from tracelloc.model.verdicts import Findings, Suspect
 from tracelloc.show.recording.container import RecordedMoment
@@ -165,7 +165,7 @@ def _by_clock(one: Snapshot, shift_ns: int) -> Snapshot:
             first_ns=_moved_times(totals.first_ns, shift_ns),
             last_ns=_moved_times(totals.last_ns, shift_ns),
         ),
-        series=series and Points(series.time_ns + shift_ns, series.live_bytes, series.rss_bytes),
+        series=series and replace(series, time_ns=series.time_ns + shift_ns),
         history=History.from_samples(
             [at + shift_ns for at in times], [one.history.at(at) for at in times]
         ),

@@ -34,7 +34,7 @@ _NOT_FACTS: Final = {
     "blocks", "usable", "threads", "logged",
 }  # fmt: skip
 _FACT_TYPES: Final = {n: t for n, t in types_of(Snapshot).items() if n not in _NOT_FACTS}
-_LATER_FACTS: Final = frozenset({"earlier", "objects", "gaps"})
+_LATER_FACTS: Final = frozenset({"earlier", "objects", "gaps", "usage", "first_usage", "holders"})
 """Facts that old recordings don't have."""
 _MOST_TYPES: Final = 100
 """Types of objects that are kept one by one: the largest, and those that have grown most."""

@@ -82,6 +82,7 @@ class RecordingWriter:
         self._mode = mode
         users = users or [User(os.geteuid(), os.getegid())]
         self._connection, self._users = newfile.create(path, users, mode, events=events)
+        self._file = _identity(path)
         self._max_bytes = max_bytes
         self._events = EventWriter(self._connection, max_bytes) if events else None
         self._folder = Folder(self._connection, max_bytes - max_bytes // _SPARE, max_s)
@@ -93,6 +94,11 @@ class RecordingWriter:
         self._whole = 0
         self._group_bytes = 0
         self._is_folding = False
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the file was removed, moved, or replaced: then nobody will find what is added."""
+        return _identity(self.path) != self._file
 
     @property
     def count(self) -> int:
@@ -203,10 +209,20 @@ class RecordingWriter:
         self._connection.execute(f"INSERT INTO {table} VALUES ({places})", values)  # noqa: S608
 
     def close(self) -> None:
-        """Completes the file; a file without snapshots is removed."""
+        """Completes the file, wherever it is now; a file without snapshots is removed."""
         newfile.close_written(self._connection, self._users[-1])
-        if not self._count:
+        # Of a file that is gone, SQLite may leave its log behind.
+        if not self.path.exists() or (not self._count and not self.is_gone):
             newfile.remove(self.path, self._users[-1])
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of a file; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _found_since(book: _Book) -> Iterator[tuple[int, int]]:

@@ -11,7 +11,8 @@ import numpy as np
 from tracelloc.heap.usable import formula_for, main_library
 from tracelloc.model.blocks import EarlierBlocks, EarlierKind
 from tracelloc.model.verdicts import Findings
-from tracelloc.show.presentation.titles import stack_title
+from tracelloc.show.presentation.blocktypes import class_text
+from tracelloc.show.presentation.naming import stack_title
 from tracelloc.show.report.content import Entry, Request, SectionContent
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_percent, format_size, plural, printable
@@ -76,7 +77,7 @@ def earlier_part(given: Request) -> SectionContent | None:
     lost_count = sum(count for count, _ in lost.values())
     lost_bytes = sum(size for _, size in lost.values())
     alike = find_alike(snapshot, [kind for kind, _ in live[: given.style.top]])
-    entries = []
+    entries, novelties = [], set()
     for kind, stat in live[: given.style.top]:
         count, size = lost[kind.stack]
         text = f"{format_size(stat.live_bytes)} in {plural(stat.live_count, 'block')} {_of(kind)}"
@@ -92,8 +93,9 @@ def earlier_part(given: Request) -> SectionContent | None:
             "lost_allocations": count,
         }
         like = alike.get(kind.stack)
-        state = kind.stack, count, like and like.stack
-        entries.append(Entry(kind.stack, text, figures, has_frames=False, state=state))
+        # Counts of lost blocks vary a little between searches.
+        novelties.add((kind.stack, count.bit_length(), like and like.stack))
+        entries.append(Entry(kind.stack, text, figures, has_frames=False))
     freed = earlier.size_bytes - live_bytes
     amount = f"{format_size(live_bytes)} in {plural(live_count, 'block')}"
     title = (
@@ -116,7 +118,7 @@ def earlier_part(given: Request) -> SectionContent | None:
         "coverage": round(earlier.coverage, 6),
         "notes": list(earlier.notes),
     }
-    return _KindsPart(lines, facts, "top_kinds", entries, has_changing_title=True, alike=alike)
+    return _KindsPart(lines, facts, "top_kinds", entries, novelties=novelties, alike=alike)
 
 
 def _stacks(snapshot: Snapshot, earlier: EarlierBlocks) -> list[int]:
@@ -127,7 +129,7 @@ def _stacks(snapshot: Snapshot, earlier: EarlierBlocks) -> list[int]:
 def _of(kind: EarlierKind) -> str:
     size = format_size(kind.most_bytes)
     words = f"of {size}" if kind.least_bytes == kind.most_bytes else f"of up to {size}"
-    return f"{words}, class {printable(kind.class_name)}" if kind.class_name else words
+    return f"{words}, class {class_text(kind.class_name)}" if kind.class_name else words
 
 
 def _lost(findings: Findings | None, stack: int) -> tuple[int, int]:

@@ -3,27 +3,168 @@
 A section is a function from a ``Request`` to a ``SectionContent``; ``sections`` lists them. It
 runs before any stack has a name; then the stacks of all sections are named together, and
 the contents are written as text or as JSON.
+
+A trace logged for weeks would write the same call stacks every minute, so later reports only have
+what has changed (``EarlierReports``). Because logs are rotated, every few hours a report is
+complete again.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from tracelloc.model.figures import I64
+from tracelloc.model.verdicts import Verdict
+from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.facts import stack_facts, stack_lines
-from tracelloc.show.presentation.naming import Namer
-from tracelloc.show.presentation.titles import stack_title
-from tracelloc.show.report.earlier import EarlierProcessReports
+from tracelloc.show.presentation.naming import Namer, stack_title
 from tracelloc.snapshots.snapshot import Snapshot, StackStat
 from tracelloc.text import about_of, format_percent, format_size, plural, printable
 
 HintsOf = Callable[[Path, Iterable[str]], Mapping[str, str]]
 """From the directory that is ``/`` for a process, and paths in it, to an instruction by path."""
+
+
+_RATE_MOVES: Final = 1.25
+_SIZE_MOVES: Final = 2.0
+"""Factors by which a suspect's rate or live bytes differ before they are reported again."""
+FULL_AGAIN_S: Final = 6 * 3600.0
+"""Time between full reports."""
+
+
+class Repeat(Enum):
+    """How much of a suspect a report repeats."""
+
+    NOTHING = 0
+    LINE = 1
+    ALL = 2
+    """With its evidence, and the frames of its stack."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedSuspect:
+    """A suspect as a report had it."""
+
+    verdict: Verdict
+    rank: int
+    """Position in the list of suspects, or the best one of several reports."""
+    culprit: str
+    rate_bytes_per_min: float
+    size_bytes: int
+    stack: int | None = None
+    """The stack with the largest share; None for a type of objects."""
+
+    def repeat(self, now: ReportedSuspect) -> Repeat:
+        """Returns what a report has to repeat, given the suspect as it is now."""
+        is_same = (self.verdict, self.culprit) == (now.verdict, now.culprit)
+        if not is_same or now.rank < self.rank:
+            return Repeat.ALL
+        has_moved = _moves(self.rate_bytes_per_min, now.rate_bytes_per_min, _RATE_MOVES)
+        has_moved |= _moves(self.size_bytes, now.size_bytes, _SIZE_MOVES)
+        return Repeat.LINE if has_moved else Repeat.NOTHING
+
+
+def _moves(before: float, now: float, factor: float) -> bool:
+    low, high = sorted((before, now))
+    return high >= factor * max(low, 1)
+
+
+class EarlierProcessReports:
+    """The reported state of one process."""
+
+    def __init__(self) -> None:
+        self.is_full = True
+        """Whether this report is full."""
+        self.is_first = False
+        """Whether the trace had no report before."""
+        self._is_new = True
+        self._states: dict[Hashable, Hashable] = {}
+        self._stacks: dict[int, NamedStack] = {}
+        self._members: dict[Hashable, set[Hashable]] = {}
+        self._suspects: dict[Hashable, ReportedSuspect] = {}
+
+    def begin(self, *, is_full: bool, is_first: bool) -> None:
+        """Begins a report; the first one of a process is always full."""
+        self.is_full, self.is_first = is_full or self._is_new, is_first
+        self._is_new = False
+        if self.is_full:
+            self._stacks.clear()
+            self._members.clear()
+
+    def is_news(self, topic: Hashable, state: Hashable) -> bool:
+        """Whether the state of a topic has to be reported, as it differs from the last one."""
+        is_known = topic in self._states and self._states[topic] == state
+        self._states[topic] = state
+        return self.is_full or not is_known
+
+    def has_new(self, topic: Hashable, members: Set[Hashable]) -> bool:
+        """Whether a list has members that it did not have since the last full report."""
+        known = self._members.setdefault(topic, set())
+        is_new = not members <= known
+        known |= members
+        return self.is_full or is_new
+
+    def repeat(self, key: Hashable, suspect: ReportedSuspect) -> Repeat:
+        """Returns how much of a suspect this report has. ``key`` identifies the suspect."""
+        before = self._suspects.get(key)
+        repeat = Repeat.ALL if before is None or self.is_full else before.repeat(suspect)
+        if before is None or repeat is not Repeat.NOTHING:
+            self._suspects[key] = suspect
+            if before is not None and before.verdict is suspect.verdict:
+                best = min(before.rank, suspect.rank)
+                self._suspects[key] = replace(suspect, rank=best)
+        return repeat
+
+    def cleared(self, current: Set[Hashable]) -> dict[Hashable, ReportedSuspect]:
+        """Returns the suspects that are none any more, once each, by key."""
+        gone = {key: each for key, each in self._suspects.items() if key not in current}
+        for key in gone:
+            del self._suspects[key]
+        return gone
+
+    def has_frames(self, index: int, stack: NamedStack) -> bool:
+        """Whether a stack's frames were reported; False if they are new or got names."""
+        known = self._stacks.get(index)
+        if known is not None and (known is stack or known == stack):
+            return True
+        self._stacks[index] = stack
+        return False
+
+
+class EarlierReports:
+    """The reported state of all processes of a trace. For one thread."""
+
+    def __init__(
+        self, *, is_every_full: bool = False, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``is_every_full``: every report is full."""
+        self._is_every_full = is_every_full
+        self._now_s = now_s
+        self._full_s: float | None = None
+        self._is_full = True
+        self._processes: dict[int, EarlierProcessReports] = {}
+
+    def begin(self, *, is_last: bool = False) -> None:
+        """Begins a report. The last one is full, for readers of the end of a file."""
+        now_s = self._now_s()
+        is_due = self._full_s is None or now_s - self._full_s >= FULL_AGAIN_S
+        self._is_full = self._is_every_full or is_last or is_due
+        if self._is_full:
+            self._full_s = now_s
+
+    def process_reports(self, number: int) -> EarlierProcessReports:
+        """Returns the reported state of the process with this number, for the current report."""
+        is_first = not self._processes
+        earlier = self._processes.setdefault(number, EarlierProcessReports())
+        earlier.begin(is_full=self._is_full, is_first=is_first)
+        return earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +222,16 @@ class Entry:
     """Further lines, before those of the stack."""
     has_frames: bool = True
     """Whether text lists the frames."""
-    state: Hashable = None
-    """The entry is repeated when this state changes; None: when its text does."""
 
-    def stack_lines(self, given: Request) -> Iterator[str]:
-        """Yields the lines of the stack, or one that refers to an earlier report."""
-        stack, earlier = given.namer.stack(given.snapshot, self.stack), given.earlier
-        at = earlier.frames_at(self.stack, stack)
-        if at is None or earlier.is_full:
+    def lines(self, given: Request, label: str) -> Iterator[str]:
+        """Yields its text and the frames, or a short title if these were reported before."""
+        stack = given.namer.stack(given.snapshot, self.stack)
+        is_short = self.has_frames and given.earlier.has_frames(self.stack, stack)
+        title = printable(stack_title(stack, self.stack, with_line=True)) if is_short else ""
+        yield f"{label}: {self.text}{title and f', in {title}'}"
+        yield from self.more
+        if self.has_frames and not is_short:
             yield from stack_lines(stack, self.stack, long_names=given.style.long_names)
-        else:
-            title = printable(stack_title(stack, self.stack, with_line=True))
-            yield f"        {title} (frames at {at})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +245,21 @@ class SectionContent:
     listed: Sequence[Entry] = ()
     said_again_if: Hashable = None
     """The section is repeated when this changes; None: when its lines or entries do."""
-    has_changing_title: bool = False
-    """Whether lines have totals that always change, so that only entries count as changes."""
+    novelties: Set[Hashable] | None = None
+    """If not None, the section is repeated when this has members that it never had before."""
 
     @property
     def state(self) -> Hashable:
         """State of the section, which is reported if this differs from before."""
         if self.said_again_if is not None:
             return self.said_again_if
-        entries = tuple(
-            (entry.stack, entry.text) if entry.state is None else entry.state
-            for entry in self.listed
-        )
-        return entries if self.has_changing_title else (tuple(self.lines), entries)
+        return tuple(self.lines), tuple((entry.stack, entry.text) for entry in self.listed)
+
+    def is_news(self, section: Hashable, earlier: EarlierProcessReports) -> bool:
+        """Whether a report has the section. ``section`` identifies it."""
+        if self.novelties is not None:
+            return earlier.has_new(section, self.novelties)
+        return earlier.is_news(section, self.state)
 
     @property
     def stacks(self) -> Set[int]:
@@ -133,10 +274,8 @@ class SectionContent:
         """Yields the section as lines of text."""
         yield from self.lines
         for number, entry in enumerate(self.entries(given)):
-            yield f"{f'  {number:>4}' if entry.label is None else entry.label}: {entry.text}"
-            yield from entry.more
-            if entry.has_frames:
-                yield from entry.stack_lines(given)
+            label = f"  {number:>4}" if entry.label is None else entry.label
+            yield from entry.lines(given, label)
 
     def json(self, given: Request) -> dict[str, Any]:
         """Returns the section as JSON fields."""
@@ -152,8 +291,8 @@ class SectionContent:
 def _frames(entry: Entry, given: Request) -> dict[str, Any]:
     """Returns the field ``stack``; empty if an earlier report had these frames."""
     stack = given.namer.stack(given.snapshot, entry.stack)
-    at = given.earlier.frames_at(entry.stack, stack)
-    return {"stack": stack_facts(stack)} if at is None or given.earlier.is_full else {}
+    is_known = given.earlier.has_frames(entry.stack, stack) and not given.earlier.is_full
+    return {} if is_known else {"stack": stack_facts(stack)}
 
 
 def share_of_allocations(stat: StackStat, count: int) -> str:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from tracelloc.model.heapusage import ArenaUsage, BlockSum, HeapUsage
+from tracelloc.model.heapusage import ArenaUsage, BlockSum, HeapUsage, MemoryPart
 from tracelloc.model.process import Target
+from tracelloc.show.presentation.blockholders import WHOLE
+from tracelloc.show.presentation.blocktypes import class_text, readable_class
+from tracelloc.show.presentation.memoryparts import account_facts, kept_sentences, part_lines
 from tracelloc.show.report.headline import headline
 from tracelloc.text import format_percent, format_size, plural, printable
 
 _MOST_ARENAS: Final = 8
-WHOLE: Final = 0.999
-"""Below this part of the heap, a report says what it does not include."""
+_MOSTLY: Final = 0.5
+"""Resident part of blocks below which a report says how much is resident."""
 _UNPRINTABLE: Final = dict.fromkeys((*range(32), *range(127, 256)), ".")
 
 
@@ -22,27 +26,26 @@ def heap_lines(target: Target, heap: HeapUsage, top: int) -> Iterator[str]:
     """A report's lines, the last one empty. ``top``: rows of each table."""
     used = heap.in_use
     text = f"{format_size(used.size_bytes)} in use in {plural(used.count, 'block')}, "
+    resident = heap.account.parts.get(MemoryPart.IN_USE, 0)
+    if resident < _MOSTLY * used.size_bytes:
+        text = f"{text.removesuffix(', ')} ({format_size(resident)} of it resident), "
     text += f"{format_size(heap.free_resident_bytes)} free but resident"
     yield headline(heap.time_s, target, text)
-    resident = sum(arena.resident_bytes for arena in heap.arenas)
-    libraries = " and ".join(dict.fromkeys(arena.library.value for arena in heap.arenas))
-    yield (
-        f"heap of {libraries}: {format_size(resident)} of {format_size(heap.rss_bytes)} RSS; "
-        f"other memory without a file {format_size(max(0, heap.anonymous_bytes - resident))}"
-    )
-    if heap.trimmable_bytes is not None:
-        yield f"malloc_trim(0) would return {format_size(heap.trimmable_bytes)} to the kernel now"
+    yield from part_lines(heap.account)
+    yield from kept_sentences(heap)
     yield from _gaps(heap)
     yield from _arenas(heap)
     yield from _table(
-        "class", [(row.name, row.blocks) for row in heap.classes[:top]], len(heap.classes) - top
+        "class",
+        [(readable_class(row.name), row.blocks) for row in heap.classes[:top]],
+        len(heap.classes) - top,
     )
     sizes = [(f"up to {row.usable_bytes:,} bytes", row.blocks) for row in heap.sizes[:top]]
     yield from _table("size", sizes, len(heap.sizes) - top)
     if heap.largest:
         yield f"{'address':>18} {'bytes':>12}  largest blocks"
         for block in heap.largest:
-            name = printable(block.class_name)
+            name = class_text(block.class_name)
             yield f"{block.address:#18x} {block.usable_bytes:>12,}  {name}".rstrip()
             if block.contents:
                 yield f"{'':>18} {readable_contents(block.contents)}"
@@ -63,11 +66,9 @@ def _gaps(heap: HeapUsage) -> Iterator[str]:
             yield f"not seen in {arena.name}: {place}"
     for note in heap.notes:
         yield printable(note)
-    if heap.swapped_bytes:
-        yield (
-            f"{format_size(heap.swapped_bytes)} of the process are swapped out and were not read: "
-            "blocks there may be missing"
-        )
+    if heap.account.swapped_bytes:
+        size = format_size(heap.account.swapped_bytes)
+        yield f"{size} of it are swapped out and were not read: blocks there may be missing"
 
 
 def _arenas(heap: HeapUsage) -> Iterator[str]:
@@ -99,10 +100,12 @@ def _sum_of(arenas: list[ArenaUsage]) -> ArenaUsage:
     def size(name: str) -> int:
         return sum(getattr(arena, name) for arena in arenas)
 
+    resident: Counter[MemoryPart] = Counter()
+    for arena in arenas:
+        resident.update(arena.resident)
     return ArenaUsage(
         "", arenas[0].library, size("system_bytes"), size("seen_bytes"), total("in_use"),
-        total("cached"), total("free"), size("top_bytes"), size("own_bytes"),
-        size("free_resident_bytes"), size("resident_bytes"),
+        total("cached"), total("free"), size("top_bytes"), size("own_bytes"), resident,
     )  # fmt: skip
 
 
@@ -124,13 +127,14 @@ def heap_json(target: Target, heap: HeapUsage) -> str:
         "in_use_blocks": heap.in_use.count,
         "free_resident_bytes": heap.free_resident_bytes,
         "trimmable_bytes": heap.trimmable_bytes,
-        "rss_bytes": heap.rss_bytes,
-        "anonymous_bytes": heap.anonymous_bytes,
-        "swapped_bytes": heap.swapped_bytes,
+        "rss_bytes": heap.account.rss_bytes,
+        "anonymous_bytes": heap.account.anonymous_bytes,
+        "swapped_bytes": heap.account.swapped_bytes,
+        "memory": account_facts(heap),
         "coverage": heap.coverage,
         "retries": heap.retries,
         "notes": list(heap.notes),
-        "arenas": [_flat(asdict(arena)) for arena in heap.arenas],
+        "arenas": [_arena_facts(arena) for arena in heap.arenas],
         "sizes": [_flat(asdict(row)) for row in heap.sizes],
         "classes": [_flat(asdict(row)) for row in heap.classes],
         "largest": [
@@ -140,6 +144,15 @@ def heap_json(target: Target, heap: HeapUsage) -> str:
         ],
     }  # fmt: skip
     return json.dumps(entry, separators=(",", ":"))
+
+
+def _arena_facts(arena: ArenaUsage) -> dict[str, Any]:
+    facts = asdict(arena)
+    del facts["resident"]
+    return _flat(facts) | {
+        "free_resident_bytes": arena.free_resident_bytes,
+        "resident_bytes": arena.resident_bytes,
+    }
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,10 @@ from typing import Any
 from tracelloc.model.heapusage import BlockSum
 from tracelloc.model.lostmemory import LostGroup, LostMemory, Shape
 from tracelloc.model.process import Target
+from tracelloc.show.presentation.blockholders import WHOLE
+from tracelloc.show.presentation.blocktypes import class_text
 from tracelloc.show.report.headline import headline
-from tracelloc.show.report.heap import WHOLE, readable_contents
+from tracelloc.show.report.heap import readable_contents
 from tracelloc.text import format_percent, format_size, plural, printable
 
 
@@ -34,7 +36,7 @@ def describe(group: LostGroup) -> str:
     others = group.blocks.count - nodes
     if nodes and others > 0:
         text += f", with {plural(others, 'other block')}"
-    return f"{text}: {printable(group.class_name)}" if group.class_name else text
+    return f"{text}: {class_text(group.class_name)}" if group.class_name else text
 
 
 def leak_lines(target: Target, found: LostMemory, top: int) -> Iterator[str]:

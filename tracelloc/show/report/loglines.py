@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from typing import Final
 
 from tracelloc.model.objects import TypeSuspect
 from tracelloc.model.verdicts import Verdict
-from tracelloc.show.presentation.naming import frame_name
+from tracelloc.show.presentation.naming import frame_name, source_place, stack_title
 from tracelloc.show.presentation.objects import growing_for_s, holder_place, main_holder
 from tracelloc.show.presentation.processfacts import account
 from tracelloc.show.presentation.suspects import NamedSuspect, verdict_counts
-from tracelloc.show.presentation.titles import source_place, stack_title
 from tracelloc.show.presentation.tracing import completeness_word
 from tracelloc.show.report.content import Request
 from tracelloc.snapshots.snapshot import Snapshot
@@ -25,10 +25,15 @@ from tracelloc.text import (
     printable,
 )
 
+LEGEND: Final = (
+    "growth: of all live bytes, over the last minute or since tracing began; "
+    "rate: of a suspect's blocks that are not freed, since its growth began"
+)
 
-def stamp_of(snapshot: Snapshot) -> str:
-    """Formats the snapshot's time in UTC: ``2026-11-21T23:22:08Z``."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(snapshot.time_s))
+
+def stamp_of(time_s: float) -> str:
+    """Formats seconds since 1970 in UTC: ``2026-11-21T23:22:08Z``."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time_s))
 
 
 def head_line(given: Request) -> str:
@@ -38,7 +43,7 @@ def head_line(given: Request) -> str:
 
 def _prefix(snapshot: Snapshot) -> str:
     target = snapshot.target
-    return f"{stamp_of(snapshot)} pid={target.pid} {_word(target.command) or '?'}"
+    return f"{stamp_of(snapshot.time_s)} pid={target.pid} {_word(target.command) or '?'}"
 
 
 def _figures(snapshot: Snapshot) -> Iterator[str]:
@@ -73,16 +78,11 @@ def suspect_line(given: Request, named: NamedSuspect) -> str:
     judgement, suspect = named.judgement, named.suspect
     totals, about = given.snapshot.totals, given.about
     members = [member.stack for member in suspect.members]
-    shared = named.shared
-    if shared is None:
-        name, place = stack_title(named.stack, suspect.stack), _place(named)
-    else:
-        name, place = printable(frame_name(shared.frame)), source_place(shared.frame)
     parts = [
         _prefix(given.snapshot),
         f"suspect={judgement.verdict.value}",
         f"rate={about}{_signed(round(judgement.rate_bytes_per_min))}/min",
-        f"for={_joined(format_duration(named.since_s))}",
+        *_onset(given.snapshot, named.since_s),
         f"confidence={_percent(judgement.confidence)}",
         f"live={about}{_size(int(totals.live_bytes[members].sum()))}",
         f"blocks={about}{int(totals.live_count[members].sum())}",
@@ -90,10 +90,22 @@ def suspect_line(given: Request, named: NamedSuspect) -> str:
     ]
     if len(members) > 1:
         parts.append(f"stacks={len(members)}")
-    parts.append(f"in={_word(name)}")
-    if place:
-        parts.append(f"at={_word(place)}")
-    return " ".join(parts)
+    return " ".join([*parts, culprit(named)])
+
+
+def culprit(named: NamedSuspect) -> str:
+    """Formats what a suspect's stacks share, or its function: ``in=… at=…``."""
+    shared = named.shared
+    if shared is None:
+        name, place = stack_title(named.stack, named.suspect.stack), _place(named)
+    else:
+        name, place = printable(frame_name(shared.frame)), source_place(shared.frame)
+    return f"in={_word(name)} at={_word(place)}" if place else f"in={_word(name)}"
+
+
+def _onset(snapshot: Snapshot, since_s: float) -> tuple[str, str]:
+    since = stamp_of(snapshot.time_s - since_s)
+    return f"since={since}", f"for={_joined(format_duration(since_s))}"
 
 
 def cleared_line(given: Request, stack: int, verdict: Verdict) -> str:
@@ -112,8 +124,9 @@ def type_line(given: Request, suspect: TypeSuspect) -> str:
         _prefix(given.snapshot),
         f"suspect={suspect.verdict.value}",
         f"rate={_signed(round(suspect.bytes_per_min))}/min",
-        f"for={_joined(format_duration(growing_for_s(suspect, given.snapshot)))}",
-        f"live={_size(suspect.size_bytes)}",
+        *_onset(given.snapshot, growing_for_s(suspect, given.snapshot)),
+        # The rate includes the parts, whose bytes are not all held by this type.
+        f"parts={len(suspect.parts)}" if suspect.parts else f"live={_size(suspect.size_bytes)}",
         f"objects={suspect.count}",
         f"type={_word(suspect.name)}",
     ]
@@ -124,27 +137,9 @@ def type_line(given: Request, suspect: TypeSuspect) -> str:
     return " ".join(parts)
 
 
-def type_state(suspect: TypeSuspect) -> tuple[str, ...]:
-    """Returns the state of a type, which is repeated when the state changes."""
-    holder = main_holder(suspect)
-    rate, size = _size(round(suspect.bytes_per_min)), _size(suspect.size_bytes)
-    return suspect.verdict.value, rate, size, "" if holder is None else holder.path
-
-
 def type_cleared_line(given: Request, name: str) -> str:
     """Formats a type that is no longer a leak suspect."""
     return f"{_prefix(given.snapshot)} suspect=no type={_word(name)}"
-
-
-def suspect_state(given: Request, named: NamedSuspect) -> tuple[str, str, str]:
-    """Returns the state of a suspect, which is repeated when the state changes."""
-    totals, members = given.snapshot.totals, [member.stack for member in named.suspect.members]
-    judgement = named.judgement
-    return (
-        judgement.verdict.value,
-        _size(round(judgement.rate_bytes_per_min)),
-        _size(int(totals.live_bytes[members].sum())),
-    )
 
 
 def _place(named: NamedSuspect) -> str:

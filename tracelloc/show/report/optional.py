@@ -15,6 +15,7 @@ SECTIONS: Final = {
     "peak": NOTHING_ELSE,  # the stacks that held most at the high-water mark
     "temporary": NOTHING_ELSE,  # allocations freed soon by the same thread
     "sizes": Wanted(blocks=True, usable=True),  # by size, and what the malloc library wastes
+    "types": NOTHING_ELSE,  # by type, as far as functions' names or classes in memory tell it
     "threads": Wanted(threads=True),  # which allocate, and which free
     "objects": Wanted(objects=True),  # of Python programs, by type
 }

@@ -28,6 +28,7 @@ from tracelloc.show.analysis.histograms import (
     wasteful_stacks,
 )
 from tracelloc.show.presentation.facts import summary, thread_facts
+from tracelloc.show.presentation.memoryparts import account_age, part_lines
 from tracelloc.show.presentation.processfacts import (
     account,
     losses_line,
@@ -45,7 +46,7 @@ from tracelloc.show.report.content import (
     largest,
     share_of_allocations,
 )
-from tracelloc.show.report.loglines import head_line
+from tracelloc.show.report.loglines import LEGEND, head_line
 from tracelloc.show.report.objects import objects_part
 from tracelloc.show.report.suspects import suspects_part, symbols_part
 from tracelloc.show.report.top import (
@@ -56,8 +57,12 @@ from tracelloc.show.report.top import (
     peak_part,
     since_mark_part,
     temporary_part,
+    types_part,
 )
-from tracelloc.text import format_percent, plural, printable
+from tracelloc.text import format_percent, format_size, plural, printable
+
+_NOTABLE_PINNED_BYTES: Final = 1 << 20
+"""Free bytes in hardly used pages from which a report lists what keeps them."""
 
 
 def window_part(given: Request) -> SectionContent | None:
@@ -89,6 +94,27 @@ def memory_part(given: Request) -> SectionContent:
         programs = plural(snapshot.target.exec_count, "program")
         lines.append(f"{programs} executed since, now {printable(snapshot.target.command)}")
     return SectionContent([f"==> {line}" for line in lines], said_again_if=state)
+
+
+def account_part(given: Request) -> SectionContent | None:
+    """Makes the table of resident memory by part; None if it is not known."""
+    usage, first = given.snapshot.usage, given.snapshot.first_usage
+    if usage is None or not usage.account.parts:
+        return None
+    before = None if first is usage or first is None else first.account
+    lines = [f"==> resident memory{account_age(given.snapshot)}:"]
+    lines += [f"    {line}" for line in part_lines(usage.account, before)]
+    lines += [f"    {printable(note)}" for note in usage.notes]
+    entries = []
+    for pin in usage.pinned.by_stack[: given.style.top]:
+        blocks = plural(pin.blocks.count, "block")
+        text = f"{blocks} ({format_size(pin.blocks.size_bytes)}) keep {format_size(pin.kept_bytes)}"
+        figures = {"kept_bytes": pin.kept_bytes, "allocations": pin.blocks.count}
+        entries.append(Entry(pin.stack, f"{text} of pages otherwise free", figures))
+    if usage.pinned.kept_bytes < _NOTABLE_PINNED_BYTES or not entries:
+        return SectionContent(lines, said_again_if=True)
+    lines.append("==> call stacks whose blocks keep most of the pages that are hardly used:")
+    return SectionContent(lines, {}, "pinned_by", entries, said_again_if=True)
 
 
 def losses_part(given: Request) -> SectionContent:
@@ -273,9 +299,11 @@ REPORT: Final = (
     ReportSection(peak_part, "peak", is_optional=True),
     ReportSection(temporary_part, "temporary", is_optional=True),
     ReportSection(sizes_part, "sizes", is_optional=True),
+    ReportSection(types_part, "types", is_optional=True),
     ReportSection(threads_part, "threads", is_optional=True),
     ReportSection(objects_part, "objects", is_optional=True),
     ReportSection(memory_part),
+    ReportSection(account_part),
     ReportSection(mappings_part, "mappings", json_place=1),
     ReportSection(symbols_part),
     ReportSection(losses_part),
@@ -302,8 +330,10 @@ def report_lines(given: Request) -> Iterator[str]:
     Except for the first line, unchanged content of earlier reports is omitted.
     """
     yield head_line(given)
+    if given.earlier.is_first:
+        yield f"==> {LEGEND}"
     for section, part in parts_of(given):
-        if given.earlier.is_news(section, part.state):
+        if part.is_news(section, given.earlier):
             yield from part.text(given)
     if given.earlier.is_full:
         yield ""

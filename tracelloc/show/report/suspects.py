@@ -9,10 +9,16 @@ from typing import Any
 
 from tracelloc.model.objects import TypeSuspect
 from tracelloc.model.verdicts import Suspect
-from tracelloc.show.presentation.alerts import implausible_sizes
-from tracelloc.show.presentation.facts import suspect_facts
-from tracelloc.show.presentation.objects import type_sentences, type_suspect_facts, type_suspects
+from tracelloc.show.presentation.alerts import implausible_sizes, untraced_growth
+from tracelloc.show.presentation.facts import stack_lines, suspect_facts
+from tracelloc.show.presentation.objects import (
+    main_holder,
+    type_sentences,
+    type_suspect_facts,
+    type_suspects,
+)
 from tracelloc.show.presentation.suspects import (
+    NamedSuspect,
     name_suspects,
     sentences,
     silence_line,
@@ -25,15 +31,13 @@ from tracelloc.show.presentation.symboladvice import (
     generated_advice,
     lacking_files,
 )
-from tracelloc.show.presentation.untraced import untraced_growth
-from tracelloc.show.report.content import Entry, Request, SectionContent
+from tracelloc.show.report.content import Entry, Repeat, ReportedSuspect, Request, SectionContent
 from tracelloc.show.report.loglines import (
     cleared_line,
+    culprit,
     suspect_line,
-    suspect_state,
     type_cleared_line,
     type_line,
-    type_state,
 )
 from tracelloc.snapshots.snapshot import Snapshot
 
@@ -59,31 +63,30 @@ class _SuspectsPart(SectionContent):
         """One per suspect, the best first."""
         snapshot = given.snapshot
         return [
-            Entry(
-                named.suspect.stack,
-                suspect_line(given, named),
-                suspect_facts(named),
-                more=[f"      {sentence}" for sentence in sentences(named)],
-                state=suspect_state(given, named),
-            )
+            Entry(named.suspect.stack, "", suspect_facts(named))
             for named in name_suspects(snapshot, given.namer, self.suspects)
         ]
 
     def text(self, given: Request) -> Iterator[str]:
-        """Yields a line per suspect that has changed, and its frames if they are new."""
+        """Yields a line per suspect that has changed, and all of it after a change of verdict."""
         earlier = given.earlier
         if earlier.is_news("suspects' lines", self.said_again_if):
             yield from self.lines
-        for entry in self.entries(given):
-            if earlier.is_news(("suspect", entry.stack), entry.state):
-                yield entry.text
-                lines = list(entry.stack_lines(given))
-                if earlier.is_full or len(lines) > 1:
-                    yield from entry.more
-                    yield from lines
-        for each in self.types:
-            if earlier.is_news(("type", each.name), type_state(each)):
+        all_named = name_suspects(given.snapshot, given.namer, self.suspects)
+        for rank, named in enumerate(all_named):
+            repeat = earlier.repeat(_key(named.suspect), _reported(given, named, rank))
+            if repeat is not Repeat.NOTHING:
+                yield suspect_line(given, named)
+            if repeat is Repeat.ALL:
+                yield from (f"      {sentence}" for sentence in sentences(named))
+                earlier.has_frames(named.suspect.stack, named.stack)
+                long_names = given.style.long_names
+                yield from stack_lines(named.stack, named.suspect.stack, long_names=long_names)
+        for rank, each in enumerate(self.types):
+            repeat = earlier.repeat(each.name, _reported_type(each, rank))
+            if repeat is not Repeat.NOTHING:
                 yield type_line(given, each)
+            if repeat is Repeat.ALL:
                 yield from (f"      {sentence}" for sentence in type_sentences(each))
         yield from self._cleared(given)
 
@@ -94,17 +97,44 @@ class _SuspectsPart(SectionContent):
 
     def _cleared(self, given: Request) -> Iterator[str]:
         """Yields a line per earlier suspect that is no longer one."""
-        names = {each.name for each in type_suspects(given.snapshot)}
-        for name in given.earlier.gone("type", names):
-            yield type_cleared_line(given, name)
+        suspects = suspects_of(given.snapshot)
+        members = {member.stack for each in suspects for member in each.members}
+        names: set[Hashable] = {each.name for each in type_suspects(given.snapshot)}
+        gone = given.earlier.cleared(names | {_key(each) for each in suspects})
         findings = given.snapshot.findings
-        if findings is None:
-            return
-        listed = {suspect.stack for suspect in self.suspects}
-        members = {member.stack for each in findings.suspects for member in each.members}
-        for stack in given.earlier.gone("suspect", listed):
-            if stack not in members:
-                yield cleared_line(given, stack, findings.verdict(stack))
+        for key, each in gone.items():
+            if each.stack is None:
+                yield type_cleared_line(given, str(key))
+            elif findings is not None and each.stack not in members:
+                yield cleared_line(given, each.stack, findings.verdict(each.stack))
+
+
+def _key(suspect: Suspect) -> Hashable:
+    """Returns what stays of a suspect while the shares of its stacks change."""
+    return ("stack", suspect.stack) if suspect.frame is None else ("frame", suspect.frame)
+
+
+def _reported(given: Request, named: NamedSuspect, rank: int) -> ReportedSuspect:
+    judgement, members = named.judgement, [member.stack for member in named.suspect.members]
+    return ReportedSuspect(
+        verdict=judgement.verdict,
+        rank=rank,
+        culprit=culprit(named),
+        rate_bytes_per_min=judgement.rate_bytes_per_min,
+        size_bytes=int(given.snapshot.totals.live_bytes[members].sum()),
+        stack=named.suspect.stack,
+    )
+
+
+def _reported_type(suspect: TypeSuspect, rank: int) -> ReportedSuspect:
+    holder = main_holder(suspect)
+    return ReportedSuspect(
+        verdict=suspect.verdict,
+        rank=rank,
+        culprit="" if holder is None else holder.path,
+        rate_bytes_per_min=suspect.bytes_per_min,
+        size_bytes=suspect.size_bytes,
+    )
 
 
 def suspects_part(given: Request) -> SectionContent:

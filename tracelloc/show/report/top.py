@@ -1,10 +1,13 @@
-"""The sections that list blocks and call stacks by one figure, the largest first."""
+"""The sections that list blocks, call stacks and types by one figure, the largest first."""
 
 from __future__ import annotations
 
 from tracelloc.model.blocks import BlockSelection
 from tracelloc.model.process import TemporaryPolicy
+from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.differences import since_mark
+from tracelloc.show.presentation.blockholders import keeping_root_text
+from tracelloc.show.presentation.blocktypes import BlockTypes, TypeSum
 from tracelloc.show.presentation.facts import peak_facts, temporary_facts
 from tracelloc.show.report.content import (
     Entry,
@@ -19,7 +22,9 @@ from tracelloc.text import (
     format_percent,
     format_size,
     plural,
+    printable,
     sampling_of,
+    signed_size,
 )
 
 _TEMPORARY = "temporary allocation"
@@ -33,7 +38,7 @@ def allocations_part(given: Request) -> SectionContent:
         {},
         "top_allocations",
         _entries(blocks),
-        has_changing_title=True,
+        novelties=_stacks(blocks),
     )
 
 
@@ -48,7 +53,7 @@ def old_allocations_part(given: Request) -> SectionContent | None:
         {"old_bytes": old.size_bytes, "old_allocations": old.count},
         "top_old_allocations",
         _entries(old),
-        has_changing_title=True,
+        novelties=_stacks(old),
     )
 
 
@@ -72,31 +77,39 @@ def _entries(blocks: BlockSelection) -> list[Entry]:
                 "age_s": round(block.age_ns / NS_PER_S, 3),
             },
             label=f"    0x{block.address:016x}",
-            state=(block.address, block.size_bytes, block.stack),
         )
         for block in blocks.largest
     ]
+
+
+def _stacks(blocks: BlockSelection) -> frozenset[int]:
+    return frozenset(block.stack for block in blocks.largest)
 
 
 def allocators_part(given: Request) -> SectionContent:
     """The stacks with most live bytes."""
     snapshot, findings = given.snapshot, given.snapshot.findings
     stats = snapshot.top_stacks(given.style.top, with_earlier=False)
-    entries = [
-        Entry(
-            stat.index,
-            given.amount(stat.live_bytes, stat.live_count),
-            {
-                "bytes": stat.live_bytes,
-                "allocations": stat.live_count,
-                "growth_bytes_per_min": stat.growth_bytes_per_min,
-                "verdict": None if findings is None else findings.verdict(stat.index).value,
-            },
-        )
-        for stat in stats
-    ]
+    entries = []
+    for stat in stats:
+        verdict = None if findings is None else findings.verdict(stat.index)
+        figures = {
+            "bytes": stat.live_bytes,
+            "allocations": stat.live_count,
+            "growth_bytes_per_min": stat.growth_bytes_per_min,
+            "verdict": None if verdict is None else verdict.value,
+        }
+        text = given.amount(stat.live_bytes, stat.live_count)
+        if findings is not None and verdict is not None:
+            is_weak = verdict is Verdict.GROWING and stat.index not in findings.suspect_of
+            text += f", {verdict.value}{' so far, no suspect' if is_weak else ''}"
+            # A suspect has sentences of its own, with its holders.
+            if is_weak and (keeper := keeping_root_text(snapshot.holders.get(stat.index))):
+                text += f", kept by {keeper}"
+        entries.append(Entry(stat.index, text, figures))
     title = f"==> {len(stats)} top allocators out of {snapshot.live_stacks:,}:"
-    return SectionContent([title], {}, "top_allocators", entries, has_changing_title=True)
+    shown = frozenset(stat.index for stat in stats)
+    return SectionContent([title], {}, "top_allocators", entries, novelties=shown)
 
 
 def since_mark_part(given: Request) -> SectionContent | None:
@@ -214,3 +227,46 @@ def mappings_part(given: Request) -> SectionContent | None:
         "of_malloc_bytes": mappings.of_allocators_bytes,
     }
     return SectionContent([title], facts, "top", entries)
+
+
+def types_part(given: Request) -> SectionContent:
+    """Live blocks by type, with the call stack that holds most of each.
+
+    In JSON, ``type`` is null for blocks of unknown type; ``stacks`` is how many call stacks
+    allocate the type.
+    """
+    totals = given.snapshot.totals
+    sums = BlockTypes().sums(given.snapshot, given.namer, totals.live_bytes, totals.live_count)
+    known = [each for each in sums if each.name is not None]
+    total = sum(each.size_bytes for each in sums)
+    share = sum(each.size_bytes for each in known) / max(total, 1)
+    title = (
+        f"==> {len(known[: given.style.top])} top types out of {len(known):,}, which are known "
+        f"for {format_percent(share, 0)} of live bytes:"
+    )
+    if not known:
+        title = "==> types of blocks are not known (tracelloc help reports says how they may be):"
+    unknown = [each for each in sums if each.name is None]
+    listed = [*known[: given.style.top], *unknown]
+    return SectionContent([title], {}, "types", [_type_entry(each, given) for each in listed])
+
+
+def _type_entry(found: TypeSum, given: Request) -> Entry:
+    text = given.amount(found.size_bytes, found.count)
+    if found.growth_bytes_per_min:
+        text += f", {signed_size(found.growth_bytes_per_min)}/min"
+    if found.leaking_bytes:
+        text += f", {format_size(found.leaking_bytes)} of it in stacks that leak"
+    if len(found.stacks) > 1:
+        text += f", from {plural(len(found.stacks), 'call stack')}"
+    name = "unknown type" if found.name is None else printable(found.name)
+    facts = {
+        "type": found.name,
+        "bytes": found.size_bytes,
+        "allocations": found.count,
+        "growth_bytes_per_min": found.growth_bytes_per_min,
+        "leaking_bytes": found.leaking_bytes,
+        "stacks": len(found.stacks),
+    }
+    is_known = found.name is not None
+    return Entry(found.stacks[0], text, facts, label=f"    {name}", has_frames=is_known)

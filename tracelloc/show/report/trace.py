@@ -9,9 +9,7 @@ from typing import Any
 from tracelloc.model.process import FollowCounts
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.tracing import window_words
-from tracelloc.show.report.content import ReportStyle, Request
-from tracelloc.show.report.earlier import EarlierReports
-from tracelloc.show.report.loglines import stamp_of
+from tracelloc.show.report.content import EarlierReports, ReportStyle, Request
 from tracelloc.show.report.sections import report_facts, report_lines
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_size, plural, printable
@@ -36,7 +34,7 @@ def trace_report(
     lines: list[str] = []
     for one in shown:
         number = one.target.number
-        said = earlier.process_reports(number, stamp_of(one))
+        said = earlier.process_reports(number)
         given = Request(one, namers.namer_of(one.target), style, marks.get(number), said)
         if as_json:
             report = report_facts(given)

@@ -8,11 +8,13 @@ from typing import Final
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.objects import Holders, ObjectCensus
 from tracelloc.record.mallocs.discovery import Module
-from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.memory import RemoteMemory
+from tracelloc.record.process.procfs import Process, parse_maps
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython.census import Censuses, FoundObjects
 from tracelloc.record.runtimes.cpython.holders import HolderSearch, ObjectAddresses
 from tracelloc.record.runtimes.cpython.interpreter import CPython, find_cpython
+from tracelloc.record.runtimes.cpython.pools import pool_ranges
 from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
 from tracelloc.record.runtimes.known import is_python_name
 
@@ -27,7 +29,9 @@ class PythonObjectCounter:
         self._first: ObjectAddresses | None = None
 
     def count(self) -> ObjectCensus:
-        """Takes a census."""
+        """Takes a census. Raises TargetError, PrivilegeError."""
+        # Without Python, the census says so.
+        self._search.has_python()
         now = self._censuses.take_census(keep=True)
         self._found = self._censuses.take_found()
         return now
@@ -70,6 +74,12 @@ class CPythonSupport:
     def watch(self, process: Process, space: AddressSpace) -> PythonObjectWatch:
         """See ``RuntimeSupport``."""
         return PythonObjectWatch(process, space)
+
+    def own_heap(self, memory: RemoteMemory) -> tuple[str, list[tuple[int, int]]]:
+        """See ``RuntimeSupport``."""
+        mappings = parse_maps(memory.process.maps_text()).values()
+        has_python = any(is_python_name(base_name(mapping.path)) for mapping in mappings)
+        return "Python's small objects", pool_ranges(memory) if has_python else []
 
     def counter(self, process: Process) -> PythonObjectCounter:
         """See ``RuntimeSupport``."""

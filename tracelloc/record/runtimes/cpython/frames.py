@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tracelloc.model.frames import RuntimeFrame
 from tracelloc.record.runtimes.cpython.interpreter import CPython
@@ -27,33 +27,51 @@ _LOCALS_BYTES: Final = 104
 class RunningFrame:
     """A frame of a running function."""
 
-    function: RuntimeFrame
+    code: FrameCode
     locals_address: int
-    locals_bytes: int
+    """Where its variables are, and behind them its temporaries: values that it computes with."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its variables and temporaries."""
+        return 8 * (self.code.variables + self.code.temporaries)
+
+
+class FrameCode(NamedTuple):
+    """The layout of a function's frames, by its code object."""
+
+    function: RuntimeFrame
+    variables: int
+    temporaries: int
+    """Most values on the evaluation stack; what lies above the current ones is stale."""
     names_address: int
     """The tuple of the variables' names."""
 
 
 class FrameCodes:
-    """Function, variable count and variable names by code object."""
+    """Layouts of frames by the addresses of their code objects, each read once."""
 
     def __init__(self, python: CPython) -> None:
         self._python = python
         self.is_old = not python.layout.probes["has_shims"]
         self._counts_at = 76 if self.is_old else 72
-        self._known: dict[int, tuple[RuntimeFrame, int, int]] = {}
+        self._known: dict[int, FrameCode] = {}
 
-    def look_up(self, code: int) -> tuple[RuntimeFrame, int, int]:
-        """(function, number of variables and stack values, address of the variables' names)."""
+    def look_up(self, code: int) -> FrameCode:
+        """Returns the layout of a code object's frames."""
         known = self._known.get(code)
         if known is None:
             image = self._python.read(code, 256)
-            count = names = 0
+            variables = temporaries = names = 0
             if len(image) == 256:
-                (count,) = struct.unpack_from("<i", image, self._counts_at)
+                temporaries, _, variables = struct.unpack_from("<3i", image, self._counts_at - 8)
                 (names,) = struct.unpack_from("<Q", image, _NAMES_AT)
-            count = count if 0 <= count <= _MOST_LOCALS else 0
-            known = self._known[code] = self._python.function(code), count, names
+            known = self._known[code] = FrameCode(
+                self._python.function(code),
+                variables if 0 <= variables <= _MOST_LOCALS else 0,
+                temporaries if 0 <= temporaries <= _MOST_LOCALS else 0,
+                names,
+            )
         return known
 
 
@@ -84,10 +102,9 @@ def running_frames(python: CPython, codes: FrameCodes) -> list[RunningFrame]:
             entry = image[at["entry"]] >= at["least_entry"]
             if not (entry and at["has_shims"]):
                 (code,) = struct.unpack_from("<Q", image, at["code"])
-                function, count, names = codes.look_up(code & ~7)
-                if function.function is not None:
-                    first = frame + python.layout.locals
-                    found.append(RunningFrame(function, first, 8 * count, names))
+                known = codes.look_up(code & ~7)
+                if known.function.function is not None:
+                    found.append(RunningFrame(known, frame + python.layout.locals))
             (frame,) = struct.unpack_from("<Q", image, at["previous"])
             if not frame:
                 break

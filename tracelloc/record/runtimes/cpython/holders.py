@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.errors import TargetError
 from tracelloc.model.objects import Holder, Holders
 from tracelloc.record.process.memory import U64
 from tracelloc.record.process.procfs import Process
@@ -26,7 +27,7 @@ from tracelloc.record.runtimes.cpython.frames import (
     thread_locals,
 )
 from tracelloc.record.runtimes.cpython.image import HeapImage
-from tracelloc.record.runtimes.cpython.interpreter import CPython, find_cpython
+from tracelloc.record.runtimes.cpython.interpreter import CPython, OldPython, find_cpython
 from tracelloc.record.runtimes.cpython.paths import PathNames
 from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
 from tracelloc.record.runtimes.seam import UnsupportedRuntime
@@ -54,19 +55,29 @@ class HolderSearch:
 
     def python(self) -> CPython | None:
         """The interpreter; None if its version is not supported."""
-        if self._own_space is not None:
-            self._own_space.refresh()
         try:
-            return find_cpython(self._space)
+            return find_cpython(self._refreshed())
         except UnsupportedRuntime:
             return None
 
     def has_python(self) -> bool:
-        """Whether the process has CPython, of any version."""
+        """Whether the process has CPython.
+
+        Raises TargetError if objects of its version can't be counted.
+        """
         try:
-            return find_cpython(self._space) is not None
+            return find_cpython(self._refreshed()) is not None
+        except OldPython as error:
+            raise TargetError(
+                f"objects of {error} can't be counted", hint="they can from Python 3.11 on"
+            ) from error
         except UnsupportedRuntime:
             return True
+
+    def _refreshed(self) -> AddressSpace:
+        if self._own_space is not None:
+            self._own_space.refresh()
+        return self._space
 
     def find(
         self, found: FoundObjects, wanted: Sequence[str], before: ObjectAddresses | None = None
@@ -231,7 +242,7 @@ class _Graph:
             path = self._names.path(root.title, words, of_thread=root.is_namespace)
         else:
             local = self._names.local(root, self._image.address(words[0])) if words else "?"
-            function = root.function
+            function = root.code.function
             path = self._names.path(f"{function.function}() {local}", words[1:])
             file, line = function.file, function.first_line
         kind = self._keeper(words)

@@ -221,7 +221,7 @@ class HeapImage:
                                  self._sets(of, head), self._deques(of, head)])  # fmt: skip
         self._tables = tables
         tables = tables[(found.blocks.locate(tables[:, 0].copy()) < 0)]
-        own = np.array([(f.locals_address, f.locals_bytes) for f in frames], np.uint64)
+        own = np.array([(f.locals_address, f.size_bytes) for f in frames], np.uint64)
         objects = np.stack(
             [large.addresses - before, own_bytes(found.types, large.type, large.words)], axis=1
         )

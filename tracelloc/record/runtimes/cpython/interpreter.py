@@ -43,6 +43,10 @@ _MOST_OFFSETS: Final = {
 the first 80 of frames."""
 
 
+class OldPython(UnsupportedRuntime):
+    """A version whose objects differ, too."""
+
+
 @dataclass(frozen=True, slots=True)
 class PythonLayout:
     """Byte offsets of what the probes and tracelloc read in one version of CPython."""
@@ -195,7 +199,7 @@ class CPython:
         at = self._space.object(self._module, "Py_Version")
         image = self.read(at, 8) if at is not None else b""
         if at is None:
-            raise UnsupportedRuntime("Python 3.10 or older")
+            raise OldPython("Python 3.10 or older")
         if len(image) < 8:
             raise UnsupportedRuntime("Python of a version that can't be read")
         number: int = struct.unpack("<Q", image)[0]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tracelloc.model.objects import UNKNOWN
-from tracelloc.record.runtimes.cpython.frames import FrameCodes, RunningFrame
+from tracelloc.record.runtimes.cpython.frames import FrameCode, FrameCodes, RunningFrame
 from tracelloc.record.runtimes.cpython.image import HeapImage
 from tracelloc.record.runtimes.cpython.interpreter import CPython
 from tracelloc.record.runtimes.cpython.large import DICT, LIST
@@ -47,6 +47,7 @@ ITEMS: Final = (_ITEM, _ELEMENT_OF_SET, KEYS)
 """Suffixes of paths to items of containers."""
 _ELEMENT: Final = "functools._lru_list_elem"
 _STATE: Final = " (C)"
+_TEMPORARY: Final = "(temporary)"
 _FIELDS: Final = {
     ("module", 4): _STATE,
     (_ELEMENT, 2): "", (_ELEMENT, 3): "", (_ELEMENT, 5): KEYS, (_ELEMENT, 6): "",
@@ -131,9 +132,13 @@ class PathNames:
         return found
 
     def local(self, frame: RunningFrame, word_address: int) -> str:
-        """The name of a function's variable, given its address."""
-        number = (word_address - frame.locals_address) // 8
-        return self._tuple_text(frame.names_address, number) or "?"
+        """The name of a function's variable, given its address; or that it is a temporary."""
+        return self._local_text(frame.code, (word_address - frame.locals_address) // 8)
+
+    def _local_text(self, code: FrameCode, number: int) -> str:
+        if number >= code.variables:
+            return _TEMPORARY
+        return self._tuple_text(code.names_address, number) or "?"
 
     def _name_in_object(self, walk: _Walk, word: int, begin: int, number: int) -> None:
         known, at = self._types.known[number], word - begin
@@ -320,10 +325,12 @@ class PathNames:
         first = self._python.layout.locals // 8
         for frame in range(begin + 2, min(begin + size, word)):
             code = int(words[frame + code_at]) & ~7
-            function, count, names = self._codes.look_up(code)
-            if function.function is not None and 0 <= word - frame - first < count:
-                local = self._tuple_text(names, word - frame - first) or "?"
-                return f".{function.function}() {local}"
+            known = self._codes.look_up(code)
+            number = word - frame - first
+            if known.function.function is None or number < 0:
+                continue
+            if number < known.variables + known.temporaries:
+                return f".{known.function.function}() {self._local_text(known, number)}"
         walk.unresolved += 1
         return UNKNOWN
 

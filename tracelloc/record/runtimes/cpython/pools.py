@@ -4,6 +4,10 @@ Objects of up to 512 bytes lie in pools of 16 KiB in arenas that come from mmap(
 pool have one size. A pool begins with an unmistakable header (``struct pool_header``,
 Include/internal/pycore_obmalloc.h; the same from 3.10 to 3.14). So finding pools needs no symbol:
 all multiples of 16 KiB in anonymous memory are checked.
+
+With PYTHONMALLOC=debug, or in development mode, what is allocated lies between words of the debug
+hooks (``_PyMem_DebugRawAlloc``, Objects/obmalloc.c): before it are its size and seven forbidden
+bytes, behind it eight more.
 """
 
 from __future__ import annotations
@@ -23,10 +27,16 @@ I64 = npt.NDArray[np.int64]
 
 POOL_BYTES: Final = 1 << 14
 HEADER_BYTES: Final = 48
+_ARENA_BYTES: Final = 1 << 20
 _POOL_WORDS: Final = POOL_BYTES // 8
 _CLASSES: Final = 32
 _ALIGNMENT: Final = 16
 _PAGES_AT_ONCE: Final = 1 << 16
+_FORBIDDEN: Final = np.uint64(0xFDFDFDFDFDFDFD)
+_DEBUG_WORDS: Final = 2
+"""Words of the debug hooks before what is allocated."""
+_DEBUG_BYTES: Final = np.uint64(24)
+"""Least bytes of a block that the debug hooks take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +73,7 @@ class TooManyPools(Exception):  # noqa: N818 - nothing fails for it
 
 def read_blocks(memory: RemoteMemory, most_bytes: int | None = None) -> PoolBlocks:
     """Reads all blocks in use. Raises TargetError, PrivilegeError, TooManyPools."""
-    addresses = _find_pools(memory)
+    addresses = find_pools(memory)
     if most_bytes is not None and len(addresses) * POOL_BYTES > most_bytes:
         size = format_size(len(addresses) * POOL_BYTES)
         raise TooManyPools(f"{size} of Python's arenas are too much to be read (--max-memory)")
@@ -75,14 +85,22 @@ def read_blocks(memory: RemoteMemory, most_bytes: int | None = None) -> PoolBloc
     at = np.empty(len(addresses) * (POOL_BYTES // _ALIGNMENT), np.int64)
     size_bytes = np.empty(len(at), np.uint64)
     count, changed = find_blocks(words, addresses, at, size_bytes)
+    at, size_bytes = _without_debug_hooks(words, at[:count].copy(), size_bytes[:count].copy())
     pools = Addresses()
     pools.add(addresses, 0)
-    return PoolBlocks(
-        words, at[:count].copy(), size_bytes[:count].copy(), changed, pools, addresses
-    )
+    return PoolBlocks(words, at, size_bytes, changed, pools, addresses)
 
 
-def _find_pools(memory: RemoteMemory) -> U64:
+def _without_debug_hooks(words: U64, at: I64, size_bytes: U64) -> tuple[I64, U64]:
+    """What was allocated in each block: where it begins, and its bytes."""
+    forbidden = words[at + 1] >> np.uint64(8) == _FORBIDDEN
+    if np.count_nonzero(forbidden) * 2 < len(at):
+        return at, size_bytes
+    at, size_bytes = at[forbidden], size_bytes[forbidden]
+    return at + _DEBUG_WORDS, np.maximum(size_bytes, _DEBUG_BYTES) - _DEBUG_BYTES
+
+
+def find_pools(memory: RemoteMemory) -> U64:
     """Addresses of all pools with a block in use, ascending."""
     found = [np.empty(0, np.uint64)]
     for mapping in parse_maps(memory.process.maps_text()).values():
@@ -99,6 +117,20 @@ def _find_pools(memory: RemoteMemory) -> U64:
             headers, was_read = memory.read(places, HEADER_BYTES)
             found.append(places[was_read & _are_headers(headers)])
     return np.concatenate(found)
+
+
+def pool_ranges(memory: RemoteMemory) -> list[tuple[int, int]]:
+    """Start and end of all memory with pools, free ones between them included.
+
+    Raises TargetError, PrivilegeError.
+    """
+    pools = find_pools(memory)
+    if not len(pools):
+        return []
+    cuts = np.flatnonzero(np.diff(pools) > np.uint64(_ARENA_BYTES))
+    first = pools[np.concatenate([[0], cuts + 1])].tolist()
+    last = pools[np.concatenate([cuts, [len(pools) - 1]])].tolist()
+    return [(start, end + POOL_BYTES) for start, end in zip(first, last, strict=True)]
 
 
 def _are_headers(headers: U64) -> Mask:

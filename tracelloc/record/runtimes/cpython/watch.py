@@ -87,10 +87,9 @@ class PythonObjectWatch:
 
     def _look(self) -> None:
         self._has_looked = True
-        if not self._search.has_python():
-            return
         try:
-            self._count()
+            if self._search.has_python():
+                self._count()
         except TargetError as error:
             if self.findings is None:
                 self.findings = ObjectFindings(trouble=str(error))

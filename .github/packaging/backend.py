@@ -1,0 +1,47 @@
+"""Build backend: setuptools, with source distributions that hold all that the repository tracks.
+
+setuptools leaves out tests, pictures and the Makefile, and turns links to folders into copies,
+so that the tests of a source distribution would find every module twice.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+
+from setuptools import build_meta
+from setuptools.build_meta import *  # noqa: F403
+
+
+def build_sdist(
+    sdist_directory: str, config_settings: dict[str, str | list[str] | None] | None = None
+) -> str:
+    """Packs the tracked files, as they are in the work tree, and the metadata as PKG-INFO."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = build_meta.prepare_metadata_for_build_wheel(scratch, config_settings)
+        metadata = (Path(scratch) / folder / "METADATA").read_bytes()
+        name = folder.removesuffix(".dist-info")
+        info = Path(scratch) / "PKG-INFO"
+        info.write_bytes(metadata)
+        with tarfile.open(Path(sdist_directory) / f"{name}.tar.gz", "w:gz") as archive:
+            for path in [*tracked_files(), info]:
+                inside = "PKG-INFO" if path is info else path
+                archive.add(path, f"{name}/{inside}", recursive=False, filter=anonymous)
+    return f"{name}.tar.gz"
+
+
+def tracked_files() -> list[Path]:
+    """The files that git tracks, links included."""
+    if not Path(".git").exists():
+        raise SystemExit("there is no .git here: make source distributions in a clone")
+    names = subprocess.run(["git", "ls-files", "-z"], capture_output=True, check=True).stdout
+    return [Path(name) for name in names.decode().split("\0") if name]
+
+
+def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Without who packed it."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = "root"
+    return member

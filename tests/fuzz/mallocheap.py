@@ -1,0 +1,133 @@
+"""Lost blocks in an image of glibc's heap that may hold anything, compared with a plain search.
+
+Raises AssertionError if compiled code and the plain search differ, or if a later search, of
+unchanged memory, differs from the first.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.model.process import MallocLibrary
+from tracelloc.record.heapwalk.chunks import blocks_between, follow_chunks, words_within
+from tracelloc.record.heapwalk.ranges import BlockRanges, are_in_use
+from tracelloc.record.heapwalk.walked import Arena, BlockState, WalkedHeap
+from tracelloc.record.process.memory import U64
+from tracelloc.record.reachability.marking import Marks, select_words, set_bits
+from tracelloc.record.reachability.structures import components, gather, led_to
+from tracelloc.record.reachability.wordlog import LoggedPiece
+
+BASE = 0x7F0000000000
+_MOST_WORDS = 1 << 12
+_SPANS = np.array([[BASE, BASE + (1 << 20)], [0, 0]], np.uint64)
+_ADDRESS_BITS = (1 << 47) - 1
+
+
+def honest() -> bytes:
+    """Chunks of several sizes: every third is free, and each leads to the third one behind it."""
+    random = np.random.default_rng(2)
+    sizes = 16 * random.integers(2, 12, 100)
+    starts = np.cumsum(sizes) - sizes
+    words = np.zeros(int(sizes.sum()) // 8, np.uint64)
+    words[0] = BASE + 16 + int(starts[40])
+    for number, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
+        words[start // 8 + 1] = size | (number % 3 != 1)
+        words[start // 8 + 2 + number % 2] = BASE + 16 + int(starts[(number + 3) % len(starts)])
+        if number % 3 == 0 and number + 1 < len(starts):
+            words[(start + size) // 8] = size
+    return words.tobytes()
+
+
+def play(data: bytes) -> None:
+    """Walks and searches the image; the first word of it is the only root."""
+    words = np.frombuffer(data[: len(data) // 8 * 8], np.uint64)[:_MOST_WORDS].copy()
+    entries, firsts = np.empty((2, len(words) + 2), np.uint64)
+    end = BASE + words.nbytes
+    count, stop, _, _ = follow_chunks(words, BASE, BASE, 0, end, entries, firsts)
+    if not count:
+        return
+    entries[count] = stop | BlockState.END
+    heap = WalkedHeap([Arena("", MallocLibrary.GLIBC, entries[: count + 1], 0)], [])
+    rows = np.empty(count + 1, np.intp)
+    assert blocks_between(heap.arenas[0].entries, 0, 64, rows) <= count
+    rows = np.empty(len(words) + 1, np.intp)
+    inside = rows[: words_within(words, _SPANS[:1], rows)]
+    assert np.all((words[inside] >= BASE) & (words[inside] < _SPANS[0, 1]))
+    blocks = BlockRanges.in_use(heap)
+    assert np.all(blocks.reaches > blocks.starts)
+    assert np.all(blocks.reaches[:-1] <= blocks.starts[1:])
+    if len(blocks.starts):
+        _search(words, blocks, heap)
+
+
+def _search(words: U64, blocks: BlockRanges, heap: WalkedHeap) -> None:
+    marks = Marks(blocks.starts, blocks.reaches, 1 << 16)
+    marks.scan(words[:1], 8)
+    marks.scan(words, BASE, are_roots=False)
+    reachable = _finished(marks, blocks)
+    assert reachable.tolist() == _plainly(words, blocks)
+    lost = blocks.select(~reachable).still_in_use(heap)
+    assert len(lost.starts) == np.count_nonzero(~reachable)
+    bits = np.zeros(64, np.uint8)
+    set_bits(lost.starts, lost.reaches, bits)
+    packed = np.empty(len(words) + 256, np.uint64)
+    packed = packed[: select_words(words, _SPANS, bits, packed)]
+    piece = LoggedPiece(BASE, BASE + words.nbytes, packed)
+    packed = packed[are_in_use(heap, piece.addresses(packed))]
+    again = Marks(lost.starts, lost.reaches, 1 << 16)
+    again.scan_packed(packed, BASE, are_roots=True)
+    assert not _finished(again, lost).any()
+    links = _structures(again, len(lost.starts))
+    first = np.zeros(len(blocks.starts), np.uint32)
+    first[~reachable] = np.arange(1, len(lost.starts) + 1, dtype=np.uint32)
+    begins, targets = np.zeros(len(lost.starts) + 1, np.uint32), np.empty(1 << 16, np.uint32)
+    assert links == targets[: marks.links_among(first, begins, targets)].tolist()
+
+
+def _finished(marks: Marks, blocks: BlockRanges) -> npt.NDArray[np.bool_]:
+    reachable = np.zeros(len(blocks.starts), np.uint8)
+    marks.finish(reachable)
+    return reachable.view(np.bool_)
+
+
+def _plainly(words: U64, blocks: BlockRanges) -> list[bool]:
+    """Which blocks can be reached: word by word, without an index."""
+    block_of = {
+        address: number
+        for number, (start, reach) in enumerate(
+            zip(blocks.starts.tolist(), blocks.reaches.tolist(), strict=True)
+        )
+        for address in range(start & -8, reach, 8)
+    }
+    targets = [block_of.get(word & _ADDRESS_BITS & -8) for word in words.tolist()]
+    waiting = [] if targets[0] is None else [targets[0]]
+    found = set(waiting)
+    while waiting:
+        number = waiting.pop()
+        first, last = int(blocks.starts[number]), int(blocks.reaches[number])
+        held = targets[(first - BASE) // 8 : (last - BASE) // 8]
+        fresh = {target for target in held if target is not None} - found
+        found |= fresh
+        waiting += fresh
+    return [number in found for number in range(len(blocks.starts))]
+
+
+def _structures(marks: Marks, count: int) -> list[int]:
+    """Gathers lost blocks into structures: each is in one. Returns what they lead to, in order."""
+    begins, targets = np.zeros(count + 1, np.uint32), np.empty(1 << 16, np.uint32)
+    numbers = np.arange(1, count + 1, dtype=np.uint32)
+    targets = targets[: marks.links_among(numbers, begins, targets)]
+    component = np.empty(count, np.uint32)
+    number = components(begins, targets, component)
+    is_led_to = np.zeros(number, np.uint8)
+    led_to(begins, targets, component, is_led_to)
+    firsts = np.array(
+        [np.flatnonzero(component == n)[0] for n in np.flatnonzero(is_led_to == 0)], np.uint32
+    )
+    structure, about = np.empty(count, np.uint32), np.zeros((len(firsts), 4), np.uint32)
+    gather(begins, targets, firsts, np.zeros(count, np.uint32), structure, about)
+    assert int(about[:, 0].sum()) == count
+    assert not count or int(structure.max()) < len(firsts)
+    found: list[int] = targets.tolist()
+    return found

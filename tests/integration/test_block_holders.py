@@ -1,0 +1,319 @@
+"""Holders of heap blocks of real programs, with exact figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import PATIENCE_S, Builder, Target, run_tracelloc, tracelloc_command
+from tests.integration.test_heapwalk import await_pauses, resident_bytes
+from tracelloc.errors import TargetError
+from tracelloc.model.heapusage import BlockHolders, HolderPath, Keeper, RootKind
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.reachability.blockholders import HolderFinder, holders_of, selection
+from tracelloc.show.presentation.blockholders import path_text, root_text
+
+pytestmark = pytest.mark.bpf
+
+TILES = "app::t_tiles (holdings, thread-local of 2 threads)"
+JEMALLOC = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
+
+
+@pytest.fixture(scope="module")
+def program(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Reports name the file."""
+    return Path(
+        shutil.copy(
+            builder.cpp("holdings", "-pthread"), tmp_path_factory.mktemp("program") / "holdings"
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def target(program: Path) -> Iterator[Target]:
+    running = Target([program])
+    try:
+        await_pauses(running.pid, 3)
+        yield running
+    finally:
+        running.kill()
+
+
+@pytest.fixture(scope="module")
+def finder(target: Target) -> Iterator[HolderFinder]:
+    with closing(HolderFinder(Process(target.pid))) as found:
+        yield found
+
+
+def find(finder: HolderFinder, what: str) -> BlockHolders:
+    return finder.holders(selection(what))
+
+
+def paths_of(found: BlockHolders) -> list[str]:
+    """The paths, without numbers of threads."""
+    return [re.sub(r"thread \d+", "thread N", path_text(path)) for path in found.paths]
+
+
+def kept(keeper: Keeper) -> tuple[str, int, int]:
+    """(root, blocks that it keeps, blocks of those asked about)."""
+    return keeper.root.name, keeper.retained.count, keeper.held.count
+
+
+@pytest.mark.parametrize(
+    ("what", "count", "keepers", "paths"),
+    [
+        ("app::Session", 3000, [("app::g_sessions", 6000)],
+         ["app::g_sessions (holdings.cpp:30) → block of 56 B ×3,000 → app::Session ×3,000"]),
+        ("Shape", 300, [("app::g_shapes", 301)] * 2,
+         ["app::g_shapes (holdings.cpp:32) → block of 2.35 KiB → app::Shape ×300"]),
+        ("*::Tile", 200, [("app::t_tiles", 202)],
+         [f"{TILES} → block of 808 B ×2 → app::Tile ×200"]),
+        ("Joint", 250, [("app::g_owner", 253)] * 2,
+         ["app::g_owner (holdings.cpp:35) → block of 56 B → block of 1.96 KiB → app::Joint ×250",
+          "app::g_owner (holdings.cpp:35) → block of 56 B → block of 1.18 KiB → app::Joint ×150"]),
+        ("208", 1000, [("nodes", 1000)], ["nodes (holdings.cpp:48) → block of 216 B ×1,000"]),
+        ("256", 512, [("table", 1024)], ["table (holdings.cpp:49) → block of 264 B ×512"]),
+        ("424", 512, [("table", 1024)],
+         ["table (holdings.cpp:49) → block of 264 B ×512 → block of 424 B ×512"]),
+    ],
+)  # fmt: skip
+def test_who_keeps_blocks(
+    finder: HolderFinder,
+    what: str,
+    count: int,
+    keepers: list[tuple[str, int]],
+    paths: list[str],
+) -> None:
+    found = find(finder, what)
+    assert found.blocks.count == count
+    assert found.unreached.count == 0
+    assert paths_of(found) == paths
+    assert [kept(keeper) for keeper in found.keepers] == [(*each, count) for each in keepers]
+    assert found.heap.coverage == 1.0
+    assert found.heap.notes == ()
+
+
+def test_a_hash_table_that_nobody_else_knows(finder: HolderFinder) -> None:
+    """A few values may be behind the first node of all, which the table itself points to."""
+    found = find(finder, "app::Value")
+    assert [kept(keeper) for keeper in found.keepers] == [("app::g_cache", 1001, 500)]
+    nodes = "block of 3.93 KiB → block of 24 B ×499"
+    assert paths_of(found)[0] == f"app::g_cache (holdings.cpp:31) → {nodes} → app::Value ×499"
+    assert sum(path.blocks.count for path in found.paths) == 500
+
+
+def test_a_list_that_only_a_stack_holds(finder: HolderFinder) -> None:
+    found = find(finder, "312")
+    path = found.paths[0]
+    assert path.root.kind is RootKind.STACK
+    assert paths_of(found)[0] == "stack of thread N (stacker) → block of 312 B ×700"
+    assert path.retained.count == 700
+    # glibc has a block of this size for each of the threads.
+    assert found.blocks.count == 703
+    (keeper,) = found.keepers
+    assert keeper.root == path.root
+    assert keeper.held.count == 700
+
+
+def test_shared_blocks_have_no_keeper(finder: HolderFinder) -> None:
+    found = find(finder, "Twin")
+    assert found.keepers == ()
+    assert sorted(paths_of(found)) == [
+        "app::g_left (holdings.cpp:33) → block of 3.13 KiB → app::Twin ×400",
+        "app::g_right (holdings.cpp:33) → block of 3.13 KiB → app::Twin ×400",
+    ]
+    assert [path.retained.count for path in found.paths] == [1, 1]
+    assert found.retained == found.blocks
+
+
+def test_one_block_by_any_address_in_it(finder: HolderFinder, target: Target) -> None:
+    shapes = find(finder, "Shape")
+    container = shapes.keepers[1]
+    assert container.step is not None
+    assert container.step.usable_bytes == 2408
+    found = find(finder, f"{container.address + 100:#x}")
+    assert found.blocks.count == 1
+    assert found.retained.count == 301
+    assert paths_of(found) == ["app::g_shapes (holdings.cpp:32) → block of 2.35 KiB"]
+    by_value = holders_of(Process(target.pid), [container.address, shapes.paths[0].example, 8])
+    assert by_value.blocks.count == 2
+    assert by_value.retained.count == 301
+
+
+def test_a_search_can_be_ended(target: Target) -> None:
+    def stop() -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        holders_of(Process(target.pid), [0], check=stop)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [("0x10", "no block in use contains 0x10"),
+     ("3333333", "no block in use is of 3,333,333 bytes"),
+     ("Nothing", "no block in use is an object of a class Nothing")],
+)  # fmt: skip
+def test_what_is_not_there(finder: HolderFinder, what: str, words: str) -> None:
+    with pytest.raises(TargetError, match=words):
+        find(finder, what)
+
+
+def test_roots_that_keep_most(finder: HolderFinder, target: Target) -> None:
+    before = resident_bytes(target.pid)
+    found = finder.top(50)
+    assert resident_bytes(target.pid) == before
+    assert found.other_count == 0
+    by_root = {keeper.root.name: keeper for keeper in found.keepers if not keeper.is_shared}
+    counts = {
+        "app::g_sessions": 6000, "app::g_cache": 1001, "app::g_shapes": 301, "nodes": 1000,
+        "table": 1024, "app::g_owner": 253, "app::t_tiles": 202, "app::g_left": 1,
+        "app::g_right": 1, "app::g_numbers[abi:cxx11]": 1000,
+    }  # fmt: skip
+    assert {name: by_root[name].retained.count for name in counts} == counts
+    assert found.shared.count == 400
+    (shared,) = [keeper for keeper in found.keepers if keeper.is_shared]
+    assert shared.retained.count == 400
+    total = sum(keeper.retained.size_bytes for keeper in found.keepers)
+    assert total + found.heap.unreached.size_bytes == found.heap.in_use.size_bytes
+    assert found.heap.unreached.count == 0
+
+
+def test_text_and_json(target: Target) -> None:
+    done = run_tracelloc("holders", "-p", target.pid, "--top", 2)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert re.fullmatch(
+        r"==> .* holdings \(\d+\): 4\.\d\d MiB in 11,\d\d\d blocks in use, .*", lines[0]
+    )
+    assert lines[2].split(maxsplit=3) == [
+        "3.07", "MiB", "6,000",
+        "app::g_sessions (holdings.cpp:30) → block of 56 B ×3,000 → app::Session ×3,000",
+    ]  # fmt: skip
+    assert re.search(r" \d+ more$", lines[4])
+    done = run_tracelloc("holders", "-p", target.pid, "Session", "--json")
+    found: dict[str, Any] = json.loads(done.stdout)
+    (keeper,) = found["kept_by"]
+    assert (keeper["root"], keeper["asked_blocks"], keeper["block"]) == (
+        "app::g_sessions", 3000, None,
+    )  # fmt: skip
+    (path,) = found["paths"]
+    assert path["steps"] == [
+        {"class": "", "usable_bytes": 56, "blocks": 3000},
+        {"class": "app::Session", "usable_bytes": 0, "blocks": 3000},
+    ]
+    done = run_tracelloc("holders", "-p", target.pid, "Nothing")
+    assert done.returncode == 1
+    assert "no block in use is an object of a class Nothing; tracelloc heap" in done.stderr
+
+
+def test_jemalloc(program: Path, targets: list[Target]) -> None:
+    target = Target([program], env=os.environ | {"LD_PRELOAD": JEMALLOC})
+    targets.append(target)
+    await_pauses(target.pid, 3)
+    with closing(HolderFinder(Process(target.pid))) as finder:
+        found = find(finder, "Session")
+        assert [kept(keeper) for keeper in found.keepers] == [("app::g_sessions", 6000, 3000)]
+        assert paths_of(found) == [
+            "app::g_sessions (holdings.cpp:30) → block of 48 B ×3,000 → app::Session ×3,000"
+        ]
+        tiles = find(finder, "Tile")
+        assert [kept(keeper)[:2] for keeper in tiles.keepers] == [("app::t_tiles", 202)]
+
+
+def test_rust(builder: Builder, targets: list[Target]) -> None:
+    target = Target([builder.rust("holdings")])
+    targets.append(target)
+    with closing(HolderFinder(Process(target.pid))) as finder:
+        found = find(finder, "300")
+    assert found.blocks.count == 400
+    (path,) = found.paths
+    assert path.root.name == "holdings::VAULT"
+    assert [step.count for step in path.steps] == [1, 400]
+    assert kept(found.keepers[0]) == ("holdings::VAULT", 401, 400)
+
+
+def test_without_symbols_words_are_roots(
+    program: Path, targets: list[Target], tmp_path: Path
+) -> None:
+    """Each word by itself; what several lead to belongs to the module's data."""
+    stripped = tmp_path / "stripped"
+    subprocess.run(["strip", "-o", stripped, program], check=True, timeout=PATIENCE_S)
+    target = Target([stripped])
+    targets.append(target)
+    await_pauses(target.pid, 3)
+    with closing(HolderFinder(Process(target.pid))) as finder:
+        shapes, sessions = find(finder, "Shape"), find(finder, "Session")
+    assert re.fullmatch(r"stripped\+0x[0-9a-f]+", shapes.paths[0].root.name)
+    assert shapes.keepers[1].retained.count == 301
+    # The map's header has three pointers to its tree.
+    (keeper,) = sessions.keepers
+    assert root_text(keeper.root) == "data of stripped (several words)"
+    assert keeper.held.count == 3000
+
+
+def test_unusual_roots(builder: Builder, targets: list[Target]) -> None:
+    """Blocks that only a register, epoll, a timer, or a signal stack leads to."""
+    target = Target([builder.cpp("lostheap", "-pthread")])
+    targets.append(target)
+    await_pauses(target.pid, 1)
+
+    def path_to(finder: HolderFinder, size: str) -> HolderPath:
+        return max(find(finder, size).paths, key=lambda path: path.blocks.count)
+
+    with closing(HolderFinder(Process(target.pid))) as finder:
+        assert path_to(finder, "72").root.name == "epoll(7)"
+        assert path_to(finder, "88").root.name == "timers"
+        assert path_to(finder, "65536").root.name.startswith("signal stack of thread")
+        listed = path_to(finder, "56")
+        assert re.fullmatch(r"registers of thread \d+ \(.*\)", listed.root.name)
+        assert listed.blocks.count >= 999
+
+
+def test_without_the_right_to_use_bpf(target: Target) -> None:
+    """It says what is missing."""
+    dropped = "-bpf,-perfmon,-sys_admin"
+    command = ["setpriv", f"--bounding-set={dropped}", f"--inh-caps={dropped}"]
+    done = subprocess.run(
+        [*command, *tracelloc_command("holders", "-p", target.pid, "Session", "--json")],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert any("registers were not searched" in note for note in found["notes"])
+    assert found["kept_by"][0]["root"] == "app::g_sessions"
+
+
+def test_a_list_whose_head_moves(builder: Builder, targets: list[Target]) -> None:
+    """Its variable points to a node that the walk of the heap has not seen."""
+    target = Target([builder.c("movinghead")])
+    targets.append(target)
+    with closing(HolderFinder(Process(target.pid))) as finder:
+        for _ in range(3):
+            first = finder.top(3).keepers[0]
+            assert root_text(first.root).startswith("head (")
+            # All but those of the moments between the copy of the variables and the walk.
+            assert first.retained.count >= 19_900
+
+
+def test_a_map_that_grows_meanwhile(builder: Builder, targets: list[Target]) -> None:
+    """Blocks that are newer than the walk, and the malloc library's data, share nothing."""
+    target = Target([builder.cpp("movingmap")])
+    targets.append(target)
+    with closing(HolderFinder(Process(target.pid))) as finder:
+        for _ in range(3):
+            found = finder.top(1)
+            (first,) = found.keepers
+            assert first.root.name == "sessions"
+            assert not first.is_shared
+            # A node, and a session. Those of new nodes may be missing.
+            assert first.retained.count >= 100_000
+            assert found.shared.count <= 2

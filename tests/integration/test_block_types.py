@@ -1,0 +1,85 @@
+"""Types of blocks: from names of functions, and from virtual tables in memory."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
+
+COUNT = 300
+NODES = {
+    "std::pair<int const, shop::Item> (tree node)": 32 + 48,
+    "std::pair<int const, shop::Item> (hash node)": 8 + 48,
+    "shop::Item (list node)": 16 + 40,
+    "std::string": 101,
+    "shop::Item": 40,
+    "shop::Item (shared)": 16 + 40,
+    "shop::Session": 16,
+}
+"""Types of which there are ``COUNT``, with the bytes of each."""
+ARRAYS = {
+    "shop::Item[]": 40,
+    "std::string[]": 32,
+    "std::unique_ptr<shop::Item>[]": 8,
+    "std::shared_ptr<shop::Item>[]": 16,
+}
+"""Types of one block with ``COUNT`` elements."""
+
+
+def test_types_equal_what_the_program_allocates(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    target = Target([builder.cpp("typed"), str(COUNT)])
+    targets.append(target)
+    profile = tmp_path / "t.pb.gz"
+    tracer = Tracelloc(
+        "-p", target.pid, "--json", "--show", "types", "--top", 30, "--interval", "0.2s",
+        "--output", profile, directory=tmp_path,
+    )  # fmt: skip
+    assert target.ask("go") == "done"
+
+    def has_classes(report: dict[str, Any]) -> bool:
+        return any(row["type"] == "shop::Session" for row in report["types"]["types"])
+
+    tracer.await_report(has_classes)
+    assert tracer.stop() == 0
+    found = {row["type"]: row for row in tracer.last()["types"]["types"]}
+    for name, size_bytes in NODES.items():
+        assert (found[name]["bytes"], found[name]["allocations"]) == (COUNT * size_bytes, COUNT), (
+            name
+        )
+    for name, size_bytes in ARRAYS.items():
+        assert (found[name]["bytes"], found[name]["allocations"]) == (COUNT * size_bytes, 1), name
+    assert found[None]["allocations"] >= COUNT, "objects of no class, allocated by the program"
+    assert set(found) == {*NODES, *ARRAYS, "hash buckets", None}
+    tags = subprocess.run(
+        ["go", "tool", "pprof", "-tags", "-sample_index=inuse_objects", str(profile)],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=True,
+    ).stdout  # fmt: skip
+    assert "shop::Session\n" in tags
+    assert "std::unique_ptr<shop::Item>[]\n" in tags
+    assert target.end() == 0
+
+
+@pytest.mark.parametrize("flags", [(), ("-C", "symbol-mangling-version=v0")])
+def test_rust(
+    builder: Builder, targets: list[Target], tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    """Rust's older symbols have no types: these come from debug information."""
+    target = Target([builder.rust("kept", "-g", *flags), str(COUNT)])
+    targets.append(target)
+    tracer = Tracelloc(
+        "-p", target.pid, "--json", "--show", "types", "--top", 30, directory=tmp_path
+    )
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+    found = {row["type"]: row for row in tracer.last()["types"]["types"]}
+    for name, size_bytes in {"kept::Item": 40, "kept::Item (shared)": 56}.items():
+        assert (found[name]["bytes"], found[name]["allocations"]) == (COUNT * size_bytes, COUNT)
+    assert found["kept::Item[]"]["allocations"] == 1
+    assert found["(u64, kept::Item) (hash table)"]["allocations"] == 1
+    assert target.end() == 0

@@ -1,0 +1,114 @@
+"""Who holds the memory of a growing stack, found while a real program is traced."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tests.harness import PATIENCE_S, Builder, Target, frames_of
+from tracelloc.model.heapusage import BlockHolders
+from tracelloc.model.verdicts import CODE_OF, Verdict
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.session import holdersearch, pointersearch
+from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.session import Session
+from tracelloc.record.symbolization.symbolizer import Symbolizer
+from tracelloc.show.presentation.blockholders import kept_sentence
+from tracelloc.snapshots.snapshot import Snapshot
+
+pytestmark = pytest.mark.bpf
+
+EACH = 500
+
+
+@pytest.fixture
+def target(builder: Builder, targets: list[Target]) -> Target:
+    found = Target([builder.cpp("hoarder")])
+    targets.append(found)
+    return found
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches as often as possible, for blocks that are a second old."""
+    for module in (pointersearch, holdersearch):
+        monkeypatch.setattr(module, "_OLD_NS", 1_000_000_000)
+        monkeypatch.setattr(module, "_PAUSE_NS", 1_000_000_000)
+        monkeypatch.setattr(module, "_SHARE", 1e9)
+
+
+def steps(session: Session, target: Target, command: str) -> Iterator[Snapshot]:
+    """Snapshots while the program goes on, and its blocks are found to accumulate."""
+    target.say("go")
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        assert target.ask(f"{command} {EACH}") == "done"
+        yield session.snapshot().root
+        time.sleep(0.1)
+    raise AssertionError("it was not searched")
+
+
+def are_growing(one: Snapshot) -> bool:
+    """Whether some stack grows, in the last findings."""
+    growing = [CODE_OF[Verdict.GROWING], CODE_OF[Verdict.LEAKING]]
+    return one.findings is not None and bool(np.isin(one.findings.codes, growing).any())
+
+
+def held_in(session: Session, one: Snapshot, name: str) -> BlockHolders:
+    """The holders of the blocks that a function has allocated."""
+    symbolizer = Symbolizer(session.root.space)
+    (found,) = (
+        found
+        for stack, found in one.holders.items()
+        if name in {str(each.symbol) for each in frames_of(symbolizer, one.frames(stack))}
+    )
+    return found
+
+
+@pytest.mark.usefixtures("hasty")
+def test_who_holds_a_map_that_grows(target: Target) -> None:
+    session = attach_to(Process(target.pid), TraceConfig())
+    try:
+        one = next(one for one in steps(session, target, "keep") if are_growing(one))
+        # Now it waits. Blocks that it is inserting may lead to the map, too.
+        deadline = time.monotonic() + PATIENCE_S
+        while not one.holders and time.monotonic() < deadline:
+            time.sleep(0.1)
+            one = session.snapshot().root
+        found = held_in(session, one, "open_session()")
+        assert found.blocks.count % EACH == 0
+        assert found.unreached.count == 0
+        (path,) = found.paths
+        assert path.root.name == "app::g_sessions"
+        assert [step.class_name for step in path.steps] == ["", "app::Session"]
+        assert path.steps[-1].count == found.blocks.count
+        (keeper,) = found.keepers
+        # The map, with a node for each session, is all that the program has.
+        assert keeper.held == found.blocks
+        assert keeper.retained.count >= 2 * found.blocks.count
+        (sentence,) = kept_sentence(found)
+        assert sentence.startswith("all of it is kept by app::g_sessions (hoarder")
+    finally:
+        session.close()
+
+
+@pytest.mark.usefixtures("hasty")
+def test_no_search_for_what_is_proven_lost(target: Target) -> None:
+    session = attach_to(Process(target.pid), TraceConfig())
+    try:
+        searches = None
+        for one in steps(session, target, "lose"):
+            now = session.root.heap.unreachable.searches
+            if searches is None and are_growing(one):
+                searches = now
+            if searches is not None and now >= searches + 3:
+                break
+        assert session.root.heap.unreachable.last_counts()[1].any()
+        assert not one.holders
+        assert session.root.holders_ns == 0
+    finally:
+        session.close()

@@ -1,0 +1,88 @@
+"""Searches for holders in processes that make it hard: they end soon and stay small."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from contextlib import closing, suppress
+
+import numpy as np
+import pytest
+
+from tests.harness import Builder, Target, tracelloc_command
+from tests.integration.test_heapwalk import await_pauses, damage
+from tracelloc.errors import TargetError
+from tracelloc.record.heapwalk.walked import NotWalkableError
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.reachability import blockgraph
+from tracelloc.record.reachability.blockholders import HolderFinder, selection
+
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
+
+MOST_BYTES = 400 << 20
+MOST_CPU_S = 30
+
+
+def test_a_heap_that_lies(builder: Builder, targets: list[Target]) -> None:
+    """Sizes, links and pointers are damaged at random, a little more each time."""
+    target = Target([builder.cpp("holdings", "-pthread")])
+    targets.append(target)
+    await_pauses(target.pid, 3)
+    process = Process(target.pid)
+    random = np.random.default_rng(11)
+    found = 0
+    with closing(HolderFinder(process)) as finder:
+        for turn in range(9):
+            damage(process, random, everywhere=turn >= 6)
+            began_s = time.process_time()
+            with suppress(NotWalkableError):
+                top = finder.top(20)
+                kept = sum(keeper.retained.size_bytes for keeper in top.keepers)
+                total = kept + top.others.size_bytes + top.heap.unreached.size_bytes
+                assert total == top.heap.in_use.size_bytes
+                with suppress(TargetError):
+                    finder.holders(selection("Session"))
+                found += 1
+            assert time.process_time() - began_s < MOST_CPU_S
+    assert found >= 6
+
+
+@pytest.mark.parametrize("kind", ["mappings", "reserved", "restless", "tangle"])
+def test_memory_that_sprawls(builder: Builder, targets: list[Target], kind: str) -> None:
+    target = Target([builder.c("sprawl"), kind])
+    targets.append(target)
+    command = tracelloc_command("holders", "-p", target.pid, "--json")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        found = json.loads(process.stdout.read())
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    assert found["holders"]
+    assert usage.ru_maxrss << 10 < MOST_BYTES
+    assert usage.ru_utime + usage.ru_stime < MOST_CPU_S
+
+
+def test_no_memory_for_so_many_blocks(
+    builder: Builder, targets: list[Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so before it begins."""
+    target = Target([builder.cpp("holdings", "-pthread")])
+    targets.append(target)
+    await_pauses(target.pid, 3)
+    monkeypatch.setattr(blockgraph, "_BLOCK_BYTES", 1 << 40)
+    with closing(HolderFinder(Process(target.pid))) as finder:
+        words = r"finding the holders of 1\d,\d{3} blocks takes about .* PiB of memory, and"
+        with pytest.raises(TargetError, match=words):
+            finder.top(1)
+
+
+def test_a_process_that_has_ended(builder: Builder, targets: list[Target]) -> None:
+    target = Target([builder.cpp("holdings", "-pthread")])
+    targets.append(target)
+    with closing(HolderFinder(Process(target.pid))) as finder:
+        target.kill()
+        with pytest.raises(TargetError, match=r"has ended|no process"):
+            finder.top(1)

@@ -1,0 +1,71 @@
+/* A process whose resident memory lies in known parts. Asked "free", it frees most of its blocks. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { MIB = 1 << 20, BLOCKS = 20000, BLOCK = 1000, THREADS = 4, PINS = 32 };
+
+static char variables[3 * MIB] = { 1 };
+static char zeros[5 * MIB];
+static char *blocks[BLOCKS];
+static pthread_barrier_t there;
+
+static void *wait_on_a_stack(void *unused)
+{
+	char frame[MIB];
+
+	memset(frame, 1, sizeof(frame));
+	__asm__ volatile("" : : "r"(frame) : "memory");
+	pthread_barrier_wait(&there);
+	pause();
+	return unused;
+}
+
+static char *map(size_t size, int flags, int file)
+{
+	char *place = mmap(NULL, size, PROT_READ | PROT_WRITE, flags, file, 0);
+
+	if (place == MAP_FAILED)
+		_exit(1);
+	return place;
+}
+
+int main(int count, char **arguments)
+{
+	char line[16];
+	int shared = memfd_create("parts", 0), file = open(arguments[count - 1], O_RDWR);
+	pthread_t thread;
+
+	if (ftruncate(shared, 2 * MIB))
+		return 1;
+	memset(variables, 2, sizeof(variables));
+	memset(zeros, 2, sizeof(zeros));
+	memset(map(2 * MIB, MAP_SHARED, shared), 3, 2 * MIB);
+	memset(map(6 * MIB, MAP_SHARED, file), 4, 6 * MIB);
+	memset(map(7 * MIB, MAP_PRIVATE | MAP_ANONYMOUS, -1), 5, 7 * MIB);
+	for (int n = 0; n < BLOCKS; n++)
+		memset(blocks[n] = malloc(BLOCK), 6, BLOCK);
+	pthread_barrier_init(&there, NULL, THREADS + 1);
+	for (int n = 0; n < THREADS; n++)
+		pthread_create(&thread, NULL, wait_on_a_stack, NULL);
+	pthread_barrier_wait(&there);
+	puts("ready");
+	fflush(stdout);
+	while (fgets(line, sizeof(line), stdin)) {
+		if (line[0] == 'f') {
+			for (int n = 0; n < BLOCKS; n++)
+				if (n % PINS)
+					free(blocks[n]);
+		} else if (line[0] == 't') {
+			malloc_trim(0);
+		}
+		puts("done");
+		fflush(stdout);
+	}
+}

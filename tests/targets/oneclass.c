@@ -1,0 +1,18 @@
+/* Allocates 10,000 blocks of the size that it is given. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static void *blocks[10000];
+
+int main(int count, char **arguments)
+{
+	size_t size = count > 1 ? strtoul(arguments[1], NULL, 10) : 1;
+
+	for (int n = 0; n < 10000; n++)
+		blocks[n] = malloc(size);
+	puts("ready");
+	fflush(stdout);
+	pause();
+	return blocks[0] == NULL;
+}

@@ -1,0 +1,63 @@
+// Blocks whose addresses are hidden until somebody asks: reveal
+//
+// Makes 50 blocks of 3,000 bytes, each of which leads to one of 4,000 bytes, and holds their addresses
+// inverted. Says "ready". For the first line it frees them all, for the second it makes such blocks
+// again, and for the third it stores their addresses in a block that it holds. Ends with its input.
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+
+enum { COUNT = 50 };
+
+static uintptr_t hidden[COUNT];
+static void *volatile *shelf;
+
+__attribute__((noinline)) static void hide(void)
+{
+    for (int number = 0; number < COUNT; number++) {
+        void **first = calloc(1, 3000);
+
+        *first = calloc(1, 4000);
+        hidden[number] = ~(uintptr_t)first;
+    }
+}
+
+__attribute__((noinline)) static void reveal(void)
+{
+    for (int number = 0; number < COUNT; number++)
+        shelf[number] = (void *)~hidden[number];
+}
+
+__attribute__((noinline)) static void let_go(void)
+{
+    for (int number = 0; number < COUNT; number++) {
+        void **first = (void **)~hidden[number];
+
+        free(*first);
+        free(first);
+    }
+}
+
+__attribute__((noinline)) static void clear(void)
+{
+    char room[1 << 15];
+
+    memset(room, 0, sizeof(room));
+    __asm__ volatile("" ::"r"(room) : "memory");
+}
+
+int main(void)
+{
+    void (*steps[])(void) = {hide, let_go, hide, reveal};
+    char line[64];
+
+    shelf = calloc(COUNT, sizeof(*shelf));
+    for (size_t step = 0;; step++) {
+        steps[step % 4]();
+        clear();
+        say(step ? "done\n" : "ready\n");
+        hear(line, sizeof(line));
+    }
+}

@@ -1,0 +1,85 @@
+"""The tab of resident memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from textual.pilot import Pilot
+
+from tests.ui.screens import SIZES, compare, text_of
+from tests.ui.source import FakeSource, drive, press, shop
+from tests.unit.memoryusages import arena, usage
+from tracelloc.model.heapusage import MemoryPart
+from tracelloc.model.wanted import Wanted
+from tracelloc.snapshots.snapshot import TraceSnapshot
+from tracelloc.ui.app import LiveApp
+from tracelloc.ui.tableview import Table
+
+MIB = 1 << 20
+
+
+class WalkedSource(FakeSource):
+    """A server that has freed most of its memory, and keeps it."""
+
+    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
+        one = super().take_snapshot(wanted).root
+        arenas = arena("main arena", 200 * MIB), arena("arena 1", 90 * MIB)
+        now = usage(
+            one.time_s - 3, arenas=arenas, trimmable_bytes=270 * MIB,
+            in_use=7, cached=1, free=282, top=2, stacks=3, files=4, data=1,
+        )  # fmt: skip
+        assert one.series is not None
+        kept_bytes = np.maximum(one.series.rss_bytes, 0) // 2
+        one = replace(one, series=replace(one.series, kept_bytes=kept_bytes))
+        first = usage(in_use=289, free=1, stacks=3, files=4, data=1)
+        return TraceSnapshot((replace(one, usage=now, first_usage=first),))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_parts_and_what_is_kept(tmp_path: Path, size: tuple[int, int]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        await press(app, pilot, "R")
+        table = app.screen.query_one("#resident", Table)
+        assert table.has_focus
+        assert table.order[:3] == [MemoryPart.FREE, MemoryPart.IN_USE, MemoryPart.FILES]
+        await compare("memory", app, pilot)
+        await press(app, pilot, "s")
+        assert set(table.order) == {
+            MemoryPart.IN_USE, MemoryPart.CACHED, MemoryPart.FREE, MemoryPart.TOP,
+            MemoryPart.STACKS, MemoryPart.FILES, MemoryPart.DATA,
+        }  # fmt: skip
+
+    drive(shop(tmp_path, WalkedSource), steps, size=size)
+
+
+def test_before_memory_was_examined(tmp_path: Path) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        await press(app, pilot, "R")
+        assert "resident memory is being examined" in " ".join(text_of(app))
+
+    drive(shop(tmp_path), steps)
+
+
+class MappedSource(FakeSource):
+    """A program that maps its memory itself."""
+
+    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
+        one = super().take_snapshot(wanted).root
+        now = usage(one.time_s - 3, other=300, in_use=7)
+        items = {MemoryPart.OTHER: (("[vdso]", 8192),)}
+        now = replace(now, account=replace(now.account, items=items))
+        return TraceSnapshot((replace(one, usage=now, first_usage=now),))
+
+
+def test_only_large_items_of_a_part_are_named(tmp_path: Path) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        await press(app, pilot, "R")
+        text = " ".join(text_of(app))
+        assert MemoryPart.OTHER.value in text
+        assert "RSS 307 MiB, examined" in text
+        assert "[vdso]" not in text
+
+    drive(shop(tmp_path, MappedSource), steps)

@@ -1,0 +1,173 @@
+"""Holders of blocks in words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.blockholders import HEAP, KEPT, PATH, SESSIONS
+from tracelloc.model.heapusage import (
+    BlockHolders,
+    BlockSum,
+    HeapRoot,
+    HolderPath,
+    Keeper,
+    PathStep,
+    RootKind,
+    TopHolders,
+)
+from tracelloc.model.process import Target
+from tracelloc.show.presentation.blockholders import (
+    keeper_text,
+    kept_facts,
+    kept_sentence,
+    root_text,
+    top_keeper_text,
+)
+from tracelloc.show.recording.plain import from_plain, to_plain, types_of
+from tracelloc.show.report.holders import holder_lines_of, holders_json, top_holder_lines
+from tracelloc.snapshots.snapshot import Snapshot
+
+TARGET = Target(7, "server")
+
+
+@pytest.mark.parametrize(
+    ("root", "text"),
+    [
+        (SESSIONS, "app::g_sessions (server)"),
+        (HeapRoot(RootKind.VARIABLE, "server+0x40", "/srv/server"), "server+0x40"),
+        (HeapRoot(RootKind.MODULE, "data of server", "/srv/server"),
+         "data of server (several words)"),
+        (HeapRoot(RootKind.THREAD_LOCAL, "cache", "/srv/server", (8,)),
+         "cache (server, thread-local of thread 8)"),
+        (HeapRoot(RootKind.THREAD_LOCAL, "cache", "/srv/server", (8, 9)),
+         "cache (server, thread-local of 2 threads)"),
+        (HeapRoot(RootKind.STACK, "stack of thread 8 (a\x1b[1mb)", "", (8,)),
+         "stack of thread 8 (a\\x1b[1mb)"),
+    ],
+)  # fmt: skip
+def test_roots(root: HeapRoot, text: str) -> None:
+    assert root_text(root) == text
+
+
+def test_all_is_said_only_if_it_is_all() -> None:
+    keeper = Keeper(SESSIONS, None, 0, BlockSum(4, 300), BlockSum(999, 300))
+    assert keeper_text(keeper, BlockSum(1000)).endswith("most of these included (999 of 1,000)")
+    assert keeper_text(keeper, BlockSum(999)).endswith("all of these included")
+    block = replace(keeper, step=PathStep("", 4096, 1), address=0x5000)
+    assert keeper_text(block, BlockSum(1)) == (
+        "the block of 4.00 KiB at 0x5000 keeps 300 B in 4 blocks"
+    )
+
+
+def test_shared_blocks_name_other_roots() -> None:
+    keeper = Keeper(SESSIONS, None, 0, BlockSum(4, 300), BlockSum(4, 300), PATH)
+    text = "app::g_sessions (server) → block of 56 B ×3 → Session"
+    assert top_keeper_text(keeper) == text
+    assert top_keeper_text(replace(keeper, is_shared=True)) == f"{text}; also other roots"
+    others = (HeapRoot(RootKind.KERNEL, "timers"), HeapRoot(RootKind.KERNEL, "epoll(7)"))
+    shared = replace(keeper, is_shared=True, other_roots=others)
+    assert top_keeper_text(shared) == f"{text}; also timers and 1 more"
+
+
+def test_hostile_names_are_escaped() -> None:
+    bad = "x\x1b]0;title\x07"
+    root = HeapRoot(RootKind.VARIABLE, bad, f"/srv/{bad}")
+    path = HolderPath(root, (PathStep(bad, 0, 2),), BlockSum(1, 104), 0x5000, BlockSum(4, 300))
+    keeper = Keeper(root, None, 0, BlockSum(4, 300), BlockSum(1, 104))
+    heap = replace(HEAP, notes=(bad,), coverage=0.5, swapped_bytes=4096, pointers_left_out=3)
+    blocks = BlockSum(2, 208)
+    found = BlockHolders(heap, blocks, BlockSum(1, 104), blocks, (path,), (keeper,), 1)
+    lines = list(holder_lines_of(Target(7, bad), bad, found))
+    top = TopHolders(heap, (replace(keeper, path=path),), BlockSum(1, 8), 1, BlockSum())
+    lines += top_holder_lines(Target(7, bad), top)
+    assert not [line for line in lines if "\x1b" in line or "\x07" in line]
+    assert sum(line.startswith("holders may be missing") for line in lines) == 6
+    assert json.loads(holders_json(TARGET, bad, found))["paths"][0]["root"] == bad
+
+
+def test_blocks_without_a_keeper() -> None:
+    found = BlockHolders(HEAP, BlockSum(2, 208), BlockSum(), BlockSum(3, 300), (PATH,), ())
+    headline, sentence, _, row, end = holder_lines_of(TARGET, "Session", found)
+    assert headline.endswith("Session: 208 B in 2 blocks, which keep 300 B in 3 blocks")
+    assert sentence == "no single root keeps most of these"
+    assert row.split(maxsplit=5)[2:] == [
+        "1", "300", "B", "app::g_sessions (server) → block of 56 B ×3 → Session"
+    ]  # fmt: skip
+    assert end == ""
+
+
+TEXT = "app::g_sessions (server) → block of 56 B ×3 → Session"
+
+
+def sentence(found: BlockHolders) -> str:
+    (text,) = kept_sentence(found)
+    return text
+
+
+def test_who_keeps_a_suspect() -> None:
+    freed = "freeing that would free 156 KiB"
+    assert sentence(KEPT) == f"all of it is kept by {TEXT}; {freed}"
+    part = replace(KEPT.keepers[0], held=BlockSum(999, 103_999))
+    found = replace(KEPT, keepers=(part,))
+    assert sentence(found) == f"most of it (99 %) is kept by {TEXT}; {freed}"
+    other = replace(PATH, root=HeapRoot(RootKind.KERNEL, "timers"))
+    found = replace(found, paths=(other,))
+    assert sentence(found) == f"most of it (99 %) is kept by app::g_sessions (server); {freed}"
+    assert not list(kept_sentence(replace(KEPT, blocks=BlockSum())))
+
+
+def test_a_sample_counts_no_holders() -> None:
+    text = sentence(replace(KEPT, is_sample=True))
+    assert "app::g_sessions (server) → block of 56 B → Session; freeing" in text
+
+
+def test_what_was_not_searched_is_said() -> None:
+    found = replace(KEPT, heap=replace(HEAP, swapped_bytes=4096))
+    assert sentence(found).endswith("156 KiB (a part of the memory was not searched)")
+
+
+def test_a_block_that_several_roots_share() -> None:
+    keeper = replace(KEPT.keepers[0], step=PathStep("", 4096, 1), address=0x5000)
+    assert sentence(replace(KEPT, keepers=(keeper,))) == (
+        "all of it is kept by the block of 4.00 KiB at 0x5000, to which several roots lead, "
+        "such as app::g_sessions (server); freeing that would free 156 KiB"
+    )
+
+
+def test_a_suspect_without_a_keeper() -> None:
+    shared = replace(KEPT, keepers=(), paths=(replace(PATH, blocks=BlockSum(600, 62_400)),))
+    assert sentence(shared) == (
+        f"no single root keeps most of it; most of it (60 %) is pointed to by {TEXT}"
+    )
+    alone = replace(shared, unreached=BlockSum(900, 93_600))
+    assert sentence(alone) == (
+        "no variable, stack or other root was found to lead to most of it (90 %)"
+    )
+    assert sentence(replace(alone, unreached=KEPT.blocks, paths=())).endswith("to all of it")
+
+
+def test_hostile_holders_of_a_suspect_are_escaped() -> None:
+    bad = "x\x1b]0;title\x07"
+    root = HeapRoot(RootKind.VARIABLE, bad, f"/srv/{bad}")
+    path = replace(PATH, root=root, steps=(PathStep(bad, 0, 2),))
+    keeper = replace(KEPT.keepers[0], root=root)
+    step = replace(keeper, step=PathStep(bad, 0, 1), address=8)
+    for found in (
+        replace(KEPT, paths=(path,), keepers=(keeper,)),
+        replace(KEPT, paths=(path,), keepers=(step,)),
+        replace(KEPT, paths=(path,), keepers=()),
+    ):
+        assert "\x1b" not in sentence(found)
+        assert "\\x1b]0;title" in sentence(found)
+        assert json.loads(json.dumps(kept_facts(found)))["paths"][0]["root"] == bad
+
+
+def test_holders_in_a_recording() -> None:
+    """As plain JSON values, and back."""
+    keeper = replace(KEPT.keepers[0], step=PathStep("", 4096, 1), path=PATH)
+    found = {3: replace(KEPT, keepers=(keeper,))}
+    plain = json.loads(json.dumps(to_plain(found)))
+    assert from_plain(types_of(Snapshot)["holders"], plain) == found

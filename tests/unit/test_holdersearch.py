@@ -1,0 +1,190 @@
+"""When processes are searched for the holders of growing stacks, and what happens if it fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from tests.blockholders import KEPT
+from tests.unit.leaks import watched
+from tracelloc.errors import UnsupportedError
+from tracelloc.heap.heap import Heap
+from tracelloc.heap.unreachable import UnreachableBlocks
+from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
+from tracelloc.model.heapusage import BlockHolders
+from tracelloc.model.verdicts import CODE_OF, Findings, Judgement, Member, Suspect, Verdict
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.session import holdersearch
+from tracelloc.record.session.holdersearch import HolderSearches
+from tracelloc.record.session.supervision import Supervisor
+from tracelloc.text import NS_PER_S
+
+BLOCKS = {0x10: 1, 0x20: 1, 0x30: 2, 0x40: 3}
+"""The stack of each block."""
+
+
+def heap_of(blocks: Mapping[int, int]) -> Heap:
+    """A heap with blocks of some stacks, by address; stacks are numbered from 1 on."""
+    heap = Heap(0)
+    made = np.zeros(len(blocks), EVENT_DTYPE)
+    made["address"], made["time_ns"] = list(blocks), 1
+    made["size_tag"] = 1000 | EventKind.ALLOC << EVENT_SIZE_BITS
+    made["stack_id"] = list(blocks.values())
+    heap.table.apply(made)
+    note_search(heap)
+    return heap
+
+
+def note_search(heap: Heap, lost: int = 0) -> None:
+    """Adds a pointer search that found no pointer to so many of the blocks."""
+    blocks = heap.table.blocks()
+    heap.unreachable.note(blocks, np.arange(len(blocks)) >= lost)
+
+
+def findings_of(heap: Heap, suspects: Sequence[Suspect] = ()) -> Findings:
+    """All stacks grow."""
+    count = len(heap.table.totals)
+    template = watched(400.0).findings
+    assert template is not None
+    sites = replace(
+        template.sites.select(np.zeros(count, np.intp)),
+        code=np.full(count, CODE_OF[Verdict.GROWING], np.uint8),
+        rate_bytes_per_min=np.arange(count, dtype=np.float64),
+        alive_bytes=heap.table.totals.live_bytes.astype(np.float64),
+    )
+    suspect_of = {member.stack: each for each in suspects for member in each.members}
+    return replace(template, sites=sites, suspects=tuple(suspects), suspect_of=suspect_of)
+
+
+def suspect(*stacks: int) -> Suspect:
+    """A growing suspect of some stacks."""
+    judgement = Judgement(
+        Verdict.GROWING, 1.0, 0, 0.1, "", 0.0, never_freed=True, survivors=9, retracted=0,
+        searched=100, unreachable=0,
+    )  # fmt: skip
+    return Suspect(judgement, tuple(Member(each, 1.0, 0.5) for each in stacks), None)
+
+
+@dataclass
+class Traced:
+    """A process of which nothing is real."""
+
+    heap: Heap = field(default_factory=lambda: heap_of(BLOCKS))
+    process: Process = field(default_factory=lambda: Process(1))
+    space: AddressSpace = field(default_factory=lambda: cast("AddressSpace", None))
+    findings: Findings | None = None
+    holders: Mapping[int, BlockHolders] = field(default_factory=dict)
+    holders_ns: int = 0
+    is_paused: bool = False
+
+    def __post_init__(self) -> None:
+        self.findings = self.findings or findings_of(self.heap)
+
+
+class Lab:
+    """Searches that find what they are told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failure: Exception | None = None) -> None:
+        self.said: list[str] = []
+        self.asked: list[list[list[int]]] = []
+        self.found: list[BlockHolders] = []
+        """What the next searches find, if not the usual."""
+        self._failure = failure
+        monkeypatch.setattr(holdersearch, "HolderFinder", lambda *_, **__: self)
+        monkeypatch.setattr(holdersearch, "_SHARE", 1e9)
+        self.searches = HolderSearches(threading.RLock(), Supervisor(self.said.append), None)
+
+    def holders_of_each(self, each: Sequence[Iterable[Any]], most: int) -> list[BlockHolders]:
+        self.asked.append([sorted(map(int, addresses)) for addresses in each])
+        if self._failure is not None:
+            raise self._failure
+        found = self.found.pop(0) if self.found else KEPT
+        return [found for _ in each]
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def run_due(self, at_s: float, one: Traced) -> int:
+        """How many searches that has made."""
+        before = len(self.asked)
+        self.searches.run_due([one], int(at_s * NS_PER_S))
+        self.searches.turns.wait(10)
+        return len(self.asked) - before
+
+
+def test_one_search_for_all_that_grow_and_rarely_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, one = Lab(monkeypatch), Traced()
+    assert [lab.run_due(at_s, one) for at_s in (40, 75, 339, 341)] == [1, 0, 0, 1]
+    assert lab.asked[0] == [[0x40], [0x30], [0x10, 0x20]]
+    assert list(one.holders) == [3, 2, 1]
+    assert one.holders[1] == KEPT
+
+
+def test_a_stack_that_begins_to_grow_is_searched_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, one = Lab(monkeypatch), Traced()
+    assert one.findings is not None
+    codes = one.findings.sites.code.copy()
+    codes[3] = CODE_OF[Verdict.BUSY]
+    later = one.findings
+    one.findings = replace(later, sites=replace(later.sites, code=codes))
+    assert lab.run_due(40, one) == 1
+    one.findings = later
+    assert [lab.run_due(at_s, one) for at_s in (50, 71)] == [0, 1]
+    assert lab.asked == [[[0x30], [0x10, 0x20]], [[0x40], [0x30], [0x10, 0x20]]]
+
+
+def test_all_stacks_of_a_suspect_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, one = Lab(monkeypatch), Traced()
+    one.findings = findings_of(one.heap, [suspect(2, 1)])
+    assert lab.run_due(40, one) == 1
+    assert lab.asked == [[[0x10, 0x20, 0x30], [0x40]]]
+    assert list(one.holders) == [2, 3]
+
+
+def test_no_search_for_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no holders. Before a pointer search, that is unknown."""
+    lab, one = Lab(monkeypatch), Traced(heap=heap_of({16 * n: 1 for n in range(1, 101)}))
+    note_search(one.heap, lost=25)
+    assert lab.run_due(40, one) == 0
+    one.findings = findings_of(one.heap, [suspect(1)])
+    assert lab.run_due(80, one) == 0
+    one.heap.unreachable = UnreachableBlocks()
+    assert lab.run_due(120, one) == 0
+    note_search(one.heap, lost=24)
+    one.is_paused = True
+    assert lab.run_due(160, one) == 0
+    one.is_paused, one.heap.unreachable.is_refused = False, True
+    assert lab.run_due(200, one) == 0
+    one.heap.unreachable.is_refused = False
+    assert lab.run_due(240, one) == 1
+
+
+def test_what_seems_to_be_shared_is_searched_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program may be changing its container."""
+    lab, one = Lab(monkeypatch), Traced()
+    lab.found = [replace(KEPT, keepers=()), KEPT]
+    assert lab.run_due(40, one) == 2
+    assert one.holders == dict.fromkeys((3, 2, 1), KEPT)
+
+
+def test_some_of_many_blocks_are_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holdersearch, "_MOST_BLOCKS", 2)
+    monkeypatch.setattr(holdersearch, "_AT_ONCE", 1)
+    lab, one = Lab(monkeypatch), Traced(heap=heap_of({16 * n: 1 for n in range(1, 50)}))
+    assert lab.run_due(40, one) == 1
+    ((addresses,),) = lab.asked
+    assert len(set(addresses)) == 2
+    assert one.holders[1].is_sample
+
+
+def test_a_heap_that_cannot_be_walked_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, one = Lab(monkeypatch, UnsupportedError("its malloc library is unknown")), Traced()
+    assert [lab.run_due(at_s, one) for at_s in (40, 80, 400)] == [1, 0, 0]
+    (line,) = lab.said
+    assert "holder search of process 1 failed: its malloc library is unknown;" in line

@@ -1,0 +1,64 @@
+"""Shows what keeps a process's memory: who points to it.
+
+For blocks of a class, of a size or at an address, it lists the ways that lead to them, from a
+variable, a thread's stack or other memory, and what would be freed with that. Without any, it
+lists the roots that keep most of the heap. The process is neither probed nor stopped.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from contextlib import closing
+from functools import partial
+from typing import Final
+
+from tracelloc.command.arguments import add_option, pid_type, positive_type
+from tracelloc.command.repeating import reading_heap
+from tracelloc.command.subcommands import Subcommand, SubcommandGroup
+from tracelloc.text import print_lines, progress_of
+
+
+# fmt: off
+def _add_arguments(parser: ArgumentParser) -> None:
+    add = partial(add_option, parser)
+    parser.add_argument("what", metavar="WHAT", nargs="?", help="a C++ class (app::Session), a "
+        "size in bytes (64), or an address (0x55ff365b8cf0): whose holders to show; without it, "
+        "what keeps most of the heap")
+    add("-p --pid PID", "process to inspect", type=pid_type, required=True)
+    add("--top N", "holders to list (default 10)", type=positive_type, default=10)
+    add("--json", "one line of JSON")
+# fmt: on
+
+
+def _run(given: Namespace) -> None:
+    from tracelloc.model.process import Target
+    from tracelloc.record.process.processlist import open_target
+    from tracelloc.record.reachability.blockholders import HolderFinder, selection
+    from tracelloc.show.report.holders import (
+        holder_lines_of,
+        holders_json,
+        top_holder_lines,
+        top_holders_json,
+    )
+
+    process = open_target(given.pid)
+    target = Target(process.pid, process.command())
+    with (
+        closing(HolderFinder(process, debug=given.debug)) as finder,
+        progress_of("searching for holders"),
+        reading_heap(),
+    ):
+        if given.what is None:
+            top = finder.top(given.top)
+            lines = [top_holders_json(target, top)] if given.json else top_holder_lines(target, top)
+        else:
+            found = finder.holders(selection(given.what), given.top)
+            lines = (
+                [holders_json(target, given.what, found)]
+                if given.json
+                else holder_lines_of(target, given.what, found)
+            )
+    print_lines(lines)
+
+
+SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.LOOK, _add_arguments, _run)

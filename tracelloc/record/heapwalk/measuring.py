@@ -1,0 +1,236 @@
+"""Sums up a walked heap: by arena, size and class, and where the resident memory is."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import Counter
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from tracelloc.model.heapusage import (
+    ArenaUsage,
+    BlockSum,
+    HeapUsage,
+    LargeBlock,
+    MemoryPart,
+    SizeUsage,
+)
+from tracelloc.model.process import MallocLibrary
+from tracelloc.record.heapwalk.accounting import account_for
+from tracelloc.record.heapwalk.classes import ClassNames, ClassTally, StacksAt
+from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
+from tracelloc.record.heapwalk.pinned import find_pinned
+from tracelloc.record.heapwalk.walk import walk_heap, while_alive
+from tracelloc.record.heapwalk.walked import (
+    ADDRESS_BITS,
+    STATE_BITS,
+    Arena,
+    BlockState,
+    NotWalkableError,
+    WalkedHeap,
+    overhead_bytes,
+    user_offset,
+)
+from tracelloc.record.process.memory import PAGE_BYTES, RemoteMemory
+from tracelloc.record.process.procfs import Process
+
+_IN_USE: Final = (BlockState.IN_USE, BlockState.MAPPED)
+_TRIM_HEADER_BYTES: Final = 48
+"""Bytes of a free chunk that malloc_trim(3) keeps (``mtrim`` in malloc/malloc.c)."""
+_TRIM_TOP_BYTES: Final = 33
+"""Bytes that it keeps of the main arena's top (``systrim``)."""
+_MOST_SIZES: Final = 1 << 16
+
+
+def measure_heap(process: Process, *, largest: int = 0, contents_bytes: int = 0) -> HeapUsage:
+    """Walks a process's heap and sums it up.
+
+    ``largest``: how many of the largest blocks to list, with so many bytes of their contents.
+    Raises NotWalkableError, OSError, TargetError and PrivilegeError.
+    """
+    with while_alive(process):
+        return _measured(process, largest, contents_bytes)
+
+
+def measure_memory(process: Process, stacks_at: StacksAt | None = None) -> HeapUsage:
+    """Accounts for a process's memory, whether or not its heap can be walked.
+
+    Sizes are left out, and classes but for those of traced blocks. ``stacks_at``: None if the
+    process is not traced. Raises OSError, TargetError and PrivilegeError.
+    """
+    with while_alive(process):
+        reader = PieceReader(RemoteMemory(Process(process.thread_id, process.root)))
+        tally = ClassTally([] if stacks_at is None else reader.regions(), keeps_blocks=True)
+        try:
+            heap = walk_heap(reader, tally)
+        except NotWalkableError as error:
+            heap = WalkedHeap([], [], [error.message])
+        usage = _summed_up(reader, heap, stacks_at)
+        if stacks_at is None:
+            return usage
+        classes = tuple(tally.by_stack(ClassNames(reader), stacks_at))
+        return replace(usage, stack_classes=classes)
+
+
+def _measured(process: Process, largest: int, contents_bytes: int) -> HeapUsage:
+    # A main thread that has ended has no memory.
+    reader = PieceReader(RemoteMemory(Process(process.thread_id, process.root)))
+    tally = ClassTally(reader.regions())
+    heap = walk_heap(reader, tally)
+    names = ClassNames(reader)
+    return replace(
+        _summed_up(reader, heap),
+        sizes=_sizes(heap),
+        classes=tally.usage(names),
+        largest=_largest(reader, heap, names, largest, contents_bytes),
+    )
+
+
+def _summed_up(
+    reader: PieceReader, heap: WalkedHeap, stacks_at: StacksAt | None = None
+) -> HeapUsage:
+    memory = reader.memory
+    resident = AddressRuns.read_resident(memory, _pages(heap))
+    arenas = tuple(_usage(arena, resident) for arena in heap.arenas)
+    stretches = [stretch for arena in heap.arenas for stretch in arena.stretches()]
+    in_heap = AddressRuns.from_ranges(stretches).intersect(resident)
+    return HeapUsage(
+        time_s=time.time(),
+        arenas=arenas,
+        trimmable_bytes=_trimmable(heap, resident),
+        notes=tuple(heap.notes),
+        retries=heap.retries,
+        account=account_for(memory, arenas, in_heap),
+        pinned=find_pinned(heap.arenas, resident, stacks_at),
+    )
+
+
+_PARTS: Final = {
+    BlockState.IN_USE: MemoryPart.IN_USE,
+    BlockState.MAPPED: MemoryPart.IN_USE,
+    BlockState.CACHED: MemoryPart.CACHED,
+    BlockState.FREE: MemoryPart.FREE,
+    BlockState.FAST: MemoryPart.FREE,
+    BlockState.TOP: MemoryPart.TOP,
+    BlockState.OWN: MemoryPart.OWN,
+}
+
+
+def _usage(arena: Arena, resident: AddressRuns) -> ArenaUsage:
+    counts = np.zeros(len(BlockState), np.int64)
+    sums, held = np.zeros_like(counts), np.zeros_like(counts)
+    for some in arena.slices():
+        kept = resident.bytes_of(some.addresses, some.addresses + some.sizes)
+        counts += np.bincount(some.states, minlength=len(BlockState))
+        for state in BlockState:
+            rows = some.states == state
+            sums[state] += int(some.sizes[rows].sum())
+            held[state] += int(kept[rows].sum())
+
+    def total(*states: BlockState) -> BlockSum:
+        return BlockSum(int(counts[[*states]].sum()), int(sums[[*states]].sum()))
+
+    parts: Counter[MemoryPart] = Counter()
+    for state, part in _PARTS.items():
+        parts[part] += int(held[state])
+    return ArenaUsage(
+        arena.name,
+        arena.library,
+        arena.system_bytes,
+        int(sums.sum()) + arena.header_bytes + arena.foreign_bytes,
+        in_use=total(*_IN_USE),
+        cached=total(BlockState.CACHED),
+        free=total(BlockState.FREE, BlockState.FAST),
+        top_bytes=int(sums[BlockState.TOP]),
+        own_bytes=int(sums[BlockState.OWN]) + arena.header_bytes + arena.foreign_bytes,
+        resident=dict(parts),
+        unseen=tuple(arena.unseen),
+    )
+
+
+def _pages(heap: WalkedHeap) -> list[tuple[int, int]]:
+    """The whole heap, as ranges of whole pages by address."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(each for arena in heap.arenas for each in arena.stretches()):
+        low, high = first & -PAGE_BYTES, -(-last // PAGE_BYTES) * PAGE_BYTES
+        if found and low <= found[-1][1]:
+            found[-1] = found[-1][0], max(high, found[-1][1])
+        else:
+            found.append((low, high))
+    return found
+
+
+def _sizes(heap: WalkedHeap) -> tuple[SizeUsage, ...]:
+    """Blocks in use by size, those with the most bytes first."""
+    sums: dict[int, tuple[int, int]] = {}
+    for arena in heap.arenas:
+        for some in arena.slices():
+            for state in _IN_USE:
+                overhead = overhead_bytes(arena, state)
+                unique, counts = np.unique(some.sizes[some.states == state], return_counts=True)
+                for size, count in zip(unique.tolist(), counts.tolist(), strict=True):
+                    usable = size - overhead
+                    before = sums.get(usable, (0, 0))
+                    sums[usable] = before[0] + count, before[1] + count * size
+    rows = [SizeUsage(usable, BlockSum(*found)) for usable, found in sums.items()]
+    rows.sort(key=lambda row: (-row.blocks.size_bytes, row.usable_bytes))
+    return tuple(rows[:_MOST_SIZES])
+
+
+def _largest(
+    reader: PieceReader, heap: WalkedHeap, names: ClassNames, most: int, contents_bytes: int
+) -> tuple[LargeBlock, ...]:
+    if not most:
+        return ()
+    rows: list[tuple[int, int]] = []  # usable bytes, address for the program
+    for arena in heap.arenas:
+        offset = user_offset(arena)
+        for some in arena.slices():
+            used = np.flatnonzero(np.isin(some.states, _IN_USE))
+            if len(used) > most:
+                used = used[np.argpartition(some.sizes[used], len(used) - most)[len(used) - most :]]
+            rows += [
+                (size - offset + 8 * (state == BlockState.IN_USE and offset > 0), address + offset)
+                for address, size, state in zip(
+                    some.addresses[used].tolist(), some.sizes[used].tolist(),
+                    some.states[used].tolist(), strict=True,
+                )
+            ]  # fmt: skip
+            rows = heapq.nlargest(most, rows)
+    found = []
+    for size, start in rows:
+        words = reader.words(start, min(-(-max(contents_bytes, 8) // 8) * 8, size & ~7))
+        name = names.name(int(words[0])) if len(words) else ""
+        found.append(LargeBlock(start, size, name, words.tobytes()[:contents_bytes]))
+    return tuple(found)
+
+
+def _trimmable(heap: WalkedHeap, resident: AddressRuns) -> int | None:
+    """What malloc_trim(0) would return: whole resident pages of free memory.
+
+    Free chunks keep their headers; fastbins are merged with their neighbours first; the rest at
+    the end is returned in the main arena only; thread caches are kept.
+    """
+    arenas = [a for a in heap.arenas if a.library is MallocLibrary.GLIBC and a.name != "mappings"]
+    if not arenas:
+        return None
+    total, page = 0, np.uint64(PAGE_BYTES - 1)
+    for arena in arenas:
+        states = (arena.entries & STATE_BITS).astype(np.uint8)
+        is_top = states == BlockState.TOP
+        free = (states == BlockState.FREE) | (states == BlockState.FAST) | is_top
+        # Stretches of free chunks: from the first of each to what follows the last.
+        edges = np.flatnonzero(np.diff(free, prepend=False, append=False))
+        first, last = edges[::2], edges[1::2]
+        ends_in_top = is_top[last - 1]
+        if arena is not arenas[0]:
+            rows = ~ends_in_top
+            first, last, ends_in_top = first[rows], last[rows], ends_in_top[rows]
+        header = np.where(ends_in_top, _TRIM_TOP_BYTES, _TRIM_HEADER_BYTES).astype(np.uint64)
+        begin = ((arena.entries[first] & ADDRESS_BITS) + header + page) & ~page
+        end = np.maximum(arena.entries[last] & ~page, begin)
+        total += int(resident.bytes_of(begin, end).sum())
+    return total

@@ -1,0 +1,327 @@
+"""The heap of a process as a graph: roots, blocks, and all pointers to blocks."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.errors import TargetError
+from tracelloc.model.heapusage import BlockSum, HeapRoot
+from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
+from tracelloc.record.heapwalk.pieces import PieceReader, Region
+from tracelloc.record.heapwalk.ranges import BlockRanges
+from tracelloc.record.heapwalk.walk import walk_heap
+from tracelloc.record.process.memory import U64, RemoteMemory
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.residency import closest_limit, read_resident
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.reachability.areas import searched_areas
+from tracelloc.record.reachability.heaproots import (
+    RootParts,
+    RootReader,
+    Titles,
+    parts_of,
+    rank_of,
+)
+from tracelloc.record.reachability.links import NO_ROOT, Links
+from tracelloc.record.reachability.rootnames import NamedWords, name_words
+from tracelloc.record.reachability.roots import DEAD, QUIET, MemoryKinds, kinds_of
+from tracelloc.text import format_size
+
+U32 = npt.NDArray[np.uint32]
+
+_PIECE_BYTES: Final = 1 << 20
+"""Bytes read at once: the target's mappings can't change meanwhile."""
+_BLOCK_BYTES: Final = 120
+"""Memory taken per block, with two pointers to each."""
+_LINK_BYTES: Final = 24
+"""Memory taken per pointer."""
+_MOST_VARIABLE_BYTES: Final = 32 << 20
+"""Bytes of variables that are copied before the walk, to be compared later."""
+_MOST_LINKS: Final = 1 << 30
+_IN_PAGE: Final = np.uint64(4095)
+_SMALL: Final = 1 << 19
+"""Bytes: smaller blocks have a kind for each multiple of 8."""
+
+
+@dataclass(slots=True)
+class BlockGraph:
+    """Blocks by address, then roots, then the *top*, which leads to all roots; all are nodes.
+
+    Node n leads to ``targets[begins[n]:begins[n + 1]]``.
+    """
+
+    blocks: BlockRanges
+    size_bytes: U64
+    """Size of each block, with headers."""
+    roots: list[HeapRoot]
+    begins: U32
+    targets: U32
+    kinds: U32
+    """Kind of each node: equal for blocks of one size and class; each root has its own."""
+    kind_names: dict[int, tuple[str, int]]
+    """Class and usable bytes of kinds that are not those of small blocks."""
+    wholes: dict[int, int]
+    """By the node of a root that is part of another one: that one's node."""
+    time_s: float
+    coverage: float
+    swapped_bytes: int
+    left_out: int
+    """Pointers for which there was no memory."""
+    notes: list[str]
+
+    @property
+    def count(self) -> int:
+        """Number of blocks, and the node of the first root."""
+        return len(self.blocks.starts)
+
+    @property
+    def top(self) -> int:
+        """The node that leads to all roots."""
+        return self.count + len(self.roots)
+
+    def sums(self, rows: npt.NDArray[np.intp] | U32) -> BlockSum:
+        """The sum of some blocks."""
+        return BlockSum(len(rows), int(self.size_bytes[rows].sum()))
+
+    def kind_of(self, kind: int) -> tuple[str, int]:
+        """Class and usable bytes of a kind of blocks."""
+        return self.kind_names.get(kind, ("", 8 * kind))
+
+
+def read_graph(
+    space: AddressSpace,
+    roots: RootReader,
+    check: Callable[[], object],
+    memory_bytes: int | None = None,
+) -> BlockGraph:
+    """Walks the heap of a process, and finds all pointers to its blocks.
+
+    ``check``: called for each MiB of memory; what it raises ends the search. ``memory_bytes``: most
+    memory to use; None: what is available. Raises NotWalkableError, OSError, MemoryError,
+    TargetError and PrivilegeError.
+    """
+    whole = space.process
+    # A main thread that has ended has no memory.
+    process = Process(whole.thread_id, whole.root)
+    reader = PieceReader(RemoteMemory(process))
+    regions = reader.regions()
+    time_s = time.time()
+    before = list(_variables(reader, regions))
+    tally = ClassTally(regions, keeps_blocks=True)
+    heap = walk_heap(reader, tally)
+    blocks = BlockRanges.in_use(heap)
+    most = _room_for_links(len(blocks.starts), memory_bytes)
+    titles = Titles(whole)
+    threads = roots.threads(whole)
+    parts = parts_of(regions, threads, titles)
+    links = Links(blocks.starts, blocks.reaches, most)
+    for root, words in roots.words(whole, threads, titles):
+        links.scan(np.ascontiguousarray(words), 8, parts.number(root))
+    kinds = kinds_of(process, reader, heap)
+    for piece in _pieces(reader, kinds, parts):
+        check()
+        _scan(reader, links, piece)
+    first_break, last_break = _program_break(regions), _program_break(reader.regions())
+    for address, words in before:
+        is_same = words == reader.words(address, 8 * len(words))
+        is_break = (words >= first_break) & (words <= last_break) & (words & _IN_PAGE == 0)
+        words[is_same | is_break] = 0
+        _scan_changed(links, kinds, parts, address, words)
+    notes = list(heap.notes)
+    coverage = heap.coverage
+    del heap
+    if roots.missing:
+        notes.append(
+            f"registers were not searched ({roots.missing}): blocks that only they hold "
+            "have no holder, and thread-local variables no names"
+        )
+    pointers = _RootPointers.of(links)
+    words = np.unique(pointers.origins[pointers.origins > len(parts.roots)])
+    named = name_words(space, parts, words)
+    notes += named.notes
+    resident = read_resident(whole)
+    begins, targets = _connect(links, len(blocks.starts), parts, named, pointers)
+    node_kinds, kind_names = _kinds(reader, tally, blocks, len(parts.roots))
+    first = len(blocks.starts) - 1
+    return BlockGraph(
+        blocks, blocks.size_bytes(), parts.roots, begins, targets, node_kinds, kind_names,
+        {first + part: first + outer for part, outer in named.wholes.items()},
+        time_s, coverage, resident.swapped if resident else 0, links.left_out, notes,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _RootPointers:
+    """Pointers from roots to blocks."""
+
+    origins: U64
+    """The number of the root, or the address of the pointer if that tells the root."""
+    held: U32
+    """The block."""
+
+    @classmethod
+    def of(cls, links: Links) -> _RootPointers:
+        """Returns all that were found."""
+        count = links.root_count
+        found = cls(np.empty(count, np.uint64), np.empty(count, np.uint32))
+        links.roots(found.origins, found.held)
+        return found
+
+
+def _room_for_links(blocks: int, memory_bytes: int | None) -> int:
+    """The most pointers to keep. Raises TargetError if there is no memory for the blocks."""
+    limit = closest_limit(Process(os.getpid()))
+    free_bytes = limit.free_bytes if limit else _MOST_LINKS * _LINK_BYTES
+    if memory_bytes is not None:
+        free_bytes = min(free_bytes, memory_bytes)
+    needed = blocks * _BLOCK_BYTES
+    if needed > free_bytes:
+        raise TargetError(
+            f"finding the holders of {blocks:,} blocks takes about {format_size(needed)} of "
+            f"memory, and {format_size(free_bytes)} are available"
+        )
+    # Two pointers to each block are included.
+    return min((free_bytes - needed) // _LINK_BYTES + 2 * blocks + 1024, _MOST_LINKS)
+
+
+def _variables(reader: PieceReader, regions: list[Region]) -> Iterator[tuple[int, U64]]:
+    """Yields (address, words) of the modules' variables as they are before the heap is walked.
+
+    A variable that points to the newest block of a list leads to a later one after the walk, which
+    the walk has not seen.
+    """
+    left_bytes = _MOST_VARIABLE_BYTES
+    for number, region in enumerate(regions):
+        before = regions[number - 1] if number else region
+        is_bss = not region.inode and before.inode and before.end == region.start
+        if region.rights[:2] == "rw" and (region.inode or is_bss):
+            size_bytes = region.end - region.start
+            left_bytes -= size_bytes
+            if left_bytes >= 0:
+                yield region.start, reader.words(region.start, size_bytes)
+
+
+def _program_break(regions: list[Region]) -> np.uint64:
+    """Where the heap ends: the C library's copy of it leads to no block, until the heap grows."""
+    return np.uint64(max((r.end for r in regions if r.path == "[heap]"), default=0))
+
+
+def _scan_changed(
+    links: Links, kinds: MemoryKinds, parts: RootParts, address: int, before: U64
+) -> None:
+    """Scans the variables that have changed since they were copied, as they were then.
+
+    Other words are 0.
+    """
+    changed = np.flatnonzero(before)
+    if not len(changed):
+        return
+    run = address + 8 * int(changed[0]), address + 8 * (int(changed[-1]) + 1)
+    for start, end, kind in kinds.split([run]):
+        # The malloc library's own variables pointed to free memory, where blocks are now.
+        if kind == DEAD:
+            continue
+        for low, high, root in parts.split(start, end):
+            words = before[(low - address) // 8 : (high - address) // 8]
+            links.scan(np.ascontiguousarray(words), low, root)
+
+
+_Piece = tuple[int, int, int, bool]
+"""Start, end, root for ``Links.scan``, and whether pointers need not be aligned."""
+
+
+def _pieces(reader: PieceReader, kinds: MemoryKinds, parts: RootParts) -> Iterator[_Piece]:
+    """Yields all resident memory that is not dead, at most a MiB at a time."""
+    memory = reader.memory
+    areas = list(searched_areas(memory.process.maps_text()))
+    for number, first, last in memory.resident_runs((area[:2] for area in areas), lambda: True):
+        for start, end, kind in kinds.split([(first, last)]):
+            if kind == DEAD:
+                continue
+            whole = [(start, end, NO_ROOT)] if kind == QUIET else parts.split(start, end)
+            for low, high, root in whole:
+                for address in range(low, high, _PIECE_BYTES):
+                    stop = min(address + _PIECE_BYTES, high)
+                    yield address, stop, root, areas[number].is_code
+
+
+def _scan(reader: PieceReader, links: Links, piece: _Piece) -> None:
+    """Scans one piece."""
+    start, end, root, is_code = piece
+    words = np.empty((end - start) // 8 + 1, np.uint64)
+    size_bytes = reader.memory.fetch(np.array([[start, end - start]], np.uint64), words)
+    for shift in range(8 if is_code else 1):
+        shifted = words.view(np.uint8)[shift : shift + size_bytes // 8 * 8]
+        links.scan(shifted.view(np.uint64), start, root)
+
+
+def _connect(
+    links: Links, count: int, parts: RootParts, named: NamedWords, pointers: _RootPointers
+) -> tuple[U32, U32]:
+    """The graph's ``begins`` and ``targets``."""
+    numbers = pointers.origins.copy()
+    is_word = np.isin(numbers, named.addresses)
+    at = np.searchsorted(named.addresses, numbers[is_word])
+    numbers[is_word] = named.numbers[at]
+    first, top = count - 1, count + len(parts.roots)
+    outer = np.array(list(named.wholes.values()), np.uint64)
+    inner = np.array(list(named.wholes), np.uint64)
+    is_part = np.zeros(len(parts.roots) + 1, np.bool_)
+    is_part[inner.astype(np.intp)] = True
+    others = np.array(
+        sorted(np.flatnonzero(~is_part[1:]), key=lambda n: rank_of(parts.roots[n])), np.int64
+    )
+    others += count
+    sources = np.concatenate(
+        [numbers + np.uint64(first % (1 << 64)), outer + np.uint64(first % (1 << 64))]
+    )
+    order = np.argsort(sources, kind="stable")
+    nodes = np.concatenate([sources[order], np.full(len(others), top, np.uint64)])
+    leads = np.concatenate([pointers.held.astype(np.uint64), inner + np.uint64(first % (1 << 64))])[
+        order
+    ]
+    leads = np.concatenate([leads, others.astype(np.uint64)])
+    begins = np.zeros(top + 2, np.uint32)
+    targets = np.empty(links.edge_count + len(nodes), np.uint32)
+    links.graph(nodes.astype(np.uint32), leads.astype(np.uint32), begins, targets)
+    return begins, targets
+
+
+def _kinds(
+    reader: PieceReader, tally: ClassTally, blocks: BlockRanges, roots: int
+) -> tuple[U32, dict[int, tuple[str, int]]]:
+    """The kinds of all nodes, and the names of those that are not of small blocks."""
+    usable = blocks.usable_bytes()
+    kinds = np.empty(len(usable) + roots + 1, np.uint32)
+    kinds[: len(usable)] = np.minimum(usable, np.uint64(_SMALL)) // np.uint64(8)
+    large = np.flatnonzero(usable >= _SMALL)
+    sizes, which = np.unique(usable[large], return_inverse=True)
+    after = _SMALL // 8
+    kinds[large] = which.astype(np.uint32) + np.uint32(after)
+    names = {after + n: ("", size) for n, size in enumerate(sizes.tolist())}
+    after += len(sizes)
+    class_names = ClassNames(reader)
+    known: dict[str, int] = {}
+    for starts, tables in tally.blocks or ():
+        unique, which = np.unique(tables, return_inverse=True)
+        numbers = np.zeros(len(unique), np.uint32)
+        for at, table in enumerate(unique.tolist()):
+            if name := class_names.name(table):
+                numbers[at] = known.setdefault(name, after + len(known))
+        rows = np.searchsorted(blocks.starts, starts)
+        rows[rows == len(blocks.starts)] = 0
+        is_named = (blocks.starts[rows] == starts) & (numbers[which] > 0)
+        kinds[rows[is_named]] = numbers[which][is_named]
+    # A class's blocks differ in size only if they are arrays, or of classes of one name.
+    for name, number in known.items():
+        names[number] = name, 0
+    after += len(known)
+    kinds[len(usable) :] = after + np.arange(roots + 1, dtype=np.uint32)
+    return kinds, names

@@ -1,0 +1,340 @@
+"""Finds the holders of heap blocks: who points to them, and what that keeps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.errors import TargetError
+from tracelloc.model.heapusage import (
+    BlockHolders,
+    BlockSum,
+    HeapCoverage,
+    HeapRoot,
+    HolderPath,
+    Keeper,
+    PathStep,
+    TopHolders,
+)
+from tracelloc.record.heapwalk.walk import while_alive
+from tracelloc.record.process.memory import U64
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.reachability.blockgraph import U32, BlockGraph, read_graph
+from tracelloc.record.reachability.heaproots import RootReader
+from tracelloc.record.reachability.ownership import NONE, BlockPaths, Ownership
+
+MOST_PATHS: Final = 10
+_MOST_OF: Final = 90
+"""A keeper holds at least so many of 100 blocks."""
+_LARGE: Final = 50
+"""A block with several roots is listed by itself if it keeps at least this fraction (1/n)."""
+_ADDRESS: Final = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
+
+Rows = npt.NDArray[np.intp]
+Selection = Callable[[BlockGraph], Rows]
+"""Selects blocks; raises TargetError if there are none."""
+
+
+def holders_of(
+    process: Process,
+    addresses: Iterable[int],
+    most: int = MOST_PATHS,
+    *,
+    space: AddressSpace | None = None,
+    check: Callable[[], object] = lambda: None,
+) -> BlockHolders:
+    """Finds the holders of the blocks at some addresses; others are left out.
+
+    ``most``: paths to return. For ``space`` and ``check``, see ``HolderFinder``. The process is not
+    stopped. Raises NotWalkableError, OSError, MemoryError, TargetError and PrivilegeError.
+    """
+    wanted = np.unique(np.array(list(addresses), np.uint64))
+    with closing(HolderFinder(process, space=space, check=check)) as finder:
+        return finder.holders(lambda graph: _containing(graph, wanted), most)
+
+
+class HolderFinder:
+    """Finds holders in one process. Its methods raise as ``holders_of`` does."""
+
+    def __init__(
+        self,
+        process: Process,
+        *,
+        space: AddressSpace | None = None,
+        check: Callable[[], object] = lambda: None,
+        debug: bool = False,
+        memory_bytes: int | None = None,
+    ) -> None:
+        """``space``: the process's, if another owner has it.
+
+        ``check``: called for each MiB of memory; what it raises ends the search.
+        ``memory_bytes``: most memory to use for the graph; None: what is available.
+        """
+        self._process = process
+        self._own_space = AddressSpace(process) if space is None else None
+        self._space = self._own_space or space
+        self._check = check
+        self._memory_bytes = memory_bytes
+        self._roots = RootReader(debug=debug)
+
+    def close(self) -> None:
+        """Frees what is loaded into the kernel, and closes files."""
+        self._roots.close()
+        if self._own_space is not None:
+            self._own_space.close()
+
+    def holders(self, select: Selection, most: int = MOST_PATHS) -> BlockHolders:
+        """The holders of some blocks now."""
+        graph = self._read()
+        rows = select(graph)
+        owned = Ownership.of(graph)
+        return _holders(owned, BlockPaths(owned), rows, most)
+
+    def holders_of_each(self, each: Sequence[U64], most: int) -> list[BlockHolders]:
+        """The holders of several sets of blocks, given by addresses, by one search."""
+        wanted = [np.unique(addresses) for addresses in each]
+        owned = Ownership.of(graph := self._read())
+        paths = BlockPaths(owned)
+        return [_holders(owned, paths, _containing(graph, some), most) for some in wanted]
+
+    def top(self, most: int) -> TopHolders:
+        """The roots that retain most bytes now."""
+        return _top(self._read(), most)
+
+    def _read(self) -> BlockGraph:
+        with while_alive(self._process):
+            assert self._space is not None
+            return read_graph(self._space, self._roots, self._check, self._memory_bytes)
+
+
+def selection(what: str) -> Selection:
+    """Selects by an address (``0x…``), a size in bytes, or the name of a class."""
+    if _ADDRESS.fullmatch(what):
+        return lambda graph: _at_address(graph, int(what, 16))
+    if what.isascii() and what.isdigit():
+        return lambda graph: _of_size(graph, int(what))
+    return lambda graph: _of_class(graph, what)
+
+
+def _at_address(graph: BlockGraph, address: int) -> Rows:
+    rows = _containing(graph, np.array([address & (1 << 64) - 1], np.uint64))
+    if not len(rows):
+        raise TargetError(f"no block in use contains {address:#x}")
+    return rows
+
+
+def _containing(graph: BlockGraph, addresses: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> Rows:
+    if not graph.count:
+        return np.empty(0, np.intp)
+    rows = np.searchsorted(graph.blocks.starts, addresses, side="right") - 1
+    rows = rows[(rows >= 0) & (addresses < graph.blocks.reaches[rows])]
+    return np.unique(rows)
+
+
+def _of_size(graph: BlockGraph, size_bytes: int) -> Rows:
+    """Blocks that a request for so many bytes gets: the malloc library rounds up."""
+    usable = graph.blocks.usable_bytes()
+    larger = usable[usable >= size_bytes]
+    found = int(larger.min()) if len(larger) else 0
+    # glibc, which has headers, rounds up to multiples of 16, others by a fifth at most.
+    most = 16 if graph.blocks.overhead_bytes.any() else max(16, size_bytes // 4)
+    if not found or found - size_bytes > most:
+        raise TargetError(
+            f"no block in use is of {size_bytes:,} bytes",
+            hint="tracelloc heap -p PID lists the sizes that there are",
+        )
+    return np.flatnonzero(usable == found)
+
+
+def _of_class(graph: BlockGraph, pattern: str) -> Rows:
+    names = {kind: name for kind, (name, _) in graph.kind_names.items() if name}
+    exact = [kind for kind, name in names.items() if name == pattern]
+    kinds = exact or [
+        kind
+        for kind, name in names.items()
+        if name.endswith(f"::{pattern}") or fnmatchcase(name, pattern)
+    ]
+    if not kinds:
+        raise TargetError(
+            f"no block in use is an object of a class {pattern}",
+            hint="tracelloc heap -p PID lists the classes: those with virtual functions are known",
+        )
+    return np.flatnonzero(np.isin(graph.kinds[: graph.count], kinds))
+
+
+def _coverage(graph: BlockGraph, owned: Ownership) -> HeapCoverage:
+    unreached = np.flatnonzero(owned.number[: graph.count] == NONE)
+    return HeapCoverage(
+        time_s=graph.time_s,
+        in_use=BlockSum(graph.count, int(graph.size_bytes.sum())),
+        unreached=graph.sums(unreached),
+        coverage=graph.coverage,
+        swapped_bytes=graph.swapped_bytes,
+        pointers_left_out=graph.left_out,
+        notes=tuple(graph.notes),
+    )
+
+
+def _top(graph: BlockGraph, most: int) -> TopHolders:
+    owned = Ownership.of(graph)
+    paths = BlockPaths(owned)
+    sizes = owned.block_sizes().astype(np.float64)
+    owners = _BlockOwners.of(owned, paths)
+    counts = np.bincount(owners.owner, minlength=owners.count + 1)[:-1]
+    sums = np.bincount(owners.owner, sizes, owners.count + 1)[:-1]
+    order = np.lexsort((np.arange(owners.count), -sums))[: np.count_nonzero(counts)]
+    others = _other_roots(owned, paths, owners.large)
+    roots, keepers = len(graph.roots), []
+    for number in order[:most].tolist():
+        mine = np.flatnonzero(owners.owner == number)
+        folds = paths.fold[mine]
+        fold = int(np.bincount(folds, sizes[mine]).argmax())
+        held = mine[folds == fold].astype(np.uint32)
+        kept = BlockSum(int(counts[number]), int(sums[number]))
+        path = paths.path(fold, held, held, kept)
+        if number < 2 * roots:
+            keeper = Keeper(graph.roots[number % roots], None, 0, kept, kept)
+        else:
+            block = int(owners.large[number - 2 * roots])
+            keeper = _keeper(owned, block, path.root, kept, kept)
+            keeper = replace(keeper, other_roots=others.get(keeper.address, ()))
+        keepers.append(replace(keeper, path=path, is_shared=number >= roots))
+    rest = order[most:]
+    return TopHolders(
+        heap=_coverage(graph, owned),
+        keepers=tuple(keepers),
+        others=BlockSum(int(counts[rest].sum()), int(sums[rest].sum())),
+        other_count=len(rest),
+        shared=BlockSum(int(counts[roots:].sum()), int(sums[roots:].sum())),
+    )
+
+
+@dataclass(slots=True)
+class _BlockOwners:
+    """Owners of blocks: the root that alone leads there; of several, the one on the path.
+
+    Or a large block to which several roots lead, for all that it keeps.
+    """
+
+    owner: U32
+    """The owner of each number, ``count`` if it is no block: roots by index, then the same for
+    shared blocks, then the large blocks."""
+    count: int
+    large: U32
+    """The numbers of these blocks."""
+
+    @classmethod
+    def of(cls, owned: Ownership, paths: BlockPaths) -> _BlockOwners:
+        """Finds them."""
+        graph, roots = owned.graph, len(owned.graph.roots)
+        shared = np.flatnonzero((owned.dominator == 0) & owned.are_blocks()).astype(np.uint32)
+        kept = owned.inherited(owned.block_sizes())
+        is_large = kept[shared] * np.uint64(_LARGE) >= kept[0]
+        large, small = shared[is_large], shared[~is_large]
+        count = 2 * roots + len(large)
+        names = [
+            np.arange(roots, dtype=np.uint32),
+            paths.roots_before(small) + np.uint32(roots),
+            np.arange(2 * roots, count, dtype=np.uint32),
+        ]
+        numbers = [owned.number[graph.count : graph.top], small, large]
+        owner = owned.heirs_of(np.concatenate(numbers), np.concatenate(names), count)
+        owner[~owned.are_blocks()] = count
+        return cls(owner, count, large)
+
+
+def _other_roots(
+    owned: Ownership, paths: BlockPaths, blocks: U32
+) -> dict[int, tuple[HeapRoot, ...]]:
+    """By the address of a block, the roots that lead to it beside the one of its path."""
+    graph = owned.graph
+    sources, held = owned.pointers_to(blocks)
+    mine, others = paths.roots_before(held), paths.roots_before(sources)
+    rows = np.flatnonzero(mine != others)
+    addresses = graph.blocks.starts[owned.order[held[rows]]].tolist()
+    found: dict[int, dict[HeapRoot, None]] = {}
+    for address, root in zip(addresses, others[rows].tolist(), strict=True):
+        found.setdefault(address, {})[graph.roots[root]] = None
+    return {address: tuple(roots) for address, roots in found.items()}
+
+
+def _keeper(
+    owned: Ownership, number: int, root: HeapRoot, retained: BlockSum, held: BlockSum
+) -> Keeper:
+    """A keeper, which is a root or a block; in this case, ``root`` leads to it."""
+    graph, node = owned.graph, int(owned.order[number])
+    if node >= graph.count:
+        return Keeper(graph.roots[node - graph.count], None, 0, retained, held)
+    step = PathStep(*graph.kind_of(int(owned.kinds[number])), 1)
+    return Keeper(root, step, int(graph.blocks.starts[node]), retained, held)
+
+
+def _holders(owned: Ownership, paths: BlockPaths, rows: Rows, most: int) -> BlockHolders:
+    graph, numbers = owned.graph, owned.number[rows]
+    is_reached = numbers != NONE
+    wanted = numbers[is_reached]
+    found, more = _paths(owned, paths, wanted, most)
+    return BlockHolders(
+        heap=_coverage(graph, owned),
+        blocks=graph.sums(rows),
+        unreached=graph.sums(rows[~is_reached]),
+        retained=owned.sums(np.flatnonzero(owned.dominated_by(wanted))),
+        paths=found,
+        keepers=_keepers(owned, paths, wanted),
+        more_paths=more,
+    )
+
+
+def _keepers(owned: Ownership, paths: BlockPaths, wanted: U32) -> tuple[Keeper, ...]:
+    """The last root, and the last block, through which all paths to most of these blocks lead."""
+    if not len(wanted):
+        return ()
+    graph = owned.graph
+    is_wanted = owned.mark(wanted)
+    held = owned.inherited(is_wanted.astype(np.uint64))
+    # As it holds more than half of them, each of these is dominated by the one before.
+    chain = np.flatnonzero(held >= np.uint64(-(-len(wanted) * _MOST_OF // 100)))[1:]
+    chain = chain[is_wanted[chain] == 0]
+    is_root = owned.order[chain] >= graph.count
+    # Of a list's nodes, the first one keeps the others.
+    is_first = owned.kinds[chain] != owned.kinds[owned.dominator[chain]]
+    keepers: list[Keeper] = []
+    for number in (*chain[is_root][-1:].tolist(), *chain[~is_root & is_first][-1:].tolist()):
+        inner = owned.dominated_by(np.array([number], np.uint32))
+        retained = owned.sums(np.flatnonzero(inner))
+        of_them = owned.sums(wanted[inner[wanted]])
+        before = int(paths.roots_before(np.array([number], np.uint32))[0])
+        root = keepers[0].root if keepers else graph.roots[before]
+        keepers.append(_keeper(owned, number, root, retained, of_them))
+    return tuple(keepers)
+
+
+def _paths(
+    owned: Ownership, paths: BlockPaths, wanted: U32, most: int
+) -> tuple[tuple[HolderPath, ...], int]:
+    """The ways in which blocks are held: by the pointers to them, but for those of what they keep
+    themselves. Returns how many are left out as well.
+    """
+    sources, held = owned.pointers_to(wanted)
+    folds = paths.behind(sources, owned.kinds[held])
+    counts = np.bincount(folds, minlength=1)
+    order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].tolist()
+    sizes = owned.inherited(owned.block_sizes())
+    blocks = owned.inherited(owned.are_blocks().astype(np.uint64))
+    found = []
+    for fold in order[:most]:
+        rows = np.flatnonzero(folds == fold)
+        root = owned.root_number(paths.root_of(fold))
+        retained = BlockSum(int(blocks[root]), int(sizes[root]))
+        ends = np.flatnonzero(owned.mark(held[rows])).astype(np.uint32)
+        found.append(paths.path(fold, sources[rows], ends, retained))
+    found.sort(key=lambda path: -path.blocks.count)
+    return tuple(found), max(0, len(order) - most)

@@ -1,0 +1,112 @@
+# cython: language_level=3
+"""Which block an address is in: an index of two levels.
+
+A table by bits 28 to 46 of an address leads to tables by bits 9 to 27, which hold the first block
+in each 512 bytes.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void*) noexcept nogil
+
+cdef enum:
+    GRANULE_BITS = 9
+    LEAF_BITS = 28
+    LEAF_GRANULES = 1 << (LEAF_BITS - GRANULE_BITS)
+    LEAVES = 1 << (47 - LEAF_BITS)
+
+cdef struct BlockIndex:
+    const uint64_t* starts
+    const uint64_t* ends
+    Py_ssize_t count
+    uint32_t** leaves  # odd: twice the number of the block that covers the whole leaf, plus 1
+
+
+cdef inline bint open_index(
+    BlockIndex* index, const uint64_t* starts, const uint64_t* ends, Py_ssize_t count
+) noexcept nogil:
+    """Indexes blocks by address, of which none overlaps another; false if there is no memory."""
+    cdef Py_ssize_t at
+    index.starts, index.ends, index.count = starts, ends, count
+    index.leaves = <uint32_t**>calloc(LEAVES, sizeof(uint32_t*))
+    if not index.leaves:
+        return False
+    for at in range(count):
+        if starts[at] >= ends[at] or ends[at] >> 47 or not enter_block(index, at):
+            return False
+    return True
+
+
+cdef inline bint enter_block(BlockIndex* index, Py_ssize_t at) noexcept nogil:
+    cdef uint64_t granule = index.starts[at] >> GRANULE_BITS
+    cdef uint64_t last = (index.ends[at] - 1) >> GRANULE_BITS
+    cdef uint32_t* leaf
+    cdef Py_ssize_t number
+    while granule <= last:
+        number = granule // LEAF_GRANULES
+        if (
+            granule % LEAF_GRANULES == 0
+            and index.starts[at] <= granule << GRANULE_BITS
+            and last - granule >= LEAF_GRANULES
+        ):
+            index.leaves[number] = <uint32_t*>(2 * <uintptr_t>at + 1)
+            granule += LEAF_GRANULES
+            continue
+        leaf = index.leaves[number]
+        if not leaf:
+            leaf = <uint32_t*>calloc(LEAF_GRANULES, sizeof(uint32_t))
+            if not leaf:
+                return False
+            index.leaves[number] = leaf
+        if not leaf[granule % LEAF_GRANULES]:
+            leaf[granule % LEAF_GRANULES] = <uint32_t>(at + 1)
+        granule += 1
+    return True
+
+
+cdef inline Py_ssize_t block_at(BlockIndex* index, uint64_t address) noexcept nogil:
+    """The block that an address below 2^47 is in; -1 if there is none."""
+    cdef uint32_t* leaf = index.leaves[address >> LEAF_BITS]
+    cdef Py_ssize_t at
+    if not leaf:
+        return -1
+    if <uintptr_t>leaf & 1:
+        return <Py_ssize_t>(<uintptr_t>leaf >> 1)
+    at = <Py_ssize_t>leaf[(address >> GRANULE_BITS) % LEAF_GRANULES] - 1
+    if at < 0:
+        return -1
+    while index.ends[at] <= address:
+        at += 1
+        if at == index.count:
+            return -1
+    return at if index.starts[at] <= address else -1
+
+
+cdef inline void prefetch_index(BlockIndex* index, uint64_t address) noexcept nogil:
+    """Has loaded what ``prefetch_block`` reads."""
+    cdef uint32_t* leaf = index.leaves[address >> LEAF_BITS]
+    if leaf and not <uintptr_t>leaf & 1:
+        prefetch(&leaf[(address >> GRANULE_BITS) % LEAF_GRANULES])
+
+
+cdef inline void prefetch_block(BlockIndex* index, uint64_t address) noexcept nogil:
+    """Has loaded what ``block_at`` reads."""
+    cdef uint32_t* leaf = index.leaves[address >> LEAF_BITS]
+    cdef uint32_t at
+    if leaf and not <uintptr_t>leaf & 1:
+        at = leaf[(address >> GRANULE_BITS) % LEAF_GRANULES]
+        if at:
+            prefetch(&index.ends[at - 1])
+            prefetch(&index.starts[at - 1])
+
+
+cdef inline void close_index(BlockIndex* index) noexcept nogil:
+    cdef Py_ssize_t at
+    if index.leaves:
+        for at in range(LEAVES):
+            if not <uintptr_t>index.leaves[at] & 1:
+                free(index.leaves[at])
+    free(index.leaves)
+    index.leaves = NULL

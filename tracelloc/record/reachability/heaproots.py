@@ -1,0 +1,259 @@
+"""The memory in which paths to blocks begin, cut into roots: which word belongs to which."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tracelloc.errors import TracellocError
+from tracelloc.model.heapusage import HeapRoot, RootKind
+from tracelloc.record.heapwalk.pieces import Region
+from tracelloc.record.kernel.registers import RegisterReader, ThreadRegisters
+from tracelloc.record.process.memory import U64
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.reachability.links import BY_ADDRESS
+from tracelloc.record.reachability.roots import kernel_words_by_kind
+
+_BELOW_BYTES: Final = 1 << 16
+"""Most bytes of thread-local variables before a thread pointer that are told from a stack."""
+ABOVE_BYTES: Final = 1 << 12
+"""Bytes from a thread pointer on that hold the C library's record of the thread: 2,304 in glibc."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadData:
+    """Where a thread's own data is."""
+
+    thread_id: int
+    title: str
+    """Such as ``thread 17 (worker)``."""
+    pointer: int
+    """The address of the C library's record of it, before which its variables are."""
+
+
+_U64: Final = np.uint64
+_STREAMS: Final = (
+    "_IO_2_1_stdin_", "_IO_2_1_stdout_", "_IO_2_1_stderr_",
+    "std::io::stdio::STDOUT", "std::io::stdio::stdin::INSTANCE",
+)  # fmt: skip
+"""Standard streams of glibc and Rust: pointers in their buffers are stale."""
+_RANKS: Final = {
+    RootKind.VARIABLE: 0, RootKind.MODULE: 0, RootKind.THREAD_LOCAL: 0, RootKind.MAPPING: 1,
+    RootKind.KERNEL: 2, RootKind.STACK: 4, RootKind.REGISTERS: 5,
+}  # fmt: skip
+_STREAM_RANK: Final = 3
+_NEW: Final = HeapRoot(RootKind.MAPPING, "memory mapped during the search")
+_HEAP: Final = HeapRoot(RootKind.MAPPING, "[heap]")
+"""The part of the heap that the walk has not seen: mostly newer blocks, as in ``_NEW``."""
+_NEW_RANK: Final = 5
+"""New blocks point to older ones of their container, which has other roots."""
+RANKS: Final = range(6)
+
+
+def rank_of(root: HeapRoot) -> int:
+    """The rank of a root, of ``RANKS``. Paths begin at a root of the lowest rank if they can."""
+    if root in (_NEW, _HEAP):
+        return _NEW_RANK
+    return _STREAM_RANK if root.name in _STREAMS else _RANKS[root.kind]
+
+
+def is_borrower(root: HeapRoot) -> bool:
+    """Whether it holds only what no root before it leads to.
+
+    Most of what else it points to is held by others, or the word is stale.
+    """
+    return rank_of(root) >= _STREAM_RANK
+
+
+class _Threads:
+    """Threads by their addresses."""
+
+    def __init__(self, threads: list[ThreadRegisters]) -> None:
+        self._by_stack = sorted(threads, key=lambda one: one.stack_pointer)
+        self.by_data = sorted(threads, key=lambda one: one.thread_pointer)
+        self._stacks = [one.stack_pointer for one in self._by_stack]
+        self._data = [one.thread_pointer for one in self.by_data]
+
+    def with_stack_in(self, region: Region) -> list[ThreadRegisters]:
+        """Threads whose stack pointers lead there."""
+        low, high = (bisect_left(self._stacks, at) for at in (region.start, region.end))
+        return self._by_stack[low:high]
+
+    def with_data_in(self, region: Region) -> list[ThreadRegisters]:
+        """Threads whose thread pointers lead there."""
+        low, high = (bisect_left(self._data, at) for at in (region.start, region.end))
+        return self.by_data[low:high]
+
+
+class RootParts:
+    """Address ranges by root. Words in some of them are told apart by their addresses later."""
+
+    def __init__(self) -> None:
+        self.roots: list[HeapRoot] = []
+        self.threads: list[ThreadData] = []
+        self._numbers: dict[HeapRoot, int] = {}
+        self._cuts: list[int] = [0]
+        self._owners: list[tuple[int, bool]] = [(self.number(_NEW), False)]
+        """The root from each cut on, and whether its words are told apart."""
+
+    def number(self, root: HeapRoot) -> int:
+        """The number of a root, from 1 on."""
+        found = self._numbers.setdefault(root, len(self.roots) + 1)
+        if found > len(self.roots):
+            self.roots.append(root)
+        return found
+
+    def split(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Yields (start, end, number of the root or ``BY_ADDRESS``) for the parts of a range."""
+        at = bisect_right(self._cuts, start) - 1
+        while start < end:
+            stop = min(end, self._cuts[at + 1]) if at + 1 < len(self._cuts) else end
+            owner, is_told_apart = self._owners[at]
+            yield start, stop, BY_ADDRESS if is_told_apart else owner
+            start = stop
+            at += 1
+
+    def root_at(self, address: int) -> int:
+        """The number of the root of an address, if it is told from no other."""
+        return self._owners[bisect_right(self._cuts, address) - 1][0]
+
+    def add_data(self, region: Region) -> None:
+        """Adds a mapping with variables of a module; mappings are added by address."""
+        self._cut(region.start, self.number(mapping_root(region)), is_told_apart=True)
+        self._cut(region.end, 1)
+
+    def add_region(self, region: Region, threads: _Threads, titles: Titles) -> None:
+        """Adds another mapping."""
+        stacks = threads.with_stack_in(region)
+        root = mapping_root(region)
+        if stacks and not region.inode:
+            thread_id = stacks[0].thread_id
+            name = f"stack of {titles.of(thread_id)}"
+            root = HeapRoot(RootKind.STACK, name, "", (thread_id,))
+        owner = self.number(root)
+        self._cut(region.start, owner)
+        for one in threads.with_data_in(region):
+            low = max(region.start, one.thread_pointer - _BELOW_BYTES)
+            self._cut(low, owner, is_told_apart=True)
+            self._cut(min(one.thread_pointer + ABOVE_BYTES, region.end), owner)
+        self._cut(region.end, 1)
+
+    def _cut(self, address: int, owner: int, *, is_told_apart: bool = False) -> None:
+        if address <= self._cuts[-1]:
+            self._owners[-1] = owner, is_told_apart
+            return
+        self._cuts.append(address)
+        self._owners.append((owner, is_told_apart))
+
+
+def thread_data_root(thread_id: int, title: str) -> HeapRoot:
+    """The root of those of a thread's variables that have no names."""
+    name = f"thread-local variables of {title}"
+    return HeapRoot(RootKind.THREAD_LOCAL, name, "", (thread_id,))
+
+
+def mapping_root(region: Region) -> HeapRoot:
+    """The root of a mapping as a whole. Those without a name are one."""
+    return HeapRoot(RootKind.MAPPING, region.path or "anonymous memory")
+
+
+def is_data(region: Region, before: Region | None, *, after_data: bool) -> bool:
+    """Whether it may hold a module's variables: they are told apart by their addresses.
+
+    ``after_data``: whether ``before``, the mapping in front of it, may.
+    """
+    if region.inode:
+        return "p" in region.rights and not region.path.startswith(("/dev/", "/memfd:", "/SYSV"))
+    # Behind a file's data are its variables that are 0 at first.
+    follows = after_data and before is not None and before.end == region.start
+    follows &= region.rights.startswith("rw")
+    return follows and (region.path in ("", "[heap]") or region.path.startswith("[anon:.bss"))
+
+
+class Titles:
+    """Threads in words."""
+
+    def __init__(self, process: Process) -> None:
+        self._names = process.thread_names()
+
+    def of(self, thread_id: int) -> str:
+        """Such as ``thread 17 (worker)``."""
+        name = self._names.get(thread_id)
+        return f"thread {thread_id} ({name})" if name else f"thread {thread_id}"
+
+
+class RootReader:
+    """Reads the roots of processes: where their threads are, and what is not in memory."""
+
+    def __init__(self, *, debug: bool = False) -> None:
+        self.missing = ""
+        """Why registers can't be read; empty if they can."""
+        self._registers: RegisterReader | None = None
+        try:
+            self._registers = RegisterReader(debug=debug)
+        except TracellocError as error:
+            self.missing = error.message
+
+    def threads(self, process: Process) -> list[ThreadRegisters]:
+        """Returns its threads; without registers, only stack pointers of those that wait."""
+        if self._registers is not None:
+            try:
+                if found := self._registers.read_threads(process):
+                    return found
+                self.missing = "the kernel shows no thread of it"
+            except OSError as error:
+                self.missing = error.strerror or str(error)
+        none = np.empty(0, _U64)
+        waiting = []
+        for thread_id in sorted(process.thread_ids()):
+            with suppress(OSError, ValueError, IndexError):
+                words = (process.directory / "task" / str(thread_id) / "syscall").read_text()
+                pointer = int(words.split()[-2], 16)
+                waiting.append(ThreadRegisters(thread_id, 0, pointer, 0, none))
+        return waiting
+
+    def words(
+        self, process: Process, threads: list[ThreadRegisters], titles: Titles
+    ) -> Iterator[tuple[HeapRoot, U64]]:
+        """Yields the roots that are not in memory, with their words."""
+        for thread in threads:
+            title, ids = titles.of(thread.thread_id), (thread.thread_id,)
+            yield HeapRoot(RootKind.REGISTERS, f"registers of {title}", "", ids), thread.words
+            # Some C libraries have a thread's data in a block.
+            yield thread_data_root(thread.thread_id, title), np.array([thread.thread_pointer], _U64)
+            yield (
+                HeapRoot(RootKind.KERNEL, f"signal stack of {title}", "", ids),
+                np.array([thread.signal_stack], _U64),
+            )
+        for name, words in kernel_words_by_kind(process).items():
+            yield HeapRoot(RootKind.KERNEL, name), words
+
+    def close(self) -> None:
+        """Unloads the program that reads registers."""
+        if self._registers is not None:
+            self._registers.close()
+
+
+def parts_of(regions: list[Region], threads: list[ThreadRegisters], titles: Titles) -> RootParts:
+    """Cuts the memory of a process by its roots."""
+    parts = RootParts()
+    by_address = _Threads(threads)
+    before, after_data = None, False
+    for region in regions:
+        after_data = is_data(region, before, after_data=after_data)
+        if after_data:
+            parts.add_data(region)
+        else:
+            parts.add_region(region, by_address, titles)
+        before = region
+    parts.threads = [
+        ThreadData(one.thread_id, titles.of(one.thread_id), one.thread_pointer)
+        for one in by_address.by_data
+        if one.thread_pointer
+    ]
+    return parts

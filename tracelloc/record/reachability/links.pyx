@@ -1,0 +1,192 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""Collects all pointers to blocks: from other blocks, and from roots.
+
+Every aligned word that looks like an address within a block counts as a pointer to it, as in a
+conservative garbage collector. Callers pass memory piece by piece, each piece once. In contrast to
+``marking.pyx``, which only asks what can be reached, no pointer between two blocks is left out.
+"""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+
+from tracelloc.record.reachability.blockindex cimport (
+    BlockIndex, block_at, close_index, open_index, prefetch_block, prefetch_index,
+)
+
+cdef uint64_t ADDRESS_BITS = (<uint64_t>1 << 47) - 1  # higher bits may be a tag of the program
+cdef enum:
+    BATCH = 32
+
+cdef uint64_t LEAST_ROOM = 1024
+
+NO_ROOT = -1
+BY_ADDRESS = 0
+"""Instead of a root's number: words outside blocks count for nothing; or with their addresses."""
+
+
+cdef class Links:
+    """Pointers to blocks, found by scanning memory."""
+
+    cdef const uint64_t[::1] starts
+    cdef const uint64_t[::1] ends
+    cdef BlockIndex index
+    cdef uint32_t* edges  # pairs: the block that holds a pointer, the block it leads to
+    cdef readonly Py_ssize_t edge_count
+    """Pointers from blocks to other blocks."""
+    cdef Py_ssize_t edge_room
+    cdef uint64_t* words  # pairs: root's number or address of a pointer, the block it leads to
+    cdef readonly Py_ssize_t root_count
+    """Pointers from roots to blocks."""
+    cdef Py_ssize_t root_room, most
+    cdef readonly Py_ssize_t left_out
+    """Pointers for which there was no room."""
+    cdef uint32_t* last_root  # of each block: the last root that led to it, not by address
+
+    def __cinit__(self, const uint64_t[::1] starts, const uint64_t[::1] ends, Py_ssize_t most):
+        """Blocks by address; none overlaps another. ``most``: limit of pointers of each kind."""
+        cdef Py_ssize_t count = starts.shape[0]
+        self.starts, self.ends, self.most = starts, ends, most
+        self.last_root = <uint32_t*>calloc(count + 1, sizeof(uint32_t))
+        if not self.last_root:
+            raise MemoryError
+        if count and not open_index(&self.index, &starts[0], &ends[0], count):
+            raise MemoryError
+
+    def __dealloc__(self):
+        close_index(&self.index)
+        free(self.edges)
+        free(self.words)
+        free(self.last_root)
+
+    def scan(self, const uint64_t[::1] words, uint64_t address, int64_t root):
+        """Scans contiguous memory from an address that is a multiple of 8.
+
+        ``root``: the number of the root to which words outside blocks belong, from 1.
+        """
+        cdef Py_ssize_t at = 0, n, number, source, target, count = self.starts.shape[0]
+        cdef uint64_t word, here, first, last, edge, before = ~<uint64_t>0
+        cdef Py_ssize_t likely[BATCH]
+        if not count:
+            return
+        with nogil:
+            first, last = self.starts[0], self.ends[count - 1]
+            source = self.first_after(address) - 1
+            while at < words.shape[0]:
+                # Blocks lie anywhere: what is needed of some of them is loaded at the same time.
+                n = 0
+                while at < words.shape[0] and n < BATCH:
+                    word = words[at] & ADDRESS_BITS
+                    if first <= word < last:
+                        likely[n] = at
+                        n += 1
+                        prefetch_index(&self.index, word)
+                    at += 1
+                for number in range(n):
+                    prefetch_block(&self.index, words[likely[number]] & ADDRESS_BITS)
+                for number in range(n):
+                    target = block_at(&self.index, words[likely[number]] & ADDRESS_BITS)
+                    if target < 0:
+                        continue
+                    here = address + 8 * likely[number]
+                    while source + 1 < count and self.starts[source + 1] <= here:
+                        source += 1
+                    if source >= 0 and here < self.ends[source]:
+                        edge = <uint64_t>source << 32 | <uint64_t>target
+                        if source != target and edge != before:
+                            before = edge
+                            self.link(<uint32_t>source, <uint32_t>target)
+                    elif root == 0:
+                        self.note(here, target)
+                    elif root > 0 and self.last_root[target] != <uint32_t>root:
+                        self.last_root[target] = <uint32_t>root
+                        self.note(<uint64_t>root, target)
+
+    cdef inline Py_ssize_t first_after(self, uint64_t address) noexcept nogil:
+        """The first block that begins beyond an address."""
+        cdef Py_ssize_t low = 0, length = self.starts.shape[0], half
+        while length > 0:
+            half = length >> 1
+            if self.starts[low + half] <= address:
+                low += half + 1
+                length -= half + 1
+            else:
+                length = half
+        return low
+
+    cdef inline void link(self, uint32_t source, uint32_t target) noexcept nogil:
+        cdef void* grown = NULL
+        if self.edge_count == self.edge_room:
+            grown = self.grow(self.edges, &self.edge_room)
+            if not grown:
+                self.left_out += 1
+                return
+            self.edges = <uint32_t*>grown
+        self.edges[2 * self.edge_count] = source
+        self.edges[2 * self.edge_count + 1] = target
+        self.edge_count += 1
+
+    cdef inline void note(self, uint64_t origin, Py_ssize_t target) noexcept nogil:
+        cdef void* grown = NULL
+        if self.root_count == self.root_room // 2:
+            grown = self.grow(self.words, &self.root_room)
+            if not grown:
+                self.left_out += 1
+                return
+            self.words = <uint64_t*>grown
+        self.words[2 * self.root_count] = origin
+        self.words[2 * self.root_count + 1] = <uint64_t>target
+        self.root_count += 1
+
+    cdef void* grow(self, void* held, Py_ssize_t* room) noexcept nogil:
+        """Makes room for more entries of 8 bytes; NULL if there is none."""
+        cdef Py_ssize_t wider = min(max(LEAST_ROOM, room[0] + (room[0] >> 1)), self.most)
+        cdef void* grown = NULL
+        if wider > room[0]:
+            grown = realloc(held, wider * 8)
+            if grown:
+                room[0] = wider
+        return grown
+
+    def roots(self, uint64_t[::1] origins, uint32_t[::1] targets):
+        """Fills in all pointers from roots: each root's number or address, and the block."""
+        cdef Py_ssize_t at
+        for at in range(self.root_count):
+            origins[at] = self.words[2 * at]
+            targets[at] = <uint32_t>self.words[2 * at + 1]
+
+    def graph(
+        self,
+        const uint32_t[::1] sources,
+        const uint32_t[::1] others,
+        uint32_t[::1] begins,
+        uint32_t[::1] targets,
+    ):
+        """Fills in all pointers by where they are: those of node n lead to
+        ``targets[begins[n]:begins[n + 1]]``.
+
+        ``sources`` and ``others``: nodes beside the blocks, in ascending order, and what they lead
+        to. ``begins`` is all 0. The pointers that were found are forgotten.
+        """
+        cdef Py_ssize_t at, count = begins.shape[0] - 1, n = self.edge_count
+        with nogil:
+            for at in range(n):
+                begins[self.edges[2 * at] + 1] += 1
+            for at in range(sources.shape[0]):
+                begins[sources[at] + 1] += 1
+            for at in range(count):
+                begins[at + 1] += begins[at]
+            # Each is filled from its end, and begins where it should in the end.
+            for at in range(n - 1, -1, -1):
+                begins[self.edges[2 * at] + 1] -= 1
+                targets[begins[self.edges[2 * at] + 1]] = self.edges[2 * at + 1]
+            for at in range(sources.shape[0] - 1, -1, -1):
+                begins[sources[at] + 1] -= 1
+                targets[begins[sources[at] + 1]] = others[at]
+            # Now each begins one place too far to the right.
+            for at in range(count):
+                begins[at] = begins[at + 1]
+            begins[count] = <uint32_t>(n + sources.shape[0])
+        free(self.edges)
+        free(self.words)
+        self.edges, self.words = NULL, NULL
+        self.edge_count = self.edge_room = self.root_count = self.root_room = 0

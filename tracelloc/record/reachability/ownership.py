@@ -1,0 +1,204 @@
+"""What keeps what: which blocks would be freed with others, and the shortest ways to blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.model.heapusage import BlockSum, HolderPath, PathStep
+from tracelloc.record.process.memory import U64, Mask
+from tracelloc.record.reachability.blockgraph import U32, BlockGraph
+from tracelloc.record.reachability.dominators import dominate, heirs, place, renumber, sum_up
+from tracelloc.record.reachability.foldedpaths import (
+    ANY_KIND,
+    Folds,
+    count_on_way,
+    follow,
+    pointers_to,
+)
+from tracelloc.record.reachability.heaproots import RANKS, is_borrower, rank_of
+
+NONE: Final = 0xFFFFFFFF
+_EMPTY: Final = np.empty(0, np.uint32)
+
+
+@dataclass(slots=True)
+class Ownership:
+    """The roots and blocks of a graph that can be reached, and what dominates them.
+
+    They go by *numbers*, from 0, the top, on, in the order of a depth-first search. All paths from
+    the top to a number lead through its dominator, which has a lower number.
+    """
+
+    graph: BlockGraph
+    number: U32
+    """The number of each node, or ``NONE``."""
+    order: U32
+    """The node of each number."""
+    dominator: U32
+    """The number that dominates each number."""
+    begins: U32
+    targets: U32
+    """Number n leads to ``targets[begins[n]:begins[n + 1]]``."""
+    kinds: U32
+    """The kind of each number."""
+
+    @classmethod
+    def of(cls, graph: BlockGraph) -> Ownership:
+        """Takes the pointers from the graph."""
+        nodes = graph.top + 1
+        borrowers = np.array([is_borrower(root) for root in graph.roots] + [False], np.uint8)
+        number, order, dominator = (np.empty(nodes, np.uint32) for _ in range(3))
+        begins, targets = graph.begins, graph.targets
+        graph.begins = graph.targets = _EMPTY
+        count = dominate(begins, targets, graph.top, borrowers, number, order, dominator)
+        order, dominator = order[:count].copy(), dominator[:count].copy()
+        new_begins, new_targets = np.empty(count + 1, np.uint32), np.empty_like(targets)
+        found = renumber(begins, targets, borrowers, number, order, new_begins, new_targets)
+        kinds = graph.kinds[order]
+        return cls(graph, number, order, dominator, new_begins, new_targets[:found], kinds)
+
+    @property
+    def count(self) -> int:
+        """How many there are, with the top."""
+        return len(self.order)
+
+    def are_blocks(self) -> Mask:
+        """Whether each number is a block's."""
+        found: Mask = self.order < self.graph.count
+        return found
+
+    def sums(self, numbers: U32 | npt.NDArray[np.intp]) -> BlockSum:
+        """The sum of some, as far as they are blocks."""
+        nodes = self.order[numbers]
+        return self.graph.sums(nodes[nodes < self.graph.count])
+
+    def mark(self, numbers: U32) -> npt.NDArray[np.uint8]:
+        """1 for these numbers, 0 for all others."""
+        found = np.zeros(self.count, np.uint8)
+        found[numbers] = 1
+        return found
+
+    def heirs_of(self, numbers: U32, names: U32, top: int) -> U32:
+        """The name of the nearest of some numbers that dominates each; ``top`` if there is none."""
+        found = np.full(self.count, NONE, np.uint32)
+        found[0] = top
+        found[numbers] = names
+        heirs(self.dominator, found)
+        return found
+
+    def dominated_by(self, numbers: U32) -> Mask:
+        """What some numbers dominate, themselves included."""
+        found: Mask = self.heirs_of(numbers, np.ones(len(numbers), np.uint32), 0) == 1
+        return found
+
+    def inherited(self, values: U64) -> U64:
+        """The sum of the values of all numbers that each dominates."""
+        found = values.copy()
+        sum_up(self.dominator, found)
+        return found
+
+    def dominates(self, numbers: U32, others: U32) -> Mask:
+        """Whether each number dominates the other one."""
+        counts = self.inherited(np.ones(self.count, np.uint64))
+        places = np.zeros(self.count, np.uint32)
+        place(self.dominator, counts, places)
+        first, it = places[numbers], places[others]
+        found: Mask = (first <= it) & (it - first < counts[numbers])
+        return found
+
+    def block_sizes(self) -> U64:
+        """The bytes of each number; 0 for roots."""
+        found = np.zeros(self.count, np.uint64)
+        is_block = self.are_blocks()
+        found[is_block] = self.graph.size_bytes[self.order[is_block]]
+        return found
+
+    def pointers_to(self, numbers: U32) -> tuple[U32, U32]:
+        """Pointers to some numbers, but for those in what these dominate: (where, to what)."""
+        if not len(numbers):
+            return _EMPTY, _EMPTY
+        is_wanted = self.mark(numbers)
+        count = int(np.count_nonzero(is_wanted[self.targets]))
+        sources, held = np.empty(count, np.uint32), np.empty(count, np.uint32)
+        pointers_to(self.begins, self.targets, is_wanted, sources, held)
+        is_outer = ~self.dominates(held, sources)
+        return sources[is_outer], held[is_outer]
+
+    def root_number(self, root: int) -> int:
+        """The number of a root by its index, or ``NONE``."""
+        return int(self.number[self.graph.count + root])
+
+
+class BlockPaths:
+    """A shortest path to each block, from the best kind of root that leads to it, folded."""
+
+    def __init__(self, owned: Ownership) -> None:
+        self._owned = owned
+        graph = owned.graph
+        self._first_root = int(graph.kinds[graph.count])
+        self.parent = np.full(owned.count, NONE, np.uint32)
+        """The number before each."""
+        self.parent[0] = 0
+        order = np.empty(owned.count, np.uint32)
+        count = 0
+        for rank in RANKS:
+            firsts = [
+                owned.root_number(n)
+                for n, root in enumerate(graph.roots)
+                if rank_of(root) == rank and graph.count + n not in graph.wholes
+            ]
+            count = follow(
+                owned.begins, owned.targets, 0, np.array(firsts, np.uint32), self.parent, order,
+                count,
+            )  # fmt: skip
+        self._folds = Folds()
+        self.fold = np.zeros(owned.count, np.uint32)
+        """The number of the fold of each."""
+        self._folds.fold(order[:count], self.parent, owned.kinds, self.fold)
+        self._roots = self._roots_of_folds()
+
+    def _roots_of_folds(self) -> U32:
+        found = np.empty(self._folds.count, np.uint32)
+        self._folds.roots(self._first_root, found)
+        return found
+
+    def behind(self, numbers: U32, kinds: U32) -> U32:
+        """The folds of nodes of these kinds behind these numbers."""
+        found = self.fold[numbers]
+        self._folds.extend(found, kinds)
+        self._roots = self._roots_of_folds()
+        return found
+
+    def root_of(self, fold: int) -> int:
+        """The index of the root with which a fold begins."""
+        return int(self._roots[fold])
+
+    def roots_before(self, numbers: U32) -> U32:
+        """The indexes of the roots with which the paths to some blocks begin."""
+        found: U32 = self._roots[self.fold[numbers]]
+        return found
+
+    def path(self, fold: int, before: U32, numbers: U32, retained: BlockSum) -> HolderPath:
+        """The path of this fold to some blocks, to which ``before`` point or which they are.
+
+        ``retained``: what its root keeps.
+        """
+        graph = self._owned.graph
+        counts = np.zeros(self._folds.count, np.uint32)
+        seen = np.zeros(self._owned.count, np.uint8)
+        count_on_way(self.parent, 0, self.fold, before, seen, counts)
+        counts[fold] += np.count_nonzero(seen[numbers] == 0)
+        steps = []
+        for each in self._folds.path(fold):
+            kind = self._folds.kind(each)
+            if kind == ANY_KIND:
+                steps.append(PathStep("", 0, int(counts[each])))
+            elif kind < self._first_root:
+                steps.append(PathStep(*graph.kind_of(kind), int(counts[each])))
+        example = int(graph.blocks.starts[self._owned.order[numbers[0]]])
+        root = graph.roots[self.root_of(fold)]
+        return HolderPath(root, tuple(steps), self._owned.sums(numbers), example, retained)

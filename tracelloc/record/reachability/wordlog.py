@@ -1,0 +1,102 @@
+"""Words that may be pointers, kept while a heap is walked: its memory need not be read again.
+
+Which blocks there are is known only after the walk. Words are kept packed, see ``marking.pyx``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tracelloc.record.heapwalk.pieces import PieceReader, Region
+from tracelloc.record.heapwalk.ranges import BlockRanges
+from tracelloc.record.process.memory import U64, RemoteMemory
+from tracelloc.record.reachability.areas import Area
+from tracelloc.record.reachability.marking import select_words, set_bits
+
+_LEAST_BYTES: Final = 1 << 16
+"""Smaller pieces are read for other purposes, or again."""
+_MOST_BYTES: Final = 8 << 20
+"""Most bytes of a piece: a packed word has 20 bits for its place."""
+_MOST_WORDS: Final = 1 << 24
+"""Most words that are kept: 128 MiB. Memory behind them is read again."""
+_SPARE_WORDS: Final = 256
+"""Room that packing needs beyond what it keeps."""
+_FILTER_BYTES: Final = 1 << 20
+_PLACE_SHIFT: Final = 44
+
+
+class LoggedPiece(NamedTuple):
+    """Contiguous memory whose possible pointers are kept."""
+
+    start: int
+    end: int
+    words: U64
+    """The packed words, by address."""
+
+    def part(self, start: int, end: int) -> U64:
+        """The packed words of a part of it."""
+        bounds = [(at - self.start) // 8 << _PLACE_SHIFT for at in (start, end)]
+        first, last = np.searchsorted(self.words, np.array(bounds, np.uint64))
+        return self.words[first:last]
+
+    def addresses(self, words: U64) -> U64:
+        """Where these packed words of it are in memory."""
+        found: U64 = (words >> np.uint64(_PLACE_SHIFT) << np.uint64(3)) + np.uint64(self.start)
+        return found
+
+
+class WordLog:
+    """Keeps the words that may lead into blocks, of what is read, as far as there is room."""
+
+    def __init__(
+        self, regions: list[Region], areas: list[Area], blocks: BlockRanges | None
+    ) -> None:
+        """``blocks``: those wanted; None: all that may be in these regions.
+
+        ``areas``: where pointers count. All by address.
+        """
+        heaps = [region for region in regions if region.path == "[heap]"]
+        others = [region for region in regions if region.is_anonymous]
+        spans = [(some[0].start, some[-1].end) if some else (0, 0) for some in (heaps, others)]
+        self._spans = np.array(spans, np.uint64)
+        self._bits = np.zeros(0 if blocks is None else _FILTER_BYTES, np.uint8)
+        if blocks is not None:
+            set_bits(blocks.starts, blocks.reaches, self._bits)
+        self._areas = [area for area in areas if not area.is_code]
+        self._starts = [area.start for area in self._areas]
+        self._room = np.empty(_MOST_WORDS, np.uint64)  # only what is used takes memory
+        self.pieces: list[LoggedPiece] = []
+
+    def add(self, words: U64, start: int) -> None:
+        """Adds contiguous memory, if it lies in one area."""
+        end = start + words.nbytes
+        at = bisect_right(self._starts, start) - 1
+        if at < 0 or end > self._areas[at].end or not _LEAST_BYTES <= end - start <= _MOST_BYTES:
+            return
+        count = select_words(words, self._spans, self._bits, self._room)
+        if count >= 0:
+            self.pieces.append(LoggedPiece(start, end, self._room[:count]))
+            self._room = self._room[count:]
+
+    def pack(self, words: U64, start: int) -> LoggedPiece:
+        """Packs a piece without keeping it."""
+        room = np.empty(len(words) + _SPARE_WORDS, np.uint64)
+        count = select_words(words, self._spans, self._bits, room)
+        return LoggedPiece(start, start + words.nbytes, room[:count])
+
+
+class LoggingReader(PieceReader):
+    """Reads memory for a walk, and keeps the possible pointers in it."""
+
+    def __init__(self, memory: RemoteMemory, log: WordLog) -> None:
+        super().__init__(memory)
+        self._log = log
+
+    def words(self, address: int, size_bytes: int, into: U64 | None = None) -> U64:
+        """A copy of memory as words; see ``PieceReader.words``."""
+        found = super().words(address, size_bytes, into)
+        self._log.add(found, address)
+        return found

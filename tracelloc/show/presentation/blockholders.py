@@ -1,0 +1,226 @@
+"""Holders of heap blocks in words, for reports and the screen; safe to print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from tracelloc.model.codefiles import base_name
+from tracelloc.model.heapusage import (
+    BlockHolders,
+    BlockSum,
+    HeapRoot,
+    HolderPath,
+    Keeper,
+    PathStep,
+    RootKind,
+)
+from tracelloc.show.presentation.blocktypes import class_text
+from tracelloc.text import format_size, plural, printable
+
+WHOLE: Final = 0.999
+"""Below this part of the heap, a report says what it does not include."""
+
+
+def root_text(root: HeapRoot) -> str:
+    """Formats ``app::g_sessions (server)``: a root, and where it is."""
+    places = []
+    module = base_name(root.module)
+    if root.file and root.line:
+        places.append(f"{base_name(root.file)}:{root.line}")
+    elif module and not root.name.startswith((f"{module}+", f"data of {module}")):
+        places.append(module)
+    if root.kind is RootKind.THREAD_LOCAL and root.module:
+        threads = root.thread_ids
+        whose = f"of thread {threads[0]}" if len(threads) == 1 else f"of {len(threads):,} threads"
+        places.append(f"thread-local {whose}")
+    if root.kind is RootKind.MODULE:
+        places.append("several words")
+    name = root.name.removesuffix("[abi:cxx11]")
+    return printable(f"{name} ({', '.join(places)})" if places else name)
+
+
+def step_text(step: PathStep) -> str:
+    """Formats ``app::Session ×31,204``, ``block of 56 B ×3``."""
+    name = class_text(step.class_name)
+    if not name:
+        name = f"block of {format_size(step.usable_bytes)}" if step.usable_bytes else "other block"
+    return f"{name} ×{step.count:,}" if step.count > 1 else name
+
+
+def path_text(path: HolderPath) -> str:
+    """Formats ``app::g_sessions (server) → block of 56 B ×31,204 → app::Session ×31,204``."""
+    return " → ".join([root_text(path.root), *map(step_text, path.steps)])
+
+
+def blocks_text(blocks: BlockSum) -> str:
+    """Formats ``340 MiB in 62,408 blocks``."""
+    return f"{format_size(blocks.size_bytes)} in {plural(blocks.count, 'block')}"
+
+
+def top_keeper_text(keeper: Keeper) -> str:
+    """Formats the path to most of what a keeper keeps, and which other roots it has."""
+    path = keeper.path
+    if path is None:
+        return root_text(keeper.root)
+    text = path_text(path)
+    if path.root != keeper.root:
+        return f"{root_text(keeper.root)}, such as {text}"
+    others = keeper.other_roots
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        return f"{text}; also {root_text(others[0])}{more}"
+    return f"{text}; also other roots" if keeper.is_shared else text
+
+
+def keeper_text(keeper: Keeper, asked: BlockSum) -> str:
+    """Formats what a keeper is, what freeing it would free, and how many of ``asked`` that is."""
+    name = root_text(keeper.root)
+    if keeper.step is not None:
+        name = f"the {step_text(keeper.step)} at {keeper.address:#x}"
+    text = f"{name} keeps {blocks_text(keeper.retained)}"
+    if asked.count == 1:
+        return text
+    if keeper.held.count == asked.count:
+        return f"{text}, all of these included"
+    return f"{text}, most of these included ({keeper.held.count:,} of {asked.count:,})"
+
+
+def kept_sentence(found: BlockHolders) -> Iterator[str]:
+    """Yields who keeps a suspect's old blocks, and what freeing that would free."""
+    if not found.blocks.count:
+        return
+    if not found.keepers:
+        yield from _shared_sentence(found)
+        return
+    keeper, text = found.keepers[0], ""
+    if keeper.step is not None:
+        text = f"the {step_text(keeper.step)} at {keeper.address:#x}, to which several roots lead"
+        text += f", such as {root_text(keeper.root)}"
+    else:
+        of_root = [path for path in found.paths if path.root == keeper.root]
+        main = max(of_root, key=lambda path: path.blocks.size_bytes, default=None)
+        text = root_text(keeper.root) if main is None else _counted(main, found)
+    freed = format_size(keeper.retained.size_bytes)
+    yield (
+        f"{_share_text(keeper.held, found.blocks)} is kept by {text}; "
+        f"freeing that would free {freed}{_gap_text(found)}"
+    )
+
+
+def keeping_root_text(found: BlockHolders | None) -> str:
+    """Names the root that keeps a stack's old blocks; empty if there is none."""
+    if found is None or not found.keepers or found.keepers[0].step is not None:
+        return ""
+    return root_text(found.keepers[0].root)
+
+
+def _shared_sentence(found: BlockHolders) -> Iterator[str]:
+    reached = BlockSum(
+        found.blocks.count - found.unreached.count,
+        found.blocks.size_bytes - found.unreached.size_bytes,
+    )
+    if 2 * reached.count < found.blocks.count or not found.paths:
+        yield (
+            f"no variable, stack or other root was found to lead to "
+            f"{_share_text(found.unreached, found.blocks, 'most')}{_gap_text(found)}"
+        )
+        return
+    main = found.paths[0]
+    word = "most" if 2 * main.blocks.count > found.blocks.count else "some"
+    yield (
+        f"no single root keeps most of it; {_share_text(main.blocks, found.blocks, word)} is "
+        f"pointed to by {_counted(main, found)}{_gap_text(found)}"
+    )
+
+
+def _share_text(part: BlockSum, whole: BlockSum, word: str = "most") -> str:
+    """Formats ``all of it``, ``most of it (98 %)``: never all if it is not."""
+    if part.count == whole.count:
+        return "all of it"
+    percent = min(99, 100 * part.size_bytes // max(1, whole.size_bytes))
+    return f"{word} of it ({percent} %)"
+
+
+def _counted(path: HolderPath, found: BlockHolders) -> str:
+    """A path, without numbers of blocks if these are of a sample."""
+    if not found.is_sample:
+        return path_text(path)
+    return path_text(replace(path, steps=tuple(replace(step, count=1) for step in path.steps)))
+
+
+def _gap_text(found: BlockHolders) -> str:
+    """Says that holders may be missing."""
+    heap = found.heap
+    is_whole = heap.coverage >= WHOLE and not heap.swapped_bytes and not heap.pointers_left_out
+    return "" if is_whole else " (a part of the memory was not searched)"
+
+
+def kept_facts(found: BlockHolders) -> dict[str, Any]:
+    """The holders of a suspect's old blocks as JSON values."""
+    return {
+        "time": found.heap.time_s,
+        "blocks": found.blocks.count,
+        "bytes": found.blocks.size_bytes,
+        "is_sample": found.is_sample,
+        **sum_facts("without_holder", found.unreached),
+        "kept_by": [keeper_facts(one) for one in found.keepers],
+        "paths": [path_facts(one) for one in found.paths],
+        "more_paths": found.more_paths,
+    }
+
+
+def sum_facts(name: str, blocks: BlockSum) -> dict[str, int]:
+    """A sum as JSON values."""
+    return {f"{name}_blocks": blocks.count, f"{name}_bytes": blocks.size_bytes}
+
+
+def root_facts(root: HeapRoot) -> dict[str, Any]:
+    """A root as JSON values."""
+    return {
+        "root": root.name,
+        "file": root.file or None,
+        "line": root.line or None,
+        "kind": root.kind.value,
+        "module": root.module or None,
+        "threads": list(root.thread_ids),
+    }
+
+
+def step_facts(step: PathStep) -> dict[str, Any]:
+    """A step of a path as JSON values."""
+    return {"class": step.class_name, "usable_bytes": step.usable_bytes, "blocks": step.count}
+
+
+def path_facts(path: HolderPath) -> dict[str, Any]:
+    """A path as JSON values."""
+    return {
+        **root_facts(path.root),
+        **sum_facts("retained", path.retained),
+        "blocks": path.blocks.count,
+        "bytes": path.blocks.size_bytes,
+        "example": path.example,
+        "steps": [step_facts(step) for step in path.steps],
+    }
+
+
+def keeper_facts(keeper: Keeper) -> dict[str, Any]:
+    """A keeper as JSON values: with the part that was asked about, or with a path."""
+    found = {
+        **root_facts(keeper.root),
+        **sum_facts("retained", keeper.retained),
+        "block": keeper.step and {**step_facts(keeper.step), "address": keeper.address},
+    }
+    if keeper.path is None:
+        return {**found, **sum_facts("asked", keeper.held)}
+    path = keeper.path
+    return {
+        **found,
+        "is_shared": keeper.is_shared,
+        "other_roots": [root_facts(root) for root in keeper.other_roots],
+        "blocks": path.blocks.count,
+        "bytes": path.blocks.size_bytes,
+        "example": path.example,
+        "steps": [step_facts(step) for step in path.steps],
+    }

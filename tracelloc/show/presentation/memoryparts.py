@@ -1,0 +1,246 @@
+"""Where resident memory is, and what freed memory the malloc library keeps, as text and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tracelloc.model.heapusage import HEAP_PARTS, KEPT_PARTS, HeapUsage, MemoryAccount, MemoryPart
+from tracelloc.model.process import MallocLibrary
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.text import (
+    format_duration,
+    format_percent,
+    format_size,
+    plural,
+    printable,
+    signed_size,
+)
+
+_LEAST_KEPT_BYTES: Final = 4 << 20
+_LEAST_KEPT_SHARE: Final = 0.2
+"""Share of RSS from which freed memory that the process keeps is worth a sentence."""
+_ALERT_BYTES: Final = 32 << 20
+_ALERT_SHARE: Final = 0.4
+"""Share of RSS from which it is said first."""
+_MOST_ITEMS: Final = 3
+_LEAST_ITEM_SHARE: Final = 0.05
+"""Share of a part from which an item is named."""
+_LEAST_CHANGE_BYTES: Final = 1 << 20
+_MOST_CHANGES: Final = 4
+_MANY_ARENAS: Final = 3
+_OLD_S: Final = 15.0
+"""Age from which an account says how old it is."""
+OWN_PARTS: Final = tuple(part for part in MemoryPart if part is not MemoryPart.TRACELLOC)
+"""The parts of the process's own resident memory."""
+_NAMED_PARTS: Final = (MemoryPart.RUNTIME, MemoryPart.OTHER, MemoryPart.FILES, MemoryPart.SHARED)
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthByParts:
+    """Growth of resident memory since tracing began, by part."""
+
+    growth_bytes: int
+    heap_bytes: int
+    """Growth of the walked heap: in use, kept, and the malloc library's own data."""
+    file_bytes: int
+    """Growth by code and data of files, which become resident as they are used."""
+    sentence: str
+
+
+def growth_by_parts(snapshot: Snapshot) -> GrowthByParts | None:
+    """Compares the account with the first one; None if the heap was not walked."""
+    usage, first = snapshot.usage, snapshot.first_usage
+    if usage is None or first is None or not usage.arenas:
+        return None
+    now, before = usage.account, first.account
+    growth = now.own_bytes - before.own_bytes
+    changes = {part: now.parts.get(part, 0) - before.parts.get(part, 0) for part in OWN_PARTS}
+    notable = [
+        f"{signed_size(change)} {part.value}"
+        for part, change in sorted(changes.items(), key=lambda row: -abs(row[1]))
+        if abs(change) >= max(_LEAST_CHANGE_BYTES, _LEAST_ITEM_SHARE * abs(growth))
+    ][:_MOST_CHANGES]
+    ago = account_age(snapshot)
+    words = f": {', '.join(notable)}" if notable else ""
+    return GrowthByParts(
+        growth,
+        now.heap_bytes - before.heap_bytes,
+        max(0, changes[MemoryPart.FILES]) + max(0, changes[MemoryPart.DATA]),
+        f"RSS {format_size(now.own_bytes)}{ago}, {signed_size(growth)} since tracing began{words}",
+    )
+
+
+def grown_part(snapshot: Snapshot) -> MemoryPart | None:
+    """The part outside the heap that has grown most since tracing began; None if unknown."""
+    usage, first = snapshot.usage, snapshot.first_usage
+    if usage is None or first is None:
+        return None
+    now, before = usage.account.parts, first.account.parts
+    others = [part for part in OWN_PARTS if part not in HEAP_PARTS]
+    return max(others, key=lambda part: now.get(part, 0) - before.get(part, 0))
+
+
+def account_age(snapshot: Snapshot) -> str:
+    """How old the account is, in parentheses; empty if nothing can have changed much since."""
+    usage = snapshot.usage
+    if usage is None:
+        return ""
+    age_s = snapshot.time_s - usage.time_s
+    now = usage.account.own_bytes if snapshot.rss_bytes is None else snapshot.rss_bytes
+    is_other = abs(now - usage.account.own_bytes) > _LEAST_ITEM_SHARE * now
+    return f" ({format_duration(max(age_s, 0.1))} ago)" if age_s >= _OLD_S or is_other else ""
+
+
+def part_lines(account: MemoryAccount, before: MemoryAccount | None = None) -> Iterator[str]:
+    """A table of the parts of RSS. ``before``: adds a column with the change since then."""
+    total = account.own_bytes
+    changes = "" if before is None else f"{'change':>12}"
+    yield f"{'bytes':>10} {'of RSS':>7}{changes}  resident memory"
+    for part in OWN_PARTS:
+        size_bytes = account.parts.get(part, 0)
+        was = 0 if before is None else before.parts.get(part, 0)
+        if not size_bytes and not was:
+            continue
+        change = "" if before is None else f"{signed_size(size_bytes - was):>12}"
+        share = format_percent(size_bytes / max(total, 1), 1)
+        yield f"{format_size(size_bytes):>10} {share:>7}{change}  {part_title(account, part)}"
+    change = "" if before is None else f"{signed_size(total - before.own_bytes):>12}"
+    yield f"{format_size(total):>10} {'':>7}{change}  RSS{_beside(account)}"
+
+
+def part_title(account: MemoryAccount, part: MemoryPart) -> str:
+    """What a part is, with its largest items if they say more."""
+    named = []
+    if part in _NAMED_PARTS:
+        items = large_items(account, part)[:_MOST_ITEMS]
+        named = [f"{printable(name)} {format_size(size)}" for name, size in items]
+    return f"{part.value} ({', '.join(named)})" if named else str(part.value)
+
+
+def large_items(account: MemoryAccount, part: MemoryPart) -> list[tuple[str, int]]:
+    """The items (name, bytes) that are a notable share of a part, the largest first."""
+    least = _LEAST_ITEM_SHARE * account.parts.get(part, 0)
+    return [(name, size) for name, size in account.items.get(part, ()) if size >= least]
+
+
+def _beside(account: MemoryAccount) -> str:
+    """What belongs to the process but is not resident in it."""
+    beside = (
+        (account.swapped_bytes, "swapped out"),
+        (account.page_table_bytes, "of page tables"),
+        (account.hugetlb_bytes, "of reserved huge pages"),
+        (account.parts.get(MemoryPart.TRACELLOC, 0), MemoryPart.TRACELLOC.value),
+    )
+    words = [f"{format_size(size)} {what}" for size, what in beside if size]
+    text = ""
+    if account.huge_bytes:
+        text += f", {format_size(account.huge_bytes)} of it in transparent huge pages"
+    return f"{text}; besides, {', '.join(words)}" if words else text
+
+
+def kept_sentences(usage: HeapUsage) -> Iterator[str]:
+    """What freed memory the process keeps, why, and what returns it; nothing if it is little."""
+    account = usage.account
+    kept = account.kept_bytes
+    if kept < max(_LEAST_KEPT_BYTES, _LEAST_KEPT_SHARE * account.own_bytes):
+        return
+    libraries = _libraries(usage)
+    arenas = sum(arena.name != "mappings" for arena in usage.arenas)
+    where = f" in {arenas:,} arenas" if arenas > 1 else ""
+    share = format_percent(kept / max(account.own_bytes, 1), 0)
+    yield (
+        f"{format_size(kept)} ({share}) of RSS is freed memory that {libraries} keeps{where}: "
+        f"{_split(account.parts)}"
+    )
+    if usage.trimmable_bytes is not None:
+        rest = "; the rest shares pages with blocks in use, or is at the ends of arenas"
+        is_less = usage.trimmable_bytes < kept / 2
+        trimmed = format_size(usage.trimmable_bytes)
+        yield f"malloc_trim(0) would return {trimmed} to the kernel now{rest if is_less else ''}"
+    pinned = usage.pinned
+    if pinned.kept_bytes >= _LEAST_KEPT_SHARE * kept and pinned.largest:
+        size, blocks = pinned.largest[0]
+        yield (
+            f"{format_size(pinned.kept_bytes)} lie in pages of which a quarter or less is in use, "
+            f"by {plural(pinned.blocks.count, 'block')}, most of them of up to {size:,} bytes "
+            f"({blocks.count:,})"
+        )
+    yield from _cures(usage, kept)
+
+
+def _split(parts: Mapping[MemoryPart, int]) -> str:
+    words = {
+        MemoryPart.CACHED: "in thread caches",
+        MemoryPart.FREE: "between blocks in use",
+        MemoryPart.TOP: "at the ends of arenas",
+    }
+    rows = sorted(((parts.get(part, 0), part) for part in KEPT_PARTS), key=lambda row: -row[0])
+    return ", ".join(f"{format_size(size)} {words[part]}" for size, part in rows if size)
+
+
+def _cures(usage: HeapUsage, kept: int) -> Iterator[str]:
+    """What makes the malloc library keep less."""
+    libraries = {arena.library for arena in usage.arenas}
+    parts = usage.account.parts
+    if libraries == {MallocLibrary.GLIBC}:
+        if usage.trimmable_bytes is not None and usage.trimmable_bytes >= kept / 2:
+            yield "the program can call malloc_trim(0) whenever it has freed much"
+        if parts.get(MemoryPart.CACHED, 0) >= kept / 2:
+            yield "GLIBC_TUNABLES=glibc.malloc.tcache_count=0 in the environment: no thread caches"
+        if parts.get(MemoryPart.TOP, 0) >= kept / 2 and len(usage.arenas) > _MANY_ARENAS:
+            yield "MALLOC_ARENA_MAX=2 in the environment may help: fewer arenas have fewer ends"
+    elif MallocLibrary.JEMALLOC in libraries:
+        yield "MALLOC_CONF=background_thread:true,dirty_decay_ms:1000 returns it sooner"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptMemory:
+    """Most of a process's memory is freed memory that it keeps; an ``Alert``."""
+
+    sentence: str
+    clause: str
+    short: str
+
+
+def kept_memory(snapshot: Snapshot) -> KeptMemory | None:
+    """Returns what to say first about freed memory that is kept; None if it is not the most."""
+    usage = snapshot.usage
+    if usage is None or usage.account.kept_bytes < max(
+        _ALERT_BYTES, _ALERT_SHARE * usage.account.own_bytes
+    ):
+        return None
+    first, *others = kept_sentences(usage)
+    size = format_size(usage.account.kept_bytes)
+    share = format_percent(usage.account.kept_bytes / usage.account.own_bytes, 0)
+    libraries = _libraries(usage)
+    short = f"{size} freed, but kept by {libraries}"
+    clause = f"{size} ({share} of RSS) freed, but kept by {libraries}"
+    if usage.trimmable_bytes:
+        clause += f"; malloc_trim(0) would return {format_size(usage.trimmable_bytes)}"
+    return KeptMemory("; ".join([first, *others[:1]]), clause, short)
+
+
+def _libraries(usage: HeapUsage) -> str:
+    return " and ".join(dict.fromkeys(arena.library.value for arena in usage.arenas))
+
+
+def account_facts(usage: HeapUsage) -> dict[str, Any]:
+    """The account for JSON, in bytes."""
+    account = usage.account
+    pinned = usage.pinned
+    return {
+        "parts": {part.name.lower(): account.parts.get(part, 0) for part in MemoryPart},
+        "rss_bytes": account.rss_bytes,
+        "kept_bytes": account.kept_bytes,
+        "swapped_bytes": account.swapped_bytes,
+        "page_table_bytes": account.page_table_bytes,
+        "huge_bytes": account.huge_bytes,
+        "hugetlb_bytes": account.hugetlb_bytes,
+        "pinned_bytes": pinned.kept_bytes,
+        "pinning_blocks": pinned.blocks.count,
+        "trimmable_bytes": usage.trimmable_bytes,
+        "coverage": round(usage.coverage, 6),
+        "notes": list(usage.notes),
+    }
