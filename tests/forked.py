@@ -107,6 +107,7 @@ def _read(stream: socket.socket, size: int) -> bytes:
 
 def _import_modules() -> None:
     """Imports what a trace needs, in tracelloc's own order."""
+    import tracelloc.__main__  # noqa: F401
     from tracelloc.command import cli  # noqa: F401
     from tracelloc.record.worker.zygote import ZYGOTE  # noqa: F401
     from tracelloc.startup import import_numpy

@@ -1,13 +1,33 @@
 """``python -m tracelloc``, and the command."""
 
+import atexit
+import os
 import signal
 import sys
+from contextlib import suppress
 
 from tracelloc import __version__
+
+_status: int | None = None
+"""The exit status, once ``main`` has decided it."""
+
+
+@atexit.register  # before all others, so it runs last
+def _leave() -> None:
+    """Ends the process as it is. Python up to 3.13 would end a thread that comes back from numpy
+    meanwhile by an exception through C++ code, which aborts (python/cpython, issue 87135).
+    """
+    if _status is None:
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # closed, or nobody reads
+            stream.flush()
+    os._exit(_status)
 
 
 def main() -> int:
     """Runs the command. Whoever interrupts it while it is still being read just ends it."""
+    global _status  # noqa: PLW0603 - there is one exit status
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # In the middle of an import, anything may be made of an exception.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -16,7 +36,8 @@ def main() -> int:
         return 0
     from tracelloc.command.cli import main as command  # noqa: PLC0415 - takes most of a second
 
-    return command()
+    _status = command()
+    return _status
 
 
 if __name__ == "__main__":

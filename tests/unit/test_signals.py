@@ -26,7 +26,7 @@ def signals(monkeypatch: pytest.MonkeyPatch) -> Iterator[Signals]:
     monkeypatch.setattr(lifecycle, "end_at_once", end_at_once)
     before = {number: signal.getsignal(number) for number in signal.valid_signals()}
     try:
-        yield Signals(lambda _number: True, None)
+        yield Signals(lambda _number: True, stops=True)
     finally:
         signal.set_wakeup_fd(-1)
         for number, handler in before.items():
@@ -60,7 +60,7 @@ def test_two_of_different_kinds_are_two(signals: Signals, now_s: list[float]) ->
 NOHUP = """
 import signal
 from tracelloc.command.lifecycle import Signals
-Signals(lambda _number: True, None)
+Signals(lambda _number: True, stops=True)
 print(*(n.name for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         if signal.getsignal(n) is signal.SIG_IGN))
 """

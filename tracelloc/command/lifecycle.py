@@ -45,14 +45,11 @@ to the process and to its group."""
 class Signals:
     """The requests of all signals received so far."""
 
-    def __init__(
-        self, take: Callable[[int], bool], refuse_stop: Callable[[str], None] | None
-    ) -> None:
+    def __init__(self, take: Callable[[int], bool], *, stops: bool) -> None:
         """Catches them from here on.
 
-        ``take`` gets those that would end us, and says whether they end tracing. ``refuse_stop``
-        says why a ^Z does
-        not stop us; None: it does.
+        ``take`` gets those that would end us, and says whether they end tracing. ``stops``: whether
+        a ^Z suspends us.
         """
         self.is_ending = False
         self._last: tuple[int, float] | None = None
@@ -63,15 +60,17 @@ class Signals:
         """Whether terminating signals raise an exception."""
         self.wants_files = False
         self.wants_mark = False
+        self.has_refused_stop = False
+        """Whether a ^Z has not suspended us. A handler can't say so: what it interrupts may be
+        writing a message."""
         self._take = take
-        self._refuse_stop = refuse_stop
         self._receiver, self._sender = socket.socketpair()
         for end in (self._receiver, self._sender):
             end.setblocking(False)
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
         for number in heeded(_ENDING):
             signal.signal(number, self._note_end)
-        if refuse_stop is not None:
+        if not stops:
             signal.signal(signal.SIGTSTP, self._note_stop)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, self._note_wish)
@@ -115,8 +114,7 @@ class Signals:
             raise KeyboardInterrupt
 
     def _note_stop(self, _number: int, _frame: object) -> None:
-        if self._refuse_stop is not None:
-            self._refuse_stop("can't be suspended while processes are followed")
+        self.has_refused_stop = True
 
     def _note_wish(self, number: int, _frame: object) -> None:
         self.wants_files |= number == signal.SIGUSR1

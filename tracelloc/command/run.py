@@ -104,6 +104,9 @@ class Run:
 
     def answer_signals(self) -> None:
         """Handles the requests of signals."""
+        if self.signals.has_refused_stop:
+            self.signals.has_refused_stop = False
+            self.messages.say_aside("can't be suspended while processes are followed")
         if self.signals.wants_mark:
             self.signals.wants_mark = False
             self.mark(self.snapshot())
@@ -282,7 +285,7 @@ def trace(options: Options, start: Start, front: FrontEnd) -> int:
 def _trace(options: Options, start: Start, front: FrontEnd) -> int:
     """Returns the exit status if tracelloc decides it, else 0."""
     say = front.messages.say_aside
-    signals = Signals(start.take_signal, say if options.trace.follow else None)
+    signals = Signals(start.take_signal, stops=not options.trace.follow)
     with ExitStack() as stack:
         filters, warnings = load_filters(
             options.filters_paths, options.filter_groups, standing=options.use_filters

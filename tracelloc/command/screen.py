@@ -113,7 +113,7 @@ class Screen:
                 app.exit()
             if signals.wants_mark:
                 app.state.set_mark()
-            if signals.wants_mark or signals.wants_files:
+            if signals.wants_mark or signals.wants_files or signals.has_refused_stop:
                 app.refresher.do(run.answer_signals)
 
         def ended() -> None:
