@@ -72,6 +72,8 @@ class Header:
 class Details:
     """Details of one stack."""
 
+    time_s: float
+    """Time of the snapshot, seconds since 1970."""
     figures: StackDetails
     stack: NamedStack
     judgement: Judgement | None
@@ -309,6 +311,7 @@ class Pictures:
         suspect = None if findings is None else findings.suspect_of.get(index)
         key = index if suspect is None else suspect.stack
         return Details(
+            time_s=snapshot.time_s,
             holders=snapshot.holders.get(key),
             figures=details,
             stack=namer.stack(snapshot, index),

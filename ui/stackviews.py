@@ -221,7 +221,7 @@ def reasons(details: Details) -> list[str]:
         return list(sentences(details.suspect))
     if details.judgement is None:
         return []
-    held = () if details.holders is None else kept_sentence(details.holders)
+    held = () if details.holders is None else kept_sentence(details.holders, details.time_s)
     return [details.judgement.evidence, *held]
 
 
@@ -229,7 +229,7 @@ def verdict_lines(details: Details, width: int) -> list[str]:
     """Returns the verdict's evidence and the holders, wrapped; none before the first verdict."""
     if details.judgement is None:
         return []
-    held = () if details.holders is None else kept_sentence(details.holders)
+    held = () if details.holders is None else kept_sentence(details.holders, details.time_s)
     parts = [wrapped(each, width)[:_REASON_LINES] for each in (details.judgement.evidence, *held)]
     return [line for part in parts for line in part]
 

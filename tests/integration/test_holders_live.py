@@ -90,7 +90,7 @@ def test_who_holds_a_map_that_grows(target: Target) -> None:
         # The map, with a node for each session, is all that the program has.
         assert keeper.held == found.blocks
         assert keeper.retained.count >= 2 * found.blocks.count
-        (sentence,) = kept_sentence(found)
+        (sentence,) = kept_sentence(found, found.heap.time_s)
         assert sentence.startswith("all of it is kept by app::g_sessions (hoarder")
     finally:
         session.close()

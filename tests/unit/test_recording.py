@@ -22,6 +22,7 @@ from tracelloc.command.record import Recorder
 from tracelloc.command.recordoptions import RecordOptions
 from tracelloc.command.run import Run
 from tracelloc.errors import TracellocError
+from tracelloc.model.figures import History
 from tracelloc.model.process import Target
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namers
@@ -60,6 +61,30 @@ def test_holders_of_stacks_come_back(tmp_path: Path) -> None:
     writer.close()
     recording = RecordedTrace(tmp_path / "held.rec")
     assert [recording.trace_at(n).root.holders for n in (0, 1)] == [{}, {1: KEPT}]
+
+
+def test_blocks_from_before_tracing_are_no_growth(tmp_path: Path) -> None:
+    """They are found when samples of the history have been written without them."""
+    writer = RecordingWriter(tmp_path / "earlier.rec", max_bytes=200 << 20, max_s=1e9)
+    root = traces(10.0)[-1].root
+    ours = History(root.started_ns, root.totals.live_bytes.copy())
+    totals = root.totals.copy()
+    totals.allocated_bytes[2] += 1 << 30
+    growths = []
+    for number, live_bytes in enumerate((root.totals.live_bytes, totals.live_bytes)):
+        if number == 1:
+            ours.add_before(live_bytes - root.totals.live_bytes)
+        growths.append(ours.growth_per_min(root.now_ns, live_bytes))
+        one = replace(
+            root, time_s=root.time_s + number, history=ours.copy(), growth_per_min=growths[-1],
+            totals=totals if number else root.totals,
+        )  # fmt: skip
+        writer.add(TraceSnapshot((one,)), namers(10.0))
+    writer.close()
+    recording = RecordedTrace(tmp_path / "earlier.rec")
+    for number, growth in enumerate(growths):
+        assert not growth.any()
+        assert not recording.trace_at(number).root.growth_per_min.any()
 
 
 def test_every_moment_comes_back_equal(recorded: Path) -> None:

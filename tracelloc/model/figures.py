@@ -202,7 +202,11 @@ class History:
         return np.rint(grown * (60.0 * NS_PER_S / elapsed_ns)).astype(np.int64)
 
     def add_before(self, live_bytes: I64) -> None:
-        """Adds bytes per stack that were outstanding all along, but not known, to all samples."""
+        """Adds bytes per stack that were outstanding all along, but not known, to all samples.
+
+        Their times are a nanosecond later from now on: who keeps samples by time, as a recording
+        does, has these beside the others.
+        """
         added = []
         for held in self._held:
             larger = np.zeros(max(len(held), len(live_bytes)), np.int64)
@@ -210,6 +214,7 @@ class History:
             larger[: len(live_bytes)] += live_bytes
             added.append(larger)
         self._held = added
+        self._times = [time_ns + 1 for time_ns in self._times]
 
     @property
     def times_ns(self) -> list[int]:

@@ -17,10 +17,12 @@ from tracelloc.model.heapusage import (
     RootKind,
 )
 from tracelloc.show.presentation.blocktypes import class_text
-from tracelloc.text import format_size, plural, printable
+from tracelloc.text import format_duration, format_size, plural, printable
 
 WHOLE: Final = 0.999
 """Below this part of the heap, a report says what it does not include."""
+_OLD_S: Final = 60.0
+"""Age of a finding from which on a sentence says it."""
 
 
 def root_text(root: HeapRoot) -> str:
@@ -87,12 +89,16 @@ def keeper_text(keeper: Keeper, asked: BlockSum) -> str:
     return f"{text}, most of these included ({keeper.held.count:,} of {asked.count:,})"
 
 
-def kept_sentence(found: BlockHolders) -> Iterator[str]:
-    """Yields who keeps a suspect's old blocks, and what freeing that would free."""
+def kept_sentence(found: BlockHolders, now_s: float) -> Iterator[str]:
+    """Yields who keeps a suspect's old blocks, and what freeing that would free.
+
+    ``now_s``: time of the snapshot, seconds since 1970.
+    """
+    note = _gap_text(found) + _age_text(now_s - found.heap.time_s)
     if not found.blocks.count:
         return
     if not found.keepers:
-        yield from _shared_sentence(found)
+        yield from _shared_sentence(found, note)
         return
     keeper, text = found.keepers[0], ""
     if keeper.step is not None:
@@ -105,7 +111,7 @@ def kept_sentence(found: BlockHolders) -> Iterator[str]:
     freed = format_size(keeper.retained.size_bytes)
     yield (
         f"{_share_text(keeper.held, found.blocks)} is kept by {text}; "
-        f"freeing that would free {freed}{_gap_text(found)}"
+        f"freeing that would free {freed}{note}"
     )
 
 
@@ -116,7 +122,7 @@ def keeping_root_text(found: BlockHolders | None) -> str:
     return root_text(found.keepers[0].root)
 
 
-def _shared_sentence(found: BlockHolders) -> Iterator[str]:
+def _shared_sentence(found: BlockHolders, note: str) -> Iterator[str]:
     reached = BlockSum(
         found.blocks.count - found.unreached.count,
         found.blocks.size_bytes - found.unreached.size_bytes,
@@ -124,14 +130,14 @@ def _shared_sentence(found: BlockHolders) -> Iterator[str]:
     if 2 * reached.count < found.blocks.count or not found.paths:
         yield (
             f"no variable, stack or other root was found to lead to "
-            f"{_share_text(found.unreached, found.blocks, 'most')}{_gap_text(found)}"
+            f"{_share_text(found.unreached, found.blocks, 'most')}{note}"
         )
         return
     main = found.paths[0]
     word = "most" if 2 * main.blocks.count > found.blocks.count else "some"
     yield (
         f"no single root keeps most of it; {_share_text(main.blocks, found.blocks, word)} is "
-        f"pointed to by {_counted(main, found)}{_gap_text(found)}"
+        f"pointed to by {_counted(main, found)}{note}"
     )
 
 
@@ -155,6 +161,11 @@ def _gap_text(found: BlockHolders) -> str:
     heap = found.heap
     is_whole = heap.coverage >= WHOLE and not heap.swapped_bytes and not heap.pointers_left_out
     return "" if is_whole else " (a part of the memory was not searched)"
+
+
+def _age_text(age_s: float) -> str:
+    """Says when the holders were found, if that is some time ago."""
+    return f" (found {format_duration(age_s)} ago)" if age_s >= _OLD_S else ""
 
 
 def kept_facts(found: BlockHolders) -> dict[str, Any]:

@@ -46,6 +46,8 @@ class NamedSuspect:
     suspect: Suspect
     now_ns: int
     """Time of the snapshot, CLOCK_MONOTONIC."""
+    time_s: float
+    """Time of the snapshot, seconds since 1970."""
     stack: NamedStack
     """The stack with the largest share."""
     shared: SharedFunction | None
@@ -82,6 +84,7 @@ def name_suspects(
         NamedSuspect(
             suspect=suspect,
             now_ns=snapshot.now_ns,
+            time_s=snapshot.time_s,
             stack=namer.stack(snapshot, suspect.stack),
             shared=shared_function(snapshot, namer, suspect),
             holders=snapshot.holders.get(suspect.stack),
@@ -169,7 +172,7 @@ def sentences(named: NamedSuspect) -> Iterator[str]:
     judgement = named.judgement
     yield judgement.evidence
     if named.holders is not None:
-        yield from kept_sentence(named.holders)
+        yield from kept_sentence(named.holders, named.time_s)
     if judgement.retracted:
         times = plural(judgement.retracted, "time")
         yield f"verdict leaking retracted {times} before"

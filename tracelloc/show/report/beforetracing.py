@@ -103,7 +103,7 @@ def earlier_part(given: Request) -> SectionContent | None:
         f"{len(entries)} top kinds out of {len(live):,}:"
     )
     lines = [title]
-    if lost_count:
+    if sum(count > 0 for count, _ in lost.values()) > 1:
         lines.append(f"==> of these, {_lost_words(lost_count, lost_bytes)}")
     if earlier.coverage < _SEEN:
         lines.append(f"==> {format_percent(earlier.coverage, 1)} of the heap was seen")
