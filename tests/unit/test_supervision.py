@@ -116,6 +116,7 @@ def tend(play: Stage) -> None:
 def test_a_library_mapped_later_that_cannot_be_probed(stage: Stages, error: Exception) -> None:
     play = stage()
     root = play.session.root
+    root.look_after = lambda *_: None  # type: ignore[method-assign] - it is due at any time
     root.probes.points.append(None)  # type: ignore[arg-type] - what is probed by now
     root.probes.attach = fail(error)  # type: ignore[method-assign]
     play.play(play.image(play.root), (A, 16, 100, 1, 7))
