@@ -251,10 +251,22 @@ def ftp(port: int, per_s: float) -> None:
             time.sleep(1)
 
 
+def idle(port: int, per_s: float) -> None:
+    """Thirty connections that say nothing; at this pace the oldest makes room for a new one."""
+    held: list[socket.socket] = []
+    for _ in steadily(per_s):
+        try:
+            while len(held) < 30:
+                held.append(connect(port))
+            held.pop(0).close()
+        except OSError:
+            pass
+
+
 KINDS: dict[str, Callable[..., None]] = {
     "http": http_requests, "https": https_requests, "proxied": proxied, "origin": origin,
     "dns": dns, "answers": answers, "lines": lines, "datagrams": datagrams, "irc": irc,
-    "smtp": smtp, "imap": imap, "ftp": ftp,
+    "smtp": smtp, "imap": imap, "ftp": ftp, "idle": idle,
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ more, ``$ORIGIN`` and ``$NAMES``, at which a web server and a name server answer
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ echo "SELECT length(string_agg(s, '')) FROM x$((n % 60)); DROP TABLE x$((n % 60)
 echo "PREPARE p$n (int) AS SELECT name, body FROM t WHERE id = \\$1 + $n; EXECUTE p$n(3); DEALLOCATE p$n;"
 """
 
-PROGRAMS = (
+_BUSY = (
     # Web servers and proxies.
     RealProgram(
         "nginx",
@@ -644,3 +644,17 @@ xdotool mousemove $((n * 37 % 400)) $((n * 53 % 300)); xdotool key $((n % 10)) p
         ("galculator", "xvfb", "xdotool"),
     ),
 )  # fmt: skip
+
+_ALSO_IDLE = {
+    "nginx", "lighttpd", "apache2", "haproxy", "tinyproxy", "stunnel", "redis", "memcached", "slapd",
+    "beanstalkd", "exim4", "dovecot", "mosquitto", "ngircd", "proftpd",
+}  # fmt: skip
+PROGRAMS = (
+    *_BUSY,
+    *(
+        replace(each, name=f"{each.name}-idle", load='"$LOAD" idle $PORT 0.2')
+        for each in _BUSY
+        if each.name in _ALSO_IDLE
+    ),
+)
+"""Under steady, light load; servers without requests."""
