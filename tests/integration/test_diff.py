@@ -64,7 +64,8 @@ def test_every_format(two: tuple[Path, Path], tmp_path: Path) -> None:
     paths = [tmp_path / f"d{suffix}" for suffix in EXPORTERS]
     options = [word for path in paths for word in ("-o", str(path))]
     result = run_tracelloc("diff", *two, *options)
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    said = [line for line in result.stderr.splitlines() if ": writing " not in line]
+    assert (result.returncode, result.stdout, said) == (0, "", [])
     assert all(path.stat().st_size for path in paths)
     message = decoded((tmp_path / "d.pb.gz").read_bytes())
     assert sum(s.value[1] for s in message.sample) == 1748

@@ -46,12 +46,15 @@ static void answer(size_t arena, size_t in_use, size_t mapped)
 static pthread_barrier_t filled;
 static app::Shape *shapes[4000];
 static void *kept[20000];
+static bool has_many_heaps; // in the arena of each thread
 
 static void *fill(void *)
 {
     static __thread void *own[3000];
     for (int n = 0; n < 3000; n++)
         own[n] = malloc(24 + n % 700);
+    for (int n = 0; has_many_heaps && n < 2000; n++)
+        own[n % 2] = malloc(100000);
     for (int n = 0; n < 3000; n += 3)
         free(own[n]);
     pthread_barrier_wait(&filled);
@@ -62,6 +65,7 @@ static void *fill(void *)
 int main(int, char **arguments)
 {
     bool foreign = arguments[1] && !strcmp(arguments[1], "sbrk");
+    has_many_heaps = arguments[1] && !strcmp(arguments[1], "heaps");
     pthread_barrier_init(&filled, nullptr, 4);
     for (int n = 0; n < 4000; n++)
         shapes[n] = n % 4 ? (app::Shape *)new app::Circle : new app::Square;

@@ -17,6 +17,7 @@ def words_within(words: U64, ranges: U64, rows: npt.NDArray[np.intp]) -> int: ..
 class ListReader:
     absent: int
     def __init__(self, memory: int, pagemap: int) -> None: ...
+    def forget(self) -> None: ...
     def follow(
         self,
         user: int,

@@ -174,7 +174,7 @@ def words_within(const uint64_t[::1] words, const uint64_t[:, ::1] ranges, int64
 cdef class ListReader:
     """Follows singly linked lists of free chunks through a process's memory.
 
-    Pages are read once and kept for the life of the reader, as lists lead to and fro.
+    Pages are read once and kept until ``forget``, as lists lead to and fro.
     """
 
     cdef int memory, pagemap
@@ -195,6 +195,10 @@ cdef class ListReader:
     def __dealloc__(self):
         free(self.pages)
         free(self.held)
+
+    def forget(self):
+        """Reads every page anew from now on."""
+        memset(self.held, 0xFF, PAGES * 8)
 
     cdef bint word_at(self, uint64_t address, uint64_t* into) noexcept nogil:
         """Reads the word at a multiple of 8; false if it is not in memory."""

@@ -15,13 +15,13 @@ from typing import Final
 import numpy as np
 
 from tracelloc.model.process import MallocLibrary
-from tracelloc.record.heapwalk.chunks import ListReader, blocks_between, follow_chunks
+from tracelloc.record.heapwalk.chunks import follow_chunks
 from tracelloc.record.heapwalk.classes import ClassTally, Rows
+from tracelloc.record.heapwalk.freelists import mark_cached
 from tracelloc.record.heapwalk.mallocstate import (
     ArenaState,
     find_arena_states,
     find_parameters,
-    first_words,
     heaps_of,
 )
 from tracelloc.record.heapwalk.mapped import find_mapped
@@ -55,17 +55,8 @@ _MOST_GAPS: Final = 1024
 """Places in one stretch at which a walk begins again."""
 _LARGEST_HEAP_BYTES: Final = 4 << 30
 """Bytes of a heap of an arena that is not the main one: four huge pages."""
-_MOST_LISTED: Final = 1 << 22
-"""Chunks in one list of free chunks."""
-_FIRST_FASTBIN_BYTES: Final = 32
 _FENCES_BYTES: Final = 32
 """The two headers that end a heap."""
-_TCACHES: Final = {64: (0x290, 0x290), 76: (0x300, 0x340)}
-"""Least and most bytes of the chunks with a thread's cache, by the number of its lists (2.30 to
-2.41; 2.42)."""
-_SMALL_BINS: Final = 64
-_MOST_CHANGED: Final = 2
-"""Lists of a thread cache that may change while it is read."""
 
 
 @dataclass(slots=True)
@@ -143,7 +134,7 @@ def walk_glibc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
         else:
             walk.other(state, f"arena {number}")
     with reader.lists() as lists:
-        _mark_cached(reader, lists, states, walk.walked)
+        mark_cached(reader, lists, states, walk.walked)
         walk.walked.absent_links = lists.absent
     skipped = [*walk.heaps, *((r.start, r.end) for r in regions if r.path.startswith("[stack"))]
     said_bytes = parameters.mapped_bytes if parameters else None
@@ -175,7 +166,7 @@ class _GlibcWalk:
             arena.header_bytes += stretches[0][0] - base
         if not state.is_contiguous or not heap:
             stretches += _other_stretches(self.reader, state, regions)
-        for first, end in stretches:
+        for first, end in sorted(stretches):  # entries are in the order of addresses
             bounds = _main_bounds(self.reader, state, first, end)
             self._stretch(state, arena, (first, end), bounds)
         self.walked.arenas.append(arena)
@@ -186,7 +177,7 @@ class _GlibcWalk:
         stretches, arena.header_bytes, wrong = heaps_of(self.reader, state)
         if wrong:
             arena.unseen.append(wrong)
-        for first, end in stretches:
+        for first, end in sorted(stretches):  # entries are in the order of addresses
             heap = first & -PAGE_BYTES
             self.walked.metadata.append((heap, first))
 
@@ -337,93 +328,3 @@ def _goes_on(reader: PieceReader, at: int, goal: int) -> int | None:
             if _is_chain(reader, start + 16 * n, goal):
                 return start + 16 * int(n)
     return None
-
-
-def _mark_cached(
-    reader: PieceReader, lists: ListReader, states: list[ArenaState], walked: WalkedHeap
-) -> None:
-    """Marks chunks in fastbins and thread caches, and those that hold a thread's cache."""
-    arenas = [arena for arena in walked.arenas if len(arena.entries)]
-    if not arenas:
-        return
-    lowest = min(int(arena.entries[0] & ADDRESS_BITS) for arena in arenas)
-    highest = max(int(arena.entries[-1] & ADDRESS_BITS) for arena in arenas)
-    free_list = _FreeLists(lists, lowest, highest)
-    for state in states:
-        for number, chunk in enumerate(first_words(reader, state).tolist()):
-            if chunk:
-                size_bytes = _FIRST_FASTBIN_BYTES + 16 * number
-                _mark(arenas, free_list.read(chunk + 16, size_bytes, 16), BlockState.FAST)
-    for arena in arenas:
-        for count, (least_bytes, most_bytes) in _TCACHES.items():
-            rows = np.empty(len(arena.entries), np.intp)
-            rows = rows[: blocks_between(arena.entries, least_bytes, most_bytes, rows)]
-            found = arena.entries[rows] & ADDRESS_BITS
-            if len(found):
-                _mark_tcaches(reader, free_list, (arena, found), arenas, count)
-
-
-def _mark_tcaches(
-    reader: PieceReader,
-    free_lists: _FreeLists,
-    found: tuple[Arena, U64],
-    arenas: list[Arena],
-    count: int,
-) -> None:
-    """Finds thread caches by their contents, among an arena's chunks of a size that they have."""
-    arena, addresses = found
-    rows, was_read = reader.memory.read(addresses + np.uint64(16), 10 * count)
-    counts, heads = rows[:, : count // 4].copy().view(np.uint16), rows[:, count // 4 :]
-    low, high = np.uint64(free_lists.lowest), np.uint64(free_lists.highest)
-    good = was_read & ((heads & np.uint64(15)) == 0).all(axis=1)
-    good &= ((heads == 0) | ((heads > low) & (heads < high))).all(axis=1)
-    good &= counts.any(axis=1)
-    if count == _SMALL_BINS:  # some change while they are read
-        good &= np.count_nonzero((counts > 0) != (heads != 0), axis=1) <= _MOST_CHANGED + 2
-    for address, row in zip(addresses[good].tolist(), heads[good], strict=True):
-        numbers = np.flatnonzero(row)
-        sizes = np.where(numbers < _SMALL_BINS, 32 + 16 * numbers, 0)
-        cached = [
-            free_lists.read(int(row[number]), size_bytes, 0)
-            for number, size_bytes in zip(numbers.tolist(), sizes.tolist(), strict=True)
-        ]
-        if sum(len(found) > 0 for found in cached) >= max(1, len(numbers) - _MOST_CHANGED):
-            _mark([arena], np.array([address], np.uint64), BlockState.OWN)
-            _mark(arenas, np.concatenate([*cached, NO_ENTRIES]), BlockState.CACHED)
-
-
-class _FreeLists:
-    """Lists of free chunks within the heaps."""
-
-    def __init__(self, lists: ListReader, lowest: int, highest: int) -> None:
-        self.lowest, self.highest = lowest, highest
-        self._lists = lists
-        self._room = np.empty(_MOST_LISTED, np.uint64)
-
-    def read(self, user: int, size_bytes: int, to_user: int) -> U64:
-        """The chunks of a list; its first link leads to ``user``. See ``ListReader.follow``.
-
-        Links are mangled since 2.32: the list itself tells, as it comes to an end only one way.
-        """
-        best = NO_ENTRIES
-        if not self.lowest <= user < self.highest:
-            return best
-        for is_mangled in (True, False):
-            count, is_whole = self._lists.follow(
-                user, size_bytes, is_mangled, to_user, self.lowest, self.highest, self._room
-            )
-            if is_whole or count > len(best):
-                best = self._room[:count].copy()
-            if is_whole:
-                break
-        return best
-
-
-def _mark(arenas: list[Arena], addresses: U64, state: BlockState) -> None:
-    """Sets the state of chunks that count as in use."""
-    for arena in arenas:
-        wanted = addresses | np.uint64(BlockState.IN_USE)
-        at = np.searchsorted(arena.entries, wanted)
-        at[at == len(arena.entries)] = 0
-        at = at[arena.entries[at] == wanted]
-        arena.entries[at] += np.uint64(state - BlockState.IN_USE)

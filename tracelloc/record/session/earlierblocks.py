@@ -86,16 +86,19 @@ class EarlierBlockReader:
         drain: Callable[[], None],
         *,
         is_current: Callable[[], bool],
+        note_added: Callable[[int], None],
         limits: SizeLimits,
         memory_bytes: int | None,
     ) -> None:
         """``lock`` guards the heap. ``drain``, with the lock held, applies all past events.
 
+        ``note_added`` is called with the bytes of blocks that were added, with the lock held.
         ``is_current``: whether the process still has this heap, and its probes are in place.
         ``memory_bytes``: what this may take; None: unlimited.
         """
         self._process, self._heap, self._frames = process, heap, frames
         self._lock, self._drain, self._is_current = lock, drain, is_current
+        self._note_added = note_added
         self._limits, self._memory_bytes = limits, memory_bytes
 
     def read(self) -> EarlierBlocks | None:
@@ -160,6 +163,8 @@ class EarlierBlockReader:
                 self._drain()
                 numbers = found.numbers[some]
                 added = heap.add_earlier(starts, sizes, indices[numbers])
+                # With the lock still held: no point of a series has these blocks twice.
+                self._note_added(int(sizes[added].sum()))
             counts += np.bincount(numbers[added], minlength=len(counts))
             sums += np.bincount(numbers[added], sizes[added].astype(np.float64), len(counts))
         with self._lock:

@@ -180,6 +180,7 @@ class Session:
         reader = EarlierBlockReader(
             tracee.process, heap, tracee.space.files.runtime_frames, self._lock, drain,
             is_current=lambda: tracee.heap is heap and self._stopped_ns is None,
+            note_added=tracee.series.add_before,
             limits=SizeLimits(capture.min_block_bytes, capture.max_block_bytes),
             memory_bytes=None if budget is None else budget.left_bytes // 2,
         )  # fmt: skip
@@ -192,7 +193,7 @@ class Session:
                 return
             with self._lock:
                 if found is not None and tracee.heap is heap:
-                    tracee.note_earlier(found)
+                    tracee.earlier = found
 
         self.supervisor.run(EARLIER_BLOCKS, tracee.process.pid, read, gives_up=False)
 

@@ -276,11 +276,6 @@ class Tracee:
         if self._trampoline is None and self.heap.table.events:
             self.source.refresh()
 
-    def note_earlier(self, earlier: EarlierBlocks) -> None:
-        """Notes that these blocks were added to its heap."""
-        self.earlier = earlier
-        self.series.add_before(earlier.size_bytes)
-
     def note_usage(self, usage: HeapUsage) -> None:
         """Stores an account of its memory; the first one is what later ones are compared with."""
         self.usage = usage

@@ -1,0 +1,170 @@
+"""Chunks in fastbins and thread caches (tcache) of glibc, which the chunk headers show as in use.
+
+Formats: glibc's malloc/malloc.c, ``tcache_perthread_struct``, ``tcache_entry``, ``mfastbinptr``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from tracelloc.record.heapwalk.chunks import ListReader, blocks_between
+from tracelloc.record.heapwalk.mallocstate import ArenaState, first_words
+from tracelloc.record.heapwalk.pieces import PieceReader
+from tracelloc.record.heapwalk.walked import (
+    ADDRESS_BITS,
+    NO_ENTRIES,
+    Arena,
+    BlockState,
+    WalkedHeap,
+)
+from tracelloc.record.process.memory import U64
+
+_MOST_LISTED: Final = 1 << 22
+"""Chunks in one list of free chunks."""
+_FIRST_FASTBIN_BYTES: Final = 32
+_TCACHES: Final = {64: (0x290, 0x290), 76: (0x300, 0x340)}
+"""Least and most bytes of the chunks with a thread's cache, by the number of its lists (2.30 to
+2.41; 2.42)."""
+_SMALL_BINS: Final = 64
+_MOST_CHANGED: Final = 2
+"""Lists of a thread cache that may change while it is read."""
+_MOST_TRIES: Final = 10
+"""Reads of lists that change meanwhile."""
+_LONG: Final = 1 << 16
+"""Chunks in lists that take long to read, and of which few change meanwhile."""
+
+
+def mark_cached(
+    reader: PieceReader, lists: ListReader, states: list[ArenaState], walked: WalkedHeap
+) -> None:
+    """Marks chunks in fastbins and thread caches, and those that hold a thread's cache."""
+    arenas = [arena for arena in walked.arenas if len(arena.entries)]
+    if not arenas:
+        return
+    lowest = min(int(arena.entries[0] & ADDRESS_BITS) for arena in arenas)
+    highest = max(int(arena.entries[-1] & ADDRESS_BITS) for arena in arenas)
+    free_list = _FreeLists(lists, lowest, highest)
+    for state in states:
+        fast, _, _ = _read_repeatedly(
+            partial(_fast_heads, reader, state),
+            lambda n: _FIRST_FASTBIN_BYTES + 16 * n,
+            16,
+            free_list,
+        )
+        _mark(arenas, fast, BlockState.FAST)
+    for arena in arenas:
+        for count, (least_bytes, most_bytes) in _TCACHES.items():
+            rows = np.empty(len(arena.entries), np.intp)
+            rows = rows[: blocks_between(arena.entries, least_bytes, most_bytes, rows)]
+            found = arena.entries[rows] & ADDRESS_BITS
+            if len(found):
+                _mark_tcaches(reader, free_list, (arena, found), arenas, count)
+
+
+def _mark_tcaches(
+    reader: PieceReader,
+    free_lists: _FreeLists,
+    found: tuple[Arena, U64],
+    arenas: list[Arena],
+    count: int,
+) -> None:
+    """Finds thread caches by their contents, among an arena's chunks of a size that they have."""
+    arena, addresses = found
+    rows, was_read = reader.memory.read(addresses + np.uint64(16), 10 * count)
+    counts, heads = rows[:, : count // 4].copy().view(np.uint16), rows[:, count // 4 :]
+    low, high = np.uint64(free_lists.lowest), np.uint64(free_lists.highest)
+    good = was_read & ((heads & np.uint64(15)) == 0).all(axis=1)
+    good &= ((heads == 0) | ((heads > low) & (heads < high))).all(axis=1)
+    good &= counts.any(axis=1)
+    if count == _SMALL_BINS:  # some change while they are read
+        good &= np.count_nonzero((counts > 0) != (heads != 0), axis=1) <= _MOST_CHANGED + 2
+    for address in addresses[good].tolist():
+
+        def heads_now(at: int = address + 16 + 2 * count) -> U64:
+            return reader.words(at, 8 * count)
+
+        cached, lists, empty_lists = _read_repeatedly(
+            heads_now, lambda number: 32 + 16 * number if number < _SMALL_BINS else 0, 0, free_lists
+        )
+        if lists and empty_lists <= min(_MOST_CHANGED, lists - 1):
+            _mark([arena], np.array([address], np.uint64), BlockState.OWN)
+            _mark(arenas, cached, BlockState.CACHED)
+
+
+def _read_repeatedly(
+    heads_now: Callable[[], U64],
+    size_of: Callable[[int], int],
+    to_user: int,
+    free_lists: _FreeLists,
+) -> tuple[U64, int, int]:
+    """The chunks of lists that a thread changes meanwhile, each by its head, 0 if it is empty.
+
+    A chunk that is allocated just then leads nowhere, and the rest of its list would be missed. So
+    they are read until nothing has changed, or no more chunks are found. Returns (chunks, number of
+    lists that were not empty at first, how many of these had no chunk).
+    """
+    found, counts = NO_ENTRIES, (0, 0)
+    for tries in range(_MOST_TRIES):
+        heads = heads_now()
+        free_lists.forget()
+        used = np.flatnonzero(heads).tolist()
+        lists = [free_lists.read(int(heads[n]), size_of(n), to_user) for n in used]
+        known, found = len(found), np.union1d(found, np.concatenate([*lists, NO_ENTRIES]))
+        if tries == 0:
+            counts = len(used), sum(not len(each) for each in lists)
+        elif len(found) == known:
+            break
+        if len(found) > _LONG or np.array_equal(heads, heads_now()):
+            break
+    return found, *counts
+
+
+def _fast_heads(reader: PieceReader, state: ArenaState) -> U64:
+    """The addresses in the first chunks of an arena's fastbins; 0 for an empty one."""
+    chunks = first_words(reader, state)
+    return np.where(chunks > 0, chunks + np.uint64(16), np.uint64(0))
+
+
+class _FreeLists:
+    """Lists of free chunks within the heaps."""
+
+    def __init__(self, lists: ListReader, lowest: int, highest: int) -> None:
+        self.lowest, self.highest = lowest, highest
+        self._lists = lists
+        self._room = np.empty(_MOST_LISTED, np.uint64)
+
+    def forget(self) -> None:
+        """Reads lists as they are from now on."""
+        self._lists.forget()
+
+    def read(self, user: int, size_bytes: int, to_user: int) -> U64:
+        """The chunks of a list; its first link leads to ``user``. See ``ListReader.follow``.
+
+        Links are mangled since 2.32: the list itself tells, as it comes to an end only one way.
+        """
+        best = NO_ENTRIES
+        if not self.lowest <= user < self.highest:
+            return best
+        for is_mangled in (True, False):
+            count, is_whole = self._lists.follow(
+                user, size_bytes, is_mangled, to_user, self.lowest, self.highest, self._room
+            )
+            if is_whole or count > len(best):
+                best = self._room[:count].copy()
+            if is_whole:
+                break
+        return best
+
+
+def _mark(arenas: list[Arena], addresses: U64, state: BlockState) -> None:
+    """Sets the state of chunks that count as in use."""
+    for arena in arenas:
+        wanted = addresses | np.uint64(BlockState.IN_USE)
+        at = np.searchsorted(arena.entries, wanted)
+        at[at == len(arena.entries)] = 0
+        at = at[arena.entries[at] == wanted]
+        arena.entries[at] += np.uint64(state - BlockState.IN_USE)
