@@ -13,6 +13,7 @@ from tracelloc.heap.table import LiveTable
 from tracelloc.heap.unreachable import UnreachableBlocks
 from tracelloc.model.verdicts import Findings, Verdict
 from tracelloc.text import NS_PER_S
+from tracelloc.verdict.evidence import stack_judgement
 
 LARGE = 1 << 30
 """Bytes of a process in which nothing here matters."""
@@ -175,6 +176,19 @@ def test_a_list_that_is_never_emptied_is_soon_listed() -> None:
     assert suspect.judgement.rate_bytes_per_min == pytest.approx(120 * 1200, rel=0.03)
     assert suspect.judgement.confidence < 0.3
     assert "none was freed, but the program still points to all of it" in suspect.judgement.evidence
+
+
+def test_few_old_blocks_say_nothing_about_the_others() -> None:
+    random = np.random.default_rng(13)
+    looked = course(leak(random, every(0.01, 0, 60), 1200), none_of_them, 60, 3_000_000)
+    said = [
+        (time_s, stack_judgement(findings, SITE).evidence)
+        for time_s, findings in looked
+        if findings.verdict(SITE) is Verdict.GROWING
+    ]
+    early = [time_s for time_s, evidence in said if "old enough to judge" in evidence]
+    later = [time_s for time_s, evidence in said if "still points to all of it" in evidence]
+    assert max(early) < min(later)
 
 
 def test_a_megabyte_a_minute_is_called_by_its_third_block() -> None:

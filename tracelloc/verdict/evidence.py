@@ -13,7 +13,8 @@ from tracelloc.verdict.parameters import P
 
 Blocks = Callable[[float], str]
 """Formats a count of blocks."""
-
+_FEW: Final = 0.25
+"""Share of a stack's blocks below which a search says nothing about the others."""
 
 _NOT_LOOKED_AT: Final = Judgement(
     verdict=Verdict.DECIDING,
@@ -136,6 +137,10 @@ def _why_unsure(sites: Sites, row: int, blocks: Blocks) -> str:
         )
     if sites.verdict_in_s[row] > 0:
         return f"verdict in about {format_duration(math.ceil(sites.verdict_in_s[row]))}"
+    if 0 < sites.asked[row] < _FEW * sites.alive[row]:
+        return (
+            f"too early: {sites.asked[row]:,.0f} of {blocks(sites.alive[row])} old enough to judge"
+        )
     if sites.asked[row]:
         freed = "none was freed, but " if sites.never_freed[row] else ""
         return f"{freed}the program still points to all of it, as to a cache or a table that grows"
