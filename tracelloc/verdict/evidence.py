@@ -137,16 +137,19 @@ def _why_unsure(sites: Sites, row: int, blocks: Blocks) -> str:
         )
     if sites.verdict_in_s[row] > 0:
         return f"verdict in about {format_duration(math.ceil(sites.verdict_in_s[row]))}"
-    if 0 < sites.asked[row] < _FEW * sites.alive[row]:
-        return (
-            f"too early: {sites.asked[row]:,.0f} of {blocks(sites.alive[row])} old enough to judge"
-        )
     if sites.asked[row]:
-        freed = "none was freed, but " if sites.never_freed[row] else ""
-        return f"{freed}the program still points to all of it, as to a cache or a table that grows"
+        return _still_pointed_to(sites, row, blocks)
     kept = float(sites.survivors[row])
     why = "too few" if kept < P.innocent_least_blocks else "at too uneven a pace"
     return f"{blocks(kept)} not freed, {why} to be sure"
+
+
+def _still_pointed_to(sites: Sites, row: int, blocks: Blocks) -> str:
+    asked, alive = float(sites.asked[row]), float(sites.alive[row])
+    if asked < _FEW * alive:
+        return f"too early: {asked:,.0f} of {blocks(alive)} old enough to judge"
+    freed = "none was freed, but " if sites.never_freed[row] else ""
+    return f"{freed}the program still points to all of it, as to a cache or a table that grows"
 
 
 def _why_rising(sites: Sites, row: int) -> str:
