@@ -114,6 +114,8 @@ class Session:
             clock_ns=clocks.now_ns,
             supervisor=supervisor,
         )
+        self._reads_earlier = False
+        """Whether blocks from before tracing are still being read."""
         self._pump_thread = threading.Thread(target=self._pump, name="pump", daemon=True)
         self._upkeep = Upkeep(capture, config, self.processes, supervisor, self._lock)
         self.windows: Windows | None = None
@@ -159,7 +161,9 @@ class Session:
 
         def read() -> None:
             if self._config.can_count_earlier:
+                self._reads_earlier = True
                 self._read_earlier()
+                self._reads_earlier = False
             account = partial(accounts.update, self.root)
             self.supervisor.run(MEMORY_ACCOUNT, pid, account, gives_up=False)
 
@@ -288,6 +292,8 @@ class Session:
                 one.look_last()
                 self.supervisor.run(JUDGING, one.process.pid, partial(one.judge, stopped_ns))
             self._stopped_ns = stopped_ns
+        if self._reads_earlier:
+            self._say(why_not(UnsupportedError("tracing ended before the heap had been read")))
 
     def close(self) -> None:
         """Stops, and frees maps and files. No snapshot can be taken afterwards."""
