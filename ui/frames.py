@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +25,10 @@ FRAME_COLUMNS: Final = (
     Column("place", "where", 28, right=False, from_width=70, wide=56, sorts=False),
     Column("module", "module", 16, right=False, from_width=110, wide=28, sorts=False),
 )
+
+
+_FEW_LINES: Final = 3
+"""Source lines below which only one is shown, with its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,24 @@ def first_line(lines: list[FrameLine]) -> int:
     frames = [(row, lines[row].frame) for row in shown]
     with_file = (row for row, frame in frames if frame is not None and frame.file is not None)
     return next(with_file, shown[0] if shown else 0)
+
+
+def source_lines(text: Sequence[str], frame: Frame, most: int) -> list[str]:
+    """Formats a frame's source line, among others if there is room for three.
+
+    Raises IndexError if the file has no such line.
+    """
+    number = frame.line or 0
+    hot = clean(text[number - 1].strip())
+    if most < _FEW_LINES:
+        return [f"{base_name(frame.file or '')}:{number}: {hot}"]
+    first = max(1, min(number - most // 2, len(text) - most + 1))
+    shown = range(first, min(first + most, len(text) + 1))
+    width = len(str(shown[-1]))
+    return [
+        f"{'→' if n == number else ' '} {n:>{width}}  {clean(text[n - 1].expandtabs(4).rstrip())}"
+        for n in shown
+    ]
 
 
 def stack_text(stack: NamedStack) -> str:

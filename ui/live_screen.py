@@ -8,13 +8,21 @@ from typing import Any, ClassVar
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingsMap, BindingType
+from textual.containers import Vertical
+from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Input
 
-from tracelloc.model.codefiles import base_name
 from tracelloc.show.analysis.differences import ALL
 from tracelloc.show.presentation.symboladvice import generated_advice
-from tracelloc.ui.frames import FRAME_COLUMNS, FrameLine, first_line, frame_rows, lines_of
+from tracelloc.ui.frames import (
+    FRAME_COLUMNS,
+    FrameLine,
+    first_line,
+    frame_rows,
+    lines_of,
+    source_lines,
+)
 from tracelloc.ui.functions import FUNCTIONS
 from tracelloc.ui.groups import GroupKey
 from tracelloc.ui.header import HeaderLines, TabLine, notes_of
@@ -40,11 +48,30 @@ FLAT: int = 16
 """Height below which there is no plot; there is none below ``SLIM`` columns either."""
 SLIM: int = 60
 LOW: int = 32
-"""Height below which the stack of the cursor's row is not shown."""
+"""Height below which the stack of the cursor's row only gets lines that the table leaves empty."""
 TALL: int = 50
 """Height from which the plot and the stack of the cursor's row get more lines."""
+_PANE, _TALL_PANE, _LEAST_PANE = 9, 16, 5
+"""Lines for that stack, whatever the table needs; from ``TALL``; below which it is not shown."""
+_SOURCE_LINES: int = 9
+"""Most source lines below it."""
 TINY: int = 9
 _KEYS: frozenset[str] = frozenset(binding.key for binding in LIVE_KEYS)
+
+
+_FRAMING: int = 2
+"""Lines of a pane for its border and its columns' names."""
+
+
+class Middle(Vertical):
+    """The active view, and below it the stack of the cursor's row."""
+
+    class Resized(Message):
+        """It has another size."""
+
+    def on_resize(self) -> None:
+        """Tells the screen."""
+        self.post_message(self.Resized())
 
 
 class LiveScreen(Screen[None]):
@@ -77,15 +104,17 @@ class LiveScreen(Screen[None]):
         yield HeaderLines(self._facts, id="header")
         yield SpanPlot(id="plot")
         yield TabLine(self.state.views, id="tabs")
-        with ContentSwitcher(initial=self.state.views[0].name, id="views"):
-            for view in self.state.views:
-                widget = view.widget()
-                widget.id = view.name
-                yield widget
-        pane = Table(FRAME_COLUMNS, id="pane")
-        pane.can_focus = pane.row_cursor = False
-        pane.border_title = "stack of the selected row"
-        yield pane
+        with Middle(id="middle"):
+            with ContentSwitcher(initial=self.state.views[0].name, id="views"):
+                for view in self.state.views:
+                    widget = view.widget()
+                    widget.id = view.name
+                    yield widget
+            pane = Table(FRAME_COLUMNS, id="pane")
+            pane.can_focus = pane.row_cursor = False
+            pane.low = 0
+            pane.border_title = "stack of the selected row"
+            yield pane
         yield Input(placeholder="regex for names, files, modules (Esc clear)", id="search")
         yield KeyFooter(show_command_palette=False, compact=True)
 
@@ -94,7 +123,6 @@ class LiveScreen(Screen[None]):
         width, height = event.size
         self.set_class(width < NARROW, "narrow")
         self.set_class(height < FLAT or width < SLIM, "flat")
-        self.set_class(height < LOW, "low")
         self.set_class(height >= TALL and width >= NARROW, "tall")
         self.set_class(height < TINY, "tiny")
 
@@ -148,21 +176,43 @@ class LiveScreen(Screen[None]):
         verdict = verdict_text(details, picture.snapshot)
         pane.border_title = verdict if verdict.plain else "stack of the selected row"
         lines = lines_of(details.stack, details.figures.index, everything=False)
-        notes = verdict_lines(details, max(pane.size.width - 2, 20))
-        pane.show(frame_rows(lines, *notes, *self._pane_notes(lines, picture)), at_once=True)
+        notes = verdict_lines(details, max(self.size.width - 2, 20))
+        left = self._pane_room() - _FRAMING - len(lines) - len(notes)
+        notes += self._pane_notes(lines, picture, min(left, _SOURCE_LINES))
+        pane.show(frame_rows(lines, *notes), at_once=True)
+        self._fit_pane(len(lines) + len(notes) + _FRAMING)
 
-    def _pane_notes(self, lines: list[FrameLine], picture: Picture) -> list[str]:
-        """Returns the source line of the first frame, or advice on missing symbols."""
+    def _pane_room(self) -> int:
+        """Lines for the pane: what the table leaves empty, or its least height."""
+        width, height = self.size
+        least = 0 if height < LOW or width < NARROW else _TALL_PANE if height >= TALL else _PANE
+        middle = self.query_one(Middle)
+        return max(least, middle.size.height - self.view.row_count() - 1)
+
+    def _fit_pane(self, wanted: int) -> None:
+        """Sets the pane's height; ``wanted``: lines for all that it has to show."""
+        room = self._pane_room()
+        self.set_class(room < _LEAST_PANE, "crowded")
+        self.query_one("#pane", Table).styles.height = max(min(room, wanted), _LEAST_PANE)
+
+    @on(Middle.Resized)
+    def _refit(self) -> None:
+        if self.picture is not None:
+            self._show_pane(self.picture)
+
+    def _pane_notes(self, lines: list[FrameLine], picture: Picture, room: int) -> list[str]:
+        """Returns the source around the first frame's line, or advice on missing symbols.
+
+        ``room``: lines for that.
+        """
         assert picture.details is not None
         source, target = self.state.source, picture.snapshot.target
         frame = lines[first_line(lines)].frame if lines else None
         if frame is not None and frame.file is not None and frame.line is not None:
             try:
-                text = source.read_source(target, frame.file)[frame.line - 1]
+                return source_lines(source.read_source(target, frame.file), frame, room)
             except (OSError, IndexError):
                 pass
-            else:
-                return [f"{base_name(frame.file)}:{frame.line}: {text.strip()}"]
         stack = picture.details.stack
         advice = generated_advice(picture.snapshot.runtimes, stack)
         advice = advice or source.symbol_advice(target, stack)

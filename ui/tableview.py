@@ -147,8 +147,6 @@ Cell = str | Text | Bar
 """Plain text, or text with styles; never markup."""
 _LEAST_TEXT_LINES: Final = 4
 """Lines of text below the rows, if it has as many, even where rows are out of sight for it."""
-_LOW: Final = 8
-"""Height below which there is no footer: the rows need all lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +194,9 @@ class Table(LineView[TableRows]):
 
     class SortAsked(RowMessage):
         """The title of column ``key`` was clicked."""
+
+    low = 8
+    """Height below which there is no footer: the rows need all lines."""
 
     def __init__(self, columns: Sequence[Column], *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
@@ -280,7 +281,7 @@ class Table(LineView[TableRows]):
         if self._rows.text is not None:
             room = height - self.header_lines - len(self.order)
             wanted = min(len(self._wrapped_text(self.width)), max(room, _LEAST_TEXT_LINES))
-        self.footer_lines = wanted if height >= _LOW else 0
+        self.footer_lines = min(wanted, max(height - 2, 0)) if height >= self.low else 0
         super().rows_changed()
 
     def row_count(self) -> int:
@@ -330,7 +331,7 @@ class Table(LineView[TableRows]):
     def _footer_line(self, line: int, width: int) -> str:
         """``line``: negative, from the end."""
         if self._rows.text is None:
-            return self._rows.footer[line](self._key)
+            return self._rows.footer[line + self.footer_lines](self._key)
         lines, at = self._wrapped_text(width), line + self.footer_lines
         return f" {lines[at]}" if at < len(lines) else ""
 

@@ -76,6 +76,26 @@ def test_who_holds_its_blocks(source: FakeSource) -> None:
     drive(source, steps, (160, 40))
 
 
+def test_the_pane_takes_what_the_table_leaves(source: FakeSource) -> None:
+    """Few rows leave lines for it on a small screen, and on a larger one for source lines."""
+    source.holders = {LEAK: KEPT}
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        assert "function, innermost first" in shown(app)
+        assert "all of it is kept by" in shown(app)
+        assert "server.c:32: int line_32;" in shown(app)
+        await pilot.resize_terminal(80, 18)
+        await pilot.pause()
+        assert "function, innermost first" not in shown(app)
+        await pilot.resize_terminal(160, 40)
+        await pilot.pause()
+        assert "all of it is kept by app::g_sessions (server)" in shown(app)
+        assert "→ 32  int line_32;" in shown(app)
+        assert shown(app).count("  int line_") == 9
+
+    drive(source, steps, (80, 24))
+
+
 def test_hidden_frames_on_demand(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "end", "enter")

@@ -89,11 +89,12 @@ def memory_part(given: Request) -> SectionContent:
     lines = list(memory_lines(snapshot))
     found = account(snapshot)
     is_traced = found is None or found.is_mostly_traced
-    state = is_traced, len(lines), snapshot.target.exec_count
+    # Forecasts come and go.
+    news = {("traced", is_traced), ("lines", len(lines)), ("programs", snapshot.target.exec_count)}
     if snapshot.target.exec_count:
         programs = plural(snapshot.target.exec_count, "program")
         lines.append(f"{programs} executed since, now {printable(snapshot.target.command)}")
-    return SectionContent([f"==> {line}" for line in lines], said_again_if=state)
+    return SectionContent([f"==> {line}" for line in lines], novelties=news)
 
 
 def account_part(given: Request) -> SectionContent | None:
