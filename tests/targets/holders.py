@@ -11,10 +11,14 @@ import functools
 import gc
 import sys
 import threading
+import weakref
 
 
 class Item:
     """What is kept."""
+
+    def act(self):
+        pass
 
 
 class Cache:
@@ -31,6 +35,10 @@ class Slotted:
 
     def __init__(self):
         self.first, self.second = None, []
+
+
+class Reference(weakref.ref):
+    """Keeps nothing, as those from which it inherits."""
 
 
 class Cycle:
@@ -87,7 +95,24 @@ def bounded(number):
     return Item()
 
 
+def risky():
+    rows = Item()
+    raise LookupError(id(rows))
+
+
+def fail(number):
+    return risky() if number == 0 else fail(number - 1)
+
+
+def here():
+    item = Item()
+    return sys._getframe(item is None)
+
+
 UNBOUNDED = {}
+ERRORS, CHAINED, ARGUMENTS, FRAMES, FUTURES = [], [], [], [], []
+WEAK, STRONG = [], [[]]
+PARTIALS, METHODS, PROPERTIES, REFERENCES, BOUND = [], [], [], [], []
 LOCAL = threading.local()
 LOCAL.items = []
 VARIABLE = contextvars.ContextVar("request")
@@ -174,6 +199,59 @@ def keep_generator():
 def keep_temporary():
     wanted.release()
     made.acquire()
+
+
+def keep_error():
+    try:
+        fail(len(ERRORS) % 5)
+    except LookupError as error:
+        ERRORS.append(error)
+
+
+def keep_cause():
+    try:
+        fail(0)
+    except LookupError as error:
+        CHAINED.append(RuntimeError())
+        CHAINED[-1].__cause__ = error
+
+
+def keep_argument():
+    ARGUMENTS.append(ValueError(Item()))
+
+
+def keep_frame():
+    FRAMES.append(here())
+
+
+def keep_future():
+    FUTURES.append(asyncio.get_running_loop().create_future())
+    FUTURES[-1].set_result(Item())
+
+
+def keep_partial():
+    PARTIALS.append(functools.partial(print, Item()))
+
+
+def keep_method():
+    METHODS.append(Item().act)
+
+
+def keep_property():
+    PROPERTIES.append(property(Item()))
+
+
+def keep_callback():
+    REFERENCES.append(weakref.ref(Cache, functools.partial(print, Item())))
+
+
+def keep_weak():
+    STRONG[0].append(Item())
+    WEAK.append(Reference(STRONG[0][-1]))
+
+
+def keep_bound():
+    BOUND.append([Item()].append)
 
 
 def keep_cycle():

@@ -50,6 +50,7 @@ _SLACK_WORDS: Final = 16
 _POOL_WORDS: Final = POOL_BYTES // 8
 
 
+_MOST_BASES: Final = 16
 _MANAGED_DICT: Final = 1 << 4
 _MOST_VALUES: Final = 64
 _HEAP_TYPE: Final = 1 << 9
@@ -88,12 +89,7 @@ class HeapImage:
         self.found = found
         self.skipped_count = 0
         """Tables that exceeded the size limit, or could not be read."""
-        self._is_weak = np.array(
-            [
-                found.names.name_of(number).startswith("weakref.")
-                for number in range(len(found.types.known))
-            ]
-        )
+        self._is_weak = np.array([self._is_reference(n) for n in range(len(found.types.known))])
         blocks = found.blocks
         pieces = self._pieces(frames)
         sizes = pieces.rows[:, 1].astype(np.int64) // 8
@@ -111,6 +107,16 @@ class HeapImage:
             self.words, self.pool_words, blocks.pools, self.piece_starts, self.piece_ends,
             self.piece_at, self.kinds, self._find_limits(),
         )  # fmt: skip
+
+    def _is_reference(self, number: int | None) -> bool:
+        """Whether a type is that of weak references, or inherits from it."""
+        for _ in range(_MOST_BASES):
+            if number is None:
+                return False
+            if self.found.names.name_of(number).startswith("weakref."):
+                return True
+            number = self.found.types.number_of_type(self.found.types.known[number].base)
+        return False
 
     def _read(self, rows: U64) -> Mask:
         """Reads all pieces into their places."""

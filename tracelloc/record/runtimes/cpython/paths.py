@@ -18,9 +18,11 @@ from tracelloc.record.runtimes.cpython.interpreter import CPython
 from tracelloc.record.runtimes.cpython.large import DICT, LIST
 
 _TUPLE: Final = 1 << 26
+_EXCEPTION: Final = 1 << 30
 _TYPE: Final = 1 << 31
 _INLINE_VALUES: Final = 1 << 2
-"""Py_TPFLAGS_…: TUPLE_SUBCLASS, TYPE_SUBCLASS, INLINE_VALUES (3.13 and newer)."""
+"""Py_TPFLAGS_…: TUPLE_SUBCLASS, BASE_EXC_SUBCLASS, TYPE_SUBCLASS, and INLINE_VALUES (3.13 and
+newer)."""
 _TYPE_DICT, _MODULE_DICT, _DICT_KEYS, _DICT_VALUES = 33, 2, 4, 5
 """Words of a type, a module and a dictionary."""
 _DICT_OFFSET_AT: Final = 288
@@ -28,16 +30,23 @@ _FIRST_ITEM: Final = 3
 """The word of a list that points to its items, and of a tuple's first item. From 3.14 on, a
 tuple's first item is one word later, after its hash."""
 _HASHED_TUPLES: Final = (3, 14)
-_FUNCTION_WORDS: Final = {7: ".__defaults__", 8: ".__kwdefaults__", 9: ".__closure__",
-                          11: ".__dict__"}  # fmt: skip
+_FUNCTION_WORDS: Final = {2: ".__globals__", 7: ".__defaults__", 8: ".__kwdefaults__",
+                          9: ".__closure__", 11: ".__dict__"}  # fmt: skip
+_FUNCTION_NAMESPACES: Final = (2, 11)
 _CACHE_LIMIT: Final = 12
 """The word of ``lru_cache_object`` with ``maxsize`` (Modules/_functoolsmodule.c)."""
 _ASYNC: Final = ("_asyncio.Task", "_asyncio.Future")
 _IN_TASKS: Final = {
     "coroutine": "", "generator": "", "list": ".callbacks",
     "_contextvars.Context": ".get_context()",
+    "_asyncio.Future": "._fut_waiter", "_asyncio.Task": "._fut_waiter",
 }  # fmt: skip
 """Names of what a task refers to, by type: the offsets differ between versions."""
+_FUTURE_WORDS: Final = {6: ".exception()", 8: ".result()"}
+"""Words of futures and tasks (``FutureObj_HEAD``, Modules/_asynciomodule.c)."""
+_EXCEPTION_WORDS: Final = {3: ".args", 4: ".__notes__", 5: ".__traceback__", 6: ".__context__",
+                           7: ".__cause__"}  # fmt: skip
+"""Words of exceptions (``PyException_HEAD``, Include/cpython/pyerrors.h)."""
 _CONTEXT_VARIABLE: Final = "contextvars.ContextVar"
 _VARIABLE_NAME: Final = 16
 _ITEM: Final = "[…]"
@@ -47,15 +56,26 @@ ITEMS: Final = (_ITEM, _ELEMENT_OF_SET, KEYS)
 """Suffixes of paths to items of containers."""
 _ELEMENT: Final = "functools._lru_list_elem"
 _STATE: Final = " (C)"
+_FRAME_WORDS: Final = 6
+"""Words of a frame object before the frame in it, at least (pycore_frame.h)."""
+_IN_FRAME: Final = " → "
 _TEMPORARY: Final = "(temporary)"
 _FIELDS: Final = {
     ("module", 4): _STATE,
     (_ELEMENT, 2): "", (_ELEMENT, 3): "", (_ELEMENT, 5): KEYS, (_ELEMENT, 6): "",
     ("_contextvars.ContextVar", 3): ".default", ("_contextvars.ContextVar", 4): ".get()",
     ("_contextvars.Context", 2): "", ("_contextvars.Context", 3): "",
+    ("traceback", 2): "", ("traceback", 3): ".tb_frame", ("frame", 2): "",
+    ("builtin_function_or_method", 3): ".__self__", ("method-wrapper", 3): ".__self__",
+    ("method", 2): ".__func__", ("mappingproxy", 2): "",
+    ("list_iterator", 3): "", ("coroutine_wrapper", 2): "",
+    ("property", 2): ".fget", ("property", 3): ".fset", ("property", 4): ".fdel",
+    ("weakref.ReferenceType", 3): ".__callback__", ("weakref.KeyedRef", 3): ".__callback__",
 }  # fmt: skip
 """Meaning of words in types written in C: ``PyModuleObject`` (its state), ``lru_list_elem``,
-``PyContextVar`` and ``PyContext`` (pycore_context.h)."""
+``PyContextVar`` and ``PyContext`` (pycore_context.h), and others that have no member of this name,
+or whose dictionary is elsewhere from 3.12 on. Steps along a traceback, or from a frame to its
+caller, have no text: the function that keeps the object has."""
 _SPLIT: Final = 2
 _MOST_KEYS: Final = 1 << 16
 _SHORT: Final = 40
@@ -164,19 +184,24 @@ class PathNames:
             pass
         elif name == "function" and at in _FUNCTION_WORDS:
             walk.text += _FUNCTION_WORDS[at]
-            walk.namespace = at == 11
+            walk.namespace = at in _FUNCTION_NAMESPACES
         elif name == "method" and at == 3:
             walk.text += ".__self__"
-        elif (said := self._name_in_builtin(walk, name, word, begin)) is not None:
+        elif (said := self._name_in_builtin(walk, number, word, begin)) is not None:
             walk.text += said
         else:
             self._name_in_instance(walk, word, begin, number)
 
-    def _name_in_builtin(self, walk: _Walk, name: str, word: int, begin: int) -> str | None:
+    def _name_in_builtin(self, walk: _Walk, number: int, word: int, begin: int) -> str | None:
         """The name of a word in a standard-library type written in C; None if unknown."""
+        name = self._names.name_of(number)
         said: str | None = ""
         if name in ("generator", "coroutine", "async_generator"):
-            said = self._generator_local(walk, word, begin)
+            said = self._frame_local(walk, word, begin, ".")
+        elif name == "frame" and word - begin >= _FRAME_WORDS:
+            said = self._frame_local(walk, word, begin, _IN_FRAME)
+        elif self._types.known[number].flags & _EXCEPTION:
+            said = _EXCEPTION_WORDS.get(word - begin)
         elif name == "functools._lru_cache_wrapper":
             # -1 means unbounded.
             walk.is_bounded = int(self._image.words[begin + _CACHE_LIMIT]) >> 63 == 0
@@ -187,7 +212,8 @@ class PathNames:
         elif name == "_thread._localdummy":
             walk.namespace = True
         elif name in _ASYNC:
-            said = self._name_in_task(int(self._image.words[word]))
+            said = _FUTURE_WORDS.get(word - begin)
+            said = said or self._name_in_task(int(self._image.words[word]))
         elif name == "hamt_bitmap_node" and word - begin > _FIRST_ITEM:
             said = self._variable(int(self._image.words[word - 1]))
         elif not name.startswith("hamt"):
@@ -318,8 +344,11 @@ class PathNames:
             number = found
         return None
 
-    def _generator_local(self, walk: _Walk, word: int, begin: int) -> str:
-        """The name of a variable of a generator or coroutine, which contains its frame."""
+    def _frame_local(self, walk: _Walk, word: int, begin: int, before: str) -> str:
+        """The name of a variable of a generator, coroutine or frame object, which contains a frame.
+
+        ``before``: a word that separates it from the path.
+        """
         words, size = self._image.words, self._image.references.size(begin)
         code_at = self._python.layout.probes["code"] // 8
         first = self._python.layout.locals // 8
@@ -330,7 +359,7 @@ class PathNames:
             if known.function.function is None or number < 0:
                 continue
             if number < known.variables + known.temporaries:
-                return f".{known.function.function}() {self._local_text(known, number)}"
+                return f"{before}{known.function.function}() {self._local_text(known, number)}"
         walk.unresolved += 1
         return UNKNOWN
 
