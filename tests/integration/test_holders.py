@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_what_is_new_is_found_where_it_is_kept(program: Target, kind: str) -> No
     raise AssertionError(attempts)
 
 
-def new_holders(program: Target, kind: str) -> tuple[Holders, int]:
+def new_holders(program: Target, kind: str, name: str = ITEM) -> tuple[Holders, int]:
     """Has 300 more items kept. Returns who keeps them, and how many more there are."""
     censuses, search = Censuses(Process(program.pid)), HolderSearch(Process(program.pid))
     try:
@@ -76,11 +77,11 @@ def new_holders(program: Target, kind: str) -> tuple[Holders, int]:
         before = ObjectAddresses(censuses.take_found())
         program.ask(f"{kind} 300")
         now = censuses.take_census(keep=True)
-        found = search.find(censuses.take_found(), [ITEM], before)[ITEM]
+        found = search.find(censuses.take_found(), [name], before)[name]
     finally:
         search.close()
     counts = [{one.name: one.count for one in each.types} for each in (first, now)]
-    return found, counts[1][ITEM] - counts[0].get(ITEM, 0)
+    return found, counts[1][name] - counts[0].get(name, 0)
 
 
 def is_found(kind: str, found: Holders) -> bool:
@@ -131,3 +132,42 @@ def test_the_command(program: Target) -> None:
         assert one["samples"] == sum(holder["samples"] for holder in one["holders"])
     text = run_tracelloc("objects", "-p", program.pid, "--holders", 20).stdout
     assert "dict: holders (200 objects examined)" in text
+
+
+STORE = """
+import functools
+class Order: pass
+KEPT = []
+@functools.cache
+def cached(number): return Order()
+@functools.cache
+def listed(number): return [number]
+def find(into=[]): into.append(Order())
+"""
+USERS = "from store import KEPT as ORDERS, cached as memo, listed, find as lookup"
+FROM_HOME = {
+    "ORDERS.append(Order())": ("store.Order", "store.KEPT[…]"),
+    "memo(number)": ("store.Order", "store.cached.cache[…]"),
+    "lookup()": ("store.Order", "store.find.__defaults__[…][…]"),
+    "listed(number)": ("list", "store.listed.cache[…]"),
+}
+
+
+@pytest.mark.parametrize("statement", FROM_HOME)
+def test_paths_begin_at_the_module_that_defines_their_object(
+    targets: list[Target], tmp_path: Path, statement: str
+) -> None:
+    """Of three modules that have it, under different names."""
+    (tmp_path / "store.py").write_text(STORE)
+    (tmp_path / "aaa.py").write_text(USERS)
+    script = tmp_path / "main.py"
+    script.write_text(
+        f"import sys, aaa\n{USERS}, Order\nprint('ready', flush=True)\nfor line in sys.stdin:\n"
+        f"    for number in range(300): {statement}\n    print('done', flush=True)\n"
+    )
+    target = Target([PYTHON, script])
+    targets.append(target)
+    name, path = FROM_HOME[statement]
+    found, _ = new_holders(target, "", name)
+    assert (found.holders[0].path, found.holders[0].file) == (path, str(tmp_path / "store.py"))
+    assert found.holders[0].count > 0.9 * found.sample_count

@@ -37,6 +37,10 @@ SAMPLES: Final = 200
 _POOL_WORDS: Final = POOL_BYTES // 8
 _ROOT: Final = 0xFFFFFFFF
 _TYPE: Final = 1 << 31
+_ATTRIBUTE: Final = 2
+"""Which word of a path from a module is that of the module's attribute."""
+_MOST_HOMES: Final = 32
+"""Most objects whose modules are searched for."""
 _MOST_CYCLE: Final = 1 << 12
 _MOST_TABLES: Final = 3
 """Most tables between two objects."""
@@ -91,7 +95,7 @@ class HolderSearch:
         if python is None:
             return {}
         frames = running_frames(python, FrameCodes(python))
-        graph = _Graph(found, frames, python)
+        graph = _Graph(found, frames, python, wanted)
         return {name: graph.holders(name, before) for name in wanted}
 
     def close(self) -> None:
@@ -132,7 +136,13 @@ Root = str | ThreadRoot | RunningFrame
 class _Graph:
     """All blocks reached from roots."""
 
-    def __init__(self, found: FoundObjects, frames: list[RunningFrame], python: CPython) -> None:
+    def __init__(
+        self,
+        found: FoundObjects,
+        frames: list[RunningFrame],
+        python: CPython,
+        wanted: Sequence[str],
+    ) -> None:
         self._found = found
         self._image = HeapImage(found, frames)
         self._names = PathNames(self._image, python)
@@ -141,6 +151,11 @@ class _Graph:
         self._queue = np.empty(len(found.blocks.at) + len(self._image.piece_at) + 1, np.uint32)
         self._roots: dict[int, Root] = {}
         self._files: dict[str, str] = {}
+        self._namespaces: dict[int, str] = {}
+        """Modules' names, by where their dictionaries begin."""
+        self._homes: dict[int, tuple[str, list[int]]] = {}
+        """By an object's address: where paths through it begin."""
+        self._defining = [name.rpartition(".")[0] for name in wanted]
         self._end = 0
         self._addresses = ObjectAddresses(found)
         self._counts: npt.NDArray[np.uint32] | None = None
@@ -171,6 +186,7 @@ class _Graph:
             attributes = dict(names.texts(dictionary, ("__name__", "__file__")))
             name = attributes.get("__name__") or "?"
             roots[start] = name
+            self._namespaces[self._image.references.target(dictionary)] = name
             if "__file__" in attributes:
                 self._files[name] = attributes["__file__"]
         classes = found.types.with_flag(_TYPE)
@@ -236,6 +252,7 @@ class _Graph:
         line = None
         file = None
         if isinstance(root, str):
+            root, words = self._home(root, words)
             path = self._names.path(root, words)
             file = self._files.get(root)
         elif isinstance(root, ThreadRoot):
@@ -247,6 +264,41 @@ class _Graph:
             file, line = function.file, function.first_line
         kind = self._keeper(words)
         return Holder(path.text, kind, 0, path.unresolved, file, line, path.is_bounded)
+
+    def _home(self, module: str, words: list[int]) -> tuple[str, list[int]]:
+        """The module and the words of a path, which begins at the best of equal modules.
+
+        Of those that have the path's first object, that is the one that defines this object, or
+        else one that defines a type whose holders are wanted.
+        """
+        at = int(self._image.words[words[_ATTRIBUTE]]) if len(words) > _ATTRIBUTE else 0
+        if not at or self._image.references.begin(words[1]) not in self._namespaces:
+            return module, words
+        begin = self._homes.get(at)
+        if begin is None and len(self._homes) < _MOST_HOMES:
+            found = dict(filter(None, map(self._attribute, self._places(at))))
+            defining = (self._names.module_of(at), *self._defining)
+            home = next((each for each in defining if each in found), module)
+            begin = self._homes[at] = home, found.get(home, words[: _ATTRIBUTE + 1])
+        if begin is None:
+            return module, words
+        return begin[0], [*begin[1], *words[_ATTRIBUTE + 1 :]]
+
+    def _places(self, address: int) -> list[int]:
+        places: list[int] = np.flatnonzero(self._image.words == np.uint64(address)).tolist()
+        return places
+
+    def _attribute(self, word: int) -> tuple[str, list[int]] | None:
+        """The module one of whose attributes a word is, and the words from there to it."""
+        words = [word]
+        for _ in range(_ATTRIBUTE):
+            start = self._image.references.begin(words[0])
+            before = int(self._parents[start >> 1])
+            if not before or before == _ROOT:
+                return None
+            words.insert(0, before)
+        name = self._namespaces.get(self._image.references.begin(words[1]))
+        return None if name is None else (name, words)
 
     def _keeper(self, words: list[int]) -> str:
         """The type of the last object on the path."""

@@ -33,6 +33,9 @@ _HASHED_TUPLES: Final = (3, 14)
 _FUNCTION_WORDS: Final = {2: ".__globals__", 7: ".__defaults__", 8: ".__kwdefaults__",
                           9: ".__closure__", 11: ".__dict__"}  # fmt: skip
 _FUNCTION_NAMESPACES: Final = (2, 11)
+_FUNCTION_MODULE: Final = 104
+"""Offset of a function's ``__module__``."""
+_MOST_OFFSET: Final = 1 << 12
 _CACHE_LIMIT: Final = 12
 """The word of ``lru_cache_object`` with ``maxsize`` (Modules/_functoolsmodule.c)."""
 _ASYNC: Final = ("_asyncio.Task", "_asyncio.Future")
@@ -140,6 +143,20 @@ class PathNames:
             else:
                 self._name_in_object(walk, word, *found)
         return NamedPath(walk.text, walk.unresolved, walk.is_bounded)
+
+    def module_of(self, address: int) -> str:
+        """The ``__module__`` of an object: a function's or wrapper's own, or that of its type."""
+        number = self._types.number_at(address)
+        if number is None:
+            return ""
+        name = self._names.name_of(number)
+        if name == "function":
+            return self._python.text(self._word(address + _FUNCTION_MODULE)) or ""
+        offset = self._type_word(number, _DICT_OFFSET_AT)
+        if 0 < offset < _MOST_OFFSET:
+            for _, module in self.texts(self._word(address + offset), ("__module__",)):
+                return module
+        return name.rpartition(".")[0]
 
     def texts(self, dictionary: int, wanted: Sequence[str]) -> list[tuple[str, str]]:
         """(key, value) of the string entries of a dictionary with these keys."""
