@@ -11,7 +11,12 @@ from tests.harness import TARGETS, Target, run_tracelloc
 from tracelloc.model.objects import Holders
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.runtimes.cpython.census import Censuses
-from tracelloc.record.runtimes.cpython.holders import CYCLE, NATIVE, HolderSearch, ObjectAddresses
+from tracelloc.record.runtimes.cpython.holders import (
+    NATIVE,
+    UNCOLLECTED,
+    HolderSearch,
+    ObjectAddresses,
+)
 
 PYTHON = "/usr/bin/python3"
 ITEM = "__main__.Item"
@@ -40,7 +45,7 @@ PATHS = {
     "callback": ("__main__.REFERENCES[…].__callback__.args[…]", "tuple"),
     "weak": ("__main__.STRONG[…][…]", "list"),
     "bound": ("__main__.BOUND[…].__self__[…]", "list"),
-    "cycle": (CYCLE, "__main__.Cycle"),
+    "cycle": (UNCOLLECTED, "__main__.Cycle"),
     "native": (NATIVE, ""),
 }
 

@@ -11,6 +11,7 @@ import pytest
 from tests.harness import TARGETS, Target, run_tracelloc
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.runtimes.cpython.holders import CYCLE, UNCOLLECTED
 from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
 
 PYTHON = "/usr/bin/python3"
@@ -53,7 +54,8 @@ def looks_at(watch: PythonObjectWatch, target: Target, words: str) -> list[tuple
     ("words", "found"),
     [
         ("dict 300", [(ITEM, "__main__.UNBOUNDED[…]")]),
-        ("cycle 300", [("__main__.Cycle", "a cycle of each other")]),
+        ("cycle 300", [("__main__.Cycle", UNCOLLECTED)]),
+        ("garbage 300", []),
         ("thread 600", [(ITEM, "__main__.LOCAL.items[…]")]),
         ("native 600", [(ITEM, "C code")]),
         ("bounded 300", []),
@@ -71,6 +73,25 @@ def test_what_grows_is_found_with_who_keeps_it(
     assert [name for name, _ in suspects] == [name for name, _ in found]
     for (_, path), (_, beginning) in zip(suspects, found, strict=True):
         assert path.startswith(beginning)
+
+
+def test_garbage_is_not_growth(targets: list[Target], watch_of: Watches) -> None:
+    """Three of four new items wait for the collector: the rate is that of the others."""
+    target = Target([PYTHON, TARGETS / "holders.py"])
+    targets.append(target)
+    watch = watch_of(target.pid)
+    for _ in range(LOOKS):
+        target.ask("garbage 300")
+        target.ask("dict 100")
+        watch.update_findings()
+    assert watch.findings is not None
+    (suspect,) = watch.findings.suspects
+    assert suspect.holders is not None
+    assert (suspect.name, suspect.growth.count_per_min) == (ITEM, pytest.approx(1200, rel=0.15))
+    kept, garbage = suspect.holders.holders
+    assert (kept.path, kept.is_garbage) == ("__main__.UNBOUNDED[…]", False)
+    assert (garbage.path, garbage.is_garbage) == (CYCLE, True)
+    assert garbage.count > 2 * kept.count
 
 
 def test_what_would_take_too_much_memory_is_not_read(

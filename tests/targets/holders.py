@@ -258,6 +258,13 @@ def keep_cycle():
     Cycle()
 
 
+def keep_garbage():
+    """Until so much of it is there that the collector, which is on now, would begin."""
+    gc.set_threshold(1 << 30)
+    gc.enable()
+    Cycle()
+
+
 def keep_native():
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(Item()))
 

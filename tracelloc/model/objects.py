@@ -72,6 +72,8 @@ class Holder:
     """First line of that function."""
     is_bounded: bool = False
     """Whether it is a ``functools.lru_cache`` of bounded size."""
+    is_garbage: bool = False
+    """Whether nothing holds them, and the garbage collector will free them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class Holders:
 
     sample_count: int
     holders: tuple[Holder, ...]
-    """Most first."""
+    """Most first, garbage last."""
     skipped_tables: int
     """Tables that could not be read, or were too large: paths through them are missing."""
 
@@ -89,6 +91,12 @@ class Holders:
         """Whether holders of bounded size hold most of the objects."""
         bounded = sum(holder.count for holder in self.holders if holder.is_bounded)
         return 2 * bounded > self.sample_count
+
+    @property
+    def kept_share(self) -> float:
+        """The share of the objects that are not garbage; 1 if none was looked at."""
+        garbage = sum(holder.count for holder in self.holders if holder.is_garbage)
+        return 1 - garbage / max(1, self.sample_count)
 
     def main_keeper(self, names: Set[str]) -> str | None:
         """Which of these types directly holds most of the objects; None if others do."""
@@ -112,6 +120,11 @@ class GrowingType:
     """When the growth began, seconds since 1970."""
     count_per_min: float
     bytes_per_min: float
+
+    def scaled(self, share: float) -> GrowingType:
+        """The growth of this share of its objects."""
+        count, size = self.count_per_min * share, self.bytes_per_min * share
+        return replace(self, count_per_min=count, bytes_per_min=size)
 
 
 @dataclass(frozen=True, slots=True)

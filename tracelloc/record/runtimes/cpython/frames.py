@@ -6,6 +6,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from tracelloc.model.frames import RuntimeFrame
 from tracelloc.record.runtimes.cpython.interpreter import CPython
 
@@ -21,6 +23,12 @@ _DICTIONARY_AT: Final = -32
 _LOCALS_BYTES: Final = 104
 """In a thread's record, from ``dict`` before its native id to the last possible end of ``context``
 (64 bytes behind the id up to 3.12, 48 later)."""
+
+
+_MOST_INTERPRETER_BYTES: Final = 1 << 14
+_GENERATIONS_BYTES: Final = 3 * 24
+_ENABLED_AT, _THRESHOLD_AT = -12, 16
+"""From the collector's generations on: whether it is on, and the first one's threshold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +140,26 @@ def thread_locals(python: CPython) -> list[ThreadLocals]:
             words = struct.unpack(f"<{_LOCALS_BYTES // 8}Q", image)
             found.append(ThreadLocals(words[-_DICTIONARY_AT // 8], words[0], words[5:]))
     return found
+
+
+def collects_garbage(python: CPython) -> bool | None:
+    """Whether the garbage collector runs by itself; None if that is unknown.
+
+    Its state contains its generations and, behind them, a pointer to the first one. By that it is
+    found in the interpreter's record (``_gc_runtime_state``, pycore_gc.h; other from 3.14 on).
+    """
+    interpreter = _word(python, python.address + python.layout.interpreter)
+    image = python.read(interpreter, _MOST_INTERPRETER_BYTES)
+    words = np.frombuffer(image[: len(image) & ~7], np.uint64)
+    first = np.uint64(interpreter) + 8 * np.arange(len(words), dtype=np.uint64)
+    (found,) = np.nonzero(words == first - np.uint64(_GENERATIONS_BYTES))
+    for at in (8 * found - _GENERATIONS_BYTES).tolist():
+        if at >= -_ENABLED_AT:
+            (enabled,) = struct.unpack_from("<i", image, at + _ENABLED_AT)
+            (threshold,) = struct.unpack_from("<i", image, at + _THRESHOLD_AT)
+            if enabled in (0, 1):
+                return bool(enabled and threshold)
+    return None
 
 
 def _word(python: CPython, address: int) -> int:

@@ -23,6 +23,7 @@ from tracelloc.record.runtimes.cpython.census import FoundObjects
 from tracelloc.record.runtimes.cpython.frames import (
     FrameCodes,
     RunningFrame,
+    collects_garbage,
     running_frames,
     thread_locals,
 )
@@ -46,6 +47,7 @@ _MOST_TABLES: Final = 3
 """Most tables between two objects."""
 _CONTEXT: Final = "_contextvars.Context"
 CYCLE: Final = "a cycle of each other, which the garbage collector has not taken yet"
+UNCOLLECTED: Final = "a cycle of each other, while the garbage collector is off (gc.disable())"
 NATIVE: Final = "C code"
 
 
@@ -147,6 +149,7 @@ class _Graph:
         self._image = HeapImage(found, frames)
         self._names = PathNames(self._image, python)
         self._python = python
+        self._is_collected = collects_garbage(python)
         self._parents = np.zeros(len(self._image.words) // 2 + 1, np.uint32)
         self._queue = np.empty(len(found.blocks.at) + len(self._image.piece_at) + 1, np.uint32)
         self._roots: dict[int, Root] = {}
@@ -235,7 +238,8 @@ class _Graph:
             start = self._image.references.target(address)
             if start >= 0:
                 sums[self._holder(start)] += 1
-        holders = tuple(replace(holder, count=count) for holder, count in sums.most_common())
+        ranked = sorted(sums.most_common(), key=lambda each: each[0].is_garbage)
+        holders = tuple(replace(holder, count=count) for holder, count in ranked)
         return Holders(sum(sums.values()), holders, self._image.skipped_count)
 
     def _holder(self, start: int) -> Holder:
@@ -327,7 +331,9 @@ class _Graph:
                 seen.add(before)
                 waiting.append(before)
         if not missing:
-            return Holder(CYCLE, self._referrer(start), 0, 0)
+            path = UNCOLLECTED if self._is_collected is False else CYCLE
+            is_garbage = self._is_collected is True
+            return Holder(path, self._referrer(start), 0, 0, is_garbage=is_garbage)
         found = self._image.object_in(missing)
         through = self._names.type_name(found[1]) if found and missing != start else ""
         return Holder(NATIVE + (f", through {through}" if through else ""), through, 0, 0)

@@ -111,7 +111,7 @@ class PythonObjectWatch:
         if not names.issuperset(wanted) or (wanted and now.time_s - searched_s > _HOLDERS_S):
             self._holders = self._search.find(found, wanted, self._before)
             self._searched = frozenset(wanted), now.time_s
-        suspects = self._suspects(now, growing)
+        suspects = self._suspects(now, self._without_garbage(growing))
         holders = {name: self._holders[name] for name in wanted if name in self._holders}
         self.findings = ObjectFindings(now, self._first, suspects, holders)
 
@@ -131,6 +131,12 @@ class PythonObjectWatch:
                 found.append(self._judged(suspect, now.time_s))
         found.sort(key=lambda one: -one.bytes_per_min)
         return tuple(found[:_MOST_SUSPECTS])
+
+    def _without_garbage(self, growing: Sequence[GrowingType]) -> list[GrowingType]:
+        """The growth that is kept, in its order: garbage goes as soon as it is collected."""
+        shares = {name: found.kept_share for name, found in self._holders.items()}
+        kept = [one.scaled(shares.get(one.name, 1)) for one in growing if shares.get(one.name, 1)]
+        return sorted(kept, key=lambda one: -one.bytes_per_min)
 
     def _is_bounded(self, name: str) -> bool:
         holders = self._holders.get(name)
