@@ -13,6 +13,9 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython.holders import CYCLE, UNCOLLECTED
 from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
+from tracelloc.record.session import objectcounts
+from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.config import TraceConfig
 
 PYTHON = "/usr/bin/python3"
 ITEM = "__main__.Item"
@@ -106,6 +109,40 @@ def test_what_would_take_too_much_memory_is_not_read(
     assert watch.findings.now is None
     assert "arenas are too much to be read (--max-memory)" in str(watch.findings.trouble)
     assert not watch.is_growing
+
+
+@pytest.mark.bpf
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("class", "    Cache.entries.append(Item())"),
+        ("deque", "    DEQUE.append(Item())"),
+        ("dict", '    UNBOUNDED["key", len(UNBOUNDED)] = Item()'),
+    ],
+)
+def test_the_function_that_enlarges_what_keeps_them(
+    targets: list[Target], monkeypatch: pytest.MonkeyPatch, kind: str, line: str
+) -> None:
+    # No counts but those of the test.
+    monkeypatch.setattr(objectcounts, "_PAUSE_NS", 1 << 62)
+    source = TARGETS / "holders.py"
+    target = Target([PYTHON, source])
+    targets.append(target)
+    session = attach_to(Process(target.pid), TraceConfig())
+    root, times_s = session.root, iter(range(10**9, 2 * 10**9, 5))
+    root.outside.objects = PythonObjectWatch(root.process, root.space, lambda: float(next(times_s)))
+    try:
+        for _ in range(LOOKS):
+            target.ask(f"{kind} 300")
+            root.objects.update_findings()
+            findings = session.snapshot().root.objects
+    finally:
+        session.close()
+    assert findings is not None
+    (suspect,) = findings.suspects
+    number = source.read_text().splitlines().index(line) + 1
+    assert suspect.grower is not None
+    assert (suspect.grower.function, suspect.grower.line) == (f"keep_{kind}", number)
 
 
 @pytest.mark.bpf

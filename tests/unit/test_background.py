@@ -102,6 +102,9 @@ class Counted:
     def objects(self) -> PythonObjectWatch:
         return self.fake  # type: ignore[return-value]
 
+    def join_objects(self) -> None:
+        """Does nothing: it has no heap."""
+
 
 def test_censuses_are_more_frequent_where_something_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objectcounts, "_SHARE", 1e9)

@@ -148,9 +148,10 @@ def test_rows_of_types_among_the_suspects() -> None:
     assert (
         "suspect=growing rate=+200KiB/min since=2023-11-14T22:12:20Z for=1m parts=1 "
         "objects=900 type=app.sessions.Session held_by=app.sessions.RECENT[…] "
-        "at=/srv/app/sessions.py"
+        'at=/srv/app/sessions.py grown_by="remember() (sessions.py:92)"'
     ) in lines
     text = text_report(snapshot, namer, 5)
+    assert "      what keeps them was last enlarged by remember() (sessions.py:92)" in text
     assert "      900 objects of app.sessions.Session, +600/min, with dict +600/min" in text
     assert (
         "      kept by app.sessions.RECENT[…] in dict (/srv/app/sessions.py): 90 % of "
@@ -165,6 +166,7 @@ def test_rows_of_types_among_the_suspects() -> None:
     (suspect,) = json.loads(json_report(snapshot, namer, 5))["type_suspects"]
     assert (suspect["type"], suspect["verdict"], suspect["objects"]) == (SESSION, "growing", 900)
     assert [part["type"] for part in suspect["parts"]] == ["dict"]
+    assert suspect["grown_by"]["function"] == "remember"
     assert [holder["line"] for holder in suspect["holders"]] == [None, 9]
 
 

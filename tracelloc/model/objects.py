@@ -7,6 +7,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from tracelloc.model.frames import RuntimeFrame
 from tracelloc.model.verdicts import Verdict
 
 OTHER_TYPES: Final = "[other types]"
@@ -85,6 +86,8 @@ class Holders:
     """Most first, garbage last."""
     skipped_tables: int
     """Tables that could not be read, or were too large: paths through them are missing."""
+    tables: tuple[int, ...] = ()
+    """Addresses of tables from malloc that refer to the objects directly, some of them."""
 
     @property
     def is_bounded(self) -> bool:
@@ -139,6 +142,8 @@ class TypeSuspect:
     """Holders of the new objects; None if unknown yet."""
     parts: tuple[GrowingType, ...] = ()
     """Types of the objects that its objects hold."""
+    grower: RuntimeFrame | None = None
+    """The function that has made the holder's table larger; None: not known."""
 
     @property
     def name(self) -> str:

@@ -38,6 +38,9 @@ class Counted(Protocol):
     def objects(self) -> ObjectWatch:
         """Counts the process's objects."""
 
+    def join_objects(self) -> None:
+        """Joins what was found with call stacks."""
+
 
 class ObjectCounts:
     """Schedules censuses. Call ``run_due`` with the session's lock held."""
@@ -49,6 +52,8 @@ class ObjectCounts:
 
     def run_due(self, processes: Sequence[Counted], now_ns: int) -> None:
         """Begins a census if one is due: of the process that has waited longest."""
+        for each in processes:
+            each.join_objects()
         if self._budget is None or self._budget.stage is MemoryStage.WHOLE:
             self.turns.run_due(lambda: [self._turn(each) for each in processes], now_ns)
 

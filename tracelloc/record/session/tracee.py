@@ -17,6 +17,7 @@ from tracelloc.model.blocks import EarlierBlocks
 from tracelloc.model.codefiles import FileId, is_runtime
 from tracelloc.model.heapusage import NO_MEMORY, BlockHolders, HeapUsage
 from tracelloc.model.losses import Counter, count_lost
+from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.process import Overhead, Runtime, Target
 from tracelloc.model.verdicts import Findings
 from tracelloc.model.wanted import Wanted
@@ -30,6 +31,7 @@ from tracelloc.record.runtimes.known import collects_garbage, runtimes_of
 from tracelloc.record.runtimes.seam import ObjectWatch
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.gapbook import GapBook
+from tracelloc.record.session.objectstacks import ObjectStacks
 from tracelloc.record.session.outside import Outside, OutsideReader
 from tracelloc.record.session.ownmappings import allocators_stacks
 from tracelloc.record.session.probeset import ProbeSet
@@ -119,6 +121,7 @@ class Tracee:
         """The holders of suspects' blocks, by a suspect's first stack."""
         self.holders_ns = 0
         """When they were searched for, CLOCK_MONOTONIC."""
+        self._object_stacks = ObjectStacks(self.space.files.runtime_frames)
         self._first_usage: HeapUsage | None = None
         self.usage: HeapUsage | None = None
         """Where its resident memory was at the last account."""
@@ -389,6 +392,15 @@ class Tracee:
         """Counts its objects, if it is a Python program."""
         return self.outside.objects
 
+    def join_objects(self) -> None:
+        """Joins what was found about objects with the stacks that allocate for them."""
+        self._object_stacks.join(self.objects.findings, self.heap)
+
+    def _joined_objects(self) -> ObjectFindings | None:
+        if not self.target.has_ended:
+            self.join_objects()
+        return self._object_stacks.findings
+
     def runtimes(self) -> tuple[Runtime, ...]:
         """Runtimes in the process that have a heap of their own."""
         modules = self.space.modules
@@ -430,7 +442,7 @@ class Tracee:
             findings=shown.findings,
             holders=self.holders,
             gaps=self.gaps.gaps,
-            objects=self.objects.findings,
+            objects=self._joined_objects(),
             stack_methods=self.source.methods(),
             thread_names=outside.thread_names,
             window=self.windows.facts(shown, now_ns),

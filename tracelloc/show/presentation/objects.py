@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tracelloc.model.codefiles import base_name
+from tracelloc.model.frames import RuntimeFrame
 from tracelloc.model.objects import (
     GrowingType,
     Holder,
@@ -92,6 +94,13 @@ def holder_place(holder: Holder) -> str:
     return f"{holder.file}{line}" if holder.file else ""
 
 
+def grower_text(frame: RuntimeFrame) -> str:
+    """Formats ``order() (shop.py:92)``: a function and the line that it has reached."""
+    line = "" if frame.line is None else f":{frame.line}"
+    place = f" ({base_name(frame.file)}{line})" if frame.file else ""
+    return f"{frame.function or '?'}(){place}"
+
+
 def type_headline(suspect: TypeSuspect, for_s: float) -> str:
     """Formats ``growing 412 KiB/min for 45 s, possible leak``."""
     unsure = "" if suspect.verdict is Verdict.LEAKING else ", possible leak"
@@ -110,6 +119,8 @@ def type_sentences(suspect: TypeSuspect) -> Iterator[str]:
     growth = suspect.growth
     objects = f"{plural(suspect.count, 'object')} of {suspect.name}"
     yield printable(f"{objects}, {_pace(growth)}{_parts(suspect.parts)}")
+    if suspect.grower is not None:
+        yield printable(f"what keeps them was last enlarged by {grower_text(suspect.grower)}")
     holders = suspect.holders
     if holders is None or not holders.sample_count:
         yield "their holders are not known"
@@ -204,7 +215,12 @@ def type_suspect_facts(suspect: TypeSuspect, snapshot: Snapshot) -> dict[str, An
         "total_bytes_per_min": round(suspect.bytes_per_min, 1),
         "parts": [_growth(part) for part in suspect.parts],
         "holders": [] if found is None else _holders(found)["holders"],
+        "grown_by": None if suspect.grower is None else _function(suspect.grower),
     }
+
+
+def _function(frame: RuntimeFrame) -> dict[str, Any]:
+    return {"function": frame.function, "file": frame.file, "line": frame.line}
 
 
 def _growth(growth: GrowingType) -> dict[str, Any]:

@@ -10,7 +10,12 @@ from typing import Final
 from tracelloc.model.objects import TypeSuspect
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.presentation.naming import frame_name, source_place, stack_title
-from tracelloc.show.presentation.objects import growing_for_s, holder_place, main_holder
+from tracelloc.show.presentation.objects import (
+    grower_text,
+    growing_for_s,
+    holder_place,
+    main_holder,
+)
 from tracelloc.show.presentation.processfacts import account
 from tracelloc.show.presentation.suspects import NamedSuspect, verdict_counts
 from tracelloc.show.presentation.tracing import completeness_word
@@ -134,6 +139,8 @@ def type_line(given: Request, suspect: TypeSuspect) -> str:
         parts.append(f"held_by={_word(holder.path)}")
         if holder.file:
             parts.append(f"at={_word(holder_place(holder))}")
+    if suspect.grower is not None:
+        parts.append(f"grown_by={_word(grower_text(suspect.grower))}")
     return " ".join(parts)
 
 

@@ -142,7 +142,7 @@ def thread_locals(python: CPython) -> list[ThreadLocals]:
     return found
 
 
-def collects_garbage(python: CPython) -> bool | None:
+def is_collecting(python: CPython) -> bool | None:
     """Whether the garbage collector runs by itself; None if that is unknown.
 
     Its state contains its generations and, behind them, a pointer to the first one. By that it is

@@ -23,7 +23,7 @@ from tracelloc.record.runtimes.cpython.census import FoundObjects
 from tracelloc.record.runtimes.cpython.frames import (
     FrameCodes,
     RunningFrame,
-    collects_garbage,
+    is_collecting,
     running_frames,
     thread_locals,
 )
@@ -43,6 +43,8 @@ _ATTRIBUTE: Final = 2
 _MOST_HOMES: Final = 32
 """Most objects whose modules are searched for."""
 _MOST_CYCLE: Final = 1 << 12
+_MOST_TABLES_KEPT: Final = 32
+"""Most tables of the holders of a type that are kept."""
 _MOST_TABLES: Final = 3
 """Most tables between two objects."""
 _CONTEXT: Final = "_contextvars.Context"
@@ -149,7 +151,7 @@ class _Graph:
         self._image = HeapImage(found, frames)
         self._names = PathNames(self._image, python)
         self._python = python
-        self._is_collected = collects_garbage(python)
+        self._is_collected = is_collecting(python)
         self._parents = np.zeros(len(self._image.words) // 2 + 1, np.uint32)
         self._queue = np.empty(len(found.blocks.at) + len(self._image.piece_at) + 1, np.uint32)
         self._roots: dict[int, Root] = {}
@@ -234,13 +236,24 @@ class _Graph:
         step = max(1, len(fresh) // SAMPLES)
         samples = fresh[::step][:SAMPLES]
         sums: Counter[Holder] = Counter()
+        tables: set[int] = set()
         for address in samples.tolist():
             start = self._image.references.target(address)
             if start >= 0:
                 sums[self._holder(start)] += 1
+                tables |= self._table(start)
         ranked = sorted(sums.most_common(), key=lambda each: each[0].is_garbage)
         holders = tuple(replace(holder, count=count) for holder, count in ranked)
-        return Holders(sum(sums.values()), holders, self._image.skipped_count)
+        some = tuple(sorted(tables)[:_MOST_TABLES_KEPT])
+        return Holders(sum(sums.values()), holders, self._image.skipped_count, some)
+
+    def _table(self, start: int) -> set[int]:
+        """The address of the table outside pools that refers to a block, if one does."""
+        word = int(self._parents[start >> 1])
+        table = self._image.references.begin(word) if word not in (0, _ROOT) else 0
+        if table < self._image.pool_words or self._image.object_in(table) is not None:
+            return set()
+        return {self._image.address(table)}
 
     def _holder(self, start: int) -> Holder:
         """The holder of a block, with a count of 0."""
