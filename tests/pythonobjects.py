@@ -7,6 +7,7 @@ from tracelloc.model.objects import (
     GrowingType,
     Holder,
     Holders,
+    NativeGrowth,
     ObjectCensus,
     ObjectFindings,
     TypeCount,
@@ -43,5 +44,6 @@ def growing(now_s: float, verdict: Verdict = Verdict.GROWING) -> ObjectFindings:
     parts = (GrowingType("dict", now_s - 55, 600, 140 << 10),)
     lead = GrowingType(SESSION, now_s - 60, 600, 60 << 10)
     grower = RuntimeFrame("remember", "/srv/app/sessions.py", 92, 90)
-    suspect = TypeSuspect(lead, 900, 90 << 10, verdict, HOLDERS, parts, grower)
-    return ObjectFindings(now, first, (suspect,), {SESSION: HOLDERS})
+    native = NativeGrowth(0.0, 5 << 20, (1, 2), grower)
+    suspect = TypeSuspect(lead, 900, 90 << 10, verdict, HOLDERS, parts, grower, native)
+    return ObjectFindings(now, first, (suspect,), holders={SESSION: HOLDERS})

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.harness import TARGETS, Target, run_tracelloc
+from tracelloc.model.objects import TypeSuspect
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython.holders import CYCLE, UNCOLLECTED
@@ -111,38 +112,72 @@ def test_what_would_take_too_much_memory_is_not_read(
     assert not watch.is_growing
 
 
+@pytest.fixture
+def suspect_of(
+    targets: list[Target], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], TypeSuspect]]:
+    """Traces the program while it keeps something; a clock of its own counts objects."""
+    # No counts but those that are asked for here.
+    monkeypatch.setattr(objectcounts, "_PAUSE_NS", 1 << 62)
+    target = Target([PYTHON, TARGETS / "holders.py"])
+    targets.append(target)
+    session, times_s = attach_to(Process(target.pid), TraceConfig()), iter(range(10**9, 10**10, 5))
+    root = session.root
+
+    def watch(words: str) -> TypeSuspect:
+        for _ in range(LOOKS):
+            target.ask(words)
+            # The events are in the figures before the objects are counted.
+            session.snapshot()
+            root.objects.update_findings()
+            findings = session.snapshot().root.objects
+        assert findings is not None
+        (suspect,) = findings.suspects
+        return suspect
+
+    watched = PythonObjectWatch(root.process, root.space, lambda: float(next(times_s)))
+    watched.on_census, root.outside.objects = root.objects.on_census, watched
+    yield watch
+    session.close()
+
+
+def line_of(text: str) -> int:
+    return (TARGETS / "holders.py").read_text().splitlines().index(f"    {text}") + 1
+
+
 @pytest.mark.bpf
 @pytest.mark.parametrize(
     ("kind", "line"),
     [
-        ("class", "    Cache.entries.append(Item())"),
-        ("deque", "    DEQUE.append(Item())"),
-        ("dict", '    UNBOUNDED["key", len(UNBOUNDED)] = Item()'),
+        ("class", "Cache.entries.append(Item())"),
+        ("deque", "DEQUE.append(Item())"),
+        ("dict", 'UNBOUNDED["key", len(UNBOUNDED)] = Item()'),
     ],
 )
 def test_the_function_that_enlarges_what_keeps_them(
-    targets: list[Target], monkeypatch: pytest.MonkeyPatch, kind: str, line: str
+    suspect_of: Callable[[str], TypeSuspect], kind: str, line: str
 ) -> None:
-    # No counts but those of the test.
-    monkeypatch.setattr(objectcounts, "_PAUSE_NS", 1 << 62)
-    source = TARGETS / "holders.py"
-    target = Target([PYTHON, source])
-    targets.append(target)
-    session = attach_to(Process(target.pid), TraceConfig())
-    root, times_s = session.root, iter(range(10**9, 2 * 10**9, 5))
-    root.outside.objects = PythonObjectWatch(root.process, root.space, lambda: float(next(times_s)))
-    try:
-        for _ in range(LOOKS):
-            target.ask(f"{kind} 300")
-            root.objects.update_findings()
-            findings = session.snapshot().root.objects
-    finally:
-        session.close()
-    assert findings is not None
-    (suspect,) = findings.suspects
-    number = source.read_text().splitlines().index(line) + 1
+    suspect = suspect_of(f"{kind} 300")
     assert suspect.grower is not None
-    assert (suspect.grower.function, suspect.grower.line) == (f"keep_{kind}", number)
+    assert (suspect.grower.function, suspect.grower.line) == (f"keep_{kind}", line_of(line))
+    assert suspect.native is None
+
+
+@pytest.mark.bpf
+def test_memory_of_an_extension_belongs_to_its_objects(
+    suspect_of: Callable[[str], TypeSuspect],
+) -> None:
+    """Each stream of zlib has some kilobytes that no count of objects sees."""
+    suspect = suspect_of("stream 100")
+    native = suspect.native
+    assert suspect.name == "zlib.Decompress"
+    assert native is not None
+    each_bytes = native.size_bytes / suspect.count
+    assert 7000 < each_bytes < 8000
+    assert native.bytes_per_min == pytest.approx(each_bytes * 100 * 12, rel=0.01)
+    assert suspect.bytes_per_min > native.bytes_per_min
+    line = line_of("STREAMS.append(zlib.decompressobj())")
+    assert (native.caller.function, native.caller.line) == ("keep_stream", line)
 
 
 @pytest.mark.bpf

@@ -12,6 +12,7 @@ import gc
 import sys
 import threading
 import weakref
+import zlib
 
 
 class Item:
@@ -120,6 +121,7 @@ VARIABLE.set([])
 DEQUE = collections.deque()
 SET = set()
 GENERATORS = []
+STREAMS = []
 CACHE = Cache()
 SLOTTED = Slotted()
 add = make_adder()
@@ -263,6 +265,10 @@ def keep_garbage():
     gc.set_threshold(1 << 30)
     gc.enable()
     Cycle()
+
+
+def keep_stream():
+    STREAMS.append(zlib.decompressobj())
 
 
 def keep_native():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -131,6 +131,19 @@ class GrowingType:
 
 
 @dataclass(frozen=True, slots=True)
+class NativeGrowth:
+    """Memory of C extensions that grows in proportion to the objects of a type."""
+
+    bytes_per_min: float
+    size_bytes: int
+    """All live blocks of the stacks."""
+    stacks: tuple[int, ...]
+    """Indices of the stacks that allocate it, the one that grows fastest first."""
+    caller: RuntimeFrame
+    """The innermost function of Python in the first one."""
+
+
+@dataclass(frozen=True, slots=True)
 class TypeSuspect:
     """A growing type, with the types that grow because its objects hold them."""
 
@@ -144,6 +157,8 @@ class TypeSuspect:
     """Types of the objects that its objects hold."""
     grower: RuntimeFrame | None = None
     """The function that has made the holder's table larger; None: not known."""
+    native: NativeGrowth | None = None
+    """Memory outside its objects that grows with them; None: none is known."""
 
     @property
     def name(self) -> str:
@@ -152,8 +167,14 @@ class TypeSuspect:
 
     @property
     def bytes_per_min(self) -> float:
-        """Growth, including that of the parts."""
-        return self.growth.bytes_per_min + sum(part.bytes_per_min for part in self.parts)
+        """Growth, including that of the parts and of native memory."""
+        native = 0.0 if self.native is None else self.native.bytes_per_min
+        return self.growth.bytes_per_min + sum(part.bytes_per_min for part in self.parts) + native
+
+
+_LEAST_RATE: Final = 16 << 10
+"""Growth in bytes per minute from which types are suspects."""
+_MOST_SUSPECTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +186,18 @@ class ObjectFindings:
     first: ObjectCensus | None = None
     suspects: tuple[TypeSuspect, ...] = ()
     """The most bytes per minute first."""
+    minor: tuple[TypeSuspect, ...] = ()
+    """Types that grow too slowly to be suspects, unless native memory grows with them."""
     holders: Mapping[str, Holders] = field(default_factory=dict)
     """Holders of objects of growing types, by type name."""
     trouble: str | None = None
     """Why objects are not counted, for display."""
+
+
+def divided(
+    found: Sequence[TypeSuspect],
+) -> tuple[tuple[TypeSuspect, ...], tuple[TypeSuspect, ...]]:
+    """(suspects, minor ones), by their rates."""
+    suspects = tuple(one for one in found if one.bytes_per_min >= _LEAST_RATE)
+    minor = tuple(one for one in found if one.bytes_per_min < _LEAST_RATE)
+    return suspects[:_MOST_SUSPECTS], minor[:_MOST_SUSPECTS]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from tracelloc.model.frames import RuntimeFrame
@@ -71,6 +71,8 @@ class ObjectWatch(Protocol):
     """The findings so far; None: the program was not examined, or lacks the runtime."""
     most_bytes: int | None
     """Memory that a census may use; None: unlimited."""
+    on_census: Callable[[ObjectCensus], None]
+    """Called after each census, in the thread that has taken it."""
 
     @property
     def is_growing(self) -> bool:

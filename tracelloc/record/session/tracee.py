@@ -14,7 +14,7 @@ from tracelloc.heap.heap import Heap
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.blocks import EarlierBlocks
-from tracelloc.model.codefiles import FileId, is_runtime
+from tracelloc.model.codefiles import FileId, base_name, is_runtime
 from tracelloc.model.heapusage import NO_MEMORY, BlockHolders, HeapUsage
 from tracelloc.model.losses import Counter, count_lost
 from tracelloc.model.objects import ObjectFindings
@@ -27,7 +27,7 @@ from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.cpumeter import CpuMeter
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.known import collects_garbage, runtimes_of
+from tracelloc.record.runtimes.known import collects_garbage, is_python_name, runtimes_of
 from tracelloc.record.runtimes.seam import ObjectWatch
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.gapbook import GapBook
@@ -121,7 +121,9 @@ class Tracee:
         """The holders of suspects' blocks, by a suspect's first stack."""
         self.holders_ns = 0
         """When they were searched for, CLOCK_MONOTONIC."""
-        self._object_stacks = ObjectStacks(self.space.files.runtime_frames)
+        self._object_stacks = ObjectStacks(self.space.files.runtime_frames, self._is_in_python)
+        natives = self._object_stacks.natives
+        self.objects.on_census = lambda census: natives.note(census, self.heap)
         self._first_usage: HeapUsage | None = None
         self.usage: HeapUsage | None = None
         """Where its resident memory was at the last account."""
@@ -346,6 +348,12 @@ class Tracee:
     def _is_in_runtime(self, address: int) -> bool:
         mapping = self.space.find(address)
         return mapping is not None and is_runtime(mapping.path)
+
+    def _is_in_python(self, address: int) -> bool:
+        mapping = self.space.find(address)
+        return mapping is not None and (
+            is_runtime(mapping.path) or is_python_name(base_name(mapping.path))
+        )
 
     def drop_ended_threads(self) -> int:
         """Frees the probes' records of ended threads. Returns the number of threads."""

@@ -12,6 +12,7 @@ from tracelloc.model.objects import (
     GrowingType,
     Holder,
     Holders,
+    NativeGrowth,
     ObjectCensus,
     ObjectFindings,
     TypeCount,
@@ -119,6 +120,13 @@ def type_sentences(suspect: TypeSuspect) -> Iterator[str]:
     growth = suspect.growth
     objects = f"{plural(suspect.count, 'object')} of {suspect.name}"
     yield printable(f"{objects}, {_pace(growth)}{_parts(suspect.parts)}")
+    native = suspect.native
+    if native is not None:
+        rate = format_size(round(native.bytes_per_min))
+        yield printable(
+            f"with native memory in proportion to them: +{rate}/min from "
+            f"{plural(len(native.stacks), 'call stack')}, called by {grower_text(native.caller)}"
+        )
     if suspect.grower is not None:
         yield printable(f"what keeps them was last enlarged by {grower_text(suspect.grower)}")
     holders = suspect.holders
@@ -216,6 +224,16 @@ def type_suspect_facts(suspect: TypeSuspect, snapshot: Snapshot) -> dict[str, An
         "parts": [_growth(part) for part in suspect.parts],
         "holders": [] if found is None else _holders(found)["holders"],
         "grown_by": None if suspect.grower is None else _function(suspect.grower),
+        "native": None if suspect.native is None else _native(suspect.native),
+    }
+
+
+def _native(native: NativeGrowth) -> dict[str, Any]:
+    return {
+        "bytes_per_min": round(native.bytes_per_min, 1),
+        "bytes": native.size_bytes,
+        "stack_ids": list(native.stacks),
+        "called_by": _function(native.caller),
     }
 
 

@@ -15,6 +15,7 @@ from tracelloc.model.objects import (
     ObjectCensus,
     ObjectFindings,
     TypeSuspect,
+    divided,
 )
 from tracelloc.model.verdicts import Verdict
 from tracelloc.record.process.procfs import Process
@@ -29,13 +30,10 @@ from tracelloc.verdict.unreachable import doubles_memory
 
 _MOST_TYPES: Final = 12
 """Growing types whose holders are searched for."""
-_MOST_SUSPECTS: Final = 8
 _HOLDERS_S: Final = 60.0
 """Time after which holders are searched for again."""
 _FRESH_S: Final = 5.0
 """Oldest census that a report accepts as current."""
-_LEAST_RATE: Final = 16 << 10
-"""Growth in bytes per minute from which types are listed."""
 _MINUTE_S: Final = 60.0
 _POOL_MEMORY: Final = 4
 """Bytes that a census and a search for holders need for each byte of pools."""
@@ -52,6 +50,8 @@ class PythonObjectWatch:
         """The findings so far; None: nothing yet. Replaced as a whole."""
         self.most_bytes: int | None = None
         """Most of tracelloc's memory that a census may use; None: unlimited."""
+        self.on_census: Callable[[ObjectCensus], None] = lambda _: None
+        """Called after each census, in the thread that has taken it."""
         self._process = process
         self._lock = threading.Lock()
         self._now_s = now_s
@@ -102,6 +102,7 @@ class PythonObjectWatch:
         if not now.block_count:
             raise TargetError(f"process {self._process.pid} is about to end")
         self._history.note(now)
+        self.on_census(now)
         found = self._censuses.take_found()
         if self._first is None or self._before is None:
             self._first, self._before = now, ObjectAddresses(found)
@@ -111,13 +112,11 @@ class PythonObjectWatch:
         if not names.issuperset(wanted) or (wanted and now.time_s - searched_s > _HOLDERS_S):
             self._holders = self._search.find(found, wanted, self._before)
             self._searched = frozenset(wanted), now.time_s
-        suspects = self._suspects(now, self._without_garbage(growing))
+        suspects, minor = divided(self._suspects(now, self._without_garbage(growing)))
         holders = {name: self._holders[name] for name in wanted if name in self._holders}
-        self.findings = ObjectFindings(now, self._first, suspects, holders)
+        self.findings = ObjectFindings(now, self._first, suspects, minor, holders)
 
-    def _suspects(
-        self, now: ObjectCensus, growing: Sequence[GrowingType]
-    ) -> tuple[TypeSuspect, ...]:
+    def _suspects(self, now: ObjectCensus, growing: Sequence[GrowingType]) -> list[TypeSuspect]:
         counts = {one.name: one for one in now.types}
         found = []
         for lead, parts in group_types(growing, self._holders):
@@ -127,10 +126,8 @@ class PythonObjectWatch:
             one = counts[lead.name]
             kept = tuple(part for part in parts if not self._is_bounded(part.name))
             suspect = TypeSuspect(lead, one.count, one.size_bytes, Verdict.GROWING, holders, kept)
-            if suspect.bytes_per_min >= _LEAST_RATE:
-                found.append(self._judged(suspect, now.time_s))
-        found.sort(key=lambda one: -one.bytes_per_min)
-        return tuple(found[:_MOST_SUSPECTS])
+            found.append(self._judged(suspect, now.time_s))
+        return sorted(found, key=lambda one: -one.bytes_per_min)
 
     def _without_garbage(self, growing: Sequence[GrowingType]) -> list[GrowingType]:
         """The growth that is kept, in its order: garbage goes as soon as it is collected."""

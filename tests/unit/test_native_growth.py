@@ -1,0 +1,70 @@
+"""Native memory that grows with the objects of a type, and what only grows at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+
+from tests.pythonobjects import SESSION, census, growing
+from tracelloc.heap.heap import Heap
+from tracelloc.model.frames import RuntimeFrame
+from tracelloc.model.objects import GrowingType, NativeGrowth, ObjectFindings, TypeSuspect, divided
+from tracelloc.model.verdicts import Verdict
+from tracelloc.record.session.nativegrowth import NativeGrowths
+
+PARSE = RuntimeFrame("parse", "/srv/feeds.py", 12, 10)
+FAST, SLOW = "m.Fast", "m.Slow"
+OWNED, TWICE, OTHER, INTERPRETER, SMALL = 1, 2, 3, 4, 5
+
+
+def suspect(name: str, rate: float = 1000.0) -> TypeSuspect:
+    return TypeSuspect(GrowingType(name, 0.0, 60, rate), 900, 900, Verdict.GROWING, None)
+
+
+def heap(*counts: int) -> Heap:
+    """Stacks with so many live blocks of 1,000 bytes."""
+    live = np.array([0, *counts], np.int64)
+    totals = SimpleNamespace(live_count=live, live_bytes=1000 * live)
+    return cast(Heap, SimpleNamespace(table=SimpleNamespace(totals=totals)))
+
+
+def found_after(count: int, other: Callable[[int], int]) -> dict[str, NativeGrowth]:
+    growths = NativeGrowths(lambda stack, _: None if stack == INTERPRETER else PARSE)
+    for at in range(count):
+        fast, slow = 100 * at, 10 * at * at
+        # A stack is seen for the first time after the second count.
+        stacks = [300 + fast, 2 * slow, other(at), fast, *([at] if at > 1 else [])]
+        counts = {FAST: (fast, 64 * fast), SLOW: (slow, 64 * slow)}
+        growths.note(census(1e9 + 5 * at, **counts), heap(*stacks))
+    return growths.grown_with([suspect(FAST), suspect(SLOW)], heap(0))
+
+
+def test_blocks_belong_to_the_type_that_they_follow() -> None:
+    found = found_after(6, lambda at: 100 * (at > 2) + 30 * (at > 4))
+    assert found == {
+        FAST: NativeGrowth(500 * 1000 * 60 / 25, 800_000, (OWNED,), PARSE),
+        SLOW: NativeGrowth(500 * 1000 * 60 / 25, 500_000, (TWICE,), PARSE),
+    }
+
+
+@pytest.mark.parametrize(("count", "is_enough"), [(3, False), (4, True), (50, True)])
+def test_it_takes_four_counts(count: int, *, is_enough: bool) -> None:
+    assert bool(found_after(count, lambda at: -at)) == is_enough
+
+
+def test_several_stacks_are_one_growth() -> None:
+    found = found_after(6, lambda at: 1000 * at + 20 * (at % 2))
+    assert found[FAST].stacks == (OTHER, OWNED)
+
+
+def test_small_objects_with_much_memory_are_suspects() -> None:
+    native = NativeGrowth(1 << 20, 1 << 20, (OWNED,), PARSE)
+    few, many = suspect(FAST), replace(suspect(SLOW), native=native)
+    assert divided([many, few]) == ((many,), (few,))
+    assert growing(1e9).suspects[0].name == SESSION
+    assert ObjectFindings().minor == ()
