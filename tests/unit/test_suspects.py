@@ -25,6 +25,7 @@ from tests.unit.leaks import (
     watched,
 )
 from tests.unit.reports import json_report, text_report
+from tracelloc.model.frames import FIRST_ADDRESS, Frame
 from tracelloc.model.verdicts import (
     CODE_OF,
     Findings,
@@ -32,13 +33,17 @@ from tracelloc.model.verdicts import (
     Verdict,
 )
 from tracelloc.show.export import EXPORTERS
+from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.combined import difference, profile_of
 from tracelloc.show.presentation.suspects import (
     name_suspects,
     sentences,
     suspect_ranks,
+    suspects_of,
     unsure_growth,
 )
+from tracelloc.show.report.content import EarlierProcessReports, ReportStyle, Request
+from tracelloc.show.report.loglines import suspect_line
 from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size
 
 HOSTILE = "\x1b[31m</script>\n==> 9 leak suspects"
@@ -52,6 +57,23 @@ def text_of(end_s: float, top: int = 2, **names: str) -> list[str]:
 def section(lines: list[str]) -> list[str]:
     """Lines of the suspects: after the first line, up to the next title."""
     return lines[1 : next(n for n, line in enumerate(lines) if line.startswith("==> "))]
+
+
+def test_a_function_in_c_is_named_with_that_of_python_which_calls_it() -> None:
+    """In each line, as the stack is in the first one only."""
+    found = watched(400.0)
+    snapshot = found.snapshot()
+    (_, single) = name_suspects(snapshot, found.namer, suspects_of(snapshot))
+    address = FIRST_ADDRESS + 1
+    python = Frame(address, "parse", None, None, None, None, None, file="/srv/feeds.py", line=12)
+    native = single.stack.frames[0]
+    request = Request(snapshot, found.namer, ReportStyle(5), None, EarlierProcessReports())
+    lines = [
+        suspect_line(request, replace(single, stack=NamedStack(frames, [False] * len(frames))))
+        for frames in ([native, python, python], [python, python], [native])
+    ]
+    assert lines[0].endswith(' python="parse (feeds.py:12)"')
+    assert not any(" python=" in line for line in lines[1:])
 
 
 def test_what_leaks_comes_first_and_says_why() -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
+from tracelloc.model.frames import is_runtime_frame
 from tracelloc.model.objects import TypeSuspect
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.presentation.naming import frame_name, source_place, stack_title
@@ -95,7 +96,16 @@ def suspect_line(given: Request, named: NamedSuspect) -> str:
     ]
     if len(members) > 1:
         parts.append(f"stacks={len(members)}")
-    return " ".join([*parts, culprit(named)])
+    return " ".join([*parts, culprit(named), *_caller(named)])
+
+
+def _caller(named: NamedSuspect) -> Iterator[str]:
+    """Yields the innermost function of Python that calls the suspect's function, if one does."""
+    frames = named.stack.frames if named.shared is None else ()
+    at = next((n for n, frame in enumerate(frames) if is_runtime_frame(frame.address)), 0)
+    if at:
+        place = source_place(frames[at])
+        yield f"python={_word(frame_name(frames[at]) + (f' ({place})' if place else ''))}"
 
 
 def culprit(named: NamedSuspect) -> str:
@@ -139,6 +149,8 @@ def type_line(given: Request, suspect: TypeSuspect) -> str:
         parts.append(f"held_by={_word(holder.path)}")
         if holder.file:
             parts.append(f"at={_word(holder_place(holder))}")
+    if suspect.native is not None:
+        parts.append(f"native={_signed(round(suspect.native.bytes_per_min))}/min")
     if suspect.grower is not None:
         parts.append(f"grown_by={_word(grower_text(suspect.grower))}")
     return " ".join(parts)
