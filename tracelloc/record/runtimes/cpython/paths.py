@@ -166,6 +166,8 @@ class PathNames:
             if text in wanted:
                 said = self._python.text(value)
                 found.append((str(text), said or ""))
+                if len(found) == len(wanted):
+                    break
         return found
 
     def local(self, frame: RunningFrame, word_address: int) -> str:
