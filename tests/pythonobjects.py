@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tracelloc.model.frames import RuntimeFrame
 from tracelloc.model.objects import (
+    FunctionLine,
     GrowingType,
     Holder,
     Holders,
@@ -43,7 +43,7 @@ def growing(now_s: float, verdict: Verdict = Verdict.GROWING) -> ObjectFindings:
     now = census(now_s, Session=(900, 90 << 10), dict=(1600, 240 << 10), str=(8900, 1 << 20))
     parts = (GrowingType("dict", now_s - 55, 600, 140 << 10),)
     lead = GrowingType(SESSION, now_s - 60, 600, 60 << 10)
-    grower = RuntimeFrame("remember", "/srv/app/sessions.py", 92, 90)
+    grower = FunctionLine("remember", "/srv/app/sessions.py", 92)
     native = NativeGrowth(0.0, 5 << 20, (1, 2), grower)
     suspect = TypeSuspect(lead, 900, 90 << 10, verdict, HOLDERS, parts, grower, native)
     return ObjectFindings(now, first, (suspect,), holders={SESSION: HOLDERS})

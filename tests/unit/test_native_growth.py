@@ -12,12 +12,18 @@ import pytest
 
 from tests.pythonobjects import SESSION, census, growing
 from tracelloc.heap.heap import Heap
-from tracelloc.model.frames import RuntimeFrame
-from tracelloc.model.objects import GrowingType, NativeGrowth, ObjectFindings, TypeSuspect, divided
+from tracelloc.model.objects import (
+    FunctionLine,
+    GrowingType,
+    NativeGrowth,
+    ObjectFindings,
+    TypeSuspect,
+    divided,
+)
 from tracelloc.model.verdicts import Verdict
 from tracelloc.record.session.nativegrowth import NativeGrowths
 
-PARSE = RuntimeFrame("parse", "/srv/feeds.py", 12, 10)
+PARSE = FunctionLine("parse", "/srv/feeds.py", 12)
 FAST, SLOW = "m.Fast", "m.Slow"
 OWNED, TWICE, OTHER, INTERPRETER, SMALL = 1, 2, 3, 4, 5
 

@@ -148,7 +148,7 @@ def test_rows_of_types_among_the_suspects() -> None:
     assert (
         "suspect=growing rate=+200KiB/min since=2023-11-14T22:12:20Z for=1m parts=1 "
         "objects=900 type=app.sessions.Session held_by=app.sessions.RECENT[…] "
-        'at=/srv/app/sessions.py grown_by="remember() (sessions.py:92)"'
+        'at=/srv/app/sessions.py native=0B/min grown_by="remember() (sessions.py:92)"'
     ) in lines
     text = text_report(snapshot, namer, 5)
     assert "      what keeps them was last enlarged by remember() (sessions.py:92)" in text

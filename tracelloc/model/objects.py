@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tracelloc.model.frames import RuntimeFrame
 from tracelloc.model.verdicts import Verdict
 
 OTHER_TYPES: Final = "[other types]"
@@ -131,6 +130,15 @@ class GrowingType:
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionLine:
+    """A function, and the line that it has reached."""
+
+    function: str
+    file: str | None
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class NativeGrowth:
     """Memory of C extensions that grows in proportion to the objects of a type."""
 
@@ -139,7 +147,7 @@ class NativeGrowth:
     """All live blocks of the stacks."""
     stacks: tuple[int, ...]
     """Indices of the stacks that allocate it, the one that grows fastest first."""
-    caller: RuntimeFrame
+    caller: FunctionLine
     """The innermost function of Python in the first one."""
 
 
@@ -155,7 +163,7 @@ class TypeSuspect:
     """Holders of the new objects; None if unknown yet."""
     parts: tuple[GrowingType, ...] = ()
     """Types of the objects that its objects hold."""
-    grower: RuntimeFrame | None = None
+    grower: FunctionLine | None = None
     """The function that has made the holder's table larger; None: not known."""
     native: NativeGrowth | None = None
     """Memory outside its objects that grows with them; None: none is known."""

@@ -16,8 +16,7 @@ import numpy as np
 
 from tracelloc.heap.heap import Heap
 from tracelloc.model.figures import F64, I64
-from tracelloc.model.frames import RuntimeFrame
-from tracelloc.model.objects import NativeGrowth, ObjectCensus, TypeSuspect
+from tracelloc.model.objects import FunctionLine, NativeGrowth, ObjectCensus, TypeSuspect
 
 _MOST_POINTS: Final = 8
 _LEAST_POINTS: Final = 4
@@ -42,7 +41,7 @@ class _Point(NamedTuple):
 class NativeGrowths:
     """Compares blocks and objects of one memory image over time."""
 
-    def __init__(self, caller_of: Callable[[int, Heap], RuntimeFrame | None]) -> None:
+    def __init__(self, caller_of: Callable[[int, Heap], FunctionLine | None]) -> None:
         """``caller_of``: the function of Python that calls C extensions in a stack, if any."""
         self._points: deque[_Point] = deque(maxlen=_MOST_POINTS)
         self._caller_of = caller_of

@@ -11,6 +11,7 @@ import numpy as np
 from tracelloc.heap.heap import Heap
 from tracelloc.model.frames import RuntimeFrame, RuntimeFrames
 from tracelloc.model.objects import (
+    FunctionLine,
     Holders,
     NativeGrowth,
     ObjectFindings,
@@ -31,7 +32,7 @@ class ObjectStacks:
         self._noted: ObjectFindings | None = None
         self._searched: dict[str, Holders] = {}
         """By type: the holders whose tables were looked up last."""
-        self._growers: dict[str, RuntimeFrame] = {}
+        self._growers: dict[str, FunctionLine] = {}
         self._is_in_python = is_in_python
         self._native: dict[str, NativeGrowth] = {}
         self.natives = NativeGrowths(self._extension_caller)
@@ -59,24 +60,28 @@ class ObjectStacks:
         native = self._native.get(name)
         return replace(suspect, grower=self._growers.get(name), native=native)
 
-    def _grower(self, holders: Holders, heap: Heap) -> RuntimeFrame | None:
+    def _grower(self, holders: Holders, heap: Heap) -> FunctionLine | None:
         """The function that has allocated most of the holders' tables."""
         stacks = heap.table.stacks_at(np.array(holders.tables, np.uint64))
         frames = (self._function(stack, heap) for stack in stacks.tolist() if stack >= 0)
         counts = Counter(frame for frame in frames if frame is not None)
         return counts.most_common(1)[0][0] if counts else None
 
-    def _extension_caller(self, stack: int, heap: Heap) -> RuntimeFrame | None:
+    def _extension_caller(self, stack: int, heap: Heap) -> FunctionLine | None:
         """The innermost function of the runtime in a stack, if code of others is below it."""
         is_others = False
         for address in heap.stacks.frames(stack) or ():
             frame = self._frames.find(address)
             if frame is not None:
-                return frame if is_others else None
+                return _line(frame) if is_others else None
             is_others = is_others or not self._is_in_python(address)
         return None
 
-    def _function(self, stack: int, heap: Heap) -> RuntimeFrame | None:
+    def _function(self, stack: int, heap: Heap) -> FunctionLine | None:
         """The innermost function of the runtime in a call stack."""
         found = map(self._frames.find, heap.stacks.frames(stack) or ())
-        return next((frame for frame in found if frame is not None), None)
+        return next((_line(frame) for frame in found if frame is not None), None)
+
+
+def _line(frame: RuntimeFrame) -> FunctionLine:
+    return FunctionLine(frame.function or "?", frame.file, frame.line)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tracelloc.model.codefiles import base_name
-from tracelloc.model.frames import RuntimeFrame
 from tracelloc.model.objects import (
+    FunctionLine,
     GrowingType,
     Holder,
     Holders,
@@ -95,11 +95,11 @@ def holder_place(holder: Holder) -> str:
     return f"{holder.file}{line}" if holder.file else ""
 
 
-def grower_text(frame: RuntimeFrame) -> str:
+def grower_text(frame: FunctionLine) -> str:
     """Formats ``order() (shop.py:92)``: a function and the line that it has reached."""
     line = "" if frame.line is None else f":{frame.line}"
     place = f" ({base_name(frame.file)}{line})" if frame.file else ""
-    return f"{frame.function or '?'}(){place}"
+    return f"{frame.function}(){place}"
 
 
 def type_headline(suspect: TypeSuspect, for_s: float) -> str:
@@ -237,7 +237,7 @@ def _native(native: NativeGrowth) -> dict[str, Any]:
     }
 
 
-def _function(frame: RuntimeFrame) -> dict[str, Any]:
+def _function(frame: FunctionLine) -> dict[str, Any]:
     return {"function": frame.function, "file": frame.file, "line": frame.line}
 
 
