@@ -118,7 +118,8 @@ def suspect_of(
 ) -> Iterator[Callable[[str], TypeSuspect]]:
     """Traces the program while it keeps something; a clock of its own counts objects."""
     # No counts but those that are asked for here.
-    monkeypatch.setattr(objectcounts, "_PAUSE_NS", 1 << 62)
+    for pause in ("_PAUSE_NS", "_QUIET_NS"):
+        monkeypatch.setattr(objectcounts, pause, 1 << 62)
     target = Target([PYTHON, TARGETS / "holders.py"])
     targets.append(target)
     session, times_s = attach_to(Process(target.pid), TraceConfig()), iter(range(10**9, 10**10, 5))
