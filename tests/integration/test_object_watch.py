@@ -173,9 +173,11 @@ def test_memory_of_an_extension_belongs_to_its_objects(
     native = suspect.native
     assert suspect.name == "zlib.Decompress"
     assert native is not None
-    each_bytes = native.size_bytes / suspect.count
+    each_bytes = native.bytes_per_min / (100 * 12)
     assert 7000 < each_bytes < 8000
-    assert native.bytes_per_min == pytest.approx(each_bytes * 100 * 12, rel=0.01)
+    assert each_bytes.is_integer()
+    # The first streams have other stacks, until the interpreter calls functions without C.
+    assert native.size_bytes == pytest.approx(each_bytes * 100 * LOOKS, rel=0.02)
     assert suspect.bytes_per_min > native.bytes_per_min
     line = line_of("STREAMS.append(zlib.decompressobj())")
     assert (native.caller.function, native.caller.line) == ("keep_stream", line)
