@@ -67,10 +67,10 @@ class Middle(Vertical):
     """The active view, and below it the stack of the cursor's row."""
 
     class Resized(Message):
-        """It has another size."""
+        """Sent when the size of both together has changed."""
 
     def on_resize(self) -> None:
-        """Tells the screen."""
+        """Has the screen share the lines out again."""
         self.post_message(self.Resized())
 
 

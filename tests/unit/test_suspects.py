@@ -276,7 +276,9 @@ def test_what_grows_is_ranked_by_its_rate_however_sure_that_is() -> None:
 
 def test_who_holds_a_suspect_is_said() -> None:
     found = watched(400.0)
-    snapshot = replace(found.snapshot(), holders={LEAK: KEPT})
+    snapshot = found.snapshot()
+    heap = replace(KEPT.heap, time_s=snapshot.time_s)
+    snapshot = replace(snapshot, holders={LEAK: replace(KEPT, heap=heap)})
     _, *lines = text_report(snapshot, found.namer, 5)
     (line,) = (line for line in lines if "is kept by" in line)
     assert line.startswith("      all of it is kept by app::g_sessions (server) →")
