@@ -265,6 +265,15 @@ def test_what_can_not_be_recorded_is_one_line(targets: list[Target], tmp_path: P
     assert there.read_text() == "mine"
 
 
+def test_a_target_that_can_not_be_written_stops_the_program_from_starting(tmp_path: Path) -> None:
+    ran, path = tmp_path / "ran", tmp_path / "a.rec"
+    Path(f"{path}-wal").write_text("mine")
+    run = run_tracelloc("record", "-o", path, "--", "touch", ran)
+    assert run.returncode == 1
+    assert run.stderr.startswith(f"tracelloc: error: {path}-wal exists already")
+    assert [each.name for each in tmp_path.iterdir()] == ["a.rec-wal"]
+
+
 @pytest.mark.parametrize("is_moved", [False, True], ids=["removed", "moved"])
 def test_a_file_that_goes_is_missed_at_once(
     builder: Builder, targets: list[Target], tmp_path: Path, is_moved: bool

@@ -8,6 +8,8 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +20,7 @@ import pytest
 
 from tests.blockholders import KEPT
 from tests.unit.recordedtraces import START_S, assert_equal, namers, traces
-from tracelloc.command.record import Recorder
+from tracelloc.command.record import Recorder, _check
 from tracelloc.command.recordoptions import RecordOptions
 from tracelloc.command.run import Run
 from tracelloc.errors import TracellocError
@@ -374,3 +376,41 @@ def test_nothing_is_written_to_what_others_have_linked_beside_a_recording(record
         with pytest.raises(TracellocError, match=r"b\.rec-shm exists already"):
             RecordingWriter(other, max_bytes=1 << 30, max_s=1e9)
         assert (victim.read_bytes(), victim.stat().st_uid) == (content, 0)
+
+
+@contextmanager
+def mounted(where: Path, options: str) -> Iterator[Path]:
+    """A file system of its own in memory."""
+    where.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", where], check=True)
+    try:
+        yield where
+    finally:
+        subprocess.run(["umount", where], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_a_target_that_can_not_be_written_is_refused(tmp_path: Path) -> None:
+    anybodys = tmp_path / "anybodys"
+    anybodys.mkdir()
+    anybodys.chmod(0o777)
+    taken = tmp_path / "taken.rec-wal"
+    taken.write_text("mine")
+    with (
+        mounted(tmp_path / "readonly", "ro") as readonly,
+        mounted(tmp_path / "full", "size=16k") as full,
+    ):
+        for path, said in (
+            (tmp_path / "missing/a.rec", "cannot be written: No such file or directory"),
+            (readonly / "a.rec", "cannot be written: Read-only file system"),
+            (full / "a.rec", "cannot be written: the file system is full"),
+            (anybodys / "a.rec", "cannot be written: other users can change its directory"),
+            (tmp_path / "taken.rec", "taken.rec-wal exists already"),
+        ):
+            with pytest.raises(TracellocError, match=said) as caught:
+                _check(RecordOptions(path, 200 << 20, 1e9))
+            assert "\n" not in str(caught.value)
+        assert not [*readonly.iterdir(), *full.iterdir(), *anybodys.iterdir()]
+    _check(RecordOptions(tmp_path / "fine.rec", 200 << 20, 1e9))
+    assert [each.name for each in tmp_path.glob("*.rec*")] == ["taken.rec-wal"]
+    assert taken.read_text() == "mine"

@@ -7,7 +7,6 @@ import os
 import socket
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from tracelloc import __version__
@@ -27,7 +26,7 @@ from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.show.report.trace import progress_line
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.startup import STARTUP
-from tracelloc.system.safefiles.writing import check_replaceable, output_users
+from tracelloc.system.safefiles.writing import output_users
 from tracelloc.text import format_size, plural, printable
 
 _STEP_S: Final = 1.0
@@ -71,14 +70,8 @@ class Recorder:
             writer.close()
 
     def _begin(self, run: Run) -> RecordingWriter:
-        target, wanted = run.session.root.target, self._wanted
-        writer = self._writer = RecordingWriter(
-            filled_in(wanted.path, target.pid, time.time()),
-            max_bytes=wanted.max_bytes,
-            max_s=wanted.max_s,
-            users=output_users(),
-            events=wanted.events,
-        )
+        target = run.session.root.target
+        writer = self._writer = _new_writer(self._wanted, target.pid)
         writer.describe(
             {
                 "pid": str(target.pid),
@@ -157,12 +150,19 @@ class Recorder:
         self.messages.say(f"recorded {plural(writer.count, 'snapshot')} in {path}, {size}")
 
 
-def _check(path: Path) -> None:
-    """Raises TracellocError unless the recording could be created now. Leaves no trace."""
-    try:
-        check_replaceable(filled_in(path, os.getpid(), time.time()), output_users())
-    except OSError as error:
-        raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
+def _new_writer(wanted: RecordOptions, pid: int) -> RecordingWriter:
+    return RecordingWriter(
+        filled_in(wanted.path, pid, time.time()),
+        max_bytes=wanted.max_bytes,
+        max_s=wanted.max_s,
+        users=output_users(),
+        events=wanted.events,
+    )
+
+
+def _check(wanted: RecordOptions) -> None:
+    """Raises TracellocError unless the recording can be created now. Leaves no trace."""
+    _new_writer(wanted, os.getpid()).close()
 
 
 def record(line: CommandLine, wanted: RecordOptions) -> int:
@@ -172,7 +172,7 @@ def record(line: CommandLine, wanted: RecordOptions) -> int:
         options = options_of(line)
         if options.name is not None:
             options = replace(options, pid=find_target(options.name))
-        _check(wanted.path)
+        _check(wanted)
         config = replace(options.trace, log_events=wanted.events)
         return trace(replace(options, trace=config), start_of(options), Recorder(wanted))
     finally:

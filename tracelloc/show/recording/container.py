@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import struct
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +26,8 @@ VERSION_WITH_EVENTS: Final = 2
 """Version of files with a table of events."""
 _LARGEST_ROW: Final = 1 << 28
 _PATIENCE_S: Final = 5.0
+_FULL_BYTES: Final = 64 << 10
+"""Free space with which SQLite can't write."""
 TABLES: Final = (
     "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     ("CREATE TABLE moments (number INTEGER PRIMARY KEY, time_s REAL NOT NULL, "
@@ -178,12 +181,24 @@ def failing(path: Path, done: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        hint = "the file system may be full" if "full" in str(error) else ""
-        raise TracellocError(f"{path} cannot be {done}: {error}", hint=hint) from error
+        # SQLite calls it an I/O error if one of its own files finds no room.
+        is_full = "full" in str(error) or free_bytes(path) < _FULL_BYTES
+        why = "the file system is full" if is_full else error
+        raise TracellocError(f"{path} cannot be {done}: {why}") from error
     except (MalformedError, sqlite3.Error, UnicodeDecodeError) as error:
         raise TracellocError(
             f"{path} cannot be {done}: {error}", hint="the recording may be damaged"
         ) from error
+
+
+def free_bytes(path: Path) -> int:
+    """Returns the space that is left where a file lies."""
+    try:
+        found = os.statvfs(path.parent)
+    except OSError:
+        return sys.maxsize
+    # Root may use what is reserved.
+    return (found.f_bavail if os.geteuid() else found.f_bfree) * found.f_frsize
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:

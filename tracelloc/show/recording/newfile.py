@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -32,12 +32,15 @@ def _create_file(path: Path, users: Sequence[User], mode: int) -> User:
         descriptor, user = create_file(path, mode, users)
         os.close(descriptor)
     except FileExistsError:
-        raise TracellocError(
-            f"{path} exists already", hint="-o FILE names another file; recordings are not extended"
-        ) from None
+        raise _existing(path) from None
     except OSError as error:
         raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
     return user
+
+
+def _existing(path: Path) -> TracellocError:
+    hint = "-o FILE names another file; recordings are not extended"
+    return TracellocError(f"{path} exists already", hint=hint)
 
 
 def _real(path: Path) -> Path:
@@ -76,15 +79,24 @@ def create(
     """
     version = VERSION_WITH_EVENTS if events else VERSION
     writers = _writers(_real(path), users)
+    beside = [Path(f"{path}{suffix}") for suffix in _BESIDE]
+    # SQLite deletes a log beside a new database, which another recording may need.
+    for each in beside:
+        if os.path.lexists(each):
+            raise _existing(each)
     user = _create_file(path, writers, mode)
-    with failing(path, "written"), rights_of(user):
+    made = [path]
+    with failing(path, "written"), rights_of(user), ExitStack() as undo:
+        undo.callback(lambda: [each.unlink(missing_ok=True) for each in made])
         # One thread at a time uses it, not always the same.
         connection = sqlite3.connect(_real(path), isolation_level=None, check_same_thread=False)
+        undo.callback(connection.close)
         for pragma in (f"application_id={APPLICATION_ID}", f"user_version={version}"):
             connection.execute(f"PRAGMA {pragma}")
         # Creates SQLite's other files too, so that it writes to no foreign file or link.
-        for suffix in _BESIDE:
-            _create_file(Path(f"{path}{suffix}"), writers, mode)
+        for each in beside:
+            _create_file(each, writers, mode)
+            made.append(each)
         for pragma in (
             "journal_mode=WAL",
             "synchronous=NORMAL",
@@ -95,6 +107,7 @@ def create(
         with transaction(connection):
             for table in tables_of(version):
                 connection.execute(table)
+        undo.pop_all()
     return connection, (writers[0], user)
 
 
