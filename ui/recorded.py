@@ -20,7 +20,7 @@ from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.facts import found_lines
 from tracelloc.show.presentation.naming import Namer, Namers
 from tracelloc.show.recording.joined import AnyRecording
-from tracelloc.show.recording.replay import with_blocks
+from tracelloc.show.recording.replay import blocks_since_s, with_blocks
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import heeded
 from tracelloc.system.invoker import invoker
@@ -114,6 +114,7 @@ class RecordedSource:
             index,
             self._newest,
             self._recording.is_growing,
+            blocks_since_s(self._recording),
         )
 
     def namer(self, target: Target) -> Namer:

@@ -28,6 +28,8 @@ class TimeLine:
     """The last snapshot, which has the curves of the whole time."""
     is_growing: bool
     """Whether the recording may still grow."""
+    blocks_since_s: float | None = None
+    """When single blocks begin, seconds since 1970; None if there are none."""
 
     @property
     def start_ns(self) -> int:

@@ -16,7 +16,8 @@ from textual.widgets import Input
 
 from tests.ui.screens import compare, text_of
 from tests.ui.source import drive, press, settle, tick
-from tests.unit.recordedtraces import namers, traces
+from tests.unit.recordedtraces import namers, traces, traces_with_events
+from tracelloc.heap import eventlog
 from tracelloc.model.codefiles import Unresolved
 from tracelloc.model.figures import History, Totals
 from tracelloc.model.process import ALL_PROCESSES
@@ -26,7 +27,7 @@ from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import TraceSnapshot
-from tracelloc.text import NS_PER_S, format_size
+from tracelloc.text import NS_PER_S, format_size, format_time
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.plot import LABELS
 from tracelloc.ui.recorded import RecordedSource
@@ -224,6 +225,29 @@ def test_every_view_shows_the_moment(recorded: Path) -> None:
         assert len(app.screen_stack) == 1
 
     drive(source_of(recorded), steps)
+
+
+def test_snapshots_before_the_events_say_when_these_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eventlog, "_LEAST", 300)
+    path = tmp_path / "events.rec"
+    writer = RecordingWriter(path, max_bytes=140 << 10, max_s=1e9, events=True)
+    for trace in traces_with_events(120.0):
+        writer.add(replace(trace, processes=trace.processes[:1]), namers(120.0))
+    since_s = writer.events_since_s()
+    writer.close()
+    assert since_s is not None
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        view = next(view for view in app.state.views if view.name == "sizes")
+        await go(app, pilot, ")" + view.key)
+        assert "events begin" not in "\n".join(text_of(app))
+        await go(app, pilot, "(")
+        said = f"the recorded events begin at {format_time(since_s)}"
+        assert said in "\n".join(text_of(app))
+
+    drive(source_of(path), steps)
 
 
 def test_processes_are_summed_as_of_the_moment(tmp_path: Path) -> None:

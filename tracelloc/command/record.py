@@ -27,7 +27,7 @@ from tracelloc.show.report.trace import progress_line
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.startup import STARTUP
 from tracelloc.system.safefiles.writing import output_users
-from tracelloc.text import format_size, plural, printable
+from tracelloc.text import format_size, format_time, plural, printable
 
 _STEP_S: Final = 1.0
 """Time between snapshots."""
@@ -41,6 +41,8 @@ class Recorder:
         self._wanted = wanted
         self._writer: RecordingWriter | None = None
         self._leaks = 0
+        self._drops_events = False
+        """Whether it has been said that old events were dropped."""
 
     def show(self, run: Run) -> None:
         """Records until tracing is to end."""
@@ -109,12 +111,28 @@ class Recorder:
         writer.add(trace, run.namers)
         size = format_size(writer.size_bytes())
         lost = trace.root.losses.events
-        self.messages.show_progress(f"{progress_line(trace)}, {lost:,} lost, {size} recorded")
+        self.messages.show_progress(
+            f"{progress_line(trace)}, {lost:,} lost, {size} recorded{self._events_line(writer)}"
+        )
         ends = run.watch.has_rules and run.check_rules(trace)
         if run.watch.leak_count > self._leaks:
             self._leaks = run.watch.leak_count
             self._copy(run)
         return ends
+
+    def _events_line(self, writer: RecordingWriter) -> str:
+        """Returns how far back events reach, if not to the first snapshot; says it once."""
+        since_s = writer.events_since_s()
+        if since_s is None:
+            return ""
+        if not self._drops_events:
+            self._drops_events = True
+            size = format_size(self._wanted.max_bytes // 2)
+            self.messages.say(
+                f"events take {size}, half of --max-size: the oldest ones make room, and snapshots "
+                f"before {format_time(since_s)} have no single blocks"
+            )
+        return f", events since {format_time(since_s).partition(' ')[2]}"
 
     def _wanted_of(self, run: Run) -> Wanted | None:
         """None: what reports want."""
@@ -143,11 +161,12 @@ class Recorder:
             if self._wanted.events:
                 trace = run.snapshots.take_snapshot(0.0, self._wanted_of(run))
             writer.add(trace, run.namers, run.namers.patience_s)
+            events = self._events_line(writer)
         finally:
             self._close()
         path, size = printable(str(writer.path)), format_size(writer.path.stat().st_size)
         self.messages.say(f"{progress_line(trace)}; {losses_line(trace.root)}")
-        self.messages.say(f"recorded {plural(writer.count, 'snapshot')} in {path}, {size}")
+        self.messages.say(f"recorded {plural(writer.count, 'snapshot')} in {path}, {size}{events}")
 
 
 def _new_writer(wanted: RecordOptions, pid: int) -> RecordingWriter:

@@ -85,9 +85,8 @@ def create(
         if os.path.lexists(each):
             raise _existing(each)
     user = _create_file(path, writers, mode)
-    made = [path]
     with failing(path, "written"), rights_of(user), ExitStack() as undo:
-        undo.callback(lambda: [each.unlink(missing_ok=True) for each in made])
+        undo.callback(path.unlink, missing_ok=True)
         # One thread at a time uses it, not always the same.
         connection = sqlite3.connect(_real(path), isolation_level=None, check_same_thread=False)
         undo.callback(connection.close)
@@ -96,7 +95,7 @@ def create(
         # Creates SQLite's other files too, so that it writes to no foreign file or link.
         for each in beside:
             _create_file(each, writers, mode)
-            made.append(each)
+            undo.callback(each.unlink, missing_ok=True)
         for pragma in (
             "journal_mode=WAL",
             "synchronous=NORMAL",

@@ -144,6 +144,17 @@ class RecordingWriter:
                 if one.logged is not None:
                     self._events.add(self._count - 1, key_of(one), one.logged)
 
+    def events_since_s(self) -> float | None:
+        """When the events that are kept begin, in seconds since 1970; None: none was dropped."""
+        if self._events is None or not self._events.first:
+            return None
+        with container.failing(self.path, "read"):
+            (since_s,) = self._connection.execute(
+                "SELECT MIN(time_s) FROM moments WHERE number >= ?",
+                (min(self._events.first, self._count - 1),),
+            ).fetchone()
+        return float(since_s)
+
     def size_bytes(self) -> int:
         """Size of what is recorded."""
         with container.failing(self.path, "written"):
