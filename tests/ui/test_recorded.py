@@ -24,6 +24,7 @@ from tracelloc.model.process import ALL_PROCESSES
 from tracelloc.show.analysis.merge import TraceMerger
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namers
+from tracelloc.show.recording import events
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import TraceSnapshot
@@ -231,8 +232,9 @@ def test_snapshots_before_the_events_say_when_these_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(eventlog, "_LEAST", 300)
+    monkeypatch.setattr(events, "_SHARE", 4)
     path = tmp_path / "events.rec"
-    writer = RecordingWriter(path, max_bytes=140 << 10, max_s=1e9, events=True)
+    writer = RecordingWriter(path, max_bytes=280 << 10, max_s=1e9, events=True)
     for trace in traces_with_events(120.0):
         writer.add(replace(trace, processes=trace.processes[:1]), namers(120.0))
     since_s = writer.events_since_s()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,6 +122,7 @@ def test_an_old_moment_is_folded_but_shows_what_it_did(tmp_path: Path) -> None:
     writer = RecordingWriter(path, max_bytes=5 << 16, max_s=1e9)
     for trace in every:
         writer.add(trace, namers(1300.0))
+        assert sum(each.stat().st_size for each in tmp_path.iterdir()) < 5 << 16
     writer.close()
     recording = RecordedTrace(path)
     by_time = {trace.root.time_s: trace for trace in every}
@@ -386,7 +388,7 @@ def mounted(where: Path, options: str) -> Iterator[Path]:
     try:
         yield where
     finally:
-        subprocess.run(["umount", where], check=True)
+        subprocess.run(["umount", "--lazy", where], check=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
@@ -414,3 +416,50 @@ def test_a_target_that_can_not_be_written_is_refused(tmp_path: Path) -> None:
     _check(RecordOptions(tmp_path / "fine.rec", 200 << 20, 1e9))
     assert [each.name for each in tmp_path.glob("*.rec*")] == ["taken.rec-wal"]
     assert taken.read_text() == "mine"
+
+
+def add_all(writer: RecordingWriter, every: Iterable[TraceSnapshot]) -> None:
+    for trace in every:
+        writer.add(trace, namers(1300.0))
+
+
+def test_a_reader_that_is_stopped_ends_the_recording_at_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "a.rec"
+    every = iter(traces(1300.0))
+    writer = RecordingWriter(path, max_bytes=5 << 16, max_s=1e9)
+    writer._connection.execute("PRAGMA busy_timeout = 10")
+    writer.add(next(every), namers(1300.0))
+    recording = RecordedTrace(path)
+    with recording.reading() as connection:
+        connection.execute("SELECT * FROM about").fetchall()
+        with pytest.raises(TracellocError, match="a reader that is stopped keeps its log, with"):
+            add_all(writer, every)
+    assert sum(each.stat().st_size for each in tmp_path.iterdir()) < 6 << 16
+    writer.close()
+    recording.reload()
+    assert len(recording.moments) == writer.count > 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+@pytest.mark.parametrize("is_filled", [False, True], ids=["by it", "by others"])
+def test_a_full_disk_leaves_what_is_recorded(tmp_path: Path, is_filled: bool) -> None:
+    with mounted(tmp_path / "disk", "size=512k") as disk:
+        path = disk / "a.rec"
+        writer = RecordingWriter(path, max_bytes=200 << 20, max_s=1e9)
+        said = "the file system is full$" if is_filled else "the file system is full, .* left; what"
+        every = iter(traces(1300.0))
+        if is_filled:
+            add_all(writer, itertools.islice(every, 5))
+            with suppress(OSError):
+                (disk / "other").write_bytes(bytes(512 << 10))
+        with pytest.raises(TracellocError, match=said) as caught:
+            add_all(writer, every)
+        assert "\n" not in str(caught.value)
+        writer.close()
+        recording = RecordedTrace(path)
+        assert len(recording.moments) == writer.count >= 5
+        for index in (0, writer.count - 1):
+            assert_equal(recording.trace_at(index), traces(1300.0)[index])
+        recording.close()
+        if not is_filled:
+            assert [each.name for each in disk.iterdir()] == ["a.rec"]

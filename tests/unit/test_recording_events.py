@@ -22,6 +22,7 @@ from tracelloc.heap import eventlog
 from tracelloc.model.blocks import Blocks, LoggedEvents
 from tracelloc.model.process import Target
 from tracelloc.model.wanted import Wanted
+from tracelloc.show.recording import events
 from tracelloc.show.recording.container import checksum
 from tracelloc.show.recording.events import encode
 from tracelloc.show.recording.reader import RecordedTrace
@@ -78,7 +79,8 @@ def test_blocks_of_every_moment(
 
 def test_the_oldest_events_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eventlog, "_LEAST", 300)
-    shown = write(tmp_path / "a.rec", 140 << 10)
+    monkeypatch.setattr(events, "_SHARE", 4)
+    shown = write(tmp_path / "a.rec", 280 << 10)
     recording = RecordedTrace(tmp_path / "a.rec")
     numbers = [moment.number for moment in recording.moments]
     known = []
@@ -103,6 +105,7 @@ def test_it_is_said_when_events_do_not_reach_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(eventlog, "_LEAST", 300)
+    monkeypatch.setattr(events, "_SHARE", 4)
     every = [replace(each, processes=each.processes[:1]) for each in traces_with_events(END_S)]
     taken = iter(every)
     run = SimpleNamespace(
@@ -113,7 +116,7 @@ def test_it_is_said_when_events_do_not_reach_back(
         watch=SimpleNamespace(has_rules=False, leak_count=0),
         say_what_is_traced=lambda: None,
     )
-    recorder = Recorder(RecordOptions(tmp_path / "a.rec", 140 << 10, 1e9, events=True))
+    recorder = Recorder(RecordOptions(tmp_path / "a.rec", 280 << 10, 1e9, events=True))
     recorder._begin(cast(Run, run))
     said = []
     for _ in every[:-1]:

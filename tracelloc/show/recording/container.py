@@ -11,7 +11,7 @@ import sqlite3
 import struct
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -24,6 +24,8 @@ APPLICATION_ID: Final = 0x74726C63
 VERSION: Final = 1
 VERSION_WITH_EVENTS: Final = 2
 """Version of files with a table of events."""
+BESIDE: Final = ("-wal", "-shm")
+"""Suffixes of the files that SQLite keeps next to a database being written: its log, and a map."""
 _LARGEST_ROW: Final = 1 << 28
 _PATIENCE_S: Final = 5.0
 _FULL_BYTES: Final = 64 << 10
@@ -199,6 +201,21 @@ def free_bytes(path: Path) -> int:
         return sys.maxsize
     # Root may use what is reserved.
     return (found.f_bavail if os.geteuid() else found.f_bfree) * found.f_frsize
+
+
+def empty_log(connection: sqlite3.Connection) -> bool:
+    """Moves the log into the file. Returns whether no reader has prevented that for seconds."""
+    (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not is_busy
+
+
+def disk_bytes(path: Path, suffixes: Sequence[str] = ("", *BESIDE)) -> int:
+    """Returns the size of a recording and of the files next to it."""
+    size = 0
+    for suffix in suffixes:
+        with suppress(OSError):
+            size += Path(f"{path}{suffix}").stat().st_size
+    return size
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:
