@@ -21,13 +21,14 @@ from tracelloc.show.presentation.facts import found_lines
 from tracelloc.show.presentation.naming import Namer, Namers
 from tracelloc.show.recording.joined import AnyRecording
 from tracelloc.show.recording.replay import blocks_since_s, with_blocks
+from tracelloc.show.recording.times import count_words
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import heeded
 from tracelloc.system.invoker import invoker
-from tracelloc.text import NS_PER_S, plural
+from tracelloc.text import NS_PER_S
 from tracelloc.ui.app import REFRESH_S, LiveApp
 from tracelloc.ui.sourcefiles import SourceFiles
-from tracelloc.ui.timeline import TimeLine
+from tracelloc.ui.timeline import F64, Gaps, TimeLine, find_gaps
 from tracelloc.ui.view import Facts, Terminal
 
 _ROUNDING_S: Final = 1e-6
@@ -48,6 +49,8 @@ class RecordedSource:
         self._namers = namers
         self._uptime_s = math.inf if at is None else recording.moments[at].uptime_s
         self._newest_due_s = 0.0
+        self._gaps: tuple[F64, Gaps] = np.zeros(0), ()
+        """The gaps between snapshots, and the times that they were found in."""
         self._newest = recording.trace_as_of(math.inf)
         self.before: TraceSnapshot | None = None
         """The recorded snapshot before the one returned last, for rates."""
@@ -108,12 +111,16 @@ class RecordedSource:
 
     def _line(self, index: int) -> TimeLine:
         moments = self._recording.moments
+        uptimes_s = np.array([moment.uptime_s for moment in moments])
+        if not np.array_equal(uptimes_s, self._gaps[0]):
+            self._gaps = uptimes_s, find_gaps(uptimes_s)
         return TimeLine(
-            np.array([moment.uptime_s for moment in moments]),
+            uptimes_s,
             np.array([moment.time_s for moment in moments]),
             index,
             self._newest,
             self._recording.is_growing,
+            self._gaps[1],
             blocks_since_s(self._recording),
         )
 
@@ -140,7 +147,7 @@ class RecordedSource:
 
 def _facts_of(recording: AnyRecording, root: Snapshot) -> Facts:
     about = recording.about
-    snapshots = plural(len(recording.moments), "snapshot")
+    snapshots = count_words(recording)
     version, host = about.get("version", "?"), about.get("host", "?")
     tool = f"{about.get('tool', 'tracelloc')} {version}"
     return Facts(

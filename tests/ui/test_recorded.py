@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.text import NS_PER_S, format_size, format_time
 from tracelloc.ui.app import LiveApp
-from tracelloc.ui.plot import LABELS
+from tracelloc.ui.plot import BEHIND, LABELS
 from tracelloc.ui.recorded import RecordedSource
 
 END_S = 400.0
@@ -140,7 +141,8 @@ def test_a_time_is_typed_or_clicked(recorded: Path) -> None:
 def test_two_moments_are_compared(recorded: Path) -> None:
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await go(app, pilot, "(x")
-        await press(app, pilot, "left", "home", "enter", "end", "enter")
+        assert "22:13:25 set start: ← → Enter" in text_of(app)[2], "the cursor is at what is shown"
+        await press(app, pilot, "right", "home", "enter", "end", "enter")
         difference = app.state.settings.difference
         assert difference is not None
         assert difference.title() == "22:13:25 → 22:20:00"
@@ -226,6 +228,33 @@ def test_every_view_shows_the_moment(recorded: Path) -> None:
         assert len(app.screen_stack) == 1
 
     drive(source_of(recorded), steps)
+
+
+def test_gaps_between_snapshots_are_gaps_of_the_curves(tmp_path: Path) -> None:
+    """A quarter of the recording has no snapshots."""
+    every = traces(END_S)
+    first, last = LAST // 2, 3 * LAST // 4
+    write(tmp_path / "gap.rec", [*every[: first + 1], *every[last:]]).close()
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        columns = app.size.width - LABELS - BEHIND
+        start_ns, end_ns = every[-1].root.started_ns, every[-1].root.now_ns
+        begin, end = (
+            (every[index].root.now_ns - start_ns) * columns / (end_ns - start_ns)
+            for index in (first, last)
+        )
+        for key, number in (("1", 0), ("C", 1)):
+            await go(app, pilot, key)
+            text = [line.ljust(app.size.width) for line in text_of(app)]
+            axis = [at for at, line in enumerate(text) if "0┼" in line][number]
+            drawn = [line[LABELS:-BEHIND] for line in text[axis - 3 : axis]]
+            blank = [x for x in range(20, 90) if all(line[x] == " " for line in drawn)]
+            # Each column shows the time at its end; the second chart begins with the history.
+            assert blank == list(range(math.floor(begin) - number, math.ceil(end) - 1 - number)), (
+                key
+            )
+
+    drive(source_of(tmp_path / "gap.rec"), steps)
 
 
 def test_snapshots_before_the_events_say_when_these_begin(

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -33,6 +34,7 @@ from tracelloc.show.recording import parts
 from tracelloc.show.recording.ladder import GROUP
 from tracelloc.show.recording.plain import to_plain
 from tracelloc.show.recording.reader import RecordedTrace
+from tracelloc.show.recording.times import count_words
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.show.report.content import ReportStyle
 from tracelloc.show.report.trace import trace_report
@@ -351,6 +353,46 @@ def test_each_new_leak_cuts_a_copy(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.count("copied to") == 1
     (copy,) = tmp_path.glob("a-*.rec")
     assert len(RecordedTrace(copy).moments) == 2
+
+
+def test_missed_snapshots_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of ten seconds, one snapshot takes 3.5 s; the process gets no time for two more."""
+    every = iter(traces(100.0))
+    now_s = [1000.0]
+    took_s = iter([0.1, 3.5, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
+
+    def take(*_: object) -> TraceSnapshot:
+        now_s[0] += next(took_s)
+        return next(every)
+
+    def wait(until_s: float) -> bool:
+        now_s[0] = max(now_s[0], until_s if until_s != 1007.0 else 1009.5)
+        return False
+
+    run = SimpleNamespace(
+        options=SimpleNamespace(duration_s=10.0),
+        signals=SimpleNamespace(is_ending=False),
+        session=SimpleNamespace(root=SimpleNamespace(target=Target(42, "server"))),
+        snapshots=SimpleNamespace(take_snapshot=take),
+        namers=namers(100.0),
+        watch=SimpleNamespace(has_rules=False, leak_count=0),
+        say_what_is_traced=lambda: None,
+        wait=wait,
+    )
+    recorder = Recorder(RecordOptions(tmp_path / "a.rec", 200 << 20, 1e9))
+    recorder._begin(cast(Run, run))
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    recorder._record(cast(Run, run))
+    recorder.finish(cast(Run, run), next(every))
+    monkeypatch.undo()
+    assert "(4 missed)" in capsys.readouterr().err
+    recording = RecordedTrace(tmp_path / "a.rec")
+    assert count_words(recording) == f"{len(recording.moments)} snapshots, 4 missed"
+    # One each second, and the last one.
+    assert len(recording.moments) == 10 - 4 + 1
+    assert recording.about["missed"] == "4"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights that others don't have")

@@ -41,6 +41,8 @@ class Recorder:
         self._wanted = wanted
         self._writer: RecordingWriter | None = None
         self._leaks = 0
+        self._missed = 0
+        """Snapshots that there was no time for."""
         self._drops_events = False
         """Whether it has been said that old events were dropped."""
 
@@ -80,6 +82,7 @@ class Recorder:
                 "command": target.command,
                 "host": socket.gethostname(),
                 "version": __version__,
+                "missed": str(self._missed),
             }
         )
         self.messages.say(f"recording to {printable(str(writer.path))}")
@@ -95,10 +98,13 @@ class Recorder:
             if now >= end:
                 return
             if now >= due:
+                late = int((now - due) / _STEP_S)
+                due += (late + 1) * _STEP_S
+                if late:
+                    self._missed += late
+                    self._current(run).describe({"missed": str(self._missed)})
                 if self._tick(run):
                     return
-                # Missed snapshots are skipped.
-                due = max(due + _STEP_S, time.monotonic())
                 continue
             if run.wait(min(due, end)):
                 return
@@ -166,7 +172,9 @@ class Recorder:
             self._close()
         path, size = printable(str(writer.path)), format_size(writer.path.stat().st_size)
         self.messages.say(f"{progress_line(trace)}; {losses_line(trace.root)}")
-        self.messages.say(f"recorded {plural(writer.count, 'snapshot')} in {path}, {size}{events}")
+        count = plural(writer.count, "snapshot")
+        count += f" ({self._missed:,} missed)" if self._missed else ""
+        self.messages.say(f"recorded {count} in {path}, {size}{events}")
 
 
 def _new_writer(wanted: RecordOptions, pid: int) -> RecordingWriter:
