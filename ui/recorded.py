@@ -121,7 +121,8 @@ class RecordedSource:
             self._newest,
             self._recording.is_growing,
             self._gaps[1],
-            blocks_since_s(self._recording),
+            is_profile="single" in self._recording.about,
+            blocks_since_s=blocks_since_s(self._recording),
         )
 
     def namer(self, target: Target) -> Namer:
@@ -150,10 +151,11 @@ def _facts_of(recording: AnyRecording, root: Snapshot) -> Facts:
     snapshots = count_words(recording)
     version, host = about.get("version", "?"), about.get("host", "?")
     tool = f"{about.get('tool', 'tracelloc')} {version}"
+    by = f"{tool} on {host}" if "single" not in about else about.get("tool", "?")
     return Facts(
         allocators=tuple(dict.fromkeys(base_name(each.file) for each in root.allocators)),
         functions=tuple(found_lines(root.allocators)),
-        method=f"{tool} on {host} in {recording.path}, {snapshots}",
+        method=f"{by} in {recording.path}, {snapshots}",
         ring_slots=0,
     )
 

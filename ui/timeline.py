@@ -77,6 +77,8 @@ class TimeLine:
     """Whether the recording may still grow."""
     gaps: Gaps = ()
     """Where snapshots are missing: the recorder was starved, or did not run."""
+    is_profile: bool = False
+    """Whether it is a single profile, which knows no rates, verdicts or single blocks."""
     blocks_since_s: float | None = None
     """When single blocks begin, seconds since 1970; None if there are none."""
 

@@ -341,6 +341,11 @@ class ViewSelection:
     line: TimeLine | None = None
     """All snapshots of the recording; None for a live trace."""
 
+    @property
+    def is_profile(self) -> bool:
+        """Whether the snapshot is a single profile, which knows no rates, verdicts or blocks."""
+        return self.line is not None and self.line.is_profile
+
     def blocks(self, limits: Limits) -> Blocks:
         """Returns the blocks of the stacks, within limits."""
         return analysis.choose(self.unlimited_blocks(), self.snapshot.now_ns, limits)
@@ -376,6 +381,8 @@ class ViewSelection:
     def _why_all_empty(self) -> str:
         """The reason that there are no rows although nothing restricts them."""
         blocks = self.snapshot.blocks
+        if self.is_profile:
+            return "a profile has no single blocks, only sums per call stack"
         if blocks is not None and not len(blocks) and self.snapshot.totals.live_count.any():
             since_s = None if self.line is None else self.line.blocks_since_s
             begin = "later" if since_s is None else f"at {format_time(since_s)}"

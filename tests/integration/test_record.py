@@ -254,7 +254,7 @@ def test_what_can_not_be_recorded_is_one_line(targets: list[Target], tmp_path: P
         (("record", "-p", 1, "-o", "/proc/a.rec"), 1, "/proc/a.rec cannot be written"),
         (("record", "-p", 1, "--max-size", "1k"), 2, "--max-size must be at least 4.00 MiB"),
         (("record",), 2, "a process is required"),
-        (("report", there), 1, "is no recording"),
+        (("report", there), 1, "known are recordings, pprof files"),
         (("open", there), 2, "needs a terminal"),
         (("open",), 2, "open needs a FILE, or -p PID"),
     ):

@@ -24,6 +24,7 @@ from tracelloc.model.figures import History, Totals
 from tracelloc.model.process import ALL_PROCESSES
 from tracelloc.show.analysis.merge import TraceMerger
 from tracelloc.show.filters import Filters
+from tracelloc.show.importers.recordings import open_recording
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.recording import events
 from tracelloc.show.recording.reader import RecordedTrace
@@ -255,6 +256,39 @@ def test_gaps_between_snapshots_are_gaps_of_the_curves(tmp_path: Path) -> None:
             )
 
     drive(source_of(tmp_path / "gap.rec"), steps)
+
+
+def test_a_single_profile_shows_what_it_has(tmp_path: Path) -> None:
+    """Views that have nothing to show say so; nothing claims that there were no events."""
+    path = tmp_path / "a.folded"
+    path.write_text("shop;serve;order 5000\nshop;serve;session 3000\n")
+    recording = open_recording(path)
+    source = RecordedSource(recording, Namers(recording, Filters(), short_names=False))
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        lines = text_of(app)
+        assert "shop" in lines[0]
+        assert "single profile, " in lines[0]
+        assert lines[1].split() == ["Heap", "7.81", "KiB", "2", "blocks", "2", "stacks"]
+        text = "\n".join(lines)
+        assert "order ← serve" in text
+        for word in ("events/s", "lost", "RSS", "/min", "verdict", "traced"):
+            assert word not in text, word
+        for key, said in (
+            ("2", "a profile has no single blocks, only sums per call stack"),
+            ("R", "a profile does not say where resident memory is"),
+            ("C", "a single profile has no past to chart"),
+            ("8", "by folded stacks"),
+            ("F", "62.5 %"),
+            ("4", "serve"),
+        ):
+            await go(app, pilot, key)
+            assert said in "\n".join(text_of(app)), key
+        await go(app, pilot, "1")
+        await press(app, pilot, "enter")
+        assert "4.88 KiB in 1 block   peak 4.88 KiB" in text_of(app)[1]
+
+    drive(source, steps)
 
 
 def test_snapshots_before_the_events_say_when_these_begin(

@@ -42,6 +42,8 @@ class JoinedTraces:
         self.path = first.path
         missed = sum(missed_count(each.about) for each in recordings)
         self.about = first.about | ({"missed": str(missed)} if missed else {})
+        if not all("single" in each.about for each in recordings):
+            self.about.pop("single", None)
         self._shifts_s = [_shift_s(first, each) for each in self._recordings]
         self.moments: list[RecordedMoment] = []
         self._join()
