@@ -18,6 +18,7 @@ from tracelloc.ui.functions import FUNCTIONS, FunctionKey
 from tracelloc.ui.lineview import COMPUTING, LineView, Piece
 from tracelloc.ui.plot import LABELS, Canvas, Drawing, nice_ceiling, runs_of
 from tracelloc.ui.tableview import clean, crop, fit, right
+from tracelloc.ui.timeline import Gaps, within
 from tracelloc.ui.view import Settings, Source, View, ViewSelection
 
 _LAYERS: Final = 6
@@ -51,6 +52,8 @@ class ChartContent:
     what: str = ""
     about: str = ""
     empty: str = COMPUTING
+    gaps: Gaps = ()
+    """Times without snapshots, in which nothing is drawn."""
 
 
 class _Owners:
@@ -111,6 +114,8 @@ def chart_content(_source: Source) -> Callable[[ViewSelection], ChartContent]:
         if not settings.narrows_stacks and settings.all_limits.is_open:
             # Stacks without live bytes are included: they had some earlier.
             stacks = np.flatnonzero(held.any(axis=1))
+        if selection.is_profile:
+            return ChartContent(empty="a single profile has no past to chart")
         if not len(stacks):
             return ChartContent(empty=selection.why_empty)
         about = about_of(selection.snapshot.sample_bytes)
@@ -133,7 +138,13 @@ def chart_content(_source: Source) -> Callable[[ViewSelection], ChartContent]:
         rest = held[stacks].sum(axis=0) - sum(layer.bytes for layer in layers)
         if rest.any():
             layers.append(Layer(None, "all others", rest))
-        return ChartContent(layers, times, "call stacks" if by_stack else "functions", about)
+        return ChartContent(
+            layers,
+            times,
+            "call stacks" if by_stack else "functions",
+            about,
+            gaps=() if selection.line is None else selection.line.gaps,
+        )
 
     return content
 
@@ -150,6 +161,7 @@ def draw_layers(content: ChartContent, width: int, height: int) -> Drawing:
     highest = nice_ceiling(float(tops[-1].max()))
     canvas.draw_axes(highest)
     cells = np.rint(tops / highest * canvas.lines).astype(int)
+    cells[:, within(content.gaps, canvas.edges_ns())] = 0
     for x in range(canvas.columns):
         below = 0
         for number, top in enumerate(cells[:, x].tolist()):

@@ -246,6 +246,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     snapshot = picture.snapshot
     least = "at least " if snapshot.losses.overflows or snapshot.merged is not None else ""
     growth = figures.growth_bytes_per_min
+    is_profile = picture.line is not None and picture.line.is_profile
     name = Text(f" {crop(picture.labels.shown(figures.index), width - 2)}", "bold")
     if condition:
         name.append(f"  {condition} ", "bold reverse")
@@ -253,8 +254,8 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     noun = "block" if figures.live_count == 1 else "blocks"
     held = Text.assemble(
         f" {about}{format_size(figures.live_bytes)} in {about}{figures.live_count:,} {noun}   ",
-        (f"{signed_size(growth)}/min {trend(growth)}", style),
-        f"   peak {least}{format_size(figures.peak_bytes)}",
+        ("" if is_profile else f"{signed_size(growth)}/min {trend(growth)}   ", style),
+        f"peak {least}{format_size(figures.peak_bytes)}",
     )
     freed = figures.freed_share
     ratio = "" if freed is None else f" ({format_percent(freed)})"
@@ -262,7 +263,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     if picture.line is None:
         # Figures of individual blocks are not recorded.
         life += f"mean age {_age(figures.mean_age_ns)}   oldest {_age(figures.oldest_age_ns)}   "
-    life += f"newest {_age(figures.last_age_ns)}"
+    life += "" if is_profile else f"newest {_age(figures.last_age_ns)}"
     lines = [name, held, Text(life)]
     if (work := _work(figures.index, picture.snapshot, about)) is not None:
         lines.append(Text(work))

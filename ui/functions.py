@@ -180,7 +180,8 @@ def function_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
         made, sorting = _Rows(functions, selection), selection.settings.sorting
         keys = list(made.keys())
         why = "" if keys else selection.why_empty
-        return TableRows(keys, made.cell, sorting.column, sorting.descending, why)
+        without = ("growth",) if selection.is_profile else ()
+        return TableRows(keys, made.cell, sorting.column, sorting.descending, why, without)
 
     return rows
 

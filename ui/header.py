@@ -105,9 +105,13 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
     left = [Text("tracelloc", "dim"), who, Text(clean(", ".join(facts.allocators)), "dim")]
     traced = f"traced {format_duration(snapshot.elapsed_ns // NS_PER_S)}"
     words = window_words(snapshot)
-    left.append(Text(words, "bold") if words else Text(traced))
+    is_profile = picture.line is not None and picture.line.is_profile
+    if not is_profile:
+        left.append(Text(words, "bold") if words else Text(traced))
     if state:
         left.append(Text(f" {state} ", "bold reverse"))
+    if is_profile:
+        return _justify(left, [], width)
     right = [Text(f"{short_count(snapshot.overhead.events_per_s)} events/s")]
     cost = tracing_cost(snapshot)
     if cost is not None:
@@ -135,7 +139,8 @@ def target_name(snapshot: Snapshot) -> str:
         count = f"{snapshot.merged.process_count:,}"
         running = snapshot.target.number == RUNNING_PROCESSES
         return f"{count} running processes" if running else f"all {count} processes"
-    return f"{clean(snapshot.target.command)} ({snapshot.target.pid})"
+    pid = snapshot.target.pid
+    return clean(snapshot.target.command) + (f" ({pid})" if pid else "")
 
 
 def _lost(snapshot: Snapshot) -> Text:
@@ -152,6 +157,8 @@ def _lost(snapshot: Snapshot) -> Text:
 def _figures(picture: Picture) -> list[Text]:
     figures, snapshot = picture.header, picture.snapshot
     about = about_of(snapshot.sample_bytes)
+    if picture.line is not None and picture.line.is_profile:
+        return _sums(snapshot, about)
     growth = int(snapshot.growth_per_min.sum())
     style = _BAD if growth > 0 else "green" if growth < 0 else ""
     parts = [
@@ -173,6 +180,15 @@ def _figures(picture: Picture) -> list[Text]:
         _peak(snapshot, about),
     ]
     return [part for part in parts if part is not None]
+
+
+def _sums(snapshot: Snapshot, about: str) -> list[Text]:
+    """Returns what a single profile has."""
+    return [
+        Text.assemble(("Heap ", "dim"), (f"{about}{format_size(snapshot.live_bytes):>8}", "bold")),
+        Text(f"{about}{snapshot.live_count:,} blocks"),
+        Text(f"{snapshot.live_stacks:,} stacks"),
+    ]
 
 
 def _ended(snapshot: Snapshot) -> Text | None:

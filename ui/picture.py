@@ -221,7 +221,7 @@ class Pictures:
             listing=_listing(process, selection),
             found=len(selection.stacks),
             found_bytes=int(selection.figures.live_bytes[selection.stacks].sum()),
-            line=None if self._source.recorded is None else self._source.recorded.line,
+            line=self._line,
             names_pending=process.names.pending,
             is_naming=process.names.pending > 0 or process.namer.waiting > 0,
             took_s=self._now_s() - began_s,
@@ -265,7 +265,13 @@ class Pictures:
             names=process.names,
             ring_share=self._ring_share,
             journal=self._journal,
+            line=self._line,
         )
+
+    @property
+    def _line(self) -> TimeLine | None:
+        recorded = self._source.recorded
+        return None if recorded is None else recorded.line
 
     def _fold_wrappers(self, snapshot: Snapshot, process: _Process, stacks: I64) -> None:
         """At intervals, hides functions that turn out to wrap malloc."""

@@ -79,6 +79,8 @@ class Player:
         clock = line.clock(round(float(line.uptimes_s[line.index]) * NS_PER_S))
         if self._timer is not None:
             return f"▶ {clock}"
+        if line.is_profile:
+            return f"single profile, {clock}"
         if not line.is_at_end:
             return f"at {clock}"
         return f"newest, {clock}" if line.is_growing else f"end, {clock}"

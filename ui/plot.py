@@ -241,7 +241,8 @@ def curves_of(points: Points) -> list[Curve]:
         Curve("heap", points.time_ns, points.live_bytes, "plot--heap"),
         Curve("RSS", points.time_ns, points.rss_bytes, "plot--rss"),
     ]
-    if len(points) and points.kept_bytes.max() >= _NOTABLE_SHARE * points.rss_bytes.max():
+    most_kept = max(points.kept_bytes, default=0)
+    if most_kept > 0 and most_kept >= _NOTABLE_SHARE * points.rss_bytes.max():
         curves.insert(1, Curve("kept", points.time_ns, points.kept_bytes, "plot--kept"))
     return curves
 

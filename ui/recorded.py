@@ -20,14 +20,15 @@ from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.facts import found_lines
 from tracelloc.show.presentation.naming import Namer, Namers
 from tracelloc.show.recording.joined import AnyRecording
-from tracelloc.show.recording.replay import with_blocks
+from tracelloc.show.recording.replay import blocks_since_s, with_blocks
+from tracelloc.show.recording.times import count_words
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import heeded
 from tracelloc.system.invoker import invoker
-from tracelloc.text import NS_PER_S, plural
+from tracelloc.text import NS_PER_S
 from tracelloc.ui.app import REFRESH_S, LiveApp
 from tracelloc.ui.sourcefiles import SourceFiles
-from tracelloc.ui.timeline import TimeLine
+from tracelloc.ui.timeline import F64, Gaps, TimeLine, find_gaps
 from tracelloc.ui.view import Facts, Terminal
 
 _ROUNDING_S: Final = 1e-6
@@ -48,6 +49,8 @@ class RecordedSource:
         self._namers = namers
         self._uptime_s = math.inf if at is None else recording.moments[at].uptime_s
         self._newest_due_s = 0.0
+        self._gaps: tuple[F64, Gaps] = np.zeros(0), ()
+        """The gaps between snapshots, and the times that they were found in."""
         self._newest = recording.trace_as_of(math.inf)
         self.before: TraceSnapshot | None = None
         """The recorded snapshot before the one returned last, for rates."""
@@ -108,12 +111,18 @@ class RecordedSource:
 
     def _line(self, index: int) -> TimeLine:
         moments = self._recording.moments
+        uptimes_s = np.array([moment.uptime_s for moment in moments])
+        if not np.array_equal(uptimes_s, self._gaps[0]):
+            self._gaps = uptimes_s, find_gaps(uptimes_s)
         return TimeLine(
-            np.array([moment.uptime_s for moment in moments]),
+            uptimes_s,
             np.array([moment.time_s for moment in moments]),
             index,
             self._newest,
             self._recording.is_growing,
+            self._gaps[1],
+            is_profile="single" in self._recording.about,
+            blocks_since_s=blocks_since_s(self._recording),
         )
 
     def namer(self, target: Target) -> Namer:
@@ -139,13 +148,14 @@ class RecordedSource:
 
 def _facts_of(recording: AnyRecording, root: Snapshot) -> Facts:
     about = recording.about
-    snapshots = plural(len(recording.moments), "snapshot")
+    snapshots = count_words(recording)
     version, host = about.get("version", "?"), about.get("host", "?")
     tool = f"{about.get('tool', 'tracelloc')} {version}"
+    by = f"{tool} on {host}" if "single" not in about else about.get("tool", "?")
     return Facts(
         allocators=tuple(dict.fromkeys(base_name(each.file) for each in root.allocators)),
         functions=tuple(found_lines(root.allocators)),
-        method=f"{tool} on {host} in {recording.path}, {snapshots}",
+        method=f"{by} in {recording.path}, {snapshots}",
         ring_slots=0,
     )
 

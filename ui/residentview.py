@@ -29,7 +29,7 @@ def resident_rows(selection: ViewSelection) -> TableRows:
     snapshot, sorting = selection.snapshot, selection.settings.sorting
     usage, first = snapshot.usage, snapshot.first_usage
     if usage is None:
-        return TableRows((), lambda _key, _column: "", empty=_why_empty(snapshot))
+        return TableRows((), lambda _key, _column: "", empty=_why_empty(selection))
     parts, total = usage.account.parts, max(usage.account.own_bytes, 1)
     before = {} if first is None else first.account.parts
     figures: dict[str, Callable[[MemoryPart], Any]] = {
@@ -59,8 +59,10 @@ def resident_rows(selection: ViewSelection) -> TableRows:
     return TableRows(keys, cell, sorting.column, sorting.descending, text=text)
 
 
-def _why_empty(snapshot: Snapshot) -> str:
-    if snapshot.merged is not None:
+def _why_empty(selection: ViewSelection) -> str:
+    if selection.is_profile:
+        return "a profile does not say where resident memory is"
+    if selection.snapshot.merged is not None:
         return "resident memory is shown per process: choose a single one (9)"
     return "resident memory is being examined… (not with --no-search)"
 

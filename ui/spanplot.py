@@ -81,11 +81,11 @@ class SpanPlot(Plot, can_focus=False):
 
     # --- by keys ---
 
-    def begin(self) -> bool:
-        """Lets keys select a span from now on. Returns False if the plot has no room."""
+    def begin(self, at_ns: int | None) -> bool:
+        """Lets keys select a span, from ``at_ns`` or the end on. Returns False without room."""
         if not self.display or self._columns < 1:
             return False
-        self._cursor_ns, self._begin_ns = self._end_ns, None
+        self._cursor_ns, self._begin_ns = self._end_ns if at_ns is None else at_ns, None
         self.can_focus = True
         self.focus()
         self._draw_again()

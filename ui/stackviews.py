@@ -131,8 +131,11 @@ def stack_rows(selection: ViewSelection) -> TableRows:
     grouping = grouped(selection, order) if by_verdict else Grouping(order)
     why = "" if order else selection.why_empty
     without: tuple[str, ...] = ("change",) if selection.change is None else ("share", "bytes")
-    ages = ("age",) if snapshot.blocks is None else ()
-    return TableRows(grouping.order, cell, sorting.column, sorting.descending, why, without + ages)
+    if snapshot.blocks is None:
+        without += ("age",)
+    if selection.is_profile:
+        without += ("growth", "verdict", "history", "rate", "temporary")
+    return TableRows(grouping.order, cell, sorting.column, sorting.descending, why, without)
 
 
 def _sorted_stacks(selection: ViewSelection, columns: Columns) -> npt.NDArray[np.intp]:

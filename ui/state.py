@@ -194,7 +194,9 @@ class State:
 
     def choose_span(self) -> None:
         """Lets keys select a span of time on the plot."""
-        if not self.app.screen.query_one(SpanPlot).begin():
+        line = None if self.picture is None else self.picture.line
+        at_ns = None if line is None else round(float(line.uptimes_s[line.index]) * NS_PER_S)
+        if not self.app.screen.query_one(SpanPlot).begin(at_ns):
             self.app.notify("The terminal is too small for the chart (needs 60×16)", timeout=3)
 
     def next_difference(self) -> None:

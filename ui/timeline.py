@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +14,51 @@ from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S, format_time
 
 F64 = npt.NDArray[np.float64]
+Gaps = Sequence[tuple[int, int]]
+"""Times between two snapshots, CLOCK_MONOTONIC, that are much longer than those around them."""
+_AROUND: Final = 4
+"""Distances before and after one that it is compared with."""
+_LONGER: Final = 4
+"""So many times longer than usual is a gap."""
+_LEAST_GAP_S: Final = 4.0
+
+
+def find_gaps(uptimes_s: F64) -> Gaps:
+    """Returns the gaps between snapshots; those far back are further apart anyway."""
+    distances = np.diff(uptimes_s)
+    if not len(distances):
+        return ()
+    padded = np.pad(distances, _AROUND, mode="reflect" if len(distances) > _AROUND else "edge")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _AROUND + 1)
+    usual = np.median(windows, axis=1)
+    found = np.flatnonzero(distances > np.maximum(_LONGER * usual, _LEAST_GAP_S))
+    ns = np.rint(uptimes_s * NS_PER_S).astype(np.int64)
+    return [(int(ns[at]), int(ns[at + 1])) for at in found.tolist()]
+
+
+def within(gaps: Gaps, times_ns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Returns which times lie in a gap."""
+    inside = np.zeros(len(times_ns), np.bool_)
+    for begin_ns, end_ns in gaps:
+        inside |= (times_ns > begin_ns) & (times_ns < end_ns)
+    return inside
+
+
+def _with_gaps(points: Points, gaps: Gaps) -> Points:
+    """Returns points with unknown values, which are negative, in gaps."""
+    if not gaps:
+        return points
+    kept = ~within(gaps, points.time_ns)
+    begins = np.array([begin_ns + 1 for begin_ns, _ in gaps], np.int64)
+    times = np.append(points.time_ns[kept], begins)
+    order = np.argsort(times, kind="stable")
+    unknown = np.full(len(begins), -1, np.int64)
+    columns = {
+        field.name: np.append(getattr(points, field.name)[kept], unknown)[order]
+        for field in fields(Points)
+        if field.name != "time_ns"
+    }
+    return Points(time_ns=times[order], **columns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +75,12 @@ class TimeLine:
     """The last snapshot, which has the curves of the whole time."""
     is_growing: bool
     """Whether the recording may still grow."""
+    gaps: Gaps = ()
+    """Where snapshots are missing: the recorder was starved, or did not run."""
+    is_profile: bool = False
+    """Whether it is a single profile, which knows no rates, verdicts or single blocks."""
+    blocks_since_s: float | None = None
+    """When single blocks begin, seconds since 1970; None if there are none."""
 
     @property
     def start_ns(self) -> int:
@@ -64,6 +117,7 @@ class TimeLine:
 
     def points(self, snapshot: Snapshot) -> Points | None:
         """Returns live bytes over the whole time; if merged, up to the shown snapshot."""
-        if snapshot.merged is not None:
-            return snapshot.series
-        return self.newest.snapshot_of(snapshot.target.number).series
+        series = snapshot.series
+        if snapshot.merged is None:
+            series = self.newest.snapshot_of(snapshot.target.number).series
+        return None if series is None else _with_gaps(series, self.gaps)

@@ -67,7 +67,8 @@ def type_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
             return written if column == "stacks" else about + written
 
         why = "" if sums else selection.why_empty
-        return TableRows(list(by_stack), cell, sorting.column, sorting.descending, why)
+        without = ("growth", "leaking") if selection.is_profile else ()
+        return TableRows(list(by_stack), cell, sorting.column, sorting.descending, why, without)
 
     return rows
 

@@ -31,7 +31,7 @@ from tracelloc.show.presentation.sourcelisting import ListedFunction
 from tracelloc.show.presentation.suspects import NOTHING_YET
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import Invoker
-from tracelloc.text import format_size
+from tracelloc.text import format_size, format_time
 from tracelloc.ui.lineview import LineView
 from tracelloc.ui.stacknames import Names
 from tracelloc.ui.timeline import TimeLine
@@ -338,6 +338,13 @@ class ViewSelection:
     """Names of stacks."""
     ring_share: float
     journal: Journal
+    line: TimeLine | None = None
+    """All snapshots of the recording; None for a live trace."""
+
+    @property
+    def is_profile(self) -> bool:
+        """Whether the snapshot is a single profile, which knows no rates, verdicts or blocks."""
+        return self.line is not None and self.line.is_profile
 
     def blocks(self, limits: Limits) -> Blocks:
         """Returns the blocks of the stacks, within limits."""
@@ -374,8 +381,12 @@ class ViewSelection:
     def _why_all_empty(self) -> str:
         """The reason that there are no rows although nothing restricts them."""
         blocks = self.snapshot.blocks
+        if self.is_profile:
+            return "a profile has no single blocks, only sums per call stack"
         if blocks is not None and not len(blocks) and self.snapshot.totals.live_count.any():
-            return "no single blocks of this snapshot: the recorded events begin later"
+            since_s = None if self.line is None else self.line.blocks_since_s
+            begin = "later" if since_s is None else f"at {format_time(since_s)}"
+            return f"no single blocks of this snapshot: the recorded events begin {begin}"
         alert = alert_of(self.snapshot)
         if alert is not None:
             return f"no traced block is live: {alert.sentence}"

@@ -254,7 +254,7 @@ def test_what_can_not_be_recorded_is_one_line(targets: list[Target], tmp_path: P
         (("record", "-p", 1, "-o", "/proc/a.rec"), 1, "/proc/a.rec cannot be written"),
         (("record", "-p", 1, "--max-size", "1k"), 2, "--max-size must be at least 4.00 MiB"),
         (("record",), 2, "a process is required"),
-        (("report", there), 1, "is no recording"),
+        (("report", there), 1, "known are recordings, pprof files"),
         (("open", there), 2, "needs a terminal"),
         (("open",), 2, "open needs a FILE, or -p PID"),
     ):
@@ -263,6 +263,15 @@ def test_what_can_not_be_recorded_is_one_line(targets: list[Target], tmp_path: P
         assert said in run.stderr
         assert len(run.stderr.splitlines()) == 1
     assert there.read_text() == "mine"
+
+
+def test_a_target_that_can_not_be_written_stops_the_program_from_starting(tmp_path: Path) -> None:
+    ran, path = tmp_path / "ran", tmp_path / "a.rec"
+    Path(f"{path}-wal").write_text("mine")
+    run = run_tracelloc("record", "-o", path, "--", "touch", ran)
+    assert run.returncode == 1
+    assert run.stderr.startswith(f"tracelloc: error: {path}-wal exists already")
+    assert [each.name for each in tmp_path.iterdir()] == ["a.rec-wal"]
 
 
 @pytest.mark.parametrize("is_moved", [False, True], ids=["removed", "moved"])

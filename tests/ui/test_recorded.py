@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import Iterator
@@ -16,19 +17,22 @@ from textual.widgets import Input
 
 from tests.ui.screens import compare, text_of
 from tests.ui.source import drive, press, settle, tick
-from tests.unit.recordedtraces import namers, traces
+from tests.unit.recordedtraces import namers, traces, traces_with_events
+from tracelloc.heap import eventlog
 from tracelloc.model.codefiles import Unresolved
 from tracelloc.model.figures import History, Totals
 from tracelloc.model.process import ALL_PROCESSES
 from tracelloc.show.analysis.merge import TraceMerger
 from tracelloc.show.filters import Filters
+from tracelloc.show.importers.recordings import open_recording
 from tracelloc.show.presentation.naming import Namers
+from tracelloc.show.recording import events
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import TraceSnapshot
-from tracelloc.text import NS_PER_S, format_size
+from tracelloc.text import NS_PER_S, format_size, format_time
 from tracelloc.ui.app import LiveApp
-from tracelloc.ui.plot import LABELS
+from tracelloc.ui.plot import BEHIND, LABELS
 from tracelloc.ui.recorded import RecordedSource
 
 END_S = 400.0
@@ -138,7 +142,8 @@ def test_a_time_is_typed_or_clicked(recorded: Path) -> None:
 def test_two_moments_are_compared(recorded: Path) -> None:
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await go(app, pilot, "(x")
-        await press(app, pilot, "left", "home", "enter", "end", "enter")
+        assert "22:13:25 set start: ← → Enter" in text_of(app)[2], "the cursor is at what is shown"
+        await press(app, pilot, "right", "home", "enter", "end", "enter")
         difference = app.state.settings.difference
         assert difference is not None
         assert difference.title() == "22:13:25 → 22:20:00"
@@ -224,6 +229,90 @@ def test_every_view_shows_the_moment(recorded: Path) -> None:
         assert len(app.screen_stack) == 1
 
     drive(source_of(recorded), steps)
+
+
+def test_gaps_between_snapshots_are_gaps_of_the_curves(tmp_path: Path) -> None:
+    """A quarter of the recording has no snapshots."""
+    every = traces(END_S)
+    first, last = LAST // 2, 3 * LAST // 4
+    write(tmp_path / "gap.rec", [*every[: first + 1], *every[last:]]).close()
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        columns = app.size.width - LABELS - BEHIND
+        start_ns, end_ns = every[-1].root.started_ns, every[-1].root.now_ns
+        begin, end = (
+            (every[index].root.now_ns - start_ns) * columns / (end_ns - start_ns)
+            for index in (first, last)
+        )
+        for key, number in (("1", 0), ("C", 1)):
+            await go(app, pilot, key)
+            text = [line.ljust(app.size.width) for line in text_of(app)]
+            axis = [at for at, line in enumerate(text) if "0┼" in line][number]
+            drawn = [line[LABELS:-BEHIND] for line in text[axis - 3 : axis]]
+            blank = [x for x in range(20, 90) if all(line[x] == " " for line in drawn)]
+            # Each column shows the time at its end; the second chart begins with the history.
+            assert blank == list(range(math.floor(begin) - number, math.ceil(end) - 1 - number)), (
+                key
+            )
+
+    drive(source_of(tmp_path / "gap.rec"), steps)
+
+
+def test_a_single_profile_shows_what_it_has(tmp_path: Path) -> None:
+    """Views that have nothing to show say so; nothing claims that there were no events."""
+    path = tmp_path / "a.folded"
+    path.write_text("shop;serve;order 5000\nshop;serve;session 3000\n")
+    recording = open_recording(path)
+    source = RecordedSource(recording, Namers(recording, Filters(), short_names=False))
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        lines = text_of(app)
+        assert "shop" in lines[0]
+        assert "single profile, " in lines[0]
+        assert lines[1].split() == ["Heap", "7.81", "KiB", "2", "blocks", "2", "stacks"]
+        text = "\n".join(lines)
+        assert "order ← serve" in text
+        for word in ("events/s", "lost", "RSS", "/min", "verdict", "traced"):
+            assert word not in text, word
+        for key, said in (
+            ("2", "a profile has no single blocks, only sums per call stack"),
+            ("R", "a profile does not say where resident memory is"),
+            ("C", "a single profile has no past to chart"),
+            ("8", "by folded stacks"),
+            ("F", "62.5 %"),
+            ("4", "serve"),
+        ):
+            await go(app, pilot, key)
+            assert said in "\n".join(text_of(app)), key
+        await go(app, pilot, "1")
+        await press(app, pilot, "enter")
+        assert "4.88 KiB in 1 block   peak 4.88 KiB" in text_of(app)[1]
+
+    drive(source, steps)
+
+
+def test_snapshots_before_the_events_say_when_these_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eventlog, "_LEAST", 300)
+    monkeypatch.setattr(events, "_SHARE", 4)
+    path = tmp_path / "events.rec"
+    writer = RecordingWriter(path, max_bytes=280 << 10, max_s=1e9, events=True)
+    for trace in traces_with_events(120.0):
+        writer.add(replace(trace, processes=trace.processes[:1]), namers(120.0))
+    since_s = writer.events_since_s()
+    writer.close()
+    assert since_s is not None
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        view = next(view for view in app.state.views if view.name == "sizes")
+        await go(app, pilot, ")" + view.key)
+        assert "events begin" not in "\n".join(text_of(app))
+        await go(app, pilot, "(")
+        said = f"the recorded events begin at {format_time(since_s)}"
+        assert said in "\n".join(text_of(app))
+
+    drive(source_of(path), steps)
 
 
 def test_processes_are_summed_as_of_the_moment(tmp_path: Path) -> None:

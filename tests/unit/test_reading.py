@@ -16,8 +16,11 @@ from tests.unit.profiles import PprofProfile, large, peaked, profile, sample, sm
 from tracelloc.errors import TracellocError
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.export.listings import fold
+from tracelloc.show.filters import Filters
 from tracelloc.show.importers import read_profile
-from tracelloc.show.presentation.combined import difference
+from tracelloc.show.importers.recordings import open_recording
+from tracelloc.show.presentation.combined import difference, joined, trace_profiles
+from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import Metric, Profile
 
 
@@ -135,6 +138,43 @@ def test_difference_comes_back(tmp_path: Path) -> None:
     }
 
 
+def opened(path: Path) -> Profile:
+    """What the only snapshot of a profile shows that is opened like a recording."""
+    recording = open_recording(path)
+    assert len(recording.moments) == 1
+    namers = Namers(recording, Filters(), short_names=False)
+    found = joined(trace_profiles(recording.trace_at(0), namers, freed=True))
+    recording.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [("a.pb.gz", small()), ("b.pb.gz", peaked()), ("c.json", large(300)), ("d.folded", small())],
+    ids=["pprof", "pprof with peak", "json", "folded"],
+)
+def test_profiles_open_as_single_snapshots(name: str, made: Profile, tmp_path: Path) -> None:
+    path = save(tmp_path / name, made)
+    back, shown = read_profile(path), opened(path)
+    assert folded(shown) == folded(back)
+    for metric in back.metrics - {Metric.GROWTH}:
+        assert shown.total(metric) == back.total(metric), metric
+    assert (shown.target, shown.time_s, shown.elapsed_ns) == (
+        back.target, back.time_s, back.elapsed_ns,
+    )  # fmt: skip
+    assert not list(tmp_path.glob("*.rec"))
+
+
+def test_what_is_no_moment_does_not_open(tmp_path: Path) -> None:
+    change = difference(small(), peaked())
+    for path, said in (
+        (save(tmp_path / "a.json", change), "it is a difference of two profiles"),
+        (save(tmp_path / "b.json", profile([])), "it has no call stacks"),
+    ):
+        with pytest.raises(TracellocError, match=said):
+            open_recording(path)
+
+
 GO = """package main
 import ("os"; "runtime"; "runtime/pprof")
 var kept [][]byte
@@ -156,6 +196,11 @@ def test_profiles_of_go_are_read(tmp_path: Path, go_cache: Path) -> None:
     leaks = [s for s in found.samples if any(f.symbol == "main.leak" for f in s.stack.frames)]
     assert sum(s.stat.live_bytes for s in leaks) >= 100 << 16
     assert leaks[0].stack.frames[-1].symbol == "runtime.main"
+    shown = opened(out)
+    assert folded(shown) == folded(found)
+    assert {each: shown.total(each) for each in found.metrics} == {
+        each: found.total(each) for each in found.metrics
+    }
 
 
 @pytest.mark.parametrize(
@@ -171,6 +216,8 @@ def test_profiles_of_go_are_read(tmp_path: Path, go_cache: Path) -> None:
         (gzip.compress(b"\x0a\x04abc", mtime=0), "ends too early"),
         (gzip.compress(b"\x08" + b"\xff" * 20, mtime=0), "not a pprof profile"),
         (gzip.compress(bytes(1 << 20), mtime=0)[:500], "ends too early"),
+        (b"heap_v2/524288\n  t*: 1: 2 [0: 0]\n", "go tool pprof -proto converts"),
+        (b"heap profile: 1: 2 [1: 2] @ heap/1\n", "go tool pprof -proto converts"),
         (b"\x7fELF\x02\x01\x01\0", "cannot be read"),
     ],
 )

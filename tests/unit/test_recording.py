@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +22,7 @@ import pytest
 
 from tests.blockholders import KEPT
 from tests.unit.recordedtraces import START_S, assert_equal, namers, traces
-from tracelloc.command.record import Recorder
+from tracelloc.command.record import Recorder, _check
 from tracelloc.command.recordoptions import RecordOptions
 from tracelloc.command.run import Run
 from tracelloc.errors import TracellocError
@@ -30,6 +34,7 @@ from tracelloc.show.recording import parts
 from tracelloc.show.recording.ladder import GROUP
 from tracelloc.show.recording.plain import to_plain
 from tracelloc.show.recording.reader import RecordedTrace
+from tracelloc.show.recording.times import count_words
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.show.report.content import ReportStyle
 from tracelloc.show.report.trace import trace_report
@@ -119,6 +124,7 @@ def test_an_old_moment_is_folded_but_shows_what_it_did(tmp_path: Path) -> None:
     writer = RecordingWriter(path, max_bytes=5 << 16, max_s=1e9)
     for trace in every:
         writer.add(trace, namers(1300.0))
+        assert sum(each.stat().st_size for each in tmp_path.iterdir()) < 5 << 16
     writer.close()
     recording = RecordedTrace(path)
     by_time = {trace.root.time_s: trace for trace in every}
@@ -349,6 +355,46 @@ def test_each_new_leak_cuts_a_copy(tmp_path: Path, capsys: pytest.CaptureFixture
     assert len(RecordedTrace(copy).moments) == 2
 
 
+def test_missed_snapshots_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of ten seconds, one snapshot takes 3.5 s; the process gets no time for two more."""
+    every = iter(traces(100.0))
+    now_s = [1000.0]
+    took_s = iter([0.1, 3.5, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
+
+    def take(*_: object) -> TraceSnapshot:
+        now_s[0] += next(took_s)
+        return next(every)
+
+    def wait(until_s: float) -> bool:
+        now_s[0] = max(now_s[0], until_s if until_s != 1007.0 else 1009.5)
+        return False
+
+    run = SimpleNamespace(
+        options=SimpleNamespace(duration_s=10.0),
+        signals=SimpleNamespace(is_ending=False),
+        session=SimpleNamespace(root=SimpleNamespace(target=Target(42, "server"))),
+        snapshots=SimpleNamespace(take_snapshot=take),
+        namers=namers(100.0),
+        watch=SimpleNamespace(has_rules=False, leak_count=0),
+        say_what_is_traced=lambda: None,
+        wait=wait,
+    )
+    recorder = Recorder(RecordOptions(tmp_path / "a.rec", 200 << 20, 1e9))
+    recorder._begin(cast(Run, run))
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    recorder._record(cast(Run, run))
+    recorder.finish(cast(Run, run), next(every))
+    monkeypatch.undo()
+    assert "(4 missed)" in capsys.readouterr().err
+    recording = RecordedTrace(tmp_path / "a.rec")
+    assert count_words(recording) == f"{len(recording.moments)} snapshots, 4 missed"
+    # One each second, and the last one.
+    assert len(recording.moments) == 10 - 4 + 1
+    assert recording.about["missed"] == "4"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights that others don't have")
 def test_nothing_is_written_to_what_others_have_linked_beside_a_recording(recorded: Path) -> None:
     """Neither by who reads another user's recording, nor by who begins one."""
@@ -374,3 +420,88 @@ def test_nothing_is_written_to_what_others_have_linked_beside_a_recording(record
         with pytest.raises(TracellocError, match=r"b\.rec-shm exists already"):
             RecordingWriter(other, max_bytes=1 << 30, max_s=1e9)
         assert (victim.read_bytes(), victim.stat().st_uid) == (content, 0)
+
+
+@contextmanager
+def mounted(where: Path, options: str) -> Iterator[Path]:
+    """A file system of its own in memory."""
+    where.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", where], check=True)
+    try:
+        yield where
+    finally:
+        subprocess.run(["umount", "--lazy", where], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_a_target_that_can_not_be_written_is_refused(tmp_path: Path) -> None:
+    anybodys = tmp_path / "anybodys"
+    anybodys.mkdir()
+    anybodys.chmod(0o777)
+    taken = tmp_path / "taken.rec-wal"
+    taken.write_text("mine")
+    with (
+        mounted(tmp_path / "readonly", "ro") as readonly,
+        mounted(tmp_path / "full", "size=16k") as full,
+    ):
+        for path, said in (
+            (tmp_path / "missing/a.rec", "cannot be written: No such file or directory"),
+            (readonly / "a.rec", "cannot be written: Read-only file system"),
+            (full / "a.rec", "cannot be written: the file system is full"),
+            (anybodys / "a.rec", "cannot be written: other users can change its directory"),
+            (tmp_path / "taken.rec", "taken.rec-wal exists already"),
+        ):
+            with pytest.raises(TracellocError, match=said) as caught:
+                _check(RecordOptions(path, 200 << 20, 1e9))
+            assert "\n" not in str(caught.value)
+        assert not [*readonly.iterdir(), *full.iterdir(), *anybodys.iterdir()]
+    _check(RecordOptions(tmp_path / "fine.rec", 200 << 20, 1e9))
+    assert [each.name for each in tmp_path.glob("*.rec*")] == ["taken.rec-wal"]
+    assert taken.read_text() == "mine"
+
+
+def add_all(writer: RecordingWriter, every: Iterable[TraceSnapshot]) -> None:
+    for trace in every:
+        writer.add(trace, namers(1300.0))
+
+
+def test_a_reader_that_is_stopped_ends_the_recording_at_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "a.rec"
+    every = iter(traces(1300.0))
+    writer = RecordingWriter(path, max_bytes=5 << 16, max_s=1e9)
+    writer._connection.execute("PRAGMA busy_timeout = 10")
+    writer.add(next(every), namers(1300.0))
+    recording = RecordedTrace(path)
+    with recording.reading() as connection:
+        connection.execute("SELECT * FROM about").fetchall()
+        with pytest.raises(TracellocError, match="a reader that is stopped keeps its log, with"):
+            add_all(writer, every)
+    assert sum(each.stat().st_size for each in tmp_path.iterdir()) < 6 << 16
+    writer.close()
+    recording.reload()
+    assert len(recording.moments) == writer.count > 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+@pytest.mark.parametrize("is_filled", [False, True], ids=["by it", "by others"])
+def test_a_full_disk_leaves_what_is_recorded(tmp_path: Path, is_filled: bool) -> None:
+    with mounted(tmp_path / "disk", "size=512k") as disk:
+        path = disk / "a.rec"
+        writer = RecordingWriter(path, max_bytes=200 << 20, max_s=1e9)
+        said = "the file system is full$" if is_filled else "the file system is full, .* left; what"
+        every = iter(traces(1300.0))
+        if is_filled:
+            add_all(writer, itertools.islice(every, 5))
+            with suppress(OSError):
+                (disk / "other").write_bytes(bytes(512 << 10))
+        with pytest.raises(TracellocError, match=said) as caught:
+            add_all(writer, every)
+        assert "\n" not in str(caught.value)
+        writer.close()
+        recording = RecordedTrace(path)
+        assert len(recording.moments) == writer.count >= 5
+        for index in (0, writer.count - 1):
+            assert_equal(recording.trace_at(index), traces(1300.0)[index])
+        recording.close()
+        if not is_filled:
+            assert [each.name for each in disk.iterdir()] == ["a.rec"]

@@ -6,21 +6,30 @@ import random
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
 from tests.harness import run_tracelloc
 from tests.unit.recordedtraces import namers, program, traces_with_events
+from tracelloc.command.record import Recorder
+from tracelloc.command.recordoptions import RecordOptions
+from tracelloc.command.run import Run
 from tracelloc.errors import TracellocError
 from tracelloc.heap import eventlog
 from tracelloc.model.blocks import Blocks, LoggedEvents
+from tracelloc.model.process import Target
+from tracelloc.model.wanted import Wanted
+from tracelloc.show.recording import events
 from tracelloc.show.recording.container import checksum
 from tracelloc.show.recording.events import encode
 from tracelloc.show.recording.reader import RecordedTrace
-from tracelloc.show.recording.replay import with_blocks
+from tracelloc.show.recording.replay import blocks_since_s, with_blocks
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.text import format_time
 
 END_S = 120.0
 
@@ -70,7 +79,8 @@ def test_blocks_of_every_moment(
 
 def test_the_oldest_events_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eventlog, "_LEAST", 300)
-    shown = write(tmp_path / "a.rec", 140 << 10)
+    monkeypatch.setattr(events, "_SHARE", 4)
+    shown = write(tmp_path / "a.rec", 280 << 10)
     recording = RecordedTrace(tmp_path / "a.rec")
     numbers = [moment.number for moment in recording.moments]
     known = []
@@ -81,9 +91,44 @@ def test_the_oldest_events_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert by_address(found) == by_address(shown[number].blocks)
     assert 0 not in known
     assert known == list(range(known[0], len(numbers) - 1)), "all that came later are known"
+    since_s = blocks_since_s(recording)
+    assert since_s == recording.moments[known[0]].time_s
+    run = run_tracelloc("report", tmp_path / "a.rec", "--at", "+0s", "--show", "sizes")
+    assert run.returncode == 2
+    assert f"the recorded events begin at {format_time(since_s)}; choose a later" in run.stderr
     with sqlite3.connect(tmp_path / "a.rec") as connection:
         (size,) = connection.execute("SELECT SUM(LENGTH(data)) FROM events").fetchone()
     assert size <= 70 << 10
+
+
+def test_it_is_said_when_events_do_not_reach_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(eventlog, "_LEAST", 300)
+    monkeypatch.setattr(events, "_SHARE", 4)
+    every = [replace(each, processes=each.processes[:1]) for each in traces_with_events(END_S)]
+    taken = iter(every)
+    run = SimpleNamespace(
+        options=SimpleNamespace(wanted=Wanted()),
+        session=SimpleNamespace(root=SimpleNamespace(target=Target(42, "server"))),
+        snapshots=SimpleNamespace(take_snapshot=lambda *_: next(taken)),
+        namers=namers(END_S),
+        watch=SimpleNamespace(has_rules=False, leak_count=0),
+        say_what_is_traced=lambda: None,
+    )
+    recorder = Recorder(RecordOptions(tmp_path / "a.rec", 280 << 10, 1e9, events=True))
+    recorder._begin(cast(Run, run))
+    said = []
+    for _ in every[:-1]:
+        recorder._tick(cast(Run, run))
+        said.append("half of --max-size" in capsys.readouterr().err)
+    recorder.finish(cast(Run, run), every[-1])
+    recording = RecordedTrace(tmp_path / "a.rec")
+    since_s = blocks_since_s(recording)
+    assert since_s is not None
+    assert since_s > recording.moments[0].time_s
+    assert said.count(True) == 1
+    assert f", events since {format_time(since_s)[11:]}" in capsys.readouterr().err
 
 
 def test_an_event_takes_few_bytes(tmp_path: Path) -> None:

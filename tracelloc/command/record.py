@@ -7,7 +7,6 @@ import os
 import socket
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from tracelloc import __version__
@@ -27,8 +26,8 @@ from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.show.report.trace import progress_line
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.startup import STARTUP
-from tracelloc.system.safefiles.writing import check_replaceable, output_users
-from tracelloc.text import format_size, plural, printable
+from tracelloc.system.safefiles.writing import output_users
+from tracelloc.text import format_size, format_time, plural, printable
 
 _STEP_S: Final = 1.0
 """Time between snapshots."""
@@ -42,6 +41,10 @@ class Recorder:
         self._wanted = wanted
         self._writer: RecordingWriter | None = None
         self._leaks = 0
+        self._missed = 0
+        """Snapshots that there was no time for."""
+        self._drops_events = False
+        """Whether it has been said that old events were dropped."""
 
     def show(self, run: Run) -> None:
         """Records until tracing is to end."""
@@ -71,20 +74,15 @@ class Recorder:
             writer.close()
 
     def _begin(self, run: Run) -> RecordingWriter:
-        target, wanted = run.session.root.target, self._wanted
-        writer = self._writer = RecordingWriter(
-            filled_in(wanted.path, target.pid, time.time()),
-            max_bytes=wanted.max_bytes,
-            max_s=wanted.max_s,
-            users=output_users(),
-            events=wanted.events,
-        )
+        target = run.session.root.target
+        writer = self._writer = _new_writer(self._wanted, target.pid)
         writer.describe(
             {
                 "pid": str(target.pid),
                 "command": target.command,
                 "host": socket.gethostname(),
                 "version": __version__,
+                "missed": str(self._missed),
             }
         )
         self.messages.say(f"recording to {printable(str(writer.path))}")
@@ -100,10 +98,13 @@ class Recorder:
             if now >= end:
                 return
             if now >= due:
+                late = int((now - due) / _STEP_S)
+                due += (late + 1) * _STEP_S
+                if late:
+                    self._missed += late
+                    self._current(run).describe({"missed": str(self._missed)})
                 if self._tick(run):
                     return
-                # Missed snapshots are skipped.
-                due = max(due + _STEP_S, time.monotonic())
                 continue
             if run.wait(min(due, end)):
                 return
@@ -116,12 +117,28 @@ class Recorder:
         writer.add(trace, run.namers)
         size = format_size(writer.size_bytes())
         lost = trace.root.losses.events
-        self.messages.show_progress(f"{progress_line(trace)}, {lost:,} lost, {size} recorded")
+        self.messages.show_progress(
+            f"{progress_line(trace)}, {lost:,} lost, {size} recorded{self._events_line(writer)}"
+        )
         ends = run.watch.has_rules and run.check_rules(trace)
         if run.watch.leak_count > self._leaks:
             self._leaks = run.watch.leak_count
             self._copy(run)
         return ends
+
+    def _events_line(self, writer: RecordingWriter) -> str:
+        """Returns how far back events reach, if not to the first snapshot; says it once."""
+        since_s = writer.events_since_s()
+        if since_s is None:
+            return ""
+        if not self._drops_events:
+            self._drops_events = True
+            size = format_size(self._wanted.max_bytes // 2)
+            self.messages.say(
+                f"events take {size}, half of --max-size: the oldest ones make room, and snapshots "
+                f"before {format_time(since_s)} have no single blocks"
+            )
+        return f", events since {format_time(since_s).partition(' ')[2]}"
 
     def _wanted_of(self, run: Run) -> Wanted | None:
         """None: what reports want."""
@@ -150,19 +167,29 @@ class Recorder:
             if self._wanted.events:
                 trace = run.snapshots.take_snapshot(0.0, self._wanted_of(run))
             writer.add(trace, run.namers, run.namers.patience_s)
+            events = self._events_line(writer)
         finally:
             self._close()
         path, size = printable(str(writer.path)), format_size(writer.path.stat().st_size)
         self.messages.say(f"{progress_line(trace)}; {losses_line(trace.root)}")
-        self.messages.say(f"recorded {plural(writer.count, 'snapshot')} in {path}, {size}")
+        count = plural(writer.count, "snapshot")
+        count += f" ({self._missed:,} missed)" if self._missed else ""
+        self.messages.say(f"recorded {count} in {path}, {size}{events}")
 
 
-def _check(path: Path) -> None:
-    """Raises TracellocError unless the recording could be created now. Leaves no trace."""
-    try:
-        check_replaceable(filled_in(path, os.getpid(), time.time()), output_users())
-    except OSError as error:
-        raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
+def _new_writer(wanted: RecordOptions, pid: int) -> RecordingWriter:
+    return RecordingWriter(
+        filled_in(wanted.path, pid, time.time()),
+        max_bytes=wanted.max_bytes,
+        max_s=wanted.max_s,
+        users=output_users(),
+        events=wanted.events,
+    )
+
+
+def _check(wanted: RecordOptions) -> None:
+    """Raises TracellocError unless the recording can be created now. Leaves no trace."""
+    _new_writer(wanted, os.getpid()).close()
 
 
 def record(line: CommandLine, wanted: RecordOptions) -> int:
@@ -172,7 +199,7 @@ def record(line: CommandLine, wanted: RecordOptions) -> int:
         options = options_of(line)
         if options.name is not None:
             options = replace(options, pid=find_target(options.name))
-        _check(wanted.path)
+        _check(wanted)
         config = replace(options.trace, log_events=wanted.events)
         return trace(replace(options, trace=config), start_of(options), Recorder(wanted))
     finally:

@@ -35,8 +35,9 @@ class RecordOptions:
 def add_bounds(group: Any) -> None:
     """``--max-size`` and ``--max-time``, for every command that writes a recording."""
     add = partial(add_option, group)
-    add("--max-size SIZE", "size limit of the file (default 200MiB): the oldest snapshots are "
-        "thinned out first", dest="recording_bytes", type=size_type, default=200 << 20)
+    add("--max-size SIZE", "size limit on disk, at least 4MiB (default 200MiB): the oldest "
+        "snapshots are thinned out first", dest="recording_bytes", type=size_type,
+        default=200 << 20)
     add("--max-time --keep TIME", "time that the recording may cover (default 168h, a week): "
         "--keep 30m keeps the last half hour", type=duration_type, default=7 * 86400.0)
 # fmt: on

@@ -18,13 +18,13 @@ from tracelloc.show.presentation.combined import joined, trace_profiles
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import METRICS
 from tracelloc.show.recording.reader import RecordedTrace
-from tracelloc.show.recording.replay import with_blocks
-from tracelloc.show.recording.times import find_moment
+from tracelloc.show.recording.replay import blocks_since_s, with_blocks
+from tracelloc.show.recording.times import count_words, find_moment
 from tracelloc.show.report.content import ReportStyle
 from tracelloc.show.report.optional import wanted_by
 from tracelloc.show.report.trace import trace_report
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
-from tracelloc.text import format_time, plural
+from tracelloc.text import format_time
 
 
 def report(given: argparse.Namespace) -> None:
@@ -70,7 +70,9 @@ def _with_blocks(recording: RecordedTrace, at: int, trace: TraceSnapshot) -> Tra
         raise UsageError("this recording has no block sizes", hint="record with --events")
     found = with_blocks(recording, at, trace)
     if all(one.blocks is None for one in found.processes):
-        raise UsageError("the recorded events begin later", hint="choose a later --at")
+        since_s = blocks_since_s(recording)
+        begin = "later" if since_s is None else f"at {format_time(since_s)}"
+        raise UsageError(f"the recorded events begin {begin}", hint="choose a later --at")
     return found
 
 
@@ -92,8 +94,7 @@ def _by_number(trace: TraceSnapshot) -> Mapping[int, Snapshot]:
 def _moment_line(recording: RecordedTrace, at: int) -> str:
     moments = recording.moments
     first, now, last = (format_time(moments[index].time_s) for index in (0, at, -1))
-    count = plural(len(moments), "snapshot")
-    return f"at {now}; recorded from {first} to {last}, {count}"
+    return f"at {now}; recorded from {first} to {last}, {count_words(recording)}"
 
 
 def _print(

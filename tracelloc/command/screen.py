@@ -245,7 +245,8 @@ def open_recording(given: argparse.Namespace) -> None:
     recording = open_recordings(given.files or [_recording_of(given.pid)])
     namers = Namers(recording, filters, short_names=given.short_names)
     at = None if given.at is None else find_moment(recording, given.at)
-    app = make_app(recording, namers, at=at, warnings=list(warnings))
+    about = [note for note in (recording.about.get("single"),) if note]
+    app = make_app(recording, namers, at=at, warnings=[*warnings, *about])
     with restored_terminal():
         app.run()
     failure_of(app)

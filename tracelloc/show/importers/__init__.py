@@ -39,6 +39,7 @@ _LARGEST_SUM: Final = 1 << 60
 """Largest sum of a figure over all stacks."""
 GZIP: Final = b"\x1f\x8b"
 ZSTD: Final = b"\x28\xb5\x2f\xfd"
+_LEGACY: Final = b"heap_v2/", b"heap profile:"
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
@@ -54,11 +55,16 @@ def read_profile(path: Path, time_text: str | None = None) -> Profile:
         if time_text is not None:
             raise UsageError(f"{path} is a single profile, not a recording")
         content = content_of(path)
+        if content.startswith(_LEGACY):
+            raise MalformedError(
+                "it is in the text format of jemalloc, gperftools and Go's debug=1, which "
+                "go tool pprof -proto converts"
+            )
         if content.lstrip()[:1] == b"{":
             profile = read_json(content)
         elif heaptrack.is_heaptrack(content):
             profile = heaptrack.read(content, path.stat().st_mtime)
-        elif not _is_text(content):
+        elif not is_text(content):
             profile = pprof.read(content, path.stat().st_mtime)
         else:
             profile = read_folded(content, path.stat().st_mtime)
@@ -130,7 +136,7 @@ def _unpacked_zstd(packed: bytes) -> bytes:
     return content
 
 
-def _is_text(content: bytes) -> bool:
+def is_text(content: bytes) -> bool:
     """Whether content is text: a pprof profile has control characters among its first bytes."""
     return not _CONTROL.search(content, 0, 4096)
 

@@ -46,15 +46,15 @@ _MAX_S: Final = 1e9
 _NS_PER_MS: Final = 1_000_000
 
 
-class _Names:
-    """Names that heaptrack recorded: a ``show.presentation.naming.Symbols``."""
+class FileNames:
+    """Names that a file has: a ``show.presentation.naming.Symbols``."""
 
     version = waiting = 0
 
     def __init__(self) -> None:
         self.frames: dict[int, list[Frame]] = {}
 
-    def symbols_of(self, _number: int) -> _Names:
+    def symbols_of(self, _number: int) -> FileNames:
         """Returns the names of the only process."""
         return self
 
@@ -70,7 +70,7 @@ class _Names:
         return found
 
     def place(self, _address: int) -> Place[CodeModule] | Unresolved:
-        """Returns no place: heaptrack's files do not record mappings."""
+        """Returns no place: frames have all that is known."""
         return Unresolved.UNMAPPED
 
 
@@ -81,7 +81,7 @@ class _Playback:
         """``start_s``: when the program began, seconds since 1970."""
         self._log, self._writer = log, writer
         self._start_s, self._pid = start_s, pid
-        self._names = _Names()
+        self._names = FileNames()
         self._namers = Namers(self._names, Filters(), short_names=False)
         self._heap = Heap(_START_NS)
         self._series = Series(_START_NS)

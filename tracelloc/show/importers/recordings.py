@@ -1,14 +1,16 @@
-"""Opens recordings, several as one; heaptrack's files are converted to recordings first."""
+"""Opens recordings, several as one; other profiles are converted to recordings first."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tracelloc.errors import MalformedError, TracellocError
-from tracelloc.show.importers import GZIP, ZSTD, content_of, heaptrack
+from tracelloc.show.importers import content_of, heaptrack, is_text, read_profile
 from tracelloc.show.importers.heaptracktrace import convert
+from tracelloc.show.importers.profiletrace import convert_profile
+from tracelloc.show.recording.container import is_recording
 from tracelloc.show.recording.joined import AnyRecording, JoinedTraces
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.text import Progress, format_percent
@@ -21,24 +23,35 @@ def open_recordings(paths: Sequence[Path]) -> AnyRecording:
 
 
 def open_recording(path: Path) -> RecordedTrace:
-    """Opens a recording, or a heaptrack file as a recording. Raises TracellocError."""
+    """Opens a recording, or a profile as a recording. Raises TracellocError."""
     try:
-        with path.open("rb") as stream:
-            may_be = stream.read(4).startswith((ZSTD, GZIP, heaptrack.HEAD))
-        content = content_of(path) if may_be else b""
+        if is_recording(path):
+            return RecordedTrace(path)
+        content = content_of(path)
     except (OSError, MalformedError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise TracellocError(f"{path} cannot be read: {why}") from error
-    return _played(path, content) if heaptrack.is_heaptrack(content) else RecordedTrace(path)
+    if heaptrack.is_heaptrack(content):
+        return _converted(path, lambda into, note: convert(content, path, into, note))
+    profile = read_profile(path)
+    return _converted(path, lambda into, _: convert_profile(profile, _tool_of(content), into))
 
 
-def _played(path: Path, content: bytes) -> RecordedTrace:
+def _tool_of(content: bytes) -> str:
+    if content.lstrip()[:1] == b"{":
+        return "tracelloc's snapshot"
+    return "folded stacks" if is_text(content) else "pprof"
+
+
+def _converted(
+    path: Path, convert_to: Callable[[Path, Callable[[float], None]], None]
+) -> RecordedTrace:
     progress = Progress()
     try:
         # Only the open file remains, which goes away with tracelloc.
         with tempfile.TemporaryDirectory(prefix="tracelloc-") as directory:
             into = Path(directory) / path.name
-            convert(content, path, into, lambda share: progress.note(
+            convert_to(into, lambda share: progress.note(
                 f"reading {path.name}, {format_percent(share, 0)}"
             ))  # fmt: skip
             recording = RecordedTrace(into)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import struct
+import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -23,8 +24,12 @@ APPLICATION_ID: Final = 0x74726C63
 VERSION: Final = 1
 VERSION_WITH_EVENTS: Final = 2
 """Version of files with a table of events."""
+BESIDE: Final = ("-wal", "-shm")
+"""Suffixes of the files that SQLite keeps next to a database being written: its log, and a map."""
 _LARGEST_ROW: Final = 1 << 28
 _PATIENCE_S: Final = 5.0
+_FULL_BYTES: Final = 64 << 10
+"""Free space with which SQLite can't write."""
 TABLES: Final = (
     "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     ("CREATE TABLE moments (number INTEGER PRIMARY KEY, time_s REAL NOT NULL, "
@@ -178,12 +183,39 @@ def failing(path: Path, done: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        hint = "the file system may be full" if "full" in str(error) else ""
-        raise TracellocError(f"{path} cannot be {done}: {error}", hint=hint) from error
+        # SQLite calls it an I/O error if one of its own files finds no room.
+        is_full = "full" in str(error) or free_bytes(path) < _FULL_BYTES
+        why = "the file system is full" if is_full else error
+        raise TracellocError(f"{path} cannot be {done}: {why}") from error
     except (MalformedError, sqlite3.Error, UnicodeDecodeError) as error:
         raise TracellocError(
             f"{path} cannot be {done}: {error}", hint="the recording may be damaged"
         ) from error
+
+
+def free_bytes(path: Path) -> int:
+    """Returns the space that is left where a file lies."""
+    try:
+        found = os.statvfs(path.parent)
+    except OSError:
+        return sys.maxsize
+    # Root may use what is reserved.
+    return (found.f_bavail if os.geteuid() else found.f_bfree) * found.f_frsize
+
+
+def empty_log(connection: sqlite3.Connection) -> bool:
+    """Moves the log into the file. Returns whether no reader has prevented that for seconds."""
+    (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not is_busy
+
+
+def disk_bytes(path: Path, suffixes: Sequence[str] = ("", *BESIDE)) -> int:
+    """Returns the size of a recording and of the files next to it."""
+    size = 0
+    for suffix in suffixes:
+        with suppress(OSError):
+            size += Path(f"{path}{suffix}").stat().st_size
+    return size
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:

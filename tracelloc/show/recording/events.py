@@ -90,6 +90,8 @@ class EventWriter:
         self._connection = connection
         self._max_bytes = max_bytes // _SHARE
         self._bytes = 0
+        self.first = 0
+        """Number of the first moment whose events are kept."""
         self._last: dict[ProcessKey, LoggedEvents] = {}
 
     def add(self, moment: int, key: ProcessKey, logged: LoggedEvents) -> None:
@@ -112,6 +114,7 @@ class EventWriter:
         moment, process, programs, is_whole, _, data = read(oldest).fetchone()
         key = process, programs
         self._replace(moment, key, None)
+        self.first = moment + 1
         later = read(
             "SELECT moment, is_whole, data FROM events WHERE process = ? AND programs = ? "
             "ORDER BY moment LIMIT 1", key,

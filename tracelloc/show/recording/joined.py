@@ -7,7 +7,7 @@ the clock of the first recording, by the time of day.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import attrgetter
@@ -40,7 +40,10 @@ class JoinedTraces:
         self._recordings = sorted(recordings, key=lambda each: each.moments[0].time_s)
         first = self._recordings[0]
         self.path = first.path
-        self.about = first.about
+        missed = sum(missed_count(each.about) for each in recordings)
+        self.about = first.about | ({"missed": str(missed)} if missed else {})
+        if not all("single" in each.about for each in recordings):
+            self.about.pop("single", None)
         self._shifts_s = [_shift_s(first, each) for each in self._recordings]
         self.moments: list[RecordedMoment] = []
         self._join()
@@ -118,6 +121,12 @@ class JoinedTraces:
 
 
 AnyRecording = RecordedTrace | JoinedTraces
+
+
+def missed_count(about: Mapping[str, str]) -> int:
+    """Returns how many snapshots the recorder had no time for."""
+    count = about.get("missed", "")
+    return int(count) if count.isascii() and count.isdigit() and len(count) < 16 else 0
 
 
 def _added(one: FollowCounts, other: FollowCounts) -> FollowCounts:

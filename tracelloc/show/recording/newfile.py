@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final
 
 from tracelloc.errors import TracellocError
 from tracelloc.show.recording.container import (
     APPLICATION_ID,
+    BESIDE,
     VERSION,
     VERSION_WITH_EVENTS,
     failing,
@@ -21,10 +22,11 @@ from tracelloc.show.recording.container import (
 from tracelloc.system.invoker import User, is_changed_only_by, others_replace_entries, rights_of
 from tracelloc.system.safefiles.writing import create_file
 
-_LOG_PAGES: Final = 256
-"""Pages of the write-ahead log before it is moved into the file: 1 MiB."""
-_BESIDE: Final = ("-wal", "-shm")
-"""Suffixes of the files that SQLite keeps next to a database being written."""
+_MOST_LOG_BYTES: Final = 1 << 20
+"""Size at which the write-ahead log is moved into the file."""
+_LOG_SHARE: Final = 16
+"""Largest part of the size limit for the log: one in this many."""
+_PAGE_BYTES: Final = 4096
 
 
 def _create_file(path: Path, users: Sequence[User], mode: int) -> User:
@@ -32,12 +34,15 @@ def _create_file(path: Path, users: Sequence[User], mode: int) -> User:
         descriptor, user = create_file(path, mode, users)
         os.close(descriptor)
     except FileExistsError:
-        raise TracellocError(
-            f"{path} exists already", hint="-o FILE names another file; recordings are not extended"
-        ) from None
+        raise _existing(path) from None
     except OSError as error:
         raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
     return user
+
+
+def _existing(path: Path) -> TracellocError:
+    hint = "-o FILE names another file; recordings are not extended"
+    return TracellocError(f"{path} exists already", hint=hint)
 
 
 def _real(path: Path) -> Path:
@@ -68,33 +73,47 @@ def _writers(path: Path, users: Sequence[User]) -> list[User]:
 
 
 def create(
-    path: Path, users: Sequence[User], mode: int, *, events: bool = False
+    path: Path, users: Sequence[User], mode: int, max_bytes: int, *, events: bool = False
 ) -> tuple[sqlite3.Connection, tuple[User, User]]:
     """Creates a recording, readable while it is written. Returns it, its owner and the writer.
 
     ``users``: see ``tracelloc.system.safefiles.writing``. Raises TracellocError.
     """
     version = VERSION_WITH_EVENTS if events else VERSION
+    log_pages = max(1, min(_MOST_LOG_BYTES, max_bytes // _LOG_SHARE) // _PAGE_BYTES)
     writers = _writers(_real(path), users)
+    beside = [Path(f"{path}{suffix}") for suffix in BESIDE]
+    # SQLite deletes a log beside a new database, which another recording may need.
+    for each in beside:
+        if os.path.lexists(each):
+            raise _existing(each)
     user = _create_file(path, writers, mode)
-    with failing(path, "written"), rights_of(user):
+    with failing(path, "written"), rights_of(user), ExitStack() as undo:
+        undo.callback(path.unlink, missing_ok=True)
         # One thread at a time uses it, not always the same.
         connection = sqlite3.connect(_real(path), isolation_level=None, check_same_thread=False)
-        for pragma in (f"application_id={APPLICATION_ID}", f"user_version={version}"):
+        undo.callback(connection.close)
+        for pragma in (
+            f"page_size={_PAGE_BYTES}",
+            f"application_id={APPLICATION_ID}",
+            f"user_version={version}",
+        ):
             connection.execute(f"PRAGMA {pragma}")
         # Creates SQLite's other files too, so that it writes to no foreign file or link.
-        for suffix in _BESIDE:
-            _create_file(Path(f"{path}{suffix}"), writers, mode)
+        for each in beside:
+            _create_file(each, writers, mode)
+            undo.callback(each.unlink, missing_ok=True)
         for pragma in (
             "journal_mode=WAL",
             "synchronous=NORMAL",
-            f"wal_autocheckpoint={_LOG_PAGES}",
-            f"journal_size_limit={_LOG_PAGES * 4096}",
+            f"wal_autocheckpoint={log_pages}",
+            f"journal_size_limit={log_pages * _PAGE_BYTES}",
         ):
             connection.execute(f"PRAGMA {pragma}")
         with transaction(connection):
             for table in tables_of(version):
                 connection.execute(table)
+        undo.pop_all()
     return connection, (writers[0], user)
 
 
@@ -137,5 +156,5 @@ def remove(path: Path, user: User) -> None:
 
 
 def _remove(path: Path) -> None:
-    for suffix in ("", *_BESIDE):
+    for suffix in ("", *BESIDE):
         Path(f"{path}{suffix}").unlink(missing_ok=True)

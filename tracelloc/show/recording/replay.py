@@ -36,6 +36,21 @@ def with_blocks(recording: AnyRecording, index: int, trace: TraceSnapshot) -> Tr
     return replace(trace, processes=tuple(processes))
 
 
+def blocks_since_s(recording: AnyRecording) -> float | None:
+    """Returns when single blocks begin, in seconds since 1970; None if there are none.
+
+    Raises TracellocError.
+    """
+    if isinstance(recording, JoinedTraces) or not recording.has_events:
+        return None
+    with recording.reading() as connection:
+        (since_s,) = connection.execute(
+            "SELECT MIN(time_s) FROM moments "
+            "WHERE number >= (SELECT MIN(moment) FROM events WHERE is_whole)"
+        ).fetchone()
+    return since_s if isinstance(since_s, float) else None
+
+
 def _blocks_at(
     connection: sqlite3.Connection, moment: int, key: ProcessKey, one: Snapshot
 ) -> Blocks | None:

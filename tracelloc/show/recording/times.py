@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.errors import UsageError
-from tracelloc.show.recording.joined import AnyRecording
-from tracelloc.text import format_time, parse_duration
+from tracelloc.show.recording.joined import AnyRecording, missed_count
+from tracelloc.text import format_time, parse_duration, plural
 
 _CLOCK: Final = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
 _DAY_S: Final = 86_400
@@ -26,6 +26,13 @@ def find_moment(recording: AnyRecording, text: str | None) -> int:
     if text is None:
         return len(moments) - 1
     return recording.find(parse_time(text, moments[0].time_s, moments[-1].time_s))
+
+
+def count_words(recording: AnyRecording) -> str:
+    """Returns how many snapshots there are, and how many the recorder missed."""
+    words = plural(len(recording.moments), "snapshot")
+    missed = missed_count(recording.about)
+    return f"{words}, {missed:,} missed" if missed else words
 
 
 def parse_time(text: str, first_s: float, last_s: float) -> float:

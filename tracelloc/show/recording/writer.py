@@ -30,9 +30,10 @@ from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import User
 from tracelloc.text import NS_PER_S, format_size
 
-LEAST_SIZE: Final = 4 << 20
-_SPARE: Final = 8
-"""One part in this many of the file is reserved for data until the next folding."""
+_SPARE: Final = 4
+"""One part in this many of the size is reserved for the log and for data until the next folding."""
+_LEAST_FREE_BYTES: Final = 256 << 10
+"""Free space below which recording ends: what is recorded can be completed in it."""
 _GROUPS: Final = 16
 """Largest group: one part in this many of the file, as the current one can't be folded."""
 
@@ -81,7 +82,7 @@ class RecordingWriter:
         self.path = path
         self._mode = mode
         users = users or [User(os.geteuid(), os.getegid())]
-        self._connection, self._users = newfile.create(path, users, mode, events=events)
+        self._connection, self._users = newfile.create(path, users, mode, max_bytes, events=events)
         self._file = _identity(path)
         self._max_bytes = max_bytes
         self._events = EventWriter(self._connection, max_bytes) if events else None
@@ -122,9 +123,11 @@ class RecordingWriter:
                     self._add_names(one, namers, patience_s)
                 self._add_moment(trace.root, parts)
                 self._add_events(trace)
+            self._count += 1
             if self._whole == self._count - 1 or self._is_folding:
+                self._connection.execute("PRAGMA wal_checkpoint")
                 self._is_folding = self._folder.fold(trace.root.now_ns / NS_PER_S)
-                self._check_size()
+            self._check_size()
 
     def _add_moment(self, root: Snapshot, parts: MomentParts) -> None:
         is_large = self._group_bytes > self._max_bytes // _GROUPS
@@ -136,13 +139,23 @@ class RecordingWriter:
         insert(self._connection, moment, data)
         self._group_bytes += len(data)
         self._chain.add(parts)
-        self._count += 1
 
     def _add_events(self, trace: TraceSnapshot) -> None:
         if self._events is not None:
             for one in trace.processes:
                 if one.logged is not None:
-                    self._events.add(self._count - 1, key_of(one), one.logged)
+                    self._events.add(self._count, key_of(one), one.logged)
+
+    def events_since_s(self) -> float | None:
+        """When the events that are kept begin, in seconds since 1970; None: none was dropped."""
+        if self._events is None or not self._events.first:
+            return None
+        with container.failing(self.path, "read"):
+            (since_s,) = self._connection.execute(
+                "SELECT MIN(time_s) FROM moments WHERE number >= ?",
+                (min(self._events.first, self._count - 1),),
+            ).fetchone()
+        return float(since_s)
 
     def size_bytes(self) -> int:
         """Size of what is recorded."""
@@ -154,10 +167,25 @@ class RecordingWriter:
         newfile.copy_written(self._connection, path, self._users, self._mode)
 
     def _check_size(self) -> None:
-        used = container.used_bytes(self._connection)
-        if used > self._max_bytes and not self._is_folding:
+        """Empties the log if there is too little room. Raises TracellocError if there still is."""
+        size, free = container.disk_bytes(self.path), container.free_bytes(self.path)
+        log = container.disk_bytes(self.path, container.BESIDE)
+        if size <= self._max_bytes and free >= 2 * log + _LEAST_FREE_BYTES:
+            return
+        is_empty = container.empty_log(self._connection)
+        size, free = container.disk_bytes(self.path), container.free_bytes(self.path)
+        if free < _LEAST_FREE_BYTES:
             raise TracellocError(
-                f"{self.path}: call stacks, names and the last snapshots take {format_size(used)}",
+                f"{self.path} cannot be written: the file system is full, "
+                f"{format_size(free)} are left",
+                hint="what is recorded stays",
+            )
+        if size > self._max_bytes:
+            what = "call stacks, names and the last snapshots take"
+            if not is_empty:
+                what = "a reader that is stopped keeps its log, with which it takes"
+            raise TracellocError(
+                f"{self.path}: {what} {format_size(size)}",
                 hint="a larger --max-size is needed; what is recorded stays",
             )
 
