@@ -109,7 +109,14 @@ def test_size_limits(builder: Builder, targets: list[Target], tmp_path: Path) ->
     assert limited.last()["live_bytes"] == sum(blocks.values())
 
 
-@pytest.mark.parametrize(("sample", "tolerance"), [("64", 0.03), ("4k", 0.15), ("32k", 0.4)])
+@pytest.mark.parametrize(
+    ("sample", "tolerance"),
+    [
+        ("64", 0.03),
+        pytest.param("4k", 0.15, marks=pytest.mark.long),
+        pytest.param("32k", 0.4, marks=pytest.mark.long),
+    ],
+)
 def test_samples_estimate_the_books(
     builder: Builder, targets: list[Target], tmp_path: Path, sample: str, tolerance: float
 ) -> None:

@@ -198,6 +198,7 @@ def damage(process: Process, random: np.random.Generator, *, everywhere: bool) -
                 memory.write(word.to_bytes(8, "little"))
 
 
+@pytest.mark.long
 def test_a_heap_that_lies(builder: Builder, targets: list[Target]) -> None:
     """Damaged all over, a little more each time: a walk ends soon, and says what is wrong."""
     target = Target([builder.cpp("heapusage", "-pthread")])

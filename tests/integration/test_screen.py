@@ -317,11 +317,13 @@ def terminal_export(terminal: Terminal, name: str, directory: Path, size: int) -
     terminal.type(name)
     terminal.wait_for(rf"{name}")
     terminal.press("Enter")
-    # Long names of directories take lines of their own.
-    terminal.wait_until(
-        lambda lines: name in re.sub(r"[│\s]", "", "".join(lines)).partition("wrote")[2],
-        f"{name} written",
-    )
+
+    def said(lines: list[str]) -> str:
+        """The text of the dialog after that word, without line breaks in long names."""
+        inside = "".join(text for line in lines for text in re.findall("│([^│]*)│", line))
+        return re.sub(r"\s", "", inside).partition("wrote")[2]
+
+    terminal.wait_until(lambda lines: name in said(lines), f"{name} written")
     terminal.press("Escape")
     terminal.wait_until(lambda lines: "Export:" not in "".join(lines), "the dialog closed")
     stacks = json.loads((directory / name).read_text())["stacks"]

@@ -181,6 +181,7 @@ def test_damaged_files_are_played_or_refused(tmp_path: Path) -> None:
     ],
     ids=["places", "stacks"],
 )  # fmt: skip
+@pytest.mark.long
 def test_what_swells_is_refused(tmp_path: Path, lines: list[bytes], said: str) -> None:
     """Some kilobytes that would be gigabytes of frames."""
     content = zstandard.compress(b"\n".join([b"v 10400 3", b"s 1 a", *lines]))

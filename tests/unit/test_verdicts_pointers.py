@@ -147,6 +147,7 @@ def test_what_is_pointed_to_is_no_leak_for_long() -> None:
     assert looked[-1][1].verdict(SITE) is Verdict.GROWING
 
 
+@pytest.mark.long
 def test_until_it_has_doubled_the_process() -> None:
     """Five minutes make 15 MB."""
     random = np.random.default_rng(6)
