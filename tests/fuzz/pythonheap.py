@@ -303,9 +303,10 @@ def play(data: bytes) -> int:
         assert all(one.count > 0 for one in now.types)
         found = censuses.take_found()
         python = _Python(memory, minor)
-        graph = holders._Graph(found, running_frames(python, FrameCodes(python)), python)
-        for one in now.types[:12]:
-            looked_at += graph.holders(one.name, None).sample_count
+        names = [one.name for one in now.types[:12]]
+        frames = running_frames(python, FrameCodes(python))
+        graph = holders._Graph(found, frames, python, names)
+        looked_at += sum(graph.holders(name, None).sample_count for name in names)
     return looked_at
 
 
