@@ -46,11 +46,7 @@ def test_odd_sizes(source: FakeSource, size: tuple[int, int]) -> None:
         await press(app, pilot, "1")
         if size == (20, 5):
             # Nothing but the figures and the table is left, and the rows are there.
-            assert any("375 KiB" in line for line in text_of(app)), (
-                width,
-                app.screen.classes,
-                text_of(app),
-            )
+            assert any("375 KiB" in line for line in text_of(app))
         await press(app, pilot, "enter", "escape", "L", "escape", "question_mark", "escape")
         assert harmless(app)
 
