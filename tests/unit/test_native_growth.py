@@ -12,6 +12,7 @@ import pytest
 
 from tests.pythonobjects import SESSION, census, growing
 from tracelloc.heap.heap import Heap
+from tracelloc.model.figures import Totals
 from tracelloc.model.objects import (
     FunctionLine,
     GrowingType,
@@ -35,7 +36,10 @@ def suspect(name: str, rate: float = 1000.0) -> TypeSuspect:
 def heap(*counts: int) -> Heap:
     """Stacks with so many live blocks of 1,000 bytes."""
     live = np.array([0, *counts], np.int64)
-    totals = SimpleNamespace(live_count=live, live_bytes=1000 * live)
+    totals = Totals.empty(len(live))
+    totals.allocated_count, totals.allocated_bytes = live, 1000 * live
+    # Stacks have just been added, and not all columns are larger yet.
+    totals.freed_count = np.zeros(len(live) + 3, np.int64)
     return cast(Heap, SimpleNamespace(table=SimpleNamespace(totals=totals)))
 
 

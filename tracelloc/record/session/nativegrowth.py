@@ -50,9 +50,15 @@ class NativeGrowths:
         """Adds a census. Any thread may call it: events of the last moment may be missing."""
         totals = heap.table.totals
         objects = {one.name: one.count for one in census.types}
-        # Counts never change places, and stacks are only added: no lock is needed for a copy.
+        # Counts never change places, and stacks are only added: no lock is needed, but columns
+        # may just be growing one by one.
+        columns = (
+            totals.allocated_count, totals.freed_count, totals.allocated_bytes, totals.freed_bytes
+        )  # fmt: skip
+        size = min(map(len, columns))
+        allocated, freed, allocated_bytes, freed_bytes = (column[:size] for column in columns)
         self._points.append(
-            _Point(census.time_s, objects, totals.live_count.copy(), totals.live_bytes.copy())
+            _Point(census.time_s, objects, allocated - freed, allocated_bytes - freed_bytes)
         )
 
     def grown_with(self, suspects: Sequence[TypeSuspect], heap: Heap) -> dict[str, NativeGrowth]:
