@@ -39,6 +39,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "_OLD_NS", 1_000_000_000)
         monkeypatch.setattr(module, "_PAUSE_NS", 1_000_000_000)
         monkeypatch.setattr(module, "_SHARE", 1e9)
+    monkeypatch.setattr(holdersearch, "_AGAIN_NS", 1_000_000_000)
 
 
 def steps(session: Session, target: Target, command: str) -> Iterator[Snapshot]:
@@ -74,13 +75,16 @@ def test_who_holds_a_map_that_grows(target: Target) -> None:
     session = attach_to(Process(target.pid), TraceConfig())
     try:
         one = next(one for one in steps(session, target, "keep") if are_growing(one))
-        # Now it waits. Blocks that it is inserting may lead to the map, too.
+        # Now it waits. Blocks that it is inserting may lead to the map, too, so the search counts
+        # that begins when all of them are old.
+        kept = int(one.totals.live_count.max())
+        found: BlockHolders | None = None
         deadline = time.monotonic() + PATIENCE_S
-        while not one.holders and time.monotonic() < deadline:
+        while found is None or found.blocks.count != kept:
+            assert time.monotonic() < deadline
             time.sleep(0.1)
             one = session.snapshot().root
-        found = held_in(session, one, "open_session()")
-        assert found.blocks.count % EACH == 0
+            found = held_in(session, one, "open_session()") if one.holders else None
         assert found.unreached.count == 0
         (path,) = found.paths
         assert path.root.name == "app::g_sessions"
