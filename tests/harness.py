@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -289,6 +290,13 @@ class Tracelloc:
         """What it has reported."""
         return self._reports.read_text()
 
+    def await_text(self, words: str) -> None:
+        """Waits until it has reported these words."""
+        deadline = time.monotonic() + PATIENCE_S
+        while words not in self.text():
+            assert time.monotonic() < deadline, f"no {words!r}; messages: {self.messages}"
+            time.sleep(0.02)
+
     def reports(self) -> list[dict[str, Any]]:
         """The JSON reports it has written."""
         return [json.loads(line) for line in self.text().splitlines()]
@@ -337,6 +345,17 @@ def run_tracelloc(*arguments: str | Path | int, **options: Any) -> subprocess.Co
             process.kill()
             raise
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def run_measured(*arguments: str | Path | int) -> tuple[int, Any, resource.struct_rusage]:
+    """Runs tracelloc to its end. Returns its exit status, its JSON and what it used."""
+    command = tracelloc_command(*arguments)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        found = json.loads(process.stdout.read())
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, found, usage
 
 
 _AS_NOBODY = """

@@ -15,7 +15,7 @@ _status: int | None = None
 @atexit.register  # before all others, so it runs last
 def _leave() -> None:
     """Ends the process as it is. Python up to 3.13 would end a thread that comes back from numpy
-    meanwhile by an exception through C++ code, which aborts (python/cpython, issue 87135).
+    meanwhile by an exception through C++ code, which aborts (CPython, gh-87135).
     """
     if _status is None:
         return

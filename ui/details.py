@@ -28,7 +28,14 @@ from tracelloc.text import (
     signed_size,
 )
 from tracelloc.ui.editor import open_editor
-from tracelloc.ui.frames import FRAME_COLUMNS, FrameLine, frame_rows, lines_of, rule_for
+from tracelloc.ui.frames import (
+    FRAME_COLUMNS,
+    FrameLine,
+    frame_rows,
+    lines_of,
+    numbered_lines,
+    rule_for,
+)
 from tracelloc.ui.histogramviews import age_label, bar_rows, columns, size_label
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
@@ -246,7 +253,6 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     snapshot = picture.snapshot
     least = "at least " if snapshot.losses.overflows or snapshot.merged is not None else ""
     growth = figures.growth_bytes_per_min
-    is_profile = picture.line is not None and picture.line.is_profile
     name = Text(f" {crop(picture.labels.shown(figures.index), width - 2)}", "bold")
     if condition:
         name.append(f"  {condition} ", "bold reverse")
@@ -254,7 +260,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     noun = "block" if figures.live_count == 1 else "blocks"
     held = Text.assemble(
         f" {about}{format_size(figures.live_bytes)} in {about}{figures.live_count:,} {noun}   ",
-        ("" if is_profile else f"{signed_size(growth)}/min {trend(growth)}   ", style),
+        ("" if picture.is_profile else f"{signed_size(growth)}/min {trend(growth)}   ", style),
         f"peak {least}{format_size(figures.peak_bytes)}",
     )
     freed = figures.freed_share
@@ -263,7 +269,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     if picture.line is None:
         # Figures of individual blocks are not recorded.
         life += f"mean age {_age(figures.mean_age_ns)}   oldest {_age(figures.oldest_age_ns)}   "
-    life += "" if is_profile else f"newest {_age(figures.last_age_ns)}"
+    life += "" if picture.is_profile else f"newest {_age(figures.last_age_ns)}"
     lines = [name, held, Text(life)]
     if (work := _work(figures.index, picture.snapshot, about)) is not None:
         lines.append(Text(work))
@@ -308,9 +314,8 @@ def source_text(lines: list[str], line: int) -> Text:
     if not 1 <= line <= len(lines):
         return Text(f"the file has only {len(lines)} lines: it is a different version", "dim")
     first, last = max(1, line - _AROUND), min(len(lines), line + _AROUND)
-    for number in range(first, last + 1):
+    for number, shown in numbered_lines(lines, first, last):
         here = number == line
-        shown = crop(lines[number - 1].expandtabs(4), 400)
         end = "\n" if number < last else ""
         text.append(f"{'›' if here else ' '}{number:>6}  {shown}{end}", "bold" if here else "")
     return text

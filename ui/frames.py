@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,7 @@ from tracelloc.show.presentation.facts import format_frame
 from tracelloc.show.presentation.naming import NamedStack, frame_name
 from tracelloc.text import plural
 from tracelloc.ui.stacknames import place
-from tracelloc.ui.tableview import Cell, Column, PathCell, TableRows, clean
+from tracelloc.ui.tableview import Cell, Column, PathCell, TableRows, clean, crop
 
 FRAME_COLUMNS: Final = (
     Column("name", "function, innermost first", 0, right=False, sorts=False),
@@ -27,6 +27,7 @@ FRAME_COLUMNS: Final = (
 )
 
 
+_LONGEST_LINE: Final = 400
 _FEW_LINES: Final = 3
 """Source lines below which only one is shown, with its place."""
 
@@ -108,12 +109,18 @@ def source_lines(text: Sequence[str], frame: Frame, most: int) -> list[str]:
     if most < _FEW_LINES:
         return [f"{base_name(frame.file or '')}:{number}: {hot}"]
     first = max(1, min(number - most // 2, len(text) - most + 1))
-    shown = range(first, min(first + most, len(text) + 1))
-    width = len(str(shown[-1]))
+    last = min(first + most - 1, len(text))
+    width = len(str(last))
     return [
-        f"{'→' if n == number else ' '} {n:>{width}}  {clean(text[n - 1].expandtabs(4).rstrip())}"
-        for n in shown
+        f"{'→' if n == number else ' '} {n:>{width}}  {shown}"
+        for n, shown in numbered_lines(text, first, last)
     ]
+
+
+def numbered_lines(text: Sequence[str], first: int, last: int) -> Iterator[tuple[int, str]]:
+    """Yields the lines of a source file from ``first`` to ``last``, safe to show."""
+    for number in range(first, last + 1):
+        yield number, crop(text[number - 1].expandtabs(4), _LONGEST_LINE)
 
 
 def stack_text(stack: NamedStack) -> str:

@@ -105,12 +105,11 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
     left = [Text("tracelloc", "dim"), who, Text(clean(", ".join(facts.allocators)), "dim")]
     traced = f"traced {format_duration(snapshot.elapsed_ns // NS_PER_S)}"
     words = window_words(snapshot)
-    is_profile = picture.line is not None and picture.line.is_profile
-    if not is_profile:
+    if not picture.is_profile:
         left.append(Text(words, "bold") if words else Text(traced))
     if state:
         left.append(Text(f" {state} ", "bold reverse"))
-    if is_profile:
+    if picture.is_profile:
         return _justify(left, [], width)
     right = [Text(f"{short_count(snapshot.overhead.events_per_s)} events/s")]
     cost = tracing_cost(snapshot)
@@ -157,7 +156,7 @@ def _lost(snapshot: Snapshot) -> Text:
 def _figures(picture: Picture) -> list[Text]:
     figures, snapshot = picture.header, picture.snapshot
     about = about_of(snapshot.sample_bytes)
-    if picture.line is not None and picture.line.is_profile:
+    if picture.is_profile:
         return _sums(snapshot, about)
     growth = int(snapshot.growth_per_min.sum())
     style = _BAD if growth > 0 else "green" if growth < 0 else ""

@@ -177,10 +177,13 @@ class LiveScreen(Screen[None]):
         pane.border_title = verdict if verdict.plain else "stack of the selected row"
         lines = lines_of(details.stack, details.figures.index, everything=False)
         notes = verdict_lines(details, max(self.size.width - 2, 20))
-        left = self._pane_room() - _FRAMING - len(lines) - len(notes)
+        room = self._pane_room()
+        left = room - _FRAMING - len(lines) - len(notes)
         notes += self._pane_notes(lines, picture, min(left, _SOURCE_LINES))
         pane.show(frame_rows(lines, *notes), at_once=True)
-        self._fit_pane(len(lines) + len(notes) + _FRAMING)
+        self.set_class(room < _LEAST_PANE, "crowded")
+        wanted = len(lines) + len(notes) + _FRAMING
+        pane.styles.height = max(min(room, wanted), _LEAST_PANE)
 
     def _pane_room(self) -> int:
         """Lines for the pane: what the table leaves empty, or its least height."""
@@ -188,12 +191,6 @@ class LiveScreen(Screen[None]):
         least = 0 if height < LOW or width < NARROW else _TALL_PANE if height >= TALL else _PANE
         middle = self.query_one(Middle)
         return max(least, middle.size.height - self.view.row_count() - 1)
-
-    def _fit_pane(self, wanted: int) -> None:
-        """Sets the pane's height; ``wanted``: lines for all that it has to show."""
-        room = self._pane_room()
-        self.set_class(room < _LEAST_PANE, "crowded")
-        self.query_one("#pane", Table).styles.height = max(min(room, wanted), _LEAST_PANE)
 
     @on(Middle.Resized)
     def _refit(self) -> None:

@@ -113,6 +113,11 @@ class Picture:
     took_s: float
     """Time to compute the picture, and to take the snapshot if it is a new one."""
 
+    @property
+    def is_profile(self) -> bool:
+        """Whether it is of a single profile, which has no past."""
+        return self.line is not None and self.line.is_profile
+
 
 @dataclass(slots=True)
 class _Process:

@@ -222,19 +222,20 @@ def reasons(details: Details) -> list[str]:
     """Returns the sentences that explain the verdict; none before the first verdict."""
     if details.suspect is not None:
         return list(sentences(details.suspect))
-    if details.judgement is None:
-        return []
-    held = () if details.holders is None else kept_sentence(details.holders, details.time_s)
-    return [details.judgement.evidence, *held]
+    return _explanation(details)
 
 
 def verdict_lines(details: Details, width: int) -> list[str]:
     """Returns the verdict's evidence and the holders, wrapped; none before the first verdict."""
+    parts = [wrapped(each, width)[:_REASON_LINES] for each in _explanation(details)]
+    return [line for part in parts for line in part]
+
+
+def _explanation(details: Details) -> list[str]:
     if details.judgement is None:
         return []
     held = () if details.holders is None else kept_sentence(details.holders, details.time_s)
-    parts = [wrapped(each, width)[:_REASON_LINES] for each in (details.judgement.evidence, *held)]
-    return [line for part in parts for line in part]
+    return [details.judgement.evidence, *held]
 
 
 MOST_BLOCKS: Final = 2_000

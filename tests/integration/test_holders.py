@@ -162,7 +162,7 @@ FROM_HOME = {
 def test_paths_begin_at_the_module_that_defines_their_object(
     targets: list[Target], tmp_path: Path, statement: str
 ) -> None:
-    """Of three modules that have it, under different names."""
+    """Three modules have it, under different names."""
     (tmp_path / "store.py").write_text(STORE)
     (tmp_path / "aaa.py").write_text(USERS)
     script = tmp_path / "main.py"

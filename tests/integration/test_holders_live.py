@@ -1,4 +1,4 @@
-"""Who holds the memory of a growing stack, found while a real program is traced."""
+"""Holders of a growing stack's memory, found while a real program is traced."""
 
 from __future__ import annotations
 

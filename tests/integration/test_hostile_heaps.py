@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -14,7 +12,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, run_tracelloc, tracelloc_command
+from tests.harness import PATIENCE_S, Builder, Target, run_measured, run_tracelloc
 from tests.integration.test_heapwalk import damage
 from tests.integration.test_leaks_now import await_pauses
 from tracelloc.errors import TargetError
@@ -71,13 +69,8 @@ def test_memory_that_sprawls(builder: Builder, targets: list[Target], kind: str)
     """What is lost is found, and nothing else, in bounded time and memory."""
     target = Target([builder.c("sprawl"), kind])
     targets.append(target)
-    command = tracelloc_command("leaks", "-p", target.pid, "--json")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        found = json.loads(process.stdout.read())
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 3
+    status, found, usage = run_measured("leaks", "-p", target.pid, "--json")
+    assert status == 3
     assert usage.ru_maxrss << 10 < MOST_BYTES
     assert usage.ru_utime + usage.ru_stime < MOST_CPU_S
     blocks = Counter[int]()

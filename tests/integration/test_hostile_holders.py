@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import time
 from contextlib import closing, suppress
 
 import numpy as np
 import pytest
 
-from tests.harness import Builder, Target, tracelloc_command
+from tests.harness import Builder, Target, run_measured
 from tests.integration.test_heapwalk import await_pauses, damage
 from tracelloc.errors import TargetError
 from tracelloc.record.heapwalk.walked import NotWalkableError
@@ -53,13 +50,8 @@ def test_a_heap_that_lies(builder: Builder, targets: list[Target]) -> None:
 def test_memory_that_sprawls(builder: Builder, targets: list[Target], kind: str) -> None:
     target = Target([builder.c("sprawl"), kind])
     targets.append(target)
-    command = tracelloc_command("holders", "-p", target.pid, "--json")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        found = json.loads(process.stdout.read())
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
+    status, found, usage = run_measured("holders", "-p", target.pid, "--json")
+    assert status == 0
     assert found["holders"]
     assert usage.ru_maxrss << 10 < MOST_BYTES
     assert usage.ru_utime + usage.ru_stime < MOST_CPU_S

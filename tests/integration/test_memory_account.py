@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, run_tracelloc
+from tests.harness import Builder, Target, Tracelloc, run_tracelloc
 from tests.integration.test_heapwalk import await_pauses
 from tracelloc.model.heapusage import HeapUsage, MemoryPart
 from tracelloc.record.heapwalk.measuring import measure_memory
@@ -136,10 +136,7 @@ def test_who_pins_pages(parts: Target) -> None:
 def test_text_has_it_once(parts: Target, tmp_path: Path) -> None:
     title = "==> resident memory:"
     tracer = Tracelloc("-p", parts.pid, "--text", "--interval", "0.3", directory=tmp_path)
-    end_s = time.monotonic() + PATIENCE_S
-    while title not in tracer.text():
-        assert time.monotonic() < end_s
-        time.sleep(0.1)
+    tracer.await_text(title)
     assert tracer.stop() == 0
     # As soon as it is known, and in the last report, which is complete.
     assert tracer.text().count(title) == 2

@@ -82,10 +82,7 @@ def test_memory(target: Target, tmp_path: Path) -> None:
     options = ("--text", "--interval", "100ms")
     tracer = Tracelloc("-p", target.pid, *options, directory=tmp_path)
     try:
-        end_s = time.monotonic() + PATIENCE_S
-        while "==> lost" not in tracer.text():
-            assert time.monotonic() < end_s
-            time.sleep(0.01)
+        tracer.await_text("==> lost")
         process = Path(f"/proc/{tracer.process.pid}")
         status = (process / "status").read_text()
         most_kib = int(status.partition("VmHWM:")[2].split()[0])

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,7 @@ from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc, trace
 
 def wait_for_block(tracer: Tracelloc, size: int) -> None:
     """Until a report has a block of this size."""
-    deadline = time.monotonic() + PATIENCE_S
-    while f'"size_bytes":{size},' not in tracer.text():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    tracer.await_text(f'"size_bytes":{size},')
 
 
 def symbols(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -84,7 +84,7 @@ def traces_one_by_one(end_s: float) -> Iterator[TraceSnapshot]:
 
 
 def traces_with_events(end_s: float) -> list[TraceSnapshot]:
-    """As ``traces``, with every event, and all blocks to compare with."""
+    """Traces with every event, and all blocks to compare with."""
     return list(_traces(end_s, Wanted(top=5, blocks=True, events=True), EventLog()))
 
 

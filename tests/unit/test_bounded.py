@@ -194,7 +194,7 @@ def test_what_is_sound_is_read() -> None:
 
 
 def test_repeated_streams_are_sound() -> None:
-    """What they are refused for is their size."""
+    """They are refused for their size."""
     assert zlib.decompress(repeated(b"head", b"[]," * 1000, 7)) == b"head" + b"[]," * 7000
 
 

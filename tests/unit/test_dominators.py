@@ -44,7 +44,7 @@ class Graph:
         return dict(zip(self.order.tolist(), self.order[self.dominator].tolist(), strict=True))
 
     def reached(self, without: int = -1) -> set[int]:
-        """What can be reached from the top without one node."""
+        """Nodes that can be reached from the top without one of them."""
         seen: set[int] = set()
         waiting = [self.top] if without != self.top else []
         while waiting:
@@ -55,7 +55,7 @@ class Graph:
         return seen
 
     def plain_dominators(self) -> dict[int, int]:
-        """The same by removing each node in turn."""
+        """Dominators, found by removing each node in turn."""
         reached = self.reached()
         lost = {node: reached - self.reached(without=node) for node in reached}
         found = {self.top: self.top}

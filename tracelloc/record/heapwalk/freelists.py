@@ -83,10 +83,7 @@ def _mark_tcaches(
     if count == _SMALL_BINS:  # some change while they are read
         good &= np.count_nonzero((counts > 0) != (heads != 0), axis=1) <= _MOST_CHANGED + 2
     for address in addresses[good].tolist():
-
-        def heads_now(at: int = address + 16 + 2 * count) -> U64:
-            return reader.words(at, 8 * count)
-
+        heads_now = partial(reader.words, address + 16 + 2 * count, 8 * count)
         cached, lists, empty_lists = _read_repeatedly(
             heads_now, lambda number: 32 + 16 * number if number < _SMALL_BINS else 0, 0, free_lists
         )
