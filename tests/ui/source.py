@@ -16,6 +16,7 @@ from typing import cast
 from textual.pilot import Pilot
 
 from tests.snapshots import snapshot_of
+from tests.ui.screens import text_of
 from tests.unit.events import records
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
@@ -275,6 +276,16 @@ async def settle(app: LiveApp, pilot: Pilot[int]) -> None:
             return
         await asyncio.sleep(0 if calm else 0.001)
     raise AssertionError("never settled")
+
+
+async def until(app: LiveApp, pilot: Pilot[int], holds: Callable[[], bool]) -> None:
+    """Waits until this holds: after a resize, the screen is laid out anew a frame or two later."""
+    for _ in range(1000):
+        await settle(app, pilot)
+        if holds():
+            return
+        await asyncio.sleep(0.002)
+    raise AssertionError("\n".join(text_of(app)))
 
 
 async def press(app: LiveApp, pilot: Pilot[int], *keys: str) -> None:

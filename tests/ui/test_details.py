@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 
 from tests.blockholders import KEPT
 from tests.ui.screens import SIZES, compare, text_of
-from tests.ui.source import LEAK, FakeSource, drive, press, shop, tick
+from tests.ui.source import LEAK, FakeSource, drive, press, shop, tick, until
 from tracelloc.model.frames import Frame
 from tracelloc.show.filters import Action, Match, On
 from tracelloc.show.filters.rules import parse_rules
@@ -85,11 +85,10 @@ def test_the_pane_takes_what_the_table_leaves(source: FakeSource) -> None:
         assert "all of it is kept by" in shown(app)
         assert "server.c:32: int line_32;" in shown(app)
         await pilot.resize_terminal(80, 18)
-        await pilot.pause()
-        assert "function, innermost first" not in shown(app)
+        await until(app, pilot, lambda: "function, innermost first" not in shown(app))
         await pilot.resize_terminal(160, 40)
-        await pilot.pause()
-        assert "all of it is kept by app::g_sessions (server)" in shown(app)
+        sentence = "all of it is kept by app::g_sessions (server)"
+        await until(app, pilot, lambda: sentence in shown(app) and "int line_36;" in shown(app))
         assert "→ 32  int line_32;" in shown(app)
         assert shown(app).count("  int line_") == 9
 

@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from textual.widgets._footer import FooterKey
 
 from tests.ui.screens import HOSTILE, SIZES, harmless, text_of
-from tests.ui.source import LEAK, FakeSource, drive, press, settle, shop, tick
+from tests.ui.source import LEAK, FakeSource, drive, press, settle, shop, tick, until
 from tracelloc.errors import TargetError
 from tracelloc.model.process import Target, TracedWindow
 from tracelloc.ui.app import LiveApp, failure_of
@@ -77,14 +77,11 @@ def test_resize(source: FakeSource) -> None:
         for width, height in ((60, 20), (120, 40), (20, 5), (80, 24)):
             await pilot.resize_terminal(width, height)
             assert app.size == Size(width, height)
-            for _ in range(1000):
-                # The screen is laid out anew a frame or two later.
-                await settle(app, pilot)
-                if harmless(app) and any("375 KiB" in line for line in text_of(app)):
-                    break
-                await asyncio.sleep(0.002)
-            else:
-                raise AssertionError(text_of(app))
+            await until(
+                app,
+                pilot,
+                lambda: harmless(app) and any("375 KiB" in line for line in text_of(app)),
+            )
 
     drive(source, steps)
 
