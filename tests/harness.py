@@ -33,6 +33,17 @@ IS_SLOW = "TEST_PATIENCE_S" in os.environ
 FRAME_POINTERS = ("-fno-omit-frame-pointer", "-fno-optimize-sibling-calls")
 
 
+def made_once(out: Path, make: Callable[[Path], None]) -> Path:
+    """A file or directory that processes share; the first one makes it under another name."""
+    with out.with_name(f"{out.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not out.exists():
+            part = out.with_suffix(".part")
+            make(part)
+            part.rename(out)
+    return out
+
+
 class Builder:
     """Compiles target programs into a directory, which several of them may share."""
 
@@ -41,14 +52,11 @@ class Builder:
 
     def _build(self, name: str, command: Sequence[str]) -> Path:
         digest = hashlib.blake2b("\0".join(command).encode(), digest_size=4).hexdigest()
-        out = self._directory / f"{name}-{digest}"
-        with (self._directory / f"{out.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not out.exists():
-                part = out.with_suffix(".part")
-                subprocess.run([*command, "-o", str(part)], check=True, timeout=PATIENCE_S)
-                part.rename(out)
-        return out
+
+        def compile_to(out: Path) -> None:
+            subprocess.run([*command, "-o", str(out)], check=True, timeout=PATIENCE_S)
+
+        return made_once(self._directory / f"{name}-{digest}", compile_to)
 
     def c(self, name: str, *flags: str, compiler: str = "gcc") -> Path:
         """``tests/targets/NAME.c``, with frame pointers unless flags say otherwise."""

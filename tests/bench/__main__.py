@@ -49,7 +49,7 @@ def _options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """The command."""
+    """The command. Its status is 1 if a part, or tracelloc itself, could not be measured."""
     options = _options()
     plan = Plan(
         seconds=options.seconds,
@@ -72,6 +72,7 @@ def main() -> None:
         options.json.write_text(json.dumps(as_json(results), indent=2) + "\n")
     if options.plot:
         options.plot.write_text(svg(results))
+    sys.exit(any(name in (*PARTS, "tracelloc") for name in results.skipped))
 
 
 if __name__ == "__main__":

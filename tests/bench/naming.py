@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tests.bench.processes import figures_of
+from tracelloc.files.elf.file import ElfFile
 from tracelloc.record.kernel.compiler import import_bcc
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
@@ -35,7 +36,7 @@ def _sites(space: AddressSpace, order: np.random.Generator) -> list[int]:
     """Addresses in named functions of every mapped file, in proportion to how many it has."""
     functions = []
     for module in space.modules:
-        table = module.elf.symbols
+        table = ElfFile(os.dup(module.elf.descriptor())).symbols
         base = next((m for m in space.mappings if m.path == module.path and m.offset == 0), None)
         if base is not None:
             starts = table._address.tolist()
@@ -79,7 +80,7 @@ def measure_here() -> dict[str, Any]:
     began_s = time.perf_counter()
     again.prepare(sites)
     with_lines_s = time.perf_counter() - began_s
-    frames = again.frames(sites)
+    frames = again.peek(sites)
     again.close()
     symbolizer.close()
     return {

@@ -56,7 +56,7 @@ def _kernel_bytes(map_fd: int) -> int:
 def measure_here(entries: int) -> dict[str, Any]:
     """The figures, in this process. Best of some rounds, the first of which warms up."""
     capture = Capture(CaptureConfig(spill_entries=entries))
-    map_fd = capture._bpf[b"spill"].map_fd
+    map_fd = capture._bpf.map_fd("spill")
     table = LiveTable(Stacks())
     idle_bytes = _kernel_bytes(map_fd)
     full_bytes = 0

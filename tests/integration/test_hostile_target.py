@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import lzma
 import os
@@ -28,13 +29,14 @@ LOAD = struct.pack("<IIQQQQQQ", 1, 5, 0, 0x1000, 0, 1 << 20, 1 << 20, 4096)
 ODD_NAME = "lib\x1b[2J\x0b7000-8000 r-xp 00000000 00:01 5 \u2028\x85\x1c.so"
 
 
+@functools.cache
 def hostile_files() -> dict[str, tuple[bytes, int]]:
     """Content, and the size to which a hole extends it."""
     many = symbol_sections([f"a{number}_mallocx" for number in range(200_000)])
     sparse = symbol_sections(["malloc", "free"])
     endless = [MadeSection(".dynsym", b"".join(symbol(1 + n) for n in range(50_000)), 11, 2),
                MadeSection(".dynstr", b"\0" + b"n" * (1 << 20), 3)]  # fmt: skip
-    bomb = lzma.compress(bytes(300 << 20), format=lzma.FORMAT_XZ)
+    bomb = lzma.compress(bytes(300 << 20), format=lzma.FORMAT_XZ, preset=0)
     link = b"../../dev/zero\0\0" + struct.pack("<I", 0)
     headers = {"phnum": elf_bytes(program_count=0xFFFF, first=(0, 0, (1 << 32) - 1)),
                "shnum": elf_bytes(section_count=0, first=(1 << 40, 1, 0))}  # fmt: skip

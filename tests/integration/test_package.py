@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Target
+from tests.harness import Builder, Target, made_once
 from tracelloc import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -27,9 +27,14 @@ def tracked(*under: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packages(shared: Path) -> Path:
     """A folder with the source distribution, and the wheel that was built from it."""
-    source = tmp_path_factory.mktemp("source") / "tracelloc"
+    return made_once(shared / "packages", build_packages)
+
+
+def build_packages(out: Path) -> None:
+    """Builds them from the files that git tracks."""
+    source = out.with_name("packages-source") / "tracelloc"
     for name in tracked():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, source / name, follow_symlinks=False)
@@ -38,8 +43,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project.write_text(project.read_text().replace('"-O2", "-g0"', '"-O0", "-g0"'))
     for command in (["init", "--quiet"], ["add", "--all"]):
         subprocess.run(["git", *command], cwd=source, check=True, timeout=60)
-    out = tmp_path_factory.mktemp("dist")
-    settings = out.parent / "build.cfg"
+    settings = source.with_name("build.cfg")
     settings.write_text(f"[build_ext]\nparallel = {os.cpu_count()}\n")
     subprocess.run(
         [sys.executable, "-m", "build", "--outdir", out, source],
@@ -48,7 +52,6 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         capture_output=True,
         timeout=300,
     )
-    return out
 
 
 @pytest.fixture(scope="module")

@@ -32,8 +32,8 @@ from tracelloc.files.machinecode.probeoffsets import CodeReader
 from tracelloc.model.codefiles import Mapping
 from tracelloc.record.mallocs.discovery import families_in
 from tracelloc.record.mallocs.families import Family
+from tracelloc.record.process.memorylimits import closest_limit
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.process.residency import closest_limit
 from tracelloc.record.worker.targetfile import TargetFile
 from tracelloc.system.debugpackages import debug_hints
 from tracelloc.system.syscalls import NotRegularError, open_inside, open_regular

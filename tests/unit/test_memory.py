@@ -30,10 +30,10 @@ from tracelloc.model.process import (
 )
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.process import residency
+from tracelloc.record.process.memorylimits import closest_limit
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import (
     Residency,
-    closest_limit,
     kept_bytes,
     read_pss,
     read_resident,

@@ -22,7 +22,8 @@ _START: Final = """\
 """
 _GROUPS: Final = {
     "Look": (
-        "screen", "reports", "verdicts", "leaks", "memory", "heap", "holders", "objects", "recipes",
+        "top", "screen", "reports", "verdicts", "leaks", "memory", "heap", "holders", "objects",
+        "recipes",
     ),
     "What is traced": (
         "processes", "containers", "allocators", "python", "preload", "symbols", "filters",

@@ -1,4 +1,4 @@
-"""Measures a process's memory by kind, and the limits on it.
+"""Measures a process's memory by kind.
 
 Kinds are those of ``/proc/PID/status`` (proc_pid_status(5): RssAnon, RssFile, RssShmem,
 VmSwap), which the kernel counts: reading them costs nothing, however large the
@@ -7,11 +7,6 @@ page by page, so tracelloc reads it rarely: at most 1 % of the time. The same ho
 resident part of ranges that the process itself has mapped (``/proc/PID/pagemap``:
 64 bits per page; bit 63 means in memory, bit 62 swapped out;
 Linux, Documentation/admin-guide/mm/pagemap.rst).
-
-Limits are those of the memory controller of cgroups, version 2 (memory.max, the kernel's
-cgroup-v2.rst) or 1 (memory.limit_in_bytes, cgroup-v1/memory.rst), of the process's own
-group and its ancestors, and the machine's memory (proc_meminfo(5)). Page cache that can be
-dropped (inactive_file) does not count as used.
 """
 
 from __future__ import annotations
@@ -21,7 +16,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -29,22 +24,19 @@ from typing import Final
 import numpy as np
 
 from tracelloc.model.process import (
-    Limit,
     MemoryUsage,
     Resident,
 )
-from tracelloc.record.process.procfs import PROC, Process
+from tracelloc.record.process.memorylimits import CGROUPS, closest_limit, numbers_in
+from tracelloc.record.process.procfs import Process
 from tracelloc.text import NS_PER_S
 
 Ranges = Sequence[tuple[int, int]]
 """Start and end addresses, in whole pages."""
 
-CGROUPS: Final = Path("/sys/fs/cgroup")
 _COST: Final = 100
 """Reading pages takes at most 1 / ``_COST`` of the time."""
 _PSS_EVERY_NS: Final = 5 * NS_PER_S
-_UNLIMITED: Final = 1 << 62
-"""cgroup version 1 reports no limit as a number nearly this large."""
 _PAST_EVERY_NS: Final = 5 * NS_PER_S
 _PAST_LENGTH: Final = 60
 _KINDS: Final = ("RssAnon", "RssFile", "RssShmem", "VmSwap", "VmSize")
@@ -123,7 +115,7 @@ class Residency:
 
 def read_resident(process: Process) -> Resident | None:
     """Returns memory by kind; None once the process is gone."""
-    kinds = _numbers(process.memory_directory / "status")
+    kinds = numbers_in(process.memory_directory / "status")
     if "RssAnon" not in kinds:
         return None
     sizes = [kinds.get(name, 0) << 10 for name in _KINDS]
@@ -132,69 +124,8 @@ def read_resident(process: Process) -> Resident | None:
 
 def read_pss(process: Process) -> int | None:
     """Returns the proportional share in bytes; None if it can't be read."""
-    kib = _numbers(process.memory_directory / "smaps_rollup").get("Pss")
+    kib = numbers_in(process.memory_directory / "smaps_rollup").get("Pss")
     return None if kib is None else kib << 10
-
-
-def closest_limit(process: Process, cgroups: Path = CGROUPS) -> Limit | None:
-    """Returns the limit with the least free memory; None if none can be read."""
-    limits = list(_group_limits(process, cgroups))
-    machine = _numbers(process.root / "meminfo") or _numbers(PROC / "meminfo")
-    if "MemAvailable" in machine:
-        limits.append(Limit("machine", machine["MemTotal"] << 10, machine["MemAvailable"] << 10))
-    return min(limits, key=lambda limit: limit.free_bytes, default=None)
-
-
-def _group_limits(process: Process, cgroups: Path) -> Iterator[Limit]:
-    for line in _text(process.directory / "cgroup").split("\n"):
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0":
-            names = "memory.max", "memory.current", "inactive_file"
-            roots = [cgroups, cgroups / "unified"]
-        elif "memory" in controllers.split(","):
-            names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-            roots = [cgroups / "memory"]
-        else:
-            continue
-        parts = [part for part in path.split("/") if part]
-        if ".." in parts:  # outside of the visible part of this cgroup namespace
-            parts = []
-        for root in roots:
-            for depth in range(len(parts), -1, -1):
-                limit = _group_limit(root.joinpath(*parts[:depth]), *names)
-                if limit is not None:
-                    yield limit
-
-
-def _group_limit(group: Path, limit: str, used: str, cache: str) -> Limit | None:
-    size, usage = _number(group / limit), _number(group / used)
-    if size is None or usage is None or size >= _UNLIMITED:
-        return None
-    droppable = _numbers(group / "memory.stat").get(cache, 0)
-    return Limit("cgroup", size, max(0, size - max(0, usage - droppable)))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def _number(path: Path) -> int | None:
-    text = _text(path).strip()
-    return int(text) if text.isascii() and text.isdigit() else None
-
-
-def _numbers(path: Path) -> dict[str, int]:
-    """Parses lines ``name: number unit`` or ``name number``."""
-    found = {}
-    for line in _text(path).split("\n"):
-        words = line.split()
-        if len(words) >= 2 and words[1].isascii() and words[1].isdigit():
-            found[words[0].removesuffix(":")] = int(words[1])
-    return found
 
 
 _ENTRY_BYTES: Final = 8

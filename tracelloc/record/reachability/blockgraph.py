@@ -18,8 +18,9 @@ from tracelloc.record.heapwalk.pieces import PieceReader, Region
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap
 from tracelloc.record.process.memory import U64, RemoteMemory
+from tracelloc.record.process.memorylimits import closest_limit
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.process.residency import closest_limit, read_resident
+from tracelloc.record.process.residency import read_resident
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.heaproots import (

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
 
+from tracelloc.record.process.memorylimits import closest_limit
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.process.residency import closest_limit
 from tracelloc.record.worker.client import workers_memory
 from tracelloc.text import format_size
 

@@ -1,0 +1,329 @@
+"""The memory of all processes and control groups, from a made-up /proc and from the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Target
+from tracelloc.model.machine import MachineMemory, MemoryKind
+from tracelloc.record.machine.groups import GroupReader, name_of
+from tracelloc.record.machine.history import GrowthHistory
+from tracelloc.record.machine.processes import ProcessReader
+from tracelloc.show.report.machine import by_growth, by_size, machine_json, machine_lines
+
+MIB = 1 << 20
+STATUS = """Name:\t{name}
+State:\tS (sleeping)
+Kthread:\t0
+VmPeak:\t  999999 kB
+RssAnon:\t {anonymous} kB
+RssFile:\t {files} kB
+RssShmem:\t {shared} kB
+VmPTE:\t {tables} kB
+VmSwap:\t {swapped} kB
+Threads:\t1
+"""
+
+
+class Machine:
+    """A made-up /proc and /sys/fs/cgroup, and a clock."""
+
+    def __init__(self, directory: Path) -> None:
+        self.proc = directory / "proc"
+        self.groups = directory / "groups"
+        self.proc.mkdir()
+        self.groups.mkdir()
+        self.now_s = 1000.0
+        (self.proc / "meminfo").write_text(
+            "MemTotal: 4096 kB\nMemAvailable: 1024 kB\nSwapTotal: 2048 kB\nSwapFree: 512 kB\n"
+        )
+        self.reader = ProcessReader(
+            self.proc, groups=GroupReader(self.groups), clock_s=lambda: self.now_s
+        )
+
+    def set(
+        self, pid: int, name: str = "server", group: str = "/", version_1: bool = False,
+        **kib: int,
+    ) -> None:  # fmt: skip
+        """Sets a process's memory in KiB; what is not given is 0."""
+        directory = self.proc / str(pid)
+        directory.mkdir(exist_ok=True)
+        sizes = {kind.name.lower(): 0 for kind in MemoryKind} | kib
+        text = STATUS.format(
+            name=name, anonymous=sizes["anonymous"], files=sizes["files"], shared=sizes["shared"],
+            swapped=sizes["swapped"], tables=sizes["page_tables"],
+        )  # fmt: skip
+        # The file that is open is written, as the kernel does.
+        (directory / "statm").write_text(str(sizes))
+        (directory / "status").write_text(text)
+        (directory / "cmdline").write_bytes(f"/bin/{name}\0-x\0".encode())
+        (directory / "cgroup").write_text(
+            f"4:cpu,memory:{group}\n0::/else\n" if version_1 else f"0::{group}\n"
+        )
+
+    def look(self, after_s: float = 0.0) -> MachineMemory:
+        self.now_s += after_s
+        return self.reader.look()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    with closing(made.reader):
+        yield made
+
+
+def test_memory_by_kind(machine: Machine) -> None:
+    machine.set(7, anonymous=100, files=20, shared=3, swapped=50, page_tables=1)
+    found = machine.look()
+    (process,) = found.processes
+    assert [size >> 10 for size in process.kinds] == [100, 20, 3, 50, 1]
+    assert process.trend.size_bytes == 174 << 10
+    assert process.trend.growth == (None, None, None)
+    assert (process.command, process.arguments, process.growing_kind) == (
+        "server",
+        "/bin/server -x",
+        None,
+    )
+    assert (found.total_bytes, found.available_bytes) == (4 * MIB, MIB)
+    assert (found.swap_bytes, found.swap_used_bytes) == (2 * MIB, 3 * MIB // 2)
+
+
+def test_growth_over_one_ten_and_sixty_minutes(machine: Machine) -> None:
+    """It grew by 6 KiB a minute for long, and by 60 in the last ten minutes."""
+    size = 100_000
+    machine.set(7, anonymous=size)
+    machine.look()
+    for second in range(20, 4201, 20):
+        size += 0 if second % 60 else 60 if second > 3600 else 6
+        machine.set(7, anonymous=size)
+        found = machine.look(20)
+    (process,) = found.processes
+    assert process.growing_kind is MemoryKind.ANONYMOUS
+    assert process.trend.growth == (
+        60 << 10, 60 << 10, pytest.approx((10 * 60 + 50 * 6) / 60 * 1024, rel=0.05)
+    )  # fmt: skip
+    assert found.observed_s == 4200
+
+
+def test_growth_is_not_known_before_half_of_the_time_has_passed(machine: Machine) -> None:
+    known = []
+    for second in range(0, 1800, 5):
+        machine.set(7, anonymous=1000 + second)
+        (process,) = machine.look(5).processes
+        known.append(tuple(rate is not None for rate in process.trend.growth))
+    # Looks at 0, 5, 10 … seconds.
+    assert known.index((True, False, False)) == 2
+    assert known.index((True, True, False)) == 60
+    assert (True, True, True) not in known
+
+
+def test_growth_goes_on_over_small_dips(machine: Machine) -> None:
+    """A collector takes a little back each time; a cache that was emptied begins again."""
+    sizes = [10_000 + 500 * step - (600 if step % 4 == 3 else 0) for step in range(60)]
+    machine.set(8, anonymous=40_000)
+    for step, size in enumerate(sizes):
+        machine.set(7, anonymous=size)
+        machine.set(8, anonymous=40_000 - 1000 * step if step < 30 else 10_000 + 100 * step)
+        machine.set(9, anonymous=5000 + step % 7)
+        found = machine.look(10)
+    trends = {process.pid: process.trend for process in found.processes}
+    assert trends[7].growing_s == 590
+    assert trends[8].growing_s == 300
+    assert trends[9].growing_s == 0
+
+
+def test_a_pid_that_is_used_again_is_another_process(machine: Machine) -> None:
+    machine.set(7, anonymous=1000)
+    machine.look()
+    # What the kernel answers about a process that has ended is made up: an empty file.
+    (machine.proc / "7/statm").write_text("")
+    assert machine.look(20).processes == []
+    machine.set(7, "other", anonymous=9000)
+    (process,) = machine.look(20).processes
+    assert process.command == "other"
+    assert process.trend.growth == (None, None, None)
+
+
+def test_another_program_begins_anew(machine: Machine) -> None:
+    machine.set(7, anonymous=1000)
+    machine.look()
+    machine.set(7, "other", anonymous=9000)
+    (process,) = machine.look(20).processes
+    assert process.arguments == "/bin/other -x"
+    assert process.trend.growth == (None, None, None)
+    machine.set(7, "other", anonymous=9060)
+    (process,) = machine.look(60).processes
+    assert process.trend.growth == (60 << 10, None, None)
+
+
+def test_an_hour_takes_few_samples() -> None:
+    history = GrowthHistory(1)
+    row = history.add(0)
+    for second in range(0, 20_000, 5):
+        history.record(second, {row: [second]})
+    assert 50 < len(history._samples) < 200
+    (trend,) = history.trends([row])
+    assert trend.growth == (60, pytest.approx(60), pytest.approx(60))
+
+
+CONTAINER = "3f2a90d1c0de" + "0" * 52
+POD = "1c2d3e4f-0000-1111-2222-333344445555"
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        (f"/system.slice/docker-{CONTAINER}.scope", "container 3f2a90d1c0de"),
+        (f"/docker/{CONTAINER}", "container 3f2a90d1c0de"),
+        (f"/machine.slice/libpod-{CONTAINER}.scope/container", "container 3f2a90d1c0de"),
+        (f"/kubepods.slice/kubepods-burstable-pod{POD.replace('-', '_')}.slice", f"pod {POD}"),
+        (f"/kubepods/besteffort/pod{POD}", f"pod {POD}"),
+        (f"/kubepods/besteffort/pod{POD}/{CONTAINER}", "container 3f2a90d1c0de"),
+        ("/system.slice/nginx.service", "nginx.service"),
+        ("/user.slice/user-0.slice/session-1.scope", "session-1.scope"),
+        ("/mine/own", "/mine/own"),
+    ],
+)  # fmt: skip
+def test_names_of_groups(path: str, name: str) -> None:
+    assert name_of(path) == name
+
+
+@pytest.mark.parametrize("version_1", [False, True])
+def test_groups(machine: Machine, version_1: bool) -> None:
+    """One with a limit, one with a name; others are not listed. Those above count as well."""
+    folder, limit, used, droppable = (
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        if version_1
+        else ("", "memory.max", "memory.current", "inactive_file")
+    )
+
+    def put(path: str, usage: int, most: int | None) -> None:
+        directory = machine.groups / folder / path
+        directory.mkdir(parents=True, exist_ok=True)
+        none = str((1 << 63) - 4096) if version_1 else "max"
+        (directory / limit).write_text(f"{none if most is None else most}\n")
+        (directory / used).write_text(f"{usage}\n")
+        (directory / "memory.stat").write_text(f"cache 5\n{droppable} {MIB}\n")
+
+    machine.set(7, group="/limited/own", version_1=version_1, anonymous=1)
+    machine.set(8, group="/a/x.service", version_1=version_1, anonymous=1)
+    machine.set(9, group="/limited", version_1=version_1, anonymous=1)
+    for minute in range(2):
+        put("limited", (5 + minute) * MIB, 10 * MIB)
+        put("limited/own", 2 * MIB, None)
+        put("a", 4 * MIB, None)
+        put("a/x.service", 4 * MIB, None)
+        found = machine.look(60 * minute)
+    groups = {group.name: group for group in found.groups}
+    assert groups.keys() == {"/limited", "x.service"}
+    limited, unit = groups["/limited"], groups["x.service"]
+    assert (limited.processes, unit.processes) == (2, 1)
+    assert (limited.limit_bytes, limited.free_bytes) == (10 * MIB, 5 * MIB)
+    assert limited.trend.growth[0] == MIB
+    assert limited.limit_in_s == 300
+    assert (unit.limit_bytes, unit.limit_in_s) == (None, None)
+    assert [process.group for process in found.processes if process.pid == 7] == ["/limited/own"]
+
+
+_FOR = "a minute for 2 m"
+_ALLOCATES = "tracelloc -p 7 shows what allocates it"
+_MAPS = "tracelloc -p {} --mmap shows what maps it"
+
+
+def test_the_report_says_what_grows_and_what_to_do(machine: Machine) -> None:
+    for step in range(25):
+        machine.set(7, "leaky", anonymous=10_000 + 100 * step)
+        machine.set(8, "s\x1b[2J", shared=50_000 + 20 * step)
+        machine.set(9, "files", files=500 * step)
+        found = machine.look(5)
+    rows = sorted(found.processes, key=by_growth)
+    assert [process.pid for process in rows] == [9, 7, 8]
+    assert [process.pid for process in sorted(rows, key=by_size)] == [8, 7, 9]
+    lines = list(machine_lines(found, rows, 2))
+    assert lines[0].endswith(
+        "3 processes, 3.00 MiB of 4.00 MiB in use, 1.50 MiB of 2.00 MiB swap, observed for 2 m"
+    )
+    assert [" ".join(line.split()) for line in lines[1:5]] == [
+        "memory swapped growth/min:1m 10m 60m for pid command",
+        "11.7 MiB – +5.86 MiB – – 2 m 9 /bin/files -x",
+        "12.1 MiB – +1.17 MiB – – 2 m 7 /bin/leaky -x",
+        "… 1 more",
+    ]
+    assert lines[5:] == [
+        f"files (9) has grown by 5.86 MiB {_FOR}, pages of mapped files: {_MAPS.format(9)}",
+        f"leaky (7) has grown by 1.17 MiB {_FOR}, memory without a file: {_ALLOCATES}",
+        f"s\\x1b[2J (8) has grown by 240 KiB {_FOR}, shared memory: {_MAPS.format(8)}",
+        "",
+    ]
+    report = json.loads(machine_json(found, rows))
+    assert [process["pid"] for process in report["processes"]] == [9, 7, 8]
+    assert report["processes"][1]["growth_1m_bytes_per_min"] == 1200 << 10
+    assert report["processes"][2]["growing_kind"] == "shared"
+
+
+def test_no_descriptor_is_left_and_none_leads_to_a_message(machine: Machine) -> None:
+    """Those of processes that have ended are closed; what can't be opened is counted."""
+    machine.set(7, anonymous=1)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        machine.set(7, anonymous=1)
+        machine.look()
+        (machine.proc / "7/statm").write_text("")
+        machine.look()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_real_processes() -> None:
+    """A program that grows by 8 MiB of its own memory, then has 4 MiB more of a shared mapping."""
+    program = (
+        "import mmap, sys\nprint('ready', flush=True)\nsys.stdin.readline()\n"
+        "kept = b'x' * (8 << 20)\nprint('grown', flush=True)\nsys.stdin.readline()\n"
+        "shared = mmap.mmap(-1, 4 << 20)\nshared.write(b'x' * (4 << 20))\n"
+        "print('shared', flush=True)\nsys.stdin.readline()\n"
+    )
+    now_s = 0.0
+    target = Target([sys.executable, "-c", program])
+    try:
+        with closing(ProcessReader(clock_s=lambda: now_s)) as reader:
+
+            def look() -> tuple[int, ...]:
+                found = {process.pid: process for process in reader.look().processes}
+                assert os.getpid() in found
+                return found[target.pid].kinds
+
+            first = look()
+            assert target.ask("grow") == "grown"
+            now_s += 60
+            second = look()
+            grown = [b - a for a, b in zip(first, second, strict=True)]
+            assert 8 * MIB <= grown[0] < 9 * MIB
+            assert target.ask("share") == "shared"
+            now_s += 60
+            third = look()
+            assert 4 * MIB <= third[2] - second[2] < 5 * MIB
+            target.kill()
+            now_s += 60
+            assert target.pid not in {process.pid for process in reader.look().processes}
+    finally:
+        target.kill()
+
+
+def test_the_command() -> None:
+    """It needs no rights, and ends by itself after so many reports."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tracelloc", "top", "--count", "2", "--interval", "10ms", "--json"],
+        capture_output=True, text=True, check=True, timeout=60,
+        user=65534, group=65534, extra_groups=[],
+    )  # fmt: skip
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert 1 in {process["pid"] for process in first["processes"]}
+    assert second["observed_s"] > first["observed_s"] == 0

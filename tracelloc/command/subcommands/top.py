@@ -1,0 +1,50 @@
+"""Shows which processes and containers of this machine grow.
+
+It reads the memory of all processes and control groups, and says how much that has grown in the
+last one, ten and sixty minutes, as far back as it has run. Nothing is traced, and no rights are
+needed, but for processes that /proc hides.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from contextlib import closing
+from functools import partial
+from typing import Final
+
+from tracelloc.command.arguments import add_option, count_type, duration_type, positive_type
+from tracelloc.command.repeating import report_numbers
+from tracelloc.command.subcommands import Subcommand, SubcommandGroup
+from tracelloc.text import print_lines
+
+_SORTS: Final = ("growth", "memory")
+
+
+# fmt: off
+def _add_arguments(parser: ArgumentParser) -> None:
+    add = partial(add_option, parser)
+    add("--interval TIME", "time between reports (default 10s)", type=duration_type, default=10.0)
+    add("--count N", "end after N reports (default: with Ctrl-C)", type=positive_type)
+    add("--top N", "rows of each table (default 10)", type=count_type, default=10)
+    add("--sort BY", "growth (default): what grows fastest first; memory: what is largest",
+        choices=_SORTS, default=_SORTS[0])
+    add("--json", "one line of JSON for each report, all processes")
+# fmt: on
+
+
+def _run(given: Namespace) -> None:
+    from tracelloc.record.kernel.capabilities import raise_file_limit
+    from tracelloc.record.machine.processes import ProcessReader
+    from tracelloc.show.report.machine import by_growth, by_size, machine_json, machine_lines
+
+    raise_file_limit()
+    key = by_growth if given.sort == "growth" else by_size
+    with closing(ProcessReader()) as reader:
+        for _ in report_numbers(given.interval, given.count):
+            machine = reader.look()
+            rows = sorted(machine.processes, key=key)
+            lines = machine_lines(machine, rows, given.top)
+            print_lines([machine_json(machine, rows)] if given.json else lines)
+
+
+SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.LOOK, _add_arguments, _run)

@@ -1,0 +1,145 @@
+"""Memory of many subjects over an hour, thinned with age.
+
+A sample's age decides how close its neighbours may be: within a twentieth of it. So an hour is
+some 150 samples, whatever the interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.model.machine import WINDOWS_S, MemoryTrend
+
+LONGEST_S: Final = 3700.0
+_LEAST_S: Final = 10.0
+"""Growth in less time says nothing."""
+_SPACING: Final = 0.05
+_DIP: Final = 0.25
+_LEAST_DIP_BYTES: Final = 64 << 10
+"""By how much something may shrink without a pause: a part of what it has grown by since then."""
+_LEAST_GROWTH_BYTES: Final = 256 << 10
+"""Less counts as no growth."""
+
+Figures = npt.NDArray[np.int64]
+
+
+class GrowthHistory:
+    """Figures in bytes of subjects, each of which has a row as long as it lives."""
+
+    def __init__(self, columns: int) -> None:
+        """``columns``: figures of a subject, whose sum is its size."""
+        self._columns = columns
+        self._times: list[float] = []
+        self._samples: list[Figures] = []
+        self._born: list[float] = []
+        self._free: list[int] = []
+
+    def add(self, time_s: float) -> int:
+        """Returns the row of a new subject, whose first figures will be those of this time."""
+        if self._free:
+            row = self._free.pop()
+            self._born[row] = time_s
+            return row
+        self._born.append(time_s)
+        return len(self._born) - 1
+
+    def remove(self, row: int) -> None:
+        """The subject has ended."""
+        self._free.append(row)
+
+    def record(self, time_s: float, figures: dict[int, Sequence[int]]) -> None:
+        """Takes the figures of all subjects by row. Times increase."""
+        sample = np.zeros((len(self._born), self._columns), np.int64)
+        for row, values in figures.items():
+            sample[row] = values
+        self._times.append(time_s)
+        self._samples.append(sample)
+        self._thin(time_s)
+
+    def _thin(self, now_s: float) -> None:
+        times, kept = self._times, [0]
+        for index in range(1, len(times) - 1):
+            if times[index + 1] - times[kept[-1]] > _SPACING * (now_s - times[index]):
+                kept.append(index)
+        kept.append(len(times) - 1)
+        first = next(n for n, index in enumerate(kept) if now_s - times[index] <= LONGEST_S)
+        kept = kept[first:] if len(times) > 1 else [0]
+        self._times = [times[index] for index in kept]
+        self._samples = [self._samples[index] for index in kept]
+
+    def _before(
+        self, rows: Sequence[int], window_s: float
+    ) -> tuple[npt.NDArray[np.float64], Figures]:
+        """Times and figures of subjects a window ago, or when they were first seen.
+
+        Shapes: (rows,), (rows, columns).
+        """
+        chosen = np.asarray(rows, np.intp)
+        times = np.asarray(self._times)
+        born = np.asarray(self._born)[chosen]
+        ago = np.searchsorted(times, times[-1] - window_s, side="right") - 1
+        indices = np.maximum(ago, np.searchsorted(times, born))
+        figures = np.empty((len(chosen), self._columns), np.int64)
+        for index in np.unique(indices):
+            of_index = indices == index
+            figures[of_index] = self._samples[index][chosen[of_index]]
+        return times[indices], figures
+
+    def trends(self, rows: Sequence[int]) -> list[MemoryTrend]:
+        """How subjects' memory has changed."""
+        if not rows:
+            return []
+        now = self._samples[-1][np.asarray(rows, np.intp)]
+        rates: list[list[int | None]] = []
+        for window_s in WINDOWS_S:
+            times, then = self._before(rows, window_s)
+            seconds = self._times[-1] - times
+            least_s = window_s / 2 if rates else _LEAST_S
+            rate = (now - then).sum(axis=1) * 60 / np.maximum(seconds, least_s)
+            rates.append([
+                round(each) if is_long else None
+                for each, is_long in zip(rate.tolist(), (seconds >= least_s).tolist(), strict=True)
+            ])  # fmt: skip
+        return [
+            MemoryTrend(int(size), tuple(growth), since)
+            for size, since, *growth in zip(
+                now.sum(axis=1), self._growing_s(rows), *rates, strict=True
+            )
+        ]
+
+    def most_grown(self, rows: Sequence[int], window_s: float) -> list[int | None]:
+        """Which column of each subject has grown most; None if none has."""
+        if not rows:
+            return []
+        _, then = self._before(rows, window_s)
+        grown = self._samples[-1][np.asarray(rows, np.intp)] - then
+        most = grown.argmax(axis=1).tolist()
+        return [
+            column if by > 0 else None
+            for column, by in zip(most, grown.max(axis=1).tolist(), strict=True)
+        ]
+
+    def _growing_s(self, rows: Sequence[int]) -> list[float]:
+        """For how long each subject has grown without a pause; 0 if it does not grow.
+
+        That is the longest time until now in which no dip was larger than a part of the growth.
+        """
+        chosen = np.asarray(rows, np.intp)
+        born = np.asarray(self._born)[chosen]
+        now = self._samples[-1][chosen].sum(axis=1)
+        least, since = now.copy(), np.full(len(chosen), self._times[-1])
+        deepest = np.zeros(len(chosen), np.int64)
+        for time_s, sample in zip(self._times[-2::-1], self._samples[-2::-1], strict=True):
+            (living,) = np.nonzero(born <= time_s)
+            sizes = sample[chosen[living]].sum(axis=1)
+            np.maximum.at(deepest, living, sizes - least[living])
+            grown = now[living] - sizes
+            is_start = (grown >= _LEAST_GROWTH_BYTES) & (sizes <= least[living])
+            is_start &= deepest[living] <= np.maximum(_DIP * grown, _LEAST_DIP_BYTES)
+            least[living] = np.minimum(least[living], sizes)
+            since[living[is_start]] = time_s
+        return [float(each) for each in self._times[-1] - since]

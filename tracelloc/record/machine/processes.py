@@ -1,0 +1,212 @@
+"""Reads the memory of all processes, again and again.
+
+/proc/PID/statm (proc_pid_statm(5)) is the quickest to read. It stays open, and says with ESRCH that
+the process has ended, whoever has its PID by then. Where it has changed, /proc/PID/status
+(proc_pid_status(5)) has all kinds of memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tracelloc.model.machine import (
+    WINDOWS_S,
+    MachineMemory,
+    MemoryKind,
+    ProcessMemory,
+)
+from tracelloc.record.machine.groups import GroupReader
+from tracelloc.record.machine.history import GrowthHistory
+from tracelloc.record.process.memorylimits import MemoryGroup, memory_group, numbers_in
+from tracelloc.record.process.procfs import PROC
+
+_LARGEST_BYTES: Final = 4096
+_KINDS: Final = re.compile(
+    rb"\nRssAnon:\s*(\d+) kB\nRssFile:\s*(\d+) kB\nRssShmem:\s*(\d+) kB\n"
+    rb"(?:\w+:.*\n)*?VmPTE:\s*(\d+) kB\nVmSwap:\s*(\d+) kB\n"
+)
+"""Lines of the file; no name in it has a line feed."""
+_GROUPS_EVERY_S: Final = 60.0
+"""How often it is read again which control group a process is in."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A process whose file is open."""
+
+    file: int
+    """statm."""
+    pages: bytes
+    """What was in it."""
+    row: int
+    name: bytes
+    kinds: tuple[int, ...]
+    """Bytes of each kind of memory."""
+    arguments: str
+    user: str
+    group: MemoryGroup
+
+
+class ProcessReader:
+    """Reads all processes. For one thread at a time; to be closed."""
+
+    def __init__(
+        self, root: Path = PROC, *, groups: GroupReader | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._root = root
+        self._clock_s = clock_s
+        self._watched: dict[int, _Watched] = {}
+        self._others: set[int] = set()
+        """Kernel threads."""
+        self._history = GrowthHistory(len(MemoryKind))
+        self._groups = groups or GroupReader()
+        self._users: dict[int, str] = {}
+        self._began_s: float | None = None
+        self._groups_read_s = 0.0
+
+    def close(self) -> None:
+        """Closes all files."""
+        for watched in self._watched.values():
+            os.close(watched.file)
+        self._watched.clear()
+
+    def look(self) -> MachineMemory:
+        """Reads all processes and control groups once."""
+        now_s = self._clock_s()
+        if self._began_s is None:
+            self._began_s = self._groups_read_s = now_s
+        unread = self._find_new(now_s)
+        self._read_all(now_s)
+        self._history.record(now_s, {each.row: each.kinds for each in self._watched.values()})
+        if now_s - self._groups_read_s >= _GROUPS_EVERY_S:
+            self._groups_read_s = now_s
+            for pid, watched in self._watched.items():
+                watched.group = memory_group(self._root / str(pid))
+        groups = self._groups.look(now_s, [each.group for each in self._watched.values()])
+        machine = {name: kib << 10 for name, kib in numbers_in(self._root / "meminfo").items()}
+        return MachineMemory(
+            time.time(), now_s - self._began_s,
+            machine.get("MemTotal", 0), machine.get("MemAvailable", 0),
+            machine.get("SwapTotal", 0), machine.get("SwapTotal", 0) - machine.get("SwapFree", 0),
+            self._processes(), groups, unread,
+        )  # fmt: skip
+
+    def _find_new(self, now_s: float) -> int:
+        """Opens the files of new processes. Returns how many there are too few descriptors for."""
+        with os.scandir(self._root) as entries:
+            pids = {int(entry.name) for entry in entries if entry.name.isdecimal()}
+        self._others &= pids
+        unread = 0
+        for pid in pids - self._others - self._watched.keys():
+            try:
+                file = os.open(self._root / str(pid) / "statm", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                unread += error.errno in (errno.EMFILE, errno.ENFILE)
+                continue
+            status = self._status(pid)
+            watched = self._meet(pid, file, status, now_s)
+            if watched is not None:
+                self._watched[pid] = watched
+                continue
+            os.close(file)
+            if b"\nKthread:\t1" in status:
+                self._others.add(pid)
+        return unread
+
+    def _status(self, pid: int) -> bytes:
+        """A process's status; empty if it has ended."""
+        try:
+            with open(f"{self._root}/{pid}/status", "rb", buffering=0) as stream:
+                return stream.read(_LARGEST_BYTES)
+        except OSError:
+            return b""
+
+    def _meet(self, pid: int, file: int, status: bytes, now_s: float) -> _Watched | None:
+        """Reads what does not change. Returns None if the process has no memory."""
+        kinds = _kinds_in(status)
+        if kinds is None:
+            return None
+        directory = self._root / str(pid)
+        try:
+            with open(directory / "cmdline", "rb", buffering=0) as stream:
+                words = stream.read(_LARGEST_BYTES).rstrip(b"\0").split(b"\0")
+            user = self._user(os.fstat(file).st_uid)
+        except OSError:
+            words, user = [], ""
+        name = _name_in(status)
+        arguments = b" ".join(words) or name
+        return _Watched(
+            file, b"", self._history.add(now_s), name, kinds, arguments.decode(errors="replace"),
+            user, memory_group(directory),
+        )  # fmt: skip
+
+    def _user(self, uid: int) -> str:
+        if uid not in self._users:
+            try:
+                self._users[uid] = pwd.getpwuid(uid).pw_name
+            except KeyError:
+                self._users[uid] = str(uid)
+        return self._users[uid]
+
+    def _read_all(self, now_s: float) -> None:
+        """Reads how much memory each process has now; forgets those that have ended."""
+        for pid, watched in list(self._watched.items()):
+            pages = _read(watched.file)
+            if pages == watched.pages:
+                continue
+            status = self._status(pid) if pages else b""
+            kinds = _kinds_in(status)
+            if kinds is None:
+                os.close(watched.file)
+                self._history.remove(watched.row)
+                del self._watched[pid]
+            elif _name_in(status) == watched.name:
+                watched.pages, watched.kinds = pages, kinds
+            else:  # another program is executed: it has a history of its own
+                self._history.remove(watched.row)
+                again = self._meet(pid, watched.file, status, now_s)
+                assert again is not None
+                self._watched[pid] = again
+
+    def _processes(self) -> list[ProcessMemory]:
+        rows = [each.row for each in self._watched.values()]
+        trends = self._history.trends(rows)
+        most = self._history.most_grown(rows, WINDOWS_S[1])
+        kinds = list(MemoryKind)
+        return [
+            ProcessMemory(
+                pid, each.name.decode(errors="replace"), each.arguments, each.user, each.kinds,
+                trend, None if column is None else kinds[column], each.group.path,
+            )
+            for (pid, each), trend, column in zip(self._watched.items(), trends, most, strict=True)
+        ]  # fmt: skip
+
+
+def _read(file: int) -> bytes:
+    """What a file has now; empty if its process has ended."""
+    try:
+        return os.pread(file, _LARGEST_BYTES, 0)
+    except OSError:
+        return b""
+
+
+def _name_in(text: bytes) -> bytes:
+    return text[text.find(b"\t") + 1 : text.find(b"\n")]
+
+
+def _kinds_in(text: bytes) -> tuple[int, ...] | None:
+    """Bytes of each kind of memory; None if there is none any more."""
+    found = _KINDS.search(text)
+    if found is None:
+        return None
+    anonymous, files, shared, tables, swapped = map(int, found.groups())
+    return anonymous << 10, files << 10, shared << 10, swapped << 10, tables << 10

@@ -1,0 +1,133 @@
+"""Limits on the memory of processes and control groups.
+
+Limits are those of the memory controller of cgroups, version 2 (memory.max, the kernel's
+cgroup-v2.rst) or 1 (memory.limit_in_bytes, cgroup-v1/memory.rst), of a process's own
+group and its ancestors, and the machine's memory (proc_meminfo(5)). Page cache that can be
+dropped (inactive_file) does not count as used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tracelloc.model.process import Limit
+from tracelloc.record.process.procfs import PROC, Process
+
+CGROUPS: Final = Path("/sys/fs/cgroup")
+_UNLIMITED: Final = 1 << 62
+"""cgroup version 1 reports no limit as a number nearly this large."""
+
+
+class _Version(NamedTuple):
+    """Where groups may be found, their files, and what in memory.stat the kernel drops first."""
+
+    folders: tuple[str, ...]
+    limit: str
+    usage: str
+    droppable: str
+
+
+_VERSION_1: Final = _Version(
+    ("memory",), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+)
+_VERSION_2: Final = _Version(("", "unified"), "memory.max", "memory.current", "inactive_file")
+
+
+class MemoryGroup(NamedTuple):
+    """A control group that counts memory."""
+
+    path: str
+    """From the root of its hierarchy; empty if it is not known."""
+    version: _Version
+
+    def directories(self, cgroups: Path) -> list[Path]:
+        """Where it may be found."""
+        return [cgroups / folder / self.path.lstrip("/") for folder in self.version.folders]
+
+
+def closest_limit(process: Process, cgroups: Path = CGROUPS) -> Limit | None:
+    """Returns the limit with the least free memory; None if none can be read."""
+    limits = list(_group_limits(process, cgroups))
+    machine = numbers_in(process.root / "meminfo") or numbers_in(PROC / "meminfo")
+    if "MemAvailable" in machine:
+        limits.append(Limit("machine", machine["MemTotal"] << 10, machine["MemAvailable"] << 10))
+    return min(limits, key=lambda limit: limit.free_bytes, default=None)
+
+
+def memory_group(process: Path) -> MemoryGroup:
+    """The group that counts the memory of the process with this directory in /proc (cgroups(7))."""
+    found = MemoryGroup("", _VERSION_2)
+    for line in _text(process / "cgroup").split("\n"):
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if "memory" in controllers.split(","):
+            return MemoryGroup(path, _VERSION_1)
+        if number == "0":
+            found = MemoryGroup(path, _VERSION_2)
+    return found
+
+
+def group_usage(group: MemoryGroup, cgroups: Path = CGROUPS) -> int | None:
+    """Bytes that a group and those below it use; None if it has no memory controller."""
+    for directory in group.directories(cgroups):
+        usage = _number(directory / group.version.usage)
+        if usage is not None:
+            return usage
+    return None
+
+
+def group_limit(group: MemoryGroup, cgroups: Path = CGROUPS) -> Limit | None:
+    """A group's own limit, and what is left of it; None if it has none."""
+    for directory in group.directories(cgroups):
+        limit = _limit_in(directory, group.version)
+        if limit is not None:
+            return limit
+    return None
+
+
+def groups_above(path: str) -> list[str]:
+    """A group and those that it is in, without the root; none if it can't be seen from here."""
+    parts = [part for part in path.split("/") if part]
+    if ".." in parts:  # outside of the visible part of this cgroup namespace
+        return []
+    return ["/" + "/".join(parts[:depth]) for depth in range(len(parts), 0, -1)]
+
+
+def _group_limits(process: Process, cgroups: Path) -> Iterator[Limit]:
+    group = memory_group(process.directory)
+    for above in [*groups_above(group.path), "/"]:
+        limit = group_limit(group._replace(path=above), cgroups)
+        if limit is not None:
+            yield limit
+
+
+def _limit_in(group: Path, version: _Version) -> Limit | None:
+    size, usage = _number(group / version.limit), _number(group / version.usage)
+    if size is None or usage is None or size >= _UNLIMITED:
+        return None
+    droppable = numbers_in(group / "memory.stat").get(version.droppable, 0)
+    return Limit("cgroup", size, max(0, size - max(0, usage - droppable)))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def numbers_in(path: Path) -> dict[str, int]:
+    """Parses lines ``name: number unit`` or ``name number``."""
+    found = {}
+    for line in _text(path).split("\n"):
+        words = line.split()
+        if len(words) >= 2 and words[1].isascii() and words[1].isdigit():
+            found[words[0].removesuffix(":")] = int(words[1])
+    return found
