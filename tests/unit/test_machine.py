@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Target
+from tracelloc.errors import TargetError
 from tracelloc.model.machine import MachineMemory, MemoryKind
-from tracelloc.record.machine.groups import GroupReader, name_of
+from tracelloc.record.machine.groups import GroupReader, find_group, name_of
 from tracelloc.record.machine.history import GrowthHistory
 from tracelloc.record.machine.processes import ProcessReader
 from tracelloc.show.report.machine import by_growth, by_size, machine_json, machine_lines
@@ -195,6 +196,38 @@ POD = "1c2d3e4f-0000-1111-2222-333344445555"
 )  # fmt: skip
 def test_names_of_groups(path: str, name: str) -> None:
     assert name_of(path) == name
+
+
+def test_a_group_is_found_by_what_people_call_it(machine: Machine) -> None:
+    """Of a container's scope and its payload, the outer one; never one among several."""
+    other = f"3f2a77{CONTAINER[6:]}"
+    paths = [
+        f"/machine.slice/libpod-{CONTAINER}.scope/container",
+        f"/system.slice/docker-{other}.scope",
+        "/system.slice/nginx.service",
+        f"/kubepods/pod{POD}/{'ab' * 32}",
+        f"/kubepods/pod{POD}/{'cd' * 32}",
+        "/a/x.service",
+        "/b/x.service",
+    ]
+    for pid, path in enumerate(paths, 7):
+        machine.set(pid, group=path)
+
+    def found(name: str) -> str:
+        return find_group(name, machine.proc).path
+
+    assert found("3f2a90d1c0de") == f"/machine.slice/libpod-{CONTAINER}.scope"
+    assert found(other) == f"/system.slice/docker-{other}.scope"
+    assert found("nginx.service") == "/system.slice/nginx.service"
+    assert found(POD) == f"/kubepods/pod{POD}"
+    assert found("/system.slice") == found("system.slice") == "/system.slice"
+    with pytest.raises(TargetError, match=r"^2 control groups are called 3f2a:\n"):
+        found("3f2a")
+    with pytest.raises(TargetError, match=r"^2 control groups are called x\.service"):
+        found("x.service")
+    for nothing in ("3f2", "nginx", "/system", "none"):
+        with pytest.raises(TargetError, match="no control group with processes is called"):
+            found(nothing)
 
 
 @pytest.mark.parametrize("version_1", [False, True])

@@ -199,6 +199,9 @@ def add_tracing(group: Any) -> None:
     add("-p --pid PID", "process to trace (default: choose from a list)", type=pid_type)
     add("-n --name NAME", "process to trace, by its name in ps, its executable, its argv[0], or "
         "the script that an interpreter runs (app.py)", type=str)
+    add("--group NAME", "trace all processes of a control group, now and later, each with its own "
+        "figures: of a container (the first digits of its ID), a pod (UID), a unit (nginx.service) "
+        "or a path (/a/b); implies --follow", type=str)
     add("--follow NAME,...", "trace child processes as well; with --follow=NAME,... only those "
         "that run these commands; no debugger can attach to any of them meanwhile", nargs="?",
         const=frozenset(), type=type_of(_names))

@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tracelloc.command.commandline import (
     CommandLine,
@@ -81,12 +80,9 @@ def _run(line: CommandLine, began_s: float) -> int:
     ZYGOTE.start()
     import_numpy()
     from tracelloc.command.options import options_of  # noqa: PLC0415
+    from tracelloc.command.targets import with_target  # noqa: PLC0415
 
-    options = options_of(line)
-    if options.name is not None:
-        from tracelloc.record.process.byname import find_target  # noqa: PLC0415
-
-        options = replace(options, pid=find_target(options.name))
+    options = with_target(options_of(line))
     for output in options.outputs:
         output.at(options.pid or os.getpid(), time.time()).check()
     if options.mode is Mode.TUI:

@@ -82,21 +82,33 @@ def what_begins(line: CommandLine) -> str:
     """Describes the first step, for the status line."""
     if line.command:
         return f"starting {printable(line.command[0])}"
-    if line.given.name is not None:
-        return f"looking for {printable(line.given.name)}"
+    for name in (line.given.name, line.given.group):
+        if name is not None:
+            return f"looking for {printable(name)}"
     return "looking for processes" if line.given.pid is None else f"attaching to {line.given.pid}"
+
+
+def _check_target(given: argparse.Namespace, command: tuple[str, ...]) -> None:
+    """Raises UsageError unless at most one target is named."""
+    targets = {"-p": given.pid, "-n": given.name, "--group": given.group}
+    named = [option for option, value in targets.items() if value is not None]
+    if len(named) > 1:
+        raise UsageError(f"{named[0]} and {named[1]} both name a process", hint="leave out one")
+    for option in named:
+        if targets[option] == "":
+            example = "-n nginx" if option == "-n" else "--group nginx.service"
+            raise UsageError(
+                f"{option} '' names no process", hint=f"write a name, such as {example}"
+            )
+    if command and named:
+        raise UsageError(
+            f"{named[0]} traces a running process, -- CMD starts one", hint="leave out one of them"
+        )
 
 
 def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
     """Raises UsageError for options that make no sense together."""
-    if given.pid is not None and given.name is not None:
-        raise UsageError("-p and -n both name a process", hint="leave out one")
-    if given.name == "":
-        raise UsageError("-n '' names no process", hint="write a name, such as -n nginx")
-    if command and not given.pid is given.name is None:
-        raise UsageError(
-            "-p and -n trace a running process, -- CMD starts one", hint="leave out one of them"
-        )
+    _check_target(given, command)
     longest_s = max(given.interval or 0, given.duration or 0, given.age or 0)
     least, most, sample = given.min_size, given.max_size, given.sample
     for wrong, message in (
@@ -153,7 +165,7 @@ def _check_overhead(given: argparse.Namespace) -> None:
         return
     if not _LEAST_OVERHEAD <= given.max_overhead <= _MOST_OVERHEAD:
         raise UsageError("--max-overhead must be between 0.1% and 1000%")
-    if given.follow is not None:
+    if given.follow is not None or given.group is not None:
         raise UsageError("--max-overhead excludes --follow, which stops processes at forks")
 
 
@@ -186,6 +198,7 @@ def needs_probes(given: argparse.Namespace) -> str | None:
     """Returns a given option that the preloaded library does not support, or None."""
     asked = {
         "--follow": given.follow is not None,
+        "--group": given.group is not None,
         "--malloc": given.malloc is not None,
         "--max-overhead": given.max_overhead is not None,
         "--mmap": given.mmap,
@@ -205,7 +218,8 @@ def _check_watch(given: argparse.Namespace) -> None:
 
 def _check_mode(given: argparse.Namespace, command: tuple[str, ...], mode: Mode) -> None:
     """Raises UsageError for options that do not suit the mode."""
-    if given.pid is given.name is None and not command and mode is not Mode.TUI:
+    has_target = command or not given.pid is given.name is given.group is None
+    if not has_target and mode is not Mode.TUI:
         raise UsageError(
             "a process is required",
             hint="-p PID or -n NAME trace a running one, -- CMD starts one",

@@ -14,17 +14,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Final, NoReturn, Protocol
 
 from tracelloc.command.options import Options
 from tracelloc.errors import TargetError
 from tracelloc.record.kernel import capabilities as system
+from tracelloc.record.machine.groups import find_group, members_of
+from tracelloc.record.process.memorylimits import MemoryGroup
 from tracelloc.record.process.processlist import open_target
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.follower import Follower
+from tracelloc.record.session.groupjoiner import GroupJoiner
 from tracelloc.record.session.launch import Launch
 from tracelloc.record.session.program import TracedProgram
 from tracelloc.record.session.session import Session
@@ -152,11 +156,13 @@ class Start(Protocol):
 
 
 class AttachStart:
-    """A process that runs."""
+    """A process that runs, or a control group of them."""
 
-    def __init__(self, process: Process) -> None:
-        self._process = process
+    def __init__(self, process: Process, group: MemoryGroup | None = None) -> None:
+        """``process``: of the group, the one to begin with."""
+        self._process, self._group = process, group
         self._follower: Follower | None = None
+        self._joiner: GroupJoiner | None = None
 
     def take_signal(self, _number: int) -> bool:
         """Takes every signal for the trace."""
@@ -164,22 +170,40 @@ class AttachStart:
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Attaches. Raises TracellocError."""
-        session = attach_to(self._process, config, say)
+        session = self._attach(config, say)
         if config.follow:
             self._follower = Follower()
             try:
+                pid = session.root.process.pid
                 if has_leak_sanitizer(session.root.space):
-                    raise TargetError(UNFOLLOWED.format(pid=self._process.pid), hint=_ALONE)
-                self._follower.attach(self._process.pid)
+                    raise TargetError(UNFOLLOWED.format(pid=pid), hint=_ALONE)
+                self._follower.attach(pid)
             except BaseException:
                 self._follower.stop()
                 session.close()
                 raise
             self._follower.follow(session)
+            if self._group is not None:
+                members = partial(members_of, self._group)
+                self._joiner = GroupJoiner(members, session, self._follower)
+                self._joiner.start()
         return session
+
+    def _attach(self, config: TraceConfig, say: Say) -> Session:
+        """Traces the process; of a group, the first one that can be. Raises TracellocError."""
+        try:
+            return attach_to(self._process, config, say)
+        except TargetError:
+            others = [] if self._group is None else members_of(self._group)
+            for pid in others:
+                with suppress(TargetError):
+                    return attach_to(Process(pid), config, say)
+            raise
 
     def stop_following(self) -> None:
         """Stops following the process and its children."""
+        if self._joiner is not None:
+            self._joiner.stop()
         if self._follower is not None:
             self._follower.stop()
 
@@ -270,7 +294,7 @@ def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start
         process = open_target(options.pid)
         system.check_all()
         system.raise_file_limit()
-        return AttachStart(process)
+        return AttachStart(process, None if options.group is None else find_group(options.group))
     system.check_all()
     file_limit = system.raise_file_limit()
     who = effective_user() if options.as_root else invoker()

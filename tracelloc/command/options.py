@@ -33,9 +33,12 @@ class Options:
     """What the user asked for. Times in seconds or ns, sizes in bytes, as named."""
 
     pid: int | None
-    """None: the user chooses from a list, only with a screen; or there is a command or a name."""
+    """None: the user chooses from a list, only with a screen; or there is a command, or a name or
+    control group to be found."""
     name: str | None
     """Name of the process to find."""
+    group: str | None
+    """Name of the control group to find: all its processes are traced."""
     as_root: bool
     """Whether a command runs with tracelloc's rights, not those of the user who called sudo."""
     program_output: Path | None
@@ -99,6 +102,7 @@ def options_of(line: CommandLine) -> Options:
     return Options(
         pid=given.pid,
         name=given.name,
+        group=given.group,
         as_root=given.as_root,
         program_output=given.program_output,
         command=line.command,
@@ -140,7 +144,7 @@ def _config_of(given: argparse.Namespace) -> TraceConfig:
         use_rows=given.stacks != "fp",
         max_frames=given.max_frames,
         trace_mappings=given.mmap,
-        follow=given.follow is not None,
+        follow=given.follow is not None or given.group is not None,
     )
     config = TraceConfig(
         capture=capture,

@@ -16,9 +16,9 @@ from tracelloc.command.options import options_of
 from tracelloc.command.outputs import Messages
 from tracelloc.command.recordoptions import RecordOptions
 from tracelloc.command.run import Run, trace
+from tracelloc.command.targets import with_target
 from tracelloc.errors import TracellocError
 from tracelloc.model.wanted import Wanted
-from tracelloc.record.process.byname import find_target
 from tracelloc.show.export.outputfile import filled_in
 from tracelloc.show.presentation.processfacts import losses_line
 from tracelloc.show.recording.running import noted
@@ -196,9 +196,7 @@ def record(line: CommandLine, wanted: RecordOptions) -> int:
     """Records a trace until it ends. Returns the exit status. Raises TracellocError."""
     STARTUP.begin(what_begins(line))
     try:
-        options = options_of(line)
-        if options.name is not None:
-            options = replace(options, pid=find_target(options.name))
+        options = with_target(options_of(line))
         _check(wanted)
         config = replace(options.trace, log_events=wanted.events)
         return trace(replace(options, trace=config), start_of(options), Recorder(wanted))

@@ -204,7 +204,8 @@ def run_screen(options: Options) -> int:
                 return 0
         screen = Screen()
         try:
-            trace(options, start_of(replace(options, pid=pid)), screen)
+            group = None if is_chosen else options.group
+            trace(options, start_of(replace(options, pid=pid, group=group)), screen)
         except TracellocError as error:
             if not is_chosen:
                 raise

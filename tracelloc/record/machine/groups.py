@@ -5,12 +5,15 @@ Which groups there are is known from their processes.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from tracelloc.errors import TargetError
 from tracelloc.model.machine import GroupMemory
 from tracelloc.record.machine.history import GrowthHistory
 from tracelloc.record.process.memorylimits import (
@@ -19,13 +22,16 @@ from tracelloc.record.process.memorylimits import (
     group_limit,
     group_usage,
     groups_above,
+    memory_group,
 )
+from tracelloc.record.process.procfs import PROC, Process
+from tracelloc.text import printable
 
+_CONTAINER: Final = re.compile(r"(?:^|[/-])(?P<id>[0-9a-f]{64})(?:\.scope)?(?:/container)?$")
+_LEAST_DIGITS: Final = 4
+"""Digits of a container's ID that have to be given."""
 _NAMES: Final = (
-    (
-        re.compile(r"(?:^|[/-])(?P<id>[0-9a-f]{64})(?:\.scope)?(?:/container)?$"),
-        "container {0:.12}",
-    ),
+    (_CONTAINER, "container {0:.12}"),
     (re.compile(r"[/-]pod(?P<id>[0-9a-f]{8}[-_][-_0-9a-f]{27})(?:\.slice)?$"), "pod {0}"),
     (re.compile(r"/(?P<id>[^/]+\.(?:service|scope|socket|slice))$"), "{0}"),
 )
@@ -39,6 +45,64 @@ def name_of(path: str) -> str:
         if match:
             return text.format(match["id"].replace("_", "-") if "pod" in text else match["id"])
     return path
+
+
+def find_group(wanted: str, root: Path = PROC) -> MemoryGroup:
+    """The group of a container (the beginning of its ID), a pod (UID), a unit, or with this path.
+
+    Raises TargetError if there is none that has processes, or several.
+    """
+    found = {
+        group._replace(path=path)
+        for group in set(_groups_of_all(root))
+        for path in groups_above(group.path)
+        if _is_called(path, wanted)
+    }
+    # Of a group and those below it, as of a container's scope and its payload, the outer one.
+    outer = [one for one in found if not any(_is_below(one, other) for other in found)]
+    if len(outer) == 1:
+        return outer[0]
+    if not outer:
+        raise TargetError(
+            f"no control group with processes is called {printable(wanted)}",
+            hint="tracelloc top lists those of containers, pods and units",
+        )
+    lines = "\n".join(f"    {printable(one.path)}" for one in sorted(outer))
+    raise TargetError(f"{len(outer)} control groups are called {printable(wanted)}:\n{lines}")
+
+
+def members_of(group: MemoryGroup, root: Path = PROC, cgroups: Path = CGROUPS) -> list[int]:
+    """The PIDs of a group's processes and of those below it, the oldest first."""
+    pids: set[int] = set()
+    for directory in group.directories(cgroups):
+        for file in directory.rglob("cgroup.procs"):
+            with suppress(OSError, ValueError):
+                pids.update(map(int, file.read_text().split()))
+    starts = {}
+    for pid in pids - {0}:
+        with suppress(TargetError):
+            starts[pid] = Process(pid, root).start_ticks()
+    return sorted(starts, key=lambda pid: (starts[pid], pid))
+
+
+def _groups_of_all(root: Path) -> Iterator[MemoryGroup]:
+    with os.scandir(root) as entries:
+        for entry in entries:
+            if entry.name.isdecimal():
+                yield memory_group(root / entry.name)
+
+
+def _is_called(path: str, wanted: str) -> bool:
+    if wanted.startswith("/"):
+        return path == wanted
+    container = _CONTAINER.search(path)
+    if container is not None:
+        return len(wanted) >= _LEAST_DIGITS and container["id"].startswith(wanted)
+    return wanted in (path.rpartition("/")[2], name_of(path).removeprefix("pod "))
+
+
+def _is_below(group: MemoryGroup, other: MemoryGroup) -> bool:
+    return group.version == other.version and group.path.startswith(f"{other.path}/")
 
 
 class GroupReader:

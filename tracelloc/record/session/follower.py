@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -74,6 +75,8 @@ class Follower:
         self._ending = False
         self._known: set[int] = set()
         """Processes that are followed."""
+        self._joining: queue.SimpleQueue[tuple[int, Future[None]]] = queue.SimpleQueue()
+        """Running processes to follow as well, and who is to be told."""
         self._waiting: dict[int, tuple[int, float]] = {}
         """Children that stopped before their parent's fork event: the parent's PID, and when."""
         self._headless: set[int] = set()
@@ -94,6 +97,17 @@ class Follower:
     def attach(self, pid: int) -> None:
         """Follows a running process and its children. Raises TargetError."""
         self._run(lambda: self._seize_all(pid))
+
+    def join(self, pid: int) -> None:
+        """Follows one more running process and its children. Raises TargetError."""
+        done: Future[None] = Future()
+        self._joining.put((pid, done))
+        while not done.done() and self._is_running:
+            self._nudge()
+            with suppress(TimeoutError):
+                done.exception(_NUDGE_S)
+        if done.done():
+            done.result()
 
     def follow(self, watcher: Watcher) -> None:
         """Reports all events to this watcher."""
@@ -146,12 +160,38 @@ class Follower:
         """Ends following: the kernel detaches from all processes."""
         self._ending = True
         self._watchers.put(None)
-        thread = self._thread
-        while thread is not None and thread.is_alive():
-            assert thread.ident is not None
-            with suppress(ProcessLookupError):
-                signal.pthread_kill(thread.ident, STOP_SIGNAL)
-            thread.join(_NUDGE_S)
+        while self._is_running:
+            self._nudge()
+            assert self._thread is not None
+            self._thread.join(_NUDGE_S)
+
+    @property
+    def thread_id(self) -> int:
+        """The thread that is the tracer of all followed processes."""
+        assert self._thread is not None
+        return self._thread.native_id or 0
+
+    @property
+    def _is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _nudge(self) -> None:
+        """Interrupts the thread's wait for events."""
+        assert self._thread is not None
+        assert self._thread.ident is not None
+        with suppress(ProcessLookupError):
+            signal.pthread_kill(self._thread.ident, STOP_SIGNAL)
+
+    def _join_waiting(self) -> None:
+        while not self._joining.empty():
+            pid, done = self._joining.get()
+            try:
+                self._seize_all(pid)
+            except TargetError as error:
+                self._known.discard(pid)
+                done.set_exception(error)
+            else:
+                done.set_result(None)
 
     def _follow(self, begin: Callable[[], None]) -> None:
         try:
@@ -169,6 +209,7 @@ class Follower:
             try:
                 thread_id, status = self._next_change(watcher)
             except InterruptedError:
+                self._join_waiting()
                 continue
             except ChildProcessError:
                 return

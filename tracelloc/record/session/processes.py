@@ -56,7 +56,8 @@ class Processes:
         self._config = config
         self._clock_ns = clock_ns
         self._supervisor, self._say = supervisor, supervisor.say
-        self._files = space.files
+        self.files = space.files
+        """The files that all of them have mapped."""
         self._image_numbers = itertools.count(1)
         self._process_numbers = itertools.count()
         self._by_image: dict[int, Tracee] = {}
@@ -168,6 +169,24 @@ class Processes:
         if root.target.exec_count:
             pid, command = root.process.pid, printable(root.target.command)
             self._say(f"process {pid} has begun another program, {command}: its table is empty")
+
+    def knows(self, pid: int) -> bool:
+        """Whether this process is part of the trace, traced or not."""
+        return pid in self._by_pid or pid in self._sharing or pid in self._left_out
+
+    def add_running(self, space: AddressSpace) -> Tracee | None:
+        """Adds a process that runs already; its probes are still to be attached.
+
+        Returns None if there are as many as are wanted. Raises TracellocError.
+        """
+        if self.is_full:
+            self._leave_out(space.process.pid, is_wanted=True)
+            return None
+        return self._add(space, self._new_heap())
+
+    def give_up(self, pid: int, error: TracellocError) -> None:
+        """Leaves out a process that can't be traced, and says why."""
+        self._give_up(pid, error)
 
     # Events from the follower.
 
@@ -336,7 +355,7 @@ class Processes:
             self._leave_out(pid, is_wanted)
             return
         self._left_out.pop(pid, None)
-        space = AddressSpace(process, self._files)
+        space = AddressSpace(process, self.files)
         if lender is not None and same_thread:
             space = lender.space.fork(process)
             space.begin_image(keep_modules=True)

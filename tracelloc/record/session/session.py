@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tracelloc.errors import TracellocError, UnsupportedError
+from tracelloc.errors import TracellocError
 from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.abi import ForkFlag
@@ -32,19 +32,15 @@ from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overhead import require_measuring
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.identity import open_end
+from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.config import Clocks, TraceConfig
-from tracelloc.record.session.earlierblocks import (
-    EARLIER_BLOCKS,
-    EarlierBlockReader,
-    SizeLimits,
-    why_not,
-)
+from tracelloc.record.session.firstheaps import FirstHeaps
 from tracelloc.record.session.followload import FollowLoad
-from tracelloc.record.session.memoryaccounts import MEMORY_ACCOUNT
 from tracelloc.record.session.outside import Outside
 from tracelloc.record.session.pace import Pace
+from tracelloc.record.session.probeset import find_allocators
 from tracelloc.record.session.processes import Processes
 from tracelloc.record.session.supervision import Say, Supervisor, reason_of, say_nothing
 from tracelloc.record.session.tracee import Tracee
@@ -114,10 +110,11 @@ class Session:
             clock_ns=clocks.now_ns,
             supervisor=supervisor,
         )
-        self._reads_earlier = False
-        """Whether blocks from before tracing are still being read."""
         self._pump_thread = threading.Thread(target=self._pump, name="pump", daemon=True)
         self._upkeep = Upkeep(capture, config, self.processes, supervisor, self._lock)
+        self._first_heaps = FirstHeaps(
+            config, supervisor, self._lock, self._drain_all, self._upkeep.accounts.update
+        )
         self.windows: Windows | None = None
         """None unless overhead is limited."""
         if limit := config.max_overhead:
@@ -150,56 +147,36 @@ class Session:
             self.begin_upkeep()
             if self._config.reads_memory:
                 STARTUP.note(f"reading the heap of process {self.root.process.pid}")
-                self._read_heap()
+                self._first_heaps.begin(self.root).join(_HEAP_S)
 
-    def _read_heap(self) -> None:
-        """Reads the heap of the first process as it is at the start; waits some seconds for that.
+    def add_running(self, process: Process) -> None:
+        """Traces a process as well that runs already. Raises TracellocError.
 
-        Adds the blocks from before tracing, if wanted, and accounts for its memory.
+        Call it on one thread at a time. What can't be traced is left out and counted.
         """
-        pid, accounts = self.root.process.pid, self._upkeep.accounts
-
-        def read() -> None:
-            if self._config.can_count_earlier:
-                self._reads_earlier = True
-                self._read_earlier()
-                self._reads_earlier = False
-            account = partial(accounts.update, self.root)
-            self.supervisor.run(MEMORY_ACCOUNT, pid, account, gives_up=False)
-
-        thread = threading.Thread(target=read, name="heap", daemon=True)
-        thread.start()
-        thread.join(_HEAP_S)
-
-    def _read_earlier(self) -> None:
-        """Adds the first process's blocks from before tracing."""
-        tracee, heap, budget = self.root, self.root.heap, self._config.memory
-        capture = self._config.capture
-
-        def drain() -> None:
-            # Once tracing has stopped, the sources may be closed.
-            if self._stopped_ns is None:
-                self._drain_all()
-
-        reader = EarlierBlockReader(
-            tracee.process, heap, tracee.space.files.runtime_frames, self._lock, drain,
-            is_current=lambda: tracee.heap is heap and self._stopped_ns is None,
-            note_added=tracee.series.add_before,
-            limits=SizeLimits(capture.min_block_bytes, capture.max_block_bytes),
-            memory_bytes=None if budget is None else budget.left_bytes // 2,
-        )  # fmt: skip
-
-        def read() -> None:
-            try:
-                found = reader.read()
-            except UnsupportedError as error:
-                self._say(why_not(error))
-                return
+        space = AddressSpace(process, self.processes.files)
+        try:
+            modules = find_allocators(space, self._config.selection)
             with self._lock:
-                if found is not None and tracee.heap is heap:
-                    tracee.earlier = found
+                tracee = self.processes.add_running(space)
+            if tracee is None:
+                return
+            # Events come as soon as it is probed, and the stacks of the first ones need the rows.
+            tracee.source.refresh()
+            tracee.source.await_rows()
+            with self._lock:
+                tracee.begin(modules, self._clocks.now_ns())
+        except TracellocError as error:
+            with self._lock:
+                self.processes.give_up(process.pid, error)
+            return
+        if self._config.reads_memory:
+            self._first_heaps.begin(tracee)
 
-        self.supervisor.run(EARLIER_BLOCKS, tracee.process.pid, read, gives_up=False)
+    def knows(self, pid: int) -> bool:
+        """Whether a process is part of the trace, traced or not."""
+        with self._lock:
+            return self.processes.knows(pid)
 
     def stop_at_loads(self, *, stop: bool) -> None:
         """Sets whether followed processes stop when code is newly mapped, before it runs."""
@@ -292,8 +269,7 @@ class Session:
                 one.look_last()
                 self.supervisor.run(JUDGING, one.process.pid, partial(one.judge, stopped_ns))
             self._stopped_ns = stopped_ns
-        if self._reads_earlier:
-            self._say(why_not(UnsupportedError("tracing ended before the heap had been read")))
+            self._first_heaps.stop()
 
     def close(self) -> None:
         """Stops, and frees maps and files. No snapshot can be taken afterwards."""

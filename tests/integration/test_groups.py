@@ -1,0 +1,132 @@
+"""``--group``: all processes of a control group, those that come later and their children too."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Builder, Target, Tracelloc, run_tracelloc
+from tests.integration.test_follow import assert_family, by_process, kept
+from tracelloc.record.machine.groups import find_group, members_of
+
+pytestmark = pytest.mark.bpf
+
+SIZE = 200
+
+
+class ControlGroup:
+    """A control group as a container has one, of the hierarchy by which memory is counted here."""
+
+    def __init__(self) -> None:
+        self.id = secrets.token_hex(32)
+        root = Path("/sys/fs/cgroup")
+        root = root if (root / "cgroup.controllers").exists() else root / "memory"
+        self.path = root / f"docker-{self.id}.scope"
+        self.path.mkdir()
+
+    def take(self, target: Target, below: str = "") -> Target:
+        """Moves a process into it."""
+        (self.path / below).mkdir(exist_ok=True)
+        (self.path / below / "cgroup.procs").write_text(str(target.pid))
+        return target
+
+    def remove(self) -> None:
+        for directory in sorted(self.path.rglob("*/"), reverse=True):
+            directory.rmdir()
+        self.path.rmdir()
+
+
+@pytest.fixture
+def group() -> Iterator[ControlGroup]:
+    made = ControlGroup()
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def lineages(builder: Builder, group: ControlGroup) -> Iterator[list[Target]]:
+    """Three processes in the group, one of them below it."""
+    program = builder.c("lineage")
+    made = [group.take(Target([program]), below) for below in ("", "", "payload")]
+    yield made
+    for target in made:
+        target.kill()
+
+
+def test_all_its_processes(
+    builder: Builder, group: ControlGroup, lineages: list[Target], tmp_path: Path
+) -> None:
+    """Each has its own exact figures; one comes later, and one has children."""
+    assert members_of(find_group(group.id[:12])) == [target.pid for target in lineages]
+    lineages[0].ask(f"alloc 10 {SIZE}")
+    tracer = Tracelloc(
+        "--group", group.id[:12], "--json", "--top", 1000, "--interval", "0.3s", "--earlier", "off",
+        directory=tmp_path,
+    )  # fmt: skip
+    try:
+        late = Target([builder.c("lineage")])
+        lineages.append(late)
+        late.ask(f"alloc 20 {SIZE}")
+        group.take(late)
+        tracer.await_report(lambda report: report["pid"] == late.pid)
+        for number, target in enumerate(lineages):
+            target.ask(f"alloc {100 * number} {SIZE}")
+        # What they free are blocks from before they were traced, but for the third one.
+        for target in (lineages[0], lineages[2], late):
+            target.ask("free 3")
+        family = json.loads(lineages[1].ask("tree 4 2"))
+    finally:
+        tracer.stop()
+    found = by_process(last_reports(tracer))
+    assert kept(found[lineages[0].pid]) == [0, 0]
+    assert kept(found[lineages[2].pid]) == [197, 197 * SIZE]
+    assert kept(found[late.pid]) == [300, 300 * SIZE]
+    unmatched = {target.pid: found[target.pid]["unmatched_frees"] for target in lineages}
+    assert list(unmatched.values()) == [3, 0, 0, 3]
+    assert_family({pid: found[pid] for pid, *_ in family}, family)
+    assert len(found) == 3 + len(family)
+    assert not any("warning" in message for message in tracer.messages), tracer.messages
+
+
+def test_what_cannot_be_traced_is_left_out(
+    builder: Builder, group: ControlGroup, lineages: list[Target], tmp_path: Path
+) -> None:
+    """A program without a malloc library: the others are traced."""
+    bare = group.take(Target([builder.c("plain", "-static", "-Wl,--strip-all")]))
+    try:
+        tracer = Tracelloc(
+            "--group", f"/{group.path.name}", "--json", "--interval", 60, "--earlier", "off",
+            directory=tmp_path,
+        )  # fmt: skip
+        lineages[0].ask(f"alloc 7 {SIZE}")
+        tracer.stop()
+    finally:
+        bare.kill()
+    found = by_process(last_reports(tracer))
+    assert kept(found[lineages[0].pid])[0] >= 7
+    assert found.keys() == {target.pid for target in lineages}
+    (warning,) = [message for message in tracer.messages if "warning" in message]
+    assert str(bare.pid) in warning
+
+
+def test_groups_that_are_not_there(group: ControlGroup) -> None:
+    for name in ("none.service", group.id[:12], "/"):
+        done = run_tracelloc("--group", name, "--text")
+        assert done.returncode == 1
+        assert "no control group with processes is called" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    done = run_tracelloc("--group", "a", "-p", os.getpid())
+    assert "-p and --group both name a process" in done.stderr
+
+
+def last_reports(tracer: Tracelloc) -> str:
+    """The last report of all processes."""
+    lines = tracer.text().splitlines()
+    begins = [n for n, line in enumerate(lines) if '"pid": null' in line]
+    first = begins[-2] + 1 if len(begins) > 1 else 0
+    return "\n".join(lines[first:])

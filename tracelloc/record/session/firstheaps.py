@@ -1,0 +1,87 @@
+"""Reads the heaps of running processes once, when tracing of each begins, in the background."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from tracelloc.errors import UnsupportedError
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.earlierblocks import (
+    EARLIER_BLOCKS,
+    EarlierBlockReader,
+    SizeLimits,
+    why_not,
+)
+from tracelloc.record.session.memoryaccounts import MEMORY_ACCOUNT
+from tracelloc.record.session.supervision import Supervisor
+from tracelloc.record.session.tracee import Tracee
+
+
+class FirstHeaps:
+    """Adds the blocks from before tracing, if wanted, and accounts for a process's memory."""
+
+    def __init__(
+        self,
+        config: TraceConfig,
+        supervisor: Supervisor,
+        lock: threading.RLock,
+        drain: Callable[[], None],
+        account: Callable[[Tracee], None],
+    ) -> None:
+        """``lock`` guards the heaps; ``drain``, called with it, applies all pending events."""
+        self._config, self._supervisor = config, supervisor
+        self._lock, self._drain, self._account = lock, drain, account
+        self._reading: set[int] = set()
+        """Processes whose blocks from before tracing are still being read."""
+        self._is_stopped = False
+
+    def begin(self, tracee: Tracee) -> threading.Thread:
+        """Reads a process's heap as it is now, on the thread that it returns."""
+
+        def read() -> None:
+            pid = tracee.process.pid
+            if self._config.can_count_earlier:
+                self._reading.add(pid)
+                self._supervisor.run(
+                    EARLIER_BLOCKS, pid, partial(self._add_earlier, tracee), gives_up=False
+                )
+                self._reading.discard(pid)
+            account = partial(self._account, tracee)
+            self._supervisor.run(MEMORY_ACCOUNT, pid, account, gives_up=False)
+
+        thread = threading.Thread(target=read, name="heap", daemon=True)
+        thread.start()
+        return thread
+
+    def stop(self) -> None:
+        """Ends reading: tracing has stopped, and the sources may be closed. Call with the lock."""
+        self._is_stopped = True
+        if self._reading:
+            early = UnsupportedError("tracing ended before the heap had been read")
+            self._supervisor.say(why_not(early))
+
+    def _add_earlier(self, tracee: Tracee) -> None:
+        heap, budget, capture = tracee.heap, self._config.memory, self._config.capture
+
+        def drain() -> None:
+            if not self._is_stopped:
+                self._drain()
+
+        reader = EarlierBlockReader(
+            tracee.process, heap, tracee.space.files.runtime_frames, self._lock, drain,
+            is_current=lambda: tracee.heap is heap and not self._is_stopped,
+            note_added=tracee.series.add_before,
+            limits=SizeLimits(capture.min_block_bytes, capture.max_block_bytes),
+            memory_bytes=None if budget is None else budget.left_bytes // 2,
+        )  # fmt: skip
+        try:
+            found = reader.read()
+        except UnsupportedError as error:
+            whose = f"process {tracee.process.pid}: " if self._config.follow else ""
+            self._supervisor.say(whose + why_not(error))
+            return
+        with self._lock:
+            if found is not None and tracee.heap is heap:
+                tracee.earlier = found
