@@ -70,6 +70,7 @@ test)
     need nodejs has node
     need golang-go has go
     need graphviz has dot
+    need debuginfod has debuginfod
     need_any "chromium-headless-shell chromium" \
         sh -c 'command -v chromium-headless-shell || command -v chromium'
     need_any "libpython3.11 libpython3.12 libpython3.13 libpython3.14" \

@@ -24,6 +24,7 @@ from tracelloc.command.sharedsnapshots import SharedSnapshots
 from tracelloc.errors import TracellocError
 from tracelloc.record.session.memorybudget import MemoryBudget
 from tracelloc.record.session.session import Session
+from tracelloc.record.symbolization.debuginfod import DEBUG_SERVERS
 from tracelloc.record.symbolization.sourcemap import SourceMap
 from tracelloc.record.symbolization.symbolizers import Symbolizers
 from tracelloc.record.unwinding.source import NO_INFORMATION
@@ -301,6 +302,7 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         budget = MemoryBudget(options.max_memory)
         budget.enforce()
         prepare_workers(budget.worker_bytes, say)
+        DEBUG_SERVERS.tell = say
         stack.callback(close_workers)
         selection = replace(options.trace.selection, custom=custom)
         config = replace(options.trace, selection=selection, memory=budget)

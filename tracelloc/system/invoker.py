@@ -145,18 +145,27 @@ def others_replace_entries(directory: os.stat_result, user: User) -> bool:
     return bool(directory.st_mode & writers) and not directory.st_mode & stat.S_ISVTX
 
 
-def trusted_bytes(path: Path, who: Invoker, most_bytes: int) -> bytes:
-    """The content of a user's own file. Raises OSError if others could have written it."""
+def open_trusted(path: Path, who: Invoker) -> int:
+    """Opens a user's own file for reading. Raises OSError if others could have written it."""
     # A user who can write to a directory can replace a file in it.
     for folder in (path.parent, Path(os.path.realpath(path)).parent):
         with contextlib.suppress(FileNotFoundError):
             _check_writers(folder.stat(), who, f"its directory {printable(str(folder))}")
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(descriptor, "rb") as stream:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(0, "it is not a regular file")
         _check_writers(status, who, "it")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def trusted_bytes(path: Path, who: Invoker, most_bytes: int) -> bytes:
+    """The content of a user's own file. Raises OSError if others could have written it."""
+    with open(open_trusted(path, who), "rb") as stream:
         content = stream.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise OSError(0, f"it is larger than {most_bytes >> 20} MiB")

@@ -59,9 +59,10 @@ class DebugFile:
     number: int
     """Descriptor."""
     path: str
-    """Inside the target's root."""
+    """Inside the target's root, or its URL."""
     by_name: bool
     """Found by name; else by build ID."""
+    is_downloaded: bool = False
 
     def descriptor(self) -> int:
         """The open file's descriptor, still owned by this object."""
@@ -70,6 +71,8 @@ class DebugFile:
     @property
     def found_by(self) -> str:
         """In words."""
+        if self.is_downloaded:
+            return "debuginfod"
         return "debug link" if self.by_name else "build ID"
 
     def close(self) -> None:

@@ -28,6 +28,7 @@ from tracelloc.files.elf.debugfiles import DebugFile, DebugReferences, find_debu
 from tracelloc.files.elf.file import DataLayout
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.symbolization.debuginfod import DEBUG_SERVERS
 from tracelloc.record.worker.client import NAME_WORKER, FileWorker
 from tracelloc.record.worker.workerfile import WorkerFile
 from tracelloc.system.syscalls import NotRegularError, open_inside
@@ -221,7 +222,19 @@ class ModuleSymbols:
         with self._lock:
             references = self._described[2]
             path = self.module.path
-            return find_debug_file(references, path, self._roots, self._fits, self.troubles)
+            found = find_debug_file(references, path, self._roots, self._fits, self.troubles)
+            return found or self._download(references.build_id)
+
+    def _download(self, build_id: str | None) -> DebugFile | None:
+        opened = DEBUG_SERVERS.open_debug_file(build_id or "", self.module.path)
+        if opened is None:
+            return None
+        found = DebugFile(*opened, by_name=False, is_downloaded=True)
+        if self._fits(found):
+            return found
+        self.troubles.append(f"{found.path} is of another build")
+        found.close()
+        return None
 
     def _fits(self, found: DebugFile) -> bool:
         fits, has_lines = self._file.take_debug_file(found)

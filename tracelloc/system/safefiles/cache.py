@@ -7,12 +7,12 @@ Root's cache is below /var/cache/tracelloc. Another user's is below ``$XDG_CACHE
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tracelloc.system.invoker import Invoker, rights_of, trusted_bytes
+from tracelloc.system.invoker import Invoker, open_trusted, rights_of
 from tracelloc.system.safefiles.resolve import destination, directory_made
 from tracelloc.system.safefiles.writing import replace_file
 
@@ -31,13 +31,21 @@ class CacheDirectory:
 
     def recall(self, name: str, most_bytes: int) -> bytes:
         """The content of a file. Raises OSError if it is missing or others can write it."""
-        path = self.path / (name + self._suffix)
-        with destination(path, self._who.user) as found, rights_of(self._who):
-            content = trusted_bytes(path, self._who, most_bytes)
-            os.utime(found.name, dir_fd=found.directory, follow_symlinks=False)
+        with open(self.open(name), "rb") as stream:
+            content = stream.read(most_bytes + 1)
+        if len(content) > most_bytes:
+            raise OSError(0, f"it is larger than {most_bytes >> 20} MiB")
         return content
 
-    def remember(self, name: str, pieces: Sequence[bytes]) -> None:
+    def open(self, name: str) -> int:
+        """A file's descriptor. Raises OSError if it is missing or others can write it."""
+        path = self.path / (name + self._suffix)
+        with destination(path, self._who.user) as found, rights_of(self._who):
+            descriptor = open_trusted(path, self._who)
+            os.utime(found.name, dir_fd=found.directory, follow_symlinks=False)
+        return descriptor
+
+    def remember(self, name: str, pieces: Iterable[bytes]) -> None:
         """Writes a file. On any error, the old file stays, if there is one."""
         user = self._who.user
         with suppress(OSError), directory_made(self.path, user) as directory:
