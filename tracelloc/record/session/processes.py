@@ -26,6 +26,7 @@ from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.drain import by_image
 from tracelloc.record.kernel.records import find_fork
+from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.identity import target_of
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
@@ -175,14 +176,25 @@ class Processes:
         return pid in self._by_pid or pid in self._sharing or pid in self._left_out
 
     def add_running(self, space: AddressSpace) -> Tracee | None:
-        """Adds a process that runs already; its probes are still to be attached.
+        """Prepares to trace a process that runs already, for ``begin_running``.
 
         Returns None if there are as many as are wanted. Raises TracellocError.
         """
         if self.is_full:
             self._leave_out(space.process.pid, is_wanted=True)
             return None
-        return self._add(space, self._new_heap())
+        return self._make(space, self._new_heap())
+
+    def begin_running(self, tracee: Tracee, modules: Sequence[Module]) -> None:
+        """Attaches to a process that was prepared, and adds it. Raises TracellocError."""
+        try:
+            tracee.begin(modules, self._clock_ns())
+        except TracellocError:
+            tracee.end()
+            self._capture.free_space(tracee.words)
+            raise
+        # Only now: of a block, the allocation may be probed before the free is.
+        self._enter(tracee)
 
     def give_up(self, pid: int, error: TracellocError) -> None:
         """Leaves out a process that can't be traced, and says why."""
@@ -270,7 +282,13 @@ class Processes:
 
     # Life cycle of a process.
 
-    def _add(
+    def _add(self, space: AddressSpace, heap: Heap, **how: Any) -> Tracee:
+        """Adds a process that the probes will report. Raises TracellocError."""
+        tracee = self._make(space, heap, **how)
+        self._enter(tracee)
+        return tracee
+
+    def _make(
         self,
         space: AddressSpace,
         heap: Heap,
@@ -279,13 +297,13 @@ class Processes:
         exec_count: int = 0,
         **how: Any,
     ) -> Tracee:
-        """Adds a process that the probes will report. Raises TracellocError."""
+        """A process that is to be added. Raises TracellocError."""
         process = space.process
         number = next(self._process_numbers)
         target = target_of(process, exec_count, number)
         words = self._capture.new_space()
         words.begin(next(self._image_numbers), None if parent is None else parent.words)
-        tracee = Tracee(
+        return Tracee(
             target,
             space,
             heap,
@@ -298,11 +316,14 @@ class Processes:
             parent=parent,
             **how,
         )
-        self._capture.assign(process.pid, words)
+
+    def _enter(self, tracee: Tracee) -> None:
+        """Adds a process: from now on, its probes report."""
+        pid = tracee.process.pid
+        self._capture.assign(pid, tracee.words)
         self.every.append(tracee)
-        self._by_pid[process.pid] = self._by_image[tracee.image] = tracee
+        self._by_pid[pid] = self._by_image[tracee.image] = tracee
         self.feed.add(tracee.image, tracee.source)
-        return tracee
 
     def _owner(self, pid: int) -> Tracee | None:
         """The traced process whose memory this process uses."""

@@ -165,7 +165,7 @@ class Session:
             tracee.source.refresh()
             tracee.source.await_rows()
             with self._lock:
-                tracee.begin(modules, self._clocks.now_ns())
+                self.processes.begin_running(tracee, modules)
         except TracellocError as error:
             with self._lock:
                 self.processes.give_up(process.pid, error)
