@@ -75,10 +75,10 @@ class Totals:
         copy = self.copy(stacks)
         if self.sample_bytes is not None:
             live = _rounded(copy.live_count)
-            copy.freed_count = _rounded(copy.freed_count)
+            for name in COLUMNS:
+                if name.endswith("_count"):
+                    setattr(copy, name, _rounded(getattr(copy, name)))
             copy.allocated_count = copy.freed_count + live
-            copy.temporary_count = _rounded(copy.temporary_count)
-            copy.remote_count = _rounded(copy.remote_count)
         return copy
 
     @property

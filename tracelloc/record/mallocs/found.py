@@ -12,18 +12,18 @@ from tracelloc.errors import privilege_hint
 from tracelloc.model.codefiles import base_name, is_c_library
 from tracelloc.model.process import FoundLibrary, MallocLibrary
 from tracelloc.record.mallocs.discovery import Allocator, Module
-from tracelloc.record.mallocs.families import MAPPINGS, OPERATORS, OTEL, Family
+from tracelloc.record.mallocs.families import FAMILIES, LIBC, MAPPINGS, OPERATORS, OTEL, Family
 from tracelloc.record.worker.targetfile import TargetFile
 
-_BY_FAMILY: Final = {
-    "jemalloc": MallocLibrary.JEMALLOC,
-    "tcmalloc": MallocLibrary.TCMALLOC,
-    "mimalloc": MallocLibrary.MIMALLOC,
-}
+_BY_FAMILY: Final = {library.value: library for library in MallocLibrary}
 _BY_FUNCTION: Final = {
     "mallocx": MallocLibrary.JEMALLOC,
-    "tc_malloc": MallocLibrary.TCMALLOC,
-    "mi_malloc": MallocLibrary.MIMALLOC,
+    **{
+        marker: _BY_FAMILY[family.name]
+        for family in FAMILIES
+        if family is not LIBC
+        for marker in family.markers
+    },
     "__libc_malloc_impl": MallocLibrary.MUSL,
     "malloc_info": MallocLibrary.GLIBC,
 }
