@@ -45,7 +45,7 @@ test: $(VENV)/.tools ## run the tests, those that trace real processes included
 
 long: $(VENV)/.tools ## run the others: rare and hostile programs, sanitizers, times
 	tests/sanitized.sh $(VENV)/sanitized "$(CURDIR)/$(BIN)/python"
-	$(PYTEST) --numprocesses 4 --dist worksteal -m "long and not alone" tests/unit tests/ui \
+	$(PYTEST) --numprocesses 5 --dist worksteal -m "long and not alone" tests/unit tests/ui \
 	    tests/integration $(PYTEST_ARGS)
 	$(PYTEST) -m alone tests/integration $(PYTEST_ARGS)
 

@@ -9,6 +9,7 @@ came during the walk, it may have misread blocks that changed, so two walks must
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -17,7 +18,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.errors import UnsupportedError
+from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.heap.heap import Heap
 from tracelloc.model.blocks import EarlierBlocks, EarlierKind
 from tracelloc.model.frames import RuntimeFrame, RuntimeFrames
@@ -38,6 +39,11 @@ _ROOT: Final = RuntimeFrame("allocated before tracing", runtime=_RUNTIME)
 _MOST_TRIES: Final = 3
 _AT_ONCE: Final = 1 << 16
 """Blocks added at a time while events wait: some 10 ms."""
+_PROGRESS_S: Final = 2.0
+"""How long a process is waited for that does not get on."""
+_PAUSE_S: Final = 0.005
+_LONG_CALL_NS: Final = 20_000_000
+"""Processor time that no call takes."""
 _BYTES_A_BLOCK: Final = 80
 """Memory for each: 50 in the table, the rest only meanwhile."""
 
@@ -114,7 +120,8 @@ class EarlierBlockReader:
                     self._drain()
                     table.watch_addresses(watch=True)
                 found = self._walk()
-                if self._touched() != 0:
+                if self._touched() != 0 or self._runs():
+                    self._await_progress()
                     again = self._walk()
                     found.select(np.isin(found.ranges.starts, again.ranges.starts))
                 if self._touched() is not None:
@@ -129,6 +136,24 @@ class EarlierBlockReader:
         with self._lock:
             self._drain()
             return self._heap.table.watched_count
+
+    def _runs(self) -> bool:
+        """Whether any of its threads is not asleep: such a one may be inside malloc or free.
+
+        While these move chunks from list to list, chunks that are free look as if in use, and they
+        do that for as long as the thread waits for a processor.
+        """
+        threads = self._process.thread_ids()
+        return any(_state_of(Process(each, self._process.root)) in "RD" for each in threads)
+
+    def _await_progress(self) -> None:
+        """Waits until a call has come to its end, so that another walk meets another one."""
+        before, began_ns = self._touched(), self._process.cpu_ns() or 0
+        deadline_s = time.monotonic() + _PROGRESS_S
+        while self._touched() == before and self._runs() and time.monotonic() < deadline_s:
+            if (self._process.cpu_ns() or 0) - began_ns >= _LONG_CALL_NS:
+                break
+            time.sleep(_PAUSE_S)
 
     def _walk(self) -> _WalkedBlocks:
         process = Process(self._process.thread_id, self._process.root)
@@ -192,6 +217,13 @@ class EarlierBlockReader:
         words = np.array(frames, np.uint64).tobytes()
         stack_id = int.from_bytes(blake2b(words, digest_size=8).digest(), "little")
         return self._heap.stacks.add(stack_id, frames, StackFlag.EARLIER)
+
+
+def _state_of(thread: Process) -> str:
+    try:
+        return thread.state()
+    except TargetError:  # it has ended
+        return "X"
 
 
 def size_words(least_bytes: int, most_bytes: int) -> str:
