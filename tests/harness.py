@@ -394,6 +394,19 @@ def run_without_privileges(*arguments: str | int) -> subprocess.CompletedProcess
     )  # fmt: skip
 
 
+def as_nobody(*arguments: str | Path | int) -> list[str]:
+    """A command line that runs tracelloc as an ordinary user would, from the copy at /mnt.
+
+    Unlike in ``run_without_privileges``, the user has executed it.
+    """
+    root = str(TARGETS.parents[1])
+    python = sys.executable.replace(root, "/mnt", 1)
+    bind = 'mount --bind "$0" /mnt && exec env PYTHONPATH=/mnt HOME=/nonexistent "$@"'
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    words = [*user, python, "-m", "tracelloc", *map(str, arguments)]
+    return ["unshare", "--mount", "sh", "-c", bind, root, *words]
+
+
 def frames_of(
     symbolizer: Symbolizer, addresses: Iterable[int], timeout_s: float | None = None
 ) -> list[Frame]:

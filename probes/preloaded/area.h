@@ -52,6 +52,12 @@ enum preload_clock {
 	PRELOAD_CLOCK_COUNTER = 1, /* `counter`, incremented for each event */
 };
 
+/*
+ * Added to tracelloc_preload_awaited by a profiler that has started the process with its own filters
+ * of system calls, and has tried them: they permit what the library does.
+ */
+#define PRELOAD_VOUCHED 0x8000
+
 /* Values of the library's variable tracelloc_preload_state, which is 0 at first. */
 enum preload_state {
 	PRELOAD_READY = 1,   /* the file exists */

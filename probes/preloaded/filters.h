@@ -3,7 +3,8 @@
  * System call filters (seccomp(2)). A filter may kill the program for a system call that this
  * library makes, so the library makes none once there is a filter:
  *   - If the process has a filter from the start (`is_confined`), the library stays idle, and the
- *     profiler uses probes.
+ *     profiler uses probes. A profiler without probes that has the same filters tries them first
+ *     (PRELOAD_VOUCHED).
  *   - If the program installs one through the C library, with prctl(2) or syscall(2), probes replace
  *     the library first (leave.h).
  *   - If a file contains machine code that installs a filter (`makes_filters` in

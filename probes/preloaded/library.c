@@ -288,13 +288,19 @@ static u64 limit_of(u32 resource)
 	return limit.now;
 }
 
+/*
+ * Descriptor of the shared memory until the profiler has come, else -1: a profiler without privileges
+ * can open it by /proc/PID/fd only.
+ */
+static long area_file = -1;
+
 /* Creates the shared memory; if that fails, the library stays idle. Returns the state. */
 static enum preload_state make_area(void)
 {
 	struct preload_control *control;
 	long file, page;
 
-	if (is_confined()) {
+	if (is_confined() && !(tracelloc_preload_awaited & PRELOAD_VOUCHED)) {
 		has_filter = 1;
 		return PRELOAD_CONFINED;
 	}
@@ -317,7 +323,7 @@ static enum preload_state make_area(void)
 			 0, 0))
 		page = system_call(SYS_mmap, 0, PRELOAD_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file,
 				   0);
-	system_call(SYS_close, file, 0, 0, 0, 0, 0);
+	area_file = file;
 	if (page < 0)
 		return PRELOAD_REFUSED;
 	control = (struct preload_control *)page;
@@ -352,6 +358,8 @@ static __attribute__((noinline, used)) void begin_once(void)
 		tracelloc_preload_ready();
 		if (guard.control && !is_preceded)
 			await_profiler(guard.control);
+		if (area_file >= 0)
+			system_call(SYS_close, area_file, 0, 0, 0, 0, 0);
 		__atomic_store_n(&done, 1, __ATOMIC_RELEASE);
 	}
 	while (!__atomic_load_n(&done, __ATOMIC_ACQUIRE))

@@ -89,7 +89,7 @@ class FakeCapture:
     config: CaptureConfig
     rows: None = None
     is_urgent = False
-    is_quiet = has_stacks = True
+    is_quiet = has_stacks = has_probes = True
     mappings: None = None
     misses_fd: int = -1
     waits_ms: tuple[int, int] = (5, 100)

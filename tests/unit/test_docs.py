@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_architecture import MODULES
+from tracelloc.command.commandline import split_command
 from tracelloc.command.customallocators import KINDS
 from tracelloc.command.options import parse_options
 from tracelloc.command.parser import build_parser, subcommand_parser
@@ -38,7 +39,7 @@ OF_OTHERS = {
     "--inspect", "--interpreted-frames-native-stack", "--no-install-recommends", "--only",
     "--output", "--perf-basic-prof", "--pid=host", "--port", "--privileged", "--profile",
     "--python", "--rm", "--rounds", "--strict", "--system-site-packages", "--template", "--tool",
-    "--image", "--unix-socket",
+    "--image", "--trace-children", "--unix-socket", "--wrapper",
 }  # fmt: skip
 """Options of other programs."""
 
@@ -90,7 +91,9 @@ def test_commands_are_found() -> None:
 @pytest.mark.parametrize("words", COMMAND_LINES)
 def test_commands_are_understood(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     if words and words[0] in subcommand_names():
-        subcommand_parser(find_subcommand(words[0])).parse_args(words[1:])
+        subcommand = find_subcommand(words[0])
+        options = split_command(words[1:])[0] if subcommand.takes_command else words[1:]
+        subcommand_parser(subcommand).parse_args(options)
     elif {"--help", "--help-all", "--version"} & set(words):
         with pytest.raises(SystemExit, match="0"):
             parse_options(words)

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final, NoReturn, Protocol
 
 from tracelloc.command.options import Options
-from tracelloc.errors import TargetError
+from tracelloc.errors import PrivilegeError, TargetError
 from tracelloc.record.kernel import capabilities as system
 from tracelloc.record.machine.groups import find_group, members_of
 from tracelloc.record.process.memorylimits import MemoryGroup
@@ -217,8 +217,10 @@ class LaunchStart:
     what they mean, and when tracing ends.
     """
 
-    def __init__(self, program: TracedProgram) -> None:
+    def __init__(self, program: TracedProgram, *, is_unprivileged: bool = False) -> None:
+        """``is_unprivileged``: only the preloaded library can be used."""
         self._program = program
+        self._is_unprivileged = is_unprivileged
         self._launch: Launch | None = None
         self._early_signal: int | None = None
         """A signal received before the process existed."""
@@ -230,6 +232,11 @@ class LaunchStart:
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Starts the program. If it raises TracellocError, the program has not run."""
+        if self._is_unprivileged:
+            config = config.with_library_only
+            say(
+                "without root: only the preloaded library reports, and what it starts is not traced"
+            )
         launch = self._launch = Launch(self._program, config, say)
         try:
             if self._early_signal is not None:
@@ -295,14 +302,26 @@ def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start
         system.check_all()
         system.raise_file_limit()
         return AttachStart(process, None if options.group is None else find_group(options.group))
-    system.check_all()
+    is_unprivileged = not options.trace.without_probes and _lacks_privileges(options)
     file_limit = system.raise_file_limit()
     who = effective_user() if options.as_root else invoker()
     wants_library = options.trace.use_library and (
         LIBRARY.exists() or not options.trace.spares_python
     )
     preloaded = preloaded_library() if wants_library else None
-    return LaunchStart(TracedProgram(options.command, who, file_limit, terminal, preloaded))
+    program = TracedProgram(options.command, who, file_limit, terminal, preloaded)
+    return LaunchStart(program, is_unprivileged=is_unprivileged)
+
+
+def _lacks_privileges(options: Options) -> bool:
+    """Whether probes are not permitted, but not needed either. Raises TracellocError."""
+    try:
+        system.check_all()
+    except PrivilegeError:
+        if not options.trace.use_library:
+            raise
+        return True
+    return False
 
 
 def _is_from_terminal() -> bool:

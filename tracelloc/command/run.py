@@ -96,6 +96,8 @@ class Run:
         """About files of filters and the like."""
         self.copy: Callable[[], None] | None = None
         """Called on SIGUSR1 instead of writing files."""
+        self.status = 0
+        """The exit status that the front-end decides; 0: it leaves that to others."""
         self._is_finishing = False
         self._allocators_said = 0
 
@@ -280,7 +282,7 @@ def trace(options: Options, start: Start, front: FrontEnd) -> int:
         report_failure(error, debug=options.trace.debug)
         return ended
     ended = start.finish()
-    return status or ended or 0
+    return status if status == FAILED_STATUS else ended or status
 
 
 def _trace(options: Options, start: Start, front: FrontEnd) -> int:
@@ -340,4 +342,4 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
             if sharing is not None:
                 sharing.close()
         run.finish(front)
-    return FAILED_STATUS if watch.broken is not None else 0
+    return FAILED_STATUS if watch.broken is not None else run.status

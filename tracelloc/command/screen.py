@@ -164,7 +164,7 @@ def _facts_of(run: Run) -> Facts:
             for allocator in found
             if allocator.functions
         ),
-        method=run.session.method.title,
+        method=run.session.how,
         ring_slots=run.options.trace.capture.ring_slots,
     )
 

@@ -18,6 +18,8 @@ _START: Final = """\
 4. `sudo tracelloc -p PID -o heap.html`: a flame graph, written when Ctrl-C ends the trace
 5. `sudo tracelloc -p PID --text --duration 5m --fail-if leak`: for scripts; status 3 after a leak
 
+6. `tracelloc run --leaks -- CMD`: what a test program leaked at its end, without root
+
 `-n NAME` takes a name in place of a PID; `-- CMD` starts a program under tracing.
 """
 _GROUPS: Final = {
@@ -28,7 +30,7 @@ _GROUPS: Final = {
     "What is traced": (
         "processes", "containers", "allocators", "python", "preload", "symbols", "filters",
     ),
-    "Files and other programs": ("json", "exports", "recordings", "opentelemetry"),
+    "Files and other programs": ("ci", "json", "exports", "recordings", "opentelemetry"),
     "When something is wrong": ("troubleshooting", "exactness", "cost", "security"),
     "Background": ("glossary", "internals"),
 }  # fmt: skip
@@ -42,7 +44,8 @@ ALIASES: Final = {
     "lane": "preload", "library": "preload", "ld_preload": "preload", "follow": "processes",
     "jemalloc": "allocators", "malloc": "allocators", "lost": "exactness",
     "overhead": "cost", "slow": "cost", "debuginfo": "symbols", "names": "symbols",
-    "ci": "recipes", "root": "security", "word": "glossary", "rss": "memory",
+    "sarif": "ci", "junit": "ci", "ctest": "ci", "cargo": "ci",
+    "root": "security", "word": "glossary", "rss": "memory",
     "fragmentation": "memory", "arena": "memory", "retained": "holders",
 }  # fmt: skip
 """What else a topic may be called; plurals are found, too."""

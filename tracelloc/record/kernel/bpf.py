@@ -41,6 +41,8 @@ class Capture:
     is_urgent = False
     is_quiet = True
     has_stacks = True
+    has_probes = True
+    """Whether it can probe functions, and notices that the first process executes a program."""
 
     def __init__(
         self, config: CaptureConfig, method: Method | None = None, *, debug: bool = False
@@ -274,6 +276,13 @@ class Capture:
                 continue
             self._watching.append(self._bpf.load(name, RAW_TRACEPOINT))
             self._tracepoints.append(self._bpf.attach_tracepoint(name, tracepoint))
+
+    def take_trap(self, _thread_id: int) -> bool | None:
+        """Returns None: the trap of a stopped thread is the program's own."""
+        return None
+
+    def forget_image(self) -> None:
+        """Handles the end of the first process's memory image: probes outlive it."""
 
     def counters(self) -> npt.NDArray[np.uint64]:
         """Returns a copy of all counters, indexed by ``abi.Counter``."""

@@ -232,12 +232,20 @@ class Process:
     def _status(self, key: str) -> list[int]:
         return [int(word) for word in self._status_words(key)]
 
-    def has_seccomp_filter(self) -> bool:
-        """Returns whether seccomp(2) restricts the system calls of any of its threads."""
+    def has_seccomp_filter(self, inherited: int = 0) -> bool:
+        """Returns whether seccomp(2) restricts the system calls of any of its threads.
+
+        ``inherited``: filters, the oldest ones, that do not count.
+        """
         return any(
             self._status_words("Seccomp", f"task/{thread_id}") in (["1"], ["2"])
+            and self.seccomp_filters(f"task/{thread_id}") != inherited
             for thread_id in self.thread_ids()
         )
+
+    def seccomp_filters(self, directory: str = ".") -> int:
+        """Returns how many filters seccomp(2) applies; 0 before Linux 5.9."""
+        return int((self._status_words("Seccomp_filters", directory) or ["0"])[0])
 
     def has_shadow_stack(self) -> bool:
         """Returns whether return addresses are checked against a shadow stack (x86 CET)."""

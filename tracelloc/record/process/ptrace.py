@@ -13,6 +13,9 @@ from enum import IntEnum
 from typing import Final
 
 _CONT: Final = 7
+_SINGLESTEP: Final = 9
+_GETREGS: Final = 12
+_SETREGS: Final = 13
 _DETACH: Final = 17
 _GETEVENTMSG: Final = 0x4201
 _GETSIGINFO: Final = 0x4202
@@ -23,6 +26,8 @@ OPTION_FORKS: Final = 2 | 4 | 8
 """PTRACE_O_TRACEFORK, TRACEVFORK, TRACECLONE: new children and threads are seized as well."""
 OPTION_EXEC: Final = 0x10
 """PTRACE_O_TRACEEXEC."""
+OPTION_EXITS: Final = 8 | 0x40
+"""PTRACE_O_TRACECLONE, TRACEEXIT: all threads are seized, and stop at their ends."""
 
 SI_KERNEL: Final = 0x80
 """The ``si_code`` of signals sent by the kernel itself (asm-generic/siginfo.h)."""
@@ -41,7 +46,26 @@ class Event(IntEnum):
     VFORK = 2
     CLONE = 3
     EXEC = 4
+    EXIT = 6
     STOP = 128
+
+
+class Registers(ctypes.Structure):
+    """``struct user_regs_struct`` of x86-64 (sys/user.h)."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_uint64)
+        for name in (
+            "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx",
+            "rdx", "rsi", "rdi", "orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base",
+            "gs_base", "ds", "es", "fs", "gs",
+        )
+    )  # fmt: skip
+    orig_rax: int
+    """The number of the system call in which the thread is."""
+    rip: int
+    rsp: int
+    fs_base: int
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -65,6 +89,24 @@ def resume(thread_id: int, signal_number: int = 0) -> None:
     _request(_CONT, thread_id, signal_number)
 
 
+def step(thread_id: int) -> int:
+    """Makes a stopped thread execute one instruction. Returns the status of waitpid(2)."""
+    _request(_SINGLESTEP, thread_id)
+    return os.waitpid(thread_id, _WALL)[1]
+
+
+def registers(thread_id: int) -> Registers:
+    """Returns the registers of a stopped thread. Raises OSError."""
+    found = Registers()
+    _request(_GETREGS, thread_id, ctypes.addressof(found))
+    return found
+
+
+def set_registers(thread_id: int, values: Registers) -> None:
+    """Sets the registers of a stopped thread. Raises OSError."""
+    _request(_SETREGS, thread_id, ctypes.addressof(values))
+
+
 def detach(thread_id: int) -> None:
     """Resumes a stopped thread and stops tracing it. Raises OSError."""
     _request(_DETACH, thread_id)
@@ -76,7 +118,10 @@ def listen(thread_id: int) -> None:
 
 
 def event_message(thread_id: int) -> int:
-    """Returns the event's argument: the new thread's id, or the id of the thread that executed."""
+    """Returns the event's argument.
+
+    That is the new thread's id, the id of the thread that executed, or the exit status.
+    """
     message = ctypes.c_ulong()
     _request(_GETEVENTMSG, thread_id, ctypes.addressof(message))
     return message.value

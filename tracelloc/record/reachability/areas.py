@@ -2,7 +2,8 @@
 
 These are its own areas: heap, stacks, data of modules, anonymous mappings, also those that it
 shares with its children. Files are read only where a private copy may have been written to:
-addresses in a file would mean nothing to the next process that maps it.
+addresses in a file would mean nothing to the next process that maps it. The preloaded library's
+shared memory has the addresses of blocks in events.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tracelloc.record.heapwalk.pieces import read_regions
+from tracelloc.record.sources.preloaded.sharedarea import AREA_NAME
 
 _SHARED_MEMORY = "/dev/zero", "/memfd:", "/dev/shm/", "/SYSV"  # noqa: S108 - names in maps
 """Names of mappings that are shared anonymous memory (mm/shmem.c, ipc/shm.c)."""
@@ -29,7 +31,7 @@ def searched_areas(maps_text: str) -> Iterator[Area]:
     """Yields the areas from ``/proc/PID/maps`` (proc_pid_maps(5))."""
     for region in read_regions(maps_text):
         is_shared_memory = region.path.startswith(_SHARED_MEMORY)
-        if "r" not in region.rights:
+        if "r" not in region.rights or region.path.startswith(AREA_NAME):
             continue
         if region.path.startswith(("[v", "/dev/")) and not is_shared_memory:
             continue

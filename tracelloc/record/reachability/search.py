@@ -64,7 +64,7 @@ def search(
     process = Process(process.thread_id, process.root)
     reader = PieceReader(RemoteMemory(process))
     blocks = blocks.select(np.argsort(blocks.address, kind="stable"))
-    heap = _walked(reader)
+    heap = walked(reader)
     ranges = SearchedRanges.join(blocks, heap)
     kinds = MemoryKinds() if heap is None else kinds_of(process, reader, heap, ranges.roots)
     scanner = MemoryScanner(
@@ -78,11 +78,11 @@ def search(
     reachable = scanner.finish()
     return PointerSearch(
         blocks, reachable[ranges.is_asked], scanner.marks.edges_left_out,
-        _swapped_bytes(reader.memory, kinds, ranges, reachable),
+        swapped_bytes(reader.memory, kinds, ranges, reachable),
     )  # fmt: skip
 
 
-def _swapped_bytes(
+def swapped_bytes(
     memory: RemoteMemory, kinds: MemoryKinds, ranges: SearchedRanges, reachable: Mask
 ) -> int:
     """The memory that is swapped out and may lead to blocks."""
@@ -100,7 +100,7 @@ def _swapped_bytes(
     return total
 
 
-def _walked(reader: PieceReader) -> WalkedHeap | None:
+def walked(reader: PieceReader) -> WalkedHeap | None:
     """The heap; None if it can't be walked."""
     try:
         return walk_heap(reader, ClassTally([]))

@@ -16,6 +16,7 @@ from tracelloc.record.session.probeset import find_allocators
 from tracelloc.record.session.session import Session
 from tracelloc.record.session.supervision import Say, say_nothing
 from tracelloc.record.sources.preloaded.link import PreloadedLink
+from tracelloc.record.sources.preloaded.noprobes import NoProbes
 from tracelloc.record.sources.preloaded.sharedarea import area_mappings
 from tracelloc.record.sources.preloaded.source import PreloadedSource
 from tracelloc.record.sources.seam import Sources
@@ -53,7 +54,7 @@ def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> 
 def await_program(process: Process, config: TraceConfig, say: Say = say_nothing) -> Session:
     """Prepares a session on a process waiting to execute its program. Raises TracellocError."""
     # The program is not known yet.
-    config = config.with_python(True)
+    config = config.with_python(not config.without_probes)
     session = _make(AddressSpace(process), config, say, waiting=True)
     session.start()
     return session
@@ -79,6 +80,7 @@ def _sources(capture: Capture, config: TraceConfig, say: Say) -> Sources:
         capture.config,
         say=say,
         attach=capture.attach,
+        is_alone=config.without_probes,
         spares_python=config.spares_python,
         max_stall_s=config.max_stall_s,
     )
@@ -87,6 +89,8 @@ def _sources(capture: Capture, config: TraceConfig, say: Say) -> Sources:
 
 def _capture(config: TraceConfig, say: Say) -> Capture:
     """Returns the probes, without Python frames if the kernel refuses the programs for them."""
+    if config.without_probes:
+        return NoProbes(config.capture)
     capture = Capture(config.capture, config.method, debug=config.debug)
     if not config.capture.python:
         return capture

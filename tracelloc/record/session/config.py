@@ -36,6 +36,10 @@ class TraceConfig:
     """How much the probes may slow down the target; None: unlimited."""
     use_library: bool = False
     """Whether to use the preloaded library instead of probes where possible."""
+    without_probes: bool = False
+    """Whether to use the library only, since the user may not load BPF programs."""
+    checks_exit: bool = False
+    """Whether the launched program is held at its end, to search for leaked blocks."""
     spares_python: bool = False
     """Whether to use probes for Python processes, to have Python functions in stacks."""
     max_stall_s: float = 1.0
@@ -66,6 +70,16 @@ class TraceConfig:
     def is_wanted(self, process: Process) -> bool:
         """Whether a process executes a program that is to be traced."""
         return not self.followed_names or process.command() in self.followed_names
+
+    @property
+    def with_library_only(self) -> TraceConfig:
+        """A copy that needs no privileges, for a program that tracelloc starts.
+
+        Registers of running threads can't be read, so pointers to blocks are not searched for.
+        """
+        return replace(
+            self, use_library=True, spares_python=False, without_probes=True, reads_memory=False
+        )
 
     @property
     def with_otel(self) -> TraceConfig:

@@ -13,15 +13,17 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final, Protocol
 
 from tracelloc.errors import TargetError
 from tracelloc.record.kernel.captureconfig import STOP_SIGNAL
+from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.session.exitstops import ExitStops
 from tracelloc.record.session.program import TracedProgram
 
 _GROUP_STOPS: Final = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
@@ -56,6 +58,15 @@ class Watcher(Protocol):
         Returns whether to go on following the process; if not, only its end is reported.
         """
 
+    def trapped(self, thread_id: int) -> bool | None:
+        """A thread has stopped at a breakpoint; see ``Session.trapped``."""
+
+    def exiting(self, pid: int, threads: Sequence[ThreadRegisters], ended: Sequence[int]) -> None:
+        """A process ends by itself; its threads, with all its memory, stay until this returns.
+
+        ``ended``: thread pointers of threads that have ended before.
+        """
+
     def ended(self, pid: int, status: int) -> None:
         """A process has ended; ``status`` is that of waitpid(2)."""
 
@@ -82,16 +93,21 @@ class Follower:
         self._headless: set[int] = set()
         """Followed processes whose main thread had ended before."""
         self._thread: threading.Thread | None = None
+        self._exits: ExitStops | None = None
+        """The threads that stop at their ends; None: they don't."""
         self._begun = threading.Event()
         self._trouble: BaseException | None = None
 
-    def launch(self, program: TracedProgram, *, children: bool) -> None:
+    def launch(self, program: TracedProgram, *, children: bool, exits: bool = False) -> None:
         """Starts the program's process and follows it from before its first instruction.
 
-        ``children``: whether to follow its children as well. The program waits for
-        ``program.go``. Raises TargetError.
+        ``children``: whether to follow its children as well. ``exits``: whether it stops at its
+        end, instead of that. The program waits for ``program.go``. Raises TargetError.
         """
         options = ptrace.OPTION_EXEC | (ptrace.OPTION_FORKS if children else 0)
+        if exits:
+            options |= ptrace.OPTION_EXITS
+            self._exits = ExitStops()
         self._run(lambda: self._start(program, options))
 
     def attach(self, pid: int) -> None:
@@ -214,7 +230,7 @@ class Follower:
             except ChildProcessError:
                 return
             try:
-                self._handle(watcher, thread_id, status)
+                self._handle_change(watcher, thread_id, status)
             except ProcessLookupError:
                 # A process may be killed at any time; then ptrace(2) no longer finds it.
                 continue
@@ -248,18 +264,24 @@ class Follower:
         with suppress(ProcessLookupError):
             ptrace.resume(child_id)
 
-    def _handle(self, watcher: Watcher, thread_id: int, status: int) -> None:
-        if not os.WIFSTOPPED(status):
-            self._waiting.pop(thread_id, None)
-            for child_id in [c for c, (parent, _) in self._waiting.items() if parent == thread_id]:
-                self._adopt(watcher, child_id)
-            ended = {pid for pid in self._headless if not Process(pid).exists()}
-            self._headless -= ended
-            for pid in self._known & (ended | {thread_id}):
-                self._known.discard(pid)
-                watcher.ended(pid, status)
+    def _handle_change(self, watcher: Watcher, thread_id: int, status: int) -> None:
+        if os.WIFSTOPPED(status):
+            self._handle(watcher, thread_id, status)
             return
+        self._waiting.pop(thread_id, None)
+        if self._exits is not None:
+            self._exits.note_gone(thread_id)
+        for child_id in [c for c, (parent, _) in self._waiting.items() if parent == thread_id]:
+            self._adopt(watcher, child_id)
+        ended = {pid for pid in self._headless if not Process(pid).exists()}
+        self._headless -= ended
+        for pid in self._known & (ended | {thread_id}):
+            self._known.discard(pid)
+            watcher.ended(pid, status)
+
+    def _handle(self, watcher: Watcher, thread_id: int, status: int) -> None:
         number, event = os.WSTOPSIG(status), status >> 16
+        stops = event == ptrace.Event.STOP
         if event == ptrace.Event.EXEC:
             same_thread = ptrace.event_message(thread_id) == thread_id
             watcher.executed(thread_id, same_thread=same_thread)
@@ -268,22 +290,49 @@ class Follower:
             child_id = ptrace.event_message(thread_id)
             self._handle_birth(watcher, thread_id, child_id, event)
             ptrace.resume(thread_id)
-        elif event == ptrace.Event.STOP and number in _GROUP_STOPS:
+        elif event == ptrace.Event.EXIT:
+            self._handle_exit(watcher, thread_id)
+        elif stops and number in _GROUP_STOPS:
             ptrace.listen(thread_id)
-        elif event == ptrace.Event.STOP:
+        elif stops:
             self._handle_first_stop(thread_id)
-        elif number == STOP_SIGNAL and ptrace.signal_code(thread_id) == ptrace.SI_KERNEL:
-            pid = self._process_of(thread_id)
-            if watcher.loaded(pid):
-                ptrace.resume(thread_id)
-            else:
-                self._release(watcher, pid, thread_id)
         else:
+            self._handle_signal(watcher, thread_id, number)
+
+    def _handle_signal(self, watcher: Watcher, thread_id: int, number: int) -> None:
+        """Handles a signal, which may be that of a probe or of a breakpoint."""
+        maps: bool | None = None
+        if number == STOP_SIGNAL:
+            maps = ptrace.signal_code(thread_id) == ptrace.SI_KERNEL or None
+        else:
+            maps = watcher.trapped(thread_id) if number == signal.SIGTRAP else maps
+        if maps is None:
             ptrace.resume(thread_id, number)
+            return
+        pid = self._process_of(thread_id)
+        if not maps or watcher.loaded(pid):
+            ptrace.resume(thread_id)
+        else:
+            self._release(watcher, pid, thread_id)
+
+    def _handle_exit(self, watcher: Watcher, thread_id: int) -> None:
+        """Handles the stop of a thread at its end, which may be its process's."""
+        assert self._exits is not None
+        pid = self._process_of(thread_id)
+        held = self._exits.hold(pid, thread_id)
+        if held.is_end:
+            watcher.exiting(pid, held.threads, self._exits.ended)
+        for each in held.ids:
+            with suppress(ProcessLookupError):
+                ptrace.resume(each)
+        for each, status in held.others:
+            with suppress(ProcessLookupError):
+                self._handle_change(watcher, each, status)
 
     def _handle_birth(self, watcher: Watcher, thread_id: int, child_id: int, event: int) -> None:
         """Handles a new thread or process, which may have stopped already."""
-        if event == ptrace.Event.CLONE and Process(child_id).group_id() != child_id:
+        is_thread = event == ptrace.Event.CLONE and Process(child_id).group_id() != child_id
+        if is_thread or self._exits is not None:
             return
         if child_id in self._known:  # it was late
             return
@@ -320,5 +369,8 @@ class Follower:
         if thread_id in self._known or Process(thread_id).group_id() != thread_id:
             # This includes threads that a signal had stopped and that run again.
             ptrace.resume(thread_id)
+        elif self._exits is not None:
+            # A child process that clone(2) has made like a thread.
+            ptrace.detach(thread_id)
         else:
             self._waiting[thread_id] = Process(thread_id).parent_pid(), time.monotonic()

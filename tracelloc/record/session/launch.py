@@ -12,11 +12,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from tracelloc.errors import TracellocError
+from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.begin import await_program
 from tracelloc.record.session.config import TraceConfig
@@ -45,12 +46,14 @@ class Launch:
         self._say = say
         self._was_refused = False
         self._follows = config.follow
+        self._stays = config.without_probes
+        """Whether only the follower notices that the program executes another one."""
         self._is_there = threading.Event()
         self._trouble: BaseException | None = None
         self._loads = 0
         self._is_over = threading.Event()
         self._follower = Follower()
-        self._follower.launch(program, children=config.follow)
+        self._follower.launch(program, children=config.follow, exits=config.checks_exit)
         try:
             self.session: Session = await_program(Process(program.pid), config, say)
             self._follower.follow(self)
@@ -68,7 +71,7 @@ class Launch:
         if self._trouble is not None:
             raise self._trouble
         self.session.begin_upkeep()
-        if not self._follows:
+        if not (self._follows or self._stays):
             threading.Thread(target=self._attend, name="launch", daemon=True).start()
 
     def _attend(self) -> None:
@@ -115,6 +118,14 @@ class Launch:
         if pid == self.program.pid:
             self._is_there.set()
         return is_followed
+
+    def trapped(self, thread_id: int) -> bool | None:
+        """See ``follower.Watcher``."""
+        return self.session.trapped(thread_id)
+
+    def exiting(self, pid: int, threads: Sequence[ThreadRegisters], ended: Sequence[int]) -> None:
+        """See ``follower.Watcher``."""
+        self.session.exiting(pid, threads, ended)
 
     @property
     def has_run(self) -> bool:

@@ -115,7 +115,7 @@ class ProbeSet:
 
         Raises TracellocError; then it has attached nothing in these files.
         """
-        if not self._selection.otel:  # else there is no return probe
+        if self._capture.has_probes and not self._selection.otel:  # else there is no return probe
             check_survival(self._space.process)
         withheld = self._withheld
         planned = plan(allocators_in(modules, self._selection))
@@ -162,6 +162,11 @@ class ProbeSet:
         A program that the process executes must be probed again.
         """
         return self._link is not None and self._link.replaces_probes
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the preloaded library reports all blocks."""
+        return self._link is not None and self._link.is_settled and self._link.replaces_probes
 
     @property
     def awaits_source(self) -> bool:
@@ -305,8 +310,8 @@ class ProbeSet:
         if not self._link.must_hand_over:
             return
         # No thread allocates until this is done.
-        self._link.begin_hand_over()
         try:
+            self._link.begin_hand_over()
             self._capture.note_sampled(live().address)
             self.attach((), all_loaded=True)
         except TracellocError as error:

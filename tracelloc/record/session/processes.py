@@ -153,7 +153,7 @@ class Processes:
 
     def _note_images(self) -> None:
         """Detects programs executed by processes that do not stop for it."""
-        if self._config.follow:
+        if self._config.follow or not self._capture.has_probes:
             return
         root = self.root
         execs = root.words.image - root.image
@@ -167,6 +167,10 @@ class Processes:
             self._say(f"warning: {error}")
         # The first stacks may have come before the image was known.
         self.feed.take_stacks()
+        self._report_exec()
+
+    def _report_exec(self) -> None:
+        root = self.root
         if root.target.exec_count:
             pid, command = root.process.pid, printable(root.target.command)
             self._say(f"process {pid} has begun another program, {command}: its table is empty")
@@ -227,7 +231,11 @@ class Processes:
     def executed(self, pid: int, *, same_thread: bool) -> None:
         """A process has executed a program. Raises TracellocError for the first process."""
         if not self._config.follow:
-            # The probes report it themselves.
+            if not self._capture.has_probes:
+                self._capture.forget_image()
+                self._begin_program(self.root, same_thread=False)
+                self._report_exec()
+            # Else the probes report it themselves.
             return
         try:
             if pid in self._by_pid:

@@ -25,17 +25,20 @@ from typing import Final
 
 from tracelloc.errors import TracellocError
 from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch
+from tracelloc.model.exitleaks import ExitLeaks
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.abi import ForkFlag
 from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overhead import require_measuring
+from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.identity import open_end
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.config import Clocks, TraceConfig
+from tracelloc.record.session.exitcheck import leaks_at_exit
 from tracelloc.record.session.firstheaps import FirstHeaps
 from tracelloc.record.session.followload import FollowLoad
 from tracelloc.record.session.outside import Outside
@@ -101,6 +104,8 @@ class Session:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.end_fd = open_end(space.process.pid, follow=config.follow)
         """Readable once all processes have ended."""
+        self.exit_leaks: ExitLeaks | None = None
+        """The blocks that the program leaked, once it has ended by itself and was checked."""
         self.processes = Processes(
             capture,
             sources,
@@ -132,6 +137,11 @@ class Session:
     def method(self) -> Method:
         """How probes are attached; valid after attaching."""
         return self._capture.method
+
+    @property
+    def how(self) -> str:
+        """How events come, in words."""
+        return self.method.title if self._capture.has_probes else "the preloaded library"
 
     def start(self, modules: Sequence[Module] = ()) -> None:
         """Attaches to the first process's mapped files and goes live. Raises TracellocError."""
@@ -302,6 +312,22 @@ class Session:
                 # Its pending events belong to the old memory image.
                 self._drain_all()
             self.processes.executed(pid, same_thread=same_thread)
+
+    def trapped(self, thread_id: int) -> bool | None:
+        """A thread has stopped at a breakpoint. Returns whether code was mapped; see ``Capture``.
+
+        For the thread that follows the process.
+        """
+        with self._lock:
+            return self._capture.take_trap(thread_id)
+
+    def exiting(self, pid: int, threads: Sequence[ThreadRegisters], ended: Sequence[int]) -> None:
+        """The launched program ends and is held: searches for leaked blocks, if it is to."""
+        if self._config.checks_exit and pid == self.root.process.pid:
+            with self._lock:
+                self._sources.set_live(False)
+                self._drain_rest()
+            self.exit_leaks = leaks_at_exit(self.root, self._lock, threads, ended)
 
     def loaded(self, pid: int) -> bool:
         """A process's mappings have changed. Returns whether it can still be followed.

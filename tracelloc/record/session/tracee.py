@@ -210,6 +210,13 @@ class Tracee:
         self.source.close()
         self.heap.table.drop_blocks()
 
+    def why_incomplete(self) -> str:
+        """Returns why its table may lack blocks; empty if it has them all."""
+        if not self.probes.is_complete:
+            return "its allocations were not reported"
+        self.gaps.run_due(is_last=True)
+        return self.gaps.gaps[0].reason if self.gaps.gaps else ""
+
     def look_last(self) -> None:
         """Records what is missing from its figures when no more events will come."""
         self.gaps.run_due(is_last=True)

@@ -62,8 +62,8 @@ class Upkeep:
     def begin(self) -> None:
         """Begins the tasks that need the first probes: overhead estimates, sweeping children."""
         root = self._processes.root
-        if self._is_over or not root.probes.points:
-            # A program may end before its libraries are mapped.
+        if self._is_over or not (root.probes.points and self._capture.programs):
+            # A program may end before its libraries are mapped, or be traced without probes.
             return
         self._overhead = OverheadWatch(
             lambda: [tracee.process for tracee in self._processes.living],

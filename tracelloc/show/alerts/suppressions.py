@@ -10,7 +10,7 @@ longer suspects; reports state their number and sum.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -101,17 +101,19 @@ class Suppressions:
         known = self._known.get(key)
         # A stack becomes another object when more of its names are known.
         if known is None or known[0] is not stack:
-            known = self._known[key] = stack, self._is_matched(stack)
+            known = self._known[key] = stack, is_matched(stack, self._matches)
         return known[1]
 
-    def _is_matched(self, stack: NamedStack) -> bool:
-        names = {
-            name
-            for frame in stack.frames
-            for name in (frame.symbol, frame.raw_symbol, frame.file, frame.module)
-            if name is not None
-        }
-        return any(match(name) for match in self._matches for name in names)
+
+def is_matched(stack: NamedStack, patterns: Sequence[Matcher]) -> bool:
+    """Whether a pattern matches the function, source file or module of a frame."""
+    names = {
+        name
+        for frame in stack.frames
+        for name in (frame.symbol, frame.raw_symbol, frame.file, frame.module)
+        if name is not None
+    }
+    return any(match(name) for match in patterns for name in names)
 
 
 def _matcher(pattern: str) -> Matcher:

@@ -201,7 +201,8 @@ class PreloadedLink:
     def decide_use(self, allocators: Iterable[Allocator], *, all_loaded: bool) -> None:
         """Looks for the library and its shared area, and decides as soon as possible.
 
-        ``allocators`` are all known ones. ``all_loaded``: the initial libraries are loaded.
+        ``allocators`` are all known ones. ``all_loaded``: the initial libraries are loaded. Raises
+        TargetError if only the library may be used, and can't be.
         """
         modules = self._space.mapped_modules
         if self.is_settled:
@@ -322,8 +323,14 @@ class PreloadedLink:
         return int.from_bytes(word, "little")
 
     def _leave(self, why: str) -> None:
+        """Leaves the process to probes. Raises TargetError if there are none."""
         self.state = LinkState.LEFT
         self.close()
+        if self._source.is_alone:
+            raise TargetError(
+                f"without probes, process {self._space.process.pid} can't be traced: {why}",
+                hint="tracelloc help preload has what the library can't do",
+            )
         self._say(
             f"events come by probes, not by the preloaded library: {why}",
             is_late=self._misses_beginning,

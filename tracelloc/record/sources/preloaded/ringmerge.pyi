@@ -37,6 +37,7 @@ REFUSED: Final[int]
 PRECEDED: Final[int]
 CONFINED: Final[int]
 LIMITED: Final[int]
+VOUCHED: Final[int]
 
 def ticks_per_second() -> float: ...
 

@@ -63,6 +63,7 @@ cdef extern from "preloaded/area.h":
         PRELOAD_PRECEDED
         PRELOAD_CONFINED
         PRELOAD_LIMITED
+        PRELOAD_VOUCHED
         AT_gave_up
         AT_max_stall
         AT_holder
@@ -127,6 +128,7 @@ DEEP_BIND, NAMESPACE, NO_CLOCK = PRELOAD_DEEP_BIND, PRELOAD_NAMESPACE, PRELOAD_N
 FILTERED, NO_ROOM, LOCKED = PRELOAD_FILTERED, PRELOAD_NO_ROOM, PRELOAD_LOCKED
 """Why a process does not report all events (``enum preload_reason``)."""
 REFUSED, PRECEDED, CONFINED, LIMITED = PRELOAD_REFUSED, PRELOAD_PRECEDED, PRELOAD_CONFINED, PRELOAD_LIMITED
+VOUCHED = PRELOAD_VOUCHED
 """States of the library after its initialization (``enum preload_state``)."""
 ROW_SETS, MOST_FRAMES = 1 << PRELOAD_ROW_SETS_LOG2, PRELOAD_MOST_FRAMES
 KIND_SHIFT = PRELOAD_RECORD_KIND_SHIFT

@@ -104,16 +104,34 @@ def _reason(number: int) -> str:
     return _REASONS.get(number, "reports what it should not")
 
 
+def _open_area(process: Process, mapping: Mapping, flags: int) -> int:
+    """Opens the shared memory. Raises OSError.
+
+    Only root may open a mapping; others open the library's descriptor, which it keeps for so long.
+    """
+    try:
+        return os.open(process.mapping_path(mapping), flags)
+    except PermissionError:
+        for entry in (process.memory_directory / "fd").iterdir():
+            if entry.stat().st_ino == mapping.inode and str(entry.readlink()).startswith(AREA_NAME):
+                return os.open(entry, flags)
+        raise
+
+
 class SharedArea:
     """The shared memory of one process, from its discovery until ``close``."""
 
-    def __init__(self, process: Process, mapping: Mapping, image: int) -> None:
+    def __init__(
+        self, process: Process, mapping: Mapping, image: int, inherited_filters: int = 0
+    ) -> None:
         """``image`` is the number of the memory image. Events are not wanted yet.
 
+        ``inherited_filters``: filters of system calls that permit what the library does.
         Raises TargetError if another profiler uses the memory, or it is not as expected.
         """
         self.image = image
         self._process = process
+        self._inherited_filters = inherited_filters
         self._holder: AreaHolder | None = None
         self._is_over = self.was_given_up = False
         """``was_given_up``: whether the process had stopped reporting before tracelloc asked."""
@@ -121,7 +139,7 @@ class SharedArea:
         """Whether seccomp restricted the process at the last check."""
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK  # a lease on the file would block open
         try:
-            self._fd = os.open(process.mapping_path(mapping), flags)
+            self._fd = _open_area(process, mapping, flags)
         except OSError as error:
             raise TargetError(
                 f"the memory of {LIBRARY.name} in process {process.pid} can't be opened: "
@@ -159,7 +177,7 @@ class SharedArea:
         if own_pid != pid:
             # Threads identify themselves by the ids of their own namespace.
             raise TargetError(f"process {pid} is in another PID namespace")
-        if not reason and self._process.has_seccomp_filter():
+        if not reason and self._process.has_seccomp_filter(self._inherited_filters):
             reason = ringmerge.FILTERED
         if reason:
             raise TargetError(f"process {pid} {_reason(reason)}")
@@ -242,7 +260,7 @@ class SharedArea:
 
     def look_after(self) -> None:
         """Checks whether the process may make all system calls; to be called regularly."""
-        self.is_filtered = self._process.has_seccomp_filter()
+        self.is_filtered = self._process.has_seccomp_filter(self._inherited_filters)
         self._field("may_call", np.uint32)[0] = not self.is_filtered
 
     # Handing over to probes.

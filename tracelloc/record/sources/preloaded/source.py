@@ -24,6 +24,7 @@ from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.sources.preloaded.sharedarea import SharedArea
+from tracelloc.record.sources.preloaded.vouching import inherited_filters
 
 _WAITS_MS: Final = 0, 10
 """The reader must poll: the process makes no system call to wake it."""
@@ -41,6 +42,7 @@ class PreloadedSource:
         *,
         say: Callable[[str], None],
         attach: Callable[[int, Sequence[ProbePoint]], Attachment],
+        is_alone: bool = False,
         spares_python: bool = False,
         clock: int | None = None,
         max_stall_s: float = 1.0,
@@ -48,11 +50,13 @@ class PreloadedSource:
         """``rows`` are the probes' rows, moved to the shared memory while that is in use.
 
         ``say`` receives which of the two reports, and why; ``attach`` puts a probe on the library's
-        marker; ``spares_python`` leaves programs with Python to probes; ``clock``,
+        marker; ``is_alone``: no probes can take over; ``spares_python`` leaves programs with
+        Python to probes; ``clock``,
         ``max_stall_s``: see ``SharedArea.set_up``.
         """
         self.area: SharedArea | None = None
         self.say, self.attach, self.spares_python = say, attach, spares_python
+        self.is_alone = is_alone
         self._rows, self._config, self._clock = rows, config, clock
         self._max_stall_s = max_stall_s
         self._is_live = False
@@ -66,7 +70,8 @@ class PreloadedSource:
 
     def connect(self, process: Process, mapping: Mapping, words: SpaceWords) -> None:
         """Takes a process's events from its library from now on. Raises TargetError."""
-        area = SharedArea(process, mapping, words.image)
+        inherited = inherited_filters() if self.is_alone else 0
+        area = SharedArea(process, mapping, words.image, inherited)
         area.set_up(
             max_frames=self._config.max_frames,
             min_size=self._config.min_block_bytes,

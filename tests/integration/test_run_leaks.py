@@ -1,0 +1,224 @@
+"""Leak checks of programs at their ends, by an ordinary user."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.harness import PATIENCE_S, TARGETS, Builder, as_nobody
+from tracelloc.show.export.checks import relative_path
+
+Leaks = dict[str, tuple[int, int, int, int]]
+"""Direct bytes and blocks, indirect bytes and blocks, by the functions that call ``allocate``."""
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+
+OUTER = ("allocate", "main", "start_thread")
+"""Frames that say nothing."""
+DIRECT: Leaks = {"direct": (200, 2, 0, 0)}
+ENDINGS: dict[tuple[str, ...], tuple[int, Leaks]] = {
+    ("none",): (0, {}),
+    ("direct",): (3, DIRECT),
+    ("indirect",): (3, {"make < indirect": (64, 1, 128, 2)}),
+    ("ring",): (3, {"make < ring": (64, 1, 64, 1)}),
+    ("realloc",): (3, {"reallocated": (4000, 1, 0, 0)}),
+    ("large",): (3, {"large": (1 << 20, 1, 0, 0)}),
+    ("reachable",): (0, {}),
+    ("inside",): (0, {}),
+    ("local",): (0, {}),
+    ("thread",): (0, {}),
+    ("register",): (0, {}),
+    ("ended",): (3, {"end_with_block": (160, 2, 0, 0)}),
+    ("headless",): (3, {"direct < leak_last": (200, 2, 0, 0)}),
+    ("deep",): (0, {}),
+    ("atexit",): (0, {}),
+    ("fork",): (0, {}),
+    ("_exit",): (3, {"direct < leave_at_once": (200, 2, 0, 0)}),
+    ("closed",): (3, {"direct < close_all": (200, 2, 0, 0)}),
+    ("fail",): (5, {}),
+    ("leak-fail",): (3, {"direct < leak_and_fail": (200, 2, 0, 0)}),
+    ("abort",): (134, {}),
+    ("kill",): (137, {}),
+    # The first program has leaked, too, but another one has taken its place.
+    ("reachable", "direct"): (3, DIRECT),
+}
+"""Exit status and leaks, by the arguments of ``endings.c``."""
+
+
+@pytest.fixture(scope="module")
+def public() -> Iterator[Path]:
+    """A directory in which everybody may read and write."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def program(public: Path, builder: Builder) -> Path:
+    copy = public / "endings"
+    shutil.copy(builder.c("endings"), copy)
+    return copy
+
+
+def check(*arguments: object, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """Runs a leak check as nobody; ``arguments`` are options, ``--`` and the program."""
+    command = as_nobody("run", "--leaks", *map(str, arguments))
+    options.setdefault("input", b"")
+    return subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False, **options)
+
+
+def lines_of(done: subprocess.CompletedProcess[bytes]) -> list[str]:
+    """The lines of a report, without messages on progress."""
+    lines = done.stderr.decode().splitlines()
+    return [line for line in lines if not line.startswith("tracelloc: ")]
+
+
+def leaks_in(path: Path) -> Leaks:
+    """The leaks that a SARIF file lists."""
+    (run,) = json.loads(path.read_text())["runs"]
+    found: Leaks = {}
+    for result in run["results"]:
+        frames = [each["location"]["message"]["text"] for each in result["stacks"][0]["frames"]]
+        names = " < ".join(each for each in frames[:3] if each not in OUTER)
+        properties = result["properties"]
+        figures = [
+            properties[f"{kind}_{unit}"]
+            for kind in ("direct", "indirect")
+            for unit in ("bytes", "blocks")
+        ]
+        # Stacks that differ in their lines only are one.
+        found[names] = tuple(map(sum, zip(found.get(names, (0, 0, 0, 0)), figures, strict=True)))
+    return found
+
+
+@pytest.mark.long
+def test_endings(program: Path, public: Path) -> None:
+    """Exit statuses and leaks of all; output is the program's, and it has no file of ours."""
+
+    def outcome(words: tuple[str, ...]) -> tuple[int, Leaks, str]:
+        file = public / f"{'-'.join(words)}.sarif"
+        done = check("--sarif", file, "--", program, *words)
+        assert done.stdout == b"", words
+        return done.returncode, leaks_in(file), done.stderr.decode()
+
+    with ThreadPoolExecutor(2) as pool:
+        found = dict(zip(ENDINGS, pool.map(outcome, ENDINGS), strict=True))
+    assert {words: outcome[:2] for words, outcome in found.items()} == ENDINGS
+    for words in (("abort",), ("kill",)):
+        assert "not checked for leaks: it did not end by itself" in found[words][2]
+
+
+def test_reports(program: Path, public: Path) -> None:
+    """Text, JUnit, GitHub's lines and suppressions; the program's streams are its own."""
+    junit, suppressions = public / "junit.xml", public / "known.txt"
+    options = ("--top", 1, "--junit", junit)
+    text = b"a line\n" * 100_000
+    environment = {**os.environ, "GITHUB_ACTIONS": "true"}
+    done = check(*options, "--", program, "copy", input=text, env=environment)
+    assert (done.returncode, done.stdout) == (0, text)
+    done = check(*options, "--", program, "indirect", env=environment)
+    assert done.returncode == 3
+    source = relative_path(f"{TARGETS}/endings.c")
+    first, second, *frames = lines_of(done)
+    assert re.fullmatch(
+        r"==> endings \(\d+\): leaked 192 bytes in 3 blocks, of 192 bytes in 3 blocks in use at "
+        "its end",
+        first,
+    )
+    assert second == "64 bytes in 1 block leaked, allocated in allocate:"
+    assert [frame.split()[0] for frame in frames[:4]] == ["allocate", "make", "indirect", "main"]
+    assert frames[4] == "128 bytes in 2 blocks of 1 more call stack leaked"
+    assert frames[5].startswith(f"::error file={source},line=")
+    assert frames[5].endswith(
+        "title=Memory leak::64 bytes in 1 block leaked, allocated in allocate"
+    )
+    (case,) = ElementTree.parse(junit).getroot()
+    (failure,) = case
+    assert case.get("name") == "leaks of endings"
+    assert (failure.get("message") or "").endswith("in use at its end")
+    assert "128 bytes in 2 blocks leaked, to which only leaked blocks point" in (failure.text or "")
+    suppressions.write_text("# known\nleak:^indirect$\n")
+    done = check("--suppressions", suppressions, "--", program, "indirect")
+    assert done.returncode == 0
+    assert "no leaks, of 192 bytes in 3 blocks" in done.stderr.decode()
+    assert "192 bytes in 3 blocks suppressed" in done.stderr.decode()
+
+
+def test_what_cannot_be_checked(public: Path, builder: Builder) -> None:
+    """Programs that can't be run, or not with the library, fail with the reason, and don't run."""
+    static, setuid = public / "static", public / "setuid"
+    shutil.copy(builder.c("endings", "-static"), static)
+    shutil.copy(builder.c("endings"), setuid)
+    setuid.chmod(0o4755)
+    for path, status, words in (
+        (static, 1, "static has allocators of its own"),
+        (setuid, 1, "the program has not preloaded it"),
+        ("/nonexistent/program", 127, "No such file or directory"),
+    ):
+        done = check("--", path, "copy", input=b"text")
+        assert (done.returncode, done.stdout) == (status, b""), path
+        assert words in done.stderr.decode(), path
+
+
+FILTERED = """
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None)
+kill, allow = 0x80000000, 0x7FFF0000
+steps = (0x20, 0, 0, 0), (0x15, 0, 1, int(sys.argv[1])), (0x06, 0, 0, kill), (0x06, 0, 0, allow)
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_void_p)]
+program = Program(4, ctypes.addressof(code))
+assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+assert libc.prctl(22, 2, ctypes.byref(program), 0, 0) == 0  # PR_SET_SECCOMP
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Executes a command under a filter that ends it for one system call."""
+
+
+@pytest.mark.parametrize(("call", "status"), [(9999, 3), (324, 1)])
+def test_filters_of_containers(program: Path, call: int, status: int) -> None:
+    """The library is used if the filters that tracelloc has itself permit all of its calls."""
+    command = as_nobody("run", "--leaks", "--", program, "direct")
+    at = command.index("-m") - 1
+    command[at:at] = [command[at], "-c", FILTERED, str(call)]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == status
+    words = "leaked 200 bytes in 2 blocks" if status == 3 else "(seccomp)"
+    assert words in done.stderr.decode()
+
+
+def test_tracing_without_root(program: Path, public: Path) -> None:
+    """Reports and recordings of a program that an ordinary user starts, across an exec."""
+    report = public / "report.json"
+    command = as_nobody("--json", "--report", report, "--", program, "reachable", "reachable")
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    last = json.loads(report.read_text().splitlines()[-1])
+    assert (last["live_bytes"], last["live_allocations"]) == (128, 2)
+    assert last["lost_events"] == 0
+    messages = done.stderr.decode()
+    assert "without root: only the preloaded library reports" in messages
+    assert "has begun another program, endings: its table is empty" in messages
+    recording = public / "endings.rec"
+    command = as_nobody("record", "-o", recording, "--", program, "fail")
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 5
+    assert re.search(rf"recorded \d+ snapshots? in {recording}", done.stderr.decode())

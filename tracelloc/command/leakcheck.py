@@ -1,0 +1,141 @@
+"""``run --leaks``: a front-end that waits for the end of a program and reports what it leaked."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from tracelloc.command.commandline import CommandLine
+from tracelloc.command.lifecycle import start_of
+from tracelloc.command.options import options_of
+from tracelloc.command.outputs import Messages
+from tracelloc.command.run import Run, trace
+from tracelloc.errors import TracellocError
+from tracelloc.model.exitleaks import ExitLeaks
+from tracelloc.model.heapusage import BlockSum
+from tracelloc.record.kernel.capabilities import check_machine
+from tracelloc.show.alerts.rules import FAILED_STATUS
+from tracelloc.show.alerts.suppressions import is_matched, read_patterns
+from tracelloc.show.export.checks import github_lines, junit, sarif
+from tracelloc.show.export.outputfile import PRIVATE
+from tracelloc.show.report.exitleaks import (
+    LeakReport,
+    NamedLeak,
+    joined_leaks,
+    leak_report_lines,
+)
+from tracelloc.snapshots.snapshot import TraceSnapshot
+from tracelloc.system.safefiles.writing import check_replaceable, output_users, replace_file
+from tracelloc.text import printable
+
+_WAIT_S: Final = 3600.0
+_IMPORTANT: Final = "warning", "error"
+_UNCHECKED_STATUS: Final = 1
+
+
+class FewMessages(Messages):
+    """Messages of a check whose output is mixed with the program's: warnings and errors."""
+
+    def say(self, message: str) -> None:
+        """Says only what is important."""
+        if message.startswith(_IMPORTANT):
+            super().say(message)
+
+
+@dataclass(frozen=True, slots=True)
+class LeakCheckOptions:
+    """What a leak check reports, and where."""
+
+    suppressions: Sequence[Path]
+    sarif: Path | None
+    junit: Path | None
+    top: int
+
+
+class LeakCheck:
+    """Waits for the program's end, then reports."""
+
+    def __init__(self, options: LeakCheckOptions) -> None:
+        """Raises TracellocError for unreadable suppressions and files that can't be written."""
+        self.messages: Messages = FewMessages()
+        self._options = options
+        self._patterns = read_patterns(options.suppressions)
+        for path in (options.sarif, options.junit):
+            if path is not None:
+                _check(path)
+
+    def show(self, run: Run) -> None:
+        """Returns at the end of the program, or when a signal asks for the end."""
+        while not run.signals.is_ending:
+            if run.wait(time.monotonic() + _WAIT_S):
+                return
+
+    def finish(self, run: Run, trace: TraceSnapshot) -> None:
+        """Reports the leaks, and decides the exit status."""
+        found = run.session.exit_leaks
+        if found is None:
+            found = ExitLeaks(problem="it did not end by itself")
+        report = self._named(run, trace, found)
+        if found.problem:
+            why = printable(found.problem)
+            self.messages.say(f"warning: the program was not checked for leaks: {why}")
+            run.status = _UNCHECKED_STATUS
+        else:
+            _print(leak_report_lines(report, self._options.top))
+            if os.environ.get("GITHUB_ACTIONS"):
+                _print(github_lines(report))
+        if report.leaks:
+            run.status = FAILED_STATUS
+        if self._options.sarif is not None:
+            _write(self._options.sarif, sarif(report))
+        if self._options.junit is not None:
+            _write(self._options.junit, junit(report, found.problem))
+
+    def _named(self, run: Run, trace: TraceSnapshot, found: ExitLeaks) -> LeakReport:
+        snapshot = trace.root
+        namer = run.namers.namer_of(snapshot.target)
+        namer.prepare(snapshot, [one.stack for one in found.stacks], namer.patience_s)
+        leaks, suppressed = [], BlockSum()
+        for one in found.stacks:
+            stack = namer.stack(snapshot, one.stack)
+            if is_matched(stack, self._patterns):
+                suppressed += one.blocks
+            else:
+                leaks.append(NamedLeak(one, stack))
+        return LeakReport(snapshot.target, found, joined_leaks(leaks), suppressed)
+
+
+def _print(lines: Iterable[str]) -> None:
+    """Writes lines to standard error: standard output is the program's."""
+    text = "".join(f"{line}\n" for line in lines)
+    sys.stderr.write(text.encode(errors="backslashreplace").decode(errors="replace"))
+    sys.stderr.flush()
+
+
+def _check(path: Path) -> None:
+    try:
+        check_replaceable(path, output_users())
+    except OSError as error:
+        raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        replace_file(path, [text.encode(errors="replace")], output_users(), PRIVATE)
+    except OSError as error:
+        raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def check_leaks(line: CommandLine, wanted: LeakCheckOptions) -> int:
+    """Runs a program and reports what it leaked. Returns the exit status. Raises TracellocError."""
+    check_machine(platform.machine())
+    options = options_of(line)
+    config = replace(options.trace.with_library_only, checks_exit=True)
+    options = replace(options, trace=config)
+    return trace(options, start_of(options), LeakCheck(wanted))

@@ -1,0 +1,55 @@
+"""Runs a test program and reports what it has leaked at its end.
+
+Leaks are blocks that nothing points to when the program ends, by call stack with file and line. It
+needs neither root nor another build of the program. The exit status is 3 if something leaked, else
+that of the program.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from tracelloc.command.arguments import add_option, count_type
+from tracelloc.command.commandline import recorded_command_line
+from tracelloc.command.subcommands import Subcommand, SubcommandGroup
+from tracelloc.errors import UsageError
+from tracelloc.startup import import_numpy
+
+
+# fmt: off
+def _add_arguments(parser: ArgumentParser) -> None:
+    add = partial(add_option, parser)
+    add("--leaks", "report blocks that nothing points to at the end of CMD")
+    add("--suppressions FILE", "leaks that are known, in LeakSanitizer's syntax: lines of "
+        "leak:PATTERN, compared with functions, source files and modules (repeatable)",
+        action="append", type=Path, default=[])
+    add("--top N", "call stacks to list (default 20); the files have all", type=count_type,
+        default=20)
+    add("--sarif FILE", "also write the leaks as SARIF 2.1.0, for code scanning", type=Path)
+    add("--junit FILE", "also write the result as JUnit XML", type=Path)
+# fmt: on
+
+
+def _run(given: Namespace) -> int:
+    if not given.leaks:
+        raise UsageError("nothing to check", hint="tracelloc run --leaks -- CMD reports leaks")
+    if not given.command:
+        raise UsageError("a program is required", hint="tracelloc run --leaks -- CMD [ARG...]")
+    line = recorded_command_line(Namespace(debug=given.debug), given.command)
+    from tracelloc.record.worker.zygote import ZYGOTE
+
+    # It gets ready while this process does.
+    ZYGOTE.start()
+    import_numpy()
+    from tracelloc.command.leakcheck import LeakCheckOptions, check_leaks
+
+    wanted = LeakCheckOptions(given.suppressions, given.sarif, given.junit, given.top)
+    return check_leaks(line, wanted)
+
+
+SUBCOMMAND: Final = Subcommand(
+    __name__, SubcommandGroup.CHECK, _add_arguments, _run, takes_command=True
+)

@@ -1,0 +1,134 @@
+"""Finds the blocks that a program has leaked, while it is held at its end.
+
+All its threads are stopped, so one search is enough. Roots are those of every search: memory
+outside the heap, registers, live parts of stacks. The C library keeps the stacks of ended threads
+for new ones: these are no roots, except for the record of the thread at their end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.model.blocks import Blocks
+from tracelloc.model.exitleaks import ExitLeaks, LeakedStack
+from tracelloc.model.heapusage import BlockSum
+from tracelloc.record.heapwalk.pieces import PieceReader, Region
+from tracelloc.record.kernel.registers import ThreadRegisters
+from tracelloc.record.process.memory import U64, Mask, RemoteMemory
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.reachability.lostgroups import BlockLinks
+from tracelloc.record.reachability.marking import Marks
+from tracelloc.record.reachability.roots import MemoryKinds, dead_stacks, kernel_words, kinds_of
+from tracelloc.record.reachability.scanning import MemoryScanner
+from tracelloc.record.reachability.search import SearchedRanges, swapped_bytes, walked
+from tracelloc.record.reachability.structures import components, led_to
+
+_MOST_EDGES: Final = 1 << 26
+"""Most pointers between blocks that are stored: 512 MiB."""
+_RECORD_BYTES: Final = 24
+"""The beginning of glibc's record of a thread (``tcbhead_t``): words 0 and 2 are its address."""
+
+
+def find_leaks(
+    process: Process, blocks: Blocks, threads: Sequence[ThreadRegisters], ended: Sequence[int]
+) -> ExitLeaks:
+    """Searches for pointers to all blocks of a program whose threads are stopped.
+
+    ``ended``: the thread pointers of threads that have ended before. Raises TargetError,
+    PrivilegeError, OSError and MemoryError.
+    """
+    # A main thread that has ended has no memory.
+    process = Process(threads[0].thread_id, process.root)
+    reader = PieceReader(RemoteMemory(process))
+    blocks = blocks.select(np.argsort(blocks.address, kind="stable"))
+    heap = walked(reader)
+    ranges = SearchedRanges.join(blocks, heap)
+    kinds = MemoryKinds() if heap is None else kinds_of(process, reader, heap, ranges.roots)
+    regions = reader.regions()
+    dead = [*dead_stacks(process, regions), *_abandoned_stacks(process, regions, threads, ended)]
+    kinds = kinds.without(dead)
+    scanner = MemoryScanner(reader.memory, ranges.starts, ranges.ends, _MOST_EDGES)
+    scanner.mark(ranges.starts[~ranges.is_asked])
+    scanner.mark(np.concatenate([kernel_words(process), *(one.words for one in threads)]))
+    scanner.scan_all(kinds)
+    reachable = scanner.finish()
+    lost = ranges.is_asked & ~reachable
+    is_direct = _are_direct(lost, scanner.marks)
+    is_lost = lost[ranges.is_asked]
+    return ExitLeaks(
+        tuple(_by_stack(blocks.select(is_lost), is_direct)),
+        BlockSum(len(blocks), int(blocks.size.sum())),
+        swapped_bytes(reader.memory, kinds, ranges, reachable),
+        scanner.marks.edges_left_out,
+    )
+
+
+def _abandoned_stacks(
+    process: Process,
+    regions: list[Region],
+    threads: Sequence[ThreadRegisters],
+    ended: Sequence[int],
+) -> Iterator[tuple[int, int]]:
+    """Yields the stacks of ended threads that the C library keeps, up to the threads' records."""
+    starts = np.array([region.start for region in regions], np.uint64)
+    in_use = {one.thread_pointer for one in threads}
+    for pointer in set(ended) - in_use:
+        at = int(np.searchsorted(starts, np.uint64(pointer), side="right")) - 1
+        if at < 1 or pointer >= regions[at].end:
+            continue
+        region, before = regions[at], regions[at - 1]
+        is_guarded = before.end == region.start and before.rights.startswith("---")
+        holds_others = any(
+            region.start <= address < region.end
+            for one in threads
+            for address in (one.stack_pointer, one.thread_pointer)
+        )
+        # The memory may be another mapping by now.
+        words = np.frombuffer(process.read_memory(pointer, _RECORD_BYTES), np.uint64)
+        is_record = len(words) == 3 and int(words[0]) == int(words[2]) == pointer
+        if is_guarded and is_record and not region.inode and not holds_others:
+            yield region.start, pointer
+
+
+def _are_direct(lost: Mask, marks: Marks) -> Mask:
+    """Which of the lost blocks no other structure of lost blocks leads to; one of each ring."""
+    count = int(np.count_nonzero(lost))
+    numbers = np.zeros(len(lost), np.uint32)
+    numbers[lost] = np.arange(1, count + 1, dtype=np.uint32)
+    begins = np.zeros(count + 1, np.uint32)
+    targets = np.empty(marks.edge_count, np.uint32)
+    links = BlockLinks(begins, targets[: marks.links_among(numbers, begins, targets)])
+    component = np.empty(count, np.uint32)
+    number = components(links.begins, links.targets, component)
+    is_led_to = np.zeros(number, np.uint8)
+    led_to(links.begins, links.targets, component, is_led_to)
+    lowest = np.zeros(number, np.uint32)
+    lowest[component[::-1]] = np.arange(count, dtype=np.uint32)[::-1]
+    direct = np.zeros(count, np.bool_)
+    direct[lowest[is_led_to == 0]] = True
+    return direct
+
+
+def _by_stack(blocks: Blocks, is_direct: Mask) -> list[LeakedStack]:
+    """Sums leaked blocks up by stack."""
+
+    def sums(of: Mask) -> dict[int, BlockSum]:
+        stacks, which = np.unique(blocks.stack[of], return_inverse=True)
+        counts, sizes = np.bincount(which), _sums(which, blocks.size[of])
+        rows = zip(stacks.tolist(), counts.tolist(), sizes, strict=True)
+        return {stack: BlockSum(count, size) for stack, count, size in rows}
+
+    direct, indirect = sums(is_direct), sums(~is_direct)
+    found = [
+        LeakedStack(stack, direct.get(stack, BlockSum()), indirect.get(stack, BlockSum()))
+        for stack in {**direct, **indirect}
+    ]
+    return sorted(found, key=lambda one: (not one.direct.count, -one.blocks.size_bytes, one.stack))
+
+
+def _sums(which: npt.NDArray[np.int64], sizes: U64) -> list[int]:
+    return [int(size) for size in np.bincount(which, sizes.astype(np.float64))]

@@ -1,0 +1,96 @@
+"""Threads that ptrace(2) stops at their ends: which of them end the process, and all of those.
+
+A process ends by exit_group(2), by a signal, or with its last thread. The memory stays as long as
+one thread is stopped. The kernel ends the other threads meanwhile, which stop as well: so their
+registers and stacks are known.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from tracelloc.record.kernel.registers import ThreadRegisters
+from tracelloc.record.process import ptrace
+from tracelloc.record.process.procfs import Process
+
+_EXIT: Final = 60
+"""exit(2): the thread ends by itself."""
+_EXIT_GROUP: Final = 231
+_OTHERS_S: Final = 1.0
+"""How long the other threads of a process may take to end."""
+_CALLER_S: Final = 0.2
+"""How long the thread may take that ends the process. There is none if the process executes."""
+_LOOK_AGAIN_S: Final = 0.0002
+_SIGNAL_BITS: Final = 0x7F
+_MOST_ENDED: Final = 1 << 16
+"""Threads that have ended of which the newest are remembered."""
+
+
+@dataclass(slots=True)
+class HeldThreads:
+    """Threads of one process, stopped at their ends."""
+
+    ids: list[int] = field(default_factory=list)
+    threads: list[ThreadRegisters] = field(default_factory=list)
+    """Threads that were running when the process ended."""
+    others: list[tuple[int, int]] = field(default_factory=list)
+    """What else has stopped meanwhile: thread and status, still to be handled."""
+    is_end: bool = False
+    """Whether the process ends by itself, and not by a signal."""
+
+
+class ExitStops:
+    """For the thread that follows the process."""
+
+    def __init__(self) -> None:
+        self.ended: deque[int] = deque(maxlen=_MOST_ENDED)
+        """Thread pointers of threads that have ended by themselves."""
+        self._ending: set[int] = set()
+        """Ids of such threads that still exist."""
+
+    def note_gone(self, thread_id: int) -> None:
+        """Forgets a thread that no longer exists."""
+        self._ending.discard(thread_id)
+
+    def hold(self, pid: int, thread_id: int) -> HeldThreads:
+        """Keeps a thread stopped, and the others of its process if that ends."""
+        held = HeldThreads()
+        call = self._add(held, thread_id)
+        process = Process(pid)
+        is_last = not self._running(process, held)
+        if call == _EXIT and not is_last:
+            self.ended.append(held.threads.pop().thread_pointer)
+            self._ending.add(thread_id)
+            return held
+        if ptrace.event_message(thread_id) & _SIGNAL_BITS:
+            return held
+        held.is_end = is_last or call == _EXIT_GROUP
+        end_s = time.monotonic() + (_OTHERS_S if held.is_end else _CALLER_S)
+        while time.monotonic() < end_s and self._running(process, held):
+            other, status = ptrace.wait(must_wait=False)
+            if not other:
+                time.sleep(_LOOK_AGAIN_S)
+            elif os.WIFSTOPPED(status) and status >> 16 == ptrace.Event.EXIT:
+                held.is_end |= self._add(held, other) == _EXIT_GROUP
+            else:
+                held.others.append((other, status))
+        return held
+
+    def _add(self, held: HeldThreads, thread_id: int) -> int:
+        """Adds a stopped thread. Returns the system call in which it is."""
+        held.ids.append(thread_id)
+        registers = ptrace.registers(thread_id)
+        words = np.frombuffer(bytes(registers), np.uint64)
+        held.threads.append(ThreadRegisters(thread_id, registers.fs_base, registers.rsp, 0, words))
+        return registers.orig_rax
+
+    def _running(self, process: Process, held: HeldThreads) -> bool:
+        """Whether the process has other threads that have not ended."""
+        others = process.thread_ids() - set(held.ids) - self._ending
+        return any(process.is_running(thread_id) for thread_id in others)

@@ -1,0 +1,230 @@
+"""A capture without probes, for users who may not load BPF programs.
+
+Only the preloaded library reports events then, in a program that tracelloc starts and follows by
+ptrace(2). Where probes would stop the program, it has breakpoints: in the dynamic linker, until
+the library is mapped, and in the library, until that is initialized. Both are gone before any of
+the program's own code runs, so its children have none.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.errors import PrivilegeError, TargetError
+from tracelloc.model.codefiles import Mapping
+from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch, Miss, SentStacks
+from tracelloc.model.losses import Counter
+from tracelloc.record import abi
+from tracelloc.record.kernel.attach import Attachment
+from tracelloc.record.kernel.bpf import Capture
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.rowtable import RowMemory
+from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.probe_points.placement import ProbePoint
+from tracelloc.record.process import ptrace
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.sources.preloaded import ringmerge
+from tracelloc.record.sources.preloaded.vouching import may_vouch
+
+_TRAP: Final = b"\xcc"
+"""The instruction ``int3``."""
+_STOPS: Final = "loader_changes"
+"""The program of points at which a process stops."""
+_UNNEEDED: Final = "exception_enter"
+_CONSISTENT: Final = 0
+"""RT_CONSISTENT, link.h."""
+
+
+class Breakpoints(Attachment):
+    """Breakpoints in one process, each until a thread reaches it."""
+
+    def __init__(self, pid: int, points: Sequence[ProbePoint]) -> None:
+        """Inserts them; the process must be stopped. Raises TargetError."""
+        self.method, self.points = Method.PERF, points
+        self._process = Process(pid)
+        self._covered: dict[int, bytes] = {}
+        """The instructions' first bytes, by address."""
+        mappings = self._process.maps().mappings
+        for point in points:
+            address = _address_of(point.open_path, point.offset, mappings, executable=True)
+            self._covered[address] = self._process.read_memory(address, 1)
+            self.insert(address)
+            if point.counter_offset:
+                # What the kernel does for a probe with a reference counter.
+                variable = _address_of(
+                    point.open_path, point.counter_offset, mappings, executable=False
+                )
+                awaited = ringmerge.VOUCHED * may_vouch() + 1
+                self._write(variable, awaited.to_bytes(2, "little"))
+
+    def insert(self, address: int) -> None:
+        """Inserts one of them again."""
+        self._write(address, _TRAP)
+
+    def remove(self, address: int) -> bool:
+        """Removes the breakpoint at an address, if there is one. Returns whether there was."""
+        covered = self._covered.get(address)
+        if covered is not None:
+            self._write(address, covered)
+        return covered is not None
+
+    def forget(self, address: int) -> None:
+        """Forgets a breakpoint that is removed for good."""
+        del self._covered[address]
+
+    def _write(self, address: int, data: bytes) -> None:
+        try:
+            with (self._process.memory_directory / "mem").open("r+b", buffering=0) as memory:
+                memory.seek(address)
+                memory.write(data)
+        except OSError as error:
+            raise TargetError(
+                f"process {self._process.pid} can't be stopped: {error.strerror}"
+            ) from error
+
+    @property
+    def thread_id(self) -> int:  # type: ignore[override]
+        """A thread of the process that has not ended: breakpoints belong to none."""
+        return self._process.thread_id
+
+    def close(self) -> None:
+        """Removes those that are left. May be called twice; the process may be gone."""
+        for address in self._covered:
+            try:
+                self.remove(address)
+            except TargetError:
+                break
+        self._covered = {}
+
+
+class NoProbes(Capture):
+    """No events and no counters, and breakpoints instead of probes."""
+
+    waits_ms = 100, 100
+    has_stacks = False
+    has_probes = False
+    overflows = 0
+    method = Method.PERF
+    written = ()
+
+    def __init__(self, config: CaptureConfig) -> None:
+        self.config = config
+        self.misses_fd, self.mappings = -1, None
+        self.wakeups_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._memory = mmap.mmap(-1, config.row_sets * abi.ROW_SET_DTYPE.itemsize)
+        self.rows = RowMemory(np.frombuffer(self._memory, abi.ROW_SET_DTYPE))
+        self._spaces = np.zeros(1, abi.SPACE_DTYPE)
+        self._breakpoints: list[Breakpoints] = []
+
+    @property
+    def programs(self) -> dict[str, int]:
+        """No programs."""
+        return {}
+
+    def attach(self, pid: int, points: Sequence[ProbePoint]) -> Breakpoints:
+        """Makes a stopped process stop at these points. Raises PrivilegeError for other probes."""
+        others = [p for p in points if p.program not in (_STOPS, _UNNEEDED)]
+        if others:
+            raise PrivilegeError(
+                f"{others[0].label} needs a probe, and probes need root",
+                hint="run tracelloc as root (sudo)",
+            )
+        found = Breakpoints(pid, [p for p in points if p.program == _STOPS])
+        self._breakpoints.append(found)
+        return found
+
+    def take_trap(self, thread_id: int) -> bool | None:
+        """Handles the trap of a stopped thread: it may run on as if there were no breakpoint.
+
+        Returns whether the process has mapped new code; None if the trap is the program's own.
+        """
+        registers = ptrace.registers(thread_id)
+        address = registers.rip - 1
+        found = next((each for each in self._breakpoints if each.remove(address)), None)
+        if found is None:
+            return None
+        registers.rip = address
+        ptrace.set_registers(thread_id, registers)
+        if self._is_mapping(thread_id):
+            ptrace.step(thread_id)
+            found.insert(address)
+            return False
+        found.forget(address)
+        return True
+
+    def _is_mapping(self, thread_id: int) -> bool:
+        """Whether the dynamic linker is about to change mappings."""
+        address = int(self._spaces["loader_state"][0])
+        state = Process(thread_id).read_memory(address, 4) if address else b""
+        return int.from_bytes(state, "little") != _CONSISTENT
+
+    def forget_image(self) -> None:
+        """Forgets the breakpoints of a program that is gone."""
+        self._breakpoints = []
+
+    def new_space(self) -> SpaceWords:
+        """Returns the control words of the only address space."""
+        return SpaceWords(self._spaces, 0)
+
+    def has_read(self, _written: tuple[int, ...]) -> bool:
+        """Returns True: there is nothing to read."""
+        return True
+
+    def take_events(self) -> EventBatch:
+        """Takes no events."""
+        return EventBatch(NO_EVENTS, NO_PAIRS, 0, overflowed=False)
+
+    def take_stacks(self) -> list[tuple[int, SentStacks]]:
+        """Takes no stacks."""
+        return []
+
+    def take_misses(self, _most: int) -> list[Miss]:
+        """Takes no stacks."""
+        return []
+
+    def take_fork(self, _thread_id: int) -> abi.ForkFlag | None:
+        """Returns None: no child is traced."""
+        return None
+
+    def counters(self) -> npt.NDArray[np.uint64]:
+        """Returns counters that are 0."""
+        return np.zeros(len(Counter), np.uint64)
+
+    def forget_threads(self, _pid: int, _is_gone: Callable[[int], bool]) -> int:
+        """Returns 0: there is no state of threads."""
+        return 0
+
+    def _do_nothing(self, *_what: Any, **_how: Any) -> None:
+        """Does nothing: there is nothing in the kernel."""
+
+    watch: Any = _do_nothing
+    assign = unassign = free_space = set_live = set_stop_at_loads = note_sampled = watch
+
+    def close(self) -> None:
+        """Frees the memory."""
+        os.close(self.wakeups_fd)
+
+
+def _address_of(
+    open_path: str, offset: int, mappings: Sequence[Mapping], *, executable: bool
+) -> int:
+    """Returns where an offset of a file is mapped. Raises TargetError."""
+    inode = os.stat(open_path).st_ino
+    found = [
+        mapping.start + offset - mapping.offset
+        for mapping in mappings
+        if mapping.inode == inode
+        and mapping.executable is executable
+        and 0 <= offset - mapping.offset < mapping.end - mapping.start
+    ]
+    if not found:
+        raise TargetError("a library of the process is not mapped where it should be")
+    # Writable data follows what is read-only, and may share a page of the file with it.
+    return found[-1]
