@@ -129,3 +129,68 @@ def test_large_files_take_seconds(tmp_path: Path) -> None:
     together = difference(*made)
     more = sum(1 for s in together.samples if s.stat.live_bytes > 0)
     assert f"0 of {more:,} stacks with more" in result.stdout
+
+
+def total(directory: Path, name: str, size_bytes: int) -> Path:
+    """A profile of one run: the heap holds so much, some of it in a stack that stays."""
+    main = frame("main")
+    return save(directory / name, profile([
+        sample(1, [frame("grows"), main], (size_bytes - 100, 1, size_bytes, 1, 0)),
+        sample(3, [frame("stays<a|b>"), main], (100, 1, 100, 1, 0)),
+    ]))  # fmt: skip
+
+
+def test_rules_and_noise(tmp_path: Path) -> None:
+    """A metric has grown if every later run is above every earlier one, and the medians are so."""
+    before = [total(tmp_path, f"a{n}.json", 1000 + 20 * n) for n in range(3)]
+    after = [total(tmp_path, f"b{n}.json", 1100 + 10 * n) for n in range(3)]
+    runs = [before[1], after[1], "--before", before[0], "--before", before[2]]
+    runs += ["--after", after[0], "--after", after[2]]
+    result = run_tracelloc("diff", *runs, "--fail-if", "bytes > +5%", "--fail-if", "blocks > 0")
+    assert result.returncode == 3
+    assert result.stderr == (
+        "tracelloc: --fail-if: bytes > +5%: +90 B, +8.8 % (1020 B to 1.08 KiB)\n"
+    )
+    assert result.stdout.splitlines()[:2] == [
+        "before: 1000 B to 1.02 KiB in 3 runs",
+        "after: 1.07 KiB to 1.09 KiB in 3 runs",
+    ]
+    assert run_tracelloc("diff", *runs, "--fail-if", "bytes > +9%").returncode == 0
+    # One of the later runs is as low as the earlier ones.
+    runs += ["--after", total(tmp_path, "b3.json", 1040)]
+    result = run_tracelloc("diff", *runs, "--fail-if", "bytes > 1B", "--markdown")
+    assert result.returncode == 0
+    assert "✅ `bytes > 1B`: +80 B, +7.8 % (1020 B to 1.07 KiB), within noise" in result.stdout
+    result = run_tracelloc("diff", *runs, "--fail-if", "rss > 1%")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "'rss > 1%' is not a valid rule: write METRIC > +5%" in result.stderr
+
+
+def test_markdown(tmp_path: Path) -> None:
+    before, after = total(tmp_path, "a.json", 1000), total(tmp_path, "b.json", 3000)
+    result = run_tracelloc("diff", before, after, "--markdown", "--fail-if", "bytes > 10%")
+    assert result.returncode == 3
+    assert result.stdout.splitlines() == [
+        "### Memory of server: live bytes +1.95 KiB, +200.0 % (1000 B to 2.93 KiB)",
+        "",
+        "❌ `bytes > 10%`: +1.95 KiB, +200.0 % (1000 B to 2.93 KiB)  ",
+        "",
+        "| | before | after | change |",
+        "|---|---:|---:|---:|",
+        "| live bytes | 1000 B | 2.93 KiB | +200.0% |",
+        "| live blocks | 2 | 2 | +0.0% |",
+        "| allocated bytes | 1.07 KiB | 3.03 KiB | +181.8% |",
+        "",
+        "<details><summary>1 call stack with more</summary>",
+        "",
+        "| change | before | allocated in |",
+        "|---:|---:|---|",
+        "| +1.95 KiB | 900 B | grows (grows.cpp:1) ← main (main.cpp:1) |",
+        "",
+        "</details>",
+    ]
+    big = save(tmp_path / "c.json", large(500)), save(tmp_path / "d.json", large(500, seed=2))
+    rules = [word for n in range(20) for word in ("--fail-if", f"bytes > {n}%")]
+    lines = run_tracelloc("diff", *big, "--markdown", *rules).stdout.splitlines()
+    assert 30 < len(lines) <= 60
+    assert all(line.count("|") - line.count("\\|") in (0, 4, 5) for line in lines)

@@ -2,7 +2,8 @@
 
 Profiles are recordings (their last snapshot, or RECORDING@TIME), pprof files (also those of Go and
 others), files of heaptrack, JSON snapshots and folded stacks. With -o, the difference is written to
-a file instead; in flame graphs, colors show growth.
+a file instead; in flame graphs, colors show growth. Several runs of each side show what is noise:
+figures are medians, and have changed if no run of one side reaches the other's.
 """
 
 from __future__ import annotations
@@ -10,42 +11,75 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from typing import Final
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-from tracelloc.command.arguments import add_option, add_output, count_type
+from tracelloc.command.arguments import add_option, add_output, count_type, type_of
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.errors import UsageError
+from tracelloc.show.alerts.rules import FAILED_STATUS, parse_change_rule
 from tracelloc.show.presentation.profile import METRICS
 from tracelloc.text import print_lines, printable, progress_of
 
+if TYPE_CHECKING:
+    from tracelloc.show.presentation.profile import Profile
+    from tracelloc.show.report.comparison import Comparison
+
 
 def _add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("before", metavar="BEFORE", help="earlier profile, or RECORDING@TIME")
-    parser.add_argument("after", metavar="AFTER", help="later profile, or RECORDING@TIME")
-    add_option(parser, "--top N", "stacks to list (default 10)", type=count_type, default=10)
+    parser.add_argument("before_file", metavar="BEFORE", help="earlier profile, or RECORDING@TIME")
+    parser.add_argument("after_file", metavar="AFTER", help="later profile, or RECORDING@TIME")
+    add = partial(add_option, parser)
+    add("--before FILE", "another run of BEFORE (repeatable)", action="append", default=[])
+    add("--after FILE", "another run of AFTER (repeatable)", action="append", default=[])
+    add("--top N", "stacks to list (default 10)", type=count_type, default=10)
+    add("--markdown", "at most 60 lines of Markdown instead of the list, for pull requests")
+    add(
+        "--fail-if RULE",
+        f"end with exit status {FAILED_STATUS} if a metric's total has grown by more: "
+        "'peak > +5%%', 'allocated > +1MiB', 'blocks > +100' (repeatable)",
+        type=type_of(parse_change_rule),
+        action="append",
+        default=[],
+    )
     add_output(parser, "the difference to FILE instead of the list")
 
 
-def _run(given: Namespace) -> None:
-    from tracelloc.command.options import outputs_of
+def _read(given: Namespace, note: Callable[[str], None]) -> Comparison:
+    """Reads all runs of both sides. Raises TracellocError."""
     from tracelloc.show.importers import read_profile
-    from tracelloc.show.presentation.combined import difference
     from tracelloc.show.recording.times import split_time
+    from tracelloc.show.report.comparison import Comparison
+
+    metrics = {METRICS[given.metric], *(rule.metric for rule in given.fail_if)}
+
+    def read(path: str) -> Profile:
+        note(f"reading {printable(path)}")
+        profile = read_profile(*split_time(path))
+        for metric in metrics - profile.metrics:
+            raise UsageError(
+                f"{path} has no figures for --metric {metric.value}",
+                hint="JSON snapshots have them all",
+            )
+        return profile
+
+    before = [read(path) for path in (given.before_file, *given.before)]
+    return Comparison(before, [read(path) for path in (given.after_file, *given.after)])
+
+
+def _run(given: Namespace) -> int:
+    from tracelloc.command.options import outputs_of
+    from tracelloc.show.presentation.combined import difference
+    from tracelloc.show.report.comparison import markdown_lines
     from tracelloc.show.report.diff import diff_report
 
     outputs = outputs_of(given)
     metric = METRICS[given.metric]
-    with progress_of(f"reading {printable(given.before)}") as progress:
-        before = read_profile(*split_time(given.before))
-        progress.note(f"reading {printable(given.after)}")
-        after = read_profile(*split_time(given.after))
-        for path, profile in ((given.before, before), (given.after, after)):
-            if metric not in profile.metrics:
-                raise UsageError(
-                    f"{path} has no figures for --metric {metric.value}",
-                    hint="JSON snapshots have them all",
-                )
+    with progress_of(f"reading {printable(given.before_file)}") as progress:
+        compared = _read(given, progress.note)
         progress.note("comparing")
+        before, after = compared.middle(metric)
         found = difference(before, after)
         outputs = tuple(output.at(found.target.pid, found.time_s) for output in outputs)
         for output in outputs:
@@ -53,9 +87,16 @@ def _run(given: Namespace) -> None:
         for output in outputs:
             progress.note(f"writing {printable(str(output.path))}")
             output.write(output.content(found))
-    if not outputs:
+    if given.markdown:
+        print_lines(markdown_lines(compared, found, metric, given.fail_if))
+    elif not outputs:
         coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        print_lines(compared.noise_lines(metric))
         print_lines(diff_report(before, after, found, metric, given.top, coloured=coloured))
+    broken = [rule for rule in given.fail_if if compared.breaks(rule)]
+    for rule in broken:
+        print(f"tracelloc: --fail-if: {rule.text}: {compared.change(rule.metric)}", file=sys.stderr)
+    return FAILED_STATUS if broken else 0
 
 
 SUBCOMMAND: Final = Subcommand(

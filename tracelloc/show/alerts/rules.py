@@ -1,7 +1,7 @@
-"""Rules that end a trace, as written on the command line, and the other watch options.
+"""Rules as written on the command line: those that end a trace, and those on comparisons.
 
-A rule is a condition such as ``leak > 1MiB/min``, ``suspects > …``, ``growth``, ``live``, ``rss``;
-``watching`` compares it with snapshots.
+A rule of a trace is a condition such as ``leak > 1MiB/min``, ``suspects > …``, ``growth``,
+``live``, ``rss``; ``watching`` compares it with snapshots.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tracelloc.text import parse_size
+from tracelloc.show.presentation.profile import METRICS, FigureUnit, Metric
+from tracelloc.text import parse_percent, parse_size
 
 FAILED_STATUS: Final = 3
 """Exit status after a rule was broken."""
@@ -31,6 +32,9 @@ _RULES_HELP: Final = (
     "'rss > 4GiB' (resident memory)"
 )
 _FORM: Final = re.compile(r"\s*([a-z]+)\s*(?:>\s*([^/]+?)\s*(/\s*min)?\s*)?")
+
+
+_CHANGE_FORM: Final = re.compile(r"\s*([a-z]+)\s*>\s*\+?\s*([^+\s].*?)\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +70,33 @@ def parse_rule(text: str) -> WatchRule:
         rate = "a size per minute (/min)" if not per_min else "a size, not one per minute"
         raise ValueError(f"{text!r}: {quantity} is {rate}")
     return WatchRule(quantity, parse_size(size))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRule:
+    """A condition: a metric's total has grown by more than a limit."""
+
+    text: str
+    """The rule as the user wrote it."""
+    metric: Metric
+    share: float | None = None
+    """The limit as a share of the earlier figure; None: it is an amount."""
+    amount: int = 0
+
+
+def parse_change_rule(text: str) -> ChangeRule:
+    """Parses ``peak > +5%``. Raises ValueError with a sentence on what is accepted."""
+    match = _CHANGE_FORM.fullmatch(text)
+    if match is None or match[1] not in METRICS:
+        raise ValueError(
+            f"{text!r} is not a valid rule: write METRIC > +5%, or METRIC > +1MiB, with one of the "
+            f"metrics {', '.join(METRICS)}"
+        )
+    metric, limit = METRICS[match[1]], match[2]
+    if limit.endswith("%"):
+        return ChangeRule(text.strip(), metric, share=parse_percent(limit))
+    if metric.unit is FigureUnit.BLOCKS:
+        if not limit.isascii() or not limit.isdigit():
+            raise ValueError(f"{text!r}: {metric.value} is a number of blocks, such as 100")
+        return ChangeRule(text.strip(), metric, amount=int(limit))
+    return ChangeRule(text.strip(), metric, amount=parse_size(limit))
