@@ -1,0 +1,117 @@
+"""The protocol of ``tracelloc mcp``, and what its tools refuse."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracelloc.command.agenttools import ANSWER_BYTES, TOOLS, AgentTools, ToolError
+from tracelloc.command.mcpserver import serve
+
+
+class QuietTools(AgentTools):
+    """Notes commands instead of running them."""
+
+    def __init__(self, *allowed: str, output: str = "") -> None:
+        super().__init__(allowed)
+        self.lines: list[list[str]] = []
+        self._output = output
+
+    def command(self, *words: object, **_how: Any) -> str:
+        self.lines.append([str(word) for word in words])
+        return self._output
+
+
+@pytest.fixture
+def tools() -> Iterator[QuietTools]:
+    found = QuietTools("42", "./server", output="é" * 10 + "\n" + "a line of an answer\n" * 500)
+    yield found
+    found.close()
+
+
+def answers(tools: AgentTools, *messages: object) -> list[dict[str, Any]]:
+    """What the server says to messages; texts are sent as they are."""
+    lines = [each if isinstance(each, str) else json.dumps(each) for each in messages]
+    out = io.BytesIO()
+    serve(io.BytesIO("".join(f"{line}\n" for line in lines).encode()), out, tools)
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_messages() -> None:
+    found = answers(
+        QuietTools(),
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "1999"}},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": "a", "method": "ping"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/list"},
+        "garbage",
+        [],
+        {"jsonrpc": "2.0", "id": 3, "method": "resources/list"},
+        {"jsonrpc": "2.0", "id": 4, "method": "tools/call", "params": {"name": "nothing"}},
+    )
+    assert [answer["id"] for answer in found] == [1, "a", 2, None, None, 3, 4]
+    assert found[0]["result"]["protocolVersion"] == "2025-06-18"
+    listed = {tool["name"]: tool for tool in found[2]["result"]["tools"]}
+    assert list(listed) == list(TOOLS)
+    assert listed["trace"]["inputSchema"]["required"] == ["pid"]
+    read_only = [name for name, tool in listed.items() if tool["annotations"]["readOnlyHint"]]
+    assert set(listed) - set(read_only) == {"trace", "check"}
+    assert [answer["error"]["code"] for answer in found[3:6]] == [-32700, -32600, -32601]
+    assert found[6]["result"]["isError"]
+    assert "use one of processes" in found[6]["result"]["content"][0]["text"]
+
+
+def test_long_answers_are_read_on_by_reference(tools: QuietTools) -> None:
+    whole = tools.command()
+    text = tools.call("report", {"file": "a.rec"})
+    seen = ""
+    for _ in range(20):
+        assert len(text.encode()) <= ANSWER_BYTES
+        part, more, rest = text.partition("[more: read_more reference=1 offset=")
+        seen += part
+        if not more:
+            break
+        given = {"reference": 1, "offset": int(rest.rstrip("]"))}
+        text = tools.call("read_more", given)
+    assert seen == whole
+    with pytest.raises(ToolError, match="not kept any more"):
+        tools.call("read_more", {"reference": 9, "offset": 0})
+
+
+def test_what_touches_needs_permission_and_confirmation(tools: QuietTools) -> None:
+    for name, given, error in (
+        ("check", {"command": ["/bin/rm", "x"]}, "start tracelloc mcp with --allow-trace /bin/rm"),
+        ("check", {"command": ["./server", "-v"]}, r"this would run \./server -v to its end"),
+        ("trace", {"pid": 1}, "not permitted"),
+        ("trace", {"pid": 42}, "this would attach probes to process 42"),
+    ):
+        with pytest.raises(ToolError, match=error):
+            tools.call(name, given)
+    assert tools.lines == []
+    tools.call("check", {"command": ["./server", "--top"], "confirm": True})
+    assert tools.lines == [["run", "--leaks", "--top", "8", "--", "./server", "--top"]]
+    tools.call("trace", {"pid": 42, "confirm": True, "seconds": 1000})
+    assert tools.lines[1][:3] == ["record", "-p", "42"]
+    assert tools.lines[1][-1] == "60s"
+
+
+def test_arguments_are_no_options(tools: QuietTools, tmp_path: Path) -> None:
+    for name, given in (
+        ("report", {"file": "--output=x.json"}),
+        ("compare", {"before": "a", "after": "-o"}),
+        ("holders", {"pid": 1, "what": "--json"}),
+        ("lost_blocks", {"pid": "1 --every 1s"}),
+        ("lost_blocks", {}),
+    ):
+        with pytest.raises(ToolError):
+            tools.call(name, given)
+    assert tools.lines == []
+    secret = tmp_path / "secret.c"
+    secret.write_text("nobody has named this\n")
+    with pytest.raises(ToolError, match="only files that an earlier answer has named"):
+        tools.call("source", {"file": str(secret), "line": 1})

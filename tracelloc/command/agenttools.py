@@ -1,0 +1,263 @@
+"""The tools that ``tracelloc mcp`` offers to agents: each runs one of tracelloc's commands.
+
+Answers are text below two kilobytes; what is longer is kept, and read on by reference. Tools that
+touch a process (trace it, run it) need the user's permission on the command line, and say first
+what they will do.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tracelloc.model.processlist import matching
+from tracelloc.record.process.processlist import ProcessScan
+from tracelloc.record.process.procfs import Process
+from tracelloc.system.invoker import invoker, rights_of
+from tracelloc.text import format_size, printable, signed_size
+
+ANSWER_BYTES: Final = 1900
+"""Longest text of an answer."""
+_KEPT_BYTES: Final = 1 << 20
+_MOST_KEPT: Final = 64
+_PATIENCE_S: Final = 120.0
+_LONGEST_S: Final = 60
+_AROUND: Final = 8
+_SOURCE_BYTES: Final = 4 << 20
+_OPERANDS: Final = "file!", "before!", "after!", "what"
+"""Parameters that commands could take for options."""
+_NAMED: Final = re.compile(r"\(([^()\s:]+):\d+\)")
+"""Source files in the text of a command."""
+
+
+class ToolError(Exception):
+    """A tool failed; the text says what to do next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One tool, as clients see it."""
+
+    name: str
+    about: str
+    run: Callable[[AgentTools, dict[str, Any]], str]
+    parameters: dict[str, tuple[str, str]]
+    """JSON type and description, by name; those that are required end with ``!``."""
+    is_read_only: bool = True
+
+    @property
+    def listing(self) -> dict[str, Any]:
+        """The tool's entry in ``tools/list``."""
+        return {
+            "name": self.name,
+            "description": self.about,
+            "inputSchema": {
+                "type": "object",
+                "properties": {
+                    name.rstrip("!"): {"type": kind, "description": about}
+                    | ({"items": {"type": "string"}} if kind == "array" else {})
+                    for name, (kind, about) in self.parameters.items()
+                },
+                "required": [name[:-1] for name in self.parameters if name.endswith("!")],
+            },
+            "annotations": {"readOnlyHint": self.is_read_only, "openWorldHint": False},
+        }
+
+
+class AgentTools:
+    """State of one session: permissions, answers that were too long, recordings."""
+
+    def __init__(self, allowed: Sequence[str]) -> None:
+        """``allowed``: PIDs and names of programs that may be traced or run."""
+        self._allowed = set(allowed)
+        self._texts: dict[int, str] = {}
+        self._number = 0
+        self._files: set[str] = set()
+        """Source files that answers have named."""
+        self._directory = tempfile.TemporaryDirectory(prefix="tracelloc-")
+
+    def call(self, name: str, given: dict[str, Any]) -> str:
+        """Runs a tool. Raises ToolError."""
+        tool = TOOLS.get(name)
+        if tool is None:
+            raise ToolError(f"there is no tool {name!r}; use one of {', '.join(TOOLS)}")
+        kinds = {"integer": int, "string": str, "array": list, "boolean": bool}
+        for parameter, (kind, _) in tool.parameters.items():
+            value = given.get(parameter.rstrip("!"))
+            if value is None and not parameter.endswith("!"):
+                continue
+            if not isinstance(value, kinds[kind]):
+                raise ToolError(f"{name} needs {parameter.rstrip('!')}, of type {kind}")
+            if isinstance(value, str) and value.startswith("-") and parameter in _OPERANDS:
+                raise ToolError(f"{parameter.rstrip('!')} can't begin with '-': write ./{value}")
+        return self._cut(tool.run(self, given))
+
+    def close(self) -> None:
+        """Removes the recordings."""
+        self._directory.cleanup()
+
+    def _cut(self, text: str, number: int | None = None, start: int = 0) -> str:
+        """Returns a part of a text, and how to get the rest."""
+        part = text[start:]
+        if len(part.encode()) <= ANSWER_BYTES:
+            return part
+        part = part.encode()[: ANSWER_BYTES - 60].decode(errors="ignore")
+        part = part[: part.rfind("\n") + 1] or part
+        if number is None:
+            self._number += 1
+            number = self._number
+            self._texts[number] = text
+            self._texts.pop(number - _MOST_KEPT, None)
+        return f"{part}[more: read_more reference={number} offset={start + len(part)}]"
+
+    def read_more(self, given: dict[str, Any]) -> str:
+        """Returns more of an answer that was cut."""
+        number, offset = given["reference"], given["offset"]
+        text = self._texts.get(number)
+        if text is None or not 0 <= offset < len(text):
+            raise ToolError("that answer is not kept any more: call its tool again")
+        return self._cut(text, number, offset)
+
+    def command(
+        self, *words: object, statuses: Sequence[int] = (0, 3), is_message: bool = False
+    ) -> str:
+        """Runs a command of tracelloc. Returns its output. Raises ToolError.
+
+        ``is_message``: its report is on standard error, as standard output is a program's.
+        """
+        line = [sys.executable, "-m", "tracelloc", *map(str, words)]
+        try:
+            done = subprocess.run(
+                line,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_PATIENCE_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise ToolError(f"this took more than {_PATIENCE_S:.0f} s; try a smaller one") from None
+        errors = done.stderr[-_KEPT_BYTES:].decode(errors="replace")
+        if done.returncode not in statuses:
+            last = errors.strip().rpartition("\n")[2] or f"it ended with status {done.returncode}"
+            raise ToolError(last.removeprefix("tracelloc: "))
+        text = done.stdout[:_KEPT_BYTES].decode(errors="replace")
+        self._files.update(_NAMED.findall(text + errors))
+        return errors if is_message else text
+
+    def processes(self, given: dict[str, Any]) -> str:
+        """Lists processes, the fastest growing first."""
+        scan = ProcessScan()
+        scan.refresh()
+        time.sleep(1)
+        found = matching(scan.refresh(1.0), given.get("matching") or "")
+        lines = [
+            f"{info.pid} {format_size(info.rss_bytes)}, "
+            f"{signed_size(info.growth_bytes_per_min)}/min: {printable(info.arguments)[:100]}"
+            f"{f' ({info.trouble.value})' if info.trouble else ''}"
+            for info in found
+        ]
+        return "PID, resident memory, growth, command\n" + "\n".join(lines)
+
+    def source(self, given: dict[str, Any]) -> str:
+        """Shows lines of a source file that an earlier answer has named."""
+        file, line = given["file"], given["line"]
+        if file not in self._files:
+            raise ToolError("only files that an earlier answer has named can be shown")
+        try:
+            # The program chooses the names: its user's rights must do.
+            with rights_of(invoker()), Path(file).open("rb") as stream:
+                lines = stream.read(_SOURCE_BYTES).decode(errors="replace").splitlines()
+        except OSError as error:
+            raise ToolError(f"{file} cannot be read: {error.strerror}") from error
+        first, last = max(1, line - _AROUND), min(len(lines), line + _AROUND)
+        return "\n".join(
+            f"{'>' if n == line else ' '} {n:>5} {printable(lines[n - 1].expandtabs(4))}"
+            for n in range(first, last + 1)
+        )
+
+    def trace(self, given: dict[str, Any]) -> str:
+        """Traces a running process for some seconds, and reports suspects and top allocators."""
+        pid, seconds = given["pid"], min(given.get("seconds") or 20, _LONGEST_S)
+        name = Process(pid).command() if Process(pid).exists() else ""
+        what = f"attach probes to process {pid} ({printable(name)}) for {seconds} s, not stop it"
+        self._permit(given, {str(pid), name} - {""}, what)
+        path = Path(self._directory.name) / f"{pid}-{time.monotonic_ns()}.rec"
+        self.command("record", "-p", pid, "-o", path, "--duration", f"{seconds}s")
+        return f"recording: {path}\n{self.command('report', path, '--top', 5)}"
+
+    def check(self, given: dict[str, Any]) -> str:
+        """Runs a program, and reports what it leaked at its end."""
+        words = [str(word) for word in given["command"]]
+        if not words:
+            raise ToolError("check needs a command with at least one word")
+        self._permit(given, {words[0]}, f"run {' '.join(words)[:200]} to its end, with your rights")
+        line = "run", "--leaks", "--top", 8, "--", *words
+        return self.command(*line, statuses=range(256), is_message=True)
+
+    def _permit(self, given: dict[str, Any], names: set[str], what: str) -> None:
+        """Raises ToolError unless the user permits this, and the agent has confirmed it."""
+        if not names & self._allowed:
+            option = f"--allow-trace {min(names, key=len) if names else 'PID'}"
+            raise ToolError(f"not permitted: ask the user to start tracelloc mcp with {option}")
+        if not given.get("confirm"):
+            raise ToolError(f"this would {what}: call it again with confirm=true")
+
+
+def _look(*words: str) -> Callable[[AgentTools, dict[str, Any]], str]:
+    """Makes a tool that looks at a process by a subcommand."""
+
+    def run(tools: AgentTools, given: dict[str, Any]) -> str:
+        more = [given["what"]] if given.get("what") else []
+        return tools.command(words[0], *more, "-p", given["pid"], *words[1:])
+
+    return run
+
+
+def _report(tools: AgentTools, given: dict[str, Any]) -> str:
+    at = [f"--at={given['at']}"] if given.get("at") else []
+    return tools.command("report", given["file"], "--top", given.get("top") or 5, *at)
+
+
+def _compare(tools: AgentTools, given: dict[str, Any]) -> str:
+    metric = f"--metric={given.get('metric') or 'bytes'}"
+    return tools.command("diff", given["before"], given["after"], metric, "--top", 5)
+
+
+_PID: Final = {"pid!": ("integer", "process")}
+_CONFIRM: Final = {"confirm": ("boolean", "true once you know what will be touched")}
+_FILE: Final = "string", "path"
+# fmt: off
+TOOLS: Final = {tool.name: tool for tool in (
+    Tool("processes", "Lists processes with their memory and growth; matching filters by words.",
+         AgentTools.processes, {"matching": ("string", "words in the command line")}),
+    Tool("lost_blocks", "Blocks of a running process that nothing points to, by size, C++ class "
+         "and structure. Neither traces nor stops it.", _look("leaks", "--top", "10"), _PID),
+    Tool("heap", "How a process uses its heap: in use, free, fragmentation.", _look("heap"), _PID),
+    Tool("holders", "What keeps the memory of a process: the roots, or who points to the blocks "
+         "of a class, a size or an address.", _look("holders", "--top", "5"),
+         _PID | {"what": ("string", "C++ class, size in bytes, or address")}),
+    Tool("trace", "Traces a process for some seconds: call stacks with file and line, verdicts. "
+         "Needs permission.", AgentTools.trace,
+         _PID | {"seconds": ("integer", "at most 60, default 20")} | _CONFIRM, is_read_only=False),
+    Tool("check", "Runs a program and reports what it leaked at its end, by call stack with file "
+         "and line. Needs permission.", AgentTools.check,
+         {"command!": ("array", "program and arguments")} | _CONFIRM, is_read_only=False),
+    Tool("report", "Shows a recording or a profile: suspects and top allocators.", _report,
+         {"file!": _FILE, "at": ("string", "time"), "top": ("integer", "entries")}),
+    Tool("compare", "What grew from one recording or profile to another, by call stack.",
+         _compare, {"before!": _FILE, "after!": _FILE,
+                    "metric": ("string", "bytes, peak, allocated or blocks")}),
+    Tool("source", "Lines of a source file around one that an answer has named.",
+         AgentTools.source, {"file!": _FILE, "line!": ("integer", "line")}),
+    Tool("read_more", "The rest of an answer that was cut.", AgentTools.read_more,
+         {"reference!": ("integer", "from the answer"), "offset!": ("integer", "likewise")}),
+)}
+# fmt: on
+"""All tools, in the order in which they are listed."""
