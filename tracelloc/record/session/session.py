@@ -66,6 +66,9 @@ _REAL: Final = Clocks()
 class Session:
     """A trace from ``start`` to ``stop``; a ``follower.Watcher``."""
 
+    exit_leaks: ExitLeaks | None = None
+    """The blocks that the program leaked, once it has ended by itself and was checked."""
+
     def __init__(
         self,
         capture: Capture,
@@ -104,8 +107,6 @@ class Session:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.end_fd = open_end(space.process.pid, follow=config.follow)
         """Readable once all processes have ended."""
-        self.exit_leaks: ExitLeaks | None = None
-        """The blocks that the program leaked, once it has ended by itself and was checked."""
         self.processes = Processes(
             capture,
             sources,
