@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from serving import begin_load, serve_django, serve_gunicorn, ticks
+from serving import begin_load, serve_django, serve_flask, serve_gunicorn, ticks
 
 RECENT = collections.deque(maxlen=300)
 KEPT_S = 10.0
@@ -58,7 +58,7 @@ def flask():
         text = "{% for word in page.words %}<li>{{ word }}</li>{% endfor %}"
         return flask.render_template_string(text, page=page)
 
-    app.run(port=begin_load())
+    serve_flask(app)
 
 
 def django():
@@ -173,7 +173,7 @@ def celery():
             work.delay(number)
 
     threading.Thread(target=send, daemon=True).start()
-    app.worker_main(["worker", "--pool=solo", "--loglevel=critical"])
+    app.worker_main(["--quiet", "worker", "--pool=solo", "--loglevel=critical"])
 
 
 def sqlalchemy():

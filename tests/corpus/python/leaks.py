@@ -8,7 +8,7 @@ import logging
 import sys
 import threading
 
-from serving import begin_load, serve_django, serve_gunicorn, ticks
+from serving import begin_load, serve_django, serve_flask, serve_gunicorn, ticks
 
 PAGES = {}
 LOCAL = threading.local()
@@ -40,7 +40,7 @@ def flask_cache():
         PAGES[path] = Page(path)
         return path
 
-    app.run(port=begin_load())
+    serve_flask(app)
 
 
 def flask_logging():
@@ -54,7 +54,7 @@ def flask_logging():
         app.logger.addHandler(logging.StreamHandler(io.StringIO()))
         return path
 
-    app.run(port=begin_load())
+    serve_flask(app)
 
 
 def django_signals():
@@ -207,7 +207,7 @@ def run_celery(work):
             task.delay(number)
 
     threading.Thread(target=send, daemon=True).start()
-    app.worker_main(["worker", "--pool=solo", "--loglevel=critical"])
+    app.worker_main(["--quiet", "worker", "--pool=solo", "--loglevel=critical"])
 
 
 def parsed(number):
@@ -303,7 +303,7 @@ def gunicorn_cycles():
         start_response("200 OK", [])
         return [node.path.encode()]
 
-    serve_gunicorn(app, workers=1, post_fork=lambda *_: gc.disable())
+    serve_gunicorn(app, workers=1, post_fork=lambda _, __: gc.disable())
 
 
 def twisted_protocols():

@@ -37,6 +37,13 @@ def ticks():
         time.sleep(1 / PER_S)
 
 
+def serve_flask(app):
+    """Serves a WSGI application by the server of Flask's own, until it is killed."""
+    from werkzeug.serving import run_simple
+
+    run_simple("127.0.0.1", begin_load(), app, threaded=True)
+
+
 def serve_gunicorn(app, **settings):
     """Serves a WSGI application until it is killed."""
     from gunicorn.app.base import BaseApplication
