@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,12 +93,16 @@ class Watched:
     begun_s: float
     named_s: float | None = None
     how: str = ""
+    last: Sequence[str] = ()
+    """All suspects of the last report that was read."""
 
     def read(self, names: Names) -> None:
         """Reads reports until one names the leak, or to the end."""
         assert self.command.stdout is not None
         for line in self.command.stdout:
-            found = next(names(json.loads(line)), None)
+            report = json.loads(line)
+            self.last = list(anything(report))
+            found = next(names(report), None)
             if found is not None:
                 self.named_s, self.how = time.monotonic() - self.begun_s, found
                 break

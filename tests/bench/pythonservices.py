@@ -140,7 +140,9 @@ def at_once(
 def read_leak(one: Watched) -> str:
     """When and how the leak was named."""
     one.read(LEAKS[one.kind])
-    return "! not named" if one.named_s is None else f"{one.named_s:4.0f} s  {one.how}"
+    if one.named_s is None:
+        return f"! not named; at last {one.last or 'nothing'}"
+    return f"{one.named_s:4.0f} s  {one.how}"
 
 
 def read_clean(one: Watched) -> str:

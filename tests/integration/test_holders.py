@@ -74,6 +74,13 @@ def test_what_is_new_is_found_where_it_is_kept(program: Target, kind: str) -> No
     raise AssertionError(attempts)
 
 
+def test_objects_too_large_for_pools_are_found(program: Target) -> None:
+    found, more = new_holders(program, "wide", "__main__.Wide")
+    (holder,) = found.holders
+    assert (more, holder.count) == (300, found.sample_count)
+    assert (holder.path, holder.type_name) == ("__main__.WIDE[…]", "list")
+
+
 def new_holders(program: Target, kind: str, name: str = ITEM) -> tuple[Holders, int]:
     """Has 300 more items kept. Returns who keeps them, and how many more there are."""
     censuses, search = Censuses(Process(program.pid)), HolderSearch(Process(program.pid))

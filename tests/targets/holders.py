@@ -38,6 +38,12 @@ class Slotted:
         self.first, self.second = None, []
 
 
+class Wide:
+    """Too large for Python's own allocator."""
+
+    __slots__ = tuple(f"field{number}" for number in range(80))
+
+
 class Reference(weakref.ref):
     """Keeps nothing, as those from which it inherits."""
 
@@ -119,6 +125,7 @@ LOCAL.items = []
 VARIABLE = contextvars.ContextVar("request")
 VARIABLE.set([])
 DEQUE = collections.deque()
+WIDE = []
 SET = set()
 GENERATORS = []
 STREAMS = []
@@ -167,6 +174,10 @@ def keep_slots():
 
 def keep_deque():
     DEQUE.append(Item())
+
+
+def keep_wide():
+    WIDE.append(Wide())
 
 
 def keep_set():

@@ -109,17 +109,17 @@ class HolderSearch:
 
 
 class ObjectAddresses:
-    """Addresses of the objects in pools, by type, to distinguish new objects later."""
+    """Addresses of the objects by type, to distinguish new objects later."""
 
     def __init__(self, found: FoundObjects) -> None:
-        self._types = found.objects.type
+        self._types = np.concatenate([found.objects.type, found.large.type])
         self._names = found.names
         at, addresses = found.objects.at, found.blocks.addresses
-        in_pool = (at % _POOL_WORDS * 8).astype(np.uint64)
-        self._addresses: U64 = addresses[at // _POOL_WORDS] + in_pool
+        in_pool = addresses[at // _POOL_WORDS] + (at % _POOL_WORDS * 8).astype(np.uint64)
+        self._addresses: U64 = np.concatenate([in_pool, found.large.addresses])
 
     def addresses_of_type(self, name: str) -> U64:
-        """Addresses of objects of this type, ascending."""
+        """Addresses of objects of this type, those in pools first, each part ascending."""
         numbers = range(int(self._types.max(initial=-1)) + 1)
         of = [number for number in numbers if self._names.name_of(number) == name]
         return self._addresses[np.isin(self._types, of)]
