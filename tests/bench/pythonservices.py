@@ -45,21 +45,21 @@ LEAKS: Final[dict[str, Names]] = {
     "django_locals": by_type(
         "django.core.handlers.wsgi.WSGIRequest", path="__main__.LOCAL.audit[…]"
     ),
-    "fastapi_lru_cache": by_type("__main__.Prices", path="__main__.Prices.quote.cache[…]"),
+    "fastapi_lru_cache": by_type("__main__.Prices", path="__main__.Prices.quote.cache"),
     "fastapi_tasks": by_type("_asyncio.Task", path="__main__.TASKS{…}"),
     "aiohttp_sessions": by_type("aiohttp.client.ClientSession", path="__main__.CLIENTS[…]"),
-    "aiohttp_closures": by_type("function", path="__main__.LISTENERS[…]"),
-    "tornado_waiters": by_type("_asyncio.Future", path="__main__.MESSAGES.waiters{…}"),
-    "celery_exceptions": by_type("ValueError", path="__main__.ERRORS[…]"),
+    "aiohttp_closures": by_type(path="__main__.LISTENERS[…].__closure__"),
+    "tornado_waiters": by_type("_asyncio.Task", path="._pending_tasks{…}"),
+    "celery_exceptions": by_type(path="__main__.ERRORS[…].__traceback__"),
     "celery_signals": by_type("function", path="task_postrun.receivers[…]"),
-    "sqlalchemy_sessions": by_type("sqlalchemy.orm.session.Session", path="SESSIONS.registry"),
+    "sqlalchemy_sessions": by_type(path="__main__.SESSIONS.registry.registry[…]"),
     "sqlalchemy_listeners": by_type("function", path="sqlalchemy."),
     "gunicorn_cycles": by_type("__main__.Node", path="a cycle of each other"),
-    "twisted_protocols": by_type("__main__.twisted_protocols.<locals>.Show", path=".clients[…]"),
+    "twisted_protocols": by_type("__main__.Show", path=".clients[…]"),
     "twisted_generators": by_type("generator", path="__main__.WAITING[…]"),
     "asyncio_generators": by_type("async_generator", path="__main__.STREAMS[…]"),
     "lxml_documents": by_type("lxml.etree._Element", path="__main__.FEEDS[…]"),
-    "numpy_extension": by_stack("copy_of", "handle"),
+    "numpy_extension": by_stack("copy_of", "numpy_extension.<locals>.handle"),
 }
 """Leaks by the function of ``leaks.py``, and what names them."""
 CLEAN: Final = (

@@ -17,7 +17,7 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython import holders
 from tracelloc.record.runtimes.cpython.census import Censuses
-from tracelloc.record.runtimes.cpython.interpreter import OldPython
+from tracelloc.record.runtimes.cpython.interpreter import UncountedPython
 from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
 from tracelloc.record.runtimes.supported import object_counter
 
@@ -144,7 +144,7 @@ def test_an_old_version_is_refused(targets: list[Target], monkeypatch: pytest.Mo
     """Machines have no Python 3.10 any more: the search for one is made to find it."""
 
     def find(_: object) -> None:
-        raise OldPython("Python 3.10 or older")
+        raise UncountedPython("Python 3.10 or older")
 
     target = open_program(targets)
     monkeypatch.setattr(holders, "find_cpython", find)

@@ -125,6 +125,7 @@ LOCAL.items = []
 VARIABLE = contextvars.ContextVar("request")
 VARIABLE.set([])
 DEQUE = collections.deque()
+DROPPED = [collections.deque() for _ in range(10)]
 WIDE = []
 SET = set()
 GENERATORS = []
@@ -174,6 +175,16 @@ def keep_slots():
 
 def keep_deque():
     DEQUE.append(Item())
+
+
+def keep_dropped():
+    """Places of a deque still have what it has dropped, while something else keeps it."""
+    item = Item()
+    CACHE.rows.append([[item]])
+    queue = DROPPED[len(CACHE.rows) % len(DROPPED)]
+    queue.append(item)
+    if len(queue) > 1:
+        queue.popleft()
 
 
 def keep_wide():

@@ -7,7 +7,7 @@ word that points to an object counts, except weak references and the collector's
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -28,7 +28,7 @@ from tracelloc.record.runtimes.cpython.frames import (
     thread_locals,
 )
 from tracelloc.record.runtimes.cpython.image import HeapImage
-from tracelloc.record.runtimes.cpython.interpreter import CPython, OldPython, find_cpython
+from tracelloc.record.runtimes.cpython.interpreter import CPython, UncountedPython, find_cpython
 from tracelloc.record.runtimes.cpython.paths import PathNames
 from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
 from tracelloc.record.runtimes.seam import UnsupportedRuntime
@@ -75,9 +75,10 @@ class HolderSearch:
         """
         try:
             return find_cpython(self._refreshed()) is not None
-        except OldPython as error:
+        except UncountedPython as error:
             raise TargetError(
-                f"objects of {error} can't be counted", hint="they can from Python 3.11 on"
+                f"objects of {error} can't be counted",
+                hint="they can from Python 3.11 on, in builds with the GIL",
             ) from error
         except UnsupportedRuntime:
             return True
@@ -88,19 +89,31 @@ class HolderSearch:
         return self._space
 
     def find(
-        self, found: FoundObjects, wanted: Sequence[str], before: ObjectAddresses | None = None
+        self,
+        found: FoundObjects,
+        wanted: Sequence[str],
+        before: ObjectAddresses | None = None,
+        keepers: Set[str] = frozenset(),
     ) -> dict[str, Holders]:
         """Holders of objects, by type name.
 
-        ``before``: objects that existed before are left out, as long as there are others. Empty if
-        the interpreter's version is not supported. Raises TargetError, PrivilegeError.
+        ``before``: objects that existed before are left out, as long as there are others.
+        ``keepers``: types that are wanted, too, if they keep wanted ones. Empty if the
+        interpreter's version is not supported. Raises TargetError, PrivilegeError.
         """
         python = self.python()
         if python is None:
             return {}
         frames = running_frames(python, FrameCodes(python))
         graph = _Graph(found, frames, python, wanted)
-        return {name: graph.holders(name, before) for name in wanted}
+        holders: dict[str, Holders] = {}
+        waiting = list(wanted)
+        for name in waiting:
+            holders[name] = graph.holders(name, before)
+            keeper = holders[name].main_keeper(keepers - set(waiting))
+            if keeper is not None:
+                waiting.append(keeper)
+        return holders
 
     def close(self) -> None:
         """Closes the process's files."""
