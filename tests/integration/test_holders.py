@@ -27,6 +27,7 @@ PATHS = {
     "slots": ("__main__.SLOTTED.second[…]", "list"),
     "deque": ("__main__.DEQUE[…]", "collections.deque"),
     "dropped": ("__main__.CACHE.rows[…][…][…]", "list"),
+    "text": ("__main__.TEXTS[…].item", "dict"),
     "wide": ("__main__.WIDE[…]", "list"),
     "set": ("__main__.SET{…}", "set"),
     "closure": ("__main__.add.__closure__[…][…]", "list"),

@@ -38,6 +38,10 @@ class Slotted:
         self.first, self.second = None, []
 
 
+class Text(str):
+    """A text with attributes."""
+
+
 class Wide:
     """Too large for Python's own allocator."""
 
@@ -126,7 +130,7 @@ VARIABLE = contextvars.ContextVar("request")
 VARIABLE.set([])
 DEQUE = collections.deque()
 DROPPED = [collections.deque() for _ in range(10)]
-WIDE = []
+TEXTS, WIDE = [], []
 SET = set()
 GENERATORS = []
 STREAMS = []
@@ -185,6 +189,11 @@ def keep_dropped():
     queue.append(item)
     if len(queue) > 1:
         queue.popleft()
+
+
+def keep_text():
+    TEXTS.append(Text(len(TEXTS)))
+    TEXTS[-1].item = Item()
 
 
 def keep_wide():

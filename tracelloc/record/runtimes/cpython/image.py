@@ -33,7 +33,9 @@ MOST_BYTES: Final = 1 << 30
 """Most bytes of pieces that are read; further pieces are counted."""
 _MOST_PIECE_BYTES: Final = 1 << 28
 _LEAVES: Final = 1 << 24 | 1 << 27 | 1 << 28
-"""Py_TPFLAGS_LONG_SUBCLASS, …_BYTES_SUBCLASS, …_UNICODE_SUBCLASS: these refer to nothing."""
+_HAVE_GC: Final = 1 << 14
+"""Py_TPFLAGS_LONG_SUBCLASS, …_BYTES_SUBCLASS, …_UNICODE_SUBCLASS, and …_HAVE_GC. Objects of the
+first three refer to nothing, unless they have attributes: the collector tracks such ones."""
 _TYPE: Final = 1 << 31
 """Py_TPFLAGS_TYPE_SUBCLASS"""
 _SET_MASK, _SET_TABLE = 4, 5
@@ -226,7 +228,8 @@ class HeapImage:
         kinds = np.where(self._is_weak[of], int(Kind.WEAK_REFERENCE), int(Kind.OBJECT)) + ahead
         kinds = np.where(types.with_flag(_TYPE)[of], int(Kind.CLASS) + ahead, kinds)
         kinds = np.where(self._named("code")[of], int(Kind.CODE), kinds)
-        return np.where(types.with_flag(_LEAVES)[of], int(Kind.LEAF), kinds)
+        is_leaf = types.with_flag(_LEAVES) & ~types.with_flag(_HAVE_GC)
+        return np.where(is_leaf[of], int(Kind.LEAF), kinds)
 
     def _pieces(self, frames: Sequence[RunningFrame]) -> _OtherMemory:
         found = self.found
