@@ -128,6 +128,20 @@ def test_a_table_that_has_moved_since_is_found(targets: list[Target]) -> None:
     assert found.holders[0].count > 0.9 * found.sample_count
 
 
+def test_keepers_are_searched_for(targets: list[Target]) -> None:
+    """The type that keeps a wanted one has holders, too, if it is one of those that grow."""
+    target = Target([PYTHON, TARGETS / "holders.py"])
+    targets.append(target)
+    censuses, search = Censuses(Process(target.pid)), HolderSearch(Process(target.pid))
+    try:
+        target.ask("class 500")
+        censuses.take_census(keep=True)
+        found = search.find(censuses.take_found(), [ITEM], keepers=frozenset({"list", "set"}))
+    finally:
+        search.close()
+    assert list(found) == [ITEM, "list"]
+
+
 def test_the_command(program: Target) -> None:
     """Text and JSON; what comes and goes has no holders."""
     done = run_tracelloc(
