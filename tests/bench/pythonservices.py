@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--python", default="/usr/bin/python3", help="(/usr/bin/python3)")
     parser.add_argument("--minutes", type=float, default=10.0, help="of each clean service (10)")
     parser.add_argument("names", nargs="*", metavar="NAME")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     services = Services(options.python)
     if options.part == "leaks":
         kinds = options.names or list(LEAKS)
