@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,26 +25,26 @@ from tests.harness import TARGETS, Target, tracelloc_command
 LIMIT_S: Final = 60.0
 AT_ONCE: Final = 3
 """Programs that are traced at a time: more would wait for each other."""
-_REPORTS: Final = ("--json", "--interval", "2s", "--top", "5", "--duration", f"{LIMIT_S + 4:.0f}s")
+_REPORTS: Final = "--json", "--interval", "2s", "--top", "5", "--duration"
 
 Report = dict[str, Any]
 Names = Callable[[Report], Iterator[str]]
 
 
-def _by_type(*types: str, path: str) -> Names:
-    """Rows of one of these types, held by what begins so."""
+def by_type(*types: str, path: str) -> Names:
+    """Rows of one of these types, or of any if none is given, whose holder's path has this."""
 
     def names(report: Report) -> Iterator[str]:
         for row in report["type_suspects"]:
             kinds = {row["type"], *(part["type"] for part in row["parts"])}
             for holder in row["holders"][:1]:
-                if kinds & set(types) and path in holder["path"]:
+                if (not types or kinds & set(types)) and path in holder["path"]:
                     yield f"{row['type']} ← {holder['path']}"
 
     return names
 
 
-def _by_stack(function: str, line_of: str) -> Names:
+def by_stack(function: str, line_of: str) -> Names:
     """Rows of stacks with this function, and a line of Python in this one.
 
     Those of top allocators count as well: verdicts on stacks begin after a minute.
@@ -64,21 +64,23 @@ def _by_stack(function: str, line_of: str) -> Names:
 
 
 LEAKS: Final[dict[str, Names]] = {
-    "in_function": _by_type("dict", path="in_function() handled[…]"),
-    "in_cache": _by_type("__main__.Request", path="__main__.MEMO[…]"),
-    "in_cycle": _by_type("__main__.Node", path="a cycle of each other"),
-    "in_extension": _by_type("list", path="C code"),
-    "in_malloc": _by_stack("copy_of", "in_malloc"),
-    "in_tasks": _by_type("_asyncio.Task", path="tasks()"),
+    "in_function": by_type("dict", path="in_function() handled[…]"),
+    "in_cache": by_type("__main__.Request", path="__main__.MEMO[…]"),
+    "in_cycle": by_type("__main__.Node", path="a cycle of each other"),
+    "in_extension": by_type("list", path="C code"),
+    "in_malloc": by_stack("copy_of", "in_malloc"),
+    "in_tasks": by_type("_asyncio.Task", path="tasks()"),
 }
 """Leaks by the function of the program, and what names them."""
 
 
-def _anything(report: Report) -> Iterator[str]:
+def anything(report: Report) -> Iterator[str]:
+    """All suspects."""
     for row in report["type_suspects"]:
         yield f"{row['type']} ← {[holder['path'] for holder in row['holders'][:1]]}"
     for row in report["suspects"]:
-        yield f"stack {row['stack_id']}"
+        symbols = [frame.get("symbol") for frame in row.get("stack", ())]
+        yield f"stack {row['stack_id']}, {row['verdict']}: {' < '.join(map(str, symbols[:12]))}"
 
 
 @dataclass
@@ -91,12 +93,16 @@ class Watched:
     begun_s: float
     named_s: float | None = None
     how: str = ""
+    last: Sequence[str] = ()
+    """All suspects of the last report that was read."""
 
     def read(self, names: Names) -> None:
         """Reads reports until one names the leak, or to the end."""
         assert self.command.stdout is not None
         for line in self.command.stdout:
-            found = next(names(json.loads(line)), None)
+            report = json.loads(line)
+            self.last = list(anything(report))
+            found = next(names(report), None)
             if found is not None:
                 self.named_s, self.how = time.monotonic() - self.begun_s, found
                 break
@@ -110,7 +116,7 @@ class Watched:
 
 
 def build(directory: Path) -> None:
-    """The module, which any CPython from 3.11 on can load, and the program."""
+    """The module ``pyleak``, which any CPython from 3.11 on can load."""
     include = subprocess.check_output(
         ["/usr/bin/python3", "-c", "import sysconfig; print(sysconfig.get_path('include'))"],
         text=True,
@@ -120,7 +126,6 @@ def build(directory: Path) -> None:
          directory / "pyleak.abi3.so"],
         check=True,
     )  # fmt: skip
-    shutil.copy(TARGETS / "pyleaks.py", directory)
 
 
 def begin(python: str, kind: str, directory: Path) -> Watched:
@@ -130,8 +135,13 @@ def begin(python: str, kind: str, directory: Path) -> Watched:
     if words[0] == "chroot":
         inside = Path("/", directory.relative_to(words[1]))
     target = Target([*words, inside / "pyleaks.py", kind, inside])
+    return watch(kind, target, target.pid)
+
+
+def watch(kind: str, target: Target, pid: int, seconds: float = LIMIT_S + 4) -> Watched:
+    """Attaches to a program, or to one of its processes."""
     command = subprocess.Popen(
-        [*tracelloc_command("-p", target.pid, *_REPORTS)],
+        [*tracelloc_command("-p", pid, *_REPORTS, f"{seconds:.0f}s")],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     return Watched(kind, target, command, time.monotonic())
@@ -147,11 +157,12 @@ def measure(python: str) -> list[Watched]:
         directory = Path(name)
         directory.chmod(0o755)
         build(directory)
+        shutil.copy(TARGETS / "pyleaks.py", directory)
         for first in range(0, len(kinds), AT_ONCE):
             batch = [begin(python, kind, directory) for kind in kinds[first : first + AT_ONCE]]
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 # What is not read would keep the command from going on.
-                list(pool.map(lambda one: one.read(LEAKS.get(one.kind, _anything)), batch))
+                list(pool.map(lambda one: one.read(LEAKS.get(one.kind, anything)), batch))
             found += batch
     return found
 

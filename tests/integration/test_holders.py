@@ -26,6 +26,9 @@ PATHS = {
     "instance": ("__main__.CACHE.rows[…]", "list"),
     "slots": ("__main__.SLOTTED.second[…]", "list"),
     "deque": ("__main__.DEQUE[…]", "collections.deque"),
+    "dropped": ("__main__.CACHE.rows[…][…][…]", "list"),
+    "text": ("__main__.TEXTS[…].item", "dict"),
+    "wide": ("__main__.WIDE[…]", "list"),
     "set": ("__main__.SET{…}", "set"),
     "closure": ("__main__.add.__closure__[…][…]", "list"),
     "lru": ("__main__.cached.cache[…]", "dict"),
@@ -65,7 +68,7 @@ def test_what_is_new_is_found_where_it_is_kept(program: Target, kind: str) -> No
     """Arrays that lists have outgrown may be followed, too, until their memory is used again."""
     attempts = []
     for _ in range(3):
-        found, more = new_holders(program, kind)
+        found, more = new_holders(program, kind, "__main__.Wide" if kind == "wide" else ITEM)
         assert more == 300
         assert found.skipped_tables == 0
         if is_found(kind, found):
@@ -123,6 +126,20 @@ def test_a_table_that_has_moved_since_is_found(targets: list[Target]) -> None:
         search.close()
     assert found.holders[0].path == "__main__.Cache.entries[…]"
     assert found.holders[0].count > 0.9 * found.sample_count
+
+
+def test_keepers_are_searched_for(targets: list[Target]) -> None:
+    """The type that keeps a wanted one has holders, too, if it is one of those that grow."""
+    target = Target([PYTHON, TARGETS / "holders.py"])
+    targets.append(target)
+    censuses, search = Censuses(Process(target.pid)), HolderSearch(Process(target.pid))
+    try:
+        target.ask("class 500")
+        censuses.take_census(keep=True)
+        found = search.find(censuses.take_found(), [ITEM], keepers=frozenset({"list", "set"}))
+    finally:
+        search.close()
+    assert list(found) == [ITEM, "list"]
 
 
 def test_the_command(program: Target) -> None:

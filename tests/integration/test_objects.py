@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
 import subprocess
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython import holders
 from tracelloc.record.runtimes.cpython.census import Censuses
-from tracelloc.record.runtimes.cpython.interpreter import OldPython
+from tracelloc.record.runtimes.cpython.interpreter import CPython, UncountedPython
 from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
 from tracelloc.record.runtimes.supported import object_counter
 
@@ -144,7 +145,7 @@ def test_an_old_version_is_refused(targets: list[Target], monkeypatch: pytest.Mo
     """Machines have no Python 3.10 any more: the search for one is made to find it."""
 
     def find(_: object) -> None:
-        raise OldPython("Python 3.10 or older")
+        raise UncountedPython("Python 3.10 or older")
 
     target = open_program(targets)
     monkeypatch.setattr(holders, "find_cpython", find)
@@ -158,3 +159,19 @@ def test_an_old_version_is_refused(targets: list[Target], monkeypatch: pytest.Mo
     watch.update_findings()
     assert watch.findings is not None
     assert "can't be counted" in (watch.findings.trouble or "")
+
+
+def test_a_build_without_the_gil_is_refused(
+    targets: list[Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table of offsets tells."""
+    table = struct.pack("<90Q", int.from_bytes(b"xdebugpy", "little"), 0, 1, *[0] * 87)
+    target = open_program(targets)
+    monkeypatch.setattr(CPython, "_find_version", lambda _: (3, 13))
+    monkeypatch.setattr(CPython, "read", lambda *_: table)
+    counter = object_counter(Process(target.pid))
+    try:
+        with pytest.raises(TargetError, match=r"objects of Python 3\.13 without the GIL can't be"):
+            counter.count()
+    finally:
+        counter.close()

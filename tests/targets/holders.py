@@ -38,6 +38,16 @@ class Slotted:
         self.first, self.second = None, []
 
 
+class Text(str):
+    """A text with attributes."""
+
+
+class Wide:
+    """Too large for Python's own allocator."""
+
+    __slots__ = tuple(f"field{number}" for number in range(80))
+
+
 class Reference(weakref.ref):
     """Keeps nothing, as those from which it inherits."""
 
@@ -119,6 +129,8 @@ LOCAL.items = []
 VARIABLE = contextvars.ContextVar("request")
 VARIABLE.set([])
 DEQUE = collections.deque()
+DROPPED = [collections.deque() for _ in range(10)]
+TEXTS, WIDE = [], []
 SET = set()
 GENERATORS = []
 STREAMS = []
@@ -167,6 +179,25 @@ def keep_slots():
 
 def keep_deque():
     DEQUE.append(Item())
+
+
+def keep_dropped():
+    """Places of a deque still have what it has dropped, while something else keeps it."""
+    item = Item()
+    CACHE.rows.append([[item]])
+    queue = DROPPED[len(CACHE.rows) % len(DROPPED)]
+    queue.append(item)
+    if len(queue) > 1:
+        queue.popleft()
+
+
+def keep_text():
+    TEXTS.append(Text(len(TEXTS)))
+    TEXTS[-1].item = Item()
+
+
+def keep_wide():
+    WIDE.append(Wide())
 
 
 def keep_set():

@@ -7,7 +7,7 @@ word that points to an object counts, except weak references and the collector's
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -28,7 +28,7 @@ from tracelloc.record.runtimes.cpython.frames import (
     thread_locals,
 )
 from tracelloc.record.runtimes.cpython.image import HeapImage
-from tracelloc.record.runtimes.cpython.interpreter import CPython, OldPython, find_cpython
+from tracelloc.record.runtimes.cpython.interpreter import CPython, UncountedPython, find_cpython
 from tracelloc.record.runtimes.cpython.paths import PathNames
 from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
 from tracelloc.record.runtimes.seam import UnsupportedRuntime
@@ -75,9 +75,10 @@ class HolderSearch:
         """
         try:
             return find_cpython(self._refreshed()) is not None
-        except OldPython as error:
+        except UncountedPython as error:
             raise TargetError(
-                f"objects of {error} can't be counted", hint="they can from Python 3.11 on"
+                f"objects of {error} can't be counted",
+                hint="they can from Python 3.11 on, in builds with the GIL",
             ) from error
         except UnsupportedRuntime:
             return True
@@ -88,19 +89,31 @@ class HolderSearch:
         return self._space
 
     def find(
-        self, found: FoundObjects, wanted: Sequence[str], before: ObjectAddresses | None = None
+        self,
+        found: FoundObjects,
+        wanted: Sequence[str],
+        before: ObjectAddresses | None = None,
+        keepers: Set[str] = frozenset(),
     ) -> dict[str, Holders]:
         """Holders of objects, by type name.
 
-        ``before``: objects that existed before are left out, as long as there are others. Empty if
-        the interpreter's version is not supported. Raises TargetError, PrivilegeError.
+        ``before``: objects that existed before are left out, as long as there are others.
+        ``keepers``: types that are wanted, too, if they keep wanted ones. Empty if the
+        interpreter's version is not supported. Raises TargetError, PrivilegeError.
         """
         python = self.python()
         if python is None:
             return {}
         frames = running_frames(python, FrameCodes(python))
         graph = _Graph(found, frames, python, wanted)
-        return {name: graph.holders(name, before) for name in wanted}
+        holders: dict[str, Holders] = {}
+        waiting = list(wanted)
+        for name in waiting:
+            holders[name] = graph.holders(name, before)
+            keeper = holders[name].main_keeper(keepers - set(waiting))
+            if keeper is not None:
+                waiting.append(keeper)
+        return holders
 
     def close(self) -> None:
         """Closes the process's files."""
@@ -109,17 +122,17 @@ class HolderSearch:
 
 
 class ObjectAddresses:
-    """Addresses of the objects in pools, by type, to distinguish new objects later."""
+    """Addresses of the objects by type, to distinguish new objects later."""
 
     def __init__(self, found: FoundObjects) -> None:
-        self._types = found.objects.type
+        self._types = np.concatenate([found.objects.type, found.large.type])
         self._names = found.names
         at, addresses = found.objects.at, found.blocks.addresses
-        in_pool = (at % _POOL_WORDS * 8).astype(np.uint64)
-        self._addresses: U64 = addresses[at // _POOL_WORDS] + in_pool
+        in_pool = addresses[at // _POOL_WORDS] + (at % _POOL_WORDS * 8).astype(np.uint64)
+        self._addresses: U64 = np.concatenate([in_pool, found.large.addresses])
 
     def addresses_of_type(self, name: str) -> U64:
-        """Addresses of objects of this type, ascending."""
+        """Addresses of objects of this type, those in pools first, each part ascending."""
         numbers = range(int(self._types.max(initial=-1)) + 1)
         of = [number for number in numbers if self._names.name_of(number) == name]
         return self._addresses[np.isin(self._types, of)]

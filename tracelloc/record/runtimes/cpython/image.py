@@ -33,14 +33,19 @@ MOST_BYTES: Final = 1 << 30
 """Most bytes of pieces that are read; further pieces are counted."""
 _MOST_PIECE_BYTES: Final = 1 << 28
 _LEAVES: Final = 1 << 24 | 1 << 27 | 1 << 28
-"""Py_TPFLAGS_LONG_SUBCLASS, …_BYTES_SUBCLASS, …_UNICODE_SUBCLASS: these refer to nothing."""
+_HAVE_GC: Final = 1 << 14
+"""Py_TPFLAGS_LONG_SUBCLASS, …_BYTES_SUBCLASS, …_UNICODE_SUBCLASS, and …_HAVE_GC. Objects of the
+first three refer to nothing, unless they have attributes: the collector tracks such ones."""
 _TYPE: Final = 1 << 31
 """Py_TPFLAGS_TYPE_SUBCLASS"""
 _SET_MASK, _SET_TABLE = 4, 5
 """Words of a set: its entries - 1, and the address of its table."""
-_DEQUE_LEFT, _DEQUE_RIGHT, _DEQUE_BLOCK_BYTES = 3, 4, 66 * 8
-"""Words of a deque: its first block and its last one. The last word of a block is the address of
-the next block (Modules/_collectionsmodule.c)."""
+_DEQUE_LEFT, _DEQUE_RIGHT, _DEQUE_FIRST, _DEQUE_LAST, _DEQUE_BLOCK_BYTES = 3, 4, 5, 6, 66 * 8
+"""Words of a deque: its first block and its last one, and the positions of its first item and its
+last one in them. In a block, items follow the address of the previous block; its last word is the
+address of the next one (Modules/_collectionsmodule.c)."""
+_DEQUE_ITEMS: Final = 64
+"""Items of a block."""
 _MOST_DEQUE_ROUNDS: Final = 1 << 15
 """Most blocks of one deque that are followed."""
 _MOST_DEQUE_BLOCKS: Final = MOST_BYTES // _DEQUE_BLOCK_BYTES
@@ -99,6 +104,7 @@ class HeapImage:
         self.words = np.zeros(self.pool_words + int(rounded.sum()) + _SLACK_WORDS, np.uint64)
         self.words[: self.pool_words] = blocks.words[: self.pool_words]
         was_read = self._read(pieces.rows)
+        self._clear_stale_items(pieces.rows)
         self.piece_type = pieces.type
         self.piece_starts = pieces.rows[:, 0].copy()
         self.piece_ends = self.piece_starts + pieces.rows[:, 1]
@@ -131,6 +137,16 @@ class HeapImage:
             self.words[place : place + size] = into[start : start + size]
         self.skipped_count += int(np.count_nonzero(~was_read))
         return was_read
+
+    def _clear_stale_items(self, rows: U64) -> None:
+        """Clears what deques have dropped: it stays in their first and last blocks."""
+        for word, at in ((_DEQUE_LEFT, _DEQUE_FIRST), (_DEQUE_RIGHT, _DEQUE_LAST)):
+            pieces = np.searchsorted(rows[:, 0], self._ends_of_deques[:, word])
+            for piece, ends in zip(pieces.tolist(), self._ends_of_deques.tolist(), strict=True):
+                if piece < len(rows) and rows[piece, 0] == ends[word] and ends[at] < _DEQUE_ITEMS:
+                    first = int(self.piece_at[piece]) + 1
+                    stale = (0, ends[at]) if word == _DEQUE_LEFT else (ends[at] + 1, _DEQUE_ITEMS)
+                    self.words[first + stale[0] : first + stale[1]] = 0
 
     def _find_kinds(self, was_read: Mask) -> npt.NDArray[np.uint8]:
         found = self.found
@@ -212,7 +228,8 @@ class HeapImage:
         kinds = np.where(self._is_weak[of], int(Kind.WEAK_REFERENCE), int(Kind.OBJECT)) + ahead
         kinds = np.where(types.with_flag(_TYPE)[of], int(Kind.CLASS) + ahead, kinds)
         kinds = np.where(self._named("code")[of], int(Kind.CODE), kinds)
-        return np.where(types.with_flag(_LEAVES)[of], int(Kind.LEAF), kinds)
+        is_leaf = types.with_flag(_LEAVES) & ~types.with_flag(_HAVE_GC)
+        return np.where(is_leaf[of], int(Kind.LEAF), kinds)
 
     def _pieces(self, frames: Sequence[RunningFrame]) -> _OtherMemory:
         found = self.found
@@ -313,6 +330,7 @@ class HeapImage:
 
     def _deques(self, of: I64, head: U64) -> U64:
         deques = head[self._named("collections.deque")[of]]
+        self._ends_of_deques = deques
         left, right = deques[:, _DEQUE_LEFT].copy(), deques[:, _DEQUE_RIGHT].copy()
         found, room = [np.empty((0, 2), np.uint64)], _MOST_DEQUE_BLOCKS
         for _ in range(_MOST_DEQUE_ROUNDS):

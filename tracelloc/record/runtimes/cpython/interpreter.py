@@ -43,8 +43,8 @@ _MOST_OFFSETS: Final = {
 the first 80 of frames."""
 
 
-class OldPython(UnsupportedRuntime):
-    """A version whose objects differ, too."""
+class UncountedPython(UnsupportedRuntime):
+    """A version or build whose objects differ, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class CPython:
         at = self._space.object(self._module, "Py_Version")
         image = self.read(at, 8) if at is not None else b""
         if at is None:
-            raise OldPython("Python 3.10 or older")
+            raise UncountedPython("Python 3.10 or older")
         if len(image) < 8:
             raise UnsupportedRuntime("Python of a version that can't be read")
         number: int = struct.unpack("<Q", image)[0]
@@ -217,7 +217,7 @@ class CPython:
             raise UnsupportedRuntime(f"{self.title} without its table of offsets")
         words = struct.unpack(f"<{_WORDS}Q", image)
         if words[2]:
-            raise UnsupportedRuntime(f"{self.title} without the GIL")
+            raise UncountedPython(f"{self.title} without the GIL")
         offsets = {name: words[place] for name, place in places.items()}
         if max(offsets.values()) >= _OFFSETS_LIMIT or any(
             offsets[name] > most for most, names in _MOST_OFFSETS.items() for name in names

@@ -29,7 +29,7 @@ from tracelloc.verdict.parameters import P
 from tracelloc.verdict.unreachable import doubles_memory
 
 _MOST_TYPES: Final = 12
-"""Growing types whose holders are searched for."""
+"""Growing types whose holders are searched for, with the growing types that keep them."""
 _HOLDERS_S: Final = 60.0
 """Time after which holders are searched for again."""
 _FRESH_S: Final = 5.0
@@ -110,10 +110,13 @@ class PythonObjectWatch:
         wanted = [one.name for one in growing[:_MOST_TYPES]]
         names, searched_s = self._searched
         if not names.issuperset(wanted) or (wanted and now.time_s - searched_s > _HOLDERS_S):
-            self._holders = self._search.find(found, wanted, self._before)
+            keepers = frozenset(one.name for one in growing)
+            self._holders = self._search.find(found, wanted, self._before, keepers)
             self._searched = frozenset(wanted), now.time_s
         suspects, minor = divided(self._suspects(now, self._without_garbage(growing)))
-        holders = {name: self._holders[name] for name in wanted if name in self._holders}
+        holders = {
+            one.name: self._holders[one.name] for one in growing if one.name in self._holders
+        }
         self.findings = ObjectFindings(now, self._first, suspects, minor, holders)
 
     def _suspects(self, now: ObjectCensus, growing: Sequence[GrowingType]) -> list[TypeSuspect]:

@@ -1,0 +1,1 @@
+"""Services of Python frameworks, leaking and clean, for ``tests.bench.pythonservices``."""
