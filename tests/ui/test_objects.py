@@ -23,8 +23,8 @@ class PythonSource(FakeSource):
     """A server in Python, whose sessions grow."""
 
     def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
-        one = super().take_snapshot(wanted).root
-        return TraceSnapshot((replace(one, objects=growing(one.time_s)),))
+        one, *others = super().take_snapshot(wanted).processes
+        return TraceSnapshot((replace(one, objects=growing(one.time_s)), *others))
 
 
 def python_shop(directory: Path) -> FakeSource:
