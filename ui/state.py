@@ -176,9 +176,13 @@ class State:
         return show_process(new, self.settings)
 
     def show_together(self, picture: Picture) -> None:
-        """Shows all processes once there are two, unless the user has chosen or compares."""
+        """Shows all processes once there are two, unless the user has chosen or compares.
+
+        Objects of Python are counted per process: who sees these keeps seeing them.
+        """
         settings = self.settings
-        if picture.process_count > 1 and not self.has_chosen_process:
+        has_objects = any(runtime.counts_objects for runtime in picture.snapshot.runtimes)
+        if picture.process_count > 1 and not self.has_chosen_process and not has_objects:
             self.has_chosen_process = True
             if not settings.marks and settings.baseline is None:
                 self.replace_settings(show_process(ALL_PROCESSES, settings))
