@@ -6,22 +6,21 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
-from textual.app import App, SystemCommand
+from textual.app import App
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.screen import Screen
 
 from tracelloc.errors import TracellocError
 from tracelloc.text import printable
 from tracelloc.ui.contrast import keep_readable
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.driver import TerminalDriver
-from tracelloc.ui.live_screen import LiveScreen, live_keys
+from tracelloc.ui.live_screen import LiveScreen
 from tracelloc.ui.output import OutputView
+from tracelloc.ui.palette import Commands
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.sourcescreen import SourceScreen
@@ -55,9 +54,11 @@ class LiveApp(App[int]):
 
     CSS_PATH = "app.tcss"
     TITLE = "tracelloc"
+    COMMANDS = {Commands}  # noqa: RUF012 - as Textual has it
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c,ctrl+q", "ask('leave')", "Quit", show=False, priority=True, tooltip="Quit"),
-        Binding("ctrl+p", "command_palette", "Palette", show=False, tooltip="Commands and themes"),
+        Binding("ctrl+p", "command_palette", "Commands", tooltip="Commands and themes"),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True, tooltip="Suspend"),
     ]
 
     def __init__(
@@ -176,19 +177,17 @@ class LiveApp(App[int]):
         """Calls a method of the state."""
         getattr(self.state, what)(*arguments)
 
+    def action_suspend_process(self) -> None:
+        """Suspends tracelloc, unless it has to read events meanwhile."""
+        if self.state.player is None and not self.state.ended:
+            self.notify("Can't be suspended while it traces: space freezes the screen", timeout=3)
+        else:
+            super().action_suspend_process()
+
     def action_play(self, what: str, *arguments: Any) -> None:
         """Calls a method of the recording's player."""
         if self.state.player is not None:
             getattr(self.state.player, what)(*arguments)
-
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """All actions that have a key, and Textual's own commands."""
-        yield from super().get_system_commands(screen)
-        if not isinstance(screen, LiveScreen):
-            return
-        for binding in live_keys(self.state):
-            run = partial(screen.call_later, screen.run_action, binding.action)
-            yield SystemCommand(binding.description, binding.tooltip, run)
 
 
 def failure_of(app: LiveApp) -> None:

@@ -54,6 +54,7 @@ class ChartContent:
     empty: str = COMPUTING
     gaps: Gaps = ()
     """Times without snapshots, in which nothing is drawn."""
+    is_recorded: bool = False
 
 
 class _Owners:
@@ -144,6 +145,7 @@ def chart_content(_source: Source) -> Callable[[ViewSelection], ChartContent]:
             "call stacks" if by_stack else "functions",
             about,
             gaps=() if selection.line is None else selection.line.gaps,
+            is_recorded=selection.line is not None,
         )
 
     return content
@@ -151,7 +153,8 @@ def chart_content(_source: Source) -> Callable[[ViewSelection], ChartContent]:
 
 def draw_layers(content: ChartContent, width: int, height: int) -> Drawing:
     """Draws a chart of ``width`` by ``height`` cells, including the time axis at the bottom."""
-    canvas = Canvas(width, height, content.times_ns[0], content.times_ns[-1])
+    first_ns, last_ns = content.times_ns[0], content.times_ns[-1]
+    canvas = Canvas(width, height, first_ns, last_ns, fits=content.is_recorded)
     if not canvas.has_room:
         return canvas.rows
     values = [
@@ -162,6 +165,7 @@ def draw_layers(content: ChartContent, width: int, height: int) -> Drawing:
     canvas.draw_axes(highest)
     cells = np.rint(tops / highest * canvas.lines).astype(int)
     cells[:, within(content.gaps, canvas.edges_ns())] = 0
+    cells[:, canvas.used :] = 0
     for x in range(canvas.columns):
         below = 0
         for number, top in enumerate(cells[:, x].tolist()):
@@ -198,10 +202,9 @@ class ChartView(LineView[ChartContent]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
-            "c",
+            "C",
             "app.ask('toggle_chart')",
-            "By",
-            show=False,
+            "Functions/stacks",
             tooltip="Chart functions, or call stacks",
         ),
     ]
@@ -248,7 +251,7 @@ class ChartView(LineView[ChartContent]):
         """The chart's lines, then the titles of the rows."""
         if line < len(self._drawing):
             return [(text, style or None) for text, style in runs_of(self._drawing[line])]
-        what = f"live bytes of {self._content.what} (c)" if self._content.what else ""
+        what = f"live bytes of {self._content.what} (C)" if self._content.what else ""
         title = f"{'live':>13}  {'share':>6}  {'peak':>11}  {what}"
         return [(crop(title, width), "lines--header")] if what else []
 
@@ -279,4 +282,5 @@ CHART: Final = View(
     maker=chart_content,
     widget=ChartView,
     choose=_opened,
+    enters="Open",
 )

@@ -62,17 +62,17 @@ class DetailScreen(Screen[None]):
             (
                 ("escape,q", "app.pop_screen", "Back", "Back to the tables"),
                 ("h", "everything", "Hidden", "Show or hide the frames that filters hide"),
-                ("x", "add(False)", "Hide frame", "Hide this function everywhere"),
-                ("c", "add(True)", "Collapse", "Collapse its namespace everywhere"),
+                ("H", "add(False)", "Hide", "Hide this function everywhere"),
+                ("z", "add(True)", "Collapse", "Collapse its namespace everywhere"),
                 ("u", "undo", "Undo", "Undo last rule"),
-                ("w", "save", "Save", "Write the added rules to your own filters file"),
+                ("W", "save", "Save", "Write the added rules to your own filters file"),
                 ("y", "app.ask('copy_stack')", "Copy", "Copy the whole stack to the clipboard"),
-                ("l", "list_source", "List", "Source of the function, with live bytes per line"),
-                ("v", "edit", "Editor", "Open the source line in $EDITOR"),
+                ("l", "list_source", "Source", "Source of the function, with live bytes per line"),
+                ("E", "edit", "Editor", "Open the source line in $EDITOR"),
                 ("e", "app.ask('ask_export')", "Export", "Write the stacks to a file"),
                 ("question_mark", "app.ask('show_help')", "Help", "All keys"),
             ),
-            shown={"escape,q", "h", "x", "c", "w", "y", "l", "v", "question_mark"},
+            shown={"escape,q", "h", "H", "z", "W", "y", "l", "E", "question_mark"},
         )
     ]
     AUTO_FOCUS = "#frames"
@@ -210,7 +210,7 @@ class DetailScreen(Screen[None]):
         self._rules.append(rule)
         self.state.change_filters(lambda filters: filters.add(rule))
         what = f"{rule.action.value}: {crop(rule.label or rule.pattern, 60)}"
-        self.app.notify(f"{what} (u undo, w save)", timeout=3, markup=False)
+        self.app.notify(f"{what} (u undo, W save)", timeout=3, markup=False)
 
     def action_undo(self) -> None:
         """Removes the last rule that was added on this screen."""
@@ -221,7 +221,7 @@ class DetailScreen(Screen[None]):
     def action_save(self) -> None:
         """Saves the rules that were added on this screen to the user's file."""
         if not self._rules:
-            self.app.notify("No rules to save (x hide, c collapse)", timeout=2)
+            self.app.notify("No rules to save (H hide, z collapse)", timeout=2)
             return
         self.state.save_rules(self._rules)
         self._rules.clear()
@@ -252,7 +252,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     # sum of several processes.
     snapshot = picture.snapshot
     least = "at least " if snapshot.losses.overflows or snapshot.merged is not None else ""
-    growth = figures.growth_bytes_per_min
+    growth = details.growth
     name = Text(f" {crop(picture.labels.shown(figures.index), width - 2)}", "bold")
     if condition:
         name.append(f"  {condition} ", "bold reverse")

@@ -59,7 +59,7 @@ class QuitDialog(Dialog[str]):
     QUIT: ClassVar[str] = "quit"
     EXPORT: ClassVar[str] = "export"
     BINDINGS = [  # noqa: RUF012 - as Textual has it
-        ("q,y,enter", f"dismiss('{QUIT}')", "Quit"),
+        ("q,enter", f"dismiss('{QUIT}')", "Quit"),
         ("e", f"dismiss('{EXPORT}')", "Export"),
     ]
 
@@ -141,9 +141,11 @@ class FilterDialog(Dialog[None]):
             tooltip="Switch the group",
             id="filters.space",
         ),
-        Binding("a", "all", "All", tooltip="Switch all groups on or off", id="filters.all"),
-        Binding("d,delete", "drop", "Delete", tooltip="Delete the added rule", id="filters.drop"),
-        Binding("w", "save", "Save", tooltip="Write added rules to your file", id="filters.save"),
+        Binding("n", "all", "All", tooltip="Switch all groups on or off", id="filters.all"),
+        Binding(
+            "delete,backspace", "drop", "Delete", tooltip="Delete the added rule", id="filters.drop"
+        ),
+        Binding("W", "save", "Save", tooltip="Write added rules to your file", id="filters.save"),
         Binding("f,q", "dismiss", "Close", tooltip="Close", id="filters.close"),
     ]
 
@@ -159,8 +161,8 @@ class FilterDialog(Dialog[None]):
             box.border_title = "Filters: frames to hide or collapse"
             yield Table([Column("name", "", 0, right=False)], id="groups")
             yield Label(
-                "Enter/Space switch · a all · d delete an added rule · w save rules\n"
-                "x or c on a frame of a stack adds a rule · Esc close",
+                "Enter/Space switch · n all · Delete an added rule · W save rules\n"
+                "H or z on a frame of a stack adds a rule · Esc close",
                 classes="note",
                 markup=False,
             )

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TextIO
 
+from textual._xterm_parser import XTermParser
+from textual.drivers import linux_driver
 from textual.drivers.linux_driver import LinuxDriver
+from textual.message import Message
 
 
 class GuardedStream:
@@ -43,6 +46,44 @@ class GuardedStream:
             except (OSError, ValueError):
                 self._is_lost = True
                 self._lost()
+
+
+_ESCAPE: Final = "\x1b"
+_ESCAPE_KEY: Final = "[27u"
+"""What follows the escape character in the key's own sequence, that of Kitty's protocol."""
+_INTRODUCERS: Final = frozenset("[O]PX^_\\")
+"""Characters that begin a sequence after an escape character, or end one."""
+
+
+class KeyParser(XTermParser):
+    """Textual's parser, for which Esc and another key right after it are two keys.
+
+    Textual takes them for one key with Alt, or drops the first one. Nothing here uses Alt.
+    """
+
+    _waits: bool = False
+    """Whether the last character was an escape character that may begin a sequence."""
+
+    def feed(self, data: str) -> Iterable[Message]:
+        """Returns the events of characters that were read."""
+        pieces = []
+        for at, character in enumerate(data):
+            waits = data[at - 1] == _ESCAPE if at else self._waits
+            if waits and character not in _INTRODUCERS:
+                pieces.append(_ESCAPE_KEY)
+            pieces.append(character)
+        self._waits = data.endswith(_ESCAPE)
+        return super().feed("".join(pieces))
+
+    def tick(self) -> Iterable[Message]:
+        """Returns the events of sequences that have not been continued in time."""
+        for event in super().tick():
+            self._waits = False
+            yield event
+
+
+# The driver makes its parser itself.
+linux_driver.XTermParser = KeyParser  # type: ignore[attr-defined]
 
 
 class TerminalDriver(LinuxDriver):

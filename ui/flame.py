@@ -65,8 +65,8 @@ class FlameView(NodesView):
     }}
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,h", "side(-1)", "Left", show=False),
-        Binding("right,l", "side(1)", "Right", show=False),
+        Binding("left", "side(-1)", "Left", show=False),
+        Binding("right", "side(1)", "Right", show=False),
         Binding("enter", "choose", "Zoom", tooltip="Zoom into the function; open its stack"),
         Binding("escape,backspace", "zoom_out", "Zoom out", tooltip="One step back out"),
         Binding("c", "colouring", "Colors", tooltip="Color by module or by growth"),

@@ -17,8 +17,9 @@ from tracelloc.model.figures import I64
 from tracelloc.show.presentation.calltree import Step, shown_frames
 from tracelloc.show.presentation.naming import NamedStack
 from tracelloc.text import about_of, format_percent, format_size
+from tracelloc.ui.stackcells import name_cell
 from tracelloc.ui.stacknames import Search
-from tracelloc.ui.stackviews import MOST_ROWS, name_cell
+from tracelloc.ui.stackviews import MOST_ROWS
 from tracelloc.ui.tableview import Cell, Column, Heading, Table, TableRows, clean, short_count
 from tracelloc.ui.verdictcells import growth_cell
 from tracelloc.ui.view import Settings, Sorting, Source, View, ViewSelection
@@ -199,5 +200,6 @@ FUNCTIONS: Final = View(
     maker=function_rows,
     widget=lambda: Table(COLUMNS),
     choose=_expanded,
+    enters="Callers",
     sorting=Sorting("bytes"),
 )

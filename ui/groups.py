@@ -1,12 +1,16 @@
-"""Groups of stacks that leak or grow together: a single row that Enter expands."""
+"""Rows that stand for several stacks, which Enter expands.
+
+Stacks that leak or grow together are one row, and so are those with equal names, and those of a
+single block each about which it is too early to say anything.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tracelloc.model.verdicts import Suspect
+from tracelloc.model.verdicts import CODE_OF, VERDICTS, Suspect, Verdict
 from tracelloc.show.presentation.naming import frame_name, source_place
 from tracelloc.show.presentation.sharedframes import shared_function
 from tracelloc.show.presentation.shortnames import shorten
@@ -16,6 +20,9 @@ from tracelloc.ui.view import Settings, ViewSelection
 
 _MOST_NAMED: Final = 64
 """Most groups that are named after their shared frame."""
+_LEAST_OTHERS: Final = 3
+_OTHERS_SHARE: Final = 0.01
+"""Share of the live bytes from which a single block has a row of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +30,13 @@ class GroupKey:
     """Key of a group's row."""
 
     lead: int
-    """Identifies the group: the address of the shared frame, or its first stack."""
+    """Identifies the group: the address of the shared frame, or one of its stacks."""
     members: tuple[int, ...] = field(compare=False)
     """The listed stacks of the group, those with the largest share first."""
     title: str = field(compare=False)
-    suspect: Suspect = field(compare=False)
+    verdict: Verdict | None = field(compare=False)
+    rate: int | None = field(compare=False, default=None)
+    """Bytes per minute if the stacks are judged as one; None: the sum of theirs."""
 
     @property
     def stack(self) -> int:
@@ -43,35 +52,79 @@ class Grouping:
     inside: frozenset[int] = frozenset()
 
 
-def grouped(selection: ViewSelection, order: Sequence[int]) -> Grouping:
-    """Replaces each group's listed stacks with one row, in the place of the first of them."""
-    listed = set(order)
+def grouped(
+    selection: ViewSelection,
+    order: Sequence[int],
+    place: Callable[[Sequence[int]], tuple[int, int]],
+) -> Grouping:
+    """Replaces each group's listed stacks with one row. ``place``: a row's sort key."""
+    groups = [*_suspects(selection, order)]
+    keys = {stack: key for key in groups for stack in key.members}
+    for key in _folded(selection, [stack for stack in order if stack not in keys]):
+        groups.append(key)
+        keys |= dict.fromkeys(key.members, key)
+    if not groups:
+        return Grouping(order)
     expanded = selection.settings.expanded
-    keys: dict[int, GroupKey] = {}
+    rows: list[Hashable] = []
+    inside: set[int] = set()
+    alone = [(stack,) for stack in order if stack not in keys]
+    for members in sorted([*alone, *(key.members for key in groups)], key=place):
+        found = keys.get(members[0])
+        rows.append(members[0] if found is None else found)
+        if found is not None and found.lead in expanded:
+            rows.extend(members)
+            inside.update(members)
+    return Grouping(rows, frozenset(inside))
+
+
+def _suspects(selection: ViewSelection, order: Sequence[int]) -> Iterable[GroupKey]:
+    """Yields the groups of stacks that leak or grow together."""
+    listed, named = set(order), 0
     for suspect in suspects_of(selection.snapshot):
         members = tuple(each.stack for each in suspect.members if each.stack in listed)
         if len(members) > 1:
             lead = members[0] if suspect.frame is None else suspect.frame
-            title = _title(selection, suspect, len(members), named=len(keys) < _MOST_NAMED)
-            mark = "▾" if lead in expanded else "▸"
-            key = GroupKey(lead, members, f"{mark} {title}", suspect)
-            keys |= dict.fromkeys(members, key)
-    if not keys:
-        return Grouping(order)
-    rows: list[Hashable] = []
-    seen: set[int] = set()
-    inside: set[int] = set()
+            title = _title(selection, suspect, len(members), named=named < _MOST_NAMED)
+            rate = round(suspect.judgement.rate_bytes_per_min)
+            yield _key(selection, lead, members, title, suspect.judgement.verdict, rate)
+            named += 1
+
+
+def _folded(selection: ViewSelection, order: Sequence[int]) -> Iterable[GroupKey]:
+    """Yields the groups of stacks with equal names and verdicts, and of single blocks."""
+    labels, verdicts, figures = selection.names.labels, selection.verdicts, selection.figures
+    least_bytes = _OTHERS_SHARE * figures.live_bytes.sum()
+    few = (figures.live_count == 1) & (figures.live_bytes < least_bytes)
+    if selection.change is not None or verdicts is None:
+        few[:] = False
+    else:
+        few &= verdicts == CODE_OF[Verdict.DECIDING]
+    equal: dict[tuple[str, int], list[int]] = {}
+    others: list[int] = []
     for stack in order:
-        found = keys.get(stack)
-        if found is None:
-            rows.append(stack)
-        elif found.lead not in seen:
-            seen.add(found.lead)
-            rows.append(found)
-            if found.lead in expanded:
-                rows.extend(found.members)
-                inside.update(found.members)
-    return Grouping(rows, frozenset(inside))
+        if few[stack]:
+            others.append(stack)
+        elif labels.fresh[stack]:
+            code = -1 if verdicts is None else int(verdicts[stack])
+            equal.setdefault((labels[stack], code), []).append(stack)
+    for (label, code), stacks in equal.items():
+        if len(stacks) > 1:
+            first, arrow, rest = label.partition(" ← ")
+            title = f"{first} ×{len(stacks):,} stacks{arrow}{rest}"
+            verdict = None if code < 0 else VERDICTS[code]
+            yield _key(selection, -1 - min(stacks), tuple(stacks), title, verdict)
+    if len(others) >= _LEAST_OTHERS:
+        title = f"others: {len(others):,} stacks of one block"
+        yield _key(selection, -1 - min(others), tuple(others), title, Verdict.DECIDING)
+
+
+def _key(  # noqa: PLR0917
+    selection: ViewSelection, lead: int, members: tuple[int, ...], title: str,
+    verdict: Verdict | None, rate: int | None = None,
+) -> GroupKey:  # fmt: skip
+    mark = "▾" if lead in selection.settings.expanded else "▸"
+    return GroupKey(lead, members, f"{mark} {title}", verdict, rate)
 
 
 def _title(selection: ViewSelection, suspect: Suspect, count: int, *, named: bool) -> str:

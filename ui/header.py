@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -42,10 +43,13 @@ from tracelloc.ui.tableview import (
 )
 from tracelloc.ui.verdictcells import VERDICT_STYLES
 from tracelloc.ui.view import Facts, View
+from tracelloc.verdict.parameters import P
 
 _BAD = "bold red"
 ALERT = "bold reverse"
 _GAP = "   "
+_NOTABLE_FACTOR, _NOTABLE_CORES, _NOTABLE_RING = 1.2, 0.05, 0.5
+"""Factor of the CPU time, processors, and share of the ring from which costs are shown."""
 _SOON_S = 3600.0
 """Forecasts of less than this are highlighted."""
 
@@ -112,13 +116,8 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
     if picture.is_profile:
         return _justify(left, [], width)
     right = [Text(f"{short_count(snapshot.overhead.events_per_s)} events/s")]
-    cost = tracing_cost(snapshot)
-    if cost is not None:
-        right.append(Text(cost.short))
-    if picture.header.ring_share >= 0.01:
-        share = picture.header.ring_share
-        right.append(Text(f"ring {format_percent(share, 0)} full", _BAD if share > 0.8 else ""))
-    right.append(_lost(snapshot))
+    right += _overhead(picture)
+    right += _lost(snapshot)
     # If there is too little room, the least important parts are dropped first.
     for drop in (2, 0):
         if _length(left) + _length(right) + 3 <= width:
@@ -142,15 +141,34 @@ def target_name(snapshot: Snapshot) -> str:
     return clean(snapshot.target.command) + (f" ({pid})" if pid else "")
 
 
-def _lost(snapshot: Snapshot) -> Text:
+def _overhead(picture: Picture) -> list[Text]:
+    """Returns the figures of tracing's cost that matter, or that none does."""
+    cost, share = tracing_cost(picture.snapshot), picture.header.ring_share
+    parts = []
+    if cost is not None and cost.factor >= _NOTABLE_FACTOR and cost.cores >= _NOTABLE_CORES:
+        parts.append(Text(cost.short))
+    if share >= _NOTABLE_RING:
+        parts.append(Text(f"ring {format_percent(share, 0)} full", _BAD if share > 0.8 else ""))
+    return parts or [Text("overhead low")]
+
+
+def _lost(snapshot: Snapshot) -> list[Text]:
+    """Returns what is missing, in one part; nothing if nothing is."""
     lost = snapshot.losses.events
     if snapshot.count_bounds is not None:
         least, most = snapshot.count_bounds
-        return Text(f"lost {lost:,}, {least:,} to {most:,} blocks live", _BAD)
-    partial = snapshot.partial_allocations
-    cut = f", {partial:,} with partial stacks" if partial else ""
-    late = f"{snapshot.losses.overflows:,} ring overflows, " if snapshot.losses.overflows else ""
-    return Text(f"{late}lost {lost:,}{cut}", _BAD if lost else "")
+        return [Text(f"lost {lost:,}, {least:,} to {most:,} blocks live", _BAD)]
+    counts = {
+        "ring overflows": snapshot.losses.overflows,
+        "lost": lost,
+        "with partial stacks": snapshot.partial_allocations,
+    }
+    words = [
+        f"lost {count:,}" if what == "lost" else f"{count:,} {what}"
+        for what, count in counts.items()
+        if count
+    ]
+    return [Text(", ".join(words), _BAD if lost else "")] if words else []
 
 
 def _figures(picture: Picture) -> list[Text]:
@@ -199,7 +217,7 @@ def _ended(snapshot: Snapshot) -> Text | None:
 
 
 def _leaks(snapshot: Snapshot) -> Text | None:
-    """Returns the number of leaks and their growth rate; None if there is no suspect."""
+    """Returns the number of leaks and their growth rate, or when it will be known."""
     judgements = [suspect.judgement for suspect in suspects_of(snapshot)]
     types = type_suspects(snapshot)
     for verdict, words in ((Verdict.LEAKING, "leaking"), (Verdict.GROWING, "growing")):
@@ -211,6 +229,9 @@ def _leaks(snapshot: Snapshot) -> Text | None:
             about = about_of(snapshot.sample_bytes)
             rate = f"{about}{format_size(round(sum(rates)))}/min"
             return Text(f"{len(rates)} {words} {rate}", VERDICT_STYLES[verdict])
+    left_s = P.first_verdict_s - snapshot.elapsed_ns / NS_PER_S
+    if left_s > 0 and snapshot.events:
+        return Text(f"verdict in {format_duration(math.ceil(left_s))}", "dim")
     return None
 
 

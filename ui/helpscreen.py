@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from rich.text import Text
+from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.dom import DOMNode
 from textual.screen import Screen
+from textual.widgets import Input
 
 from tracelloc.show.manual import text_of
 from tracelloc.ui.dialogs import Dialog
@@ -58,16 +60,17 @@ _WRAPPED_AT: Final = 86
 _TABLE_ROW: Final = re.compile(r"\| (?!term |verdict |---)([^|]+) \| ([^|]+) \|")
 
 
-def _terms(markdown: str, width: int) -> Iterator[tuple[str, str]]:
-    """Returns the terms and wrapped meanings in a topic's first table; no two rows are equal."""
+def _terms(markdown: str, width: int) -> Iterator[list[Hashable]]:
+    """Yields the rows of each term in a topic's first table, wrapped; no two rows are equal."""
     for match in _TABLE_ROW.finditer(markdown):
         term, meaning = (text.replace("`", "") for text in match.groups())
         lines = wrapped(meaning, _WRAPPED_AT - width)
+        rows: list[Hashable] = []
         if len(term) > width:
-            yield term, ""
+            rows.append(Heading(term))
             term = ""
-        for number, line in enumerate(lines):
-            yield term if not number else " " * number, line
+        rows += [(" " * number or term, line) for number, line in enumerate(lines)]
+        yield rows
         if not match.string.startswith("\n| ", match.end()):
             return
 
@@ -75,7 +78,11 @@ def _terms(markdown: str, width: int) -> Iterator[tuple[str, str]]:
 class HelpScreen(Dialog[None]):
     """Lists the keys of the focused widget, its screen and the application."""
 
-    BINDINGS = [("question_mark,q", "dismiss", "Close")]  # noqa: RUF012 - as Textual has it
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark,q", "dismiss", "Close", tooltip="Close the help"),
+        Binding("slash", "find", "Search", tooltip="Search the help"),
+        Binding("escape", "back", "Close", tooltip="Show all again, or close the help"),
+    ]
 
     def __init__(self, screen: Screen[Any]) -> None:
         super().__init__()
@@ -87,25 +94,58 @@ class HelpScreen(Dialog[None]):
         nodes: list[DOMNode] = [] if focused is None else [focused]
         nodes += [self._of, self.app]
         found = list(key_lines(nodes, self.app.get_key_display))
-        self._lines: list[Hashable] = list(_grouped(found, getattr(self._of, "KEY_GROUPS", {})))
-        self._lines += [
+        lines: list[Hashable] = list(_grouped(found, getattr(self._of, "KEY_GROUPS", {})))
+        lines += [
             Heading(""),
             Heading("Mouse: click a column title to sort, a row to select it, again to open it"),
             Heading("Rows stay where they are for half a second after a key."),
         ]
-        width = max(len(line[0]) for line in self._lines if isinstance(line, tuple))
+        width = max(len(line[0]) for line in lines if isinstance(line, tuple))
+        self._entries = [[line] for line in lines]
         for title, topic in (("Verdicts", "verdicts"), ("Glossary", "glossary")):
-            self._lines += [Heading(""), Heading(title), *_terms(text_of(topic), width)]
+            self._entries += [[Heading("")], [Heading(title)], *_terms(text_of(topic), width)]
         columns = Column("keys", "", width), Column("what", "", 0, right=False)
         with Vertical(classes="box") as box:
-            box.border_title = "Keys, then verdicts and glossary (End; Esc close)"
+            box.border_title = "Keys, then verdicts and glossary (/ search, End, Esc close)"
             yield Table(columns)
+            yield Input(placeholder="words of keys and terms (Esc shows all)", id="find")
 
     def on_mount(self) -> None:
-        """Fills the list."""
+        """Shows all lines."""
+        self._show("")
+
+    def action_find(self) -> None:
+        """Opens the line to type into."""
+        line = self.query_one("#find", Input)
+        line.display = True
+        line.focus()
+
+    def action_back(self) -> None:
+        """Shows all lines again; closes the help if it does so already."""
+        line = self.query_one("#find", Input)
+        if not line.display:
+            self.dismiss()
+        line.value, line.display = "", False
+        self.query_one(Table).focus()
+
+    @on(Input.Submitted)
+    def _keep(self) -> None:
+        self.query_one(Table).focus()
+
+    @on(Input.Changed)
+    def _find(self, message: Input.Changed) -> None:
+        self._show(message.value.lower())
+
+    def _show(self, words: str) -> None:
+        """Shows the entries that have these words."""
+
+        def is_found(entry: list[Hashable]) -> bool:
+            return any(words in str(line).lower() for line in entry)
 
         def cell(key: Hashable, column: str) -> Cell:
             keys, what = cast(tuple[str, str], key)
             return Text(keys, "bold") if column == "keys" else what
 
-        self.query_one(Table).show(TableRows(self._lines, cell))
+        found = [line for entry in self._entries if is_found(entry) for line in entry]
+        rows = TableRows(found, cell, empty="nothing has these words (Esc shows all)")
+        self.query_one(Table).show(rows, at_once=True)

@@ -209,6 +209,7 @@ SIZES: Final = View(
     maker=_make_sizes,
     widget=lambda: Table(columns("size")),
     choose=_only_sizes,
+    enters="Only these",
     sorting=_BY_BYTES,
     exists=has_blocks,
 )
@@ -219,6 +220,7 @@ AGES: Final = View(
     maker=lambda _source: _make_ages,
     widget=lambda: Table(columns("age")),
     choose=_only_ages,
+    enters="Only these",
     sorting=_BY_BYTES,
     exists=has_blocks,
 )
@@ -358,6 +360,7 @@ THREADS: Final = View(
     maker=maker,
     widget=lambda: Table(COLUMNS),
     choose=_only,
+    enters="Only these",
     wanted=replace(BASIC, threads=True),
     sorting=Sorting("bytes"),
     exists=is_live,

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding
+from textual.keys import key_to_character
 from textual.screen import Screen
 from textual.widgets import Footer
+from textual.widgets._footer import FooterKey
 
 Shown = tuple[tuple[Binding, bool, str], ...]
 """Each key with whether it does something, and what pointing at it says."""
+_ESSENTIAL: Final = frozenset({"question_mark", "q", "escape"})
+"""Keys that are shown if others have no room."""
 
 
 class KeyFooter(Footer):
@@ -17,23 +25,59 @@ class KeyFooter(Footer):
     Textual creates the footer's keys again each time it looks for active bindings, several times
     per key that is pressed, which takes longer than anything else that follows. Each key watches
     ``compact``, and these watchers would keep replaced keys until ``compact`` changes, which it
-    never does.
+    never does. No key is cut: those without room are left out.
     """
 
-    _composed: Shown | None = None
-    """What it shows. None: what it will show is not known before it is composed."""
+    _composed: tuple[int, Shown] | None = None
+    """Width and the keys shown. None: they are not known before it is composed."""
 
-    def _shown(self) -> Shown:
-        active = self.screen.active_bindings.values()
-        return tuple(
-            (each.binding, each.enabled, each.tooltip) for each in active if each.binding.show
-        )
+    def _shown(self) -> tuple[int, Shown]:
+        actions: dict[str, tuple[Binding, bool, str]] = {}
+        for each in self.screen.active_bindings.values():
+            if each.binding.show and not self._is_typed(each.binding.key):
+                one = each.binding, each.enabled, each.tooltip
+                actions.setdefault(each.binding.action, one)
+        return self.app.size.width, tuple(actions.values())
+
+    def _is_typed(self, key: str) -> bool:
+        """Whether the focused widget takes the key as text."""
+        focused = self.screen.focused
+        return focused is not None and focused.check_consume_key(key, key_to_character(key))
 
     def compose(self) -> ComposeResult:
-        """Notes what it shows."""
+        """Adds the keys that fit, and notes them."""
+        if not self._bindings_ready:
+            return
+        self._composed = width, shown = self._shown()
+        for binding, enabled, tooltip in self._fitting(shown, width):
+            yield FooterKey(
+                binding.key,
+                self.app.get_key_display(binding),
+                binding.description,
+                binding.action,
+                disabled=not enabled,
+                tooltip=tooltip,
+            ).data_bind(compact=Footer.compact)
+
+    def _fitting(self, shown: Shown, width: int) -> Sequence[tuple[Binding, bool, str]]:
+        """Leaves out the last ones, except those that are needed to get away."""
+        gap = 2 if self.compact else 3
+        kept = list(shown)
+
+        def length(one: tuple[Binding, bool, str]) -> int:
+            return cell_len(self.app.get_key_display(one[0])) + len(one[0].description) + gap
+
+        for one in reversed(shown):
+            if sum(map(length, kept)) - 1 <= width:
+                break
+            if one[0].key not in _ESSENTIAL:
+                kept.remove(one)
+        return kept
+
+    def on_resize(self) -> None:
+        """Chooses the keys for another width."""
         if self._bindings_ready:
-            self._composed = self._shown()
-        yield from super().compose()
+            self.bindings_changed(self.screen)
 
     def bindings_changed(self, screen: Screen[object]) -> None:
         """Creates the keys again if they are others, and drops the watchers of replaced ones."""

@@ -167,6 +167,11 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
     def header_clicked(self, line: int, x: int) -> None:
         """Handles a click on a fixed line above the rows."""
 
+    def name_enter(self, word: str) -> None:
+        """Shows in the footer what Enter does with a row."""
+        enter = Binding("enter", "choose", word, tooltip="Open the row")
+        self._bindings.key_to_bindings["enter"] = [enter]
+
     # To be used by subclasses.
 
     @property

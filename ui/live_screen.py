@@ -53,6 +53,8 @@ TALL: int = 50
 """Height from which the plot and the stack of the cursor's row get more lines."""
 _PANE, _TALL_PANE, _LEAST_PANE = 9, 16, 5
 """Lines for that stack, whatever the table needs; from ``TALL``; below which it is not shown."""
+_EMPTY: int = 2
+"""Lines for why a table has no rows."""
 _SOURCE_LINES: int = 9
 """Most source lines below it."""
 TINY: int = 9
@@ -72,6 +74,15 @@ class Middle(Vertical):
     def on_resize(self) -> None:
         """Has the screen share the lines out again."""
         self.post_message(self.Resized())
+
+
+class SearchLine(Input):
+    """The line for searches."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "submit", "Keep the search"),
+        Binding("escape", "screen.back", "Clear it"),
+    ]
 
 
 class LiveScreen(Screen[None]):
@@ -109,13 +120,15 @@ class LiveScreen(Screen[None]):
                 for view in self.state.views:
                     widget = view.widget()
                     widget.id = view.name
+                    if view.enters:
+                        widget.name_enter(view.enters)
                     yield widget
             pane = Table(FRAME_COLUMNS, id="pane")
             pane.can_focus = pane.row_cursor = False
             pane.low = 0
             pane.border_title = "stack of the selected row"
             yield pane
-        yield Input(placeholder="regex for names, files, modules (Esc clear)", id="search")
+        yield SearchLine(placeholder="regex for names, files, modules (Esc clear)", id="search")
         yield KeyFooter(show_command_palette=False, compact=True)
 
     def on_resize(self, event: events.Resize) -> None:
@@ -146,6 +159,7 @@ class LiveScreen(Screen[None]):
                 same = before is not None and _order_of(before) == _order_of(picture)
                 self.view.show(picture.content, at_once=not same)
             self._show_pane(picture)
+        self.state.show_together(picture)
 
     def _show_plot(self, picture: Picture) -> None:
         snapshot, line = picture.snapshot, picture.line
@@ -173,7 +187,8 @@ class LiveScreen(Screen[None]):
             pane.border_title, words = type_words(self.view.key, picture.snapshot)
             pane.show(TableRows((), lambda _key, _column: "", empty=words), at_once=True)
             return
-        verdict = verdict_text(details, picture.snapshot)
+        is_group = isinstance(self.view.key, GroupKey)
+        verdict = verdict_text(details, picture.snapshot, whole=is_group)
         pane.border_title = verdict if verdict.plain else "stack of the selected row"
         lines = lines_of(details.stack, details.figures.index, everything=False)
         notes = verdict_lines(details, max(self.size.width - 2, 20))
@@ -190,7 +205,8 @@ class LiveScreen(Screen[None]):
         width, height = self.size
         least = 0 if height < LOW or width < NARROW else _TALL_PANE if height >= TALL else _PANE
         middle = self.query_one(Middle)
-        return max(least, middle.size.height - self.view.row_count() - 1)
+        rows = max(self.view.row_count(), _EMPTY)
+        return max(least, middle.size.height - rows - 1)
 
     @on(Middle.Resized)
     def _refit(self) -> None:

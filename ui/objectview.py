@@ -12,6 +12,7 @@ from tracelloc.model.objects import ObjectFindings, TypeSuspect
 from tracelloc.show.presentation.objects import (
     NOT_COUNTED,
     TypeGrowth,
+    counting_line,
     growing_for_s,
     growths,
     holder_text,
@@ -25,6 +26,7 @@ from tracelloc.text import format_duration, format_percent, format_size, plural
 from tracelloc.ui.tableview import (
     Cell,
     Column,
+    Heading,
     Table,
     TableRows,
     TitleCell,
@@ -55,12 +57,20 @@ class TypeKey(NamedTuple):
 
 
 def with_growing_types(selection: ViewSelection, rows: TableRows) -> TableRows:
-    """Puts the growing types' rows above those of the stacks, unless the stacks are filtered."""
+    """Puts the growing types' rows above those of the stacks, unless the stacks are filtered.
+
+    Until they are known, a line says when they will be.
+    """
     settings = selection.settings
     types = {TypeKey(each.name): each for each in type_suspects(selection.snapshot)}
     is_narrowed = settings.narrows_stacks or not settings.all_limits.is_open
-    if not types or is_narrowed or settings.sorting != Sorting("verdict"):
+    if is_narrowed or settings.sorting != Sorting("verdict"):
         return rows
+    if not types:
+        line = counting_line(selection.snapshot)
+        if line is None or not len(rows.order):
+            return rows
+        return replace(rows, order=[Heading(line), *rows.order], first=1)
 
     def cell(key: Hashable, column: str) -> Cell:
         if isinstance(key, TypeKey):

@@ -22,7 +22,7 @@ from tracelloc.ui.contrast import keep_readable
 from tracelloc.ui.driver import TerminalDriver
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import LIST_KEYS
-from tracelloc.ui.tableview import Cell, Column, Table, TableRows, clean, crop, trend
+from tracelloc.ui.tableview import Cell, Column, CommandCell, Table, TableRows, clean, crop, trend
 from tracelloc.ui.verdictcells import growth_cell
 
 _COLUMNS: Final = (
@@ -55,6 +55,8 @@ def process_rows(infos: Sequence[ProcessInfo], *, searching: bool) -> TableRows:
             "word": "…" if not info.known else "no" if info.trouble else "yes",
             "state": _state(info),
         }[column]
+        if column == "command" and not info.trouble:
+            return CommandCell(clean(text))
         return Text(clean(text), "dim") if info.trouble else text
 
     empty = "No process matches: Esc clears the search." if searching else "Looking …"

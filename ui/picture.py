@@ -27,7 +27,12 @@ from tracelloc.show.presentation.mergedsymbols import MergedSymbols
 from tracelloc.show.presentation.naming import NamedStack, Namer
 from tracelloc.show.presentation.processfacts import Account, Forecast, account, forecast
 from tracelloc.show.presentation.sourcelisting import SourceLister, SourceListing
-from tracelloc.show.presentation.suspects import NamedSuspect, name_suspects, verdict_codes
+from tracelloc.show.presentation.suspects import (
+    NamedSuspect,
+    growth_rates,
+    name_suspects,
+    verdict_codes,
+)
 from tracelloc.show.presentation.wrappers import measured_wrappers
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S
@@ -75,6 +80,8 @@ class Details:
     time_s: float
     """Time of the snapshot, seconds since 1970."""
     figures: StackDetails
+    growth: int
+    """Bytes per minute, as the verdict has it."""
     stack: NamedStack
     judgement: Judgement | None
     """The verdict; None before the first verdicts."""
@@ -264,6 +271,7 @@ class Pictures:
             namer=process.namer,
             figures=figures,
             change=change,
+            growth=growth_rates(snapshot),
             verdicts=verdicts,
             unsearched=stacks,
             stacks=found,
@@ -325,6 +333,7 @@ class Pictures:
             time_s=snapshot.time_s,
             holders=snapshot.holders.get(key),
             figures=details,
+            growth=int(growth_rates(snapshot)[index]),
             stack=namer.stack(snapshot, index),
             judgement=None if findings is None else stack_judgement(findings, index),
             suspect=None if suspect is None else name_suspects(snapshot, namer, [suspect])[0],

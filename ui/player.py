@@ -28,8 +28,8 @@ _PAGES: Final = 20
 PLAYER_KEYS: Final = bindings(
     "recording",
     (
-        ("left_square_bracket", "app.play('step', -1)", "Back", "Go to the previous snapshot"),
-        ("right_square_bracket", "app.play('step', 1)", "Forward", "Go to the next snapshot"),
+        ("left_square_bracket", "app.play('step', -1)", "Earlier", "Go to the previous snapshot"),
+        ("right_square_bracket", "app.play('step', 1)", "Later", "Go to the next snapshot"),
         ("left_curly_bracket", "app.play('page', -1)", "Page back",
          "Go back by a twentieth of the recording"),
         ("right_curly_bracket", "app.play('page', 1)", "Page forward",
@@ -42,7 +42,7 @@ PLAYER_KEYS: Final = bindings(
         ("x", "app.ask('choose_span')", "Compare",
          "Choose two times on the chart and show what changed between them"),
     ),
-    shown={"left_square_bracket", "right_square_bracket", "at", "space", "x"},
+    shown={"left_square_bracket", "right_square_bracket", "space", "x"},
 )
 # fmt: on
 LIVE_ONLY: Final = frozenset({"b", "m", "P", "space", "x", "greater_than_sign", "less_than_sign"})

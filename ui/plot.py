@@ -7,7 +7,7 @@ line. Axes have units; marks are dotted lines with their names on top.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.segment import Segment
 from rich.style import Style
+from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -46,6 +47,32 @@ class Curve:
     """Values in bytes; negative ones are unknown."""
     style: str
     """The component class of its style."""
+
+
+_APART: Final = 18
+"""Least columns from one time on the axis to the next."""
+_FACTORS: Final = (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 40)
+_STEPS_S: Final = tuple(factor * unit for unit in (1, 60, 3600) for factor in _FACTORS)
+"""Times that a column may stand for; also multiples of the last one."""
+_ROUND_S: Final = tuple(
+    factor * unit for unit in (1, 60, 3600) for factor in (1, 2, 5, 10, 15, 20, 30)
+)  # fmt: skip
+"""Times between those on the axis."""
+
+
+def _round_up(value: float, steps: Sequence[float]) -> float:
+    last = steps[-1]
+    return next((step for step in steps if value <= step), math.ceil(value / last) * last)
+
+
+def column_ns(length_ns: int, columns: int, *, fits: bool) -> float:
+    """Returns the time that a column stands for.
+
+    It stays the same while time passes, so that only the last column changes, until all are
+    used. ``fits``: all columns are used.
+    """
+    exact_ns = length_ns / max(1, columns)
+    return exact_ns if fits else _round_up(exact_ns / NS_PER_S, _STEPS_S) * NS_PER_S
 
 
 Drawing = list[list[tuple[str, str]]]
@@ -83,11 +110,19 @@ def runs_of(cells: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 class Canvas:
     """The cells of a plot over time, with room for axes and the names of curves."""
 
-    def __init__(self, width: int, height: int, start_ns: int, end_ns: int) -> None:
+    def __init__(
+        self, width: int, height: int, start_ns: int, end_ns: int, *, fits: bool = False
+    ) -> None:
+        """``fits``: see ``column_ns``."""
         self.rows: Drawing = [[(" ", "")] * width for _ in range(height)]
         self.columns, self.lines = width - LABELS - BEHIND, height - 1
         """Cells of the plot itself."""
         self.start_ns, self.end_ns = start_ns, max(end_ns, start_ns + NS_PER_S)
+        length_ns = self.end_ns - start_ns
+        self.step_ns = column_ns(length_ns, self.columns, fits=fits)
+        """Time that a column stands for."""
+        self.used = max(1, min(self.columns, math.ceil(length_ns / self.step_ns - 1e-9)))
+        """Number of columns up to the end."""
 
     @property
     def has_room(self) -> bool:
@@ -96,8 +131,7 @@ class Canvas:
 
     def edges_ns(self) -> F64:
         """Returns the time at which each column ends."""
-        length_ns = self.end_ns - self.start_ns
-        return self.start_ns + (np.arange(self.columns) + 1) * length_ns / self.columns
+        return self.start_ns + np.arange(1.0, self.columns + 1.0) * self.step_ns
 
     def put(self, x: int, y: int, character: str, style: str, *, behind: bool = False) -> None:
         """Draws a character; ``behind``: only if the cell is empty."""
@@ -122,17 +156,25 @@ class Canvas:
                 self.put(LABELS - 1, y, "┤", "plot--axis")
             else:
                 self.put(LABELS - 1, y, "│", "plot--axis")
-        self.write(0, self.lines, "0┼".rjust(LABELS) + "─" * self.columns, "plot--axis")
-        ticks = max(1, self.columns // 20)
-        for tick in range(ticks):
-            x = round(self.columns * tick / ticks)
-            ago_ns = (self.end_ns - self.start_ns) * (1 - x / self.columns)
-            words = f"-{format_duration(ago_ns / NS_PER_S)}"
-            if clock is not None:
-                words = clock(round(self.end_ns - ago_ns))
+        self.write(0, self.lines, "0┼".rjust(LABELS) + "─" * self.used, "plot--axis")
+        for x, words in self._ticks(clock):
             self.write(LABELS + x, self.lines, f"┬ {words} ", "plot--axis")
         end = " now" if clock is None else " end"
-        self.write(LABELS + self.columns - 4, self.lines, end, "plot--axis")
+        self.write(LABELS + min(self.used, self.columns - 4), self.lines, end, "plot--axis")
+
+    def _ticks(self, clock: Callable[[int], str] | None) -> Iterator[tuple[int, str]]:
+        """Yields (column, words) of the time axis: round times before now, or times of day."""
+        if clock is not None:
+            ticks = max(1, self.columns // _APART)
+            for tick in range(ticks):
+                x = round(self.columns * tick / ticks)
+                yield x, clock(round(self.start_ns + x * self.step_ns))
+            return
+        every_ns = _round_up(_APART * self.step_ns / NS_PER_S, _ROUND_S) * NS_PER_S
+        for tick in range(int(self.used * self.step_ns / every_ns), 0, -1):
+            x = self.used - round(tick * every_ns / self.step_ns)
+            if x >= 0:
+                yield x, f"-{format_duration(tick * every_ns / NS_PER_S)}"
 
 
 def _values_of(curve: Curve, canvas: Canvas) -> F64:
@@ -145,6 +187,7 @@ def _values_of(curve: Curve, canvas: Canvas) -> F64:
     at = np.searchsorted(times, canvas.edges_ns(), side="right") - 1
     values[at >= 0] = known[at[at >= 0]]
     values[values < 0] = np.nan
+    values[canvas.used :] = np.nan
     return values
 
 
@@ -162,7 +205,7 @@ def draw(
 
     The first curve is an area, drawn in eighths of a cell; the others are lines.
     """
-    canvas = Canvas(width, height, start_ns, end_ns)
+    canvas = Canvas(width, height, start_ns, end_ns, fits=clock is not None)
     if not canvas.has_room:
         return canvas.rows
     lines = [(curve, _values_of(curve, canvas)) for curve in curves]
@@ -183,11 +226,11 @@ def draw(
             _draw_line(canvas, heights.tolist(), canvas.lines, curve.style)
         else:
             _draw_area(canvas, heights.tolist(), canvas.lines, curve.style)
-        if heights[-1] >= 0:
-            _write_name(canvas, names, curve, _row(float(heights[-1]), canvas.lines))
+        if (last := float(heights[canvas.used - 1])) >= 0:
+            _write_name(canvas, names, curve, _row(last, canvas.lines))
     for name, time_ns in flags:
-        x = LABELS + int((time_ns - start_ns) / (canvas.end_ns - start_ns) * (canvas.columns - 1))
-        if LABELS <= x < LABELS + canvas.columns:
+        x = LABELS + min(int((time_ns - start_ns) // canvas.step_ns), canvas.used - 1)
+        if x >= LABELS and time_ns <= canvas.end_ns:
             for y in range(canvas.lines):
                 canvas.put(x, y, "┆", "plot--mark")
             left = x + 1 if x + 1 + len(name) <= width else x - len(name)
@@ -247,6 +290,15 @@ def curves_of(points: Points) -> list[Curve]:
     return curves
 
 
+def _changes(before: Drawing, now: Drawing) -> Iterator[Region]:
+    """Yields what has changed in each line; all of it if the size has."""
+    is_equal = [len(line) for line in before] == [len(line) for line in now]
+    for y, line in enumerate(now):
+        found = [x for x, cell in enumerate(line) if not is_equal or cell != before[y][x]]
+        if found:
+            yield Region(found[0], y, found[-1] - found[0] + 1, 1)
+
+
 class Plot(Widget):
     """The widget that shows the plot."""
 
@@ -277,8 +329,10 @@ class Plot(Widget):
     def on_resize(self) -> None:
         """Redraws the plot in the new size."""
         if self._draw is not None:
-            self._drawing = self._draw(self.size.width, self.size.height)
-            self.refresh()
+            before, self._drawing = self._drawing, self._draw(self.size.width, self.size.height)
+            changed = list(_changes(before, self._drawing))
+            if changed:
+                self.refresh(*changed)
 
     def render_line(self, y: int) -> Strip:
         """Draws one line of the plot."""

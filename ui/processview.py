@@ -99,7 +99,7 @@ def process_lines(trace: TraceSnapshot, settings: Settings) -> list[ProcessLine]
             if not (folded and one.target.number in families)
         ]
         if folded:
-            name = f"{len(folded):,} ended (E opens)"
+            name = f"{len(folded):,} ended (D opens)"
             shown.append(ProcessLine(("ended", parent), name, folded, depth))
         return shown
 
@@ -195,6 +195,7 @@ PROCESSES: Final = View(
     maker=lambda _source: lambda one: process_rows(one.trace, one.settings),
     widget=lambda: Table(COLUMNS),
     choose=_choose,
+    enters="Show",
     sorting=Sorting("name", descending=False),
     exists=lambda source: source.has_many,
 )

@@ -42,13 +42,13 @@ class SourceScreen(Screen[None]):
             "source",
             (
                 ("escape,q", "app.pop_screen", "Back", "Back to the previous screen"),
-                ("n", "next_line(1)", "Next", "Next line with bytes"),
-                ("N", "next_line(-1)", "Previous", "Previous line with bytes"),
+                ("J", "next_line(1)", "Next", "Next line with bytes"),
+                ("K", "next_line(-1)", "Previous", "Previous line with bytes"),
                 ("enter", "open_stack", "Stack", "Open the heaviest stack through the line"),
-                ("v", "edit", "Editor", "Open the line in $EDITOR"),
+                ("E", "edit", "Editor", "Open the line in $EDITOR"),
                 ("question_mark", "app.ask('show_help')", "Help", "All keys"),
             ),
-            shown={"escape,q", "n", "N", "enter", "v", "question_mark"},
+            shown={"escape,q", "J", "K", "enter", "E", "question_mark"},
         )
     ]
     AUTO_FOCUS = "#listing"
@@ -67,7 +67,9 @@ class SourceScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         """Yields the title with figures, then the lines."""
         yield Static("", id="title", markup=False)
-        yield Table(COLUMNS, id="listing")
+        lines = Table(COLUMNS, id="listing")
+        lines.name_enter("Stack")
+        yield lines
         yield KeyFooter(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from tracelloc.text import NS_PER_S, format_duration, format_size
-from tracelloc.ui.plot import BEHIND, LABELS, Curve, Plot
+from tracelloc.ui.plot import BEHIND, LABELS, Curve, Plot, column_ns
 from tracelloc.ui.view import Settings, Span
 
 _PAGE: Final = 10
@@ -22,14 +22,14 @@ class SpanPlot(Plot, can_focus=False):
     """The plot of the main screen. It has the focus while keys select a span."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,h", "step(-1)", show=False, tooltip="Earlier"),
-        Binding("right,l", "step(1)", show=False, tooltip="Later"),
-        Binding("shift+left,pageup,H", f"step(-{_PAGE})", show=False, tooltip="Much earlier"),
-        Binding("shift+right,pagedown,L", f"step({_PAGE})", show=False, tooltip="Much later"),
+        Binding("left", "step(-1)", "Earlier", tooltip="Earlier"),
+        Binding("right", "step(1)", "Later", tooltip="Later"),
+        Binding("shift+left,pageup", f"step(-{_PAGE})", show=False, tooltip="Much earlier"),
+        Binding("shift+right,pagedown", f"step({_PAGE})", show=False, tooltip="Much later"),
         Binding("home,g", "step(-9999)", show=False, tooltip="To the start of tracing"),
         Binding("end,G", "step(9999)", show=False, tooltip="To now"),
-        Binding("enter,space", "choose", show=False, tooltip="Set the start, then the end"),
-        Binding("escape,q", "leave", show=False, tooltip="Cancel"),
+        Binding("enter,space", "choose", "Set", tooltip="Set the start, then the end"),
+        Binding("escape,q", "leave", "Cancel", tooltip="Cancel"),
     ]
 
     class Selected(Message):
@@ -133,12 +133,13 @@ class SpanPlot(Plot, can_focus=False):
 
     @property
     def _column_ns(self) -> float:
-        return (self._end_ns - self._start_ns) / max(1, self._columns)
+        length_ns = self._end_ns - self._start_ns
+        return column_ns(length_ns, self._columns, fits=self.clock is not None)
 
     def _edge_ns(self, column: int) -> int:
         """Time at the left edge of a column."""
         inside = min(max(column, 0), self._columns)
-        return self._start_ns + round(inside * self._column_ns)
+        return min(self._start_ns + round(inside * self._column_ns), self._end_ns)
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
         """Starts a span where the button is pressed."""

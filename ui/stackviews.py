@@ -12,35 +12,29 @@ import numpy.typing as npt
 from rich.text import Text
 
 from tracelloc.model.blocks import BlockStat
-from tracelloc.model.verdicts import VERDICTS
 from tracelloc.show.analysis.differences import BlockOrder, list_blocks
 from tracelloc.show.presentation.blockholders import kept_sentence
-from tracelloc.show.presentation.suspects import headline, sentences, suspect_ranks
+from tracelloc.show.presentation.suspects import headline, sentences
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     NS_PER_S,
     about_of,
     format_duration,
-    format_percent,
     format_size,
-    signed_size,
 )
 from tracelloc.ui.groups import Grouping, GroupKey, grouped, toggled
 from tracelloc.ui.lineview import wrapped
 from tracelloc.ui.objectview import OBJECTS, TypeKey, with_growing_types
 from tracelloc.ui.picture import Details
-from tracelloc.ui.stacknames import Search
+from tracelloc.ui.stackcells import Columns, StackCells, figure_columns, name_cell
 from tracelloc.ui.tableview import (
     Cell,
     Column,
     Table,
     TableRows,
-    TitleCell,
     clean,
-    short_count,
-    sparkline,
 )
-from tracelloc.ui.verdictcells import VERDICT_STYLES, growth_cell, verdict_cell
+from tracelloc.ui.verdictcells import VERDICT_STYLES
 from tracelloc.ui.view import Settings, Sorting, Source, View, ViewSelection
 
 _REASON_LINES: Final = 2
@@ -57,85 +51,35 @@ STACK_COLUMNS: Final = (
     Column("age", "mean age", 10, from_width=118),
     Column("temporary", "temporary", 10, from_width=160),
     Column("history", "history", 8, from_width=146, sorts=False),
+    Column("process", "process", 18, right=False, from_width=96, sorts=False),
     Column("name", "allocated in", 0, right=False, descending=False),
 )
-FOUND: Final = "bold reverse"
-
-
-def name_cell(name: str, search: str) -> Cell:
-    """Returns the name as a cell that highlights the search's matches."""
-    if not search:
-        return TitleCell(name)
-    text = Text(name)
-    for match in Search(search).pattern.finditer(name):
-        if match.end() > match.start():
-            text.stylize(FOUND, match.start(), match.end())
-    return text
-
-
-def sample_evenly(values: Sequence[int], width: int) -> Sequence[int]:
-    """Returns ``width`` of the values at even distances, the oldest and the newest included."""
-    if len(values) <= width:
-        return values
-    last = len(values) - 1
-    return [values[round(n * last / (width - 1))] for n in range(width)]
 
 
 def stack_rows(selection: ViewSelection) -> TableRows:
     """Returns a row per stack, keyed by its index, or per group, keyed by a ``GroupKey``."""
-    snapshot, settings = selection.snapshot, selection.settings
-    history, stacks = snapshot.history.held()[1], len(snapshot.totals)
-    labels, verdicts = selection.names.labels, selection.verdicts
-    columns = _columns(selection)
+    figures, sorting = selection.figures, selection.settings.sorting
+    columns = figure_columns(selection)
+    order = _sorted_stacks(selection, columns).tolist()
+    weights = (figures.live_bytes if selection.change is None else selection.change).tolist()
+    ranks = columns["verdict"][0].tolist()
 
-    def group_cell(key: GroupKey, column: str) -> Cell:
-        if column == "name":
-            return name_cell(key.title, settings.search)
-        if column in ("growth", "verdict"):
-            found = key.suspect.judgement.verdict
-            growth = int(snapshot.growth_per_min[list(key.members)].sum())
-            return verdict_cell(found) if column == "verdict" else growth_cell(growth, found)
-        if column == "history":
-            known = [stack for stack in key.members if stack < len(history)]
-            now = int(snapshot.totals.live_bytes[list(key.members)].sum())
-            return _history_cell(history[known].sum(axis=0).tolist(), now)
-        values, written = columns[column]
-        if column not in ADDED:
-            return written(values[key.stack].item())
-        return written(values[list(key.members)].sum().item())
+    def place(members: Sequence[int]) -> tuple[int, int]:
+        return -ranks[members[0]], -sum(weights[stack] for stack in members)
 
-    # After a step back in a recording, rows may still be those of later stacks.
-    def cell(key: Hashable, column: str) -> Cell:
-        if isinstance(key, GroupKey):
-            return group_cell(key, column) if max(key.members) < stacks else ""
-        assert isinstance(key, int)
-        if key >= stacks:
-            return ""
-        if column == "name":
-            mark = "  └ " if key in grouping.inside else ""
-            return name_cell(mark + labels.shown(key), settings.search)
-        if column in ("growth", "verdict"):
-            found = None if verdicts is None else VERDICTS[verdicts[key]]
-            growth = int(snapshot.growth_per_min[key])
-            return verdict_cell(found) if column == "verdict" else growth_cell(growth, found)
-        if column == "history":
-            held = history[key].tolist() if key < len(history) else []
-            now = int(snapshot.totals.live_bytes[key])
-            return _history_cell(held, now)
-        values, written = columns[column]
-        return written(values[key].item())
-
-    sorting = settings.sorting
-    order = _sorted_stacks(selection, columns)[:MOST_ROWS].tolist()
     by_verdict = sorting.column == "verdict" and sorting.descending
-    grouping = grouped(selection, order) if by_verdict else Grouping(order)
+    grouping = grouped(selection, order, place) if by_verdict else Grouping(order)
+    cells = StackCells(selection, columns, grouping.inside)
     why = "" if order else selection.why_empty
     without: tuple[str, ...] = ("change",) if selection.change is None else ("share", "bytes")
-    if snapshot.blocks is None:
+    if selection.snapshot.merged is None:
+        without += ("process",)
+    if selection.snapshot.blocks is None:
         without += ("age",)
     if selection.is_profile:
         without += ("growth", "verdict", "history", "rate", "temporary")
-    return TableRows(grouping.order, cell, sorting.column, sorting.descending, why, without)
+    shown = grouping.order[:MOST_ROWS]
+    return TableRows(shown, cells.cell, sorting.column, sorting.descending, why, without)
 
 
 def _sorted_stacks(selection: ViewSelection, columns: Columns) -> npt.NDArray[np.intp]:
@@ -150,38 +94,6 @@ def _sorted_stacks(selection: ViewSelection, columns: Columns) -> npt.NDArray[np
     values = columns[sorting.column][0][rows]
     # Equal values keep the order by change, or by size.
     return rows[np.argsort(-values if sorting.descending else values, kind="stable")]
-
-
-def _history_cell(held: list[int], now: int) -> Text:
-    return Text(sparkline(sample_evenly([*held, now], 8), 8), "dim")
-
-
-ADDED: Final = frozenset({"change", "bytes", "count", "share", "rate"})
-"""Columns that a group sums over its stacks; in others it shows its first stack's figures."""
-
-
-Columns = dict[str, tuple[npt.NDArray[Any], Callable[[Any], str]]]
-"""By name, a value per stack to sort by, and its format."""
-
-
-def _columns(selection: ViewSelection) -> Columns:
-    """Returns the columns that rows can be sorted by: values per stack, and their format."""
-    snapshot, figures, change = selection.snapshot, selection.figures, selection.change
-    about = about_of(snapshot.sample_bytes)
-    return {
-        "verdict": (-suspect_ranks(snapshot), str),
-        "change": (change if change is not None else figures.live_bytes, signed_size),
-        "bytes": (figures.live_bytes, lambda value: about + format_size(value)),
-        "count": (figures.live_count, lambda value: f"{about}{value:,}"),
-        "growth": (snapshot.growth_per_min, signed_size),
-        "share": (figures.share, format_percent),
-        "rate": (figures.allocations_per_s, short_count),
-        "age": (
-            figures.mean_age_ns,
-            lambda value: format_duration(value / NS_PER_S) if value >= 0 else "-",
-        ),
-        "temporary": (snapshot.totals.temporary_share, format_percent),
-    }
 
 
 def _choose_stack(key: Hashable, settings: Settings) -> int | Settings:
@@ -201,14 +113,20 @@ STACKS: Final = View(
     maker=lambda _source: lambda selection: with_growing_types(selection, stack_rows(selection)),
     widget=lambda: Table(STACK_COLUMNS),
     choose=_choose_stack,
+    enters="Details",
     sorting=Sorting("verdict"),
     shows_stack=True,
 )
 
 
-def verdict_text(details: Details, snapshot: Snapshot) -> Text:
-    """Returns the verdict, for a suspect with its rate; empty before the first verdict."""
+def verdict_text(details: Details, snapshot: Snapshot, *, whole: bool = False) -> Text:
+    """Returns the verdict, for a suspect with its rate; empty before the first verdict.
+
+    ``whole``: the rate of the group that the stack is part of.
+    """
     judgement = details.judgement
+    if whole and details.suspect is not None:
+        judgement = details.suspect.judgement
     if judgement is None:
         return Text("")
     style = VERDICT_STYLES.get(judgement.verdict, "bold")
@@ -323,6 +241,7 @@ BLOCKS: Final = View(
     maker=block_rows,
     widget=lambda: Table(BLOCK_COLUMNS),
     choose=lambda key, _settings: int(key[1]),
+    enters="Details",
     sorting=Sorting("bytes"),
     shows_stack=True,
 )

@@ -79,6 +79,8 @@ class State:
         self.frozen = False
         self.player = None if source.recorded is None else Player(self, source.recorded, refresher)
         """Moves through the snapshots of a recording; None if a process is traced."""
+        self.has_chosen_process = not source.has_many or self.player is not None
+        """Whether the shown process stays as more come."""
         self._last_process = 0
         self._marks_set = 0
         self._refresher = refresher
@@ -97,6 +99,7 @@ class State:
     def replace_settings(self, new: Settings) -> None:
         """Replaces the settings."""
         if new != self.settings:
+            self.has_chosen_process |= new.process != self.settings.process
             self.settings = new
             self._refresher.ask(new)
 
@@ -171,6 +174,18 @@ class State:
         elif number == ALL_PROCESSES and merged is not None and merged.ended_count:
             new = RUNNING_PROCESSES
         return show_process(new, self.settings)
+
+    def show_together(self, picture: Picture) -> None:
+        """Shows all processes once there are two, unless the user has chosen or compares.
+
+        Objects of Python are counted per process: who sees these keeps seeing them.
+        """
+        settings = self.settings
+        has_objects = any(runtime.counts_objects for runtime in picture.snapshot.runtimes)
+        if picture.process_count > 1 and not self.has_chosen_process and not has_objects:
+            self.has_chosen_process = True
+            if not settings.marks and settings.baseline is None:
+                self.replace_settings(show_process(ALL_PROCESSES, settings))
 
     # --- moments ---
 

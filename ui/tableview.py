@@ -137,6 +137,18 @@ class PathCell(str):
         return str(self) if len(self) <= width else f"{CUT}{self[len(self) - width + 1 :]}"
 
 
+class CommandCell(str):
+    """A cell with a command line: where it is too long, words lose their directories."""
+
+    __slots__ = ()
+
+    def within(self, width: int) -> str:
+        """Returns the command line, shortened if it does not fit."""
+        if len(self) <= width:
+            return str(self)
+        return " ".join(word.rpartition("/")[2] or word for word in self.split(" "))
+
+
 class Heading(str):
     """The key and text of a row without cells, which can't be chosen."""
 
@@ -357,7 +369,7 @@ class Table(LineView[TableRows]):
             cell = self._rows.cells(key, column.key)
             if isinstance(cell, Bar):
                 yield bar(cell, room), "lines--bar"
-            elif isinstance(cell, TitleCell | PathCell):
+            elif isinstance(cell, TitleCell | PathCell | CommandCell):
                 yield fit(cell.within(room), room), None
             elif isinstance(cell, str):
                 yield (right if column.right else fit)(cell, room), None

@@ -25,8 +25,8 @@ class TreeView(NodesView):
     """The call tree. Right expands, left collapses, Enter toggles, or opens the stack of a leaf."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("right,l", "open_node", "Expand", tooltip="Expand, or go to the first child"),
-        Binding("left,h", "close_node", "Collapse", tooltip="Collapse, or go to the parent"),
+        Binding("right", "open_node", "Expand", tooltip="Expand, or go to the first child"),
+        Binding("left", "close_node", "Collapse", tooltip="Collapse, or go to the parent"),
         Binding("asterisk,plus", "open_all", "Expand all", tooltip="Expand all of 1 % or more"),
         Binding("minus", "close_all", "Collapse all", tooltip="Collapse all functions"),
         Binding(

@@ -9,8 +9,9 @@ from rich.text import Text
 
 from tracelloc.show.presentation.blocktypes import BlockTypes, TypeSum
 from tracelloc.text import about_of, format_percent, format_size
+from tracelloc.ui.stackcells import name_cell
 from tracelloc.ui.stacknames import Search
-from tracelloc.ui.stackviews import MOST_ROWS, name_cell
+from tracelloc.ui.stackviews import MOST_ROWS
 from tracelloc.ui.tableview import Cell, Column, Table, TableRows, clean, short_count
 from tracelloc.ui.verdictcells import growth_cell
 from tracelloc.ui.view import Sorting, Source, View, ViewSelection
@@ -86,5 +87,6 @@ TYPES: Final = View(
     maker=type_rows,
     widget=lambda: Table(COLUMNS),
     choose=lambda key, _settings: key,
+    enters="Details",
     sorting=Sorting("bytes"),
 )

@@ -186,6 +186,8 @@ class View(Generic[C]):
     choose: Callable[[Any, Settings], int | Settings | None] = lambda _key, _settings: None
     """Handles Enter on the row of a key. It returns a stack to open, settings to switch to, or
     None."""
+    enters: str = ""
+    """What ``choose`` does, in a word for the footer; empty if the widget says it, or nothing."""
     wanted: Wanted = BASIC
     """The content that snapshots need while the view is shown."""
     keeps: bool = False
@@ -328,6 +330,8 @@ class ViewSelection:
     """Figures per stack, of the blocks within the limits."""
     change: I64 | None
     """Per stack the change in live bytes between the compared marks; None: no comparison."""
+    growth: I64
+    """Growth per stack in bytes per minute, as the verdicts have it."""
     verdicts: Codes | None
     """Per stack an index of ``verdicts.VERDICTS``; None before the first verdicts."""
     unsearched: I64

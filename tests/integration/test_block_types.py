@@ -72,11 +72,19 @@ def test_rust(
     """Rust's older symbols have no types: these come from debug information."""
     target = Target([builder.rust("kept", "-g", *flags), str(COUNT)])
     targets.append(target)
+    folded = tmp_path / "rows.folded"
     tracer = Tracelloc(
-        "-p", target.pid, "--json", "--show", "types", "--top", 30, directory=tmp_path
-    )
+        "-p", target.pid, "--json", "--show", "types", "--top", 30, "-o", folded,
+        directory=tmp_path,
+    )  # fmt: skip
     assert target.ask("go") == "done"
     assert tracer.stop() == 0
+    # A row begins with the program's function, whichever of std's functions are below it.
+    stacks = [line.rpartition(" ")[0].split(";") for line in folded.read_text().splitlines()]
+    assert {stack[-1] for stack in stacks if "allocated before tracing" not in stack} == {
+        "kept::fill",
+        "kept::main",
+    }
     found = {row["type"]: row for row in tracer.last()["types"]["types"]}
     for name, size_bytes in {"kept::Item": 40, "kept::Item (shared)": 56}.items():
         assert (found[name]["bytes"], found[name]["allocations"]) == (COUNT * size_bytes, COUNT)

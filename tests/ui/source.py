@@ -307,9 +307,14 @@ def drive(
     size: tuple[int, int] = (120, 40),
     *,
     notifications: bool = False,
+    together: bool = False,
 ) -> LiveApp:
-    """Runs the application on a source and does the steps. Returns it, ended."""
+    """Runs the application on a source and does the steps. Returns it, ended.
+
+    ``together``: whether it begins to show all processes once there are two.
+    """
     app = LiveApp(source, interval_s=None)
+    app.state.has_chosen_process |= not together
 
     async def run() -> None:
         async with app.run_test(size=size, notifications=notifications) as pilot:

@@ -74,7 +74,7 @@ def test_rows_are_opened_and_stacks_charted(tmp_path: Path) -> None:
         await press(app, pilot, "C", "l")
         assert isinstance(app.screen, SourceScreen)
         assert "cache_lookup" in text_of(app)[0]
-        await press(app, pilot, "escape", "c")
+        await press(app, pilot, "escape", "C")
         assert "live bytes of call stacks" in "\n".join(text_of(app))
         assert rows()[0].endswith("record_request (server.c:32) ← handle_request")
         await press(app, pilot, "home", "enter")

@@ -112,15 +112,15 @@ def test_hide_undo_collapse_save(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "end", "enter")
         assert app.screen.query_one("#frames", Table).cursor == 1, "hidden frames are above"
-        await press(app, pilot, "x")
+        await press(app, pilot, "H")
         assert "dns::Message::decode" not in "\n".join(text_of(app)[8:20])
         await press(app, pilot, "u")
         assert "dns::Message::decode" in "\n".join(text_of(app)[8:20])
-        await press(app, pilot, "w")
+        await press(app, pilot, "W")
         assert not source.invoker.filters.exists()
-        await press(app, pilot, "c")
+        await press(app, pilot, "z")
         assert "[dns::Message]" in shown(app)
-        await press(app, pilot, "w", "escape")
+        await press(app, pilot, "W", "escape")
         assert app.state.picture is not None
         assert app.state.picture.labels[5] == "dns::Client::update_records (dns.rs:77) ← [tokio]"
 
@@ -133,12 +133,12 @@ def test_hide_undo_collapse_save(source: FakeSource) -> None:
 
 def test_added_rules_in_the_filter_dialog(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await press(app, pilot, "enter", "x", "escape", "f", "end")
+        await press(app, pilot, "enter", "H", "escape", "f", "end")
         assert "hide ^record_request$" in shown(app)
-        await press(app, pilot, "w")
+        await press(app, pilot, "W")
         text = source.invoker.filters.read_text()
         assert parse_rules(text, "filters.toml").rules[0].pattern == "^record_request$"
-        await press(app, pilot, "d", "escape")
+        await press(app, pilot, "delete", "escape")
         assert source.filters.added == ()
 
     drive(source, steps)
@@ -162,9 +162,9 @@ def test_copy_and_editor(
         lines = app.clipboard.splitlines()
         assert len(lines) == 4
         assert "start_thread" in lines[-1]
-        await press(app, pilot, "v")
+        await press(app, pilot, "E")
         await press(app, pilot, "down", "enter")
-        await press(app, pilot, "end", "v")
+        await press(app, pilot, "end", "E")
 
     drive(source, steps)
     assert started == [

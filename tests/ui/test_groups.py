@@ -8,7 +8,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
-from tests.ui.source import LEAK, LOG, FakeSource, drive, press, shop
+from tests.ui.source import APP, LEAK, LOG, Call, FakeSource, drive, press, shop
 from tracelloc.model.verdicts import Member
 from tracelloc.model.wanted import Wanted
 from tracelloc.snapshots.snapshot import TraceSnapshot
@@ -55,6 +55,58 @@ def test_a_group_is_one_row_that_expands(tmp_path: Path) -> None:
         assert len(order()) == 3
         await press(app, pilot, "t")
         assert not any(isinstance(key, GroupKey) for key in order())
+
+    drive(source, steps)
+
+
+def many_callers(directory: Path, callers: int) -> FakeSource:
+    """A server whose leaf is called through many stacks, with 100 blocks of 16 bytes each."""
+    stacks = {
+        n + 1: [
+            ("leaf", APP, "/src/a.c", 3), ("serve", APP, "/src/a.c", 9), (f"f{n}", APP, None, None)
+        ]
+        for n in range(callers)
+    }  # fmt: skip
+    few = {callers + n: [(f"once_{n}", APP, "/src/b.c", n)] for n in (1, 2, 3)}
+    whole: dict[int, list[Call]] = {callers + 4: [("whole", APP, "/src/c.c", 1)]}
+    source = FakeSource(stacks | few | whole, directory)  # type: ignore[arg-type]
+    for stack in stacks:
+        source.allocate_many(stack, 16, 100)
+    for stack in few:
+        source.allocate(stack, 100)
+    source.allocate(callers + 4, 4096)
+    for _ in range(6):
+        source.pass_second()
+    return source
+
+
+def test_equal_rows_and_single_blocks_are_one_row_each(tmp_path: Path) -> None:
+    callers = 40
+    source = many_callers(tmp_path, callers)
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        def shown() -> list[str]:
+            lines = text_of(app)
+            first = next(at for at, line in enumerate(lines) if "allocated in" in line)
+            return [line.lstrip("› ") for line in lines[first + 1 :] if line.strip()]
+
+        leaf, whole, others = shown()[:3]
+        assert leaf.startswith("62.5 KiB      4,000")
+        assert leaf.endswith("▸ leaf (a.c:3) ×40 stacks ← serve")
+        assert whole.endswith("whole (c.c:1)"), "a block of 6 % of the heap is none of the others"
+        assert others.startswith("300 B          3")
+        assert others.endswith("deciding          6 s  ▸ others: 3 stacks of one block")
+        await press(app, pilot, "down", "down", "enter")
+        assert [line.split()[-2:] for line in shown()[3:6]] == [
+            [f"once_{n}", f"(b.c:{n})"] for n in (1, 2, 3)
+        ]
+        await press(app, pilot, "up", "up", "enter")
+        table = app.screen.query_one("#stacks", Table)
+        assert len(table.order) == callers + 1 + 1 + 1 + 3
+        await press(app, pilot, "enter", "slash", *"leaf", "enter")
+        assert len(table.order) == 1
+        await press(app, pilot, "t")
+        assert len(table.order) == callers
 
     drive(source, steps)
 

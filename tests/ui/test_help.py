@@ -29,6 +29,26 @@ def test_keys_are_grouped_and_terms_explained(tmp_path: Path) -> None:
     drive(shop(tmp_path), steps)
 
 
+def test_help_is_searched_and_terms_are_whole(tmp_path: Path) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        live = app.screen
+        await press(app, pilot, "question_mark", "slash", *"uprobe")
+        shown = [line.strip(" │›") for line in text_of(app)]
+        assert "probe, return probe" in shown, "longer than the keys above"
+        table = app.screen.query_one(Table)
+        assert len(table.order) < 6
+        await press(app, pilot, "enter")
+        assert table.has_focus
+        await press(app, pilot, "slash", *"zz")
+        assert "nothing has these words" in "\n".join(text_of(app))
+        await press(app, pilot, "escape")
+        assert len(table.order) > 60
+        await press(app, pilot, "escape")
+        assert app.screen is live
+
+    drive(shop(tmp_path), steps)
+
+
 def test_differences_have_a_column_of_their_own(tmp_path: Path) -> None:
     source = shop(tmp_path)
 

@@ -138,7 +138,7 @@ def test_flame_walks_boxes_with_the_same_keys() -> None:
         nodes = Nodes(build_tree(stacks, Step("app", None)))
         view.show(nodes, at_once=True)
         found = []
-        for key in ("j", "k", "down", "up", "G", "g", "end", "home", "j", "l", "h", "right"):
+        for key in ("j", "k", "down", "up", "G", "g", "end", "home", "j", "right", "left", "right"):
             await pilot.press(key)
             found.append(nodes.tree.steps[view.selected].name)
         assert found == ["a", "app", "a", "app", "c", "app", "c", "app", "a", "d", "a", "d"]

@@ -93,13 +93,15 @@ def test_figures(source: FakeSource) -> None:
         for name, size in LIVE.items():
             assert format_size(size) in line_with(app, f"{name} (")
         leak = line_with(app, "record_request (")
-        # 20 blocks of 160 bytes each second.
-        assert f"+{format_size(60 * 20 * 160)} ▲" in leak
+        # 20 blocks of 160 bytes each second; as the verdict has it, which is a second older.
+        assert source.findings is not None
+        rate = source.findings.suspects[0].judgement.rate_bytes_per_min
+        assert rate == pytest.approx(60 * 20 * 160, rel=0.01)
+        assert f"+{format_size(round(rate))} ▲" in leak
         assert f"{SECONDS * 20:,}" in leak
         total = sum(LIVE.values())
         assert f"Heap {format_size(total):>8}" in line_with(app, "Heap")
-        assert "lost 0" in line_with(app, "events/s")
-        assert "26.8k events/s" in line_with(app, "shop-server (2954)")
+        assert line_with(app, "shop-server (2954)").endswith("26.8k events/s   overhead low")
         # The pane holds the stack, what is hidden counted.
         assert "(1 frame hidden)" in "\n".join(text_of(app))
 
@@ -108,7 +110,6 @@ def test_figures(source: FakeSource) -> None:
 
 ORDERS = {
     "t": BY_BYTES,
-    "o": BY_BYTES,
     "a": ["record_request", "cache_lookup", "append_log", "dns::Message::decode"],
     "p": ["record_request", "cache_lookup", "append_log", "dns::Message::decode"],
     "A": ["append_log", "dns::Message::decode", "record_request", "cache_lookup"],
@@ -449,7 +450,7 @@ def test_filters(source: FakeSource) -> None:
         assert "[ ] rust" in "\n".join(text_of(app))
         await press(app, pilot, "escape")
         assert "finish_grow" in rows(app)[-1]
-        await press(app, pilot, "f", "a", "escape")
+        await press(app, pilot, "f", "n", "escape")
         assert all(source.filters.groups.values())
         assert rows(app) == BY_BYTES
 
@@ -490,16 +491,6 @@ def test_help_shows_every_key(source: FakeSource) -> None:
         assert not isinstance(app.screen, DetailScreen)
 
     drive(source, steps, (100, 60))
-
-
-def test_palette(source: FakeSource) -> None:
-    app = drive(source, _nothing)
-    names = {command.title for command in app.get_system_commands(app.get_default_screen())}
-    assert {"Theme", "Baseline", "Export", "Flame"} <= names
-
-
-async def _nothing(app: LiveApp, pilot: Pilot[int]) -> None:
-    pass
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])

@@ -8,22 +8,23 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from tests.pythonobjects import SESSION, growing
+from tests.pythonobjects import SESSION, census, growing
 from tests.ui.screens import SIZES, compare, text_of
-from tests.ui.source import FakeSource, drive, press, shop
+from tests.ui.source import LEAK, FakeSource, drive, press, shop, tick
+from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.wanted import Wanted
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.objectview import TypeKey
-from tracelloc.ui.tableview import Table
+from tracelloc.ui.tableview import Heading, Table
 
 
 class PythonSource(FakeSource):
     """A server in Python, whose sessions grow."""
 
     def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
-        one = super().take_snapshot(wanted).root
-        return TraceSnapshot((replace(one, objects=growing(one.time_s)),))
+        one, *others = super().take_snapshot(wanted).processes
+        return TraceSnapshot((replace(one, objects=growing(one.time_s)), *others))
 
 
 def python_shop(directory: Path) -> FakeSource:
@@ -54,6 +55,33 @@ def test_a_type_that_grows_leads_to_all_types(tmp_path: Path, size: tuple[int, i
         assert app.screen.query_one("#objects", Table).order == [TypeKey(SESSION)]
 
     drive(source, steps, size=size)
+
+
+class CountingSource(FakeSource):
+    """A server in Python that is traced only since a moment."""
+
+    counted_s = 7.5
+
+    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
+        one = super().take_snapshot(wanted).root
+        first, now = (census(one.time_s - ago_s, dict=(9, 900)) for ago_s in (self.counted_s, 0))
+        return TraceSnapshot((replace(one, objects=ObjectFindings(now, first)),))
+
+
+def test_until_objects_are_counted_a_row_says_so(tmp_path: Path) -> None:
+    source = shop(tmp_path, CountingSource)
+    assert isinstance(source, CountingSource)
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        table = app.screen.query_one("#stacks", Table)
+        assert table.order[:2] == [Heading("Python objects: counting, 13 s"), LEAK]
+        assert "Python objects: counting, 13 s" in " ".join(text_of(app))
+        assert table.key == LEAK
+        source.counted_s = 20.0
+        await tick(app, pilot)
+        assert table.order[0] == table.key == LEAK
+
+    drive(source, steps)
 
 
 def test_without_python_there_is_no_such_tab(tmp_path: Path) -> None:

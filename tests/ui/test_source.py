@@ -44,12 +44,12 @@ def test_lines_have_their_own_bytes_and_those_of_their_callees(tmp_path: Path) -
         ]  # fmt: skip
         assert cells(line(app, "int line_33;")) == ["33", "int", "line_33;"]
         # Of the file's other lines those are next that lead there.
-        await press(app, pilot, "n")
+        await press(app, pilot, "J")
         assert table.key == 95
         assert cells(line(app, "int line_95;"))[:2] == format_size(handled).split()
-        await press(app, pilot, "n", "n")
+        await press(app, pilot, "J", "J")
         assert table.key == 32
-        await press(app, pilot, "N")
+        await press(app, pilot, "K")
         assert table.key == 107
         # New figures come as they do everywhere, and the cursor stays.
         source.allocate(LEAK, 1 << 20)
@@ -95,6 +95,6 @@ def test_a_function_of_the_view_of_functions(tmp_path: Path) -> None:
         names = [key.step.name for key in order if isinstance(key, FunctionKey)]
         await press(app, pilot, *(["down"] * names.index("start_thread")), "l")
         assert "no source lines known for this function" in "\n".join(text_of(app))
-        await press(app, pilot, "enter", "n", "v")
+        await press(app, pilot, "enter", "J", "E")
 
     drive(shop(tmp_path), steps)

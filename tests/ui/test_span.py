@@ -10,7 +10,7 @@ from tests.ui.screens import text_of
 from tests.ui.source import SECONDS, START_NS, drive, press, settle, shop
 from tracelloc.text import NS_PER_S, format_size
 from tracelloc.ui.app import LiveApp
-from tracelloc.ui.plot import BEHIND, LABELS
+from tracelloc.ui.plot import BEHIND, LABELS, column_ns
 from tracelloc.ui.spanplot import SpanPlot
 
 COLUMNS = 120 - LABELS - BEHIND
@@ -23,7 +23,7 @@ def leaked(app: LiveApp) -> str:
 
 
 def column_s(column: int) -> float:
-    return column * SECONDS / COLUMNS
+    return column * column_ns(SECONDS * NS_PER_S, COLUMNS, fits=False) / NS_PER_S
 
 
 def test_a_span_is_chosen_by_keys_and_left_by_escape(tmp_path: Path) -> None:
@@ -33,15 +33,15 @@ def test_a_span_is_chosen_by_keys_and_left_by_escape(tmp_path: Path) -> None:
         assert "-0 s set start:" in text_of(app)[2]
         await press(app, pilot, "home", "right", "enter")
         assert " set end:" in text_of(app)[2]
-        await press(app, pilot, "shift+right", "shift+right", "right", "enter")
+        await press(app, pilot, "shift+right", "shift+right", "right", "right", "enter")
         assert app.state.settings.span is not None
         first, last = ((moment - START_NS) / NS_PER_S for moment in app.state.settings.span)
         assert (round(first, 6), round(last, 6)) == (
-            round(column_s(1), 6), round(column_s(22), 6),
+            round(column_s(1), 6), round(column_s(23), 6),
         )  # fmt: skip
-        # Births are whole seconds: those from 2 to 25.
-        assert (int(first), int(last)) == (1, 25)
-        size = format_size(24 * LEAKED_PER_S)
+        # Births are whole seconds: those from 2 to 34.
+        assert (int(first), int(last)) == (1, 34)
+        size = format_size(33 * LEAKED_PER_S)
         assert size in leaked(app)
         shown = "\n".join(text_of(app))
         assert f" {size} (x)" in shown
@@ -71,12 +71,12 @@ def test_a_span_is_chosen_by_the_mouse(tmp_path: Path) -> None:
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await pilot.mouse_down("#plot", offset=(LABELS + 50, 2))
         await pilot.hover("#plot", offset=(LABELS + 40, 2))
-        await pilot.mouse_up("#plot", offset=(LABELS + 30, 2))
+        await pilot.mouse_up("#plot", offset=(LABELS + 31, 2))
         await settle(app, pilot)
         assert app.state.settings.span is not None
         first, last = ((moment - START_NS) / NS_PER_S for moment in app.state.settings.span)
         assert (round(first, 6), round(last, 6)) == (
-            round(column_s(30), 6), round(column_s(51), 6),
+            round(column_s(31), 6), round(column_s(51), 6),
         )  # fmt: skip
         count = int(last) - int(first)
         assert format_size(count * LEAKED_PER_S) in leaked(app)

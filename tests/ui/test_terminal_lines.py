@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import os
 import random
 
 import pytest
 from rich.style import Style
 
+from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.ui.output import TerminalLines
 
 
@@ -35,6 +38,17 @@ def shown(data: bytes) -> list[str]:
 )  # fmt: skip
 def test_lines(written: bytes, lines: list[str]) -> None:
     assert shown(written) == lines
+
+
+def test_what_is_passed_on_is_as_the_program_wrote_it() -> None:
+    """The terminal that shows it adds carriage returns itself."""
+    terminal, passed, written = ProgramTerminal(24, 80), io.BytesIO(), b"one\ntwo\r\n 5%\r10%\n"
+    terminal.pass_on(passed)
+    os.write(terminal._its, written)
+    terminal.release()
+    terminal.join()
+    assert passed.getvalue() == written
+    assert terminal.written_since(0)[1] == written.replace(b"\n", b"\r\n")
 
 
 def test_it_does_not_matter_how_it_comes_in_pieces() -> None:

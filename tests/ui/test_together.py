@@ -105,6 +105,29 @@ def test_the_first_row_is_all_of_them(source: FakeSource) -> None:
     drive(source, steps, SIZE)
 
 
+def test_two_processes_are_shown_together_at_once(source: FakeSource) -> None:
+    others, source.others = source.others, ()
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        assert app.state.settings.process == 0
+        assert "process " not in row(app, "allocated in")
+        source.others = others
+        await tick(app, pilot)
+        assert app.state.settings.process == ALL_PROCESSES
+        assert "all 6 processes" in text_of(app)[0]
+        assert "process " in row(app, "allocated in")
+        # Two workers have blocks there as well; only the server logs.
+        assert "  3 processes  " in row(app, "record_request (")
+        assert "  shop-server (2954)  " in row(app, "append_log (")
+        # Who chooses one keeps it.
+        await press(app, pilot, "T", "T")
+        assert app.state.settings.process == 0
+        await tick(app, pilot)
+        assert app.state.settings.process == 0
+
+    drive(source, steps, SIZE, together=True)
+
+
 def test_a_key_goes_round(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "9", "end", "up", "enter")
@@ -212,21 +235,21 @@ def test_who_has_ended_takes_one_line(source: FakeSource) -> None:
 
     together = [(0, "all 6 processes"), (0, "3 running processes")]
     running = [(0, "shop-server"), (1, "worker"), (1, "worker")]
-    assert lines() == [*together, *running, (1, "3 ended (E opens)")]
+    assert lines() == [*together, *running, (1, "3 ended (D opens)")]
     assert lines(shows_ended=True) == [*together, *running, *[(1, "worker")] * 3]
     # The one that is shown is not hidden; two are left.
-    assert lines(process=4) == [*together, *running, (1, "worker"), (1, "2 ended (E opens)")]
+    assert lines(process=4) == [*together, *running, (1, "worker"), (1, "2 ended (D opens)")]
 
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "9")
-        assert format_size(50_021) in row(app, "3 ended (E opens)")
+        assert format_size(50_021) in row(app, "3 ended (D opens)")
         await press(app, pilot, "end", "enter")
         assert sum("worker ended" in line for line in text_of(app)) == 3
         assert app.state.settings.view.name == "processes"
-        await press(app, pilot, "E")
-        assert row(app, "3 ended (E opens)")
+        await press(app, pilot, "D")
+        assert row(app, "3 ended (D opens)")
         # The key is about this view, wherever it is pressed.
-        await press(app, pilot, "1", "E")
+        await press(app, pilot, "1", "D")
         assert app.state.settings.view.name == "processes"
         assert sum("worker ended" in line for line in text_of(app)) == 3
 

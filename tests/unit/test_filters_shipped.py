@@ -20,6 +20,7 @@ from tracelloc.show.filters import Filters
 from tracelloc.show.filters.files import shipped_rules
 from tracelloc.show.filters.rules import On, Rule, function_name, trait_name
 from tracelloc.show.presentation.facts import format_frame
+from tracelloc.show.presentation.naming import stack_title
 
 FILES = [
     # Of Debian's Python 3.11 and packages from PyPI.
@@ -44,6 +45,9 @@ MODULES = [
     "/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30",
     "/usr/lib/x86_64-linux-gnu/libc++.so.1.0",
     "/usr/lib/x86_64-linux-gnu/libc++abi.so.1",
+    "/usr/bin/python3.11",
+    "/usr/lib/x86_64-linux-gnu/libpython3.13.so.1.0",
+    "/usr/lib/python3.11/lib-dynload/_json.cpython-311-x86_64-linux-gnu.so",
 ]
 
 
@@ -126,6 +130,22 @@ def test_files_that_only_look_like_plumbing_stay(file: str) -> None:
     stack = Filters([shipped_rules()]).apply([in_file(file), in_file("/srv/app.py")])
     assert not any(stack.hidden)
     assert not any(stack.all_labels)
+
+
+def test_a_python_programs_row_begins_with_its_function() -> None:
+    python = "/usr/bin/python3.11"
+    inner = [frame("PyByteArray_Resize", python), frame("bytearray_iconcat", python)]
+    filters = Filters([shipped_rules()])
+    named = filters.apply([*inner, in_file("/srv/ask.py"), frame("_start", python)])
+    assert stack_title(named, 1, with_line=True) == "run (ask.py:7) ← [python]"
+    assert named.labels[:2] == ["python", "python"]
+    # Without frames of Python, the innermost functions tell most.
+    unnamed = filters.apply([*inner, frame("main", python)])
+    assert stack_title(unnamed, 1) == "PyByteArray_Resize ← bytearray_iconcat"
+    # Packages' modules in C, and programs that embed Python, stay.
+    for module in ("/srv/venv/lib/python3.11/site-packages/shop/_fast.so", "/opt/python3.11-shop"):
+        own = filters.apply([frame("fill", module), in_file("/srv/ask.py")])
+        assert stack_title(own, 1) == "fill ← run"
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -10,6 +10,8 @@ from typing import Final
 from tracelloc.model.verdicts import Verdict
 
 OTHER_TYPES: Final = "[other types]"
+LEAST_GROWING_S: Final = 20.0
+"""Least time between censuses that tell which types grow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,10 @@ class ProcessSum:
     """How many of them have ended."""
     ended_bytes: int
     """Bytes that these processes held at their ends: part of all figures."""
+    main_process: I64 = field(compare=False, default_factory=lambda: np.zeros(0, np.int64))
+    """Per stack, the number of the running process with the most live bytes; -1: there is none."""
+    sharing: I64 = field(compare=False, default_factory=lambda: np.zeros(0, np.int64))
+    """Per stack, how many running processes have live blocks."""
 
 
 @dataclass(frozen=True, slots=True)

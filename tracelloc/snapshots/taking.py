@@ -25,6 +25,7 @@ from tracelloc.model.losses import Counter, LossCounts, Oddities
 from tracelloc.model.stacks import StackFlag
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.snapshots.snapshot import CaptureStatus, ProcessStatus, Snapshot
+from tracelloc.verdict.falling import without_falling
 
 
 def take_snapshot(
@@ -45,12 +46,16 @@ def take_snapshot(
         take_losses(capture.counters, table.oddities, capture.overflows, shared=capture.is_shared),
         failed_tasks=dict(capture.failed_tasks),
     )
+    growth = heap.history.growth_per_min(now_ns, totals.live_bytes)
+    status = {each.name: getattr(process, each.name) for each in fields(process)}
+    if process.findings is not None:
+        status["findings"] = without_falling(process.findings, growth, totals.live_bytes)
     return Snapshot(
-        **{each.name: getattr(process, each.name) for each in fields(process)},
+        **status,
         time_s=capture.time_s,
         now_ns=now_ns,
         totals=totals,
-        growth_per_min=heap.history.growth_per_min(now_ns, totals.live_bytes),
+        growth_per_min=growth,
         stacks=stacks,
         events=table.events,
         losses=losses,

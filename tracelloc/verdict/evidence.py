@@ -172,6 +172,8 @@ def _unknown(sites: Sites, row: int, _blocks: Blocks) -> str:
 
 
 def _deciding(sites: Sites, row: int, blocks: Blocks) -> str:
+    if sites.rising_only[row]:
+        return "live bytes fell within the last minute, after they had been rising"
     return f"{blocks(sites.alive[row])} live, too few to tell"
 
 
@@ -184,8 +186,8 @@ def _busy(sites: Sites, row: int, blocks: Blocks) -> str:
     return f"{blocks(sites.born[row])} allocated, {share} live; short-lived, none accumulate"
 
 
-def _cache(sites: Sites, row: int, _blocks: Blocks) -> str:
-    return f"{format_size(round(sites.alive_bytes[row]))} live; its minimum has stopped rising"
+def _cache(_sites: Sites, _row: int, _blocks: Blocks) -> str:
+    return "its minimum has stopped rising"
 
 
 def _earlier(sites: Sites, row: int, blocks: Blocks) -> str:

@@ -228,6 +228,8 @@ class VerdictParameters:
     """Nanoseconds for which a leak in bursts may look uneven before it is retracted."""
     so_far_s: float = 180.0
     """Seconds: before, reassuring verdicts say "so far"."""
+    fall_least_share: float = 0.25
+    """Share of its live bytes that a growing stack must lose within a minute to be no longer so."""
     suspect_least_confidence: float = 0.1
     """Confidence from which a growing site is a suspect."""
 

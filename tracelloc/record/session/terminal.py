@@ -20,6 +20,8 @@ from typing import BinaryIO, Final
 _KEPT_BYTES: Final = 4 << 20
 """Bytes of output that are kept: its end."""
 _PIECE_BYTES: Final = 1 << 16
+_LINE_END: Final = b"\r\n"
+"""What the pseudoterminal makes of a line feed (ONLCR)."""
 
 
 class ProgramTerminal:
@@ -29,7 +31,8 @@ class ProgramTerminal:
         """``copy_to`` gets all of the program's output, unchanged. Raises OSError."""
         self._ours, self._its = pty.openpty()
         self.resize(rows, columns)
-        self._copies = [] if copy_to is None else [copy_to]
+        self._copies = [] if copy_to is None else [(copy_to, _LINE_END)]
+        """Streams, each with what ends a line there."""
         self._lock = threading.Lock()
         self._kept = bytearray()
         self._first = 0
@@ -65,9 +68,10 @@ class ProgramTerminal:
             return self._first + len(self._kept), bytes(self._kept[start:])
 
     def pass_on(self, stream: BinaryIO) -> None:
-        """Copies further output to this stream as well."""
+        """Copies further output to this terminal as well."""
         with self._lock:
-            self._copies.append(stream)
+            # It puts a carriage return before each line feed itself.
+            self._copies.append((stream, b"\n"))
 
     def join(self) -> None:
         """Waits until all programs have closed the terminal and all output was read."""
@@ -82,10 +86,10 @@ class ProgramTerminal:
                 if surplus > 0:
                     del self._kept[:surplus]
                     self._first += surplus
-                for stream in self._copies:
+                for stream, line_end in self._copies:
                     # The reader may be gone, or the disk full: the program goes on.
                     with suppress(OSError):
-                        stream.write(piece)
+                        stream.write(piece.replace(_LINE_END, line_end))
                         stream.flush()
 
     def _read_once(self) -> bytes:

@@ -280,7 +280,6 @@ class StackDetails:
     allocated_count: int
     freed_count: int
     peak_bytes: int
-    growth_bytes_per_min: int
     last_age_ns: int | None
     """How long ago it last allocated."""
     mean_age_ns: int | None
@@ -320,7 +319,6 @@ def stack_details(
         allocated_count=int(totals.allocated_count[index]),
         freed_count=int(totals.freed_count[index]),
         peak_bytes=max(int(totals.peak_bytes[index]), live_bytes),
-        growth_bytes_per_min=int(snapshot.growth_per_min[index]),
         last_age_ns=max(0, now_ns - last_ns) if last_ns else None,
         mean_age_ns=_mean(ages, amounts(blocks, sampled)),
         oldest_age_ns=int(ages.max()) if len(ages) else None,

@@ -118,7 +118,12 @@ class TraceMerger:
             findings=merged_findings(judged, len(self._stacks), self.locations, found),
             blocks=None if root.blocks is None else found.blocks,
             threads=found.threads if with_threads else None,
-            merged=ProcessSum(len(running) + ended_count, ended_count, ended_bytes),
+            merged=ProcessSum(
+                len(running) + ended_count,
+                ended_count,
+                ended_bytes,
+                *_owners(running, len(self._stacks)),
+            ),
         )
 
     # Stacks.
@@ -216,6 +221,19 @@ class TraceMerger:
             thread_names={tid: name for one in ones for tid, name in one.thread_names.items()},
             stack_methods={path: how for one in ones for path, how in one.stack_methods.items()},
         )
+
+
+def _owners(running: Sequence[MergedProcess], count: int) -> tuple[I64, I64]:
+    """Returns ``ProcessSum.main_process`` and ``sharing``."""
+    most, sharing = np.zeros((2, count), np.int64)
+    main = np.full(count, -1)
+    for part in running:
+        own = np.zeros(count, np.int64)
+        np.add.at(own, part.at, part.one.totals.live_bytes[part.rows])
+        main[own > most] = part.one.target.number
+        most = np.maximum(most, own)
+        sharing += own > 0
+    return main, sharing
 
 
 def _totals(parts: Sequence[MergedProcess], count: int) -> Totals:

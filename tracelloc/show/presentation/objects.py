@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.objects import (
+    LEAST_GROWING_S,
     FunctionLine,
     GrowingType,
     Holder,
@@ -69,6 +71,17 @@ def count_trouble(snapshot: Snapshot) -> str | None:
     ago = format_duration(round(snapshot.time_s - found.now.time_s))
     took = format_duration(found.now.took_s)
     return f"its objects were last counted {ago} ago: a count takes {took} and is made rarely"
+
+
+def counting_line(snapshot: Snapshot) -> str | None:
+    """Says that it is too early to tell which types grow; None if it is not, or nobody counts."""
+    found = snapshot.objects
+    if found is None or found.now is None or found.first is None or found.suspects:
+        return None
+    left_s = LEAST_GROWING_S - (found.now.time_s - found.first.time_s)
+    if left_s <= 0:
+        return None
+    return f"Python objects: counting, {format_duration(math.ceil(left_s))}"
 
 
 def growing_for_s(suspect: TypeSuspect, snapshot: Snapshot) -> float:

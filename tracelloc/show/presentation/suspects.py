@@ -120,6 +120,20 @@ def unsure_growth(snapshot: Snapshot) -> tuple[I64, F64]:
     return rows, sites.rate_bytes_per_min[rows]
 
 
+def growth_rates(snapshot: Snapshot) -> I64:
+    """Returns each stack's bytes per minute: the verdict's rate if it leaks or grows.
+
+    For other stacks, it is the change within the last minute.
+    """
+    rates = snapshot.growth_per_min.copy()
+    for suspect in suspects_of(snapshot):
+        for member in suspect.members:
+            rates[member.stack] = round(member.rate_bytes_per_min)
+    stacks, unsure = unsure_growth(snapshot)
+    rates[stacks] = np.rint(unsure)
+    return rates
+
+
 def suspect_ranks(snapshot: Snapshot) -> I64:
     """Returns each stack's rank: leaking ones, then growing ones, by rate; then all others.
 

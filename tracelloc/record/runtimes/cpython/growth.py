@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.model.figures import F64, Mask
-from tracelloc.model.objects import GrowingType, ObjectCensus
+from tracelloc.model.objects import LEAST_GROWING_S, GrowingType, ObjectCensus
 from tracelloc.record.runtimes.cpython.pools import I64
 
 _MOST_POINTS: Final = 64
@@ -24,7 +24,6 @@ _GROWN_SHARE: Final = 0.75
 """Share of the parts in which a type must grow; the last part must be among them."""
 _LEAST_SHARE: Final = 0.3
 """Share of the mean growth of a part below which a part does not count as growing."""
-_LEAST_S: Final = 20.0
 _LENGTHS: Final = (6, 7, 8, 10, 12, 16, 23, 32, 45)
 """Numbers of censuses that are judged together, in addition to all of them."""
 _LEAST_OBJECTS: Final = 20
@@ -85,7 +84,11 @@ class TypeHistory:
         some = np.flatnonzero(counts[:, -1] - counts.min(axis=1) >= _LEAST_OBJECTS)
         for length in (*_LENGTHS, len(times_s)):
             begin = len(times_s) - length
-            if begin >= 0 and length > _LEAST_PARTS and times_s[-1] - times_s[begin] >= _LEAST_S:
+            if (
+                begin >= 0
+                and length > _LEAST_PARTS
+                and times_s[-1] - times_s[begin] >= LEAST_GROWING_S
+            ):
                 begins[some[_grows(times_s, counts[some], begin)]] = begin
         times = self._seen
         self._seen = {row: times.get(row, 0) + 1 for row in np.flatnonzero(begins >= 0).tolist()}

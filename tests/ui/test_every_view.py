@@ -1,0 +1,60 @@
+"""Pictures of every view and dialog: whole screens at the sizes of small and large terminals.
+
+The log is missing: it tells how long drawing takes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.ui.screens import compare
+from tests.ui.source import FakeSource, drive, press
+from tests.ui.test_lists import await_output
+from tests.ui.test_objects import python_shop
+from tracelloc.model.process import Target
+from tracelloc.model.wanted import NOTHING_ELSE
+from tracelloc.record.session.terminal import ProgramTerminal
+from tracelloc.ui.app import LiveApp
+from tracelloc.ui.state import VIEWS
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+KEYS = {view.name: view.key for view in VIEWS if view.name != "log"} | {
+    "stack": "1 down enter", "source": "l", "filters": "f", "limits": "L", "search": "slash",
+    "help": "question_mark", "commands": "ctrl+p", "span": "x", "changes": "M d",
+}  # fmt: skip
+"""By picture, the keys that lead there from the one before."""
+LEFT = {name for name in KEYS if name not in {view.name for view in VIEWS}}
+"""Pictures that Esc leaves."""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[FakeSource]:
+    """A server in Python with a child and a terminal."""
+    source = python_shop(tmp_path)
+    one = source.snapshot(NOTHING_ELSE)
+    source.has_many = True
+    source.others = (replace(one, target=Target(2960, "worker", one.target.pid, number=1)),)
+    source.terminal = terminal = ProgramTerminal(24, 80)
+    os.write(terminal._its, b"listening on port 80\n")
+    await_output(terminal, b"listening on port 80\r\n")
+    yield source
+    terminal.release()
+    terminal.join()
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_every_view(source: FakeSource, size: tuple[int, int]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        for name, keys in KEYS.items():
+            await press(app, pilot, *keys.split())
+            await compare(f"view-{name}", app, pilot)
+            if name in LEFT:
+                await press(app, pilot, "escape")
+
+    drive(source, steps, size)

@@ -1,0 +1,52 @@
+"""Withdraws the verdict *growing* from stacks whose live bytes have just fallen.
+
+Verdicts are some seconds old when they are shown. A heap may lose most of its blocks within one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from tracelloc.model.figures import I64, Mask
+from tracelloc.model.verdicts import CODE_OF, Findings, Suspect, Verdict
+from tracelloc.verdict.parameters import P
+
+
+def without_falling(findings: Findings, growth_per_min: I64, live_bytes: I64) -> Findings:
+    """Returns the findings without growing stacks that have just lost much; these are *deciding*.
+
+    ``growth_per_min``, ``live_bytes``: of each stack now.
+    """
+    sites, count = findings.sites, len(findings.codes)
+    growth, live = growth_per_min[:count], live_bytes[:count]
+    is_growing = sites.code == CODE_OF[Verdict.GROWING]
+    falls = is_growing & _falls(growth, live)
+    kept: list[Suspect] = []
+    for suspect in findings.suspects:
+        members = [member.stack for member in suspect.members]
+        is_leak = suspect.judgement.verdict is Verdict.LEAKING
+        if is_leak or not _falls(growth[members].sum(), live[members].sum()):
+            kept.append(suspect)
+            falls[members] = False
+        else:
+            falls[members] = is_growing[members]
+    if len(kept) == len(findings.suspects) and not falls.any():
+        return findings
+    return replace(
+        findings,
+        suspects=tuple(kept),
+        suspect_of={member.stack: one for one in kept for member in one.members},
+        sites=replace(
+            sites.withheld(falls, Verdict.DECIDING),
+            rising_only=sites.rising_only | falls,
+            verdict_in_s=np.where(falls, 0.0, sites.verdict_in_s),
+        ),
+    )
+
+
+def _falls(growth: I64, live: I64) -> Mask:
+    """Whether live bytes fell within a minute by a share that matters."""
+    fell: Mask = -growth > P.fall_least_share * (live - growth)
+    return fell
