@@ -195,7 +195,7 @@ def test_a_debugger_can_be_used_afterwards(tmp_path: Path) -> None:
 def test_usage() -> None:
     for arguments, words in [
         (("--text", "--"), "no command follows --"),
-        (("-p", 1, "--", "true"), "-p and -n trace a running process, -- CMD starts one"),
+        (("-p", 1, "--", "true"), "-p traces a running process, -- CMD starts one"),
         (("--tui", "--", "true"), "--tui needs a terminal"),
         (("--program-output", "x", "--", "true"), "redirect the program's own output"),
     ]:
