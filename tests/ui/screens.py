@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tracelloc.show.presentation.calltree import CallTree, Step
 from tracelloc.show.presentation.profile import Metric
 
 SCREENS = Path(__file__).parents[1] / "data" / "screens"
+_PATIENCE_S = 20
 SIZES = [(60, 20), (80, 24), (120, 40)]
 MIB = 1 << 20
 
@@ -103,15 +105,21 @@ def styled(app: App[None], attribute: str) -> list[str]:
 
 
 async def compare(name: str, app: App[None], pilot: Pilot[None]) -> None:
-    """Against the picture of this name at the screen's size, once nothing moves any more."""
-    await pilot.pause(0.1)  # scroll bars follow a frame later
+    """Waits until the screen equals the picture of this name at its size: parts follow later."""
+    await pilot.pause(0.1)
     width, height = app.size
     path = SCREENS / f"{name}-{width}x{height}.txt"
-    shown = "\n".join(text_of(app)).rstrip("\n") + "\n"
     if os.environ.get("TRACELLOC_UPDATE_SCREENS"):
         path.parent.mkdir(exist_ok=True)
-        path.write_text(shown)
-    assert shown == path.read_text(), f"{path} differs:\n{shown}"
+        path.write_text(_shown(app))
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while _shown(app) != path.read_text() and time.monotonic() < deadline_s:
+        await pilot.pause(0.05)
+    assert _shown(app) == path.read_text(), f"{path} differs:\n{_shown(app)}"
+
+
+def _shown(app: App[None]) -> str:
+    return "\n".join(text_of(app)).rstrip("\n") + "\n"
 
 
 def path(*names: str) -> list[Step]:
