@@ -196,7 +196,7 @@ def test_filters_of_containers(program: Path, call: int, status: int) -> None:
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False
     )
-    assert done.returncode == status
+    assert done.returncode == status, done.stderr.decode()
     words = "leaked 200 bytes in 2 blocks" if status == 3 else "(seccomp)"
     assert words in done.stderr.decode()
 

@@ -265,7 +265,8 @@ def test_processes_on_the_screen(builder: Builder, targets: list[Target], tmp_pa
         lines = terminal.wait_until(
             lambda lines: all(any(f" {p} " in line for line in lines) for p in pids), "all of them"
         )
-        assert sum(" ended" in line for line in lines) == 3
+        rows = [line for line in lines if any(f" {pid} " in line for pid in pids)]
+        assert [" ended" in row for row in rows] == [True] * 3
         terminal.press("End", "Enter")
         terminal.wait_for(rf"\(({'|'.join(map(str, pids))})\)")
         terminal.wait_for("1 Allocators")

@@ -51,6 +51,8 @@ class Breakpoints(Attachment):
         self._process = Process(pid)
         self._covered: dict[int, bytes] = {}
         """The instructions' first bytes, by address."""
+        self.inserted: set[int] = set()
+        """Addresses of all breakpoints that there have been."""
         mappings = self._process.maps().mappings
         for point in points:
             address = _address_of(point.open_path, point.offset, mappings, executable=True)
@@ -65,7 +67,8 @@ class Breakpoints(Attachment):
                 self._write(variable, awaited.to_bytes(2, "little"))
 
     def insert(self, address: int) -> None:
-        """Inserts one of them again."""
+        """Inserts one of them."""
+        self.inserted.add(address)
         self._write(address, _TRAP)
 
     def remove(self, address: int) -> bool:
@@ -147,11 +150,13 @@ class NoProbes(Capture):
         """
         registers = ptrace.registers(thread_id)
         address = registers.rip - 1
-        found = next((each for each in self._breakpoints if each.remove(address)), None)
-        if found is None:
+        if not any(address in each.inserted for each in self._breakpoints):
             return None
         registers.rip = address
         ptrace.set_registers(thread_id, registers)
+        found = next((each for each in self._breakpoints if each.remove(address)), None)
+        if found is None:  # removed since the thread reached it
+            return False
         if self._is_mapping(thread_id):
             ptrace.step(thread_id)
             found.insert(address)
