@@ -31,6 +31,7 @@ from tracelloc.model.codefiles import is_runtime
 from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, Events
 from tracelloc.model.figures import I64
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.reachability.roots import RootWords
 from tracelloc.record.reachability.search import search
 from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
@@ -180,12 +181,13 @@ def record(pid: int, seconds: float, skipped: Path) -> RealRecording:
     log.add = lambda events: taken.append(events.copy())  # type: ignore[method-assign]
     samples: list[tuple[int, int]] = []
     searches: list[tuple[int, Blocks]] = []
+    words = RootWords()
     try:
         while True:
             elapsed_ms = (time.monotonic_ns() - session.root.started_ns) // 1_000_000
             samples.append((elapsed_ms, anonymous_bytes(pid)))
             if elapsed_ms >= (len(searches) + 1) * SEARCH_S * 1000 and samples[-1][1]:
-                searches.append((elapsed_ms, unreachable(session, pid)))
+                searches.append((elapsed_ms, unreachable(session, pid, words)))
             full = session.root.heap.table.events > MOST_EVENTS
             if elapsed_ms > seconds * 1000 or not samples[-1][1] or full:
                 break
@@ -196,16 +198,17 @@ def record(pid: int, seconds: float, skipped: Path) -> RealRecording:
         searched_ms = np.array([elapsed_ms for elapsed_ms, _ in searches], np.int64)
         return _recording(session, events, np.array(samples), leaked, searched_ms, lost)
     finally:
+        words.close()
         session.close()
 
 
-def unreachable(session: Session, pid: int) -> Blocks:
-    """Old blocks that nothing in the process points to."""
+def unreachable(session: Session, pid: int, words: RootWords) -> Blocks:
+    """Old blocks that nothing in the process points to, nor the kernel for it."""
     with session._lock:
         blocks = session.root.heap.table.blocks()
     old = blocks.birth_ns + ASKED_AGE_S * 1_000_000_000 < time.monotonic_ns()
     try:
-        found = search(Process(pid), blocks.select(old))
+        found = search(Process(pid), blocks.select(old), root_words=words)
     except TracellocError:
         return Blocks.empty()
     return Blocks.empty() if found is None else found.blocks.select(~found.reachable)
