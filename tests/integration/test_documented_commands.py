@@ -37,6 +37,8 @@ NOT_RUN = {
     "make lint": "is run beside the tests, on the whole tree",
     "make test": "would run this test",
     "make long": "is run beside this test, on the whole tree",
+    "sudo tracelloc --group": "needs a control group: test_groups has one",
+    "sudo DEBUGINFOD_URLS=": "needs a server: test_debuginfod has one",
     "docker ": "needs a container runtime",
     "crictl ": "needs a container runtime",
     "kubectl ": "needs a cluster",
@@ -44,7 +46,7 @@ NOT_RUN = {
     "LD_PRELOAD=": "is the target, with the library",
 }
 """Beginnings of lines, and why they are not run."""
-SPOKEN_OF = re.compile(r"CMD|PID|…|tracelloc (diff|heap|holders|leaks|objects)$")
+SPOKEN_OF = re.compile(r"CMD|PID|…|tracelloc (diff|heap|holders|leaks|mcp|objects|top)$")
 """Commands in running text that are forms, not examples."""
 LOOKS = " (objects|heap|holders|leaks) "
 """Subcommands that look at a process without tracing it."""
@@ -204,7 +206,9 @@ def prepared(line: str, scene: Scene, place: Path) -> tuple[str, list[str]]:
     # The recording that is there lasts for a second.
     line = re.sub(r"(--at[ =]|--since |\.rec@)[^\s]+", r"\g<1>+0s", line)
     has_end = re.search("--duration|--count|symbols|doctor", line)
-    if re.search(LOOKS, line):
+    if " top" in line:
+        line = line.replace(" top", " top --count 1")
+    elif re.search(LOOKS, line):
         line = line.replace("--every 30s", "--every 100ms --count 2")
     elif targets and not has_end:
         line = re.sub("tracelloc( record)?", rf"tracelloc\1 --duration {DURATION}", line, count=1)
@@ -272,6 +276,8 @@ def check_outputs(line: str, result: subprocess.CompletedProcess[str], place: Pa
         assert ("pushing to" in result.stderr) == ("--push" in line)
     elif "| jq" in line or line.startswith("jq"):
         assert text.strip()
+    elif "--json" in line and " top" in line:
+        assert json.loads(text)["processes"]
     elif "--json" in line:
         check_json(text)
     elif "library-path" in line:
