@@ -46,7 +46,9 @@ NOT_RUN = {
     "LD_PRELOAD=": "is the target, with the library",
 }
 """Beginnings of lines, and why they are not run."""
-SPOKEN_OF = re.compile(r"CMD|PID|…|tracelloc (diff|heap|holders|leaks|mcp|objects|top)$")
+SPOKEN_OF = re.compile(
+    r"CMD|PID|NAME|…|run --leaks$|tracelloc (diff|heap|holders|leaks|mcp|objects|top)$"
+)
 """Commands in running text that are forms, not examples."""
 LOOKS = " (objects|heap|holders|leaks) "
 """Subcommands that look at a process without tracing it."""
@@ -274,7 +276,7 @@ def check_outputs(line: str, result: subprocess.CompletedProcess[str], place: Pa
     if "--listen" in line or "--push" in line:
         assert ("listening on" in result.stderr) == ("--listen" in line)
         assert ("pushing to" in result.stderr) == ("--push" in line)
-    elif "| jq" in line or line.startswith("jq"):
+    elif "| jq" in line or line.startswith("jq") or "--markdown" in line:
         assert text.strip()
     elif "--json" in line and " top" in line:
         assert json.loads(text)["processes"]

@@ -24,7 +24,7 @@ Leaks = dict[str, tuple[int, int, int, int]]
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 
-OUTER = ("allocate", "main", "start_thread")
+OUTER = ("allocate", "main", "start_thread", "__libc_start_call_main")
 """Frames that say nothing."""
 DIRECT: Leaks = {"direct": (200, 2, 0, 0)}
 ENDINGS: dict[tuple[str, ...], tuple[int, Leaks]] = {
