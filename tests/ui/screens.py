@@ -113,15 +113,9 @@ async def compare(name: str, app: App[None], pilot: Pilot[None]) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(_shown(app))
     deadline_s = time.monotonic() + _PATIENCE_S
-    while not _is_alike(_shown(app), path.read_text()) and time.monotonic() < deadline_s:
+    while _shown(app) != path.read_text() and time.monotonic() < deadline_s:
         await pilot.pause(0.05)
-    assert _is_alike(_shown(app), path.read_text()), f"{path} differs:\n{_shown(app)}"
-
-
-def _is_alike(shown: str, stored: str) -> bool:
-    """Whether they are equal; a picture may lack the keys, which are drawn last."""
-    without_keys = "\n".join(shown.rstrip("\n").split("\n")[:-1]).rstrip("\n") + "\n"
-    return stored in (shown, without_keys)
+    assert _shown(app) == path.read_text(), f"{path} differs:\n{_shown(app)}"
 
 
 def _shown(app: App[None]) -> str:

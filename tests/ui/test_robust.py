@@ -156,6 +156,7 @@ def test_the_end_of_the_target(source: FakeSource) -> None:
             text = header(picture, source.facts, app.state.condition, width, 2).plain
             first = text.splitlines()[0]
             assert "final state" in first
+            assert ("overhead low" in first) == (width == 80)
         # Everything but new figures goes on.
         taken = source.taken
         await press(app, pilot, "2", "1", "enter", "escape", "a")
@@ -385,8 +386,8 @@ def test_keys_are_replaced_by_others_only(source: FakeSource) -> None:
         now = app.screen.query(FooterKey)
         assert all(one is other for one, other in zip(keys, now, strict=True))
         await press(app, pilot, "slash")
-        # Letters are searched for. Keys are made after the next frame.
-        await until(app, pilot, lambda: not set(keys_now(app)) & set("maf"))
+        # All keys are letters to search for. These are made after the next frame.
+        await until(app, pilot, lambda: keys_now(app) == ["enter", "escape", "ctrl+p"])
         await press(app, pilot, "escape")
         await until(app, pilot, lambda: keys_now(app) == names)
 
