@@ -1,4 +1,4 @@
-"""What do requests to a Python service cost while it is traced, beside memray and tracemalloc?
+"""How much do requests to a traced Python service cost, beside memray and tracemalloc?
 
 ``python -m tests.bench.pythoncost latency [ROUNDS]``: a gunicorn service with two workers is asked
 100 times a second. Windows take turns: untraced, objects of both workers counted every 10 s, both

@@ -76,7 +76,7 @@ def _has(address: str) -> bool:
 
 
 def listed(target: Target, program: Path) -> dict[str, Any]:
-    """What ``tracelloc symbols`` says of the program's file."""
+    """The entry of the program's file in ``tracelloc symbols --json``."""
     done = run_tracelloc("symbols", "-p", target.pid, "--json")
     assert done.returncode == 0, done.stderr
     (found,) = [each for each in json.loads(done.stdout) if each["module"] == str(program)]

@@ -100,7 +100,7 @@ def test_all_its_processes(
 def test_those_that_allocate_meanwhile(
     builder: Builder, group: ControlGroup, tmp_path: Path
 ) -> None:
-    """Of no block, the allocation is seen and the free not: probes are attached one by one."""
+    """Probes are attached one by one, but no free of a counted block is missed."""
     busy = [
         subprocess.Popen([builder.c("leaky"), "1000"], stdin=subprocess.DEVNULL,
                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

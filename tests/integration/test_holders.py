@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -77,17 +79,22 @@ def test_what_is_new_is_found_where_it_is_kept(program: Target, kind: str) -> No
     raise AssertionError(attempts)
 
 
+@contextmanager
+def searching(target: Target) -> Iterator[tuple[Censuses, HolderSearch]]:
+    """Counts a program's objects, and searches for who keeps them."""
+    process = Process(target.pid)
+    with closing(HolderSearch(process)) as search:
+        yield Censuses(process), search
+
+
 def new_holders(program: Target, kind: str, name: str = ITEM) -> tuple[Holders, int]:
     """Has 300 more items kept. Returns who keeps them, and how many more there are."""
-    censuses, search = Censuses(Process(program.pid)), HolderSearch(Process(program.pid))
-    try:
+    with searching(program) as (censuses, search):
         first = censuses.take_census(keep=True)
         before = ObjectAddresses(censuses.take_found())
         program.ask(f"{kind} 300")
         now = censuses.take_census(keep=True)
         found = search.find(censuses.take_found(), [name], before)[name]
-    finally:
-        search.close()
     counts = [{one.name: one.count for one in each.types} for each in (first, now)]
     return found, counts[1][name] - counts[0].get(name, 0)
 
@@ -115,15 +122,12 @@ def test_a_table_that_has_moved_since_is_found(targets: list[Target]) -> None:
     """A list grows between the census and the search: its items are elsewhere by then."""
     target = Target([PYTHON, TARGETS / "holders.py"])
     targets.append(target)
-    censuses, search = Censuses(Process(target.pid)), HolderSearch(Process(target.pid))
-    try:
+    with searching(target) as (censuses, search):
         target.ask("class 500")
         censuses.take_census(keep=True)
         target.ask("class 50000")
         target.ask("instance 50000")
         found = search.find(censuses.take_found(), [ITEM])[ITEM]
-    finally:
-        search.close()
     assert found.holders[0].path == "__main__.Cache.entries[…]"
     assert found.holders[0].count > 0.9 * found.sample_count
 
@@ -132,13 +136,10 @@ def test_keepers_are_searched_for(targets: list[Target]) -> None:
     """The type that keeps a wanted one has holders, too, if it is one of those that grow."""
     target = Target([PYTHON, TARGETS / "holders.py"])
     targets.append(target)
-    censuses, search = Censuses(Process(target.pid)), HolderSearch(Process(target.pid))
-    try:
+    with searching(target) as (censuses, search):
         target.ask("class 500")
         censuses.take_census(keep=True)
         found = search.find(censuses.take_found(), [ITEM], keepers=frozenset({"list", "set"}))
-    finally:
-        search.close()
     assert list(found) == [ITEM, "list"]
 
 

@@ -17,7 +17,7 @@ STATES = ("open", "paid", "sent")
 
 
 class Page:
-    """What a request asks for."""
+    """A page, as a request asks for it."""
 
     def __init__(self, path):
         self.path = path

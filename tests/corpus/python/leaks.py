@@ -22,7 +22,7 @@ FEEDS = {}
 
 
 class Page:
-    """What a request asks for."""
+    """A page, as a request asks for it."""
 
     def __init__(self, path):
         self.path = path
