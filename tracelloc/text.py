@@ -232,8 +232,9 @@ def sampling_of(sample_bytes: int) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 free``, ``1,200 frees``."""
-    return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """``1 free``, ``1,200 frees``, ``3 processes``."""
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{count} {noun}" if count == 1 else f"{count:,} {noun}{ending}"
 
 
 def split_arguments(text: str) -> list[str]:

@@ -155,7 +155,7 @@ class PickerScreen(Screen[int | None]):
         rows = process_rows(shown, searching=bool(text and self._infos))
         self.query_one(Table).show(rows, at_once=True)
         self._say_all()
-        count = plural(len(self._infos), "process").replace("processs", "processes")
+        count = plural(len(self._infos), "process")
         note = f"   ({self._note})" if self._note else ""
         title = f"tracelloc: which process?   {len(shown)} of {count}{crop(note, 200)}"
         self.query_one("#picker-title", Static).update(title)

@@ -64,9 +64,7 @@ def machine_lines(machine: MachineMemory, rows: Sequence[ProcessMemory], top: in
     yield from _groups(machine.groups, top)
     yield from hints(rows)
     if machine.unread:
-        yield (
-            f"{plural(machine.unread, 'process')} not read: too few file descriptors (ulimit -n)"
-        ).replace("processs", "processes")
+        yield f"{plural(machine.unread, 'process')} not read: too few file descriptors (ulimit -n)"
     yield ""
 
 
@@ -103,7 +101,7 @@ def _groups(groups: Sequence[GroupMemory], top: int) -> Iterator[str]:
         yield (
             f"{format_size(group.trend.size_bytes):>10} {limit:>9} {_rates(group.trend)} "
             f"{left:>8}  {printable(group.name)}, {plural(group.processes, 'process')}"
-        ).replace("processs", "processes")
+        )
     yield from _rest(len(groups) - top)
 
 
