@@ -65,9 +65,11 @@ class GrowthHistory:
         for index in range(1, len(times) - 1):
             if times[index + 1] - times[kept[-1]] > _SPACING * (now_s - times[index]):
                 kept.append(index)
-        kept.append(len(times) - 1)
-        first = next(n for n, index in enumerate(kept) if now_s - times[index] <= LONGEST_S)
-        kept = kept[first:] if len(times) > 1 else [0]
+        kept = [
+            index
+            for index in dict.fromkeys([*kept, len(times) - 1])
+            if now_s - times[index] <= LONGEST_S
+        ]
         self._times = [times[index] for index in kept]
         self._samples = [self._samples[index] for index in kept]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pwd
 import re
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from tracelloc.model.machine import (
 )
 from tracelloc.record.machine.groups import GroupReader
 from tracelloc.record.machine.history import GrowthHistory
+from tracelloc.record.process.listing import command_line, user_name
 from tracelloc.record.process.memorylimits import MemoryGroup, memory_group, numbers_in
 from tracelloc.record.process.procfs import PROC
 
@@ -69,7 +69,6 @@ class ProcessReader:
         """Kernel threads."""
         self._history = GrowthHistory(len(MemoryKind))
         self._groups = groups or GroupReader()
-        self._users: dict[int, str] = {}
         self._began_s: float | None = None
         self._groups_read_s = 0.0
 
@@ -137,25 +136,14 @@ class ProcessReader:
             return None
         directory = self._root / str(pid)
         try:
-            with open(directory / "cmdline", "rb", buffering=0) as stream:
-                words = stream.read(_LARGEST_BYTES).rstrip(b"\0").split(b"\0")
-            user = self._user(os.fstat(file).st_uid)
+            arguments, user = command_line(directory), user_name(os.fstat(file).st_uid)
         except OSError:
-            words, user = [], ""
+            arguments = user = ""
         name = _name_in(status)
-        arguments = b" ".join(words) or name
         return _Watched(
-            file, b"", self._history.add(now_s), name, kinds, arguments.decode(errors="replace"),
-            user, memory_group(directory),
+            file, b"", self._history.add(now_s), name, kinds,
+            arguments or name.decode(errors="replace"), user, memory_group(directory),
         )  # fmt: skip
-
-    def _user(self, uid: int) -> str:
-        if uid not in self._users:
-            try:
-                self._users[uid] = pwd.getpwuid(uid).pw_name
-            except KeyError:
-                self._users[uid] = str(uid)
-        return self._users[uid]
 
     def _read_all(self, now_s: float) -> None:
         """Reads how much memory each process has now; forgets those that have ended."""

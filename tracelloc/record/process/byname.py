@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ from typing import Final
 
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.model.codefiles import base_name
+from tracelloc.record.process.listing import user_name
 from tracelloc.record.process.procfs import PROC, Process
 from tracelloc.text import format_time, printable
 
@@ -86,12 +86,9 @@ def script_of(arguments: Sequence[str]) -> str | None:
 def _line_of(process: Process) -> str:
     """Formats PID, user, start time and the beginning of the command line."""
     try:
-        user_id = process.user_ids()[0]
-        user = pwd.getpwuid(user_id).pw_name
+        user = user_name(process.user_ids()[0])
     except IndexError:
         user = "?"
-    except KeyError:
-        user = str(user_id)
     program, *arguments = process.arguments() or [process.command()]
     command = " ".join([base_name(program), *arguments])
     started = format_time(process.started_s())

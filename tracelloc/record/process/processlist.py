@@ -9,7 +9,6 @@ Formats: proc_pid_stat(5), proc_pid_cmdline(5).
 from __future__ import annotations
 
 import os
-import pwd
 import sys
 import time
 from collections import deque
@@ -25,6 +24,7 @@ from tracelloc.model.codefiles import FileId, Mapping, base_name
 from tracelloc.model.processlist import ProcessInfo, Trouble
 from tracelloc.record.mallocs.discovery import families_in
 from tracelloc.record.mallocs.families import OPERATORS
+from tracelloc.record.process.listing import command_line, user_name
 from tracelloc.record.process.namespaces import absence_hint
 from tracelloc.record.process.procfs import PROC, Process
 from tracelloc.record.worker.client import FileReadError, FileWorker
@@ -34,8 +34,6 @@ from tracelloc.text import NS_PER_S, printable
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _KERNEL_THREAD: Final = 0x00200000
 """PF_KTHREAD, include/linux/sched.h."""
-_LONGEST_COMMAND: Final = 4096
-"""Most bytes of a command line that are stored."""
 _GROWTH_OVER_NS: Final = 60 * NS_PER_S
 _MOST_SAMPLES: Final = 32
 _PATIENCE_S: Final = 10.0
@@ -100,7 +98,6 @@ class ProcessScan:
         self._files: dict[FileId, str | FileReadError | None] = {}
         # However often one process's files crash the worker, the files of others are read.
         self._worker = FileWorker("functions", most_ends=sys.maxsize, patience_s=_PATIENCE_S)
-        self._users: dict[int, str] = {}
 
     def refresh(self, budget_s: float = 0.05) -> list[ProcessInfo]:
         """Returns all processes except kernel threads, the fastest growing first.
@@ -153,21 +150,11 @@ class ProcessScan:
         """Reads what does not change."""
         directory = Process(pid, self._root).memory_directory
         try:
-            with open(directory / "cmdline", "rb", buffering=0) as file:
-                words = file.read(_LONGEST_COMMAND).rstrip(b"\0").split(b"\0")
-            arguments = b" ".join(words).decode(errors="replace")
-            user = self._user(os.stat(f"{self._root}/{pid}").st_uid)
+            arguments = command_line(directory)
+            user = user_name(os.stat(f"{self._root}/{pid}").st_uid)
         except OSError:
             arguments = user = ""
         return _Seen(arguments or stat.command, user, deque(maxlen=_MOST_SAMPLES))
-
-    def _user(self, uid: int) -> str:
-        if uid not in self._users:
-            try:
-                self._users[uid] = pwd.getpwuid(uid).pw_name
-            except KeyError:
-                self._users[uid] = str(uid)
-        return self._users[uid]
 
     def _look_into(self, stats: list[tuple[int, _Stat]], now_ns: int, budget_s: float) -> None:
         """Inspects due processes, the largest first, as users most likely look for those."""
