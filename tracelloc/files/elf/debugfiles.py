@@ -122,16 +122,22 @@ def find_debug_file(
     for by_name, name in _places(references, path):
         for descriptor in _open_everywhere(roots, name):
             found = DebugFile(descriptor, str(name), by_name)
-            try:
-                is_right = fits(found)
-            except BaseException:
-                found.close()
-                raise
-            if is_right:
+            if keep_if(found, fits, troubles):
                 return found
-            troubles.append(f"{name} is of another build")
-            found.close()
     return None
+
+
+def keep_if(found: DebugFile, fits: Callable[[DebugFile], bool], troubles: list[str]) -> bool:
+    """Whether an open file belongs to this build; if not, closes it, and notes that."""
+    try:
+        is_right = fits(found)
+    except BaseException:
+        found.close()
+        raise
+    if not is_right:
+        troubles.append(f"{found.path} is of another build")
+        found.close()
+    return is_right
 
 
 def _places(references: DebugReferences, path: str) -> Iterator[tuple[bool, PurePosixPath]]:

@@ -24,7 +24,12 @@ import numpy as np
 from tracelloc.files.dwarf import SourceFrame, SourceLines
 from tracelloc.files.dwarf.variables import Place
 from tracelloc.files.elf import RawTable, Symbol, SymbolTable
-from tracelloc.files.elf.debugfiles import DebugFile, DebugReferences, find_debug_file
+from tracelloc.files.elf.debugfiles import (
+    DebugFile,
+    DebugReferences,
+    find_debug_file,
+    keep_if,
+)
 from tracelloc.files.elf.file import DataLayout
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.procfs import Process
@@ -230,11 +235,7 @@ class ModuleSymbols:
         if opened is None:
             return None
         found = DebugFile(*opened, by_name=False, is_downloaded=True)
-        if self._fits(found):
-            return found
-        self.troubles.append(f"{found.path} is of another build")
-        found.close()
-        return None
+        return found if keep_if(found, self._fits, self.troubles) else None
 
     def _fits(self, found: DebugFile) -> bool:
         fits, has_lines = self._file.take_debug_file(found)
