@@ -16,14 +16,13 @@ from tracelloc.command.lifecycle import start_of
 from tracelloc.command.options import options_of
 from tracelloc.command.outputs import Messages
 from tracelloc.command.run import Run, trace
-from tracelloc.errors import TracellocError
 from tracelloc.model.exitleaks import ExitLeaks
 from tracelloc.model.heapusage import BlockSum
 from tracelloc.record.kernel.capabilities import check_machine
 from tracelloc.show.alerts.rules import FAILED_STATUS
 from tracelloc.show.alerts.suppressions import is_matched, read_patterns
 from tracelloc.show.export.checks import github_lines, junit, sarif
-from tracelloc.show.export.outputfile import PRIVATE
+from tracelloc.show.export.outputfile import check_output, write_output
 from tracelloc.show.report.exitleaks import (
     LeakReport,
     NamedLeak,
@@ -31,7 +30,6 @@ from tracelloc.show.report.exitleaks import (
     leak_report_lines,
 )
 from tracelloc.snapshots.snapshot import TraceSnapshot
-from tracelloc.system.safefiles.writing import check_replaceable, output_users, replace_file
 from tracelloc.text import printable
 
 _WAIT_S: Final = 3600.0
@@ -68,7 +66,7 @@ class LeakCheck:
         self._patterns = read_patterns(options.suppressions)
         for path in (options.sarif, options.junit):
             if path is not None:
-                _check(path)
+                check_output(path)
 
     def show(self, run: Run) -> None:
         """Returns at the end of the program, or when a signal asks for the end."""
@@ -93,9 +91,10 @@ class LeakCheck:
         if report.leaks:
             run.status = FAILED_STATUS
         if self._options.sarif is not None:
-            _write(self._options.sarif, sarif(report))
+            write_output(self._options.sarif, [sarif(report).encode(errors="replace")])
         if self._options.junit is not None:
-            _write(self._options.junit, junit(report, found.problem))
+            text = junit(report, found.problem)
+            write_output(self._options.junit, [text.encode(errors="replace")])
 
     def _named(self, run: Run, trace: TraceSnapshot, found: ExitLeaks) -> LeakReport:
         snapshot = trace.root
@@ -116,20 +115,6 @@ def _print(lines: Iterable[str]) -> None:
     text = "".join(f"{line}\n" for line in lines)
     sys.stderr.write(text.encode(errors="backslashreplace").decode(errors="replace"))
     sys.stderr.flush()
-
-
-def _check(path: Path) -> None:
-    try:
-        check_replaceable(path, output_users())
-    except OSError as error:
-        raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        replace_file(path, [text.encode(errors="replace")], output_users(), PRIVATE)
-    except OSError as error:
-        raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def check_leaks(line: CommandLine, wanted: LeakCheckOptions) -> int:

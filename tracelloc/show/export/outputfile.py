@@ -52,30 +52,38 @@ class OutputFile:
 
     def check(self) -> None:
         """Raises TracellocError unless the file could be written now. Leaves no trace."""
-        try:
-            if is_special(self.path):
-                check_special(self.path)
-            else:
-                check_replaceable(self.path, output_users())
-        except OSError as error:
-            raise TracellocError(f"{self.path} cannot be written: {error.strerror}") from error
+        check_output(self.path)
 
     def write(self, content: Iterable[bytes]) -> None:
         """Writes a temporary file and renames it: readers see the old or the new content.
 
         Raises TracellocError; the old file is then unchanged.
         """
-        try:
-            if is_special(self.path):
-                with open_special(self.path) as stream:
-                    stream.writelines(content)
-                return
-            replace_file(self.path, content, output_users(), self.mode)
-        except OSError as error:
-            hint = "the file that was there is unchanged" if self.path.exists() else ""
-            raise TracellocError(
-                f"{self.path} could not be written: {error.strerror}", hint=hint
-            ) from error
+        write_output(self.path, content, self.mode)
+
+
+def check_output(path: Path) -> None:
+    """Raises TracellocError unless a file could be written now. Leaves no trace."""
+    try:
+        if is_special(path):
+            check_special(path)
+        else:
+            check_replaceable(path, output_users())
+    except OSError as error:
+        raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def write_output(path: Path, content: Iterable[bytes], mode: int = PRIVATE) -> None:
+    """Writes a file as ``OutputFile.write``. Raises TracellocError."""
+    try:
+        if is_special(path):
+            with open_special(path) as stream:
+                stream.writelines(content)
+            return
+        replace_file(path, content, output_users(), mode)
+    except OSError as error:
+        hint = "the file that was there is unchanged" if path.exists() else ""
+        raise TracellocError(f"{path} could not be written: {error.strerror}", hint=hint) from error
 
 
 def filled_in(path: Path, pid: int, time_s: float) -> Path:
