@@ -20,7 +20,7 @@ from typing import Final, NoReturn, Protocol
 from tracelloc.command.options import Options
 from tracelloc.errors import PrivilegeError, TargetError
 from tracelloc.record.kernel import capabilities as system
-from tracelloc.record.machine.groups import find_group, members_of
+from tracelloc.record.machine.groups import members_of
 from tracelloc.record.process.memorylimits import MemoryGroup
 from tracelloc.record.process.processlist import open_target
 from tracelloc.record.process.procfs import Process
@@ -301,7 +301,7 @@ def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start
         process = open_target(options.pid)
         system.check_all()
         system.raise_file_limit()
-        return AttachStart(process, None if options.group is None else find_group(options.group))
+        return AttachStart(process, options.group)
     is_unprivileged = not options.trace.without_probes and _lacks_privileges(options)
     file_limit = system.raise_file_limit()
     who = effective_user() if options.as_root else invoker()

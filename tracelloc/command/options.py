@@ -17,6 +17,7 @@ from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overheadlimit import OverheadLimit
 from tracelloc.record.mallocs.discovery import MallocChoice
+from tracelloc.record.process.memorylimits import MemoryGroup
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.show.alerts.rules import WatchOptions
 from tracelloc.show.export import FOLDED, PPROF, check_otlp, exporter_for
@@ -37,8 +38,10 @@ class Options:
     control group to be found."""
     name: str | None
     """Name of the process to find."""
-    group: str | None
-    """Name of the control group to find: all its processes are traced."""
+    group_name: str | None
+    """Name of the control group to find."""
+    group: MemoryGroup | None
+    """The control group that was found: all its processes are traced."""
     as_root: bool
     """Whether a command runs with tracelloc's rights, not those of the user who called sudo."""
     program_output: Path | None
@@ -102,7 +105,8 @@ def options_of(line: CommandLine) -> Options:
     return Options(
         pid=given.pid,
         name=given.name,
-        group=given.group,
+        group_name=given.group,
+        group=None,
         as_root=given.as_root,
         program_output=given.program_output,
         command=line.command,

@@ -18,9 +18,10 @@ def with_target(options: Options) -> Options:
     """
     if options.name is not None:
         return replace(options, pid=find_target(options.name))
-    if options.group is not None:
-        members = members_of(find_group(options.group))
+    if options.group_name is not None:
+        group = find_group(options.group_name)
+        members = members_of(group)
         if not members:
-            raise TargetError(f"control group {printable(options.group)} has no process any more")
-        return replace(options, pid=members[0])
+            raise TargetError(f"control group {printable(group.path)} has no process any more")
+        return replace(options, pid=members[0], group=group)
     return options

@@ -200,10 +200,6 @@ class Processes:
         # Only now: of a block, the allocation may be probed before the free is.
         self._enter(tracee)
 
-    def give_up(self, pid: int, error: TracellocError) -> None:
-        """Leaves out a process that can't be traced, and says why."""
-        self._give_up(pid, error)
-
     # Events from the follower.
 
     def forked(self, pid: int, child_pid: int, *, shares: bool, marked_by: int | None) -> None:
@@ -224,7 +220,7 @@ class Processes:
             else:
                 child = self._begin_child(parent, child_pid, heap, is_marked=marked_by is not None)
         except TracellocError as error:
-            self._give_up(child_pid, error)
+            self.give_up(child_pid, error)
         if marked_by is not None and heap is None:
             self._unborn.setdefault(marked_by, deque()).append(child)
 
@@ -438,8 +434,8 @@ class Processes:
             self.untraced_count += 1
         self._left_out[pid] = is_wanted
 
-    def _give_up(self, pid: int, error: TracellocError) -> None:
-        """Warns that a forked process can't be probed, unless it has ended meanwhile."""
+    def give_up(self, pid: int, error: TracellocError) -> None:
+        """Leaves out a process that can't be probed, with a warning unless it has ended."""
         if not Process(pid).exists():
             return
         self._say(f"warning: {error}")
