@@ -307,7 +307,8 @@ class Tracelloc:
 
     def reports(self) -> list[dict[str, Any]]:
         """The JSON reports it has written."""
-        return [json.loads(line) for line in self.text().splitlines()]
+        whole = self.text().rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
 
     def await_report(
         self, is_it: Callable[[dict[str, Any]], bool], patience_s: float = PATIENCE_S

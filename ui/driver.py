@@ -15,7 +15,10 @@ from typing import Any, Final, TextIO
 from textual._xterm_parser import XTermParser
 from textual.drivers import linux_driver
 from textual.drivers.linux_driver import LinuxDriver
+from textual.geometry import Size
 from textual.message import Message
+
+from tracelloc.ui.changes import ScreenChanges
 
 
 class GuardedStream:
@@ -92,6 +95,15 @@ class TerminalDriver(LinuxDriver):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._file: Any = GuardedStream(self._file, self._end)
+        self._changes = ScreenChanges()
+        self._size: Size | None = None
+
+    def write(self, data: str) -> None:
+        """Writes what changes the screen."""
+        if self._size != self._app.size:
+            self._size = self._app.size
+            self._changes.forget()
+        super().write(self._changes.reduce(data))
 
     def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._app.exit)

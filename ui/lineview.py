@@ -91,7 +91,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; scrollbar-gutter: stable;
         & .lines--header { text-style: bold; color: $text-muted; }
         & .lines--sorted { color: $foreground; text-style: bold underline; }
-        & .lines--cursor { text-style: reverse; }
+        & .lines--cursor { background: $primary-muted; text-style: bold; }
         & .lines--unfocused { background: $surface; text-style: bold; }
         & .lines--dim { color: $text-muted; }
         & .lines--bar { color: $primary; }

@@ -382,6 +382,8 @@ class Table(LineView[TableRows]):
         if shown.cell_len > room:
             shown.truncate(room, overflow="ellipsis")
         shown.align("right" if to_right else "left", room)
+        # Rich leaves a text's own style out if no part of it has another one.
+        own = self.app.console.get_style(shown.style)
         for segment in shown.render(self.app.console):
             if segment.text:
-                yield segment.text, segment.style
+                yield segment.text, segment.style or own

@@ -36,7 +36,8 @@ from tracelloc.ui.plot import BEHIND, LABELS
 from tracelloc.ui.recorded import RecordedSource
 
 END_S = 400.0
-LAST = len(traces(END_S)) - 1
+LAST = int(END_S) // 5 - 1
+"""Number of the last of the recorded moments."""
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +53,7 @@ def universal_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recordings") / "server.rec"
+    assert len(traces(END_S)) == LAST + 1
     write(path, traces(END_S)).close()
     return path
 

@@ -5,38 +5,49 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from tests.unit.leaks import CACHE, LEAK, SESSIONS, watched
 from tests.unit.reports import json_report, text_report
 from tracelloc.command.options import parse_options
 from tracelloc.model.blocks import Mappings
 from tracelloc.show.analysis.differences import since_mark
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_size
 
-MARK, NOW = watched(100.0).snapshot(), watched(200.0).snapshot()
+
+@pytest.fixture(scope="module")
+def mark() -> Snapshot:
+    return watched(100.0).snapshot()
 
 
-def test_what_has_come() -> None:
-    found = since_mark(NOW, MARK, 3)
+@pytest.fixture(scope="module")
+def now() -> Snapshot:
+    return watched(200.0).snapshot()
+
+
+def test_what_has_come(mark: Snapshot, now: Snapshot) -> None:
+    found = since_mark(now, mark, 3)
     assert found is not None
     assert found.elapsed_ns == 100 * 10**9
-    assert found.live_bytes == NOW.live_bytes - MARK.live_bytes
-    assert found.live_count == NOW.live_count - MARK.live_count
+    assert found.live_bytes == now.live_bytes - mark.live_bytes
+    assert found.live_count == now.live_count - mark.live_count
     assert found.live_bytes == found.allocated_bytes - found.freed_bytes
-    more = {n: int(NOW.totals.live_bytes[n] - MARK.totals.live_bytes[n]) for n in [LEAK, *SESSIONS]}
+    more = {n: int(now.totals.live_bytes[n] - mark.totals.live_bytes[n]) for n in [LEAK, *SESSIONS]}
     # The cache was full.
-    assert int(NOW.totals.live_bytes[CACHE]) == int(MARK.totals.live_bytes[CACHE])
+    assert int(now.totals.live_bytes[CACHE]) == int(mark.totals.live_bytes[CACHE])
     assert found.growing == len(more)
     largest = sorted(more, key=lambda n: (-more[n], n))[:3]
     assert [(c.stack, c.live_bytes) for c in found.top] == [(n, more[n]) for n in largest]
-    counts = NOW.totals.live_count - MARK.totals.live_count
+    counts = now.totals.live_count - mark.totals.live_count
     assert [c.live_count for c in found.top] == counts[largest].tolist()
 
 
-def test_reports() -> None:
-    found = since_mark(NOW, MARK, 2)
+def test_reports(mark: Snapshot, now: Snapshot) -> None:
+    found = since_mark(now, mark, 2)
     assert found is not None
     namer = watched(200.0).namer
-    lines = list(text_report(NOW, namer, 2, mark=MARK))
+    lines = list(text_report(now, namer, 2, mark=mark))
     title = (
         f"==> since the mark 1 m 40 s ago: +{format_size(found.live_bytes)} in "
         f"+{found.live_count} allocations, 2 top growers out of 13:"
@@ -45,23 +56,23 @@ def test_reports() -> None:
     first = found.top[0]
     amount = f"+{format_size(first.live_bytes)} in +{first.live_count} allocations"
     assert lines[at + 1] == f"     0: {amount}, in record_request ← serve"
-    report = json.loads(json_report(NOW, namer, 2, MARK))["since_mark"]
+    report = json.loads(json_report(now, namer, 2, mark))["since_mark"]
     assert report["live_bytes"] == found.live_bytes
     assert report["top_allocators"][0]["stack_id"] == LEAK
     assert report["top_allocators"][0]["stack"][0]["symbol"] == "record_request"
-    assert "since_mark" not in json.loads(json_report(NOW, namer, 2))
+    assert "since_mark" not in json.loads(json_report(now, namer, 2))
 
 
-def test_sections_have_their_order() -> None:
+def test_sections_have_their_order(mark: Snapshot, now: Snapshot) -> None:
     """Text and JSON have another one: what is asked for comes last in JSON."""
     found = watched(200.0)
-    old = replace(NOW, old_blocks=NOW.top_blocks, mappings=Mappings((), 0))
-    fields = list(json.loads(json_report(old, found.namer, 1, MARK, {"temporary", "peak"})))
+    old = replace(now, old_blocks=now.top_blocks, mappings=Mappings((), 0))
+    fields = list(json.loads(json_report(old, found.namer, 1, mark, {"temporary", "peak"})))
     assert fields[fields.index("suspects") :] == [
         "suspects", "type_suspects", "top_allocations", "top_allocators", "since_mark",
         "mappings", "old_bytes", "old_allocations", "top_old_allocations", "peak", "temporary",
     ]  # fmt: skip
-    titles = [line for line in text_report(old, found.namer, 1, 0, MARK, {"peak", "temporary"})
+    titles = [line for line in text_report(old, found.namer, 1, 0, mark, {"peak", "temporary"})
               if line.startswith("==> ")]  # fmt: skip
     words = ["top allocations out of", "older than", "top allocators out of",
              "since the mark", "peak", "temporary", "top mappings", "events/s", "lost"]  # fmt: skip
@@ -69,10 +80,10 @@ def test_sections_have_their_order() -> None:
     assert at == sorted(at)
 
 
-def test_another_program_has_no_mark() -> None:
-    executed = replace(NOW, target=replace(NOW.target, exec_count=1))
-    assert since_mark(executed, MARK, 2) is None
-    assert since_mark(NOW, None, 2) is None
+def test_another_program_has_no_mark(mark: Snapshot, now: Snapshot) -> None:
+    executed = replace(now, target=replace(now.target, exec_count=1))
+    assert since_mark(executed, mark, 2) is None
+    assert since_mark(now, None, 2) is None
 
 
 def test_usage() -> None:
