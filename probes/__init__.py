@@ -39,6 +39,7 @@ def parts(
     merged, walker = (("python.h",), ("python.bpf.c",)) if python else ((), ())
     return (
         *tools,
+        "counted.h",
         *walk,
         *merged,
         "intern.h",

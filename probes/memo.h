@@ -39,17 +39,23 @@ static __always_inline u64 owner_of(struct space *space)
 static __always_inline u64 recall(struct scratch *scratch, struct memo *memo, struct space *space,
 				  u64 sp, u64 pc, u64 bp)
 {
+	struct counted words;
+	bool differs = false;
+	u32 i;
+
 	if (!REMEMBERS || memo->sp != sp || memo->pc != pc || memo->state != state_of(space) ||
 	    memo->owner != owner_of(space) || ((memo->bp ^ bp) & memo->bp_mask))
 		return 0;
-#pragma clang loop unroll(disable)
-	for (u32 i = 0; i < MEMO_WORDS; i++) {
+	begin_count(&words, MEMO_WORDS);
+	COUNTED(i, &words, MEMO_WORDS) {
 		if (i >= memo->n_words)
 			break;
-		if (read_word(scratch, sp + memo->places[i]) != memo->words[i])
-			return 0;
+		differs = read_word(scratch, sp + memo->places[i]) != memo->words[i];
+		if (differs)
+			break;
 	}
-	return scratch->bad ? 0 : memo->stack_id;
+	end_count(&words);
+	return differs | scratch->bad ? 0 : memo->stack_id;
 }
 
 /* Begins a walk. (Its state is kept in memory: the verifier distinguishes states by registers.) */

@@ -58,6 +58,9 @@ static __always_inline bool find_thread(struct space *space, struct call *call,
 	u64 interpreter = 0;
 	u64 threads[2] = {}; /* how many were ever made, and the newest */
 	u64 record, looks;
+	struct counted rounds;
+	bool found = false;
+	u32 i;
 
 	if (call->python_thread && is_thread(space, scratch, call->python_thread, tid))
 		return true;
@@ -72,18 +75,21 @@ static __always_inline bool find_thread(struct space *space, struct call *call,
 	if (looks & (looks - 1))
 		return false;
 	record = threads[1];
-#pragma clang loop unroll(disable)
-	for (u32 i = 0; i < PYTHON_THREADS; i++) {
+	begin_count(&rounds, PYTHON_THREADS);
+	COUNTED(i, &rounds, PYTHON_THREADS) {
 		if (!record)
-			return false;
-		if (is_thread(space, scratch, record, tid)) {
-			call->python_thread = record;
-			return true;
-		}
+			break;
+		found = is_thread(space, scratch, record, tid);
+		if (found)
+			break;
 		record = window_word(scratch, space->python.next);
 	}
-	count(COUNTER_LOST_PYTHON_FRAMES);
-	return false;
+	end_count(&rounds);
+	if (found)
+		call->python_thread = record;
+	else if (record)
+		count(COUNTER_LOST_PYTHON_FRAMES);
+	return found;
 }
 
 /* A word of the frame at `at`, which is in the frames' window. */
@@ -208,32 +214,38 @@ static __always_inline bool walk_frames(struct space *space, struct scratch *scr
 {
 	struct python_stack *stack = &scratch->python;
 	volatile u64 *frame = &scratch->python_frame;
+	struct counted frames;
+	u32 i, flags = 0;
 
-#pragma clang loop unroll(disable)
-	for (u32 i = 0; i < PYTHON_CHUNK; i++) {
+	begin_count(&frames, PYTHON_CHUNK);
+	COUNTED(i, &frames, PYTHON_CHUNK) {
 		u32 n = *(volatile u16 *)&stack->n_words;
 		u64 *pair = &stack->words[(n - 1) & (2 * PYTHON_FRAMES - 2)];
 		u64 at = *frame;
 
-		if (!at)
-			return false;
-		if (n > 2 * PYTHON_FRAMES) {
-			stack->flags = STACK_PYTHON | STACK_TRUNCATED;
-			return false;
+		if (!at) {
+			flags = stack->flags;
+			break;
 		}
+		if (n > 2 * PYTHON_FRAMES) {
+			flags = STACK_PYTHON | STACK_TRUNCATED;
+			break;
+		}
+		flags = STACK_PYTHON | STACK_UNREADABLE;
 		if (!has_frame(scratch, at))
-			goto unreadable;
+			break;
 		*frame = frame_word(scratch, at, space->python.previous);
 		if (!note_frame(space, scratch, at, pair))
-			goto unreadable;
+			break;
+		flags = 0;
 		hash_word(scratch, pair[0]);
 		hash_word(scratch, pair[1]);
 		*(volatile u16 *)&stack->n_words = n + 2;
 	}
-	return true;
-unreadable:
-	stack->flags = STACK_PYTHON | STACK_UNREADABLE;
-	return false;
+	end_count(&frames);
+	if (flags)
+		stack->flags = flags;
+	return !flags;
 }
 
 /* What the names of all frames that were walked go by, among the stacks that are known. */

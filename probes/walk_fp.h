@@ -41,14 +41,15 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 	u64 pc = caller_ip(ctx, call);
 	u64 hash = first_hash(space);
 	u32 flags = STACK_TRUNCATED;
-	u32 n = 0;
+	struct counted frames;
+	u32 i, n = 0;
 
 	/* Read now: the verifier forbids what clang makes of reading them in the loop. */
 	asm volatile("" : "+r"(fp), "+r"(lowest), "+r"(pc));
 	stack->image = space->image;
 
-#pragma clang loop unroll(disable)
-	for (u32 i = 0; i < MAX_FRAMES; i++) {
+	begin_count(&frames, MAX_FRAMES);
+	COUNTED(i, &frames, MAX_FRAMES) {
 		u64 at;
 
 		stack->frames[i] = pc;
@@ -75,5 +76,6 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 			break;
 		}
 	}
+	end_count(&frames);
 	return name_stack(stack, hash, n, flags, true);
 }

@@ -164,6 +164,8 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 	u64 pc = caller_ip(ctx, call);
 	u64 hash = first_hash(space);
 	u64 before = 1; /* a return address is looked up by the byte before it */
+	struct counted frames;
+	u32 i;
 	u64 id;
 
 	/* Read now: the verifier forbids what clang makes of reading them in the loop. */
@@ -182,8 +184,8 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 	stack->flags = STACK_TRUNCATED;
 	stack->image = space->image;
 
-#pragma clang loop unroll(disable)
-	for (u32 i = 0; i < MAX_FRAMES; i++) {
+	begin_count(&frames, MAX_FRAMES);
+	COUNTED(i, &frames, MAX_FRAMES) {
 		u64 row, kind, cfa;
 
 		stack->frames[i] = pc;
@@ -257,6 +259,7 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 			break;
 		}
 	}
+	end_count(&frames);
 	if (stack->flags == STACK_LOST_MISS) {
 		id = send_miss(ctx, space, call, scratch, hash, pc - before);
 		if (id) {

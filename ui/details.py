@@ -33,9 +33,9 @@ from tracelloc.ui.frames import (
     FrameLine,
     frame_rows,
     lines_of,
-    numbered_lines,
     rule_for,
 )
+from tracelloc.ui.highlighting import numbered_lines
 from tracelloc.ui.histogramviews import age_label, bar_rows, columns, size_label
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
@@ -188,7 +188,7 @@ class DetailScreen(Screen[None]):
             except OSError as error:
                 text = Text(f"cannot read source: {error.strerror} (--sources OLD=NEW)", "dim")
             else:
-                text = source_text(lines, frame.line)
+                text = source_text(frame.file, lines, frame.line)
         widget = self.query_one("#source", Static)
         widget.border_title = Text(crop(title, max(10, self.size.width - 4)))
         widget.update(text)
@@ -308,14 +308,16 @@ def _age(age_ns: int | None) -> str:
     return "-" if age_ns is None else format_duration(age_ns / NS_PER_S)
 
 
-def source_text(lines: list[str], line: int) -> Text:
-    """Returns the lines around the given one, which is marked."""
-    text = Text(no_wrap=True, overflow="ellipsis")
+def source_text(path: str, lines: list[str], line: int) -> Text:
+    """Returns a file's lines around the given one, which is marked."""
     if not 1 <= line <= len(lines):
         return Text(f"the file has only {len(lines)} lines: it is a different version", "dim")
     first, last = max(1, line - _AROUND), min(len(lines), line + _AROUND)
-    for number, shown in numbered_lines(lines, first, last):
-        here = number == line
-        end = "\n" if number < last else ""
-        text.append(f"{'›' if here else ' '}{number:>6}  {shown}{end}", "bold" if here else "")
-    return text
+    shown = [
+        Text.assemble(
+            (f"›{number:>6}  " if number == line else f" {number:>6}  ", "bold"), coloured
+        )
+        for number, coloured in numbered_lines(path, lines, first, last)
+    ]
+    shown[line - first].stylize("bold")
+    return Text("\n", no_wrap=True, overflow="ellipsis").join(shown)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,8 +17,9 @@ from tracelloc.show.filters.rules import function_name
 from tracelloc.show.presentation.facts import format_frame
 from tracelloc.show.presentation.naming import NamedStack, frame_name
 from tracelloc.text import plural
+from tracelloc.ui.highlighting import numbered_lines, source_line
 from tracelloc.ui.stacknames import place
-from tracelloc.ui.tableview import Cell, Column, PathCell, TableRows, clean, crop
+from tracelloc.ui.tableview import Cell, Column, PathCell, TableRows, clean
 
 FRAME_COLUMNS: Final = (
     Column("name", "function, innermost first", 0, right=False, sorts=False),
@@ -27,7 +28,6 @@ FRAME_COLUMNS: Final = (
 )
 
 
-_LONGEST_LINE: Final = 400
 _FEW_LINES: Final = 3
 """Source lines below which only one is shown, with its place."""
 
@@ -70,7 +70,7 @@ def _name(frame: Frame) -> str:
     return f"{name} [inlined]" if frame.inlined else name
 
 
-def frame_rows(lines: list[FrameLine], *notes: str) -> TableRows:
+def frame_rows(lines: list[FrameLine], *notes: str | Text) -> TableRows:
     """Returns the table of frames, with notes below; a row's key is its number.
 
     The cursor starts on the first visible frame with source lines.
@@ -87,7 +87,8 @@ def frame_rows(lines: list[FrameLine], *notes: str) -> TableRows:
             return clean(base_name(line.frame.module)) if line.frame.module else ""
         return PathCell(place(line.frame))
 
-    footer = [lambda _key, note=note: f" {note}" for note in notes]
+    spaced = (f" {n}" if isinstance(n, str) else Text.assemble(" ", n) for n in notes)
+    footer = [lambda _key, note=note: note for note in spaced]
     return TableRows(range(len(lines)), cell, first=first_line(lines), footer=footer)
 
 
@@ -99,28 +100,26 @@ def first_line(lines: list[FrameLine]) -> int:
     return next(with_file, shown[0] if shown else 0)
 
 
-def source_lines(text: Sequence[str], frame: Frame, most: int) -> list[str]:
+def source_lines(text: Sequence[str], frame: Frame, most: int) -> list[Text]:
     """Formats a frame's source line, among others if there is room for three.
 
     Raises IndexError if the file has no such line.
     """
-    number = frame.line or 0
-    hot = clean(text[number - 1].strip())
+    number, file = frame.line or 0, frame.file or ""
     if most < _FEW_LINES:
-        return [f"{base_name(frame.file or '')}:{number}: {hot}"]
+        hot = source_line(file, text, number)
+        return [Text.assemble(f"{base_name(file)}:{number}: ", hot[_indent(hot.plain) :])]
     first = max(1, min(number - most // 2, len(text) - most + 1))
     last = min(first + most - 1, len(text))
     width = len(str(last))
     return [
-        f"{'→' if n == number else ' '} {n:>{width}}  {shown}"
-        for n, shown in numbered_lines(text, first, last)
+        Text.assemble((f"{'→' if n == number else ' '} {n:>{width}}  ", "bold"), shown)
+        for n, shown in numbered_lines(file, text, first, last)
     ]
 
 
-def numbered_lines(text: Sequence[str], first: int, last: int) -> Iterator[tuple[int, str]]:
-    """Yields the lines of a source file from ``first`` to ``last``, safe to show."""
-    for number in range(first, last + 1):
-        yield number, crop(text[number - 1].expandtabs(4), _LONGEST_LINE)
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def stack_text(stack: NamedStack) -> str:

@@ -92,6 +92,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         & .lines--header { text-style: bold; color: $text-muted; }
         & .lines--sorted { color: $foreground; text-style: bold underline; }
         & .lines--cursor { background: $primary-muted; text-style: bold; }
+        &:ansi .lines--cursor { background: ansi_default; text-style: reverse; }
         & .lines--unfocused { background: $surface; text-style: bold; }
         & .lines--dim { color: $text-muted; }
         & .lines--bar { color: $primary; }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from rich.text import Text
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingsMap, BindingType
@@ -191,7 +193,7 @@ class LiveScreen(Screen[None]):
         verdict = verdict_text(details, picture.snapshot, whole=is_group)
         pane.border_title = verdict if verdict.plain else "stack of the selected row"
         lines = lines_of(details.stack, details.figures.index, everything=False)
-        notes = verdict_lines(details, max(self.size.width - 2, 20))
+        notes: list[str | Text] = [*verdict_lines(details, max(self.size.width - 2, 20))]
         room = self._pane_room()
         left = room - _FRAMING - len(lines) - len(notes)
         notes += self._pane_notes(lines, picture, min(left, _SOURCE_LINES))
@@ -213,7 +215,9 @@ class LiveScreen(Screen[None]):
         if self.picture is not None:
             self._show_pane(self.picture)
 
-    def _pane_notes(self, lines: list[FrameLine], picture: Picture, room: int) -> list[str]:
+    def _pane_notes(
+        self, lines: list[FrameLine], picture: Picture, room: int
+    ) -> Sequence[str | Text]:
         """Returns the source around the first frame's line, or advice on missing symbols.
 
         ``room``: lines for that.

@@ -16,6 +16,7 @@ from textual.widgets import Static
 from tracelloc.show.presentation.sourcelisting import ListedFunction, SourceListing
 from tracelloc.text import about_of, format_size, plural
 from tracelloc.ui.editor import open_editor
+from tracelloc.ui.highlighting import source_line
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picture import Picture
@@ -31,7 +32,6 @@ COLUMNS = (
     Column("line", "line", 6, sorts=False),
     Column("source", "source", 0, right=False, sorts=False),
 )
-_TAB = 4
 
 
 class SourceScreen(Screen[None]):
@@ -156,8 +156,7 @@ class SourceScreen(Screen[None]):
         if column == "line":
             return str(key)
         if column == "source":
-            text = clean(self._source[key - 1].expandtabs(_TAB)) if key <= len(self._source) else ""
-            return text if figures is not None else Text(text, "dim")
+            return self._source_cell(listing, key, is_hot=figures is not None)
         if figures is None:
             return ""
         if column == "own":
@@ -165,6 +164,13 @@ class SourceScreen(Screen[None]):
         if column == "bytes":
             return about + format_size(figures.bytes)
         return about + short_count(figures.count)
+
+    def _source_cell(self, listing: SourceListing, number: int, *, is_hot: bool) -> Cell:
+        if number > len(self._source):
+            return ""
+        text = source_line(listing.file or "", self._source, number)
+        text.stylize("bold" if is_hot else "dim")
+        return text
 
     # --- keys ---
 

@@ -193,7 +193,7 @@ class TableRows:
     """Text that is shown if there are no rows."""
     without: Collection[str] = ()
     """Keys of columns to leave out."""
-    footer: Sequence[Callable[[Hashable | None], str]] = ()
+    footer: Sequence[Callable[[Hashable | None], str | Text]] = ()
     """Lines below the rows, computed from the key under the cursor."""
     text: Callable[[Hashable | None], Sequence[str]] | None = None
     """Sentences below the rows instead of a footer, which are wrapped."""
@@ -329,7 +329,11 @@ class Table(LineView[TableRows]):
     def fixed(self, line: int, width: int) -> Iterable[Piece]:
         """Returns the header line, or a footer line."""
         if line < 0:
-            yield crop(self._footer_line(line, width), width), "lines--header"
+            shown = self._footer_line(line, width)
+            if isinstance(shown, str):
+                yield crop(shown, width), "lines--header"
+            else:
+                yield from self._styled(shown, width, to_right=False)
             return
         arrow = "▼" if self._rows.descending else "▲"
         for column, room in self._shown_columns(width):
@@ -340,7 +344,7 @@ class Table(LineView[TableRows]):
             yield crop(title, room), "lines--sorted" if is_sorted else "lines--header"
             yield " " * (1 if column.right else space + 1), "lines--header"
 
-    def _footer_line(self, line: int, width: int) -> str:
+    def _footer_line(self, line: int, width: int) -> str | Text:
         """``line``: negative, from the end."""
         if self._rows.text is None:
             return self._rows.footer[line + self.footer_lines](self._key)

@@ -261,7 +261,7 @@ def test_sorting_threads() -> None:
         assert [message.key for message in app.sent] == [4243]
         await pilot.click(view, offset=(20, 2), times=2)
         assert [message.key for message in app.sent] == [4243, 4242]
-        assert any("4242" in text for text in styled(app, "reverse"))
+        assert any("4242" in text for text in styled(app, "bold"))
         settings = THREADS_VIEW.choose(4242, Settings(THREADS_VIEW))
         assert isinstance(settings, Settings)
         assert settings.limits.tid == 4242

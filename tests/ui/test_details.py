@@ -208,7 +208,7 @@ def test_rules_of_frames() -> None:
 
 
 def test_source_lines() -> None:
-    text = source_text(["a", "\x1b[31mb\tc", "d"], 2).plain
+    text = source_text("a.c", ["a", "\x1b[31mb\tc", "d"], 2).plain
     assert "\x1b" not in text
     assert text.splitlines()[1].startswith("›     2  \\x1b[31mb")
-    assert "a different version" in source_text(["a"], 9).plain
+    assert "a different version" in source_text("a.c", ["a"], 9).plain

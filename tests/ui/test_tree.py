@@ -53,7 +53,7 @@ def test_picture(size: tuple[int, int]) -> None:
         await pilot.press("down", "down", "down")
         await compare("tree", app, pilot)
         assert shown(view) == HOTTEST
-        assert any("http::serve" in text for text in styled(app, "reverse"))
+        assert any("http::serve" in text for text in styled(app, "bold"))
 
     drive(view, size, steps)
 

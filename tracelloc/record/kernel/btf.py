@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.errors import UnsupportedError
+from tracelloc.record.kernel.typestarts import find_starts
 
 _PATH: Final = Path("/sys/kernel/btf/vmlinux")
 _HEADER: Final = struct.Struct("<HBBIIIII")
@@ -45,18 +46,11 @@ class KernelTypes:
 
     def _starts(self) -> npt.NDArray[np.int64]:
         """The index of each type's first word; the first type has the id 1."""
-        info = self._words[1:]
-        kind, members = info >> 24 & 31, info & 0xFFFF
         fixed, each = np.zeros(32, np.int64), np.zeros(32, np.int64)
         fixed[list(_WORDS)] = list(_WORDS.values())
         each[list(_WORDS_EACH)] = list(_WORDS_EACH.values())
-        lengths = (3 + fixed[kind] + each[kind] * members).tolist()
-        found = []
-        at = 0
-        while at < len(lengths):
-            found.append(at)
-            at += lengths[at]
-        return np.array(found, np.int64)
+        starts = np.zeros(len(self._words) // 3, np.int64)
+        return starts[: find_starts(self._words, fixed, each, starts)]
 
     def _name_offset(self, name: str) -> int:
         return self._names.find(b"\0" + name.encode() + b"\0") + 1

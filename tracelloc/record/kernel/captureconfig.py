@@ -12,6 +12,7 @@ from tracelloc import probes
 from tracelloc.heap import sampling
 from tracelloc.model.events import EVENT_DTYPE
 from tracelloc.record.kernel.compiler import CompiledProbes
+from tracelloc.record.kernel.iterators import type_numbers
 from tracelloc.record.kernel.precompiled import compiled
 from tracelloc.record.process.namespaces import pid_namespace
 
@@ -102,6 +103,8 @@ class CaptureConfig:
         if self.follow:
             flags.append("-DFOLLOW")
             flags.append(f"-DMAX_SPACES={self.max_spaces}")
+        if type_numbers() is not None:
+            flags.append("-DITERATORS")
         if self.otel:
             flags.append("-DOTEL")
         if self.python:

@@ -13,6 +13,7 @@ from typing import Final
 from tracelloc.errors import PrivilegeError, UnsupportedError, privilege_hint, scarcity
 from tracelloc.record.kernel.bpfmaps import NAME_BYTES, create_map, set_entry
 from tracelloc.record.kernel.compiler import CompiledProbes, with_maps
+from tracelloc.record.kernel.iterators import with_iterators
 from tracelloc.record.kernel.proginfo import program_info
 from tracelloc.system import syscalls
 
@@ -113,7 +114,7 @@ class Programs:
         UnsupportedError or PrivilegeError.
         """
         written = name.partition("/")[0]
-        code = with_maps(self._probes.programs[written], self._places(attach_type))
+        code = with_iterators(with_maps(self._probes.programs[written], self._places(attach_type)))
         attributes = _LoadAttr(
             prog_type=kind,
             insn_cnt=len(code) // 8,
