@@ -13,7 +13,7 @@ import pytest
 
 from tracelloc import probes
 from tracelloc.errors import UnsupportedError
-from tracelloc.record.kernel import captureconfig, precompiled
+from tracelloc.record.kernel import captureconfig, iterators, precompiled
 from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.compiler import CompiledProbes
@@ -183,6 +183,18 @@ def test_the_verifier_has_not_much_to_do(
         walkers = [count for name, count in verified.items() if name.startswith(WALKER)]
         assert len(walkers) == config.python
         assert all(count < 100_000 for count in walkers)
+    finally:
+        capture.close()
+
+
+def test_a_kernel_that_refuses_iterators_counts_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iterators, "type_numbers", lambda: dict.fromkeys(iterators.FUNCTIONS, 1))
+    monkeypatch.setattr(captureconfig, "type_numbers", dict)
+    capture = Capture(CONFIG)
+    try:
+        capture.load()
+        verified = {n: program_info(fd).verified_insns for n, fd in capture.loaded.items()}
+        assert max(verified.values()) > 50_000
     finally:
         capture.close()
 

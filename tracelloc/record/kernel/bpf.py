@@ -56,7 +56,11 @@ class Capture:
         self._has_attached = False
         self._loaded_for: Method | None = None
         self._names = program_names(mappings=config.trace_mappings, otel=config.otel)
-        self._bpf = Programs(config.compile(debug=debug), debug=debug)
+        self._bpf = Programs(
+            config.compile(debug=debug),
+            simpler=lambda: config.compile(debug=debug, iterates=False),
+            debug=debug,
+        )
         self.wakeups_fd = self._bpf.map_fd("wakeups")
         """Readable for epoll when the ring of events is half full."""
         self._wakeups = Ring(self.wakeups_fd, mmap.PAGESIZE)

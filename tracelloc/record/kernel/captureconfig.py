@@ -71,8 +71,11 @@ class CaptureConfig:
         """Capacity of the event ring: a power of two."""
         return 1 << (self.events_size_bytes // EVENT_DTYPE.itemsize).bit_length() - 1
 
-    def cflags(self) -> list[str]:
-        """Returns the macros for ``probes/maps.h`` and ``probes/heap.bpf.c``."""
+    def cflags(self, *, iterates: bool = False) -> list[str]:
+        """Returns the macros for ``probes/maps.h`` and ``probes/heap.bpf.c``.
+
+        ``iterates``: loops are counted by the kernel's iterator.
+        """
         page = mmap.PAGESIZE
         flags = [
             f"-DPAGE_SIZE={page}",
@@ -103,7 +106,7 @@ class CaptureConfig:
         if self.follow:
             flags.append("-DFOLLOW")
             flags.append(f"-DMAX_SPACES={self.max_spaces}")
-        if type_numbers() is not None:
+        if iterates:
             flags.append("-DITERATORS")
         if self.otel:
             flags.append("-DOTEL")
@@ -113,12 +116,17 @@ class CaptureConfig:
             flags.append(f"-DSPILL_ENTRIES={self.spill_entries}")
         return flags
 
-    def compile(self, *, debug: bool = False) -> CompiledProbes:
-        """Compiles the probes with these options. Raises UnsupportedError."""
+    def compile(self, *, debug: bool = False, iterates: bool | None = None) -> CompiledProbes:
+        """Compiles the probes with these options. Raises UnsupportedError.
+
+        ``iterates``: see ``cflags``; None: if the kernel has the iterator.
+        """
+        if iterates is None:
+            iterates = type_numbers() is not None
         text = probes.source_text(
             use_rows=self.use_rows,
             trace_mappings=self.trace_mappings,
             python=self.python,
             otel=self.otel,
         )
-        return compiled(text, self.cflags(), probes.kernel_headers(), debug=debug)
+        return compiled(text, self.cflags(iterates=iterates), probes.kernel_headers(), debug=debug)

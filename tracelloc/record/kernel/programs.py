@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -70,12 +71,20 @@ class _TracepointAttr(ctypes.Structure):
 class Programs:
     """The maps and the loaded programs, until ``close``."""
 
-    def __init__(self, probes: CompiledProbes, *, debug: bool = False) -> None:
+    def __init__(
+        self,
+        probes: CompiledProbes,
+        *,
+        simpler: Callable[[], CompiledProbes] | None = None,
+        debug: bool = False,
+    ) -> None:
         """Creates all maps. ``debug`` prints the verifier's log of refused programs.
 
+        ``simpler``: makes the same programs with the same maps, in case the verifier refuses these.
         Raises UnsupportedError or PrivilegeError.
         """
         self._probes = probes
+        self._simpler = simpler
         self._debug = debug
         self._maps: dict[str, int] = {}
         self._arrays: dict[tuple[int, int], int] = {}
@@ -129,6 +138,9 @@ class Programs:
         except OSError as error:
             if (scarce := scarcity(error)) is not None:
                 raise UnsupportedError(f"the probes can't be loaded: {scarce}") from error
+            if self._simpler is not None and error.errno != errno.EPERM:
+                self._probes, self._simpler = self._simpler(), None
+                return self.load(name, kind, attach_type, attach_btf_id)
             said = self._refusal(attributes)
             what = f"the kernel refused to load the probes: {error.strerror}"
             if error.errno == errno.EPERM:
