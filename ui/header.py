@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -50,12 +51,21 @@ ALERT = "bold reverse"
 _GAP = "   "
 _NOTABLE_FACTOR, _NOTABLE_CORES, _NOTABLE_RING = 1.2, 0.05, 0.5
 """Factor of the CPU time, processors, and share of the ring from which costs are shown."""
+_WORD = re.compile("[A-Za-z]{3,}")
+"""What the help may explain."""
 _SOON_S = 3600.0
 """Forecasts of less than this are highlighted."""
 
 
 class HeaderLines(Widget):
-    """The header's lines: two, or three on narrow screens."""
+    """The header's lines: two, or three on narrow screens. A click on a word asks what it means."""
+
+    class WordClicked(Message):
+        """A word was clicked."""
+
+        def __init__(self, word: str) -> None:
+            super().__init__()
+            self.word = word
 
     def __init__(self, facts: Facts, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
@@ -67,6 +77,14 @@ class HeaderLines(Widget):
         """Draws a picture. ``state``: frozen or ended, otherwise empty."""
         self._picture, self._state = picture, state
         self.refresh()
+
+    def on_click(self, event: events.Click) -> None:
+        """Asks for the meaning of the word under the pointer."""
+        lines = self.render().plain.split("\n")
+        line = lines[event.y] if event.y < len(lines) else ""
+        for word in _WORD.finditer(line):
+            if word.start() <= event.x < word.end():
+                self.post_message(self.WordClicked(word[0]))
 
     def render(self) -> Text:
         """The lines, fitted to the available width."""

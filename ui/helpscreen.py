@@ -84,9 +84,11 @@ class HelpScreen(Dialog[None]):
         Binding("escape", "back", "Close", tooltip="Show all again, or close the help"),
     ]
 
-    def __init__(self, screen: Screen[Any]) -> None:
+    def __init__(self, screen: Screen[Any], words: str = "") -> None:
+        """``words``: what is searched first; empty: all is shown."""
         super().__init__()
         self._of = screen
+        self._words = words
 
     def compose(self) -> ComposeResult:
         """Adds the box."""
@@ -98,6 +100,7 @@ class HelpScreen(Dialog[None]):
         lines += [
             Heading(""),
             Heading("Mouse: click a column title to sort, a row to select it, again to open it"),
+            Heading("A click on a word of the header: what it means."),
             Heading("Rows stay where they are for half a second after a key."),
         ]
         width = max(len(line[0]) for line in lines if isinstance(line, tuple))
@@ -111,8 +114,12 @@ class HelpScreen(Dialog[None]):
             yield Input(placeholder="words of keys and terms (Esc shows all)", id="find")
 
     def on_mount(self) -> None:
-        """Shows all lines."""
-        self._show("")
+        """Shows all lines, or those with the words that were asked for."""
+        self._show(self._words.lower())
+        if self._words:
+            self.action_find()
+            self.query_one("#find", Input).value = self._words
+            self.query_one(Table).focus()
 
     def action_find(self) -> None:
         """Opens the line to type into."""

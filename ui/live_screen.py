@@ -250,6 +250,10 @@ class LiveScreen(Screen[None]):
         )
         self.set_focus(self.view)
 
+    @on(HeaderLines.WordClicked)
+    def _explain(self, message: HeaderLines.WordClicked) -> None:
+        self.state.show_help(message.word)
+
     @on(TabLine.Clicked)
     def _tab_chosen(self, message: TabLine.Clicked) -> None:
         self._go_to(message.view, self.settings)

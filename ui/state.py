@@ -301,9 +301,9 @@ class State:
             picture = self.picture
             self.app.push_screen(ExportDialog(picture.snapshot, picture.namer.copy()))
 
-    def show_help(self) -> None:
-        """Opens the help screen, which lists the keys."""
-        self.app.push_screen(HelpScreen(self.app.screen))
+    def show_help(self, words: str = "") -> None:
+        """Opens the help, on all keys and terms or on those with these words."""
+        self.app.push_screen(HelpScreen(self.app.screen, words))
 
     def copy_stack(self) -> None:
         """Copies the selected stack to the terminal's clipboard (OSC 52)."""

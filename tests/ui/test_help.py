@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from tests.ui.screens import text_of
 from tests.ui.source import CACHE, drive, press, shop, tick
@@ -45,6 +46,22 @@ def test_help_is_searched_and_terms_are_whole(tmp_path: Path) -> None:
         assert len(table.order) > 60
         await press(app, pilot, "escape")
         assert app.screen is live
+
+    drive(shop(tmp_path), steps)
+
+
+def test_a_word_of_the_header_is_explained(tmp_path: Path) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        await press(app, pilot)
+        line = text_of(app)[1]
+        await pilot.click("#header", offset=(line.index("growing"), 1))
+        await pilot.pause()
+        assert app.screen.query_one(Input).value == "growing"
+        rows = app.screen.query_one(Table).order
+        assert len(rows) < 20
+        assert any(isinstance(row, tuple) and row[0] == "growing" for row in rows)
+        await press(app, pilot, "escape")
+        assert len(app.screen.query_one(Table).order) > 60
 
     drive(shop(tmp_path), steps)
 
