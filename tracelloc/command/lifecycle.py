@@ -19,6 +19,7 @@ from typing import Final, NoReturn, Protocol
 
 from tracelloc.command.options import Options
 from tracelloc.errors import PrivilegeError, TargetError
+from tracelloc.model.exitleaks import ExitLeaks
 from tracelloc.record.kernel import capabilities as system
 from tracelloc.record.machine.groups import members_of
 from tracelloc.record.process.memorylimits import MemoryGroup
@@ -269,6 +270,11 @@ class LaunchStart:
             with suppress(ProcessLookupError):
                 os.kill(self._program.pid, number)
         return has_own
+
+    def find_leaks(self) -> ExitLeaks:
+        """See ``Launch.find_leaks``; the program must be traced. Raises TargetError."""
+        assert self._launch is not None
+        return self._launch.find_leaks()
 
     def stop_following(self) -> None:
         """Stops following the program's children."""

@@ -210,7 +210,8 @@ class Run:
         root = self.session.root
         self.messages.say(f"tracing {root.target.pid} ({printable(root.target.command)})…")
         self.say_what_is_traced()
-        for runtime in root.runtimes():
+        # What runs in parts is started so that all is seen.
+        for runtime in () if self.options.trace.in_parts else root.runtimes():
             self.messages.say(
                 f"warning: {runtime.heap}: only memory from malloc is seen; {runtime.advice}"
             )

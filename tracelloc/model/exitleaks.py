@@ -17,11 +17,13 @@ class LeakedStack:
     """Blocks that nothing points to; of a ring of blocks, one."""
     indirect: BlockSum
     """Blocks that only leaked blocks point to."""
+    address: int = 0
+    """Of one of the blocks."""
 
     def __add__(self, other: LeakedStack) -> LeakedStack:
         """The sum, by the first one's call stack."""
         sums = self.direct + other.direct, self.indirect + other.indirect
-        return LeakedStack(self.stack, *sums)
+        return LeakedStack(self.stack, *sums, self.address)
 
     @property
     def blocks(self) -> BlockSum:

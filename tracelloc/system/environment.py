@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tracelloc.startup import OWN_PREFIX
 from tracelloc.system.invoker import Invoker
@@ -21,3 +21,10 @@ def environment_of(who: Invoker, environment: Iterable[bytes]) -> list[bytes]:
     dropped = tuple(f"{name}=".encode() for name in user)
     kept = [e for e in kept if not e.startswith((b"SUDO_", *dropped))]
     return kept + [os.fsencode(f"{name}={value}") for name, value in user.items()]
+
+
+def with_variables(environment: Iterable[bytes], variables: Mapping[str, str]) -> list[bytes]:
+    """The environment with these variables instead of those of the same names."""
+    names = tuple(f"{name}=".encode() for name in variables)
+    kept = [entry for entry in environment if not entry.startswith(names)] if names else environment
+    return [*kept, *(os.fsencode(f"{name}={value}") for name, value in variables.items())]

@@ -7,7 +7,7 @@ that of the program.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -29,12 +29,14 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add("--top N", "call stacks to list (default 20); the files have all", type=count_type,
         default=20)
     add("--sarif FILE", "also write the leaks as SARIF 2.1.0, for code scanning", type=Path)
+    # For the plug-in of pytest: answers its requests, and follows the Python that runs the tests.
+    parser.add_argument("--tests", action="store_true", help=SUPPRESS)
     add("--junit FILE", "also write the result as JUnit XML", type=Path)
 # fmt: on
 
 
 def _run(given: Namespace) -> int:
-    if not given.leaks:
+    if not (given.leaks or given.tests):
         raise UsageError("nothing to check", hint="tracelloc run --leaks -- CMD reports leaks")
     if not given.command:
         raise UsageError("a program is required", hint="tracelloc run --leaks -- CMD [ARG...]")
@@ -44,6 +46,10 @@ def _run(given: Namespace) -> int:
     # It gets ready while this process does.
     ZYGOTE.start()
     import_numpy()
+    if given.tests:
+        from tracelloc.command.testruns import serve_tests
+
+        return serve_tests(line, given.suppressions)
     from tracelloc.command.leakcheck import LeakCheckOptions, check_leaks
 
     wanted = LeakCheckOptions(given.suppressions, given.sarif, given.junit, given.top)

@@ -1,6 +1,6 @@
 """The ptrace(2) requests for following children. Every call is for one thread of the target.
 
-All requests must come from the thread that seized the target. None of them stops a running
+All requests must come from the thread that seized the target. Only ``interrupt`` stops a running
 thread. When the calling thread ends, for whatever reason, the kernel resumes all threads that it
 had seized as if nothing had happened.
 """
@@ -20,6 +20,7 @@ _DETACH: Final = 17
 _GETEVENTMSG: Final = 0x4201
 _GETSIGINFO: Final = 0x4202
 _SEIZE: Final = 0x4206
+_INTERRUPT: Final = 0x4207
 _LISTEN: Final = 0x4208
 
 OPTION_FORKS: Final = 2 | 4 | 8
@@ -82,6 +83,11 @@ def _request(request: int, thread_id: int, data: int = 0) -> None:
 def seize(thread_id: int, options: int) -> None:
     """Starts tracing a thread, without stopping it. Raises OSError."""
     _request(_SEIZE, thread_id, options)
+
+
+def interrupt(thread_id: int) -> None:
+    """Makes a running thread stop soon, with ``Event.STOP``. Raises OSError."""
+    _request(_INTERRUPT, thread_id)
 
 
 def resume(thread_id: int, signal_number: int = 0) -> None:

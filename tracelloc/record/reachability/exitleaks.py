@@ -123,8 +123,13 @@ def _by_stack(blocks: Blocks, is_direct: Mask) -> list[LeakedStack]:
         return {stack: BlockSum(count, size) for stack, count, size in rows}
 
     direct, indirect = sums(is_direct), sums(~is_direct)
+    # Later ones replace earlier ones: of a stack's blocks, a direct one.
+    order = np.argsort(is_direct, kind="stable")
+    pairs = blocks.stack[order].tolist(), blocks.address[order].tolist()
+    example = dict(zip(*pairs, strict=True))
+    none = BlockSum()
     found = [
-        LeakedStack(stack, direct.get(stack, BlockSum()), indirect.get(stack, BlockSum()))
+        LeakedStack(stack, direct.get(stack, none), indirect.get(stack, none), example[stack])
         for stack in {**direct, **indirect}
     ]
     return sorted(found, key=lambda one: (not one.direct.count, -one.blocks.size_bytes, one.stack))

@@ -83,8 +83,11 @@ def _sources(capture: Capture, config: TraceConfig, say: Say) -> Sources:
         is_alone=config.without_probes,
         spares_python=config.spares_python,
         max_stall_s=config.max_stall_s,
+        is_hiding=config.in_parts,
     )
-    return Sources([preloaded, capture], partial(PreloadedLink, preloaded))
+    return Sources(
+        [preloaded, capture], partial(PreloadedLink, preloaded), preloaded.set_hiding
+    )
 
 
 def _capture(config: TraceConfig, say: Say) -> Capture:

@@ -40,6 +40,11 @@ class TraceConfig:
     """Whether to use the library only, since the user may not load BPF programs."""
     checks_exit: bool = False
     """Whether the launched program is held at its end, to search for leaked blocks."""
+    in_parts: bool = False
+    """Whether figures are of parts of the launched program's run, by ``Session.begin_part``.
+
+    All its threads are followed then, so that they can be stopped. Between parts, allocations are
+    not reported."""
     spares_python: bool = False
     """Whether to use probes for Python processes, to have Python functions in stacks."""
     max_stall_s: float = 1.0

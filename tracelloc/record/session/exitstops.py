@@ -86,11 +86,16 @@ class ExitStops:
         """Adds a stopped thread. Returns the system call in which it is."""
         held.ids.append(thread_id)
         registers = ptrace.registers(thread_id)
-        words = np.frombuffer(bytes(registers), np.uint64)
-        held.threads.append(ThreadRegisters(thread_id, registers.fs_base, registers.rsp, 0, words))
+        held.threads.append(registers_of(thread_id, registers))
         return registers.orig_rax
 
     def _running(self, process: Process, held: HeldThreads) -> bool:
         """Whether the process has other threads that have not ended."""
         others = process.thread_ids() - set(held.ids) - self._ending
         return any(process.is_running(thread_id) for thread_id in others)
+
+
+def registers_of(thread_id: int, registers: ptrace.Registers) -> ThreadRegisters:
+    """The registers of a stopped thread, for pointer searches."""
+    words = np.frombuffer(bytes(registers), np.uint64)
+    return ThreadRegisters(thread_id, registers.fs_base, registers.rsp, 0, words)

@@ -2,7 +2,7 @@
 
 A thread that stops stays stopped only while the watcher is called. The follower passes signals on
 unchanged, and a process that was stopped by a signal stays stopped. Other processes notice
-nothing, and the follower never stops a running thread.
+nothing, and the follower stops a running thread only when it is asked to (``hold``).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.exitstops import ExitStops
+from tracelloc.record.session.heldthreads import StoppedThreads
 from tracelloc.record.session.program import TracedProgram
 
 _GROUP_STOPS: Final = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
@@ -35,6 +36,10 @@ _FIRST_PAUSE_S: Final = 0.0002
 _LONGEST_PAUSE_S: Final = 0.02
 _NUDGE_S: Final = 0.05
 """How often the stop signal is repeated: the thread may be just about to wait."""
+
+
+UseThreads = Callable[[Sequence[ThreadRegisters], Sequence[int]], None]
+"""Gets the threads of a process while they are stopped, and the thread pointers of ended ones."""
 
 
 class Watcher(Protocol):
@@ -88,6 +93,8 @@ class Follower:
         """Processes that are followed."""
         self._joining: queue.SimpleQueue[tuple[int, Future[None]]] = queue.SimpleQueue()
         """Running processes to follow as well, and who is to be told."""
+        self._holding: queue.SimpleQueue[tuple[int, UseThreads, Future[None]]] = queue.SimpleQueue()
+        """Processes whose threads are to be stopped, what to do then, and who is to be told."""
         self._waiting: dict[int, tuple[int, float]] = {}
         """Children that stopped before their parent's fork event: the parent's PID, and when."""
         self._headless: set[int] = set()
@@ -118,8 +125,25 @@ class Follower:
         """Follows one more running process and its children. Raises TargetError."""
         done: Future[None] = Future()
         self._joining.put((pid, done))
+        self._await(done)
+
+    def hold(self, pid: int, use: UseThreads) -> None:
+        """Calls ``use`` on the follower's thread while all threads of a process are stopped.
+
+        The process must have been launched with ``exits``. Raises what ``use`` raises, and
+        TargetError if a thread does not stop, or the process has ended.
+        """
+        done: Future[None] = Future()
+        self._holding.put((pid, use, done))
+        self._await(done)
+        if not done.done():
+            raise TargetError(f"process {pid} has ended")
+
+    def _await(self, done: Future[None]) -> None:
+        """Waits until the follower's thread has done something, unless that thread ends."""
         while not done.done() and self._is_running:
-            self._nudge()
+            if not done.running():
+                self._nudge()
             with suppress(TimeoutError):
                 done.exception(_NUDGE_S)
         if done.done():
@@ -209,6 +233,24 @@ class Follower:
             else:
                 done.set_result(None)
 
+    def _hold_waiting(self, watcher: Watcher) -> None:
+        while not self._holding.empty():
+            pid, use, done = self._holding.get()
+            done.set_running_or_notify_cancel()
+            threads = StoppedThreads(pid)
+            try:
+                threads.stop()
+                ended = [] if self._exits is None else list(self._exits.ended)
+                use(threads.registers(), ended)
+            except BaseException as error:  # noqa: BLE001 - raised again by who is waiting
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+            threads.resume()
+            for each, status in threads.others:
+                with suppress(ProcessLookupError):
+                    self._handle_change(watcher, each, status)
+
     def _follow(self, begin: Callable[[], None]) -> None:
         try:
             begin()
@@ -226,6 +268,7 @@ class Follower:
                 thread_id, status = self._next_change(watcher)
             except InterruptedError:
                 self._join_waiting()
+                self._hold_waiting(watcher)
                 continue
             except ChildProcessError:
                 return

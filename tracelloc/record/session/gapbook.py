@@ -45,6 +45,11 @@ class GapBook:
         if flaw:
             self._add(Gap(before_s, None if end else self._checked_s, None, flaw))
 
+    def forget(self) -> None:
+        """Forgets gaps that have ended, when figures begin again."""
+        self.run_due(is_last=True)
+        self.gaps = tuple(gap for gap in self.gaps if gap.end_s is None)
+
     def end(self, reason: str) -> None:
         """Records that no more events are seen. May be called from any thread."""
         self._add(Gap(self._checked_s, None, None, reason))

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Final
 
 from tracelloc.errors import TracellocError
+from tracelloc.model.exitleaks import ExitLeaks
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.begin import await_program
@@ -53,7 +54,9 @@ class Launch:
         self._loads = 0
         self._is_over = threading.Event()
         self._follower = Follower()
-        self._follower.launch(program, children=config.follow, exits=config.checks_exit)
+        self._follower.launch(
+            program, children=config.follow, exits=config.checks_exit or config.in_parts
+        )
         try:
             self.session: Session = await_program(Process(program.pid), config, say)
             self._follower.follow(self)
@@ -126,6 +129,19 @@ class Launch:
     def exiting(self, pid: int, threads: Sequence[ThreadRegisters], ended: Sequence[int]) -> None:
         """See ``follower.Watcher``."""
         self.session.exiting(pid, threads, ended)
+
+    def find_leaks(self) -> ExitLeaks:
+        """Stops the program for a moment, and searches for pointers to its blocks.
+
+        Needs ``in_parts``. Raises TargetError.
+        """
+        found: list[ExitLeaks] = []
+
+        def search(threads: Sequence[ThreadRegisters], ended: Sequence[int]) -> None:
+            found.append(self.session.find_leaks(threads, ended))
+
+        self._follower.hold(self.program.pid, search)
+        return found[0]
 
     @property
     def has_run(self) -> bool:

@@ -8,7 +8,7 @@ import os
 import pwd
 import resource
 import signal
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
@@ -17,7 +17,7 @@ from tracelloc.errors import TracellocError
 from tracelloc.record.kernel.capabilities import FileLimit
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.record.sources.preloaded.launching import can_be_read, preloads, with_preloaded
-from tracelloc.system.environment import environment_of
+from tracelloc.system.environment import environment_of, with_variables
 from tracelloc.system.invoker import Invoker
 from tracelloc.text import printable
 
@@ -45,11 +45,14 @@ class TracedProgram:
         file_limit: FileLimit,
         terminal: ProgramTerminal | None = None,
         preloaded: Path | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         """``who``: the user who runs it. ``file_limit``: its limit of open files.
 
         Its streams are those of ``terminal``, or tracelloc's. ``preloaded``: a library to preload.
+        ``variables``: of its environment, in addition to tracelloc's own.
         """
+        self._variables = dict(variables or {})
         self._preloaded = preloaded
         self.terminal = terminal
         self._command = list(command)
@@ -95,7 +98,8 @@ class TracedProgram:
                     signal.signal(number, signal.SIG_DFL)
                 resource.setrlimit(resource.RLIMIT_NOFILE, self._file_limit)
                 resource.setrlimit(resource.RLIMIT_DATA, self._data_limit)
-                _execute(self._command, _become_user(self._who), self._preloaded)
+                entries = with_variables(_become_user(self._who), self._variables)
+                _execute(self._command, entries, self._preloaded)
         except OSError as error:
             os.write(failure_fd, str(error.errno).encode())
         finally:

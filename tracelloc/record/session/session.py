@@ -26,6 +26,7 @@ from typing import Final
 from tracelloc.errors import TracellocError
 from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch
 from tracelloc.model.exitleaks import ExitLeaks
+from tracelloc.model.parts import PartFigures
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.abi import ForkFlag
 from tracelloc.record.kernel.bpf import Capture
@@ -59,6 +60,8 @@ _MOST_LOOKS: Final = 20
 _HEAP_S: Final = 3.0
 """How long the first report waits for what is read of the heap at the start."""
 _LOOK_AGAIN_S: Final = 0.001
+_MOST_DRAINS: Final = 50
+"""How often events are taken while other threads go on reporting some."""
 _NO_BATCH: Final = EventBatch(NO_EVENTS, NO_PAIRS, 0, False)
 _REAL: Final = Clocks()
 
@@ -250,6 +253,34 @@ class Session:
             self.processes.untraced_count,
             self._load.counts if self._config.follow else None,
         )
+
+    # Parts of a program's run, such as one test.
+
+    def begin_part(self) -> None:
+        """Forgets the first process's blocks and figures: they begin again from here."""
+        with self._lock:
+            self._drain_reported()
+            self.root.begin_part(self._clocks.now_ns())
+            self._sources.set_hiding(False)
+
+    def part(self) -> PartFigures:
+        """The figures of the first process since ``begin_part``, up to here."""
+        with self._lock:
+            self._sources.set_hiding(True)
+            self._drain_reported()
+            return self.root.part()
+
+    def find_leaks(self, threads: Sequence[ThreadRegisters], ended: Sequence[int]) -> ExitLeaks:
+        """Blocks of the current part that nothing points to. All threads must be stopped."""
+        with self._lock:
+            self._drain_reported()
+        return leaks_at_exit(self.root, self._lock, threads, ended)
+
+    def _drain_reported(self) -> None:
+        """Applies the events that were reported up to now, and perhaps some more."""
+        for _ in range(_MOST_DRAINS):
+            if not self._drain():
+                break
 
     def take_ring_share(self) -> float:
         """How full the event ring was at most since the last call, 0 to 1."""

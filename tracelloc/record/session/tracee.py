@@ -9,6 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+import numpy as np
+
 from tracelloc.errors import TargetError
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.series import Series
@@ -18,6 +20,7 @@ from tracelloc.model.codefiles import FileId, base_name, is_runtime
 from tracelloc.model.heapusage import NO_MEMORY, BlockHolders, HeapUsage
 from tracelloc.model.losses import Counter, count_lost
 from tracelloc.model.objects import ObjectFindings
+from tracelloc.model.parts import PartFigures
 from tracelloc.model.process import Overhead, Runtime, Target
 from tracelloc.model.verdicts import Findings
 from tracelloc.model.wanted import Wanted
@@ -130,6 +133,8 @@ class Tracee:
         # Most short-lived child processes end before they are judged.
         self._forget_findings(now_ns + _FIRST_LOOK_NS if self.target.number else now_ns)
         self._shortage: str | None = None
+        self._is_in_parts = False
+        """Whether its figures begin again now and then, so that nothing is judged."""
 
     def _forget_findings(self, first_look_ns: int) -> None:
         self.findings: Findings | None = None
@@ -199,6 +204,31 @@ class Tracee:
         if self.is_starting:
             self.is_starting = False
             self.probes.check()
+
+    def begin_part(self, now_ns: int) -> None:
+        """Begins again with an empty table. Frees of earlier blocks are ignored.
+
+        Nothing is judged from here on: a part is too short for verdicts.
+        """
+        self._events_before += self.heap.table.events
+        self.heap = self.heap.renewed(now_ns, self.heap.stacks)
+        self._is_in_parts, self._looking = True, None
+        self.gaps.forget()
+
+    def part(self) -> PartFigures:
+        """The figures since ``begin_part``; all events must be applied."""
+        table = self.heap.table
+        totals, peak, none = table.totals, table.peak, np.zeros(0, np.int64)
+        return PartFigures(
+            peak_bytes=0 if peak is None else peak.size_bytes,
+            allocated_bytes=int(totals.allocated_bytes.sum()),
+            allocated_count=int(totals.allocated_count.sum()),
+            live_bytes=table.live_bytes,
+            live_count=table.count,
+            at_peak=none if peak is None else peak.live_bytes,
+            at_peak_count=none if peak is None else peak.live_count,
+            problem=self.why_incomplete(),
+        )
 
     def end(self) -> None:
         """Records that it has ended: keeps its totals, drops its blocks.
@@ -314,7 +344,7 @@ class Tracee:
 
     def judge_on(self, now_ns: int, until_ns: int) -> None:
         """Judges some more stacks if due, until this thread has used that much CPU time."""
-        if self.is_paused:
+        if self.is_paused or self._is_in_parts:
             return
         if self._looking is None and self._judge.is_due(now_ns):
             self._looking = self._look(now_ns)
@@ -332,7 +362,8 @@ class Tracee:
 
     def judge(self, now_ns: int) -> None:
         """Judges all stacks at once."""
-        if self.is_paused:  # they were judged when the window ended
+        # They were judged when the window ended.
+        if self.is_paused or self._is_in_parts:
             return
         self._looking = None
         for findings in self._look(now_ns):

@@ -125,12 +125,17 @@ class Sources:
     """All sources of a session, read as one; sources that replace probes come first."""
 
     def __init__(
-        self, every: Sequence[EventSource], link: LinkMaker = lambda _space, _words: None
+        self,
+        every: Sequence[EventSource],
+        link: LinkMaker = lambda _space, _words: None,
+        set_hiding: Callable[[bool], None] = lambda _hiding: None,
     ) -> None:
         """``every`` is in the order in which events are applied, the probes last.
 
         ``link`` connects a process to a source that may replace its probes, or returns None.
+        ``set_hiding``: see ``PreloadedSource.set_hiding``.
         """
+        self.set_hiding = set_hiding
         self._every = every
         self.link = link
 

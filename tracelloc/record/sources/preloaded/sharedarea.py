@@ -237,8 +237,12 @@ class SharedArea:
         max_stall_ticks = int(max_stall_s * ringmerge.ticks_per_second())
         self._field("max_stall", np.uint64)[0] = max_stall_ticks
         self._field("max_frames", np.uint32)[0] = max_frames
-        self._field("min_size", np.uint64)[0] = min_size
+        self.set_min_size(min_size)
         self._field("max_size", np.uint64)[0] = (1 << 64) - 1 if max_size is None else max_size
+
+    def set_min_size(self, size_bytes: int) -> None:
+        """Sets the size of the smallest block that is reported."""
+        self._field("min_size", np.uint64)[0] = size_bytes
 
     def switch_on(self) -> None:
         """Makes the process report from here on."""

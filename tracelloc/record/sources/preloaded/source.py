@@ -31,6 +31,9 @@ _WAITS_MS: Final = 0, 10
 _IDLE_WAITS_MS: Final = 100, 100
 """Used while there is nothing to read."""
 
+_NO_SIZE: Final = (1 << 64) - 1
+"""Larger than any block."""
+
 
 class PreloadedSource:
     """The ``EventSource`` of the preloaded library."""
@@ -46,14 +49,16 @@ class PreloadedSource:
         spares_python: bool = False,
         clock: int | None = None,
         max_stall_s: float = 1.0,
+        is_hiding: bool = False,
     ) -> None:
         """``rows`` are the probes' rows, moved to the shared memory while that is in use.
 
         ``say`` receives which of the two reports, and why; ``attach`` puts a probe on the library's
         marker; ``is_alone``: no probes can take over; ``spares_python`` leaves programs with
         Python to probes; ``clock``,
-        ``max_stall_s``: see ``SharedArea.set_up``.
+        ``max_stall_s``: see ``SharedArea.set_up``; ``is_hiding``: see ``set_hiding``.
         """
+        self._is_hiding = is_hiding
         self.area: SharedArea | None = None
         self.say, self.attach, self.spares_python = say, attach, spares_python
         self.is_alone = is_alone
@@ -74,7 +79,7 @@ class PreloadedSource:
         area = SharedArea(process, mapping, words.image, inherited)
         area.set_up(
             max_frames=self._config.max_frames,
-            min_size=self._config.min_block_bytes,
+            min_size=self._min_size,
             max_size=self._config.max_block_bytes,
             sample_bytes=self._config.sample_bytes,
             clock=self._clock,
@@ -85,6 +90,16 @@ class PreloadedSource:
         self.area, self._words, self.failure = area, words, None
         if self._is_live:
             area.switch_on()
+
+    def set_hiding(self, hiding: bool) -> None:
+        """Sets whether no allocations are reported, but frees; in all programs from now on."""
+        self._is_hiding = hiding
+        if self.area is not None:
+            self.area.set_min_size(self._min_size)
+
+    @property
+    def _min_size(self) -> int:
+        return _NO_SIZE if self._is_hiding else self._config.min_block_bytes
 
     def disconnect(self) -> None:
         """Disconnects from an unused memory image, or one that is gone. May be called twice."""

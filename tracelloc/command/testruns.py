@@ -1,0 +1,199 @@
+"""Measures the tests of a pytest that tracelloc has started, as its plug-in asks.
+
+The plug-in sends a line before and after each test (``tracelloc/testing/channel.py``) and waits
+for the answer meanwhile. So figures are of what lies between, without the plug-in's own work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import select
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tracelloc.command.commandline import CommandLine
+from tracelloc.command.leakcheck import FewMessages
+from tracelloc.command.lifecycle import LaunchStart
+from tracelloc.command.options import options_of
+from tracelloc.command.outputs import Messages
+from tracelloc.command.run import LAST_PATIENCE_S, Run, trace
+from tracelloc.errors import TracellocError
+from tracelloc.model.exitleaks import ExitLeaks, LeakedStack
+from tracelloc.model.heapusage import BlockSum
+from tracelloc.model.parts import PartFigures
+from tracelloc.record.kernel import capabilities
+from tracelloc.record.session.program import TracedProgram
+from tracelloc.record.sources.preloaded.sharedarea import preloaded_library
+from tracelloc.show.alerts.suppressions import Matcher, is_matched, read_patterns
+from tracelloc.show.filters import NamedStack
+from tracelloc.show.presentation.calltree import shown_frames
+from tracelloc.show.report.exitleaks import NamedLeak, joined_leaks
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.system.invoker import effective_user
+from tracelloc.testing import VARIABLE
+
+_ALLOCATOR: Final = "PYTHONMALLOC"
+"""Has Python take each object from malloc, so that it is seen."""
+_MOST_NAMED: Final = 64
+"""Stacks of the peak that are named; equal lines of source become one."""
+_MOST_LISTED: Final = 10
+_HEAD_WORDS: Final = 6
+"""Words of a block that may contain the type of a Python object, which the plug-in knows."""
+
+
+class TestRun:
+    """A front-end that answers the requests of a pytest process until that ends."""
+
+    __test__ = False
+
+    def __init__(
+        self, channel: socket.socket, start: LaunchStart, patterns: Sequence[Matcher]
+    ) -> None:
+        """``patterns``: of leaks that are known."""
+        self.messages: Messages = FewMessages()
+        self._channel, self._start, self._patterns = channel, start, patterns
+        self._received = b""
+        self._is_open = True
+
+    def show(self, run: Run) -> None:
+        """Returns at the end of the program, or when a signal asks for the end."""
+        ends = run.session.end_fd
+        while not run.signals.is_ending:
+            requests = [self._channel] if self._is_open else []
+            ready, _, _ = select.select([ends, run.signals, *requests], [], [])
+            if run.signals in ready:
+                run.signals.clear()
+                run.answer_signals()
+            if self._channel in ready:
+                self._answer(run)
+            if ends in ready:
+                return
+
+    def finish(self, run: Run, trace: TraceSnapshot) -> None:
+        """Does nothing: pytest has reported."""
+
+    def _answer(self, run: Run) -> None:
+        data = self._channel.recv(1 << 16)
+        self._is_open = bool(data)
+        *requests, self._received = (self._received + data).split(b"\n")
+        for request in requests:
+            if request == b"begin":
+                run.session.begin_part()
+                self._channel.sendall(b"\n")
+            else:
+                reply = self._measured(run, json.loads(request))
+                self._channel.sendall(json.dumps(reply).encode() + b"\n")
+
+    def _measured(self, run: Run, wanted: dict[str, Any]) -> dict[str, Any]:
+        """The figures of the test that ends here."""
+        figures = run.session.part()
+        reply: dict[str, Any] = {
+            "peak_bytes": figures.peak_bytes,
+            "allocated_bytes": figures.allocated_bytes,
+            "allocated_blocks": figures.allocated_count,
+            "live_bytes": figures.live_bytes,
+            "live_blocks": figures.live_count,
+        }
+        found = ExitLeaks()
+        problem = figures.problem
+        if figures.live_count and wanted["search"]:
+            try:
+                found = self._start.find_leaks()
+            except TracellocError as error:
+                problem = problem or str(error)
+            problem = problem or found.problem
+        limit = wanted["memory"]
+        is_beyond = limit is not None and figures.peak_bytes > limit
+        snapshot = None
+        if is_beyond or found.stacks:
+            snapshot = run.session.snapshot().root
+        if snapshot is not None and is_beyond:
+            reply["at_peak"] = _at_peak(run, snapshot, figures)
+        leaks = [] if snapshot is None else self._leaks(run, snapshot, found)
+        reply["leaked_bytes"] = sum(leak["bytes"] for leak in leaks)
+        reply["leaked_blocks"] = sum(leak["blocks"] for leak in leaks)
+        reply["leaks"] = leaks
+        if problem:
+            reply["problem"] = problem
+        return reply
+
+    def _leaks(self, run: Run, snapshot: Snapshot, found: ExitLeaks) -> list[dict[str, Any]]:
+        stacks = _named(run, snapshot, [one.stack for one in found.stacks])
+        named = [
+            NamedLeak(leak, stack)
+            for leak, stack in zip(found.stacks, stacks, strict=True)
+            if not is_matched(stack, self._patterns)
+        ]
+        process = run.session.root.process
+        leaks = []
+        for one in joined_leaks(named):
+            head = process.read_memory(one.leak.address, 8 * _HEAD_WORDS)
+            leaks.append({
+                **_sum(one.leak.blocks),
+                "indirect_bytes": one.leak.indirect.size_bytes,
+                "head": np.frombuffer(head[: len(head) & ~7], np.uint64).tolist(),
+                "stack": _frames(one.stack),
+            })  # fmt: skip
+        return leaks
+
+
+def _named(run: Run, snapshot: Snapshot, stacks: Sequence[int]) -> list[NamedStack]:
+    namer = run.namers.namer_of(snapshot.target)
+    namer.prepare(snapshot, stacks, LAST_PATIENCE_S)
+    return [namer.stack(snapshot, stack) for stack in stacks]
+
+
+def _at_peak(run: Run, snapshot: Snapshot, figures: PartFigures) -> list[dict[str, Any]]:
+    """The stacks with most bytes at the peak."""
+    order = np.argsort(-figures.at_peak, kind="stable")[:_MOST_NAMED]
+    most = [stack for stack in order.tolist() if figures.at_peak[stack]]
+    sums = [
+        LeakedStack(
+            stack, BlockSum(int(figures.at_peak_count[stack]), int(figures.at_peak[stack])), BlockSum()
+        )
+        for stack in most
+    ]
+    named = map(NamedLeak, sums, _named(run, snapshot, most))
+    return [
+        {**_sum(one.leak.blocks), "stack": _frames(one.stack)}
+        for one in joined_leaks(named)[:_MOST_LISTED]
+    ]
+
+
+def _sum(blocks: BlockSum) -> dict[str, int]:
+    return {"bytes": blocks.size_bytes, "blocks": blocks.count}
+
+
+def _frames(stack: NamedStack) -> list[dict[str, Any]]:
+    return [
+        {"function": name, "file": frame.file, "line": frame.line, "module": frame.module}
+        for name, frame in shown_frames(stack)
+    ]
+
+
+def serve_tests(line: CommandLine, suppressions: Iterable[Path]) -> int:
+    """Runs a pytest whose plug-in asks. Returns its exit status. Raises TracellocError."""
+    capabilities.check_machine(platform.machine())
+    options = options_of(line)
+    patterns = read_patterns(suppressions)
+    channel, theirs = socket.socketpair()
+    theirs.set_inheritable(True)
+    added = {} if _ALLOCATOR in os.environ else {_ALLOCATOR: "malloc"}
+    program = TracedProgram(
+        options.command,
+        effective_user(),
+        capabilities.raise_file_limit(),
+        preloaded=preloaded_library(),
+        variables={VARIABLE: " ".join([str(theirs.fileno()), *added]), **added},
+    )
+    start = LaunchStart(program)
+    config = replace(options.trace.with_library_only, in_parts=True)
+    options = replace(options, trace=config, top=0)
+    return trace(options, start, TestRun(channel, start, patterns))

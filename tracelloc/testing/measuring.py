@@ -1,0 +1,156 @@
+"""Measures each test, fails those beyond their limits, and reports at the end.
+
+A process that runs tests asks the tracelloc that has started it. With pytest-xdist, workers do so,
+and results come with their reports.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shlex
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tracelloc import __version__
+from tracelloc.testing import VARIABLE
+from tracelloc.testing.channel import Channel
+from tracelloc.testing.limits import Limits, amount, broken_limits, leak_lines, limits_of
+from tracelloc.testing.plugin import launcher
+from tracelloc.text import format_size, plural, printable
+
+_FOUND: Final = pytest.StashKey[dict[str, Any]]()
+_TYPE_WORDS: Final = (1, 3, 5)
+"""Words of a block that may point to the type of a Python object: behind the collector's words."""
+
+
+class TestMemory:
+    """The hooks of pytest."""
+
+    __test__ = False
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._channel = Channel() if VARIABLE in os.environ else None
+        """None: other processes run the tests."""
+        self._tests: list[dict[str, Any]] = []
+        self._unmeasured = 0
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Measures a test's own function, without its fixtures."""
+        if self._channel is None:
+            return (yield)
+        limits = limits_of(item)
+        self._channel.begin()
+        try:
+            result = yield
+        except BaseException:
+            self._measure(self._channel, item, limits)
+            raise
+        found = self._measure(self._channel, item, limits)
+        if lines := broken_limits(limits, found):
+            pytest.fail("\n".join(lines), pytrace=False)
+        return result
+
+    def _measure(self, channel: Channel, item: pytest.Item, limits: Limits) -> dict[str, Any]:
+        # What only a cycle of references keeps is no leak.
+        gc.collect()
+        search = limits.leaks is not None or not self._config.getoption("tracelloc_no_search")
+        found = channel.end(memory=limits.memory_bytes, search=search)
+        names = _names_of_types() if found["leaks"] else {}
+        for leak in found["leaks"]:
+            head = leak.pop("head")
+            types = (names.get(head[word]) for word in _TYPE_WORDS if word < len(head))
+            leak["type"] = next(filter(None, types), None)
+        item.stash[_FOUND] = found
+        return found
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Adds the figures to the report, which xdist sends to the main process."""
+        report = yield
+        if call.when == "call" and _FOUND in item.stash:
+            report.tracelloc = item.stash[_FOUND]  # type: ignore[attr-defined]
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collects the figures."""
+        if report.when != "call":
+            return
+        found = getattr(report, "tracelloc", None)
+        if found is None:
+            self._unmeasured += 1
+        else:
+            self._tests.append({"test": report.nodeid, "outcome": report.outcome, **found})
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_setupnodes(self, specs: list[Any]) -> None:
+        """Has xdist start its workers below tracelloc."""
+        for spec in specs:
+            if spec.popen:
+                python = shlex.split(spec.python) if spec.python else [sys.executable]
+                spec.python = shlex.join([*launcher(self._config.option), *python])
+
+    def pytest_sessionfinish(self) -> None:
+        """Writes the file."""
+        path = self._config.getoption("tracelloc_json")
+        if path and not hasattr(self._config, "workerinput"):
+            file = Path(self._config.invocation_params.dir, path)
+            content = {"tracelloc": __version__, "tests": self._tests}
+            file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Lists the tests with the highest peaks, and the leaks."""
+        top = self._config.getoption("tracelloc_top")
+        write = terminalreporter.write_line
+        terminalreporter.section(f"memory of {plural(len(self._tests), 'test')} (tracelloc)")
+        if self._unmeasured:
+            write(f"{plural(self._unmeasured, 'test')} not measured: not started by tracelloc")
+        if not self._tests:
+            return
+        write(_ROW.format("peak", "allocated", "blocks", "live", "leaked", "test"))
+        for one in sorted(self._tests, key=lambda test: -test["peak_bytes"])[:top]:
+            write(_row(one))
+        if (more := len(self._tests) - top) > 0:
+            write(f"and {plural(more, 'more test')} (--tracelloc-top, --tracelloc-json)")
+        leaks = [(leak, one["test"]) for one in self._tests for leak in one["leaks"]]
+        leaks.sort(key=lambda each: -each[0]["bytes"])
+        for leak, test in leaks[:top]:
+            write(f"{printable(test)} leaked")
+            for line in leak_lines(leak):
+                write(line)
+        if rest := leaks[top:]:
+            total = sum(leak["bytes"] for leak, _ in rest)
+            write(f"and {amount(total)} of {plural(len(rest), 'more call stack')}")
+        for one in self._tests:
+            if "problem" in one:
+                write(f"{printable(one['test'])}: {printable(one['problem'])}")
+
+
+_ROW: Final = "{:>10} {:>10} {:>11} {:>10} {:>10}  {}"
+
+
+def _row(one: dict[str, Any]) -> str:
+    sizes = [format_size(one[f"{name}_bytes"]) for name in ("peak", "allocated", "live", "leaked")]
+    blocks = f"{one['allocated_blocks']:,}"
+    return _ROW.format(*sizes[:2], blocks, *sizes[2:], printable(one["test"]))
+
+
+def _names_of_types() -> dict[int, str]:
+    """Names of all types by their addresses."""
+    found: dict[int, str] = {}
+    new: list[type] = [object]
+    while new:
+        one = new.pop()
+        if id(one) not in found:
+            found[id(one)] = f"{one.__module__}.{one.__qualname__}".removeprefix("builtins.")
+            new += type.__subclasses__(one)
+    return found

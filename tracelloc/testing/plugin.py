@@ -1,0 +1,88 @@
+"""The options, markers and start of ``pytest --tracelloc``.
+
+pytest imports this module whenever it starts, so it imports nothing else until the option is
+given. pytest then starts again below tracelloc, which preloads its library.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Generator
+from typing import Any, Final
+
+import pytest
+
+from tracelloc.testing import VARIABLE
+
+_MARKERS: Final = (
+    'limit_memory(limit): with --tracelloc, the test fails if more bytes ("24 MiB") are live at a '
+    "time of those that it has allocated",
+    'limit_leaks(limit, filter_fn=None): with --tracelloc, the test fails if a call stack leaks '
+    'more bytes ("0 B"): memory that nothing points to when the test has ended',
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the options."""
+    group = parser.getgroup("tracelloc", "memory of tests (tracelloc help pytest)")
+    group.addoption(
+        "--tracelloc", action="store_true", help="measure each test's memory, and find its leaks"
+    )
+    group.addoption(
+        "--tracelloc-json", metavar="FILE", help="write the figures of all tests as JSON"
+    )
+    group.addoption(
+        "--tracelloc-top", metavar="N", type=int, default=10,
+        help="tests and leaks to list (default 10)",
+    )  # fmt: skip
+    group.addoption(
+        "--tracelloc-suppressions", metavar="FILE", action="append", default=[],
+        help="known leaks, in LeakSanitizer's syntax (repeatable)",
+    )  # fmt: skip
+    group.addoption(
+        "--tracelloc-no-search", action="store_true",
+        help="don't search for leaks, but in tests with limit_leaks",
+    )  # fmt: skip
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
+    """Starts pytest again, before its output is captured and any test is imported."""
+    options = early_config.known_args_namespace
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    if options.tracelloc and VARIABLE not in os.environ and not is_worker:
+        if not _distributes(options):
+            _restart(early_config)
+    return (yield)
+
+
+def _distributes(options: Any) -> bool:
+    """Whether pytest-xdist runs the tests in other processes."""
+    how = getattr(options, "dist", "no"), getattr(options, "numprocesses", None)
+    return how[0] != "no" or bool(how[1]) or bool(getattr(options, "tx", None))
+
+
+def launcher(options: Any) -> list[str]:
+    """The command line that runs a Python below tracelloc, but for that Python's."""
+    known = [word for path in options.tracelloc_suppressions for word in ("--suppressions", path)]
+    return [sys.executable, "-P", "-m", "tracelloc", "run", "--tests", *known, "--"]
+
+
+def _restart(config: pytest.Config) -> None:
+    if tuple(config.invocation_params.args) != tuple(sys.argv[1:]):
+        raise pytest.UsageError("--tracelloc: start pytest by its command, not by pytest.main()")
+    command = [*launcher(config.known_args_namespace), sys.executable, *sys.orig_argv[1:]]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(command[0], command)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Registers the markers, and what measures tests if that is asked for."""
+    for marker in _MARKERS:
+        config.addinivalue_line("markers", marker)
+    if config.getoption("tracelloc"):
+        from tracelloc.testing.measuring import TestMemory  # noqa: PLC0415 - only if needed
+
+        config.pluginmanager.register(TestMemory(config), "tracelloc-memory")
