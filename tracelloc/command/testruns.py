@@ -13,6 +13,7 @@ import select
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +45,8 @@ _ALLOCATOR: Final = "PYTHONMALLOC"
 _MOST_NAMED: Final = 64
 """Stacks of the peak that are named; equal lines of source become one."""
 _MOST_LISTED: Final = 10
+_OUTERMOST: Final = "call_far_down"
+"""The function that calls a test (``tracelloc/testing/apart.pyx``)."""
 _HEAD_WORDS: Final = 6
 """Words of a block that may contain the type of a Python object, which the plug-in knows."""
 
@@ -172,9 +175,11 @@ def _sum(blocks: BlockSum) -> dict[str, int]:
 
 
 def _frames(stack: NamedStack) -> list[dict[str, Any]]:
+    """The functions that the test has called, without those of pytest that called it."""
+    within = takewhile(lambda one: one[1].symbol != _OUTERMOST, shown_frames(stack))
     return [
         {"function": name, "file": frame.file, "line": frame.line, "module": frame.module}
-        for name, frame in shown_frames(stack)
+        for name, frame in within
     ]
 
 

@@ -20,7 +20,7 @@ class Channel:
             os.environ.pop(name, None)
         self._socket = socket.socket(fileno=int(number))
         self._socket.set_inheritable(False)
-        self._one = bytearray(1)
+        self._one, self._piece = bytearray(1), bytearray(1 << 16)
         self._send, self._receive = self._socket.send, self._socket.recv_into
 
     def begin(self) -> None:
@@ -28,14 +28,19 @@ class Channel:
         self._send(b"begin\n")
         self._receive(self._one)
 
-    def end(self, **wanted: Any) -> dict[str, Any]:
+    @staticmethod
+    def request(**wanted: Any) -> bytes:
+        """Returns what ``end`` is to ask for; made before the figures begin."""
+        return json.dumps(wanted).encode() + b"\n"
+
+    def end(self, request: bytes) -> dict[str, Any]:
         """Returns the figures since ``begin`` (``TestRun``)."""
-        self._socket.sendall(json.dumps(wanted).encode() + b"\n")
+        self._send(request)
         answer = bytearray()
         while not answer.endswith(b"\n"):
-            piece = self._socket.recv(1 << 16)
-            if not piece:
+            count = self._receive(self._piece)
+            if not count:
                 raise EOFError("tracelloc has ended")
-            answer += piece
+            answer += self._piece[:count]
         found: dict[str, Any] = json.loads(answer)
         return found

@@ -12,6 +12,7 @@ import os
 import shlex
 import sys
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,8 +20,9 @@ import pytest
 
 from tracelloc import __version__
 from tracelloc.testing import VARIABLE
+from tracelloc.testing.apart import call_apart
 from tracelloc.testing.channel import Channel
-from tracelloc.testing.limits import Limits, amount, broken_limits, leak_lines, limits_of
+from tracelloc.testing.limits import amount, broken_limits, leak_lines, limits_of
 from tracelloc.testing.plugin import launcher
 from tracelloc.text import format_size, plural, printable
 
@@ -47,22 +49,29 @@ class TestMemory:
         if self._channel is None:
             return (yield)
         limits = limits_of(item)
-        self._channel.begin()
+        search = limits.leaks is not None or not self._config.getoption("tracelloc_no_search")
+        request = self._channel.request(memory=limits.memory_bytes, search=search)
+        begin, runtest = self._channel.begin, item.runtest
+
+        def run() -> None:
+            begin()
+            runtest()
+
+        item.runtest = partial(call_apart, run)  # type: ignore[method-assign]
         try:
             result = yield
-        except BaseException:
-            self._measure(self._channel, item, limits)
-            raise
-        found = self._measure(self._channel, item, limits)
+        finally:
+            del item.runtest
+            found = self._measure(self._channel, item, request)
         if lines := broken_limits(limits, found):
             pytest.fail("\n".join(lines), pytrace=False)
         return result
 
-    def _measure(self, channel: Channel, item: pytest.Item, limits: Limits) -> dict[str, Any]:
+    def _measure(self, channel: Channel, item: pytest.Item, request: bytes) -> dict[str, Any]:
         # What only a cycle of references keeps is no leak.
         gc.collect()
-        search = limits.leaks is not None or not self._config.getoption("tracelloc_no_search")
-        found = channel.end(memory=limits.memory_bytes, search=search)
+        _overwrite_frames()
+        found = channel.end(request)
         names = _names_of_types() if found["leaks"] else {}
         for leak in found["leaks"]:
             head = leak.pop("head")
@@ -142,6 +151,19 @@ def _row(one: dict[str, Any]) -> str:
     sizes = [format_size(one[f"{name}_bytes"]) for name in ("peak", "allocated", "live", "leaked")]
     blocks = f"{one['allocated_blocks']:,}"
     return _ROW.format(*sizes[:2], blocks, *sizes[2:], printable(one["test"]))
+
+
+_VARIABLES: Final = " = ".join(f"v{number}" for number in range(200))
+_DEPTH: Final = 100
+_places: dict[str, Any] = {}
+exec(  # noqa: S102 - a function with very many variables
+    f"def overwrite(depth):\n {_VARIABLES} = None\n if depth: overwrite(depth - 1)", _places
+)
+
+
+def _overwrite_frames() -> None:
+    """Overwrites what ended functions have left in the memory of Python's frames: 160 KiB."""
+    _places["overwrite"](_DEPTH)
 
 
 def _names_of_types() -> dict[int, str]:

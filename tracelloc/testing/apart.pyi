@@ -1,0 +1,3 @@
+from collections.abc import Callable
+
+def call_apart(function: Callable[[], object]) -> object: ...
