@@ -395,8 +395,10 @@ def run_without_privileges(*arguments: str | int) -> subprocess.CompletedProcess
     )  # fmt: skip
 
 
-def as_nobody(*arguments: str | Path | int) -> list[str]:
+def as_nobody(*arguments: str | Path | int, module: str = "tracelloc") -> list[str]:
     """A command line that runs tracelloc as an ordinary user would, from the copy at /mnt.
+
+    ``module``: another one that is run instead.
 
     Unlike in ``run_without_privileges``, the user has executed it.
     """
@@ -404,7 +406,7 @@ def as_nobody(*arguments: str | Path | int) -> list[str]:
     python = sys.executable.replace(root, "/mnt", 1)
     bind = 'mount --bind "$0" /mnt && exec env PYTHONPATH=/mnt HOME=/nonexistent "$@"'
     user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    words = [*user, python, "-m", "tracelloc", *map(str, arguments)]
+    words = [*user, python, "-m", module, *map(str, arguments)]
     return ["unshare", "--mount", "sh", "-c", bind, root, *words]
 
 

@@ -104,7 +104,8 @@ struct preload_control {
 	__u32 may_call;   /* whether threads may make system calls: the process has no seccomp filter */
 	__u32 samples;    /* whether only sampled blocks are reported */
 	__u64 max_stall;  /* a thread's longest wait for the profiler, in ticks of the time stamp counter */
-	__u64 unused_too[3];
+	__u64 clears;     /* whether malloc(3) returns cleared memory, without remains of pointers */
+	__u64 unused_too[2];
 	struct space space; /* `loads` is written by the library */
 	__u8 gap[63 & -sizeof(struct space)];
 	__u64 counter; /* of PRELOAD_CLOCK_COUNTER */

@@ -110,9 +110,17 @@ static void restore(u64 address)
 
 #define ALLOCATOR(frame, size, invoke) RESIZER(frame, NULL, size, invoke)
 
+/* Whether new memory is to have no remains of pointers, for a search for leaks. */
+static inline int must_clear(void)
+{
+	const struct preload_control *control = guard.control;
+
+	return control && control->clears;
+}
+
 static __attribute__((noinline)) void *traced_malloc(size_t size, const u64 *frame)
 {
-	return ALLOCATOR(frame, size, next.malloc(size));
+	return ALLOCATOR(frame, size, must_clear() ? next.calloc(1, size) : next.malloc(size));
 }
 
 static __attribute__((noinline)) void *traced_calloc(size_t n, size_t size, const u64 *frame)

@@ -35,6 +35,7 @@ from tracelloc.record.sources.preloaded.sharedarea import preloaded_library
 from tracelloc.show.alerts.suppressions import Matcher, is_matched, read_patterns
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.calltree import shown_frames
+from tracelloc.show.presentation.naming import frame_name
 from tracelloc.show.report.exitleaks import NamedLeak, joined_leaks
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import effective_user
@@ -176,7 +177,11 @@ def _sum(blocks: BlockSum) -> dict[str, int]:
 
 def _frames(stack: NamedStack) -> list[dict[str, Any]]:
     """The functions that the test has called, without those of pytest that called it."""
-    within = takewhile(lambda one: one[1].symbol != _OUTERMOST, shown_frames(stack))
+    shown = list(shown_frames(stack))
+    if stack.frames and shown and shown[0][0].startswith("["):
+        # Of collapsed frames, the innermost one says most.
+        shown.insert(0, (frame_name(stack.frames[0]), stack.frames[0]))
+    within = takewhile(lambda one: one[1].symbol != _OUTERMOST, shown)
     return [
         {"function": name, "file": frame.file, "line": frame.line, "module": frame.module}
         for name, frame in within

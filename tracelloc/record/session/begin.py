@@ -83,7 +83,7 @@ def _sources(capture: Capture, config: TraceConfig, say: Say) -> Sources:
         is_alone=config.without_probes,
         spares_python=config.spares_python,
         max_stall_s=config.max_stall_s,
-        is_hiding=config.in_parts,
+        in_parts=config.in_parts,
     )
     return Sources(
         [preloaded, capture], partial(PreloadedLink, preloaded), preloaded.set_hiding

@@ -31,7 +31,7 @@ cdef extern from "preloaded/area.h":
     #define PLACE(field) AT_##field = offsetof(struct preload_control, field)
         PLACE(magic), PLACE(pid), PLACE(size_bytes), PLACE(is_late), PLACE(holder),
         PLACE(why_not), PLACE(leaving), PLACE(gave_up), PLACE(max_stall),
-        PLACE(min_size), PLACE(max_size), PLACE(clock), PLACE(max_frames), PLACE(may_call),
+        PLACE(min_size), PLACE(clears), PLACE(max_size), PLACE(clock), PLACE(max_frames), PLACE(may_call),
         PLACE(counter), PLACE(samples), PLACE(space), PLACE(records_reserved), PLACE(records_taken), PLACE(counters),
     };
     #define load(place) __atomic_load_n((place), __ATOMIC_SEQ_CST)
@@ -68,6 +68,7 @@ cdef extern from "preloaded/area.h":
         AT_max_stall
         AT_holder
         AT_min_size
+        AT_clears
         AT_max_size
         AT_clock
         AT_max_frames
@@ -110,7 +111,7 @@ FIELDS = {
     "magic": AT_magic, "pid": AT_pid, "size_bytes": AT_size_bytes,
     "is_late": AT_is_late, "why_not": AT_why_not, "leaving": AT_leaving,
     "gave_up": AT_gave_up, "max_stall": AT_max_stall,
-    "holder": AT_holder, "min_size": AT_min_size, "max_size": AT_max_size, "clock": AT_clock,
+    "holder": AT_holder, "min_size": AT_min_size, "clears": AT_clears, "max_size": AT_max_size, "clock": AT_clock,
     "max_frames": AT_max_frames, "may_call": AT_may_call, "space": AT_space,
     "counter": AT_counter, "samples": AT_samples,
     "records_reserved": AT_records_reserved, "records_taken": AT_records_taken,

@@ -222,8 +222,11 @@ class SharedArea:
         sample_bytes: int | None = None,
         clock: int | None = None,
         max_stall_s: float = 1.0,
+        clears: bool = False,
     ) -> None:
         """Sets what is reported; before ``switch_on``. ``clock`` None means the best one.
+
+        ``clears`` is whether malloc is to return cleared memory.
 
         ``max_stall_s`` is how long a thread waits for tracelloc before it only counts events.
         """
@@ -237,6 +240,7 @@ class SharedArea:
         max_stall_ticks = int(max_stall_s * ringmerge.ticks_per_second())
         self._field("max_stall", np.uint64)[0] = max_stall_ticks
         self._field("max_frames", np.uint32)[0] = max_frames
+        self._field("clears", np.uint64)[0] = clears
         self.set_min_size(min_size)
         self._field("max_size", np.uint64)[0] = (1 << 64) - 1 if max_size is None else max_size
 

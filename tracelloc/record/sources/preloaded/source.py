@@ -49,16 +49,17 @@ class PreloadedSource:
         spares_python: bool = False,
         clock: int | None = None,
         max_stall_s: float = 1.0,
-        is_hiding: bool = False,
+        in_parts: bool = False,
     ) -> None:
         """``rows`` are the probes' rows, moved to the shared memory while that is in use.
 
         ``say`` receives which of the two reports, and why; ``attach`` puts a probe on the library's
         marker; ``is_alone``: no probes can take over; ``spares_python`` leaves programs with
         Python to probes; ``clock``,
-        ``max_stall_s``: see ``SharedArea.set_up``; ``is_hiding``: see ``set_hiding``.
+        ``max_stall_s``: see ``SharedArea.set_up``; ``in_parts``: whether
+        allocations are hidden at first (``set_hiding``), and memory is cleared.
         """
-        self._is_hiding = is_hiding
+        self._is_hiding = self._clears = in_parts
         self.area: SharedArea | None = None
         self.say, self.attach, self.spares_python = say, attach, spares_python
         self.is_alone = is_alone
@@ -84,6 +85,7 @@ class PreloadedSource:
             sample_bytes=self._config.sample_bytes,
             clock=self._clock,
             max_stall_s=self._max_stall_s,
+            clears=self._clears,
         )
         self._rows.move(area.rows)
         words.walk_elsewhere(area.space)

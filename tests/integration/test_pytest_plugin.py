@@ -1,0 +1,246 @@
+"""``pytest --tracelloc``, run by an ordinary user on tests of known truth."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import PATIENCE_S, TARGETS, as_nobody, made_once
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+
+TESTS = '''
+import ctypes
+import sys
+import threading
+import unittest
+
+import numpy
+import pytest
+
+import pyleak
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = None  # an int of the address would look like a pointer
+kept = []
+limited = pytest.mark.limit_leaks("0 B")
+
+
+def not_copied(stack):
+    return all(frame.function != "copy_of" for frame in stack.frames)
+
+
+def encode(count):
+    for _ in range(count):
+        pyleak.encode("x" * 9999)
+
+
+def lose(size):
+    for _ in range(20):
+        libc.malloc(size)
+
+
+def test_nothing():
+    pass
+
+
+class TestCase(unittest.TestCase):
+    @limited
+    def test_method(self):
+        lose(5000)
+
+
+def test_lost():
+    lose(1000)
+
+
+@limited
+def test_extension():
+    encode(50)
+
+
+@pytest.mark.limit_leaks("200000 B")
+def test_tolerated():
+    encode(20)
+
+
+@pytest.mark.limit_leaks("0 B", filter_fn=not_copied)
+def test_filtered():
+    encode(30)
+
+
+@limited
+def test_cycle():
+    ring = [bytearray(10_000)]
+    ring.append(ring)
+
+
+def test_reference():
+    for _ in range(20):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(bytearray(8191)))
+
+
+@limited
+@pytest.mark.limit_memory("24 MiB")
+def test_small():
+    numpy.ones(2 << 20)
+
+
+@pytest.mark.limit_memory("24 MiB")
+def test_large():
+    numpy.ones(4 << 20)
+
+
+@limited
+def test_kept():
+    kept.append(numpy.ones(1 << 17))
+
+
+def test_threads():
+    begun = threading.Barrier(4)
+
+    def run():
+        begun.wait()
+        while True:
+            bytearray(1 << 16)
+
+    for _ in range(3):
+        threading.Thread(target=run, daemon=True).start()
+    begun.wait()
+    lose(3000)
+
+
+@pytest.mark.limit_memory("0 B")
+def test_wrong():
+    assert kept == 1
+
+
+@pytest.mark.limit_memory("much")
+def test_marker():
+    pass
+'''
+LEAKED = {
+    "lost": (1000, 20), "extension": (10_000, 50), "tolerated": (10_000, 20),
+    "filtered": (10_000, 30), "reference": (8192, 20), "threads": (3000, 20),
+    "TestCase::test_method": (5000, 20),
+}  # fmt: skip
+"""Size and number of lost blocks; none in the other tests."""
+FAILED = {"extension", "large", "TestCase::test_method", "wrong", "marker"}
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A directory of nobody with the tests, and with the extension that they use."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        shutil.chown(directory, 65534, 65534)
+        shutil.copy(TARGETS / "pyleak.c", directory)
+
+        def build(out: Path) -> None:
+            include = sysconfig.get_path("include")
+            command = ["gcc", "-O1", "-g", "-shared", "-fPIC", f"-I{include}", "pyleak.c", "-o", out]
+            subprocess.run(command, check=True, cwd=directory, timeout=PATIENCE_S)
+
+        made_once(directory / "pyleak.abi3.so", build)
+        (directory / "test_memory.py").write_text(TESTS)
+        yield directory
+
+
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Runs pytest as nobody, with no plug-in that is not needed."""
+    return subprocess.run(
+        as_nobody("-p", "no:cacheprovider", *options, module="pytest"),
+        cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+
+
+def figures(path: Path) -> dict[str, dict[str, Any]]:
+    """The figures of a file, by the names of the tests."""
+    tests = json.loads(path.read_text())["tests"]
+    return {one["test"].split("::", 1)[1].removeprefix("test_"): one for one in tests}
+
+
+def check(found: dict[str, dict[str, Any]]) -> None:
+    """Checks figures that are exact, and outcomes."""
+    assert {name for name, test in found.items() if test["leaks"]} == LEAKED.keys()
+    for name, (size_bytes, count) in LEAKED.items():
+        leaks = [one for one in found[name]["leaks"] if one["type"] is None]
+        blocks = sum(one["blocks"] for one in leaks)
+        assert sum(one["bytes"] for one in leaks) == blocks * size_bytes, name
+        # Remains of pointers may make some of them look reachable.
+        assert 0.6 * count <= blocks <= count, name
+        assert found[name]["live_bytes"] >= count * size_bytes
+    # A marker that is wrong fails the test before it begins.
+    assert {name for name, test in found.items() if test["outcome"] == "failed"} == FAILED - {
+        "marker"
+    }
+    assert not [test["problem"] for test in found.values() if "problem" in test]
+    assert found["nothing"]["peak_bytes"] < 2048
+    assert 0 <= found["large"]["peak_bytes"] - (32 << 20) < 4096
+    assert 0 <= found["small"]["peak_bytes"] - (16 << 20) < 4096
+    assert 0 <= found["kept"]["live_bytes"] - (1 << 20) < 4096
+    assert found["cycle"]["peak_bytes"] > 10_000 > found["cycle"]["live_bytes"]
+    assert found["large"]["at_peak"][0]["bytes"] == 32 << 20
+    leak = found["extension"]["leaks"][0]
+    line = TESTS_LINES["copy_of"]
+    assert [(frame["function"], frame["line"]) for frame in leak["stack"][:2]] == [
+        ("copy_of", line), ("encode", TESTS_LINES["encode"]),
+    ]  # fmt: skip
+    types = {leak["type"]: leak for leak in found["reference"]["leaks"]}
+    assert types.keys() == {"bytearray", None}
+    assert types["bytearray"]["bytes"] == 56 * types["bytearray"]["blocks"]
+
+
+SOURCE = (TARGETS / "pyleak.c").read_text().splitlines()
+TESTS_LINES = {
+    "copy_of": next(n for n, line in enumerate(SOURCE, 1) if "malloc(" in line),
+    "encode": next(n for n, line in enumerate(SOURCE, 1) if "copy_of(read" in line),
+}
+
+
+def test_figures_and_limits(folder: Path) -> None:
+    done = run(folder, "--tracelloc", "--tracelloc-json", "out.json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stderr == ""
+    check(figures(folder / "out.json"))
+    text = done.stdout
+    assert 'limit_memory("24 MiB"): the peak was 32.0 MiB (33,55' in text
+    found = r'limit_leaks\("0 B"\): nothing points to \d+ KiB \([345]\d0,000 bytes\) any more:'
+    assert re.search(found, text)
+    assert "limit_memory, limit_leaks: 'much' is not a size" in text
+    place = rf"    copy_of in \S+/pyleak.abi3.so \(\S*pyleak.c:{TESTS_LINES['copy_of']}\)"
+    assert re.search(place, text)
+    (row,) = re.findall(r"^ *(\S+ \S+) +.*test_memory.py::test_large$", text, re.MULTILINE)
+    assert row == "32.0 MiB"
+    assert "memory of 13 tests (tracelloc)" in text
+
+
+@pytest.mark.long
+def test_xdist(folder: Path) -> None:
+    done = run(folder, "--tracelloc", "--tracelloc-json", "both.json", "-n", "2")
+    assert done.returncode == 1, done.stdout + done.stderr
+    check(figures(folder / "both.json"))
+
+
+def test_without_the_option(folder: Path) -> None:
+    """Markers are known and do nothing, and nothing is imported for them."""
+    done = run(folder, "--strict-markers", "-q")
+    assert "1 failed, 13 passed" in done.stdout
+    (folder / "test_imports.py").write_text(
+        "import sys\ndef test_imports():\n"
+        "    ours = {name for name in sys.modules if name.startswith('tracelloc')}\n"
+        "    assert ours == {'tracelloc', 'tracelloc.testing', 'tracelloc.testing.plugin'}\n"
+    )
+    done = run(folder, "test_imports.py")
+    assert done.returncode == 0, done.stdout
