@@ -32,7 +32,11 @@ KNOWS = {
     "record": ["model", "system", "files", "heap", "verdict", "snapshots"],
     "show": ["model", "system", "files", "heap", "verdict", "snapshots"],
     "ui": ["model", "system", "files", "heap", "verdict", "snapshots", "show"],
-    "command": ["model", "system", "files", "heap", "verdict", "snapshots", "record", "show", "ui"],
+    "testing": [],
+    "command": [
+        "model", "system", "files", "heap", "verdict", "snapshots", "record", "show", "ui",
+        "testing",
+    ],
     "__main__": ["command"],
     **{name: [] for name in GROUND},
     "startup": ["text"],
@@ -145,7 +149,7 @@ assert not wing, wing
 
 PLACES = {
     "textual": "ui", "rich": "ui", "elftools": "elf", "capstone": "machinecode",
-    "pyderust": "demangle", "rust_demangler": "demangle", "sqlite3": "recording",
+    "pytest": "testing", "pyderust": "demangle", "rust_demangler": "demangle", "sqlite3": "recording",
 }  # fmt: skip
 """Libraries, and the one folder that knows each."""
 

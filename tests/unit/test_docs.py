@@ -104,6 +104,8 @@ def test_commands_are_understood(words: list[str], capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_options_are_those_there_are(page: Path) -> None:
     known = set(build_parser().flags()) | OF_OTHERS
+    plugin = (ROOT / "tracelloc/testing/plugin.py").read_text()
+    known.update(re.findall(r'^ +"(--[a-z-]+)"', plugin, re.MULTILINE))
     for subcommand in all_subcommands():
         known.update(subcommand_parser(subcommand).flags())
     shown = re.findall(r"(?<![\w-])--[a-z][\w-]+(?:=host)?", page.read_text())

@@ -30,7 +30,9 @@ _GROUPS: Final = {
     "What is traced": (
         "processes", "containers", "allocators", "python", "preload", "symbols", "filters",
     ),
-    "Files and other programs": ("ci", "agents", "json", "exports", "recordings", "opentelemetry"),
+    "Files and other programs": (
+        "ci", "pytest", "agents", "json", "exports", "recordings", "opentelemetry",
+    ),
     "When something is wrong": ("troubleshooting", "exactness", "cost", "security"),
     "Background": ("glossary", "internals"),
 }  # fmt: skip
@@ -44,7 +46,7 @@ ALIASES: Final = {
     "lane": "preload", "library": "preload", "ld_preload": "preload", "follow": "processes",
     "jemalloc": "allocators", "malloc": "allocators", "lost": "exactness",
     "overhead": "cost", "slow": "cost", "debuginfo": "symbols", "names": "symbols",
-    "sarif": "ci", "junit": "ci", "ctest": "ci", "cargo": "ci", "mcp": "agents",
+    "sarif": "ci", "junit": "ci", "ctest": "ci", "cargo": "ci", "memray": "pytest", "mcp": "agents",
     "root": "security", "word": "glossary", "rss": "memory",
     "fragmentation": "memory", "arena": "memory", "retained": "holders",
 }  # fmt: skip
