@@ -19,7 +19,7 @@ from tests.harness import PATIENCE_S, TARGETS, as_nobody, made_once
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 
-TESTS = '''
+TESTS = """
 import ctypes
 import sys
 import threading
@@ -128,7 +128,7 @@ def test_wrong():
 @pytest.mark.limit_memory("much")
 def test_marker():
     pass
-'''
+"""
 LEAKED = {
     "lost": (1000, 20), "extension": (10_000, 50), "tolerated": (10_000, 20),
     "filtered": (10_000, 30), "reference": (8192, 20), "threads": (3000, 20),
@@ -148,7 +148,17 @@ def folder() -> Iterator[Path]:
 
         def build(out: Path) -> None:
             include = sysconfig.get_path("include")
-            command = ["gcc", "-O1", "-g", "-shared", "-fPIC", f"-I{include}", "pyleak.c", "-o", out]
+            command = [
+                "gcc",
+                "-O1",
+                "-g",
+                "-shared",
+                "-fPIC",
+                f"-I{include}",
+                "pyleak.c",
+                "-o",
+                out,
+            ]
             subprocess.run(command, check=True, cwd=directory, timeout=PATIENCE_S)
 
         made_once(directory / "pyleak.abi3.so", build)

@@ -34,7 +34,15 @@ KNOWS = {
     "ui": ["model", "system", "files", "heap", "verdict", "snapshots", "show"],
     "testing": [],
     "command": [
-        "model", "system", "files", "heap", "verdict", "snapshots", "record", "show", "ui",
+        "model",
+        "system",
+        "files",
+        "heap",
+        "verdict",
+        "snapshots",
+        "record",
+        "show",
+        "ui",
         "testing",
     ],
     "__main__": ["command"],
@@ -149,7 +157,8 @@ assert not wing, wing
 
 PLACES = {
     "textual": "ui", "rich": "ui", "elftools": "elf", "capstone": "machinecode",
-    "pytest": "testing", "pyderust": "demangle", "rust_demangler": "demangle", "sqlite3": "recording",
+    "pytest": "testing", "pyderust": "demangle", "rust_demangler": "demangle",
+    "sqlite3": "recording",
 }  # fmt: skip
 """Libraries, and the one folder that knows each."""
 

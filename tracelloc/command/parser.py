@@ -58,8 +58,9 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=f"{self.prog} --help shows the options")
 
     def flags(self) -> list[str]:
-        """All options by name."""
-        return [flag for action in self._actions for flag in action.option_strings]
+        """All options of users by name."""
+        shown = (action for action in self._actions if action.help != argparse.SUPPRESS)
+        return [flag for action in shown for flag in action.option_strings]
 
 
 class TraceParser(Parser):

@@ -70,12 +70,12 @@ class TestRun:
         """Returns at the end of the program, or when a signal asks for the end."""
         ends = run.session.end_fd
         while not run.signals.is_ending:
-            requests = [self._channel] if self._is_open else []
-            ready, _, _ = select.select([ends, run.signals, *requests], [], [])
-            if run.signals in ready:
+            requests = [self._channel.fileno()] if self._is_open else []
+            ready, _, _ = select.select([ends, run.signals.fileno(), *requests], [], [])
+            if run.signals.fileno() in ready:
                 run.signals.clear()
                 run.answer_signals()
-            if self._channel in ready:
+            if self._channel.fileno() in ready:
                 self._answer(run)
             if ends in ready:
                 return
@@ -160,7 +160,9 @@ def _at_peak(run: Run, snapshot: Snapshot, figures: PartFigures) -> list[dict[st
     most = [stack for stack in order.tolist() if figures.at_peak[stack]]
     sums = [
         LeakedStack(
-            stack, BlockSum(int(figures.at_peak_count[stack]), int(figures.at_peak[stack])), BlockSum()
+            stack,
+            BlockSum(int(figures.at_peak_count[stack]), int(figures.at_peak[stack])),
+            BlockSum(),
         )
         for stack in most
     ]

@@ -18,7 +18,7 @@ class LeakedStack:
     indirect: BlockSum
     """Blocks that only leaked blocks point to."""
     address: int = 0
-    """Of one of the blocks."""
+    """The address of one of the blocks."""
 
     def __add__(self, other: LeakedStack) -> LeakedStack:
         """The sum, by the first one's call stack."""

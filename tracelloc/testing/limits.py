@@ -1,4 +1,4 @@
-"""Limits of tests' memory, by markers, and what is said of a test that is beyond one."""
+"""TestLimits of tests' memory, by markers, and what is said of a test that is beyond one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TestLimits:
     """The limits of one test."""
 
     memory: str | None
@@ -51,7 +51,7 @@ def _leaks(limit: str, *, filter_fn: Callable[[Stack], bool] | None = None) -> A
     return _limit(limit), filter_fn
 
 
-def limits_of(item: pytest.Item) -> Limits:
+def limits_of(item: pytest.Item) -> TestLimits:
     """The limits by the markers next to a test. Fails the test if a marker is wrong."""
     memory, leaks = map(item.get_closest_marker, ("limit_memory", "limit_leaks"))
     try:
@@ -59,10 +59,10 @@ def limits_of(item: pytest.Item) -> Limits:
         lost, kept = (None, None) if leaks is None else _leaks(*leaks.args, **leaks.kwargs)
     except (TypeError, ValueError, AttributeError) as error:
         pytest.fail(f"limit_memory, limit_leaks: {error}", pytrace=False)
-    return Limits(most, lost, kept)
+    return TestLimits(most, lost, kept)
 
 
-def broken_limits(limits: Limits, found: dict[str, Any]) -> list[str]:
+def broken_limits(limits: TestLimits, found: dict[str, Any]) -> list[str]:
     """Says which limits a test has broken, with the call stacks, in lines."""
     lines: list[str] = []
     if "at_peak" in found:
@@ -71,17 +71,17 @@ def broken_limits(limits: Limits, found: dict[str, Any]) -> list[str]:
         for one in found["at_peak"]:
             lines += [f"{_blocks(one)}, allocated in", *stack_lines(one)]
     if limits.leaks is not None:
-        most = parse_size(limits.leaks)
+        most, limit = parse_size(limits.leaks), f'limit_leaks("{limits.leaks}")'
         beyond = [leak for leak in found["leaks"] if leak["bytes"] > most]
         if limits.filter_leaks is not None:
             beyond = [leak for leak in beyond if limits.filter_leaks(_stack(leak))]
         if beyond:
             total = sum(leak["bytes"] for leak in beyond)
-            lines.append(f'limit_leaks("{limits.leaks}"): nothing points to {amount(total)} any more:')
+            lines.append(f"{limit}: nothing points to {amount(total)} any more:")
             for one in beyond:
                 lines += leak_lines(one)
         elif "problem" in found:
-            lines.append(f'limit_leaks("{limits.leaks}"): not checked: {printable(found["problem"])}')
+            lines.append(f"{limit}: not checked: {printable(found['problem'])}")
     return lines
 
 

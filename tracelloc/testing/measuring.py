@@ -57,7 +57,7 @@ class TestMemory:
             begin()
             runtest()
 
-        item.runtest = partial(call_apart, run)  # type: ignore[method-assign]
+        item.runtest = partial(call_apart, run)  # type: ignore[method-assign, assignment]
         try:
             result = yield
         finally:

@@ -16,10 +16,11 @@ import pytest
 from tracelloc.testing import VARIABLE
 
 _MARKERS: Final = (
-    'limit_memory(limit): with --tracelloc, the test fails if more bytes ("24 MiB") are live at a '
-    "time of those that it has allocated",
-    'limit_leaks(limit, filter_fn=None): with --tracelloc, the test fails if a call stack leaks '
-    'more bytes ("0 B"): memory that nothing points to when the test has ended',
+    'limit_memory(limit): with --tracelloc, the test fails if its peak is above it ("24 MiB")',
+    (
+        "limit_leaks(limit, filter_fn=None): with --tracelloc, the test fails if a call stack has "
+        'lost more ("0 B"): memory that nothing points to when the test has ended'
+    ),
 )
 
 
@@ -51,9 +52,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     """Starts pytest again, before its output is captured and any test is imported."""
     options = early_config.known_args_namespace
     is_worker = "PYTEST_XDIST_WORKER" in os.environ
-    if options.tracelloc and VARIABLE not in os.environ and not is_worker:
-        if not _distributes(options):
-            _restart(early_config)
+    is_measured = VARIABLE in os.environ
+    if options.tracelloc and not (is_measured or is_worker or _distributes(options)):
+        _restart(early_config)
     return (yield)
 
 
@@ -75,7 +76,7 @@ def _restart(config: pytest.Config) -> None:
     command = [*launcher(config.known_args_namespace), sys.executable, *sys.orig_argv[1:]]
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(command[0], command)
+    os.execv(command[0], command)  # noqa: S606 - no shell is needed
 
 
 def pytest_configure(config: pytest.Config) -> None:

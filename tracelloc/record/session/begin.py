@@ -85,9 +85,7 @@ def _sources(capture: Capture, config: TraceConfig, say: Say) -> Sources:
         max_stall_s=config.max_stall_s,
         in_parts=config.in_parts,
     )
-    return Sources(
-        [preloaded, capture], partial(PreloadedLink, preloaded), preloaded.set_hiding
-    )
+    return Sources([preloaded, capture], partial(PreloadedLink, preloaded), preloaded.set_hiding)
 
 
 def _capture(config: TraceConfig, say: Say) -> Capture:

@@ -45,7 +45,9 @@ class StoppedThreads:
     def _interrupt_new(self) -> bool:
         """Interrupts threads that are neither stopped nor interrupted. Returns whether any is."""
         known = {*self._interrupted, *self._stopped, *(thread_id for thread_id, _ in self.others)}
-        new = {each for each in self._process.thread_ids() - known if self._process.is_running(each)}
+        new = {
+            each for each in self._process.thread_ids() - known if self._process.is_running(each)
+        }
         for thread_id in new:
             with suppress(ProcessLookupError):
                 ptrace.interrupt(thread_id)

@@ -45,6 +45,7 @@ class TracedProgram:
         file_limit: FileLimit,
         terminal: ProgramTerminal | None = None,
         preloaded: Path | None = None,
+        *,
         variables: Mapping[str, str] | None = None,
     ) -> None:
         """``who``: the user who runs it. ``file_limit``: its limit of open files.

@@ -60,8 +60,8 @@ _MOST_LOOKS: Final = 20
 _HEAP_S: Final = 3.0
 """How long the first report waits for what is read of the heap at the start."""
 _LOOK_AGAIN_S: Final = 0.001
-_MOST_DRAINS: Final = 50
-"""How often events are taken while other threads go on reporting some."""
+_REPORTED: Final = 50
+"""How often events are taken, if threads go on reporting some."""
 _NO_BATCH: Final = EventBatch(NO_EVENTS, NO_PAIRS, 0, False)
 _REAL: Final = Clocks()
 
@@ -254,12 +254,10 @@ class Session:
             self._load.counts if self._config.follow else None,
         )
 
-    # Parts of a program's run, such as one test.
-
     def begin_part(self) -> None:
         """Forgets the first process's blocks and figures: they begin again from here."""
         with self._lock:
-            self._drain_reported()
+            self._drain_rest(_REPORTED)
             self.root.begin_part(self._clocks.now_ns())
             self._sources.set_hiding(False)
 
@@ -267,20 +265,14 @@ class Session:
         """The figures of the first process since ``begin_part``, up to here."""
         with self._lock:
             self._sources.set_hiding(True)
-            self._drain_reported()
+            self._drain_rest(_REPORTED)
             return self.root.part()
 
     def find_leaks(self, threads: Sequence[ThreadRegisters], ended: Sequence[int]) -> ExitLeaks:
         """Blocks of the current part that nothing points to. All threads must be stopped."""
         with self._lock:
-            self._drain_reported()
+            self._drain_rest(_REPORTED)
         return leaks_at_exit(self.root, self._lock, threads, ended)
-
-    def _drain_reported(self) -> None:
-        """Applies the events that were reported up to now, and perhaps some more."""
-        for _ in range(_MOST_DRAINS):
-            if not self._drain():
-                break
 
     def take_ring_share(self) -> float:
         """How full the event ring was at most since the last call, 0 to 1."""
@@ -359,7 +351,7 @@ class Session:
             with self._lock:
                 self._sources.set_live(False)
                 self._drain_rest()
-            self.exit_leaks = leaks_at_exit(self.root, self._lock, threads, ended)
+            self.exit_leaks = self.find_leaks(threads, ended)
 
     def loaded(self, pid: int) -> bool:
         """A process's mappings have changed. Returns whether it can still be followed.
@@ -481,10 +473,10 @@ class Session:
             self._drain()
             looks += 1
 
-    def _drain_rest(self) -> None:
-        """Applies all events; no probe may be in place any more."""
-        while self._drain():
-            pass
+    def _drain_rest(self, most: int = 1 << 30) -> None:
+        """Applies all events; without ``most``, no probe may be in place any more."""
+        while most and self._drain():
+            most -= 1
 
     def _drain(self, *, whole: bool = True) -> EventBatch:
         """Applies pending events and returns them; only of urgent sources, unless ``whole``."""
