@@ -89,7 +89,7 @@ class TestRun:
         *requests, self._received = (self._received + data).split(b"\n")
         for request in requests:
             if request == b"begin":
-                run.session.begin_part()
+                run.session.parts.begin()
                 self._channel.sendall(b"\n")
             else:
                 reply = self._measured(run, json.loads(request))
@@ -97,7 +97,7 @@ class TestRun:
 
     def _measured(self, run: Run, wanted: dict[str, Any]) -> dict[str, Any]:
         """The figures of the test that ends here."""
-        figures = run.session.part()
+        figures = run.session.parts.end()
         reply: dict[str, Any] = {
             "peak_bytes": figures.peak_bytes,
             "allocated_bytes": figures.allocated_bytes,

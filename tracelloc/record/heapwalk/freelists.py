@@ -21,7 +21,7 @@ from tracelloc.record.heapwalk.walked import (
     BlockState,
     WalkedHeap,
 )
-from tracelloc.record.process.memory import U64
+from tracelloc.record.process.memory import U64, Mask
 
 _MOST_LISTED: Final = 1 << 22
 """Chunks in one list of free chunks."""
@@ -30,6 +30,8 @@ _TCACHES: Final = {64: (0x290, 0x290), 76: (0x300, 0x340)}
 """Least and most bytes of the chunks with a thread's cache, by the number of its lists (2.30 to
 2.41; 2.42)."""
 _SMALL_BINS: Final = 64
+_SIZE_BITS: Final = 0xFFFFFFFFFFFFFFF0
+"""In the word before a chunk's memory: its size, without the flags."""
 _MOST_CHANGED: Final = 2
 """Lists of a thread cache that may change while it is read."""
 _MOST_TRIES: Final = 10
@@ -82,7 +84,9 @@ def _mark_tcaches(
     good &= counts.any(axis=1)
     if count == _SMALL_BINS:  # some change while they are read
         good &= np.count_nonzero((counts > 0) != (heads != 0), axis=1) <= _MOST_CHANGED + 2
-    for address in addresses[good].tolist():
+    good &= heads.any(axis=1)
+    addresses, heads = addresses[good], heads[good]
+    for address in addresses[_lead_to_chunks(reader, heads[:, :_SMALL_BINS])].tolist():
         heads_now = partial(reader.words, address + 16 + 2 * count, 8 * count)
         cached, lists, empty_lists = _read_repeatedly(
             heads_now, lambda number: 32 + 16 * number if number < _SMALL_BINS else 0, 0, free_lists
@@ -90,6 +94,19 @@ def _mark_tcaches(
         if lists and empty_lists <= min(_MOST_CHANGED, lists - 1):
             _mark([arena], np.array([address], np.uint64), BlockState.OWN)
             _mark(arenas, cached, BlockState.CACHED)
+
+
+def _lead_to_chunks(reader: PieceReader, heads: U64) -> Mask:
+    """Which rows of lists' heads lead to chunks of the lists' sizes, but for a few that change.
+
+    Few other chunks do. All are read at once, unlike the lists.
+    """
+    row, number = np.nonzero(heads)
+    sizes, _ = reader.memory.read(heads[row, number] - np.uint64(8), 8)
+    fits = sizes[:, 0] & np.uint64(_SIZE_BITS) == 32 + 16 * number.astype(np.uint64)
+    used, fitting = (np.bincount(row[which], minlength=len(heads)) for which in (fits | True, fits))
+    are_fit: Mask = (used - fitting <= _MOST_CHANGED + 2) & ((fitting > 0) | (used == 0))
+    return are_fit
 
 
 def _read_repeatedly(

@@ -41,7 +41,7 @@ class TraceConfig:
     checks_exit: bool = False
     """Whether the launched program is held at its end, to search for leaked blocks."""
     in_parts: bool = False
-    """Whether figures are of parts of the launched program's run, by ``Session.begin_part``.
+    """Whether figures are of parts of the launched program's run, by ``Parts.begin``.
 
     All its threads are followed then, so that they can be stopped. Between parts, allocations are
     not reported."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from tracelloc.errors import TracellocError
+from tracelloc.errors import TargetError, TracellocError
 from tracelloc.model.exitleaks import ExitLeaks
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process.procfs import Process
@@ -32,6 +32,8 @@ _ATTENDED_S: Final = 10.0
 take a detour meanwhile, and no debugger can attach."""
 _SIGNALS_S: Final = 0.2
 """How often signals are checked for while the program starts."""
+_SEARCHES: Final = 50
+"""How often the program is stopped for a search, if a thread is just reporting an event."""
 _QUIET_S: Final = 2.0
 """The follower detaches when the program has loaded nothing for this long."""
 
@@ -138,10 +140,14 @@ class Launch:
         found: list[ExitLeaks] = []
 
         def search(threads: Sequence[ThreadRegisters], ended: Sequence[int]) -> None:
-            found.append(self.session.find_leaks(threads, ended))
+            leaks = self.session.parts.find_leaks(threads, ended)
+            found.extend([] if leaks is None else [leaks])
 
-        self._follower.hold(self.program.pid, search)
-        return found[0]
+        for _ in range(_SEARCHES):
+            self._follower.hold(self.program.pid, search)
+            if found:
+                return found[0]
+        raise TargetError("its threads could not be stopped between two events")
 
     @property
     def has_run(self) -> bool:

@@ -26,7 +26,6 @@ from typing import Final
 from tracelloc.errors import TracellocError
 from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch
 from tracelloc.model.exitleaks import ExitLeaks
-from tracelloc.model.parts import PartFigures
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.abi import ForkFlag
 from tracelloc.record.kernel.bpf import Capture
@@ -44,6 +43,7 @@ from tracelloc.record.session.firstheaps import FirstHeaps
 from tracelloc.record.session.followload import FollowLoad
 from tracelloc.record.session.outside import Outside
 from tracelloc.record.session.pace import Pace
+from tracelloc.record.session.parts import Parts
 from tracelloc.record.session.probeset import find_allocators
 from tracelloc.record.session.processes import Processes
 from tracelloc.record.session.supervision import Say, Supervisor, reason_of, say_nothing
@@ -60,8 +60,6 @@ _MOST_LOOKS: Final = 20
 _HEAP_S: Final = 3.0
 """How long the first report waits for what is read of the heap at the start."""
 _LOOK_AGAIN_S: Final = 0.001
-_REPORTED: Final = 50
-"""How often events are taken, if threads go on reporting some."""
 _NO_BATCH: Final = EventBatch(NO_EVENTS, NO_PAIRS, 0, False)
 _REAL: Final = Clocks()
 
@@ -119,6 +117,7 @@ class Session:
             clock_ns=clocks.now_ns,
             supervisor=supervisor,
         )
+        self.parts = Parts(self._lock, self._drain, sources, self.processes, clocks.now_ns)
         self._pump_thread = threading.Thread(target=self._pump, name="pump", daemon=True)
         self._upkeep = Upkeep(capture, config, self.processes, supervisor, self._lock)
         self._first_heaps = FirstHeaps(
@@ -254,26 +253,6 @@ class Session:
             self._load.counts if self._config.follow else None,
         )
 
-    def begin_part(self) -> None:
-        """Forgets the first process's blocks and figures: they begin again from here."""
-        with self._lock:
-            self._drain_rest(_REPORTED)
-            self.root.begin_part(self._clocks.now_ns())
-            self._sources.set_hiding(False)
-
-    def part(self) -> PartFigures:
-        """The figures of the first process since ``begin_part``, up to here."""
-        with self._lock:
-            self._sources.set_hiding(True)
-            self._drain_rest(_REPORTED)
-            return self.root.part()
-
-    def find_leaks(self, threads: Sequence[ThreadRegisters], ended: Sequence[int]) -> ExitLeaks:
-        """Blocks of the current part that nothing points to. All threads must be stopped."""
-        with self._lock:
-            self._drain_rest(_REPORTED)
-        return leaks_at_exit(self.root, self._lock, threads, ended)
-
     def take_ring_share(self) -> float:
         """How full the event ring was at most since the last call, 0 to 1."""
         fullest, self._fullest_share = self._fullest_share, 0.0
@@ -351,7 +330,7 @@ class Session:
             with self._lock:
                 self._sources.set_live(False)
                 self._drain_rest()
-            self.exit_leaks = self.find_leaks(threads, ended)
+            self.exit_leaks = leaks_at_exit(self.root, self._lock, threads, ended)
 
     def loaded(self, pid: int) -> bool:
         """A process's mappings have changed. Returns whether it can still be followed.
@@ -473,10 +452,10 @@ class Session:
             self._drain()
             looks += 1
 
-    def _drain_rest(self, most: int = 1 << 30) -> None:
-        """Applies all events; without ``most``, no probe may be in place any more."""
-        while most and self._drain():
-            most -= 1
+    def _drain_rest(self) -> None:
+        """Applies all events; no probe may be in place any more."""
+        while self._drain():
+            pass
 
     def _drain(self, *, whole: bool = True) -> EventBatch:
         """Applies pending events and returns them; only of urgent sources, unless ``whole``."""

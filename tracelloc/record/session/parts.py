@@ -1,0 +1,64 @@
+"""Measures parts of a program's run, such as one test, and searches for what each has leaked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tracelloc.model.exitleaks import ExitLeaks
+from tracelloc.model.parts import PartFigures
+from tracelloc.record.kernel.registers import ThreadRegisters
+from tracelloc.record.session.exitcheck import leaks_at_exit
+from tracelloc.record.session.processes import Processes
+from tracelloc.record.sources.seam import Sources
+
+_MOST_DRAINS: Final = 50
+"""How often events are taken, if threads go on reporting some."""
+
+
+class Parts:
+    """The parts of the first process's run, one after the other."""
+
+    def __init__(
+        self,
+        lock: threading.RLock,
+        drain: Callable[[], object],
+        sources: Sources,
+        processes: Processes,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        """``lock`` guards the processes. ``drain`` applies events; its result is true if any."""
+        self._lock, self._drain, self._sources = lock, drain, sources
+        self._processes, self._clock_ns = processes, clock_ns
+
+    def begin(self) -> None:
+        """Forgets the process's blocks and figures: they begin again from here."""
+        with self._lock:
+            self._drain_reported()
+            self._processes.root.begin_part(self._clock_ns())
+            self._sources.set_hiding(False)
+
+    def end(self) -> PartFigures:
+        """The figures since ``begin``, up to here. No allocations are reported from now on."""
+        with self._lock:
+            self._sources.set_hiding(True)
+            self._drain_reported()
+            return self._processes.root.part()
+
+    def find_leaks(
+        self, threads: Sequence[ThreadRegisters], ended: Sequence[int]
+    ) -> ExitLeaks | None:
+        """Blocks of the last part that nothing points to. All threads must be stopped.
+
+        Returns None if one was stopped while it reported an event: later ones are not known then.
+        """
+        with self._lock:
+            self._drain_reported()
+            is_whole = self._sources.are_quiet
+        return leaks_at_exit(self._processes.root, self._lock, threads, ended) if is_whole else None
+
+    def _drain_reported(self) -> None:
+        for _ in range(_MOST_DRAINS):
+            if not self._drain():
+                break
