@@ -39,6 +39,8 @@ NOT_RUN = {
     "make long": "is run beside this test, on the whole tree",
     "sudo tracelloc --group": "needs a control group: test_groups has one",
     "sudo DEBUGINFOD_URLS=": "needs a server: test_debuginfod has one",
+    "pip install": "installs tracelloc",
+    "pytest --tracelloc": "needs tests: test_pytest_plugin has some",
     "docker ": "needs a container runtime",
     "crictl ": "needs a container runtime",
     "kubectl ": "needs a cluster",

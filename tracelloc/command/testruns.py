@@ -46,6 +46,8 @@ _ALLOCATOR: Final = "PYTHONMALLOC"
 _MOST_NAMED: Final = 64
 """Stacks of the peak that are named; equal lines of source become one."""
 _MOST_LISTED: Final = 10
+_STALL_S: Final = 60.0
+"""How long a test may wait for tracelloc, on a busy machine, before its figures are incomplete."""
 _OUTERMOST: Final = "call_far_down"
 """The function that calls a test (``tracelloc/testing/apart.pyx``)."""
 _HEAD_WORDS: Final = 6
@@ -206,6 +208,6 @@ def serve_tests(line: CommandLine, suppressions: Iterable[Path]) -> int:
         variables={VARIABLE: " ".join([str(theirs.fileno()), *added]), **added},
     )
     start = LaunchStart(program)
-    config = replace(options.trace.with_library_only, in_parts=True)
+    config = replace(options.trace.with_library_only, in_parts=True, max_stall_s=_STALL_S)
     options = replace(options, trace=config, top=0)
     return trace(options, start, TestRun(channel, start, patterns))
