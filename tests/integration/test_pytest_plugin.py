@@ -190,9 +190,7 @@ def figures(path: Path) -> dict[str, dict[str, Any]]:
 def check(found: dict[str, dict[str, Any]]) -> None:
     """Checks figures that are exact, and outcomes."""
     assert [test["problem"] for test in found.values() if "problem" in test] == []
-    assert {name for name, test in found.items() if test["leaks"]} == LEAKED.keys(), json.dumps(
-        found
-    )
+    assert {name for name, test in found.items() if test["leaks"]} == LEAKED.keys()
     for name, (size_bytes, count) in LEAKED.items():
         leaks = [one for one in found[name]["leaks"] if one["type"] is None]
         blocks = sum(one["blocks"] for one in leaks)

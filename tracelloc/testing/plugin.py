@@ -51,7 +51,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
     """Starts pytest again, before its output is captured and any test is imported."""
     options = early_config.known_args_namespace
-    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    # Children of a worker inherit the variable, but are started otherwise.
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ and sys.argv[:1] == ["-c"]
     is_measured = VARIABLE in os.environ
     if options.tracelloc and not (is_measured or is_worker or _distributes(options)):
         _restart(early_config)
