@@ -1,9 +1,8 @@
 """Profiles over HTTP: for ``go tool pprof``, for scrapers, and for a browser.
 
 ``/debug/pprof/heap`` answers like Go's net/http/pprof; with ``?seconds=N`` it returns the
-changes within N seconds. ``/metrics`` is OpenMetrics, version 1.0.0
-(https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md), and ``/``
-is the flame graph.
+changes within N seconds. ``/metrics`` is OpenMetrics, and ``/`` is the flame graph. Where no
+process is traced, there are metrics only.
 """
 
 from __future__ import annotations
@@ -28,11 +27,15 @@ from tracelloc.show.export.listings import fold
 from tracelloc.show.presentation.combined import joined, since
 from tracelloc.show.presentation.profile import Metric, Profile
 from tracelloc.show.publish.address import ListenAddress
+from tracelloc.show.publish.openmetrics import (
+    CONTENT_TYPE,
+    family_lines,
+    label_text,
+    metrics_text,
+)
 from tracelloc.show.publish.secrets import is_authorized
 from tracelloc.show.publish.unixsocket import listen_at, remove_socket
-from tracelloc.text import printable
 
-CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 TOP_STACKS: Final = 10
 """Stacks exported as series: a metrics database keeps each distinct series forever."""
 _LONGEST_STACK: Final = 1000
@@ -69,7 +72,7 @@ _COUNTERS: Final = (
 
 def metrics(profiles: Sequence[Profile]) -> str:
     """Formats the OpenMetrics text of one process or several."""
-    return "".join(f"{line}\n" for line in _lines(profiles))
+    return metrics_text(_lines(profiles))
 
 
 def _lines(profiles: Sequence[Profile]) -> Iterator[str]:
@@ -77,21 +80,20 @@ def _lines(profiles: Sequence[Profile]) -> Iterator[str]:
         for name, unit, key, text in figures:
             known = [profile for profile in profiles if profile.facts.get(key) is not None]
             if known:
-                yield from _family(f"tracelloc_{name}", kind, unit, text)
+                yield from family_lines(f"tracelloc_{name}", kind, unit, text)
             total = "_total" if kind == "counter" else ""
             for profile in known:
-                labels = _labels(_target(profile))
+                labels = label_text(_target(profile))
                 yield f"tracelloc_{name}{total}{labels} {profile.facts[key]}"
-    yield from _family("tracelloc_lost", "counter", "", "Events that were lost, by cause")
+    yield from family_lines("tracelloc_lost", "counter", "", "Events that were lost, by cause")
     for profile in profiles:
         lost: dict[str, Any] = profile.facts.get("lost", {})
         for cause, count in lost.items():
-            yield f"tracelloc_lost_total{_labels({**_target(profile), 'cause': cause})} {count}"
+            yield f"tracelloc_lost_total{label_text({**_target(profile), 'cause': cause})} {count}"
     text = f"Live bytes of the {TOP_STACKS} stacks with most of them"
-    yield from _family("tracelloc_stack_bytes", "gauge", "bytes", text)
+    yield from family_lines("tracelloc_stack_bytes", "gauge", "bytes", text)
     for profile in profiles:
         yield from _stacks(profile)
-    yield "# EOF"
 
 
 def _target(profile: Profile) -> dict[str, str]:
@@ -104,23 +106,7 @@ def _stacks(profile: Profile) -> Iterator[str]:
         if held > 0:
             stack = fold(sample.stack, sample.stat.index)[-_LONGEST_STACK:]
             labels = {"stack_id": str(sample.stat.index), "stack": stack}
-            yield f"tracelloc_stack_bytes{_labels(_target(profile) | labels)} {held}"
-
-
-def _family(name: str, kind: str, unit: str, text: str) -> Iterator[str]:
-    yield f"# TYPE {name} {kind}"
-    if unit:
-        yield f"# UNIT {name} {unit}"
-    yield f"# HELP {name} {text}."
-
-
-def _labels(labels: dict[str, str]) -> str:
-    pairs = (f'{key}="{_escaped(value)}"' for key, value in labels.items())
-    return "{" + ",".join(pairs) + "}"
-
-
-def _escaped(value: str) -> str:
-    return printable(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            yield f"tracelloc_stack_bytes{label_text(_target(profile) | labels)} {held}"
 
 
 REFRESH_S: Final = 5.0
@@ -175,13 +161,17 @@ class Endpoint(http.server.ThreadingHTTPServer):
         listener: socket.socket,
         take_profiles: Callable[[], Sequence[Profile]],
         token: str | None = None,
+        take_metrics: Callable[[], str] | None = None,
     ) -> None:
         """Takes over the listener.
 
         ``take_profiles``: returns a profile per process; called from any thread.
         ``token``: what clients must send.
+        ``take_metrics``: returns all metrics, where there are no profiles.
         """
         self.take_profiles = take_profiles
+        self.take_metrics = take_metrics or (lambda: metrics(take_profiles()))
+        self.has_profiles = take_metrics is None
         self.token = token
         self.closing = threading.Event()
         self.deltas = threading.BoundedSemaphore(_MOST_DELTAS)
@@ -307,12 +297,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._refuse(401, "a token is needed, as Bearer or as the password of any user")
             return
         parts = urllib.parse.urlsplit(self.path)
-        if parts.path in _PPROF_PATHS:
+        if parts.path == "/metrics":
+            self._send(CONTENT_TYPE, [self.server.take_metrics().encode()])
+        elif not self.server.has_profiles:
+            self._refuse(404, "the only path is /metrics")
+        elif parts.path in _PPROF_PATHS:
             self._pprof(_PPROF_PATHS[parts.path], urllib.parse.parse_qs(parts.query))
         elif parts.path == "/debug/pprof/":
             self._send("text/plain; charset=utf-8", [_INDEX.encode()])
-        elif parts.path == "/metrics":
-            self._send(CONTENT_TYPE, [metrics(self.server.take_profiles()).encode()])
         elif parts.path == "/flamegraph.json":
             data = page_data(joined(self.server.take_profiles()), Metric.BYTES, REFRESH_S)
             self._send("application/json", [flamegraph.embedded(data).encode()])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tracelloc.model.frames import is_runtime_frame
@@ -40,6 +40,11 @@ LEGEND: Final = (
 def stamp_of(time_s: float) -> str:
     """Formats seconds since 1970 in UTC: ``2026-11-21T23:22:08Z``."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time_s))
+
+
+def event_line(time_s: float, pairs: Mapping[str, str]) -> str:
+    """Formats an event of no single process: ``TIME key=value …``."""
+    return " ".join([stamp_of(time_s), *(f"{key}={_word(value)}" for key, value in pairs.items())])
 
 
 def head_line(given: Request) -> str:

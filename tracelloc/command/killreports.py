@@ -1,0 +1,178 @@
+"""Explains which processes the kernel has killed for want of memory, and what held it.
+
+The counters of control groups tell that it happened. The newest recording of the subject tells by
+its last snapshot which call stacks had the most live bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tracelloc.command.watchjobs import KILL_SUFFIX, EventLog, WatchFiles, WatchJobs, facts_of
+from tracelloc.model.machine import MachineMemory, ProcessMemory
+from tracelloc.record.machine.pressure import group_kills, machine_kills
+from tracelloc.show.alerts.subjects import Subject
+from tracelloc.text import format_percent, format_size, plural, printable
+
+_STACKS: Final = 3
+_PATIENCE_S: Final = 120.0
+_LOOKS: Final = 3
+"""After so many looks, a killed process is no longer in /proc: the kernel counts it earlier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A subject of which the kernel has killed processes."""
+
+    subject: Subject
+    """As it was before."""
+    victims: tuple[ProcessMemory, ...]
+    """Which ones; empty if that is not known."""
+    count: int
+
+
+class KillWatch:
+    """Finds out that processes of subjects were killed. For one thread at a time."""
+
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        """``counts``: what ``counts`` was when watching ended, if the kernel still runs."""
+        self.counts = dict(counts)
+        """Killed processes by control group."""
+        self._total = -1
+        self._known: dict[str, Subject] = {}
+        self._open: dict[str, tuple[int, int]] = {}
+        """Control groups with kills that are to be told, how many, and for how many looks."""
+
+    def look(self, subjects: Sequence[Subject], machine: MachineMemory) -> list[Kill]:
+        """Returns what has happened since the last look."""
+        total, before = machine_kills(), self._total
+        paths = {subject.group for subject in [*subjects, *self._known.values()]} - {""}
+        for path in paths:
+            if total != before or path not in self.counts:
+                self._count(path, is_gone_by_kill=0 <= before < total)
+        self._total = total
+        current = {subject.key: subject for subject in subjects}
+        for key, subject in current.items():
+            if subject.group not in self._open or key not in self._known:
+                self._known[key] = subject
+        living = {process.pid for process in machine.processes}
+        kills = [kill for key in list(self._known) if (kill := self._kill_of(key, living))]
+        told = {kill.subject.group for kill in kills}
+        self._open = {
+            path: (count, looks - 1)
+            for path, (count, looks) in self._open.items()
+            if path not in told and looks > 1
+        }
+        self._known = {
+            key: current.get(key, subject) if subject.group not in self._open else subject
+            for key, subject in self._known.items()
+            if key in current or subject.group in self._open
+        }
+        self.counts = {path: self.counts[path] for path in paths & self.counts.keys()}
+        return kills
+
+    def _count(self, path: str, *, is_gone_by_kill: bool) -> None:
+        now, before = group_kills(path), self.counts.get(path)
+        if now is None:
+            self.counts.pop(path, None)
+            if is_gone_by_kill:
+                self._open[path] = 1, _LOOKS
+            return
+        self.counts[path] = now
+        if before is not None and now > before:
+            self._open[path] = now - before, _LOOKS
+
+    def _kill_of(self, key: str, living: set[int]) -> Kill | None:
+        subject = self._known[key]
+        count, looks = self._open.get(subject.group, (0, 0))
+        if not count:
+            return None
+        victims = tuple(one for one in subject.processes if one.pid not in living)
+        is_last = looks == 1 and bool(subject.target.group)
+        return Kill(subject, victims[:count], count) if victims or is_last else None
+
+
+class KillReporter:
+    """Writes a line and a file about each kill, with the stacks that held the memory."""
+
+    def __init__(self, files: WatchFiles, jobs: WatchJobs, log: EventLog) -> None:
+        self._files, self._jobs, self._log = files, jobs, log
+
+    def report(self, kill: Kill) -> None:
+        """Reports it as soon as the recording of the subject, if there is one, is complete."""
+        time_s = time.time()
+        self._jobs.explain(kill.subject, lambda file: self._tell(kill, time_s, file))
+
+    def _tell(self, kill: Kill, time_s: float, file: str | None) -> None:
+        subject = kill.subject
+        victim = kill.victims[0] if kill.victims else None
+        at = time.strftime("%H:%M:%S", time.localtime(time_s))
+        text = f"killed by the kernel at {at}"
+        facts = facts_of(subject) | {"killed_at": time_s, "kills": kill.count, "file": file}
+        stacks = [] if file is None or not file.endswith(".rec") else _stacks_in(file)
+        if stacks:
+            share = sum(each["share"] for each in stacks)
+            text += f"; {plural(len(stacks), 'stack')} held {format_percent(share, 0)}"
+        elif file is not None:
+            text += f"; see {file}"
+        else:
+            text += "; nothing was recorded"
+        pid = 0 if victim is None else victim.pid
+        path = self._files.path(subject.target.name, pid, KILL_SUFFIX)
+        self._files.write(path, facts | {
+            "victims": [{"pid": one.pid, "command": one.command} for one in kill.victims],
+            "stacks": stacks, "text": text,
+        })  # fmt: skip
+        self._jobs.keep(file, str(path))
+        line = {
+            "target": subject.target.name,
+            "event": "killed",
+            "pid": "?" if victim is None else str(victim.pid),
+            "command": "?" if victim is None else victim.command,
+            "memory": format_size(subject.trend.size_bytes).replace(" ", ""),
+            "limit": format_size(subject.limit_bytes).replace(" ", ""),
+            "text": text,
+        }
+        for number, each in enumerate(stacks, 1):
+            line[f"stack{number}"] = f"{format_percent(each['share'], 0)} {each['name']}"
+        self._log(line | {"file": str(path)} | ({"recording": file} if stacks and file else {}))
+
+
+def _stacks_in(recording: str) -> list[dict[str, Any]]:
+    """The call stacks with the most live bytes at the end of a recording; empty if unreadable."""
+    words = ["report", recording, "--format", "json", "--top", str(_STACKS)]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "tracelloc", *words], stdin=subprocess.DEVNULL,
+            capture_output=True, timeout=_PATIENCE_S, check=True,
+        )  # fmt: skip
+        report = json.loads(done.stdout.splitlines()[0])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return []
+    whole = max(report["live_bytes"], 1)
+    return [
+        {
+            "name": _name_of(each["stack"]),
+            "bytes": each["bytes"],
+            "share": each["bytes"] / whole,
+            "stack": each["stack"],
+        }
+        for each in report["top_allocators"]
+        if each["bytes"] > 0
+    ]
+
+
+def _name_of(stack: Sequence[Mapping[str, Any]]) -> str:
+    """A stack's innermost function that is not hidden, with its source line."""
+    frame = next((one for one in stack if not one.get("hidden")), None)
+    if frame is None:
+        return "?"
+    name = printable(frame.get("symbol") or frame.get("label") or "?")
+    file, line = frame.get("file"), frame.get("line")
+    return f"{name} ({printable(file.rpartition('/')[2])}:{line})" if file else name

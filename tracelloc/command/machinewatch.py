@@ -1,0 +1,203 @@
+"""``watch``: looks at the whole machine again and again, and does what the rules say.
+
+Everything dear runs in child processes (``watchjobs``). What has to survive a restart is in a small
+file: when rules were broken, for cool-down, and the counters of killed processes.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict
+from typing import Any, Final
+
+from tracelloc.command.killreports import KillReporter, KillWatch
+from tracelloc.command.watchjobs import WatchFiles, WatchJobs
+from tracelloc.errors import TracellocError
+from tracelloc.model.machine import MachineMemory
+from tracelloc.record.machine.pressure import boot_id, memory_pressure
+from tracelloc.record.machine.processes import ProcessReader
+from tracelloc.show.alerts.machinerules import WatchConfig
+from tracelloc.show.alerts.subjects import Breach, RuleBook, Subject, subjects_of
+from tracelloc.show.publish.endpoint import Endpoint, listen_on
+from tracelloc.show.publish.machinemetrics import MachineMetrics, WatchCounts
+from tracelloc.show.publish.openmetrics import metrics_text
+from tracelloc.show.publish.secrets import LISTEN_TOKEN, read_secret
+from tracelloc.show.report.loglines import event_line
+from tracelloc.show.report.machine import by_growth
+from tracelloc.startup import heeded
+from tracelloc.text import format_size, signed_size
+
+_STATUS_EVERY_S: Final = 60.0
+_LARGEST_STATE_BYTES: Final = 4 << 20
+
+
+class MachineWatch:
+    """Looks at the machine until it is to end. For one thread, but for ``metrics``."""
+
+    def __init__(self, config: WatchConfig, reader: ProcessReader) -> None:
+        """Makes the directory, and reads the state. Raises OSError."""
+        self._config, self._reader = config, reader
+        self._files = WatchFiles(config)
+        self._lock = threading.Lock()
+        """Guards standard output, and the newest figures."""
+        self._jobs = WatchJobs(config, self._files, self.log)
+        state = self._read_state()
+        self._state_written = state
+        self._broken_s: dict[str, float] = state.get("broken", {})
+        """When rules were broken last, in seconds since 1970, by the subject's key."""
+        self._counts = WatchCounts(**state.get("counts", {}))
+        self._kills = KillWatch(state.get("kills", {}))
+        self._jobs.recordings.update(state.get("recordings", {}))
+        self._jobs.kept = state.get("kept", [])
+        self._reporter = KillReporter(self._files, self._jobs, self.log)
+        self._rules = RuleBook(config, memory_pressure)
+        self._metrics = MachineMetrics()
+        self._machine: MachineMemory | None = None
+        self._status_due_s = 0.0
+
+    def log(self, pairs: Mapping[str, str]) -> None:
+        """Writes an event. From any thread."""
+        line = event_line(time.time(), pairs) + "\n"
+        with self._lock:
+            sys.stdout.buffer.write(line.encode(errors="backslashreplace"))
+            sys.stdout.flush()
+
+    def metrics(self) -> str:
+        """All metrics, for a scraper. From any thread."""
+        with self._lock:
+            if self._machine is None:
+                raise TracellocError("nothing has been read yet")
+            return metrics_text(self._metrics.lines(self._machine, self._counts))
+
+    def look(self) -> None:
+        """Looks once, and begins what has to be done."""
+        machine = self._reader.look()
+        subjects = list(subjects_of(machine, self._config.target))
+        kills = self._kills.look(subjects, machine)
+        breaches = self._rules.check(subjects, time.monotonic())
+        with self._lock:
+            self._machine = machine
+            for kill in kills:
+                name = kill.subject.target.name
+                self._counts.kills[name] = self._counts.kills.get(name, 0) + kill.count
+        for kill in kills:
+            self._reporter.report(kill)
+        for breach in breaches:
+            self._act(breach)
+        self._write_state()
+        self._say_status(machine, subjects)
+
+    def close(self) -> None:
+        """Ends what is running. May take as long as it takes to write files."""
+        self._jobs.close()
+        self._write_state()
+
+    def _act(self, breach: Breach) -> None:
+        """Begins what a target says, unless that was done a short while ago, or others run."""
+        subject, now_s = breach.subject, time.time()
+        cool_at_s = self._broken_s.get(subject.key, 0) + subject.target.cool_down
+        if now_s < cool_at_s or self._jobs.running_count >= self._config.max_running:
+            return
+        self._broken_s[subject.key] = now_s
+        name = subject.target.name
+        with self._lock:
+            self._counts.rules[name] = self._counts.rules.get(name, 0) + 1
+        self.log({
+            "target": name, "event": "rule", "rule": breach.rule.text, "figure": breach.figure,
+            "name": subject.name, "actions": ",".join(subject.target.actions),
+            **({"pid": str(subject.processes[0].pid)} if subject.processes else {}),
+        })  # fmt: skip
+        self._jobs.begin(breach)
+
+    def _say_status(self, machine: MachineMemory, subjects: Sequence[Subject]) -> None:
+        now_s = time.monotonic()
+        if now_s < self._status_due_s:
+            return
+        self._status_due_s = now_s + _STATUS_EVERY_S
+        used = machine.total_bytes - machine.available_bytes
+        pairs = {
+            "processes": str(len(machine.processes)),
+            "memory": f"{_size(used)}/{_size(machine.total_bytes)}",
+            "watched": str(len(subjects)),
+            "running": str(self._jobs.running_count),
+        }
+        fastest = min(machine.processes, key=by_growth, default=None)
+        if fastest is not None and fastest.trend.rate > 0:
+            rate = signed_size(fastest.trend.rate).replace(" ", "")
+            pairs |= {"fastest": f"{fastest.command}({fastest.pid})", "growth": f"{rate}/min"}
+        self.log(pairs)
+
+    def _read_state(self) -> dict[str, Any]:
+        """What was written by the last run; nothing if there is none that is sound."""
+        with suppress(OSError, ValueError), self._files.state.open("rb") as stream:
+            state = json.loads(stream.read(_LARGEST_STATE_BYTES))
+            if isinstance(state, dict) and state.get("version") == 1:
+                if state.get("boot") != boot_id():
+                    state |= {"kills": {}, "recordings": {}}
+                return state
+        return {}
+
+    def _write_state(self) -> None:
+        now_s, longest_s = time.time(), max((t.cool_down for t in self._config.target), default=0)
+        self._broken_s = {
+            key: at_s for key, at_s in self._broken_s.items() if now_s - at_s < longest_s
+        }
+        state = {
+            "version": 1,
+            "boot": boot_id(),
+            "broken": self._broken_s,
+            "counts": asdict(self._counts),
+            "kills": self._kills.counts,
+            "recordings": self._jobs.files_left(),
+            "kept": self._jobs.kept,
+        }
+        if state != self._state_written:
+            try:
+                self._files.write(self._files.state, state)
+                self._state_written = state
+            except OSError as error:
+                self.log({"event": "failed", "action": "state", "error": str(error)})
+
+
+def _size(size_bytes: int) -> str:
+    return format_size(size_bytes).replace(" ", "")
+
+
+@contextmanager
+def _ending() -> Iterator[threading.Event]:
+    """An event that signals set."""
+    ended = threading.Event()
+    for number in heeded((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
+        signal.signal(number, lambda *_: ended.set())
+    yield ended
+
+
+def watch(config: WatchConfig, count: int | None) -> None:
+    """Watches until a signal comes, or for ``count`` looks. Raises TracellocError."""
+    listener = None if config.listen is None else listen_on(config.listen)
+    token = read_secret(None, LISTEN_TOKEN)
+    with closing(ProcessReader()) as reader, _ending() as ended:
+        try:
+            machine_watch = MachineWatch(config, reader)
+        except OSError as error:
+            raise TracellocError(f"{config.directory} cannot be used: {error.strerror}") from error
+        endpoint = None
+        try:
+            machine_watch.look()
+            if listener is not None:
+                endpoint = Endpoint(listener, list, token, machine_watch.metrics)
+                machine_watch.log({"event": "listening", "url": f"{endpoint.url}metrics"})
+            done = 1
+            while done != count and not ended.wait(config.interval):
+                machine_watch.look()
+                done += 1
+        finally:
+            machine_watch.close()
+            if endpoint is not None:
+                endpoint.close()

@@ -1,0 +1,55 @@
+"""Watches the machine, and looks into what breaks rules on memory.
+
+A file says which processes and control groups are watched, what they may take, and what happens if
+they take more: a walk of the heap, a recording, pushed profiles, a command of yours. If the kernel
+kills one of them for want of memory, a line says which call stacks held it. Prometheus can scrape
+the memory of all processes and groups. tracelloc help watch describes the file.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from tracelloc.command.arguments import add_option, positive_type, type_of
+from tracelloc.command.subcommands import Subcommand, SubcommandGroup
+from tracelloc.errors import UsageError
+from tracelloc.show.publish.address import parse_listen
+
+
+# fmt: off
+def _add_arguments(parser: ArgumentParser) -> None:
+    add = partial(add_option, parser)
+    add("--config FILE", "TOML file with targets and rules", type=Path)
+    add("--directory DIR", "where files are written (default: that in FILE, or /var/lib/tracelloc)",
+        type=Path)
+    add("--listen [HOST:]PORT", "serve /metrics for Prometheus, on localhost unless HOST is given",
+        type=type_of(parse_listen))
+    add("--check", "check FILE and end")
+    add("--count N", "end after N looks (default: with Ctrl-C)", type=positive_type)
+# fmt: on
+
+
+def _run(given: Namespace) -> None:
+    from tracelloc.command.machinewatch import watch
+    from tracelloc.record.kernel.capabilities import raise_file_limit
+    from tracelloc.show.alerts.machinerules import WatchConfig, parse_watch_config
+    from tracelloc.show.filters.files import given_text
+
+    if given.config is None and given.listen is None:
+        raise UsageError("--config or --listen is required", hint="tracelloc help watch")
+    config = WatchConfig()
+    if given.config is not None:
+        config = parse_watch_config(given_text(given.config, "configuration"), str(given.config))
+    if given.check:
+        return
+    changes = {"directory": given.directory, "listen": given.listen}
+    config = replace(config, **{key: each for key, each in changes.items() if each is not None})
+    raise_file_limit()
+    watch(config, given.count)
+
+
+SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.LOOK, _add_arguments, _run)

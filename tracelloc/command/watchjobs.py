@@ -1,0 +1,276 @@
+"""What ``tracelloc watch`` runs: its own subcommands, pushing and hooks, as child processes.
+
+At most so many targets are looked into at a time, and what they write stays below a limit: the
+oldest files make room.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from tracelloc.model.machine import ProcessMemory
+from tracelloc.show.alerts.machinerules import WatchConfig
+from tracelloc.show.alerts.rules import ON_LEAK_PATIENCE_S
+from tracelloc.show.alerts.subjects import Breach, Subject
+from tracelloc.text import printable
+
+EventLog = Callable[[Mapping[str, str]], None]
+"""Writes one line of ``key=value``."""
+
+_PATIENCE_S: Final = 120.0
+"""How much longer than asked for a child may take: reading heaps and names takes its time."""
+_END_PATIENCE_S: Final = 20.0
+"""Time limit for children to write their files when watching ends."""
+KILL_SUFFIX: Final = ".killed.json"
+_RECORDING, _WALK = ".rec", ".heap.txt"
+_OWN_SUFFIXES: Final = (_RECORDING, _WALK, KILL_SUFFIX)
+_MOST_KEPT: Final = 64
+"""Files that are deleted last."""
+
+
+class WatchFiles:
+    """The directory of recordings, heap walks and what is known of killed processes."""
+
+    def __init__(self, config: WatchConfig) -> None:
+        """Makes the directory, for its owner only. Raises OSError."""
+        self._directory = config.directory
+        self._most_bytes = config.max_disk
+        self._lock = threading.Lock()
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._directory.chmod(0o700)
+        self.state = self._directory / "state.json"
+
+    def path(self, target: str, pid: int, suffix: str) -> Path:
+        """A new file's path."""
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+        return self._directory / f"{target}-{pid}-{stamp}{suffix}"
+
+    def write(self, path: Path, content: dict[str, Any]) -> None:
+        """Writes JSON: readers see the old file or the new one. Raises OSError."""
+        temporary = path.with_name(f".{path.name}")
+        temporary.unlink(missing_ok=True)
+        with open(temporary, "x", opener=_private, encoding="utf-8") as stream:
+            json.dump(content, stream)
+        temporary.rename(path)
+
+    def make_room(self, size_bytes: int, kept: Collection[str]) -> None:
+        """Removes the oldest files until one of this size fits; those to be kept come last."""
+        with self._lock:
+            files = [
+                (str(path) in kept or path.name.endswith(KILL_SUFFIX), path.stat().st_mtime, path)
+                for path in self._directory.iterdir()
+                if path.name.endswith(_OWN_SUFFIXES)
+            ]
+            used = sum(path.stat().st_size for *_, path in files)
+            for _, _, path in sorted(files):
+                if used + size_bytes <= self._most_bytes:
+                    return
+                used -= path.stat().st_size
+                path.unlink()
+
+
+class WatchJobs:
+    """Runs what is to be done about subjects, in the background."""
+
+    def __init__(self, config: WatchConfig, files: WatchFiles, log: EventLog) -> None:
+        self._config, self._files, self._log = config, files, log
+        self._pool = ThreadPoolExecutor(config.max_running, "job")
+        self._explaining = ThreadPoolExecutor(1, "explain")
+        self._lock = threading.Lock()
+        self._children: set[subprocess.Popen[bytes]] = set()
+        self._is_ending = False
+        self._last: dict[str, Future[None]] = {}
+        """The last job of each subject, by its key."""
+        self.recordings: dict[str, str] = {}
+        """The newest recording or heap walk of each subject, also while it is being written."""
+        self.kept: list[str] = []
+        """Files that explain why a process was killed."""
+
+    @property
+    def running_count(self) -> int:
+        """How many subjects are being looked into, or wait for that."""
+        return sum(not job.done() for job in self._last.values())
+
+    def begin(self, breach: Breach) -> None:
+        """Does what the target says, one thing after the other."""
+        self._last = {key: job for key, job in self._last.items() if not job.done()}
+        self._last[breach.subject.key] = self._pool.submit(self._do, breach)
+
+    def explain(self, subject: Subject, work: Callable[[str | None], None]) -> None:
+        """Calls ``work`` with the subject's newest file, once nothing more is written to it."""
+        job, file = self._last.get(subject.key), self.recordings.get(subject.key)
+
+        def run() -> None:
+            if job is not None:
+                with suppress(Exception):
+                    job.result()
+            work(file)
+
+        self._explaining.submit(run)
+
+    def files_left(self) -> dict[str, str]:
+        """The newest file of each subject, if it is still there."""
+        files = dict(self.recordings)
+        gone = {key for key, file in files.items() if not Path(file).exists()}
+        # A recording that has just begun has no file yet.
+        self.recordings = {
+            key: file for key, file in files.items() if key not in gone or self._is_busy(key)
+        }
+        return {key: file for key, file in files.items() if key not in gone}
+
+    def _is_busy(self, key: str) -> bool:
+        job = self._last.get(key)
+        return job is not None and not job.done()
+
+    def keep(self, *files: str | None) -> None:
+        """Deletes these files last."""
+        self.kept = [*self.kept, *(file for file in files if file is not None)][-_MOST_KEPT:]
+
+    def close(self) -> None:
+        """Ends all children as Ctrl-C does, so that they write their files, and waits."""
+        with self._lock:
+            self._is_ending = True
+            children = list(self._children)
+            for child in children:
+                child.send_signal(signal.SIGINT)
+        end_s = time.monotonic() + _END_PATIENCE_S
+        for child in children:
+            while child.poll() is None and time.monotonic() < end_s:
+                time.sleep(0.05)
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+        for pool in (self._pool, self._explaining):
+            pool.shutdown(cancel_futures=True)
+
+    def _do(self, breach: Breach) -> None:
+        subject = breach.subject
+        process = next((one for one in subject.processes if one.pid != os.getpid()), None)
+        facts = facts_of(subject) | {"rule": breach.rule.text, "figure": breach.figure}
+        files: dict[str, str] = {}
+        for action in subject.target.actions:
+            try:
+                if action == "hook":
+                    self._hook(subject, facts | {"files": files})
+                elif process is not None:
+                    files |= self._trace(action, subject, process)
+            except (OSError, subprocess.SubprocessError) as error:
+                self._fail(subject, action, str(error))
+
+    def _fail(self, subject: Subject, action: str, reason: str) -> None:
+        if not self._is_ending:
+            self._log({
+                "target": subject.target.name, "event": "failed", "action": action,
+                "error": printable(reason),
+            })  # fmt: skip
+
+    def _trace(self, action: str, subject: Subject, process: ProcessMemory) -> dict[str, str]:
+        """Runs a subcommand on a process. Returns the file that it has written, by the action."""
+        name, pid = subject.target.name, process.pid
+        self._files.make_room(self._config.max_recording, self.kept)
+        if action == "heap":
+            path = self._files.path(name, pid, _WALK)
+            with open(path, "xb", opener=_private) as stream:
+                self.recordings.setdefault(subject.key, str(path))
+                self._run(subject, action, ["heap", "-p", pid], _PATIENCE_S, stdout=stream)
+            return {action: str(path)}
+        limit_s = subject.target.record_for + _PATIENCE_S
+        if action == "push":
+            self._run(subject, action, list(_push_words(subject, pid)), limit_s)
+            return {}
+        path = self._files.path(name, pid, _RECORDING)
+        self.recordings[subject.key] = str(path)
+        words = [
+            "record", "-p", pid, "-o", path, "--duration", f"{subject.target.record_for:g}s",
+            "--max-size", self._config.max_recording, "--max-memory", self._config.max_memory,
+            *_overhead_words(subject),
+        ]  # fmt: skip
+        self._run(subject, action, words, limit_s)
+        return {action: str(path)}
+
+    def _run(
+        self, subject: Subject, action: str, words: Sequence[object], limit_s: float, **streams: Any
+    ) -> None:
+        command = [sys.executable, "-m", "tracelloc", *map(str, words)]
+        self._execute(subject, action, command, None, limit_s=limit_s, **streams)
+
+    def _hook(self, subject: Subject, facts: dict[str, Any]) -> None:
+        given = json.dumps(facts).encode() + b"\n"
+        self._execute(subject, "hook", list(subject.target.hook), given, limit_s=ON_LEAK_PATIENCE_S)
+
+    def _execute(
+        self, subject: Subject, action: str, command: list[str], given: bytes | None, *,
+        limit_s: float, stdout: Any = subprocess.DEVNULL,
+    ) -> None:  # fmt: skip
+        """Runs a program to its end, and reports how it has failed."""
+        stdin = subprocess.DEVNULL if given is None else subprocess.PIPE
+        with self._lock:
+            if self._is_ending:
+                return
+            child = subprocess.Popen(
+                command, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, start_new_session=True
+            )
+            self._children.add(child)
+        try:
+            errors = child.communicate(given, limit_s)[1]
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+            raise
+        finally:
+            with self._lock:
+                self._children.discard(child)
+        if child.returncode:
+            last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+            reason = last.removeprefix("tracelloc: ")
+            self._fail(subject, action, reason or f"it ended with status {child.returncode}")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _overhead_words(subject: Subject) -> Iterator[str]:
+    if subject.target.max_overhead:
+        yield from ("--max-overhead", subject.target.max_overhead)
+
+
+def _push_words(subject: Subject, pid: int) -> Iterator[object]:
+    target = subject.target
+    yield from ("-p", pid, "--push", target.push, "--duration", f"{target.record_for:g}s")
+    yield from ("--push-label", f"target={target.name}", *_overhead_words(subject))
+    if target.push_password_file:
+        yield from ("--push-password-file", target.push_password_file)
+
+
+def facts_of(subject: Subject) -> dict[str, Any]:
+    """A subject's figures, for hooks and files."""
+    return {
+        "target": subject.target.name,
+        "name": subject.name,
+        "group": subject.group or None,
+        "memory_bytes": subject.trend.size_bytes,
+        "limit_bytes": subject.limit_bytes,
+        "used_share": round(subject.used_share, 4),
+        "growth_bytes_per_min": subject.trend.rate,
+        "growing_s": round(subject.trend.growing_s, 3),
+        "processes": [
+            {
+                "pid": process.pid,
+                "command": process.command,
+                "memory_bytes": process.trend.size_bytes,
+                "growth_bytes_per_min": process.trend.rate,
+            }
+            for process in subject.processes
+        ],
+    }

@@ -1,0 +1,142 @@
+"""Processes and control groups that targets name, and which rules they break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from tracelloc.model.machine import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
+from tracelloc.show.alerts.machinerules import MachineRule, WatchConfig, WatchTarget
+from tracelloc.text import format_percent, format_size
+
+PressureReader = Callable[[str], float | None]
+"""Returns the share of time in which processes of a control group waited for memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A process or a control group that a target names."""
+
+    target: WatchTarget
+    key: str
+    """Target and process or group: the same at each look."""
+    name: str
+    group: str
+    """The path of its control group; empty if there is none."""
+    processes: tuple[ProcessMemory, ...]
+    """Those in it, what grows fastest first."""
+    trend: MemoryTrend
+    limit_bytes: int
+    used_share: float
+    """How much of the limit is in use, without what the kernel could drop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A rule that a subject breaks."""
+
+    subject: Subject
+    rule: MachineRule
+    figure: str
+    """The figure that broke it, for people."""
+
+
+def subjects_of(machine: MachineMemory, targets: Sequence[WatchTarget]) -> Iterator[Subject]:
+    """What the targets name, in their order."""
+    by_path = {group.path: group for group in machine.groups}
+    for target in targets:
+        if target.group:
+            for group in machine.groups:
+                if _is_named(group, target.group):
+                    yield _group_subject(target, group, machine)
+        else:
+            for process in machine.processes:
+                if fnmatchcase(process.command, target.process):
+                    yield _process_subject(target, process, by_path, machine)
+
+
+def is_in(process: ProcessMemory, path: str) -> bool:
+    """Whether a process is in a control group or below it."""
+    return process.group == path or process.group.startswith(f"{path}/")
+
+
+def _is_named(group: GroupMemory, pattern: str) -> bool:
+    """Whether a group's path, its last part, or what people call it matches a pattern."""
+    short = group.name.rpartition(" ")[2]
+    names = group.path, group.path.rpartition("/")[2], group.name, short
+    return any(fnmatchcase(name, pattern) for name in names)
+
+
+def _group_subject(target: WatchTarget, group: GroupMemory, machine: MachineMemory) -> Subject:
+    inside = [process for process in machine.processes if is_in(process, group.path)]
+    limit = group.limit_bytes or machine.total_bytes
+    used = group.trend.size_bytes if group.free_bytes is None else limit - group.free_bytes
+    return Subject(
+        target, f"{target.name} {group.path}", group.name, group.path,
+        tuple(sorted(inside, key=_by_blame)), group.trend, limit, used / max(limit, 1),
+    )  # fmt: skip
+
+
+def _process_subject(
+    target: WatchTarget,
+    process: ProcessMemory,
+    by_path: dict[str, GroupMemory],
+    machine: MachineMemory,
+) -> Subject:
+    limits = [
+        group.limit_bytes
+        for path, group in by_path.items()
+        if group.limit_bytes is not None and is_in(process, path)
+    ]
+    limit = min([*limits, machine.total_bytes])
+    return Subject(
+        target, f"{target.name} {process.pid}", process.command, process.group, (process,),
+        process.trend, limit, process.trend.size_bytes / max(limit, 1),
+    )  # fmt: skip
+
+
+def _by_blame(process: ProcessMemory) -> tuple[int, int, int]:
+    return -process.trend.rate, -process.trend.size_bytes, process.pid
+
+
+class RuleBook:
+    """Says when rules are broken for as long as they demand. For one thread at a time."""
+
+    def __init__(self, config: WatchConfig, pressure: PressureReader) -> None:
+        self._config, self._pressure = config, pressure
+        self._since: dict[tuple[str, str], float] = {}
+        """When a subject, by its key, began to break a rule, by its text."""
+
+    def check(self, subjects: Sequence[Subject], now_s: float) -> list[Breach]:
+        """Returns the first rule that each subject breaks. ``now_s`` is any clock that goes on."""
+        before, self._since = self._since, {}
+        found = []
+        for subject in subjects:
+            breaches = (self._check(subject, rule, before, now_s) for rule in subject.target.rules)
+            # All rules are looked at, as each has its own time.
+            broken = [breach for breach in list(breaches) if breach is not None]
+            found += broken[:1]
+        return found
+
+    def _check(
+        self, subject: Subject, rule: MachineRule, before: dict[tuple[str, str], float],
+        now_s: float,
+    ) -> Breach | None:  # fmt: skip
+        value = self._measure(subject, rule)
+        if value is None or value <= rule.limit:
+            return None
+        key = subject.key, rule.text
+        since_s = self._since[key] = before.get(key, now_s)
+        if now_s - since_s < rule.for_s:
+            return None
+        unit = "/min" if rule.quantity == "growth" else ""
+        figure = format_percent(value, 0) if rule.is_share else format_size(round(value)) + unit
+        return Breach(subject, rule, figure)
+
+    def _measure(self, subject: Subject, rule: MachineRule) -> float | None:
+        if rule.quantity == "growth":
+            return subject.trend.rate
+        if rule.quantity == "pressure":
+            return self._pressure(subject.group)
+        return subject.used_share if rule.is_share else subject.trend.size_bytes

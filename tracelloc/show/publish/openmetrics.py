@@ -1,0 +1,36 @@
+"""OpenMetrics, version 1.0.0, which Prometheus scrapes.
+
+https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from tracelloc.text import printable
+
+CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+def family_lines(name: str, kind: str, unit: str, text: str) -> Iterator[str]:
+    """The description of a metric. ``kind``: gauge or counter; ``unit`` may be empty."""
+    yield f"# TYPE {name} {kind}"
+    if unit:
+        yield f"# UNIT {name} {unit}"
+    yield f"# HELP {name} {text}."
+
+
+def label_text(labels: Mapping[str, str]) -> str:
+    """Labels of a series, in braces."""
+    pairs = (f'{key}="{_escaped(value)}"' for key, value in labels.items())
+    return "{" + ",".join(pairs) + "}"
+
+
+def metrics_text(lines: Iterable[str]) -> str:
+    """A whole answer."""
+    return "".join(f"{line}\n" for line in lines) + "# EOF\n"
+
+
+def _escaped(value: str) -> str:
+    return printable(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
