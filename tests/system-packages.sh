@@ -71,6 +71,7 @@ test)
     need golang-go has go
     need graphviz has dot
     need debuginfod has debuginfod
+    need prometheus has promtool
     need_any "chromium-headless-shell chromium" \
         sh -c 'command -v chromium-headless-shell || command -v chromium'
     need_any "libpython3.11 libpython3.12 libpython3.13 libpython3.14" \

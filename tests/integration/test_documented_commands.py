@@ -38,6 +38,7 @@ NOT_RUN = {
     "make test": "would run this test",
     "make long": "is run beside this test, on the whole tree",
     "sudo tracelloc --group": "needs a control group: test_groups has one",
+    "sudo tracelloc watch": "runs until a signal comes: test_machine_watch runs it",
     "sudo DEBUGINFOD_URLS=": "needs a server: test_debuginfod has one",
     "pip install": "installs tracelloc",
     "pytest --tracelloc": "needs tests: test_pytest_plugin has some",
@@ -49,7 +50,7 @@ NOT_RUN = {
 }
 """Beginnings of lines, and why they are not run."""
 SPOKEN_OF = re.compile(
-    r"CMD|PID|NAME|…|run --leaks$|tracelloc (diff|heap|holders|leaks|mcp|objects|top)$"
+    r"CMD|PID|NAME|…|run --leaks$|tracelloc (diff|heap|holders|leaks|mcp|objects|top|watch)$"
 )
 """Commands in running text that are forms, not examples."""
 LOOKS = " (objects|heap|holders|leaks) "
@@ -133,6 +134,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         (files / name).write_text(text)
     (files / "pool.toml").write_text(block(DOCS / "allocators.md", "toml"))
     (files / "shop.toml").write_text(block(DOCS / "filters.md", "toml"))
+    example = (DOCS / "files" / "watch.toml").read_text()
+    (files / "watch.toml").write_text(re.sub("^listen.*\n", "", example, flags=re.MULTILINE))
     write_script(files / "bin/tracelloc", f'exec {sys.executable} -m tracelloc "$@"')
     write_script(files / "bin/sudo", 'exec env "$@"')
     (files / "bin/python3").symlink_to("/usr/bin/python3")
@@ -212,6 +215,10 @@ def prepared(line: str, scene: Scene, place: Path) -> tuple[str, list[str]]:
     has_end = re.search("--duration|--count|symbols|doctor", line)
     if " top" in line:
         line = line.replace(" top", " top --count 1")
+    elif " watch --config /etc/tracelloc/" in line:
+        line = line.replace(
+            "/etc/tracelloc/watch.toml", f"watch.toml --directory {place} --count 1"
+        )
     elif re.search(LOOKS, line):
         line = line.replace("--every 30s", "--every 100ms --count 2")
     elif targets and not has_end:
@@ -278,7 +285,7 @@ def check_outputs(line: str, result: subprocess.CompletedProcess[str], place: Pa
     if "--listen" in line or "--push" in line:
         assert ("listening on" in result.stderr) == ("--listen" in line)
         assert ("pushing to" in result.stderr) == ("--push" in line)
-    elif "| jq" in line or line.startswith("jq") or "--markdown" in line:
+    elif "| jq" in line or " watch " in line or line.startswith("jq") or "--markdown" in line:
         assert text.strip()
     elif "--json" in line and " top" in line:
         assert json.loads(text)["processes"]

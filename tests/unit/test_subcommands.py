@@ -24,7 +24,7 @@ ids = [one.name for one in ALL]
 def test_names_are_those_of_the_modules() -> None:
     assert subcommand_names() == [
         "completion", "diff", "doctor", "heap", "help", "holders", "leaks", "library-path", "mcp",
-        "merge", "objects", "open", "record", "report", "run", "symbols", "top",
+        "merge", "objects", "open", "record", "report", "run", "symbols", "top", "watch",
     ]  # fmt: skip
     assert sorted(ids) == subcommand_names()
     assert find_subcommand("library-path").module.endswith(".subcommands.library_path")

@@ -14,10 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tracelloc.command.watchjobs import KILL_SUFFIX, EventLog, WatchFiles, WatchJobs, facts_of
+from tracelloc.command.watchjobs import (
+    KILL_SUFFIX,
+    RECORDING_SUFFIX,
+    EventLog,
+    WatchFiles,
+    WatchJobs,
+    facts_of,
+)
 from tracelloc.model.machine import MachineMemory, ProcessMemory
 from tracelloc.record.machine.pressure import group_kills, machine_kills
-from tracelloc.show.alerts.subjects import Subject
+from tracelloc.show.machine.subjects import Subject
 from tracelloc.text import format_percent, format_size, plural, printable
 
 _STACKS: Final = 3
@@ -31,7 +38,7 @@ class Kill:
     """A subject of which the kernel has killed processes."""
 
     subject: Subject
-    """As it was before."""
+    """What it was before."""
     victims: tuple[ProcessMemory, ...]
     """Which ones; empty if that is not known."""
     count: int
@@ -115,10 +122,10 @@ class KillReporter:
         at = time.strftime("%H:%M:%S", time.localtime(time_s))
         text = f"killed by the kernel at {at}"
         facts = facts_of(subject) | {"killed_at": time_s, "kills": kill.count, "file": file}
-        stacks = [] if file is None or not file.endswith(".rec") else _stacks_in(file)
-        if stacks:
-            share = sum(each["share"] for each in stacks)
-            text += f"; {plural(len(stacks), 'stack')} held {format_percent(share, 0)}"
+        stacks = [] if file is None or not file.endswith(RECORDING_SUFFIX) else _stacks_in(file)
+        earlier = stacks.pop() if stacks else None
+        if earlier is not None:
+            text += f"; {_held(stacks, earlier['share'])}"
         elif file is not None:
             text += f"; see {file}"
         else:
@@ -141,11 +148,26 @@ class KillReporter:
         }
         for number, each in enumerate(stacks, 1):
             line[f"stack{number}"] = f"{format_percent(each['share'], 0)} {each['name']}"
-        self._log(line | {"file": str(path)} | ({"recording": file} if stacks and file else {}))
+        self._log(line | {"file": str(path)} | ({"recording": file} if earlier and file else {}))
+
+
+def _held(stacks: Sequence[Mapping[str, Any]], earlier: float) -> str:
+    """What had the memory: ``3 call stacks held 91 %, blocks from before the recording 9 %``."""
+    parts = []
+    if stacks:
+        share = format_percent(sum(each["share"] for each in stacks), 0)
+        parts.append(f"{plural(len(stacks), 'call stack')} held {share}")
+    if earlier:
+        held = "" if stacks else "held "
+        parts.append(f"blocks from before the recording {held}{format_percent(earlier, 0)}")
+    return ", ".join(parts) or "no live block was recorded"
 
 
 def _stacks_in(recording: str) -> list[dict[str, Any]]:
-    """The call stacks with the most live bytes at the end of a recording; empty if unreadable."""
+    """The call stacks with the most live bytes at the end of a recording; empty if unreadable.
+
+    The last one stands for the blocks from before the recording.
+    """
     words = ["report", recording, "--format", "json", "--top", str(_STACKS)]
     try:
         done = subprocess.run(
@@ -156,16 +178,14 @@ def _stacks_in(recording: str) -> list[dict[str, Any]]:
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return []
     whole = max(report["live_bytes"], 1)
-    return [
-        {
-            "name": _name_of(each["stack"]),
-            "bytes": each["bytes"],
-            "share": each["bytes"] / whole,
-            "stack": each["stack"],
-        }
+    earlier = report.get("earlier", {}).get("bytes", 0)
+    found = [
+        {"name": _name_of(each["stack"]), "bytes": each["bytes"], "stack": each["stack"]}
         for each in report["top_allocators"]
         if each["bytes"] > 0
     ]
+    found.append({"name": "", "bytes": earlier, "stack": []})
+    return [each | {"share": each["bytes"] / whole} for each in found]
 
 
 def _name_of(stack: Sequence[Mapping[str, Any]]) -> str:

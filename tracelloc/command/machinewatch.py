@@ -22,8 +22,8 @@ from tracelloc.errors import TracellocError
 from tracelloc.model.machine import MachineMemory
 from tracelloc.record.machine.pressure import boot_id, memory_pressure
 from tracelloc.record.machine.processes import ProcessReader
-from tracelloc.show.alerts.machinerules import WatchConfig
-from tracelloc.show.alerts.subjects import Breach, RuleBook, Subject, subjects_of
+from tracelloc.show.machine.machinerules import WatchConfig
+from tracelloc.show.machine.subjects import Breach, RuleBook, Subject, subjects_of
 from tracelloc.show.publish.endpoint import Endpoint, listen_on
 from tracelloc.show.publish.machinemetrics import MachineMetrics, WatchCounts
 from tracelloc.show.publish.openmetrics import metrics_text
@@ -51,9 +51,12 @@ class MachineWatch:
         self._state_written = state
         self._broken_s: dict[str, float] = state.get("broken", {})
         """When rules were broken last, in seconds since 1970, by the subject's key."""
-        self._counts = WatchCounts(**state.get("counts", {}))
+        counts, zero = state.get("counts", {}), {target.name: 0 for target in config.target}
+        self._counts = WatchCounts(**{
+            kind: zero | counts.get(kind, {}) for kind in ("rules", "kills")
+        })  # fmt: skip
         self._kills = KillWatch(state.get("kills", {}))
-        self._jobs.recordings.update(state.get("recordings", {}))
+        self._jobs.files.update(state.get("files", {}))
         self._jobs.kept = state.get("kept", [])
         self._reporter = KillReporter(self._files, self._jobs, self.log)
         self._rules = RuleBook(config, memory_pressure)
@@ -139,7 +142,7 @@ class MachineWatch:
             state = json.loads(stream.read(_LARGEST_STATE_BYTES))
             if isinstance(state, dict) and state.get("version") == 1:
                 if state.get("boot") != boot_id():
-                    state |= {"kills": {}, "recordings": {}}
+                    state |= {"kills": {}, "files": {}}
                 return state
         return {}
 
@@ -154,7 +157,7 @@ class MachineWatch:
             "broken": self._broken_s,
             "counts": asdict(self._counts),
             "kills": self._kills.counts,
-            "recordings": self._jobs.files_left(),
+            "files": self._jobs.files_left(),
             "kept": self._jobs.kept,
         }
         if state != self._state_written:

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracelloc.model.machine import ProcessMemory
-from tracelloc.show.alerts.machinerules import WatchConfig
 from tracelloc.show.alerts.rules import ON_LEAK_PATIENCE_S
-from tracelloc.show.alerts.subjects import Breach, Subject
+from tracelloc.show.machine.machinerules import WatchConfig
+from tracelloc.show.machine.subjects import Breach, Subject
 from tracelloc.text import printable
 
 EventLog = Callable[[Mapping[str, str]], None]
@@ -33,8 +33,9 @@ _PATIENCE_S: Final = 120.0
 _END_PATIENCE_S: Final = 20.0
 """Time limit for children to write their files when watching ends."""
 KILL_SUFFIX: Final = ".killed.json"
-_RECORDING, _WALK = ".rec", ".heap.txt"
-_OWN_SUFFIXES: Final = (_RECORDING, _WALK, KILL_SUFFIX)
+RECORDING_SUFFIX: Final = ".rec"
+_WALK: Final = ".heap.txt"
+_OWN_SUFFIXES: Final = (RECORDING_SUFFIX, _WALK, KILL_SUFFIX)
 _MOST_KEPT: Final = 64
 """Files that are deleted last."""
 
@@ -92,8 +93,8 @@ class WatchJobs:
         self._is_ending = False
         self._last: dict[str, Future[None]] = {}
         """The last job of each subject, by its key."""
-        self.recordings: dict[str, str] = {}
-        """The newest recording or heap walk of each subject, also while it is being written."""
+        self.files: dict[str, list[str]] = {}
+        """The newest heap walk and recording of each subject, also while they are written."""
         self.kept: list[str] = []
         """Files that explain why a process was killed."""
 
@@ -108,30 +109,33 @@ class WatchJobs:
         self._last[breach.subject.key] = self._pool.submit(self._do, breach)
 
     def explain(self, subject: Subject, work: Callable[[str | None], None]) -> None:
-        """Calls ``work`` with the subject's newest file, once nothing more is written to it."""
-        job, file = self._last.get(subject.key), self.recordings.get(subject.key)
+        """Calls ``work`` with the subject's newest recording, once nothing more is written to it.
+
+        If there is none, ``work`` gets the newest walk of a heap.
+        """
+        job, files = self._last.get(subject.key), self.files.get(subject.key, [])
 
         def run() -> None:
             if job is not None:
                 with suppress(Exception):
                     job.result()
-            work(file)
+            found = [file for file in files if Path(file).exists()]
+            found.sort(key=lambda file: file.endswith(RECORDING_SUFFIX))
+            work(found[-1] if found else None)
 
         self._explaining.submit(run)
 
-    def files_left(self) -> dict[str, str]:
-        """The newest file of each subject, if it is still there."""
-        files = dict(self.recordings)
-        gone = {key for key, file in files.items() if not Path(file).exists()}
-        # A recording that has just begun has no file yet.
-        self.recordings = {
-            key: file for key, file in files.items() if key not in gone or self._is_busy(key)
+    def files_left(self) -> dict[str, list[str]]:
+        """The newest files of each subject that are still there."""
+        busy = {key for key, job in self._last.items() if not job.done()}
+        found = {
+            key: [file for file in files if Path(file).exists()]
+            for key, files in list(self.files.items())
         }
-        return {key: file for key, file in files.items() if key not in gone}
-
-    def _is_busy(self, key: str) -> bool:
-        job = self._last.get(key)
-        return job is not None and not job.done()
+        for key in found.keys() - busy:
+            self.files[key] = found[key]
+        self.files = {key: files for key, files in self.files.items() if files}
+        return {key: files for key, files in found.items() if files}
 
     def keep(self, *files: str | None) -> None:
         """Deletes these files last."""
@@ -181,15 +185,15 @@ class WatchJobs:
         if action == "heap":
             path = self._files.path(name, pid, _WALK)
             with open(path, "xb", opener=_private) as stream:
-                self.recordings.setdefault(subject.key, str(path))
+                self._note_file(subject, path)
                 self._run(subject, action, ["heap", "-p", pid], _PATIENCE_S, stdout=stream)
             return {action: str(path)}
         limit_s = subject.target.record_for + _PATIENCE_S
         if action == "push":
             self._run(subject, action, list(_push_words(subject, pid)), limit_s)
             return {}
-        path = self._files.path(name, pid, _RECORDING)
-        self.recordings[subject.key] = str(path)
+        path = self._files.path(name, pid, RECORDING_SUFFIX)
+        self._note_file(subject, path)
         words = [
             "record", "-p", pid, "-o", path, "--duration", f"{subject.target.record_for:g}s",
             "--max-size", self._config.max_recording, "--max-memory", self._config.max_memory,
@@ -197,6 +201,12 @@ class WatchJobs:
         ]  # fmt: skip
         self._run(subject, action, words, limit_s)
         return {action: str(path)}
+
+    def _note_file(self, subject: Subject, path: Path) -> None:
+        others = self.files.get(subject.key, [])
+        self.files[subject.key] = [
+            *(file for file in others if Path(file).suffix != path.suffix), str(path)
+        ]  # fmt: skip
 
     def _run(
         self, subject: Subject, action: str, words: Sequence[object], limit_s: float, **streams: Any

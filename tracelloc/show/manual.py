@@ -24,8 +24,8 @@ _START: Final = """\
 """
 _GROUPS: Final = {
     "Look": (
-        "top", "screen", "reports", "verdicts", "leaks", "memory", "heap", "holders", "objects",
-        "recipes",
+        "top", "watch", "screen", "reports", "verdicts", "leaks", "memory", "heap", "holders",
+        "objects", "recipes",
     ),
     "What is traced": (
         "processes", "containers", "allocators", "python", "preload", "symbols", "filters",
@@ -47,6 +47,7 @@ ALIASES: Final = {
     "jemalloc": "allocators", "malloc": "allocators", "lost": "exactness",
     "overhead": "cost", "slow": "cost", "debuginfo": "symbols", "names": "symbols",
     "sarif": "ci", "junit": "ci", "ctest": "ci", "cargo": "ci", "memray": "pytest", "mcp": "agents",
+    "prometheus": "watch", "grafana": "watch", "oom": "watch", "daemonset": "watch",
     "root": "security", "word": "glossary", "rss": "memory",
     "fragmentation": "memory", "arena": "memory", "retained": "holders",
 }  # fmt: skip

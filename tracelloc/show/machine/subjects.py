@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from tracelloc.model.machine import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
-from tracelloc.show.alerts.machinerules import MachineRule, WatchConfig, WatchTarget
+from tracelloc.show.machine.machinerules import MachineRule, WatchConfig, WatchTarget
 from tracelloc.text import format_percent, format_size
 
 PressureReader = Callable[[str], float | None]
@@ -25,7 +25,7 @@ class Subject:
     group: str
     """The path of its control group; empty if there is none."""
     processes: tuple[ProcessMemory, ...]
-    """Those in it, what grows fastest first."""
+    """All that are in it, the fastest growing first."""
     trend: MemoryTrend
     limit_bytes: int
     used_share: float

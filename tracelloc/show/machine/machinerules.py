@@ -193,7 +193,7 @@ def _absolute(value: object) -> str:
 
 
 _GLOBAL: Final[dict[str, Callable[[object], Any]]] = {
-    "interval": _at_least(parse_duration, 1, "1s"),
+    "interval": _at_least(parse_duration, 0.1, "100ms"),
     "directory": lambda value: Path(_absolute(value)),
     "max_disk": _at_least(parse_size, LEAST_RECORDING_BYTES, "4MiB"),
     "max_running": _count,

@@ -1,0 +1,1 @@
+"""What is watched on a whole machine: targets, and rules on their memory."""
