@@ -37,6 +37,7 @@ NOT_RUN = {
     "make lint": "is run beside the tests, on the whole tree",
     "make test": "would run this test",
     "make long": "is run beside this test, on the whole tree",
+    "sudo tracelloc -n shop --wait": "waits for a program: test_groups starts one",
     "sudo tracelloc --group": "needs a control group: test_groups has one",
     "sudo tracelloc watch": "runs until a signal comes: test_machine_watch runs it",
     "sudo DEBUGINFOD_URLS=": "needs a server: test_debuginfod has one",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -157,6 +159,84 @@ def test_groups_that_are_not_there(group: ControlGroup) -> None:
         assert len(done.stderr.splitlines()) == 1
     done = run_tracelloc("--group", "a", "-p", os.getpid())
     assert "-p and --group both name a process" in done.stderr
+
+
+class WaitingTracelloc(Tracelloc):
+    """One that is told to wait; what it waits for is begun when it does."""
+
+    def __init__(self, begin: Callable[[], object], *arguments: str | int, directory: Path) -> None:
+        self._begin = begin
+        more = ("--json", "--top", 1000, "--interval", "0.3s", "--earlier", "off")
+        super().__init__(*arguments, "--wait", *more, directory=directory)
+
+    def wait_for(self, words: str) -> str:
+        if words == "tracing":
+            super().wait_for("waiting for")
+            self._begin()
+        return super().wait_for(words)
+
+
+def test_a_program_that_is_waited_for(builder: Builder, tmp_path: Path) -> None:
+    """It is traced from its first allocation; others of its name are not touched."""
+    name = f"late{os.getpid()}"
+    program = shutil.copy(builder.c("lineage"), tmp_path / name)
+    others = [Target([program])]
+    targets: list[Target] = []
+    threads = [
+        threading.Thread(target=lambda: targets.append(Target([program]))),
+        threading.Thread(target=lambda: others.append(Target([builder.c("lineage")]))),
+    ]
+
+    def begin() -> None:
+        for thread in threads:
+            thread.start()
+
+    tracer = WaitingTracelloc(begin, "-n", name, directory=tmp_path)
+    try:
+        for thread in threads:
+            thread.join()
+        others.append(Target([program]))
+        (target,) = targets
+        target.ask(f"alloc 100 {SIZE}")
+        target.ask("free 40")
+        family = json.loads(target.ask("tree 4 2"))
+        assert target.end() == 0
+        assert tracer.finish() == 0
+    finally:
+        tracer.kill()
+        for each in [*others, *targets]:
+            each.kill()
+    found = by_process(last_reports(tracer))
+    assert found[target.pid]["unmatched_frees"] == 0
+    # All blocks of the C library, too: it was traced before its first instruction.
+    assert not found[target.pid].get("earlier")
+    assert_family({pid: found[pid] for pid, *_ in family}, family)
+    assert found.keys() == {pid for pid, *_ in family}
+    assert kept(found[target.pid])[0] > 60
+
+
+def test_a_group_that_is_waited_for(builder: Builder, group: ControlGroup, tmp_path: Path) -> None:
+    targets: list[Target] = []
+
+    def begin() -> None:
+        targets.append(Target([builder.c("lineage")]))
+        group.take(targets[0].pid)
+
+    tracer = WaitingTracelloc(begin, "--group", group.id[:12], directory=tmp_path)
+    try:
+        targets[0].ask(f"alloc 10 {SIZE}")
+        targets[0].end()
+        assert tracer.finish() == 0, tracer.messages
+    finally:
+        tracer.kill()
+        targets[0].kill()
+    assert kept(by_process(last_reports(tracer))[targets[0].pid]) == [10, 10 * SIZE]
+
+
+def test_waiting_needs_a_name() -> None:
+    done = run_tracelloc("-p", os.getpid(), "--wait")
+    assert done.returncode == 2
+    assert "--wait needs -n NAME or --group NAME" in done.stderr
 
 
 def last_reports(tracer: Tracelloc) -> str:

@@ -202,6 +202,9 @@ def add_tracing(group: Any) -> None:
     add("--group NAME", "trace all processes of a control group, now and later, each with its own "
         "figures: of a container (the first digits of its ID), a pod (UID), a unit (nginx.service) "
         "or a path (/a/b); implies --follow", type=str)
+    add("--wait", "with -n: wait until a program of this name (in ps) is executed, and trace it "
+        "from its first allocation; with --group: wait until the group has a process; implies "
+        "--follow")
     add("--follow NAME,...", "trace child processes as well; with --follow=NAME,... only those "
         "that run these commands; no debugger can attach to any of them meanwhile", nargs="?",
         const=frozenset(), type=type_of(_names))

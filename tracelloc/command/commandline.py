@@ -128,6 +128,7 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
             not 0 < given.events_size <= _LARGEST_RING,
             "--events-size must be between 1 and 1GiB",
         ),
+        (given.wait and given.name is given.group, "--wait needs -n NAME or --group NAME"),
         (
             given.push is None and (given.push_name or given.push_label or given.push_interval),
             "--push-interval, --push-label and --push-name need --push URL",
@@ -165,7 +166,7 @@ def _check_overhead(given: argparse.Namespace) -> None:
         return
     if not _LEAST_OVERHEAD <= given.max_overhead <= _MOST_OVERHEAD:
         raise UsageError("--max-overhead must be between 0.1% and 1000%")
-    if given.follow is not None or given.group is not None:
+    if given.follow is not None or given.group is not None or given.wait:
         raise UsageError("--max-overhead excludes --follow, which stops processes at forks")
 
 
@@ -199,6 +200,7 @@ def needs_probes(given: argparse.Namespace) -> str | None:
     asked = {
         "--follow": given.follow is not None,
         "--group": given.group is not None,
+        "--wait": given.wait,
         "--malloc": given.malloc is not None,
         "--max-overhead": given.max_overhead is not None,
         "--mmap": given.mmap,

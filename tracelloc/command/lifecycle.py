@@ -27,11 +27,12 @@ from tracelloc.record.process.processlist import open_target
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.caught import CaughtLaunch
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.follower import Follower
 from tracelloc.record.session.groupjoiner import GroupJoiner
 from tracelloc.record.session.launch import Launch
-from tracelloc.record.session.program import TracedProgram
+from tracelloc.record.session.program import CaughtProgram, TracedProgram
 from tracelloc.record.session.session import Session
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY, preloaded_library
@@ -213,6 +214,40 @@ class AttachStart:
         return None
 
 
+class CaughtStart:
+    """A program that somebody else has started, and that waits at its first instruction."""
+
+    def __init__(self, program: CaughtProgram) -> None:
+        self._program = program
+        self._launch: CaughtLaunch | None = None
+
+    def take_signal(self, _number: int) -> bool:
+        """Takes every signal for the trace."""
+        return True
+
+    def begin(self, config: TraceConfig, say: Say) -> Session:
+        """Traces it, or lets it run without. Raises TracellocError."""
+        try:
+            self._launch = CaughtLaunch(self._program, config, say)
+            self._launch.begin()
+        except BaseException:
+            self._program.go()
+            if self._launch is not None:
+                self._launch.session.close()
+                self._launch.stop_following()
+            raise
+        return self._launch.session
+
+    def stop_following(self) -> None:
+        """Stops following the program and its children."""
+        if self._launch is not None:
+            self._launch.stop_following()
+
+    def finish(self) -> int | None:
+        """Leaves the process running."""
+        return None
+
+
 class LaunchStart:
     """A program that is started. Signals are for it; where it has our terminal, it decides
     what they mean, and when tracing ends.
@@ -303,6 +338,9 @@ def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start
 
     ``terminal``: that of a started program; None for tracelloc's own.
     """
+    if options.pid is not None and options.waits and options.group is None:
+        system.raise_file_limit()
+        return CaughtStart(CaughtProgram(options.pid, options.name or ""))
     if options.pid is not None:
         process = open_target(options.pid)
         system.check_all()

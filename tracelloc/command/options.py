@@ -38,6 +38,8 @@ class Options:
     control group to be found."""
     name: str | None
     """Name of the process to find."""
+    waits: bool
+    """Whether the process or the group is still to be started."""
     group_name: str | None
     """Name of the control group to find."""
     group: MemoryGroup | None
@@ -105,6 +107,7 @@ def options_of(line: CommandLine) -> Options:
     return Options(
         pid=given.pid,
         name=given.name,
+        waits=given.wait,
         group_name=given.group,
         group=None,
         as_root=given.as_root,
@@ -148,7 +151,7 @@ def _config_of(given: argparse.Namespace) -> TraceConfig:
         use_rows=given.stacks != "fp",
         max_frames=given.max_frames,
         trace_mappings=given.mmap,
-        follow=given.follow is not None or given.group is not None,
+        follow=given.follow is not None or given.group is not None or given.wait,
     )
     config = TraceConfig(
         capture=capture,

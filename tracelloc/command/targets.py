@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+import time
 from dataclasses import replace
+from functools import partial
+from typing import Final
 
 from tracelloc.command.options import Options
 from tracelloc.errors import TargetError
-from tracelloc.record.machine.groups import find_group, members_of
+from tracelloc.record.kernel import capabilities as system
+from tracelloc.record.machine.groups import NoGroupError, find_group, members_of
 from tracelloc.record.process.byname import find_target
+from tracelloc.record.process.memorylimits import MemoryGroup
+from tracelloc.record.session.caught import catch_program
+from tracelloc.startup import STARTUP
 from tracelloc.text import printable
+
+_EVERY_S: Final = 0.1
+"""How often control groups are looked for."""
 
 
 def with_target(options: Options) -> Options:
@@ -16,12 +28,35 @@ def with_target(options: Options) -> Options:
 
     Raises TargetError.
     """
+    if options.name is not None and options.waits:
+        system.check_all()
+        pid = catch_program(options.name, partial(_say_waiting, options.name))
+        return replace(options, pid=pid)
     if options.name is not None:
         return replace(options, pid=find_target(options.name))
     if options.group_name is not None:
-        group = find_group(options.group_name)
+        group = _found_group(options.group_name, waits=options.waits)
         members = members_of(group)
         if not members:
             raise TargetError(f"control group {printable(group.path)} has no process any more")
         return replace(options, pid=members[0], group=group)
     return options
+
+
+def _found_group(name: str, *, waits: bool) -> MemoryGroup:
+    """A control group, perhaps once there is one with processes. Raises TargetError."""
+    for number in itertools.count():
+        try:
+            return find_group(name)
+        except NoGroupError:
+            if not waits:
+                raise
+        if not number:
+            _say_waiting(name)
+        time.sleep(_EVERY_S)
+    raise AssertionError
+
+
+def _say_waiting(name: str) -> None:
+    STARTUP.end()
+    print(f"tracelloc: waiting for {printable(name)}", file=sys.stderr, flush=True)

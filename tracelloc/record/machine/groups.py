@@ -38,6 +38,10 @@ _NAMES: Final = (
 """How paths of groups end, and what people call such a group."""
 
 
+class NoGroupError(TargetError):
+    """There is no group of this name now."""
+
+
 def name_of(path: str) -> str:
     """What people call a group."""
     for pattern, text in _NAMES:
@@ -63,7 +67,7 @@ def find_group(wanted: str, root: Path = PROC) -> MemoryGroup:
     if len(outer) == 1:
         return outer[0]
     if not outer:
-        raise TargetError(
+        raise NoGroupError(
             f"no control group with processes is called {printable(wanted)}",
             hint="tracelloc top lists those of containers, pods and units",
         )

@@ -25,7 +25,7 @@ from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.exitstops import ExitStops
 from tracelloc.record.session.heldthreads import StoppedThreads
-from tracelloc.record.session.program import TracedProgram
+from tracelloc.record.session.program import CaughtProgram, TracedProgram
 
 _GROUP_STOPS: Final = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _BIRTH_S: Final = 5.0
@@ -105,7 +105,9 @@ class Follower:
         self._begun = threading.Event()
         self._trouble: BaseException | None = None
 
-    def launch(self, program: TracedProgram, *, children: bool, exits: bool = False) -> None:
+    def launch(
+        self, program: TracedProgram | CaughtProgram, *, children: bool, exits: bool = False
+    ) -> None:
         """Starts the program's process and follows it from before its first instruction.
 
         ``children``: whether to follow its children as well. ``exits``: whether it stops at its
@@ -153,7 +155,7 @@ class Follower:
         """Reports all events to this watcher."""
         self._watchers.put(watcher)
 
-    def _start(self, program: TracedProgram, options: int) -> None:
+    def _start(self, program: TracedProgram | CaughtProgram, options: int) -> None:
         program.start()
         self._known.add(program.pid)
         self._seize(program.pid, options)

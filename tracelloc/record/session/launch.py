@@ -8,12 +8,9 @@ children are followed, too.
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Final
 
 from tracelloc.errors import TargetError, TracellocError
@@ -23,7 +20,7 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.begin import await_program
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.follower import Follower
-from tracelloc.record.session.program import TracedProgram
+from tracelloc.record.session.program import CaughtProgram, TracedProgram
 from tracelloc.record.session.session import Session
 from tracelloc.startup import STARTUP
 
@@ -42,7 +39,10 @@ class Launch:
     """A program that is being started under tracing; a ``follower.Watcher``."""
 
     def __init__(
-        self, program: TracedProgram, config: TraceConfig, say: Callable[[str], None]
+        self,
+        program: TracedProgram | CaughtProgram,
+        config: TraceConfig,
+        say: Callable[[str], None],
     ) -> None:
         """Creates the process, which waits, and its session. Raises TracellocError."""
         self.program = program
@@ -160,8 +160,7 @@ class Launch:
             self._say(f"warning: {error}")
             return
         self._trouble, self._was_refused = error, True
-        with suppress(ProcessLookupError):
-            os.kill(self.program.pid, signal.SIGKILL)
+        self.program.refuse()
         self._is_there.set()
 
     def ended(self, pid: int, status: int) -> None:

@@ -1,4 +1,4 @@
-"""A program that tracelloc starts: its process waits until tracing is ready."""
+"""A program that is traced from its beginning: its process waits until tracing is ready."""
 
 from __future__ import annotations
 
@@ -123,6 +123,11 @@ class TracedProgram:
             raise ProgramError(f"cannot execute {name}: {os.strerror(code)}", code)
         self.has_begun = True
 
+    def refuse(self) -> None:
+        """Kills the process, as it can't be traced."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
     def note_end(self, status: int) -> None:
         """Records the status from waitpid(2), for a caller that has waited for the process."""
         self._status = status
@@ -150,6 +155,35 @@ class TracedProgram:
         if self._go_fd >= 0:
             self.wait()
         self._go_fd = self._failure_fd = -1
+
+
+class CaughtProgram:
+    """A process that others have started, and that waits at its first instruction."""
+
+    terminal = None
+
+    def __init__(self, pid: int, name: str) -> None:
+        self.pid, self.name = pid, name
+        self.has_begun = False
+
+    def start(self) -> None:
+        """Does nothing: the process is there."""
+
+    def go(self) -> None:
+        """Lets the process run. May be called twice."""
+        self.has_begun = True
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
+
+    refuse = go
+    abandon = go
+
+    def note_end(self, _status: int) -> None:
+        """Does nothing: its parent waits for it."""
+
+    def wait(self) -> int:
+        """Returns 0: its parent waits for it."""
+        return 0
 
 
 def _drop_handlers(ignored: Set[int]) -> None:
