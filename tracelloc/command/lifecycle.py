@@ -36,7 +36,7 @@ from tracelloc.record.session.program import CaughtProgram, TracedProgram
 from tracelloc.record.session.session import Session
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY, preloaded_library
-from tracelloc.startup import heeded
+from tracelloc.startup import STARTUP, heeded
 from tracelloc.system.invoker import effective_user, invoker
 from tracelloc.system.safefiles.writing import discard_unfinished
 from tracelloc.text import printable
@@ -215,10 +215,10 @@ class AttachStart:
 
 
 class CaughtStart:
-    """A program that somebody else has started, and that waits at its first instruction."""
+    """A program that somebody else will start; it waits at its first instruction then."""
 
-    def __init__(self, program: CaughtProgram) -> None:
-        self._program = program
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._launch: CaughtLaunch | None = None
 
     def take_signal(self, _number: int) -> bool:
@@ -226,12 +226,15 @@ class CaughtStart:
         return True
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
-        """Traces it, or lets it run without. Raises TracellocError."""
+        """Waits for the program, and traces it, or lets it run without. Raises TracellocError."""
+        STARTUP.end()
+        program = CaughtProgram(self._name)
         try:
-            self._launch = CaughtLaunch(self._program, config, say)
+            program.catch(partial(say, f"waiting for {printable(self._name)}"))
+            self._launch = CaughtLaunch(program, config, say)
             self._launch.begin()
         except BaseException:
-            self._program.go()
+            program.go()
             if self._launch is not None:
                 self._launch.session.close()
                 self._launch.stop_following()
@@ -338,9 +341,10 @@ def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start
 
     ``terminal``: that of a started program; None for tracelloc's own.
     """
-    if options.pid is not None and options.waits and options.group is None:
+    if options.waits and options.name is not None:
+        system.check_all()
         system.raise_file_limit()
-        return CaughtStart(CaughtProgram(options.pid, options.name or ""))
+        return CaughtStart(options.name)
     if options.pid is not None:
         process = open_target(options.pid)
         system.check_all()

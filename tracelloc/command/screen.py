@@ -195,9 +195,9 @@ def run_screen(options: Options) -> int:
         os.environ.pop(name, None)
     if options.command:
         return _launch(options)
-    pid, note, is_chosen = options.pid, "", options.pid is None
+    pid, note, is_chosen = options.pid, "", options.pid is None and not options.waits
     while True:
-        if pid is None:
+        if pid is None and is_chosen:
             with restored_terminal():
                 pid = PickerApp(ProcessScan().refresh, note).run()
             if pid is None:
@@ -205,7 +205,9 @@ def run_screen(options: Options) -> int:
         screen = Screen()
         try:
             group = None if is_chosen else options.group
-            trace(options, start_of(replace(options, pid=pid, group=group)), screen)
+            waits = options.waits and not is_chosen
+            start = start_of(replace(options, pid=pid, group=group, waits=waits))
+            trace(options, start, screen)
         except TracellocError as error:
             if not is_chosen:
                 raise

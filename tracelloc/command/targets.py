@@ -6,16 +6,13 @@ import itertools
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from tracelloc.command.options import Options
 from tracelloc.errors import TargetError
-from tracelloc.record.kernel import capabilities as system
 from tracelloc.record.machine.groups import NoGroupError, find_group, members_of
 from tracelloc.record.process.byname import find_target
 from tracelloc.record.process.memorylimits import MemoryGroup
-from tracelloc.record.session.caught import catch_program
 from tracelloc.startup import STARTUP
 from tracelloc.text import printable
 
@@ -26,12 +23,12 @@ _EVERY_S: Final = 0.1
 def with_target(options: Options) -> Options:
     """The options with the PID of the process; of a control group, the oldest one's.
 
+    None if a program is to be waited for.
+
     Raises TargetError.
     """
     if options.name is not None and options.waits:
-        system.check_all()
-        pid = catch_program(options.name, partial(_say_waiting, options.name))
-        return replace(options, pid=pid)
+        return options
     if options.name is not None:
         return replace(options, pid=find_target(options.name))
     if options.group_name is not None:
@@ -52,11 +49,7 @@ def _found_group(name: str, *, waits: bool) -> MemoryGroup:
             if not waits:
                 raise
         if not number:
-            _say_waiting(name)
+            STARTUP.end()
+            print(f"tracelloc: waiting for {printable(name)}", file=sys.stderr, flush=True)
         time.sleep(_EVERY_S)
     raise AssertionError
-
-
-def _say_waiting(name: str) -> None:
-    STARTUP.end()
-    print(f"tracelloc: waiting for {printable(name)}", file=sys.stderr, flush=True)

@@ -43,11 +43,14 @@ class ExecCatcher:
             self._programs.close()
             raise
 
-    def wait(self) -> int:
-        """Waits for a process, which is stopped then. Returns its PID."""
-        while not (caught := list(keys_of(self._programs.map_fd("caught")))):
+    def wait(self) -> None:
+        """Waits until a process is stopped."""
+        while self.caught() is None:
             time.sleep(_LOOKS_EVERY_S)
-        return caught[0]
+
+    def caught(self) -> int | None:
+        """The process that is stopped, if there is one, by its PID in the initial namespace."""
+        return next(keys_of(self._programs.map_fd("caught")), None)
 
     def close(self) -> None:
         """Stops no more processes."""

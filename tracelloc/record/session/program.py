@@ -8,13 +8,14 @@ import os
 import pwd
 import resource
 import signal
-from collections.abc import Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
-from tracelloc.errors import TracellocError
+from tracelloc.errors import TargetError, TracellocError
 from tracelloc.record.kernel.capabilities import FileLimit
+from tracelloc.record.kernel.execcatcher import ExecCatcher
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.record.sources.preloaded.launching import can_be_read, preloads, with_preloaded
 from tracelloc.system.environment import environment_of, with_variables
@@ -158,13 +159,32 @@ class TracedProgram:
 
 
 class CaughtProgram:
-    """A process that others have started, and that waits at its first instruction."""
+    """A program that others start, and that waits at its first instruction."""
 
     terminal = None
 
-    def __init__(self, pid: int, name: str) -> None:
-        self.pid, self.name = pid, name
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.pid = 0
         self.has_begun = False
+
+    def catch(self, note_waiting: Callable[[], None]) -> None:
+        """Waits until it is executed, by whatever process, which is stopped then.
+
+        ``note_waiting`` is called when it can't be missed any more. Raises TargetError if it was
+        executed in a PID namespace that can't be seen from here.
+        """
+        with closing(ExecCatcher(self.name)) as catcher:
+            try:
+                note_waiting()
+                catcher.wait()
+            finally:
+                self.pid = catcher.caught() or 0
+        if not Path(f"/proc/{self.pid}").exists():
+            raise TargetError(
+                f"{printable(self.name)} was stopped, but process {self.pid} can't be seen",
+                hint="run tracelloc in the PID namespace of the host",
+            )
 
     def start(self) -> None:
         """Does nothing: the process is there."""
@@ -172,8 +192,9 @@ class CaughtProgram:
     def go(self) -> None:
         """Lets the process run. May be called twice."""
         self.has_begun = True
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGCONT)
+        if self.pid:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGCONT)
 
     refuse = go
     abandon = go
