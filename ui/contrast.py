@@ -7,7 +7,7 @@ fall short; a filter on the drawn output moves these towards black or white.
 from __future__ import annotations
 
 import functools
-from typing import Final
+from typing import Any, Final
 
 from rich.color import Color
 from rich.color_triplet import ColorTriplet
@@ -88,6 +88,6 @@ def _has_text(text: str) -> bool:
     return any(letter.isalnum() for letter in text)
 
 
-def keep_readable(app: App[int]) -> None:
+def keep_readable(app: App[Any]) -> None:
     """Adds the filter after the application's own filters."""
     app._filters.append(ContrastFilter())

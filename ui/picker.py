@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Hashable, Sequence
-from typing import ClassVar, Final, cast
+from typing import ClassVar, Final, Generic, TypeVar, cast
 
 from rich.text import Text
 from textual import on, work
@@ -35,6 +35,8 @@ _COLUMNS: Final = (
     Column("state", "malloc library, or why not", 26, right=False, from_width=98, sorts=False),
 )
 _REFRESH_S: Final = 1.0
+ResultT = TypeVar("ResultT")
+Found = TypeVar("Found")
 
 
 def process_rows(infos: Sequence[ProcessInfo], *, searching: bool) -> TableRows:
@@ -71,7 +73,43 @@ def _state(info: ProcessInfo) -> str:
     return info.allocator or ""
 
 
-class PickerScreen(Screen[int | None]):
+class RefreshedScreen(Screen[ResultT], Generic[Found, ResultT]):
+    """Shows what is read again and again, in a thread of its own."""
+
+    def __init__(self, refresh: Callable[[], Found], refresh_s: float) -> None:
+        """``refresh_s``: 0 for screenshots, to read only once."""
+        super().__init__()
+        self._look = refresh
+        self._refresh_s = refresh_s
+        self._looking = False
+
+    def show(self, found: Found) -> None:
+        """Shows what was read."""
+        raise NotImplementedError
+
+    def on_mount(self) -> None:
+        """Reads now and at intervals."""
+        self._look_again()
+        if self._refresh_s:
+            self.set_interval(self._refresh_s, self._look_again)
+
+    def _look_again(self) -> None:
+        if not self._looking:
+            self._looking = True
+            self._look_now()
+
+    @work(thread=True, group="picker")
+    def _look_now(self) -> None:
+        worker = get_current_worker()
+        try:
+            found = self._look()
+        finally:
+            self._looking = False
+        if not worker.is_cancelled:
+            self.app.call_from_thread(self.show, found)
+
+
+class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
     """Lists processes; the result is the chosen PID, or None.
 
     With a ``refresh_s`` of 0, for screenshots, processes are listed only once.
@@ -104,12 +142,9 @@ class PickerScreen(Screen[int | None]):
         note: str = "",
     ) -> None:
         """``refresh``: called in its own thread; ``note``: why the user is asked again."""
-        super().__init__()
-        self._look = refresh
-        self._refresh_s = refresh_s
+        super().__init__(refresh, refresh_s)
         self._note = note
         self._infos: list[ProcessInfo] = []
-        self._looking = False
 
     def compose(self) -> ComposeResult:
         """Adds the title, search, list, note and keys."""
@@ -122,30 +157,12 @@ class PickerScreen(Screen[int | None]):
         yield KeyFooter(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Lists the processes now and at intervals."""
+        """Puts the cursor into the search."""
         self.query_one(Input).focus()
-        self._look_again()
-        if self._refresh_s:
-            self.set_interval(self._refresh_s, self._look_again)
 
-    def _look_again(self) -> None:
-        if not self._looking:
-            self._looking = True
-            self._look_now()
-
-    @work(thread=True, group="picker")
-    def _look_now(self) -> None:
-        worker = get_current_worker()
-        try:
-            infos = self._look()
-        finally:
-            self._looking = False
-        if not worker.is_cancelled:
-            self.app.call_from_thread(self.show, infos)
-
-    def show(self, infos: list[ProcessInfo]) -> None:
+    def show(self, found: list[ProcessInfo]) -> None:
         """Shows a new list."""
-        self._infos = infos
+        self._infos = found
         self._filter()
 
     @on(Input.Changed)
@@ -201,21 +218,20 @@ class PickerScreen(Screen[int | None]):
             self.dismiss(None)
 
 
-class PickerApp(App[int]):
-    """The application that only shows the list of processes; its result is the chosen PID."""
+class ScreenApp(App[ResultT]):
+    """An application that only shows one screen; its result is that of the screen."""
 
     CSS_PATH = "app.tcss"
     TITLE = "tracelloc"
 
-    def __init__(self, refresh: Callable[[], list[ProcessInfo]], note: str = "") -> None:
+    def __init__(self, screen: Screen[ResultT]) -> None:
         super().__init__(driver_class=TerminalDriver)
         keep_readable(self)
-        self._look = refresh
-        self._note = note
+        self._only = screen
 
     def on_mount(self) -> None:
-        """Shows the list; a signal closes it, like Esc."""
+        """Shows the screen; a signal closes it, like Esc."""
         loop = asyncio.get_running_loop()
         for number in heeded((signal.SIGTERM, signal.SIGHUP)):
             loop.add_signal_handler(number, self.exit)
-        self.push_screen(PickerScreen(self._look, note=self._note), self.exit)
+        self.push_screen(self._only, self.exit)

@@ -133,6 +133,7 @@ def test_a_killed_process_is_explained(group: ControlGroup, shop: Target, tmp_pa
     assert 3000 * SIZE <= stack["bytes"] < LIMIT - 4000 * SIZE
     assert 'text="killed by the kernel at ' in line
     assert re.search(r"1 call stack held \d\d %, blocks from before the recording \d\d %", line)
+    assert ", like those of keep" in line
     assert 'stack1="' in line
     assert "lineage.c:" in line
     assert f"recording={recording}" in line

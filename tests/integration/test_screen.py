@@ -198,6 +198,16 @@ def test_picker_and_back(target: Target, tmp_path: Path) -> None:
         assert terminal.quit() == 0
 
 
+def test_the_machine(tmp_path: Path) -> None:
+    with Terminal(tracelloc_command("top"), tmp_path, width=100) as terminal:
+        terminal.wait_for(r"processes, .* in use")
+        terminal.press("Enter")
+        terminal.wait_for("walk its heap")
+        terminal.press("Escape")
+        terminal.wait_for(r"^› .* \d+  \S")
+        assert terminal.quit() == 0
+
+
 def test_a_terminal_is_restored_if_we_are_killed(target: Target, tmp_path: Path) -> None:
     """The shell that waits for it is gone after a normal end as well."""
     with trace(target, tmp_path) as terminal:

@@ -125,7 +125,7 @@ class KillReporter:
         stacks = [] if file is None or not file.endswith(RECORDING_SUFFIX) else _stacks_in(file)
         earlier = stacks.pop() if stacks else None
         if earlier is not None:
-            text += f"; {_held(stacks, earlier['share'])}"
+            text += f"; {_held(stacks, earlier)}"
         elif file is not None:
             text += f"; see {file}"
         else:
@@ -151,15 +151,17 @@ class KillReporter:
         self._log(line | {"file": str(path)} | ({"recording": file} if earlier and file else {}))
 
 
-def _held(stacks: Sequence[Mapping[str, Any]], earlier: float) -> str:
+def _held(stacks: Sequence[Mapping[str, Any]], earlier: Mapping[str, Any]) -> str:
     """What had the memory: ``3 call stacks held 91 %, blocks from before the recording 9 %``."""
     parts = []
     if stacks:
         share = format_percent(sum(each["share"] for each in stacks), 0)
         parts.append(f"{plural(len(stacks), 'call stack')} held {share}")
-    if earlier:
+    if earlier["bytes"]:
         held = "" if stacks else "held "
-        parts.append(f"blocks from before the recording {held}{format_percent(earlier, 0)}")
+        share = format_percent(earlier["share"], 0)
+        alike = f", like those of {earlier['name']}" if earlier["name"] else ""
+        parts.append(f"blocks from before the recording {held}{share}{alike}")
     return ", ".join(parts) or "no live block was recorded"
 
 
@@ -178,13 +180,16 @@ def _stacks_in(recording: str) -> list[dict[str, Any]]:
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return []
     whole = max(report["live_bytes"], 1)
-    earlier = report.get("earlier", {}).get("bytes", 0)
+    earlier = report.get("earlier") or {}
+    kinds = [kind for kind in earlier.get("top_kinds", ()) if kind["alike"]]
+    largest = max(kinds, key=lambda kind: kind["bytes"], default=None)
+    alike = "" if largest is None else printable(largest["alike"]["allocated_in"])
     found = [
         {"name": _name_of(each["stack"]), "bytes": each["bytes"], "stack": each["stack"]}
         for each in report["top_allocators"]
         if each["bytes"] > 0
     ]
-    found.append({"name": "", "bytes": earlier, "stack": []})
+    found.append({"name": alike, "bytes": earlier.get("bytes", 0), "stack": []})
     return [each | {"share": each["bytes"] / whole} for each in found]
 
 

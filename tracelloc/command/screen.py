@@ -35,7 +35,7 @@ from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import Invoker, invoker
 from tracelloc.ui.app import LiveApp, failure_of
 from tracelloc.ui.driver import restored_terminal
-from tracelloc.ui.picker import PickerApp
+from tracelloc.ui.picker import PickerScreen, ScreenApp
 from tracelloc.ui.recorded import make_app
 from tracelloc.ui.sourcefiles import SourceFiles
 from tracelloc.ui.view import Facts
@@ -199,7 +199,7 @@ def run_screen(options: Options) -> int:
     while True:
         if pid is None and is_chosen:
             with restored_terminal():
-                pid = PickerApp(ProcessScan().refresh, note).run()
+                pid = ScreenApp(PickerScreen(ProcessScan().refresh, note=note)).run()
             if pid is None:
                 return 0
         screen = Screen()

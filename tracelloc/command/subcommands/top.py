@@ -18,12 +18,16 @@ from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines
 
 _SORTS: Final = ("growth", "memory")
+_REPORTS_S, _SCREEN_S = 10.0, 5.0
+"""Time between reports, and between looks for the screen."""
 
 
 # fmt: off
 def _add_arguments(parser: ArgumentParser) -> None:
     add = partial(add_option, parser)
-    add("--interval TIME", "time between reports (default 10s)", type=duration_type, default=10.0)
+    add("--text", "reports in place of the screen that a terminal gets")
+    add("--interval TIME", "time between reports (default 10s, on the screen 5s)",
+        type=duration_type)
     add("--count N", "end after N reports (default: with Ctrl-C)", type=positive_type)
     add("--top N", "rows of each table (default 10)", type=count_type, default=10)
     add("--sort BY", "growth (default): what grows fastest first; memory: what is largest",
@@ -33,14 +37,20 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _run(given: Namespace) -> None:
+    from tracelloc.command.cli import has_screen
     from tracelloc.record.kernel.capabilities import raise_file_limit
     from tracelloc.record.machine.processes import ProcessReader
     from tracelloc.show.report.machine import by_growth, by_size, machine_json, machine_lines
 
     raise_file_limit()
+    if has_screen() and not (given.text or given.json or given.count):
+        from tracelloc.command.machinescreen import show_machine
+
+        show_machine(given.interval or _SCREEN_S)
+        return
     key = by_growth if given.sort == "growth" else by_size
     with closing(ProcessReader()) as reader:
-        for _ in report_numbers(given.interval, given.count):
+        for _ in report_numbers(given.interval or _REPORTS_S, given.count):
             machine = reader.look()
             rows = sorted(machine.processes, key=key)
             lines = machine_lines(machine, rows, given.top)

@@ -48,7 +48,7 @@ def machine_lines(machine: MachineMemory, rows: Sequence[ProcessMemory], top: in
 
     ``rows``: processes in order; ``top``: rows of each table.
     """
-    yield _headline(machine)
+    yield headline(machine)
     yield (
         f"{'memory':>10} {'swapped':>9} {'growth/min:1m':>13} {'10m':>11} {'60m':>11} "
         f"{'for':>8} {'pid':>8}  command"
@@ -68,7 +68,8 @@ def machine_lines(machine: MachineMemory, rows: Sequence[ProcessMemory], top: in
     yield ""
 
 
-def _headline(machine: MachineMemory) -> str:
+def headline(machine: MachineMemory) -> str:
+    """The first line of a report."""
     used = machine.total_bytes - machine.available_bytes
     text = (
         f"==> {format_time(machine.time_s)} {len(machine.processes):,} processes, "
@@ -94,7 +95,7 @@ def _groups(groups: Sequence[GroupMemory], top: int) -> Iterator[str]:
         f"{'memory':>10} {'limit':>9} {'growth/min:1m':>13} {'10m':>11} {'60m':>11} "
         f"{'for':>8} {'limit in':>8}  control group"
     )
-    for group in sorted(groups, key=_by_urgency)[:top]:
+    for group in sorted(groups, key=by_urgency)[:top]:
         limit = _UNKNOWN if group.limit_bytes is None else format_size(group.limit_bytes)
         left_s = group.limit_in_s
         left = _UNKNOWN if left_s is None else format_estimate(left_s)
@@ -105,7 +106,8 @@ def _groups(groups: Sequence[GroupMemory], top: int) -> Iterator[str]:
     yield from _rest(len(groups) - top)
 
 
-def _by_urgency(group: GroupMemory) -> tuple[bool, float, int]:
+def by_urgency(group: GroupMemory) -> tuple[bool, float, int]:
+    """A sort key: the groups first that will reach their limits first."""
     left_s = group.limit_in_s
     return left_s is None, left_s or 0.0, -group.trend.size_bytes
 
@@ -154,7 +156,7 @@ def machine_json(machine: MachineMemory, rows: Sequence[ProcessMemory]) -> str:
         "swap_used_bytes": machine.swap_used_bytes,
         "unread_processes": machine.unread,
         "processes": [_process_json(process) for process in rows],
-        "groups": [_group_json(group) for group in sorted(machine.groups, key=_by_urgency)],
+        "groups": [_group_json(group) for group in sorted(machine.groups, key=by_urgency)],
     })  # fmt: skip
 
 

@@ -1,0 +1,146 @@
+"""The screen of ``top``: processes, control groups, and what can be done about them."""
+
+from __future__ import annotations
+
+import io
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from textual.containers import Vertical
+from textual.pilot import Pilot
+
+from tests.ui.screens import HOSTILE, MIB, SIZES, ViewApp, compare, drive, harmless, text_of
+from tracelloc.command import machinescreen
+from tracelloc.model.machine import (
+    GroupMemory,
+    MachineMemory,
+    MemoryKind,
+    MemoryTrend,
+    ProcessMemory,
+)
+from tracelloc.ui.machinescreen import MachineScreen
+
+SHOP = ProcessMemory(
+    4242, "shopd", "/opt/shop/bin/shopd --port 8080", "www", (164 * MIB, 0, 0, 0, 0),
+    MemoryTrend(164 * MIB, (12 * MIB, 11 * MIB, None), 720), MemoryKind.ANONYMOUS, "/docker/a",
+)  # fmt: skip
+DATABASE = ProcessMemory(
+    900, "mysqld", "/usr/sbin/mysqld", "mysql", (1240 * MIB, 0, 0, 0, 0),
+    MemoryTrend(1240 * MIB, (0, -MIB, -2 * MIB)), None, "/mysql.service",
+)  # fmt: skip
+CONTAINER = GroupMemory(
+    "/docker/a", "container 3f2a90d1c0de", 2, MemoryTrend(171 * MIB, (12 * MIB, 11 * MIB, None)),
+    256 * MIB, 85 * MIB,
+)  # fmt: skip
+UNIT = GroupMemory(
+    "/mysql.service", "mysql.service", 1, MemoryTrend(1300 * MIB, (0, 0, None)), None, None
+)
+MACHINE = MachineMemory(
+    1_795_650_000.0, 725.0, 24 << 30, 15 << 30, 0, 0, (DATABASE, SHOP), (UNIT, CONTAINER)
+)
+
+
+async def opened(
+    app: ViewApp, pilot: Pilot[None], machine: MachineMemory = MACHINE
+) -> tuple[MachineScreen, list[object]]:
+    result: list[object] = []
+    screen = MachineScreen(lambda: machine, refresh_s=0)
+    app.push_screen(screen, result.append)
+    await app.workers.wait_for_complete()
+    await pilot.pause()
+    await pilot.pause()
+    return screen, result
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_picture(size: tuple[int, int]) -> None:
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        await opened(app, pilot)
+        await compare("machine", app, pilot)
+
+    drive(None, size, steps)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (["enter"], ["-p", "4242"]),
+        (["t"], ["-p", "4242"]),
+        (["h"], ["heap", "-p", "4242"]),
+        (["o"], ["objects", "-p", "4242"]),
+    ],
+)
+def test_what_can_be_done_about_a_process(keys: list[str], words: list[str]) -> None:
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        screen, result = await opened(app, pilot)
+        await pilot.press("enter")
+        assert str(app.screen.query_one(Vertical).border_title) == "shopd (4242)"
+        await pilot.press("escape")
+        assert app.screen is screen
+        assert result == []
+        await pilot.press("enter", *keys)
+        assert result == [words]
+
+    drive(None, (80, 24), steps)
+
+
+def test_groups_and_order() -> None:
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        _, result = await opened(app, pilot)
+        assert "has grown by 11.0 MiB a minute for 12 m" in text_of(app)[-2]
+        await pilot.press("s", "home")
+        assert "mysqld" in text_of(app)[2]
+        assert "shopd" in text_of(app)[3]
+        await pilot.press("s", "tab", "home")
+        assert "container 3f2a90d1c0de" in text_of(app)[2]
+        assert text_of(app)[-2].strip() == "/docker/a"
+        # What is for processes only is not offered.
+        await pilot.press("enter", "h")
+        assert result == []
+        await pilot.press("t")
+        assert result == [["--group", "/docker/a"]]
+
+    drive(None, (120, 40), steps)
+
+
+def test_leaving() -> None:
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        _, result = await opened(app, pilot)
+        await pilot.press("escape")
+        assert result == [None]
+
+    drive(None, (80, 24), steps)
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+def test_hostile_names(name: str) -> None:
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        shop = replace(SHOP, command=name, arguments=name)
+        group = replace(CONTAINER, name=name, path=f"/{name}")
+        await opened(app, pilot, replace(MACHINE, processes=(shop,), groups=(group,)))
+        assert harmless(app)
+        await pilot.press("enter")
+        assert harmless(app)
+        await pilot.press("escape", "tab", "enter")
+        assert harmless(app)
+
+    drive(None, (80, 24), steps)
+
+
+def test_commands_run_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list comes back when they have ended, after Enter if they only print."""
+    chosen = iter([["-p", "1"], ["heap", "-p", "1"], None])
+    ran: list[list[str]] = []
+    asked = io.StringIO("\n")
+    monkeypatch.setattr(machinescreen.ScreenApp, "run", lambda _app: next(chosen))
+    processes = SimpleNamespace(run=lambda words, **_: ran.append(words))
+    monkeypatch.setattr(machinescreen, "subprocess", processes)
+    monkeypatch.setattr(sys, "stdin", asked)
+    machinescreen.show_machine(5.0)
+    assert [words[1:] for words in ran] == [
+        ["-m", "tracelloc", "-p", "1"], ["-m", "tracelloc", "heap", "-p", "1"],
+    ]  # fmt: skip
+    assert asked.read() == ""
+    assert next(chosen, None) is None

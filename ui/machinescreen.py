@@ -1,0 +1,211 @@
+"""The screen of ``top``: processes and control groups, and what to do about one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import ClassVar, Final
+
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.widgets import Label, Static
+
+from tracelloc.model.machine import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
+from tracelloc.show.report.machine import by_growth, by_size, by_urgency, headline, hints
+from tracelloc.text import format_estimate, format_size, plural, signed_size
+from tracelloc.ui.dialogs import Dialog
+from tracelloc.ui.keyfooter import KeyFooter
+from tracelloc.ui.picker import RefreshedScreen
+from tracelloc.ui.tableview import Cell, Column, CommandCell, Table, TableRows, clean, crop
+from tracelloc.ui.verdictcells import growth_cell
+
+Words = Sequence[str]
+"""The words of a command line of tracelloc."""
+
+_COLUMNS: Final = (
+    Column("memory", "memory", 9),
+    Column("limit", "limit", 9, from_width=98, sorts=False),
+    Column("1m", "growth/min", 13, sorts=False),
+    Column("10m", "10m", 12, from_width=78, sorts=False),
+    Column("60m", "60m", 12, from_width=118, sorts=False),
+    Column("for", "for", 8, sorts=False),
+    Column("left", "limit in", 8, from_width=98, sorts=False),
+    Column("pid", "pid", 7, sorts=False),
+    Column("name", "command", 0, right=False, sorts=False),
+)
+_UNKNOWN: Final = "–"
+_GROWTH: Final = "1m", "10m", "60m"
+"""Columns of growth, in the order of the windows."""
+_ACTIONS: Final = (
+    ("t", "trace", "trace it: which call stacks allocate, and whether they leak", ()),
+    ("h", "heap", "walk its heap, without tracing", ("heap",)),
+    ("o", "objects", "count its objects, if it is a Python program", ("objects",)),
+)
+"""Key, word, sentence and subcommand of what can be done about a process."""
+
+
+class WhatToDo(Dialog["Words | None"]):
+    """Asks what to do about a process or a group; the result is a command line."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "act('t')", "Trace", show=False),
+        *(Binding(key, f"act('{key}')", word, show=False) for key, word, *_ in _ACTIONS),
+    ]
+
+    def __init__(self, name: str, target: Words, *, is_group: bool) -> None:
+        super().__init__()
+        self._title, self._target = name, target
+        self._actions = _ACTIONS[:1] if is_group else _ACTIONS
+
+    def compose(self) -> ComposeResult:
+        """The box."""
+        with Vertical(classes="box") as box:
+            box.border_title = Text(crop(clean(self._title), 60))
+            for key, _, sentence, _ in self._actions:
+                yield Label(f"{key}  {sentence}", markup=False)
+            yield Label("Enter trace · Esc back", classes="note")
+
+    def action_act(self, key: str) -> None:
+        """Closes the box with a command line."""
+        for each, _, _, subcommand in self._actions:
+            if each == key:
+                self.dismiss([*subcommand, *self._target])
+
+
+class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
+    """Processes or control groups; the result is a command line, or None."""
+
+    DEFAULT_CSS = """
+    MachineScreen {
+        & #machine-title { height: 1; text-style: bold; padding: 0 1; }
+        & #machine-list { height: 1fr; }
+        & #machine-note { height: 1; padding: 0 1; color: $text-muted; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q,escape", "dismiss(None)", "Quit"),
+        Binding("tab", "switch", "Groups", priority=True, tooltip="Processes or control groups"),
+        Binding("s", "sort", "Sort", tooltip="Sort by growth or by memory"),
+    ]
+
+    def __init__(self, refresh: Callable[[], MachineMemory], *, refresh_s: float) -> None:
+        super().__init__(refresh, refresh_s)
+        self._machine: MachineMemory | None = None
+        self._shows_groups = False
+        self._by_size = False
+
+    def compose(self) -> ComposeResult:
+        """Adds the title, list, note and keys."""
+        yield Static("tracelloc top", id="machine-title", markup=False)
+        yield Table(_COLUMNS, id="machine-list")
+        yield Static(id="machine-note", markup=False)
+        yield KeyFooter(show_command_palette=False)
+
+    def show(self, found: MachineMemory) -> None:
+        """Shows a new moment."""
+        self._machine = found
+        self._show()
+
+    def _show(self) -> None:
+        if self._machine is None:
+            return
+        title = headline(self._machine).removeprefix("==> ")
+        self.query_one("#machine-title", Static).update(crop(title, max(self.size.width - 2, 0)))
+        self.query_one(Table).show(self._rows(self._machine), at_once=True)
+        self._say_hint()
+
+    def _rows(self, machine: MachineMemory) -> TableRows:
+        items: dict[Hashable, ProcessMemory | GroupMemory]
+        if self._shows_groups:
+            key = _by_memory if self._by_size else by_urgency
+            items = {group.path: group for group in sorted(machine.groups, key=key)}
+        else:
+            order = sorted(machine.processes, key=by_size if self._by_size else by_growth)
+            items = {process.pid: process for process in order}
+        return TableRows(
+            list(items), lambda key, column: _cell(items[key], column),
+            "memory" if self._by_size else "1m", empty="There is none.",
+        )  # fmt: skip
+
+    @on(Table.Moved)
+    def _say_hint(self) -> None:
+        """Shows what the process under the cursor grows by."""
+        chosen = self._chosen()
+        text = ""
+        if isinstance(chosen, ProcessMemory):
+            text = next(iter(hints([chosen])), chosen.arguments)
+        elif chosen is not None:
+            text = chosen.path
+        note = self.query_one("#machine-note", Static)
+        note.update(crop(clean(text), max(self.size.width - 2, 0)))
+
+    def _chosen(self) -> ProcessMemory | GroupMemory | None:
+        key, machine = self.query_one(Table).key, self._machine
+        if machine is None or key is None:
+            return None
+        if self._shows_groups:
+            return next((group for group in machine.groups if group.path == key), None)
+        return next((process for process in machine.processes if process.pid == key), None)
+
+    def action_switch(self) -> None:
+        """Shows control groups in place of processes, or processes again."""
+        self._shows_groups = not self._shows_groups
+        self._show()
+
+    def action_sort(self) -> None:
+        """Sorts by memory, or by growth again."""
+        self._by_size = not self._by_size
+        self._show()
+
+    @on(Table.SortAsked)
+    def _sort_by_memory(self) -> None:
+        self.action_sort()
+
+    @on(Table.Chosen)
+    def _ask(self) -> None:
+        """Asks what to do about the row under the cursor."""
+        chosen = self._chosen()
+        if isinstance(chosen, ProcessMemory):
+            target = "-p", str(chosen.pid)
+            dialog = WhatToDo(f"{chosen.command} ({chosen.pid})", target, is_group=False)
+        elif chosen is not None:
+            dialog = WhatToDo(chosen.name, ("--group", chosen.path), is_group=True)
+        else:
+            return
+        self.app.push_screen(dialog, self._leave)
+
+    def _leave(self, words: Words | None) -> None:
+        if words is not None:
+            self.dismiss(words)
+
+
+def _by_memory(group: GroupMemory) -> tuple[int, str]:
+    return -group.trend.size_bytes, group.path
+
+
+def _cell(item: ProcessMemory | GroupMemory, column: str) -> Cell:
+    if column in _GROWTH:
+        return _growth(item.trend, _GROWTH.index(column))
+    if isinstance(item, ProcessMemory):
+        name, pid = CommandCell(clean(item.arguments)), str(item.pid)
+        limit_bytes = left_s = None
+    else:
+        name, pid = CommandCell(clean(f"{item.name}, {plural(item.processes, 'process')}")), ""
+        limit_bytes, left_s = item.limit_bytes, item.limit_in_s
+    return {
+        "memory": format_size(item.trend.size_bytes),
+        "for": format_estimate(item.trend.growing_s) if item.trend.growing_s else _UNKNOWN,
+        "limit": _UNKNOWN if limit_bytes is None else format_size(limit_bytes),
+        "left": _UNKNOWN if left_s is None else format_estimate(left_s),
+        "pid": pid,
+        "name": name,
+    }[column]
+
+
+def _growth(trend: MemoryTrend, window: int) -> Cell:
+    rate = trend.growth[window]
+    if not rate:
+        return _UNKNOWN if rate is None else signed_size(rate)
+    return growth_cell(rate, None)
