@@ -179,11 +179,13 @@ def test_kills_and_pressure_are_read(tmp_path: Path, version_1: bool) -> None:
     if version_1:
         (inner / "memory.oom_control").write_text("under_oom 0\noom_kill 2\n")
         (inner.parent / "memory.oom_control").write_text("under_oom 0\noom_kill 1\n")
+        (groups / "memory/memory.oom_control").write_text("under_oom 0\noom_kill 9\n")
     else:
         (inner.parent / "memory.events").write_text("oom 4\noom_kill 3\n")
         (inner.parent / "memory.pressure").write_text("some avg10=0.00 avg60=25.00 avg300=0\n")
     assert group_kills("/a", groups) == 3
     assert group_kills("/gone", groups) is None
+    assert group_kills("/", groups) == (9 if version_1 else None)
     assert machine_kills(proc) == 7
     assert memory_pressure("/a", groups, proc) == (0.015 if version_1 else 0.25)
     assert memory_pressure("/a", groups, tmp_path) == (None if version_1 else 0.25)
@@ -285,7 +287,12 @@ def test_kills_while_nobody_watched(machine: Machine, kernel: Kernel) -> None:
 def test_the_oldest_files_make_room(tmp_path: Path) -> None:
     files = WatchFiles(WatchConfig(directory=tmp_path / "new", max_disk=10_000))
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
-    names = ["a.rec", f"b{KILL_SUFFIX}", "c.rec", "d.heap.txt", "e.rec", "mine.txt"]
+    names = [
+        *(f"{name}-77-20261126-034902{suffix}" for name, suffix in (
+            ("a", ".rec"), ("b", KILL_SUFFIX), ("c", ".rec"), ("d", ".heap.txt"), ("e", ".rec"),
+        )),
+        "mine.rec",
+    ]  # fmt: skip
     for age, name in enumerate(names):
         (tmp_path / "new" / name).write_bytes(bytes(2000))
         os.utime(tmp_path / "new" / name, (age, age))
@@ -293,7 +300,7 @@ def test_the_oldest_files_make_room(tmp_path: Path) -> None:
     def left() -> str:
         return "".join(sorted(path.name[0] for path in (tmp_path / "new").iterdir()))
 
-    kept = [str(tmp_path / "new" / "a.rec")]
+    kept = [str(tmp_path / "new" / names[0])]
     files.make_room(0, kept)
     assert left() == "abcdem"
     files.make_room(1000, kept)
@@ -302,6 +309,13 @@ def test_the_oldest_files_make_room(tmp_path: Path) -> None:
     assert left() == "abm"
     files.make_room(8000, kept)
     assert left() == "bm"
+
+
+def test_directories_of_others_are_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(OSError, match="others may write to it"):
+        WatchFiles(WatchConfig(directory=tmp_path))
+    assert tmp_path.stat().st_mode & 0o777 == 0o777
 
 
 def test_names_with_series_stay() -> None:

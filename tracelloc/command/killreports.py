@@ -87,8 +87,8 @@ class KillWatch:
     def _count(self, path: str, *, is_gone_by_kill: bool) -> None:
         now, before = group_kills(path), self.counts.get(path)
         if now is None:
-            self.counts.pop(path, None)
-            if is_gone_by_kill:
+            # The root of version 2 has no counter, but is not gone.
+            if self.counts.pop(path, None) is not None and is_gone_by_kill:
                 self._open[path] = 1, _LOOKS
             return
         self.counts[path] = now

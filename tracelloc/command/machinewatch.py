@@ -7,6 +7,7 @@ file: when rules were broken, for cool-down, and the counters of killed processe
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
@@ -81,7 +82,12 @@ class MachineWatch:
     def look(self) -> None:
         """Looks once, and begins what has to be done."""
         machine = self._reader.look()
-        subjects = list(subjects_of(machine, self._config.target))
+        own = self._jobs.pids | {os.getpid()}
+        subjects = [
+            subject
+            for subject in subjects_of(machine, self._config.target)
+            if subject.target.group or subject.processes[0].pid not in own
+        ]
         kills = self._kills.look(subjects, machine)
         breaches = self._rules.check(subjects, time.monotonic())
         with self._lock:

@@ -6,8 +6,10 @@ oldest files make room.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -35,7 +37,7 @@ _END_PATIENCE_S: Final = 20.0
 KILL_SUFFIX: Final = ".killed.json"
 RECORDING_SUFFIX: Final = ".rec"
 _WALK: Final = ".heap.txt"
-_OWN_SUFFIXES: Final = (RECORDING_SUFFIX, _WALK, KILL_SUFFIX)
+_OWN: Final = re.compile(r".+-\d+-\d{8}-\d{6}\.(rec|heap\.txt|killed\.json)")
 _MOST_KEPT: Final = 64
 """Files that are deleted last."""
 
@@ -44,12 +46,14 @@ class WatchFiles:
     """The directory of recordings, heap walks and what is known of killed processes."""
 
     def __init__(self, config: WatchConfig) -> None:
-        """Makes the directory, for its owner only. Raises OSError."""
+        """Makes the directory, for its owner only. Raises OSError, or if others may write to it."""
         self._directory = config.directory
         self._most_bytes = config.max_disk
         self._lock = threading.Lock()
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._directory.chmod(0o700)
+        status = self._directory.stat()
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise PermissionError(errno.EPERM, "others may write to it")
         self.state = self._directory / "state.json"
 
     def path(self, target: str, pid: int, suffix: str) -> Path:
@@ -71,7 +75,7 @@ class WatchFiles:
             files = [
                 (str(path) in kept or path.name.endswith(KILL_SUFFIX), path.stat().st_mtime, path)
                 for path in self._directory.iterdir()
-                if path.name.endswith(_OWN_SUFFIXES)
+                if _OWN.fullmatch(path.name)
             ]
             used = sum(path.stat().st_size for *_, path in files)
             for _, _, path in sorted(files):
@@ -103,6 +107,12 @@ class WatchJobs:
         """How many subjects are being looked into, or wait for that."""
         return sum(not job.done() for job in self._last.values())
 
+    @property
+    def pids(self) -> set[int]:
+        """The processes that run for it."""
+        with self._lock:
+            return {child.pid for child in self._children}
+
     def begin(self, breach: Breach) -> None:
         """Does what the target says, one thing after the other."""
         self._last = {key: job for key, job in self._last.items() if not job.done()}
@@ -121,7 +131,10 @@ class WatchJobs:
                     job.result()
             found = [file for file in files if Path(file).exists()]
             found.sort(key=lambda file: file.endswith(RECORDING_SUFFIX))
-            work(found[-1] if found else None)
+            try:
+                work(found[-1] if found else None)
+            except Exception as error:  # noqa: BLE001 - reported
+                self._fail(subject, "explain", str(error) or type(error).__name__)
 
         self._explaining.submit(run)
 
@@ -168,8 +181,8 @@ class WatchJobs:
                     self._hook(subject, facts | {"files": files})
                 elif process is not None:
                     files |= self._trace(action, subject, process)
-            except (OSError, subprocess.SubprocessError) as error:
-                self._fail(subject, action, str(error))
+            except Exception as error:  # noqa: BLE001 - the others are done all the same
+                self._fail(subject, action, str(error) or type(error).__name__)
 
     def _fail(self, subject: Subject, action: str, reason: str) -> None:
         if not self._is_ending:

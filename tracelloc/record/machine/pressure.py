@@ -46,10 +46,10 @@ def group_kills(path: str, cgroups: Path = CGROUPS) -> int | None:
         events = numbers_in(cgroups / folder / path.lstrip("/") / "memory.events")
         if "oom_kill" in events:
             return events["oom_kill"]
-    counts = [
-        numbers_in(file).get("oom_kill", 0)
-        for file in (cgroups / "memory" / path.lstrip("/")).rglob("memory.oom_control")
-    ]
+    group = cgroups / "memory" / path.lstrip("/")
+    # Below the root there are all others.
+    files = group.glob("memory.oom_control") if path == "/" else group.rglob("memory.oom_control")
+    counts = [numbers_in(file).get("oom_kill", 0) for file in files]
     return sum(counts) if counts else None
 
 
