@@ -145,7 +145,7 @@ def test_a_killed_process_is_explained(group: ControlGroup, shop: Target, tmp_pa
         assert file.stat().st_mode & 0o777 == 0o600, file
 
 
-def test_restarts(group: ControlGroup, shop: Target, tmp_path: Path) -> None:
+def test_restarts(builder: Builder, group: ControlGroup, shop: Target, tmp_path: Path) -> None:
     """A rule is not broken again while it is cooling down; what ran is ended in order."""
     rule = target_of(
         group, 'rules = ["memory > 1 MiB"]', 'actions = ["record"]', 'max_overhead = "none"'
@@ -163,8 +163,10 @@ def test_restarts(group: ControlGroup, shop: Target, tmp_path: Path) -> None:
     # The kernel kills it while nobody watches.
     shop.say(f"alloc 20000 {SIZE}")
     until(lambda: not (group.path / "cgroup.procs").read_text())
-    other = subprocess.Popen(["sleep", "60"])
+    # One that breaks the rule, too.
+    other = Target([builder.c("lineage")])
     group.take(other.pid)
+    other.ask(f"alloc 1000 {SIZE}")
     again = Watcher(tmp_path, rule)
     try:
         line = again.wait_for("event=killed")
@@ -172,7 +174,6 @@ def test_restarts(group: ControlGroup, shop: Target, tmp_path: Path) -> None:
     finally:
         again.kill()
         other.kill()
-        other.wait()
     assert f"recording={recording}" in line
     assert re.search(r"blocks from before the recording held \d+ %", line)
     assert "event=rule" not in again.text()
