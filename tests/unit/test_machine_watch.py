@@ -451,5 +451,5 @@ def test_the_kubernetes_manifest() -> None:
     named = {f"CAP_{name}" for name in container["securityContext"]["capabilities"]["add"]}
     assert {"CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE"} <= named
     assert {name for name in named if name not in (DOCS / "containers.md").read_text()} == {
-        "CAP_SYS_RESOURCE", "CAP_SYS_ADMIN",
+        "CAP_SYS_ADMIN",
     }  # fmt: skip
