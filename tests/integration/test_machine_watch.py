@@ -124,6 +124,8 @@ def test_a_killed_process_is_explained(group: ControlGroup, shop: Target, tmp_pa
         watcher.kill()
     assert watcher.text().count("event=rule") == watcher.text().count("event=killed") == 1
     assert "event=failed" not in watcher.text()
+    recorded = watcher.wait_for("event=recorded")
+    assert f"pid={shop.pid} leaking=0 growing=" in recorded
     (path,) = watcher.files.glob("*.killed.json")
     told = json.loads(path.read_text())
     assert [victim["pid"] for victim in told["victims"]] == [shop.pid]

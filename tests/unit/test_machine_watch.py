@@ -336,7 +336,9 @@ def test_metrics(machine: Machine) -> None:
         (machine.groups / path / "memory.current").write_text(str(900 + len(path)))
     (machine.groups / f"docker-{ID}.scope/memory.max").write_text("4096")
     machine.set(201, "in", f"/docker-{ID}.scope/container", anonymous=1)
-    lines = MachineMetrics().lines(machine.look(), WatchCounts({"shop": 2}, {"shop": 0}))
+    lines = MachineMetrics().lines(
+        machine.look(), WatchCounts({"shop": 2}, {"shop": 0}, {"shop": 3})
+    )
     text = metrics_text(lines)
     figures: dict[str, dict[str, float]] = {}
     for family in text_string_to_metric_families(text):
@@ -355,6 +357,7 @@ def test_metrics(machine: Machine) -> None:
     assert figures["tracelloc_group_memory_bytes"] == {name: used}
     assert figures["tracelloc_rules_broken_total"] == {"shop": 2}
     assert figures["tracelloc_memory_kills_total"] == {"shop": 0}
+    assert figures["tracelloc_leaking_stacks"] == {"shop": 3}
     assert figures["tracelloc_machine_memory_bytes"]["available"] == 1 << 20
 
 

@@ -6,14 +6,12 @@ its last snapshot which call stacks had the most live bytes.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tracelloc.command.recordedstacks import report_on, stack_name
 from tracelloc.command.watchjobs import (
     KILL_SUFFIX,
     RECORDING_SUFFIX,
@@ -28,7 +26,6 @@ from tracelloc.show.machine.subjects import Subject
 from tracelloc.text import format_percent, format_size, plural, printable
 
 _STACKS: Final = 3
-_PATIENCE_S: Final = 120.0
 _LOOKS: Final = 3
 """After so many looks, a killed process is no longer in /proc: the kernel counts it earlier."""
 
@@ -170,14 +167,8 @@ def _stacks_in(recording: str) -> list[dict[str, Any]]:
 
     The last one stands for the blocks from before the recording.
     """
-    words = ["report", recording, "--format", "json", "--top", str(_STACKS)]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "tracelloc", *words], stdin=subprocess.DEVNULL,
-            capture_output=True, timeout=_PATIENCE_S, check=True,
-        )  # fmt: skip
-        report = json.loads(done.stdout.splitlines()[0])
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+    report = report_on(recording, _STACKS)
+    if report is None:
         return []
     whole = max(report["live_bytes"], 1)
     earlier = report.get("earlier") or {}
@@ -185,19 +176,9 @@ def _stacks_in(recording: str) -> list[dict[str, Any]]:
     largest = max(kinds, key=lambda kind: kind["bytes"], default=None)
     alike = "" if largest is None else printable(largest["alike"]["allocated_in"])
     found = [
-        {"name": _name_of(each["stack"]), "bytes": each["bytes"], "stack": each["stack"]}
+        {"name": stack_name(each["stack"]), "bytes": each["bytes"], "stack": each["stack"]}
         for each in report["top_allocators"]
         if each["bytes"] > 0
     ]
     found.append({"name": alike, "bytes": earlier.get("bytes", 0), "stack": []})
     return [each | {"share": each["bytes"] / whole} for each in found]
-
-
-def _name_of(stack: Sequence[Mapping[str, Any]]) -> str:
-    """A stack's innermost function that is not hidden, with its source line."""
-    frame = next((one for one in stack if not one.get("hidden")), None)
-    if frame is None:
-        return "?"
-    name = printable(frame.get("symbol") or frame.get("label") or "?")
-    file, line = frame.get("file"), frame.get("line")
-    return f"{name} ({printable(file.rpartition('/')[2])}:{line})" if file else name

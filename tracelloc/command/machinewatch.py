@@ -54,8 +54,9 @@ class MachineWatch:
         """When rules were broken last, in seconds since 1970, by the subject's key."""
         counts, zero = state.get("counts", {}), {target.name: 0 for target in config.target}
         self._counts = WatchCounts(**{
-            kind: zero | counts.get(kind, {}) for kind in ("rules", "kills")
+            kind: zero | counts.get(kind, {}) for kind in ("rules", "kills", "leaking")
         })  # fmt: skip
+        self._jobs.leaking = self._counts.leaking
         self._kills = KillWatch(state.get("kills", {}))
         self._jobs.files.update(state.get("files", {}))
         self._jobs.kept = state.get("kept", [])

@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from tracelloc.command.recordedstacks import report_on, stack_name
 from tracelloc.model.machine import ProcessMemory
 from tracelloc.show.alerts.rules import ON_LEAK_PATIENCE_S
 from tracelloc.show.machine.machinerules import WatchConfig
@@ -38,6 +39,7 @@ KILL_SUFFIX: Final = ".killed.json"
 RECORDING_SUFFIX: Final = ".rec"
 _WALK: Final = ".heap.txt"
 _OWN: Final = re.compile(r".+-\d+-\d{8}-\d{6}\.(rec|heap\.txt|killed\.json)")
+_MOST_SUSPECTS: Final = 50
 _MOST_KEPT: Final = 64
 """Files that are deleted last."""
 
@@ -99,6 +101,8 @@ class WatchJobs:
         """The last job of each subject, by its key."""
         self.files: dict[str, list[str]] = {}
         """The newest heap walk and recording of each subject, also while they are written."""
+        self.leaking: dict[str, int] = {}
+        """Leaking call stacks in the newest recording, by target."""
         self.kept: list[str] = []
         """Files that explain why a process was killed."""
 
@@ -213,7 +217,24 @@ class WatchJobs:
             *_overhead_words(subject),
         ]  # fmt: skip
         self._run(subject, action, words, limit_s)
+        self._tell(subject, path)
         return {action: str(path)}
+
+    def _tell(self, subject: Subject, recording: Path) -> None:
+        """Reports which call stacks leak or grow according to a recording."""
+        report = None if self._is_ending else report_on(str(recording), _MOST_SUSPECTS)
+        if report is None:
+            return
+        suspects = report["suspects"]
+        leaking = [each for each in suspects if each["verdict"] == "leaking"]
+        self.leaking[subject.target.name] = len(leaking)
+        line = {
+            "target": subject.target.name, "event": "recorded", "pid": str(report["pid"]),
+            "leaking": str(len(leaking)), "growing": str(len(suspects) - len(leaking)),
+        }  # fmt: skip
+        for number, each in enumerate(suspects[:3], 1):
+            line[f"stack{number}"] = stack_name(each["stack"])
+        self._log(line | {"recording": str(recording)})
 
     def _note_file(self, subject: Subject, path: Path) -> None:
         others = self.files.get(subject.key, [])

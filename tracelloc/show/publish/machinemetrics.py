@@ -29,6 +29,8 @@ class WatchCounts:
     """How often rules were broken, by target."""
     kills: dict[str, int] = field(default_factory=dict)
     """Processes that the kernel has killed for want of memory, by target."""
+    leaking: dict[str, int] = field(default_factory=dict)
+    """Leaking call stacks in the newest recording, by target."""
 
 
 class LargestNames:
@@ -62,6 +64,8 @@ class MachineMetrics:
         })  # fmt: skip
         yield from self._processes(machine)
         yield from self._group_lines(machine)
+        text = "Leaking call stacks in the newest recording"
+        yield from _gauge("leaking_stacks", "target", text, counts.leaking)
         for name, text, by_target in (
             ("rules_broken", "Rules that targets have broken", counts.rules),
             ("memory_kills", "Processes of targets killed for want of memory", counts.kills),
