@@ -6,14 +6,16 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc, run_tracelloc
+from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, read_line, run_tracelloc, started
 from tests.integration.test_follow import assert_family, by_process, kept
 from tracelloc.record.machine.groups import find_group, members_of
 
@@ -245,3 +247,35 @@ def last_reports(tracer: Tracelloc) -> str:
     begins = [n for n, line in enumerate(lines) if '"pid": null' in line]
     first = begins[-2] + 1 if len(begins) > 1 else 0
     return "\n".join(lines[first:])
+
+
+def test_a_caught_program_runs_if_the_tracer_is_killed(builder: Builder, tmp_path: Path) -> None:
+    """Killed at its worst moment: the program is stopped, and nothing has been done for it."""
+    name = f"late{os.getpid()}"
+    program = shutil.copy(builder.c("lineage"), tmp_path / name)
+    process = started(
+        "-n", name, "--wait", "--text", module="tracelloc",
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, bufsize=0,
+    )  # fmt: skip
+    try:
+        while "waiting for" not in read_line(process.stderr, "tracelloc"):
+            pass
+        process.send_signal(signal.SIGSTOP)
+        target = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        await_state(target.pid, "T")
+    finally:
+        process.kill()
+        process.communicate()
+    try:
+        assert read_line(target.stdout, "the program") == "ready"
+    finally:
+        target.kill()
+        target.communicate()
+
+
+def await_state(pid: int, state: str) -> None:
+    """Waits until a process is in a state, as /proc/PID/stat names it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != state:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -23,7 +23,7 @@ _EVERY_S: Final = 0.1
 def with_target(options: Options) -> Options:
     """The options with the PID of the process; of a control group, the oldest one's.
 
-    None if a program is to be waited for.
+    There is none yet if a program is to be waited for.
 
     Raises TargetError.
     """

@@ -40,10 +40,15 @@ BPF_ENABLE_STATS: Final = 32
 BPF_ITER_CREATE: Final = 33
 
 
+def bpf_number() -> int:
+    """Returns the number of bpf(2) on this machine."""
+    return _BPF[platform.machine()]
+
+
 def bpf(command: int, attributes: ctypes.Structure | ctypes.Array[ctypes.c_uint32]) -> int:
     """Carries out a BPF command. Returns its result; raises OSError."""
     return _call(
-        _BPF[platform.machine()],
+        bpf_number(),
         ctypes.c_int(command),
         ctypes.byref(attributes),
         ctypes.c_uint(ctypes.sizeof(attributes)),

@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import os
 import struct
+import subprocess
+import sys
 import time
+from contextlib import suppress
 from typing import Final
 
+from tracelloc.errors import UnsupportedError
+from tracelloc.record.kernel import catchguard
 from tracelloc.record.kernel.bpfmaps import keys_of
 from tracelloc.record.kernel.compiler import CompiledProbes, MapSpec
 from tracelloc.record.kernel.programs import RAW_TRACEPOINT, Programs
+from tracelloc.record.process.namespaces import pid_namespace
+from tracelloc.system import syscalls
 
 NAME_LETTERS: Final = 15
 """Bytes of a name that the kernel keeps (TASK_COMM_LEN)."""
@@ -29,19 +36,39 @@ _EXIT_AT: Final = 27
 
 
 class ExecCatcher:
-    """Watches execs until ``close``."""
+    """Watches execs until ``close``.
+
+    The caught process stays stopped until somebody sends SIGCONT: a guard does if tracelloc is
+    killed before ``release``.
+    """
 
     def __init__(self, name: str) -> None:
         """Raises TracellocError."""
+        if pid_namespace() is not None:
+            # It would stop processes of other containers, which can't be seen from here.
+            raise UnsupportedError(
+                "programs can't be waited for in a container",
+                hint="run tracelloc in the PID namespace of the host, or trace the container there "
+                "(--group ID --wait)",
+            )
         caught = MapSpec("caught", _HASH, 8, 8, 1, 0)
         self._programs = Programs(CompiledProbes((caught,), {"catch_exec": _code(name)}))
         self._attached = -1
         try:
             self._programs.load("catch_exec", RAW_TRACEPOINT)
+            self._guard = self._start_guard()
             self._attached = self._programs.attach_tracepoint("catch_exec", "sched_process_exec")
         except BaseException:
             self._programs.close()
             raise
+
+    def _start_guard(self) -> subprocess.Popen[bytes]:
+        places = self._programs.map_fd("caught"), syscalls.bpf_number()
+        return subprocess.Popen(
+            [sys.executable, "-IS", catchguard.__file__, *map(str, places)],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            pass_fds=places[:1], start_new_session=True,
+        )  # fmt: skip
 
     def wait(self) -> None:
         """Waits until a process is stopped."""
@@ -56,6 +83,12 @@ class ExecCatcher:
         """Stops no more processes."""
         os.close(self._attached)
         self._programs.close()
+
+    def release(self) -> None:
+        """Ends the guard: whoever was caught runs. May be called twice."""
+        if self._guard.returncode is None:
+            with suppress(OSError):
+                self._guard.communicate(b"!")
 
 
 def _code(name: str) -> bytes:

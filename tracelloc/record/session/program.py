@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
-from tracelloc.errors import TargetError, TracellocError
+from tracelloc.errors import TracellocError
 from tracelloc.record.kernel.capabilities import FileLimit
 from tracelloc.record.kernel.execcatcher import ExecCatcher
 from tracelloc.record.session.terminal import ProgramTerminal
@@ -164,27 +164,23 @@ class CaughtProgram:
     terminal = None
 
     def __init__(self, name: str) -> None:
+        """Raises TracellocError."""
         self.name = name
         self.pid = 0
         self.has_begun = False
+        self._catcher = ExecCatcher(name)
 
     def catch(self, note_waiting: Callable[[], None]) -> None:
         """Waits until it is executed, by whatever process, which is stopped then.
 
-        ``note_waiting`` is called when it can't be missed any more. Raises TargetError if it was
-        executed in a PID namespace that can't be seen from here.
+        ``note_waiting`` is called when it can't be missed any more.
         """
-        with closing(ExecCatcher(self.name)) as catcher:
+        with closing(self._catcher):
             try:
                 note_waiting()
-                catcher.wait()
+                self._catcher.wait()
             finally:
-                self.pid = catcher.caught() or 0
-        if not Path(f"/proc/{self.pid}").exists():
-            raise TargetError(
-                f"{printable(self.name)} was stopped, but process {self.pid} can't be seen",
-                hint="run tracelloc in the PID namespace of the host",
-            )
+                self.pid = self._catcher.caught() or 0
 
     def start(self) -> None:
         """Does nothing: the process is there."""
@@ -195,6 +191,7 @@ class CaughtProgram:
         if self.pid:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGCONT)
+        self._catcher.release()
 
     refuse = go
     abandon = go
