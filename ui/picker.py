@@ -17,7 +17,7 @@ from textual.worker import get_current_worker
 
 from tracelloc.model.processlist import ProcessInfo, matching
 from tracelloc.startup import heeded
-from tracelloc.text import format_size, plural, signed_size
+from tracelloc.text import format_duration, format_size, plural, signed_size
 from tracelloc.ui.contrast import keep_readable
 from tracelloc.ui.driver import TerminalDriver
 from tracelloc.ui.keyfooter import KeyFooter
@@ -28,6 +28,7 @@ from tracelloc.ui.verdictcells import growth_cell
 _COLUMNS: Final = (
     Column("pid", "pid", 7, sorts=False),
     Column("user", "user", 10, right=False, from_width=118, sorts=False),
+    Column("age", "age", 8, from_width=90, sorts=False),
     Column("resident", "resident", 9, sorts=False),
     Column("growth", "growth/min", 12, sorts=False),
     Column("command", "command", 0, right=False, sorts=False),
@@ -51,6 +52,7 @@ def process_rows(infos: Sequence[ProcessInfo], *, searching: bool) -> TableRows:
         text = {
             "pid": str(info.pid),
             "user": info.user,
+            "age": format_duration(info.age_s),
             "resident": format_size(info.rss_bytes),
             "growth": f"{signed_size(growth)} {trend(growth)}",
             "command": info.arguments,

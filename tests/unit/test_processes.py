@@ -106,6 +106,18 @@ def test_growth_over_the_last_minute(tmp_path: Path) -> None:
     assert (again[3].growth_bytes_per_min, again[3].command) == (0, "other")
 
 
+def test_growth_of_the_first_seconds_is_taken_for_that_of_five(tmp_path: Path) -> None:
+    clock = Clock()
+    scan = ProcessScan(tmp_path, clock_ns=clock)
+    growth = []
+    for second in range(11):
+        clock.now_ns = second * NS_PER_S
+        put(tmp_path, 3, stat_line(3, "new", pages=100 if second == 0 else 700))
+        growth += [info.growth_bytes_per_min for info in scan.refresh()]
+    assert growth[:7] == [0, *[7200 * PAGE] * 5, 6000 * PAGE]
+    assert growth[10] == 3600 * PAGE
+
+
 def test_growth_however_rarely_it_is_looked_at(tmp_path: Path) -> None:
     clock = Clock()
     scan = ProcessScan(tmp_path, clock_ns=clock)

@@ -38,6 +38,8 @@ class ProcessInfo:
     """Why it can't be traced; None if it can, as far as is known."""
     known: bool
     """Whether ``allocator`` and ``trouble`` have been determined."""
+    age_s: float = 0.0
+    """How long ago it was started."""
 
 
 def matching(infos: Iterable[ProcessInfo], text: str) -> list[ProcessInfo]:

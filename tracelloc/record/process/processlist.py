@@ -35,6 +35,8 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _KERNEL_THREAD: Final = 0x00200000
 """PF_KTHREAD, include/linux/sched.h."""
 _GROWTH_OVER_NS: Final = 60 * NS_PER_S
+_LEAST_GROWTH_OVER_NS: Final = 5 * NS_PER_S
+"""What a process has grown in its first seconds here is taken for the growth of so long."""
 _MOST_SAMPLES: Final = 32
 _PATIENCE_S: Final = 10.0
 """Timeout for reading a file."""
@@ -236,7 +238,8 @@ def _sample(samples: deque[tuple[int, int]], now_ns: int, rss_bytes: int) -> Non
 def _info(pid: int, stat: _Stat, seen: _Seen, now_ns: int) -> ProcessInfo:
     then_ns, then_bytes = seen.samples[0]
     grown = stat.rss_bytes - then_bytes
-    elapsed_ns = max(now_ns - then_ns, NS_PER_S)
+    elapsed_ns = max(now_ns - then_ns, _LEAST_GROWTH_OVER_NS)
+    booted_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     return ProcessInfo(
         pid=pid,
         command=stat.command,
@@ -247,6 +250,7 @@ def _info(pid: int, stat: _Stat, seen: _Seen, now_ns: int) -> ProcessInfo:
         allocator=seen.allocator,
         trouble=seen.trouble,
         known=seen.known,
+        age_s=max(booted_s - stat.start / os.sysconf("SC_CLK_TCK"), 0.0),
     )
 
 
