@@ -10,7 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.widgets import Label, Static
+from textual.widgets import Static
 
 from tracelloc.model.machine import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
 from tracelloc.show.report.machine import by_growth, by_size, by_urgency, headline, hints
@@ -39,39 +39,38 @@ _UNKNOWN: Final = "–"
 _GROWTH: Final = "1m", "10m", "60m"
 """Columns of growth, in the order of the windows."""
 _ACTIONS: Final = (
-    ("t", "trace", "trace it: which call stacks allocate, and whether they leak", ()),
-    ("h", "heap", "walk its heap, without tracing", ("heap",)),
-    ("o", "objects", "count its objects, if it is a Python program", ("objects",)),
+    ("Trace it: which call stacks allocate, and whether they leak", ()),
+    ("Walk its heap, without tracing", ("heap",)),
+    ("Count its objects, if it is a Python program", ("objects",)),
 )
-"""Key, word, sentence and subcommand of what can be done about a process."""
+"""Sentence and subcommand of what can be done about a process; about a group, only the first."""
 
 
 class WhatToDo(Dialog["Words | None"]):
     """Asks what to do about a process or a group; the result is a command line."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "act('t')", "Trace", show=False),
-        *(Binding(key, f"act('{key}')", word, show=False) for key, word, *_ in _ACTIONS),
-    ]
-
     def __init__(self, name: str, target: Words, *, is_group: bool) -> None:
         super().__init__()
         self._title, self._target = name, target
-        self._actions = _ACTIONS[:1] if is_group else _ACTIONS
+        self._actions = dict(_ACTIONS[:1] if is_group else _ACTIONS)
 
     def compose(self) -> ComposeResult:
         """The box."""
         with Vertical(classes="box") as box:
             box.border_title = Text(crop(clean(self._title), 60))
-            for key, _, sentence, _ in self._actions:
-                yield Label(f"{key}  {sentence}", markup=False)
-            yield Label("Enter trace · Esc back", classes="note")
+            box.border_subtitle = "Enter · Esc back"
+            yield Table([Column("what", "", 0, right=False)])
 
-    def action_act(self, key: str) -> None:
+    def on_mount(self) -> None:
+        """Lists what can be done."""
+        rows = TableRows(list(self._actions), lambda key, _: str(key))
+        self.query_one(Table).show(rows, at_once=True)
+
+    @on(Table.Chosen)
+    def _act(self) -> None:
         """Closes the box with a command line."""
-        for each, _, _, subcommand in self._actions:
-            if each == key:
-                self.dismiss([*subcommand, *self._target])
+        subcommand = self._actions[str(self.query_one(Table).key)]
+        self.dismiss([*subcommand, *self._target])
 
 
 class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):

@@ -17,6 +17,7 @@ from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
 from tests.ui.source import FakeSource, drive, press, shop, until
+from tracelloc.ui import machinescreen
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.driver import KeyParser
 from tracelloc.ui.livekeys import LIVE_KEYS, view_keys
@@ -85,6 +86,7 @@ ONE_MEANING = {
 
 def test_a_letter_means_one_thing() -> None:
     actions: defaultdict[str, set[str]] = defaultdict(set)
+    assert machinescreen.__name__ in sys.modules
     modules = [module for name, module in sys.modules.items() if name.startswith("tracelloc.ui.")]
     for owner in (each for module in modules for each in vars(module).values()):
         if (
