@@ -46,14 +46,15 @@ static __always_inline u64 recall(struct scratch *scratch, struct memo *memo, st
 	if (!REMEMBERS || memo->sp != sp || memo->pc != pc || memo->state != state_of(space) ||
 	    memo->owner != owner_of(space) || ((memo->bp ^ bp) & memo->bp_mask))
 		return 0;
-	begin_count(&words, MEMO_WORDS);
-	COUNTED(i, &words, MEMO_WORDS) {
+	begin_count(&words, MEMO_WORDS, MEMO_STEPS);
+	COUNTED(i, &words, MEMO_WORDS, MEMO_STEPS) {
 		if (i >= memo->n_words)
-			break;
+			goto compared;
 		differs = read_word(scratch, sp + memo->places[i]) != memo->words[i];
 		if (differs)
-			break;
+			goto compared;
 	}
+compared:
 	end_count(&words);
 	return differs | scratch->bad ? 0 : memo->stack_id;
 }

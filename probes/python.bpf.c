@@ -75,15 +75,16 @@ static __always_inline bool find_thread(struct space *space, struct call *call,
 	if (looks & (looks - 1))
 		return false;
 	record = threads[1];
-	begin_count(&rounds, PYTHON_THREADS);
-	COUNTED(i, &rounds, PYTHON_THREADS) {
+	begin_count(&rounds, PYTHON_THREADS, PYTHON_STEPS);
+	COUNTED(i, &rounds, PYTHON_THREADS, PYTHON_STEPS) {
 		if (!record)
-			break;
+			goto looked;
 		found = is_thread(space, scratch, record, tid);
 		if (found)
-			break;
+			goto looked;
 		record = window_word(scratch, space->python.next);
 	}
+looked:
 	end_count(&rounds);
 	if (found)
 		call->python_thread = record;
@@ -217,31 +218,32 @@ static __always_inline bool walk_frames(struct space *space, struct scratch *scr
 	struct counted frames;
 	u32 i, flags = 0;
 
-	begin_count(&frames, PYTHON_CHUNK);
-	COUNTED(i, &frames, PYTHON_CHUNK) {
+	begin_count(&frames, PYTHON_CHUNK, PYTHON_STEPS);
+	COUNTED(i, &frames, PYTHON_CHUNK, PYTHON_STEPS) {
 		u32 n = *(volatile u16 *)&stack->n_words;
 		u64 *pair = &stack->words[(n - 1) & (2 * PYTHON_FRAMES - 2)];
 		u64 at = *frame;
 
 		if (!at) {
 			flags = stack->flags;
-			break;
+			goto walked;
 		}
 		if (n > 2 * PYTHON_FRAMES) {
 			flags = STACK_PYTHON | STACK_TRUNCATED;
-			break;
+			goto walked;
 		}
 		flags = STACK_PYTHON | STACK_UNREADABLE;
 		if (!has_frame(scratch, at))
-			break;
+			goto walked;
 		*frame = frame_word(scratch, at, space->python.previous);
 		if (!note_frame(space, scratch, at, pair))
-			break;
+			goto walked;
 		flags = 0;
 		hash_word(scratch, pair[0]);
 		hash_word(scratch, pair[1]);
 		*(volatile u16 *)&stack->n_words = n + 2;
 	}
+walked:
 	end_count(&frames);
 	if (flags)
 		stack->flags = flags;

@@ -48,8 +48,8 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 	asm volatile("" : "+r"(fp), "+r"(lowest), "+r"(pc));
 	stack->image = space->image;
 
-	begin_count(&frames, MAX_FRAMES);
-	COUNTED(i, &frames, MAX_FRAMES) {
+	begin_count(&frames, MAX_FRAMES, WALK_STEPS);
+	COUNTED(i, &frames, MAX_FRAMES, WALK_STEPS) {
 		u64 at;
 
 		stack->frames[i] = pc;
@@ -57,25 +57,26 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 		n = i + 1;
 		if (!fp) {
 			flags = 0;
-			break;
+			goto walked;
 		}
 		if (fp < lowest || (fp & 7)) {
 			flags = STACK_BROKEN;
-			break;
+			goto walked;
 		}
 		at = find_frame(scratch, fp, &base);
 		if (at > STACK_WINDOW) {
 			flags = STACK_UNREADABLE;
-			break;
+			goto walked;
 		}
 		lowest = fp + STACK_FRAME_BYTES;
 		fp = *(u64 *)(scratch->window + (at & (STACK_WINDOW - 8)));
 		pc = *(u64 *)(scratch->window + (at & (STACK_WINDOW - 8)) + 8);
 		if (!pc) {
 			flags = 0;
-			break;
+			goto walked;
 		}
 	}
+walked:
 	end_count(&frames);
 	return name_stack(stack, hash, n, flags, true);
 }

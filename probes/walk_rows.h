@@ -184,8 +184,8 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 	stack->flags = STACK_TRUNCATED;
 	stack->image = space->image;
 
-	begin_count(&frames, MAX_FRAMES);
-	COUNTED(i, &frames, MAX_FRAMES) {
+	begin_count(&frames, MAX_FRAMES, WALK_STEPS);
+	COUNTED(i, &frames, MAX_FRAMES, WALK_STEPS) {
 		u64 row, kind, cfa;
 
 		stack->frames[i] = pc;
@@ -197,7 +197,7 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 		kind = ROW_KIND(row);
 		if (STOPPING_ROWS >> (kind & 15) & 1) {
 			stack->flags = kind == ROW_END ? 0 : STACK_LOST_MISS;
-			break;
+			goto walked;
 		}
 		if (kind == ROW_SIGNAL) {
 			memo->far = 1;
@@ -205,7 +205,7 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 			if (read_user(scratch->window, SIGNAL_BYTES,
 				      (void *)(sp + ROW_SIGNAL_BP))) {
 				stack->flags = STACK_UNREADABLE;
-				break;
+				goto walked;
 			}
 			scratch->loaded = 0;
 			bp = *(u64 *)scratch->window;
@@ -223,7 +223,7 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 			/* Not bp itself: the verifier would tell states apart by what it learns of it. */
 			if (!(bp << 1)) {
 				stack->flags = 0;
-				break;
+				goto walked;
 			}
 		}
 		cfa = sp;
@@ -251,14 +251,15 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 		/* Addresses of programs are below 2^47: the top bit says cfa <= sp. */
 		if (scratch->bad | ((cfa - sp - 1) >> 63)) {
 			stack->flags = scratch->bad ? STACK_UNREADABLE : STACK_BROKEN;
-			break;
+			goto walked;
 		}
 		sp = cfa;
 		if (!pc) {
 			stack->flags = 0;
-			break;
+			goto walked;
 		}
 	}
+walked:
 	end_count(&frames);
 	if (stack->flags == STACK_LOST_MISS) {
 		id = send_miss(ctx, space, call, scratch, hash, pc - before);
