@@ -50,7 +50,7 @@ def build_packages(out: Path) -> None:
         env=os.environ | {"DIST_EXTRA_CONFIG": str(settings)},
         check=True,
         capture_output=True,
-        timeout=300,
+        timeout=550,
     )
 
 

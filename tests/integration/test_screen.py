@@ -202,7 +202,7 @@ def test_the_machine(tmp_path: Path) -> None:
     with Terminal(tracelloc_command("top"), tmp_path, width=100) as terminal:
         terminal.wait_for(r"processes, .* in use")
         terminal.press("Enter")
-        terminal.wait_for("walk its heap")
+        terminal.wait_for("Walk its heap")
         terminal.press("Escape")
         terminal.wait_for(r"^› .* \d+  \S")
         assert terminal.quit() == 0

@@ -153,6 +153,7 @@ def test_another_program_begins_while_the_probes_are_off(
     assert json.loads(target.ask("alloc 1 1")) == [9, 801]
 
 
+@pytest.mark.alone
 def test_a_target_that_allocates_hard_is_slowed_down_by_less(
     builder: Builder, targets: list[Target]
 ) -> None:

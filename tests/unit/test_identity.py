@@ -11,21 +11,24 @@ from tracelloc.record.process.identity import target_of
 from tracelloc.record.process.procfs import Process
 
 ID = "3f" * 32
+POD = "0e7a1c52-9d3b-4f7e-8a61-2b9f0c4d5e6f"
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "expected", "pod"),
     [
-        ("0::/\n", ""),
-        (f"0::/system.slice/docker-{ID}.scope\n", ID),
-        (f"0::/kubepods/besteffort/pod{'a' * 36}/{ID}\n", ID),
-        (f"4:memory:/docker/{'e' * 64}/docker/{ID}\n0::/\n", ID),
-        (f"0::/x{ID}0\n", ""),
-        ("\x1b\udcff", ""),
-        (None, ""),
+        ("0::/\n", "", ""),
+        (f"0::/system.slice/docker-{ID}.scope\n", ID, ""),
+        (f"0::/kubepods/besteffort/pod{POD}/{ID}\n", ID, POD),
+        (f"0::/kubepods.slice/kubepods-pod{POD.replace('-', '_')}.slice/cri-{ID}.scope\n", ID, POD),
+        (f"0::/kubepods/pod{POD}0/{ID}\n", ID, ""),
+        (f"4:memory:/docker/{'e' * 64}/docker/{ID}\n0::/\n", ID, ""),
+        (f"0::/x{ID}0\n", "", ""),
+        ("\x1b\udcff", "", ""),
+        (None, "", ""),
     ],
 )
-def test_targets(text: str | None, expected: str, tmp_path: Path) -> None:
+def test_targets(text: str | None, expected: str, pod: str, tmp_path: Path) -> None:
     directory = tmp_path / "42"
     (directory / "task/42").mkdir(parents=True)
     (directory / "comm").write_text("server\n")
@@ -36,5 +39,5 @@ def test_targets(text: str | None, expected: str, tmp_path: Path) -> None:
     assert (target.pid, target.command, target.parent_pid) == (42, "server", 0)
     assert (target.exec_count, target.number) == (3, 5)
     assert target.executable == "/opt/shop/bin/server"
-    assert target.container_id == expected
+    assert (target.container_id, target.pod_uid) == (expected, pod)
     assert target.host == os.uname().nodename

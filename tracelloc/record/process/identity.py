@@ -12,11 +12,14 @@ from tracelloc.record.process.procfs import Process
 
 _CONTAINER: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 """The ID by which Docker, containerd, CRI-O and podman name control groups (cgroups(7))."""
+_POD: Final = re.compile(r"[/-]pod([0-9a-f]{8}[-_][-_0-9a-f]{27})(?![-_0-9a-f])")
+"""A pod's UID, in which systemd's names of control groups have underscores."""
 _LARGEST_BYTES: Final = 1 << 16
 
 
 def target_of(process: Process, exec_count: int, number: int) -> Target:
     """Describes a process as a target. Raises TargetError and PrivilegeError."""
+    groups = _control_groups(process)
     return Target(
         process.pid,
         process.command(),
@@ -24,19 +27,24 @@ def target_of(process: Process, exec_count: int, number: int) -> Target:
         exec_count,
         number,
         executable=process.executable() or "",
-        container_id=_container_id(process),
+        container_id=_last(_CONTAINER, groups),
         host=os.uname().nodename,
+        pod_uid=_last(_POD, groups).replace("_", "-"),
     )
 
 
-def _container_id(process: Process) -> str:
-    """Returns the innermost container's ID; empty if there is none, or it is unknown."""
+def _control_groups(process: Process) -> str:
+    """Returns the paths of its control groups, a line each; empty if they are unknown."""
     try:
         with open(process.memory_directory / "cgroup", "rb") as stream:
-            text = stream.read(_LARGEST_BYTES).decode(errors="replace")
+            return stream.read(_LARGEST_BYTES).decode(errors="replace")
     except OSError:
         return ""
-    found: list[str] = _CONTAINER.findall(text)
+
+
+def _last(pattern: re.Pattern[str], groups: str) -> str:
+    """Returns the last match, which is of the innermost container or pod; empty if none."""
+    found: list[str] = pattern.findall(groups)
     return found[-1] if found else ""
 
 

@@ -95,6 +95,7 @@ def _resource(profile: Profile) -> dict[str, AttributeValue]:
         "process.executable.name": name,
         "process.executable.path": target.executable,
         "container.id": target.container_id,
+        "k8s.pod.uid": target.pod_uid,
         "host.name": target.host,
     }
     return {key: value for key, value in found.items() if value}

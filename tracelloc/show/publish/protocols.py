@@ -102,7 +102,10 @@ class Pyroscope:
         return 0, ""
 
     def _name(self) -> str:
-        labels = {"hostname": socket.gethostname(), "pid": str(self._target.pid)}
+        target = self._target
+        labels = {"hostname": socket.gethostname(), "pid": str(target.pid)}
+        labels |= {"container": target.container_id[:12]} if target.container_id else {}
+        labels |= {"pod": target.pod_uid} if target.pod_uid else {}
         labels.update(self._config.labels)
         pairs = ",".join(f"{key}={_plain(value)}" for key, value in labels.items())
         return f"{_plain(self._config.name or self._target.command or 'unknown')}{{{pairs}}}"
