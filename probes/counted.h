@@ -2,8 +2,8 @@
 /*
  * A counted loop that the verifier does not follow to its end: the kernel's own iterator counts
  * (bpf_iter_num_new and so on, kernel/bpf/bpf_iter.c), where the kernel has one. Calls of it are
- * written as calls of helpers that do not exist; their numbers are replaced before the program is
- * loaded (iterators.py). A call costs about 10 ns, so one is made for `steps` rounds, which the
+ * written as calls of helpers that do not exist; these are replaced before the program is loaded
+ * (iterators.py). A call costs about 10 ns, so one is made for `steps` rounds, which the
  * verifier does follow.
  *
  * begin_count(), then the loop, then end_count(). The loop is left by `goto` only, to the latter.
@@ -16,11 +16,7 @@ struct counted {
 	u64 opaque;
 };
 
-#ifdef ITERATORS
-#define ITERATOR_NEW 0x7f000001
-#define ITERATOR_NEXT 0x7f000002
-#define ITERATOR_DESTROY 0x7f000003
-
+#ifdef ITERATOR_NEW
 #define begin_count(state, rounds, steps) \
 	((int (*)(struct counted *, int, int))ITERATOR_NEW)( \
 		state, 0, ((rounds) + (steps) - 1) / (steps))

@@ -35,7 +35,7 @@ from tracelloc.ui.frames import (
     lines_of,
     rule_for,
 )
-from tracelloc.ui.highlighting import numbered_lines
+from tracelloc.ui.highlighting import ColouredSource
 from tracelloc.ui.histogramviews import age_label, bar_rows, columns, size_label
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
@@ -317,7 +317,7 @@ def source_text(path: str, lines: list[str], line: int) -> Text:
         Text.assemble(
             (f"›{number:>6}  " if number == line else f" {number:>6}  ", "bold"), coloured
         )
-        for number, coloured in numbered_lines(path, lines, first, last)
+        for number, coloured in ColouredSource(path, lines).lines(first, last)
     ]
     shown[line - first].stylize("bold")
     return Text("\n", no_wrap=True, overflow="ellipsis").join(shown)

@@ -17,7 +17,7 @@ from tracelloc.show.filters.rules import function_name
 from tracelloc.show.presentation.facts import format_frame
 from tracelloc.show.presentation.naming import NamedStack, frame_name
 from tracelloc.text import plural
-from tracelloc.ui.highlighting import numbered_lines, source_line
+from tracelloc.ui.highlighting import ColouredSource
 from tracelloc.ui.stacknames import place
 from tracelloc.ui.tableview import Cell, Column, PathCell, TableRows, clean
 
@@ -106,15 +106,16 @@ def source_lines(text: Sequence[str], frame: Frame, most: int) -> list[Text]:
     Raises IndexError if the file has no such line.
     """
     number, file = frame.line or 0, frame.file or ""
+    source = ColouredSource(file, text)
     if most < _FEW_LINES:
-        hot = source_line(file, text, number)
+        hot = source.line(number)
         return [Text.assemble(f"{base_name(file)}:{number}: ", hot[_indent(hot.plain) :])]
     first = max(1, min(number - most // 2, len(text) - most + 1))
     last = min(first + most - 1, len(text))
     width = len(str(last))
     return [
         Text.assemble((f"{'→' if n == number else ' '} {n:>{width}}  ", "bold"), shown)
-        for n, shown in numbered_lines(file, text, first, last)
+        for n, shown in source.lines(first, last)
     ]
 
 

@@ -18,20 +18,30 @@ _BEFORE: Final = 60
 """Lines before a block that are read, too: a comment may have begun there."""
 
 
-def numbered_lines(
-    path: str, text: Sequence[str], first: int, last: int
-) -> Iterator[tuple[int, Text]]:
-    """Yields the lines of a source file from ``first`` to ``last``, safe to show."""
-    for number in range(first, last + 1):
-        yield number, source_line(path, text, number)
+class ColouredSource:
+    """The lines of one source file, safe to show; coloured a block at a time, when needed."""
 
+    def __init__(self, path: str, text: Sequence[str]) -> None:
+        self._name = path.rpartition("/")[2]
+        self._text = text
+        self._blocks: dict[int, Sequence[Text]] = {}
 
-def source_line(path: str, text: Sequence[str], number: int) -> Text:
-    """Returns one line of a source file. Raises IndexError if the file has no such line."""
-    begin = (number - 1) // _BLOCK * _BLOCK
-    first = max(begin - _BEFORE, 0)
-    shown = (crop(line.expandtabs(_TAB), _LONGEST_LINE) for line in text[first : begin + _BLOCK])
-    return _coloured(path.rpartition("/")[2], "\n".join(shown))[number - 1 - first].copy()
+    def line(self, number: int) -> Text:
+        """Returns one line, from 1. Raises IndexError if the file has no such line."""
+        if not 1 <= number <= len(self._text):
+            raise IndexError(number)
+        begin = (number - 1) // _BLOCK * _BLOCK
+        first = max(begin - _BEFORE, 0)
+        if begin not in self._blocks:
+            block = self._text[first : begin + _BLOCK]
+            shown = (crop(line.expandtabs(_TAB), _LONGEST_LINE) for line in block)
+            self._blocks[begin] = _coloured(self._name, "\n".join(shown))
+        return self._blocks[begin][number - 1 - first].copy()
+
+    def lines(self, first: int, last: int) -> Iterator[tuple[int, Text]]:
+        """Yields the lines from ``first`` to ``last`` with their numbers."""
+        for number in range(first, last + 1):
+            yield number, self.line(number)
 
 
 @lru_cache(16)

@@ -16,7 +16,7 @@ from textual.widgets import Static
 from tracelloc.show.presentation.sourcelisting import ListedFunction, SourceListing
 from tracelloc.text import about_of, format_size, plural
 from tracelloc.ui.editor import open_editor
-from tracelloc.ui.highlighting import source_line
+from tracelloc.ui.highlighting import ColouredSource
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picture import Picture
@@ -59,6 +59,7 @@ class SourceScreen(Screen[None]):
         self.function = function
         self._listing: SourceListing | None = None
         self._source: Sequence[str] = ()
+        self._coloured = ColouredSource("", ())
         self._trouble = ""
         """Why there is no source."""
         self._numbers: Sequence[int] = ()
@@ -123,6 +124,7 @@ class SourceScreen(Screen[None]):
         try:
             target = picture.snapshot.target
             self._source = self.state.source.read_source(target, self._listing.file)
+            self._coloured = ColouredSource(self._listing.file, self._source)
         except OSError as error:
             self._trouble = f"cannot read source: {error.strerror} (--sources OLD=NEW)"
             return
@@ -156,7 +158,7 @@ class SourceScreen(Screen[None]):
         if column == "line":
             return str(key)
         if column == "source":
-            return self._source_cell(listing, key, is_hot=figures is not None)
+            return self._source_cell(key, is_hot=figures is not None)
         if figures is None:
             return ""
         if column == "own":
@@ -165,10 +167,10 @@ class SourceScreen(Screen[None]):
             return about + format_size(figures.bytes)
         return about + short_count(figures.count)
 
-    def _source_cell(self, listing: SourceListing, number: int, *, is_hot: bool) -> Cell:
+    def _source_cell(self, number: int, *, is_hot: bool) -> Cell:
         if number > len(self._source):
             return ""
-        text = source_line(listing.file or "", self._source, number)
+        text = self._coloured.line(number)
         text.stylize("bold" if is_hot else "dim")
         return text
 

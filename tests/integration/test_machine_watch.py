@@ -70,7 +70,7 @@ class Watcher:
 
 
 def until(look: Callable[[], Any]) -> Any:
-    """What this returns, once it is true."""
+    """Waits until the function's result is true, and returns it."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := look()):
         assert time.monotonic() < deadline

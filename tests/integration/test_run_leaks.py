@@ -231,7 +231,7 @@ TARGETS_THAT_LEAK = {
     "reveal": "leaked 342 KiB in 100 blocks, of 342 KiB in 101 blocks ",
     "sprawl": "leaked 97.7 KiB in 100 blocks, of 97.7 KiB in 100 blocks ",
 }
-"""As valgrind finds them."""
+"""Valgrind's figures."""
 CLEAN_TARGETS = (
     "bursts", "chain", "forks", "hoard", "leaderless", "lineage", "locker", "lost", "mapper",
     "pagedout", "plain", "pool", "relay", "reopener", "reporter", "reserve", "sandbox", "shapes",

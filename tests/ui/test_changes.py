@@ -1,4 +1,4 @@
-"""What the screen has already is not written again."""
+"""Only changes of the screen are written."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def test_what_targets_name(machine: Machine) -> None:
 
 
 def test_rules_hold_for_as_long_as_they_say(machine: Machine) -> None:
-    """Growth, pressure, and that a pause begins the time anew."""
+    """Growth, pressure, and that the time begins again after a pause."""
     config = config_of(
         "name='a'\nprocess='server'\nrules=['growth > 1 MiB/min for 1m', 'pressure > 30 %']"
     )

@@ -23,7 +23,8 @@ from tracelloc.command.watchjobs import (
 from tracelloc.model.machine import MachineMemory, ProcessMemory
 from tracelloc.record.machine.pressure import group_kills, machine_kills
 from tracelloc.show.machine.subjects import Subject
-from tracelloc.text import format_percent, format_size, plural, printable
+from tracelloc.show.report.loglines import size_word
+from tracelloc.text import format_percent, plural, printable
 
 _STACKS: Final = 3
 _LOOKS: Final = 3
@@ -35,7 +36,7 @@ class Kill:
     """A subject of which the kernel has killed processes."""
 
     subject: Subject
-    """What it was before."""
+    """The subject as of the look before."""
     victims: tuple[ProcessMemory, ...]
     """Which ones; empty if that is not known."""
     count: int
@@ -139,8 +140,8 @@ class KillReporter:
             "event": "killed",
             "pid": "?" if victim is None else str(victim.pid),
             "command": "?" if victim is None else victim.command,
-            "memory": format_size(subject.trend.size_bytes).replace(" ", ""),
-            "limit": format_size(subject.limit_bytes).replace(" ", ""),
+            "memory": size_word(subject.trend.size_bytes),
+            "limit": size_word(subject.limit_bytes),
             "text": text,
         }
         for number, each in enumerate(stacks, 1):
@@ -149,7 +150,7 @@ class KillReporter:
 
 
 def _held(stacks: Sequence[Mapping[str, Any]], earlier: Mapping[str, Any]) -> str:
-    """What had the memory: ``3 call stacks held 91 %, blocks from before the recording 9 %``."""
+    """Who held the memory: ``3 call stacks held 91 %, blocks from before the recording 9 %``."""
     parts = []
     if stacks:
         share = format_percent(sum(each["share"] for each in stacks), 0)

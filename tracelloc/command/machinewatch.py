@@ -12,8 +12,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -21,18 +21,18 @@ from tracelloc.command.killreports import KillReporter, KillWatch
 from tracelloc.command.watchjobs import WatchFiles, WatchJobs
 from tracelloc.errors import TracellocError
 from tracelloc.model.machine import MachineMemory
-from tracelloc.record.machine.pressure import boot_id, memory_pressure
+from tracelloc.record.machine.pressure import memory_pressure
 from tracelloc.record.machine.processes import ProcessReader
+from tracelloc.record.process.procfs import boot_id
 from tracelloc.show.machine.machinerules import WatchConfig
 from tracelloc.show.machine.subjects import Breach, RuleBook, Subject, subjects_of
 from tracelloc.show.publish.endpoint import Endpoint, listen_on
 from tracelloc.show.publish.machinemetrics import MachineMetrics, WatchCounts
 from tracelloc.show.publish.openmetrics import metrics_text
 from tracelloc.show.publish.secrets import LISTEN_TOKEN, read_secret
-from tracelloc.show.report.loglines import event_line
+from tracelloc.show.report.loglines import event_line, signed_size_word, size_word
 from tracelloc.show.report.machine import by_growth
 from tracelloc.startup import heeded
-from tracelloc.text import format_size, signed_size
 
 _STATUS_EVERY_S: Final = 60.0
 _LARGEST_STATE_BYTES: Final = 4 << 20
@@ -133,13 +133,13 @@ class MachineWatch:
         used = machine.total_bytes - machine.available_bytes
         pairs = {
             "processes": str(len(machine.processes)),
-            "memory": f"{_size(used)}/{_size(machine.total_bytes)}",
+            "memory": f"{size_word(used)}/{size_word(machine.total_bytes)}",
             "watched": str(len(subjects)),
             "running": str(self._jobs.running_count),
         }
         fastest = min(machine.processes, key=by_growth, default=None)
         if fastest is not None and fastest.trend.rate > 0:
-            rate = signed_size(fastest.trend.rate).replace(" ", "")
+            rate = signed_size_word(fastest.trend.rate)
             pairs |= {"fastest": f"{fastest.command}({fastest.pid})", "growth": f"{rate}/min"}
         self.log(pairs)
 
@@ -175,24 +175,20 @@ class MachineWatch:
                 self.log({"event": "failed", "action": "state", "error": str(error)})
 
 
-def _size(size_bytes: int) -> str:
-    return format_size(size_bytes).replace(" ", "")
-
-
-@contextmanager
-def _ending() -> Iterator[threading.Event]:
-    """An event that signals set."""
+def _end_event() -> threading.Event:
+    """Returns an event that signals set from now on."""
     ended = threading.Event()
     for number in heeded((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
         signal.signal(number, lambda *_: ended.set())
-    yield ended
+    return ended
 
 
 def watch(config: WatchConfig, count: int | None) -> None:
     """Watches until a signal comes, or for ``count`` looks. Raises TracellocError."""
     listener = None if config.listen is None else listen_on(config.listen)
     token = read_secret(None, LISTEN_TOKEN)
-    with closing(ProcessReader()) as reader, _ending() as ended:
+    ended = _end_event()
+    with closing(ProcessReader()) as reader:
         try:
             machine_watch = MachineWatch(config, reader)
         except OSError as error:

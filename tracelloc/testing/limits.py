@@ -1,4 +1,4 @@
-"""TestLimits of tests' memory, by markers, and what is said of a test that is beyond one."""
+"""Limits of tests' memory, by markers, and what is said of a test that is beyond one."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tracelloc import probes
 from tracelloc.heap import sampling
 from tracelloc.model.events import EVENT_DTYPE
 from tracelloc.record.kernel.compiler import CompiledProbes
-from tracelloc.record.kernel.iterators import type_numbers
+from tracelloc.record.kernel.iterators import CFLAGS, type_numbers
 from tracelloc.record.kernel.precompiled import compiled
 from tracelloc.record.process.namespaces import pid_namespace
 
@@ -107,7 +107,7 @@ class CaptureConfig:
             flags.append("-DFOLLOW")
             flags.append(f"-DMAX_SPACES={self.max_spaces}")
         if iterates:
-            flags.append("-DITERATORS")
+            flags += CFLAGS
         if self.otel:
             flags.append("-DOTEL")
         if self.python:

@@ -10,22 +10,29 @@ import functools
 import platform
 from typing import Final
 
+import numpy as np
+
 from tracelloc.errors import UnsupportedError
 from tracelloc.record.kernel.btf import FUNCTION, KernelTypes
 from tracelloc.record.kernel.capabilities import kernel_is_at_least
-from tracelloc.record.kernel.compiler import INSTRUCTION_BYTES
 
-FUNCTIONS: Final = {
-    0x7F000001: "bpf_iter_num_new",
-    0x7F000002: "bpf_iter_num_next",
-    0x7F000003: "bpf_iter_num_destroy",
+_MACROS: Final = {
+    "ITERATOR_NEW": "bpf_iter_num_new",
+    "ITERATOR_NEXT": "bpf_iter_num_next",
+    "ITERATOR_DESTROY": "bpf_iter_num_destroy",
 }
-"""By the numbers in ``probes/counted.h``."""
+"""The kernel's functions by the names in ``probes/counted.h``."""
+_FIRST_HELPER: Final = 0x7F000001
+FUNCTIONS: Final = dict(enumerate(_MACROS.values(), _FIRST_HELPER))
+"""The kernel's functions by the numbers of the helpers that stand for them."""
+CFLAGS: Final = tuple(f"-D{name}={number}" for number, name in enumerate(_MACROS, _FIRST_HELPER))
+"""The macros for ``probes/counted.h``."""
 _KERNEL: Final = (6, 8)
 """There since 6.4, where loops of unlike rounds are still followed to their ends or refused."""
 _CALL: Final = 0x85
 _PSEUDO_KFUNC_CALL: Final = 2
-"""An instruction's operation and source, include/uapi/linux/bpf.h."""
+"""The operation in an instruction's first byte, and its source in bits 12 to 15
+(include/uapi/linux/bpf.h); the upper 32 bits are the number of what is called."""
 
 
 @functools.cache
@@ -44,13 +51,11 @@ def type_numbers() -> dict[int, int] | None:
 
 def with_iterators(code: bytes) -> bytes:
     """Returns instructions that call the kernel's functions in place of such helpers."""
-    numbers = type_numbers() or {}
-    changed = bytearray(code)
-    for at in range(0, len(code), INSTRUCTION_BYTES):
-        if code[at] != _CALL:
-            continue
-        own = numbers.get(int.from_bytes(code[at + 4 : at + 8], "little"))
-        if own is not None:
-            changed[at + 1] = _PSEUDO_KFUNC_CALL << 4
-            changed[at + 4 : at + 8] = own.to_bytes(4, "little")
-    return bytes(changed)
+    words = np.frombuffer(code, "<u8")
+    helpers = np.where(words & 0xFF == _CALL, words >> 32, 0)
+    if not np.isin(helpers, list(FUNCTIONS)).any():
+        return code
+    changed = words.copy()
+    for helper, own in (type_numbers() or {}).items():
+        changed[helpers == helper] = own << 32 | _PSEUDO_KFUNC_CALL << 12 | _CALL
+    return changed.tobytes()

@@ -11,7 +11,6 @@ import platform
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from tracelloc.errors import TracellocError
@@ -28,12 +27,11 @@ from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overhead import TrapCosts, measure_traps
 from tracelloc.record.kernel.proginfo import program_info, statistics
 from tracelloc.record.kernel.programs import KPROBE, Programs
-from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.procfs import Process, boot_id
 from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import effective_user
 from tracelloc.system.safefiles.cache import CacheDirectory
 
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _RETURN_0: Final = bytes.fromhex("b700000000000000 9500000000000000")
 _MOST_BYTES: Final = 4096
 
@@ -143,7 +141,7 @@ class _Memory:
         """Returns results by name; often empty."""
         try:
             content = json.loads(self._files.recall("trials", _MOST_BYTES))
-            if content["boot"] == _boot_id():
+            if content["boot"] == boot_id():
                 return {str(name): bool(result) for name, result in content["results"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass
@@ -151,12 +149,8 @@ class _Memory:
 
     def remember(self, results: dict[str, bool]) -> None:
         """Stores results; after any failure the trials simply run again next time."""
-        content = {"boot": _boot_id(), "results": results}
+        content = {"boot": boot_id(), "results": results}
         self._files.remember("trials", [json.dumps(content).encode()])
-
-
-def _boot_id() -> str:
-    return _BOOT_ID.read_text().strip()
 
 
 def usable_methods() -> list[Method]:

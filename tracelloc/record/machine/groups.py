@@ -16,6 +16,7 @@ from typing import Final
 from tracelloc.errors import TargetError
 from tracelloc.model.machine import GroupMemory
 from tracelloc.record.machine.history import GrowthHistory
+from tracelloc.record.process.identity import POD
 from tracelloc.record.process.memorylimits import (
     CGROUPS,
     MemoryGroup,
@@ -32,7 +33,7 @@ _LEAST_DIGITS: Final = 4
 """Digits of a container's ID that have to be given."""
 _NAMES: Final = (
     (_CONTAINER, "container {0:.12}"),
-    (re.compile(r"[/-]pod(?P<id>[0-9a-f]{8}[-_][-_0-9a-f]{27})(?:\.slice)?$"), "pod {0}"),
+    (re.compile(rf"{POD}(?:\.slice)?$"), "pod {0}"),
     (re.compile(r"/(?P<id>[^/]+\.(?:service|scope|socket|slice))$"), "{0}"),
 )
 """How paths of groups end, and what people call such a group."""

@@ -51,8 +51,3 @@ def group_kills(path: str, cgroups: Path = CGROUPS) -> int | None:
     files = group.glob("memory.oom_control") if path == "/" else group.rglob("memory.oom_control")
     counts = [numbers_in(file).get("oom_kill", 0) for file in files]
     return sum(counts) if counts else None
-
-
-def boot_id(root: Path = PROC) -> str:
-    """What tells this run of the kernel from others."""
-    return (root / "sys/kernel/random/boot_id").read_text().strip()

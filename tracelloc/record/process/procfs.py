@@ -29,6 +29,11 @@ VDSO: Final = "[vdso]"
 _READ_BYTES: Final = 1 << 16
 
 
+def boot_id(root: Path = PROC) -> str:
+    """Returns what tells this run of the kernel from others. Raises OSError."""
+    return (root / "sys/kernel/random/boot_id").read_text().strip()
+
+
 def parse_maps(text: str, known: dict[str, Mapping] | None = None) -> dict[str, Mapping]:
     """Returns mappings by their line of ``/proc/PID/maps``, in address order; see proc(5).
 

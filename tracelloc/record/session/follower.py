@@ -24,8 +24,8 @@ from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.exitstops import ExitStops
-from tracelloc.record.session.heldthreads import StoppedThreads
 from tracelloc.record.session.program import CaughtProgram, TracedProgram
+from tracelloc.record.session.stoppedthreads import StoppedThreads
 
 _GROUP_STOPS: Final = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _BIRTH_S: Final = 5.0

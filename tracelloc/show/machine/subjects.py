@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 from tracelloc.model.machine import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
 from tracelloc.show.machine.machinerules import MachineRule, WatchConfig, WatchTarget
+from tracelloc.show.report.machine import by_growth
 from tracelloc.text import format_percent, format_size
 
 PressureReader = Callable[[str], float | None]
@@ -74,7 +75,7 @@ def _group_subject(target: WatchTarget, group: GroupMemory, machine: MachineMemo
     used = group.trend.size_bytes if group.free_bytes is None else limit - group.free_bytes
     return Subject(
         target, f"{target.name} {group.path}", group.name, group.path,
-        tuple(sorted(inside, key=_by_blame)), group.trend, limit, used / max(limit, 1),
+        tuple(sorted(inside, key=by_growth)), group.trend, limit, used / max(limit, 1),
     )  # fmt: skip
 
 
@@ -94,10 +95,6 @@ def _process_subject(
         target, f"{target.name} {process.pid}", process.command, process.group, (process,),
         process.trend, limit, process.trend.size_bytes / max(limit, 1),
     )  # fmt: skip
-
-
-def _by_blame(process: ProcessMemory) -> tuple[int, int, int]:
-    return -process.trend.rate, -process.trend.size_bytes, process.pid
 
 
 class RuleBook:

@@ -67,11 +67,11 @@ def _figures(snapshot: Snapshot) -> Iterator[str]:
         if snapshot.window.ended_ago_ns is not None:
             ago = _joined(format_duration(snapshot.window.ended_ago_ns / NS_PER_S))
             yield f"ended_ago={ago}"
-    yield f"live={about}{_size(snapshot.live_bytes)}"
+    yield f"live={about}{size_word(snapshot.live_bytes)}"
     yield f"blocks={about}{snapshot.live_count}"
-    yield f"growth={about}{_signed(int(snapshot.growth_per_min.sum()))}/min"
+    yield f"growth={about}{signed_size_word(int(snapshot.growth_per_min.sum()))}/min"
     if snapshot.rss_bytes is not None:
-        yield f"rss={_size(snapshot.rss_bytes)}"
+        yield f"rss={size_word(snapshot.rss_bytes)}"
     found = account(snapshot)
     if found is not None and found.traced_share is not None:
         yield f"growth_traced={_percent(min(found.traced_share, 1))}"
@@ -92,10 +92,10 @@ def suspect_line(given: Request, named: NamedSuspect) -> str:
     parts = [
         _prefix(given.snapshot),
         f"suspect={judgement.verdict.value}",
-        f"rate={about}{_signed(round(judgement.rate_bytes_per_min))}/min",
+        f"rate={about}{signed_size_word(round(judgement.rate_bytes_per_min))}/min",
         *_onset(given.snapshot, named.since_s),
         f"confidence={_percent(judgement.confidence)}",
-        f"live={about}{_size(int(totals.live_bytes[members].sum()))}",
+        f"live={about}{size_word(int(totals.live_bytes[members].sum()))}",
         f"blocks={about}{int(totals.live_count[members].sum())}",
         f"stack={suspect.stack}",
     ]
@@ -143,10 +143,10 @@ def type_line(given: Request, suspect: TypeSuspect) -> str:
     parts = [
         _prefix(given.snapshot),
         f"suspect={suspect.verdict.value}",
-        f"rate={_signed(round(suspect.bytes_per_min))}/min",
+        f"rate={signed_size_word(round(suspect.bytes_per_min))}/min",
         *_onset(given.snapshot, growing_for_s(suspect, given.snapshot)),
         # The rate includes the parts, whose bytes are not all held by this type.
-        f"parts={len(suspect.parts)}" if suspect.parts else f"live={_size(suspect.size_bytes)}",
+        f"parts={len(suspect.parts)}" if suspect.parts else f"live={size_word(suspect.size_bytes)}",
         f"objects={suspect.count}",
         f"type={_word(suspect.name)}",
     ]
@@ -155,7 +155,7 @@ def type_line(given: Request, suspect: TypeSuspect) -> str:
         if holder.file:
             parts.append(f"at={_word(holder_place(holder))}")
     if suspect.native is not None:
-        parts.append(f"native={_signed(round(suspect.native.bytes_per_min))}/min")
+        parts.append(f"native={signed_size_word(round(suspect.native.bytes_per_min))}/min")
     if suspect.grower is not None:
         parts.append(f"grown_by={_word(grower_text(suspect.grower))}")
     return " ".join(parts)
@@ -183,12 +183,14 @@ def _joined(text: str) -> str:
     return text.replace(" ", "")
 
 
-def _size(size_bytes: int) -> str:
+def size_word(size_bytes: int) -> str:
+    """Formats a size as one word: ``1.25MiB``."""
     return _joined(format_size(size_bytes))
 
 
-def _signed(size_bytes: int) -> str:
-    return f"{'+' if size_bytes > 0 else ''}{_size(size_bytes)}"
+def signed_size_word(size_bytes: int) -> str:
+    """Formats a change as one word: ``+1.25MiB``."""
+    return f"{'+' if size_bytes > 0 else ''}{size_word(size_bytes)}"
 
 
 def _percent(share: float) -> str:
