@@ -110,7 +110,6 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         Binding("enter", "choose", "Open", show=False, tooltip="Open the row"),
     ]
     header_lines = 0
-    footer_lines = 0
     row_cursor = True
     """Whether the cursor highlights its whole row."""
 
@@ -130,6 +129,11 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         self._base = Style.null()
 
     # To be defined by subclasses.
+
+    @property
+    def footer_lines(self) -> int:
+        """Number of lines below the rows."""
+        return 0
 
     def show(self, content: Content, *, at_once: bool = False) -> None:
         """Replaces the rows; while the user presses keys, their order waits, unless ``at_once``."""

@@ -287,14 +287,19 @@ class Table(LineView[TableRows]):
 
     # --- drawing ---
 
-    def rows_changed(self) -> None:
-        """Shows the footer if the height allows it, and updates the rows."""
+    @property
+    def footer_lines(self) -> int:
+        """Lines of the footer or of the text below the rows, if the height allows them.
+
+        Computed from the current size: Textual does not report every change of it.
+        """
         height, wanted = self.size.height, len(self._rows.footer)
+        if height < self.low:
+            return 0
         if self._rows.text is not None:
             room = height - self.header_lines - len(self.order)
             wanted = min(len(self._wrapped_text(self.width)), max(room, _LEAST_TEXT_LINES))
-        self.footer_lines = min(wanted, max(height - 2, 0)) if height >= self.low else 0
-        super().rows_changed()
+        return min(wanted, max(height - 2, 0))
 
     def row_count(self) -> int:
         """Returns the number of rows."""

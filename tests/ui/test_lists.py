@@ -26,7 +26,7 @@ from tracelloc.ui.flame import FlameView
 from tracelloc.ui.lineview import LIST_KEYS, LineView
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.state import VIEWS
-from tracelloc.ui.tableview import Table, TableRows
+from tracelloc.ui.tableview import Column, Table, TableRows
 from tracelloc.ui.view import Settings
 
 SIZE = (130, 24)
@@ -203,6 +203,25 @@ def test_the_list_may_become_shorter_than_what_is_in_view() -> None:
 
 
 # --- the registry ---
+
+
+def test_notes_need_no_report_of_a_new_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Textual does not send it if something asks for a size before the new layout is drawn."""
+    monkeypatch.setattr(Table, "on_resize", lambda _table: None)
+    table = Table([Column("name", "name", 0)])
+    table.low = 0
+    table.styles.height = 2
+    rows = TableRows(("one",), lambda key, _column: str(key), footer=[lambda _key: "a note"])
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        table.show(rows, at_once=True)
+        await pilot.pause()
+        assert "a note" not in "\n".join(text_of(app))
+        table.styles.height = 6
+        await pilot.pause()
+        assert "a note" in "\n".join(text_of(app))
+
+    drive(table, (40, 10), steps)
 
 
 def test_names_and_keys_are_unique() -> None:
