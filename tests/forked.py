@@ -9,6 +9,7 @@ clone(2)). Tests of how tracelloc starts execute it.
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import platform
@@ -17,7 +18,9 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -109,11 +112,71 @@ def _import_modules() -> None:
     """Imports what a trace needs, in tracelloc's own order."""
     import tracelloc.__main__  # noqa: F401
     from tracelloc.command import cli  # noqa: F401
-    from tracelloc.record.worker.zygote import ZYGOTE  # noqa: F401
     from tracelloc.startup import import_numpy
 
     import_numpy()
-    from tracelloc.command import lifecycle, options, reports, run  # noqa: F401
+    import zipfile  # noqa: F401
+
+    import numpy.ma  # noqa: F401
+
+    from tracelloc.command import lifecycle, options, reports, run, targets  # noqa: F401
+    from tracelloc.record.worker import service  # noqa: F401
+    from tracelloc.show.filters import files
+
+    # Python keeps compiled patterns: half of the time of a short trace's report.
+    for rule in files.shipped_rules().rules:
+        rule.tester()
+    gc.collect()
+    gc.freeze()
+
+
+class _ForkedReader:
+    """The part of ``Popen`` that a zygote needs."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> None:
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+def _fork_zygote() -> None:
+    """Has tracelloc fork its zygote, which then need not import anything.
+
+    Only the first one, which is started when there is no other thread yet.
+    """
+    from tracelloc.record.worker import zygote
+
+    start = zygote.start_reader
+
+    def fork(script: Sequence[str], environment: Mapping[str, str], *, channel: int) -> Any:
+        zygote.start_reader = start
+        if threading.active_count() > 1:
+            return start(script, environment, channel=channel)
+        pid = os.fork()
+        if pid:
+            return _ForkedReader(pid)
+        try:
+            os.setsid()
+            os.chdir("/")
+            os.dup2(channel, 0)
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, 1)
+            os.dup2(nothing, 2)
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            sys.argv = ["-c", *script[1:]]
+            exec(script[0], {})
+        finally:
+            os._exit(0)
+
+    zygote.start_reader = fork  # type: ignore[assignment]
 
 
 def serve(control: socket.socket) -> bool:
@@ -161,4 +224,5 @@ if __name__ == "__main__":
     if serve(socket.socket(fileno=int(sys.argv[1]))):
         from tracelloc.__main__ import main
 
+        _fork_zygote()
         sys.exit(main())

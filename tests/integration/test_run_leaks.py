@@ -227,11 +227,11 @@ def test_tracing_without_root(program: Path, public: Path) -> None:
 REFUSED = {"jumper", "prefixed"}
 """Targets with a malloc of their own, before which the library does not stand."""
 TARGETS_THAT_LEAK = {
-    "early": "leaked 22.5 KiB in 7 blocks, of 26.4 KiB in 8 blocks ",
+    "early": "leaked (?:22.5 KiB in 7|19.5 KiB in 6) blocks, of 26.4 KiB in 8 blocks ",
     "reveal": "leaked 342 KiB in 100 blocks, of 342 KiB in 101 blocks ",
     "sprawl": "leaked 97.7 KiB in 100 blocks, of 97.7 KiB in 100 blocks ",
 }
-"""Valgrind's figures."""
+"""Valgrind's figures; what is left of a pointer on the stack may hide one of the first."""
 CLEAN_TARGETS = (
     "bursts", "chain", "forks", "hoard", "leaderless", "lineage", "locker", "lost", "mapper",
     "pagedout", "plain", "pool", "relay", "reopener", "reporter", "reserve", "sandbox", "shapes",

@@ -271,11 +271,18 @@ async def settle(app: LiveApp, pilot: Pilot[int]) -> None:
         await pilot._wait_for_screen()
         # A screen that was just put on top has no picture yet.
         has_screen = app.screen.is_mounted and app.screen._compositor.size
-        calm = calm + 1 if has_screen and app.refresher.is_settled else 0
+        is_calm = has_screen and app.refresher.is_settled and not _has_messages(app)
+        calm = calm + 1 if is_calm else 0
         if calm == 3 or not app.is_running:
             return
         await asyncio.sleep(0 if calm else 0.001)
     raise AssertionError("never settled")
+
+
+def _has_messages(app: LiveApp) -> bool:
+    """Whether a key, or what followed from it, is still on its way from widget to widget."""
+    nodes = app, *app.screen_stack, *app.screen.walk_children()
+    return any(node._message_queue.qsize() or node._next_callbacks for node in nodes)
 
 
 async def until(app: LiveApp, pilot: Pilot[int], holds: Callable[[], bool]) -> None:

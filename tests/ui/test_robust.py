@@ -61,6 +61,7 @@ def test_a_screen_that_goes_before_it_is_drawn(
 
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "enter")
+        await until(app, pilot, lambda: isinstance(app.screen, DetailScreen))
         monkeypatch.setattr(DetailScreen, "_invoke_and_clear_callbacks", nothing)
         source.allocate(LEAK, 160)
         app.refresher.ask(app.state.settings, tick=True)
