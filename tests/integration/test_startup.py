@@ -77,8 +77,9 @@ def test_logs_are_without_it(target: Target, tmp_path: Path) -> None:
     assert tracer.messages[0].startswith(f"tracelloc: tracing {target.pid} ")
 
 
-def test_memory(target: Target, tmp_path: Path) -> None:
+def test_memory(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the compiler nor the disassembler, which workers have, are in it."""
+    monkeypatch.setenv("TEST_ENVIRONMENT", "another")  # so it is executed, not forked
     options = ("--text", "--interval", "100ms")
     tracer = Tracelloc("-p", target.pid, *options, directory=tmp_path)
     try:
