@@ -30,11 +30,9 @@ CLONE_PARENT: Final = 0x8000
 CLONE_CHILD_CLEARTID: Final = 0x20_0000
 CLONE_CHILD_SETTID: Final = 0x100_0000
 _LENGTH: Final = struct.Struct("<I")
-
-
-def _variables() -> dict[str, str]:
-    """The environment but for pytest's own note of the current test."""
-    return {name: each for name, each in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+_CURRENT_TEST: Final = "PYTEST_CURRENT_TEST"
+_EARLY: Final = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "OPENBLAS_", "LC_", "LANG")
+"""How variables begin that are read before the first line of Python."""
 
 
 class Forker:
@@ -45,12 +43,14 @@ class Forker:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ready = False
         self.variables: dict[str, str] | None = None
-        """The environment in which it runs, and all that it forks: /proc has what it began with."""
+        """The environment in which it runs: in /proc, all that it forks seems to have that."""
 
-    @property
-    def can_fork(self) -> bool:
-        """Whether what is forked would be as what is executed."""
-        if platform.machine() != "x86_64" or self.variables != _variables():
+    def can_fork(self, variables: Mapping[str, str]) -> bool:
+        """Whether what is forked would be as what is executed with these variables."""
+        if platform.machine() != "x86_64" or self.variables is None:
+            return False
+        changed = {name for name, _ in {*variables.items()} ^ {*self.variables.items()}}
+        if any(name.startswith(_EARLY) for name in changed - {_CURRENT_TEST}):
             return False
         if self._control is None:
             self._start()
@@ -58,12 +58,18 @@ class Forker:
 
     def remember_variables(self) -> None:
         """Takes the environment as it is now for that of all tests that do not change it."""
-        self.variables = _variables()
+        self.variables = {**os.environ}
 
-    def fork(self, arguments: Sequence[str], directory: str | None, streams: list[int]) -> int:
+    def fork(
+        self,
+        arguments: Sequence[str],
+        directory: str | None,
+        streams: list[int],
+        variables: Mapping[str, str],
+    ) -> int:
         """Starts tracelloc. Returns its PID."""
         assert self._control is not None
-        given = json.dumps([arguments, directory or str(Path.cwd())]).encode()
+        given = json.dumps([arguments, directory or str(Path.cwd()), {**variables}]).encode()
         socket.send_fds(self._control, [_LENGTH.pack(len(given))], streams)
         self._control.sendall(given)
         (pid,) = _LENGTH.unpack(_read(self._control, _LENGTH.size))
@@ -89,10 +95,12 @@ class ForkedPopen(subprocess.Popen[Any]):
     """``Popen`` of tracelloc's arguments."""
 
     def _execute_child(self, *given: Any) -> None:  # type: ignore[override]
-        arguments, directory = given[0], given[5]
+        arguments, directory, variables = given[0], given[5], given[6]
         read, _, _, written, _, errors = pipes = given[10:16]
         try:
-            self.pid = FORKER.fork(arguments, directory, [read, written, errors])
+            self.pid = FORKER.fork(
+                arguments, directory, [read, written, errors], variables or os.environ
+            )
             self._child_created = True
         finally:
             self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
@@ -206,8 +214,12 @@ def serve(control: socket.socket) -> bool:
         control.sendall(_LENGTH.pack(max(pid, 0)))
 
 
-def _become(arguments: list[str], directory: str, streams: list[int]) -> None:
+def _become(
+    arguments: list[str], directory: str, variables: dict[str, str], streams: list[int]
+) -> None:
     """Makes this process what it would be, had it been executed."""
+    os.environ.clear()
+    os.environ.update(variables)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))

@@ -226,7 +226,7 @@ def started(*arguments: str | Path | int, module: str, **options: Any) -> subpro
     """A tracelloc: forked from a process that has its modules, where nothing else is asked for."""
     command = tracelloc_command(*arguments, module=module)
     plain = [sys.executable, "-m", "tracelloc"]
-    if command[:3] == plain and "env" not in options and FORKER.can_fork:
+    if command[:3] == plain and FORKER.can_fork(options.get("env") or os.environ):
         return ForkedPopen(command[3:], **options)
     return subprocess.Popen(command, **options)
 

@@ -79,7 +79,7 @@ def test_logs_are_without_it(target: Target, tmp_path: Path) -> None:
 
 def test_memory(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the compiler nor the disassembler, which workers have, are in it."""
-    monkeypatch.setenv("TEST_ENVIRONMENT", "another")  # so it is executed, not forked
+    monkeypatch.setenv("LANG", "C.UTF-8" if os.environ.get("LANG") == "C" else "C")  # executes it
     options = ("--text", "--interval", "100ms")
     tracer = Tracelloc("-p", target.pid, *options, directory=tmp_path)
     try:
