@@ -45,12 +45,15 @@ class Forker:
         self.variables: dict[str, str] | None = None
         """The environment in which it runs: in /proc, all that it forks seems to have that."""
 
-    def can_fork(self, variables: Mapping[str, str]) -> bool:
-        """Whether what is forked would be as what is executed with these variables."""
+    def can_fork(self, variables: Mapping[str, str], *, has_command: bool) -> bool:
+        """Whether what is forked would be as what is executed with these variables.
+
+        ``has_command``: it starts a program, which gets the variables that are in /proc.
+        """
         if platform.machine() != "x86_64" or self.variables is None:
             return False
         changed = {name for name, _ in {*variables.items()} ^ {*self.variables.items()}}
-        if any(name.startswith(_EARLY) for name in changed - {_CURRENT_TEST}):
+        if any(has_command or name.startswith(_EARLY) for name in changed - {_CURRENT_TEST}):
             return False
         if self._control is None:
             self._start()
@@ -89,6 +92,10 @@ class Forker:
 
 
 FORKER: Final = Forker()
+
+
+FORK_OPTIONS: Final = {"stdin", "stdout", "stderr", "text", "cwd", "env"}
+"""The options that ``ForkedPopen`` heeds."""
 
 
 class ForkedPopen(subprocess.Popen[Any]):

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.forked import FORKER, ForkedPopen
+from tests.forked import FORK_OPTIONS, FORKER, ForkedPopen
 from tracelloc.model.frames import Frame
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 from tracelloc.record.symbolization.symbolizer import Symbolizer
@@ -226,7 +226,9 @@ def started(*arguments: str | Path | int, module: str, **options: Any) -> subpro
     """A tracelloc: forked from a process that has its modules, where nothing else is asked for."""
     command = tracelloc_command(*arguments, module=module)
     plain = [sys.executable, "-m", "tracelloc"]
-    if command[:3] == plain and FORKER.can_fork(options.get("env") or os.environ):
+    variables = options.get("env") or os.environ
+    is_plain = command[:3] == plain and options.keys() <= FORK_OPTIONS
+    if is_plain and FORKER.can_fork(variables, has_command="--" in command):
         return ForkedPopen(command[3:], **options)
     return subprocess.Popen(command, **options)
 
