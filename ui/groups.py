@@ -20,6 +20,8 @@ from tracelloc.ui.view import Settings, ViewSelection
 
 _MOST_NAMED: Final = 64
 """Most groups that are named after their shared frame."""
+_MOST_COMPARED: Final = 16
+"""Most stacks of a suspect whose names are compared."""
 _LEAST_OTHERS: Final = 3
 _OTHERS_SHARE: Final = 0.01
 """Share of the live bytes from which a single block has a row of its own."""
@@ -110,8 +112,7 @@ def _folded(selection: ViewSelection, order: Sequence[int]) -> Iterable[GroupKey
             equal.setdefault((labels[stack], code), []).append(stack)
     for (label, code), stacks in equal.items():
         if len(stacks) > 1:
-            first, arrow, rest = label.partition(" ← ")
-            title = f"{first} ×{len(stacks):,} stacks{arrow}{rest}"
+            title = _folded_title(label, len(stacks))
             verdict = None if code < 0 else VERDICTS[code]
             yield _key(selection, -1 - min(stacks), tuple(stacks), title, verdict)
     if len(others) >= _LEAST_OTHERS:
@@ -127,8 +128,21 @@ def _key(  # noqa: PLR0917
     return GroupKey(lead, members, f"{mark} {title}", verdict, rate)
 
 
+def _folded_title(label: str, count: int) -> str:
+    """``make_pair (pair.c:41) ×4 stacks ← load``."""
+    first, arrow, rest = label.partition(" ← ")
+    return f"{first} ×{count:,} stacks{arrow}{rest}"
+
+
 def _title(selection: ViewSelection, suspect: Suspect, count: int, *, named: bool) -> str:
-    """``make_pair (4 stacks, pair.c:41)``."""
+    """``make_pair (4 stacks, pair.c:41)``; as other rows if all of its stacks read the same."""
+    if named:
+        label, *others = (
+            selection.names.label(selection.snapshot, member.stack)
+            for member in suspect.members[:_MOST_COMPARED]
+        )
+        if count <= _MOST_COMPARED and all(other == label for other in others):
+            return _folded_title(label, count)
     shared = shared_function(selection.snapshot, selection.namer, suspect) if named else None
     stack = selection.namer.stack(selection.snapshot, suspect.stack)
     plain = (part.frame for part in stack.parts() if part.frame is not None and not part.label)

@@ -189,8 +189,8 @@ class LiveScreen(Screen[None]):
             pane.border_title, words = type_words(self.view.key, picture.snapshot)
             pane.show(TableRows((), lambda _key, _column: "", empty=words), at_once=True)
             return
-        is_group = isinstance(self.view.key, GroupKey)
-        verdict = verdict_text(details, picture.snapshot, whole=is_group)
+        group = self.view.key if isinstance(self.view.key, GroupKey) else None
+        verdict = verdict_text(details, picture.snapshot, group)
         pane.border_title = verdict if verdict.plain else "stack of the selected row"
         lines = lines_of(details.stack, details.figures.index, everything=False)
         notes: list[str | Text] = [*verdict_lines(details, max(self.size.width - 2, 20))]

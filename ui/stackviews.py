@@ -14,7 +14,7 @@ from rich.text import Text
 from tracelloc.model.blocks import BlockStat
 from tracelloc.show.analysis.differences import BlockOrder, list_blocks
 from tracelloc.show.presentation.blockholders import kept_sentence
-from tracelloc.show.presentation.suspects import headline, sentences
+from tracelloc.show.presentation.suspects import growth_rates, headline, sentences
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     NS_PER_S,
@@ -119,14 +119,17 @@ STACKS: Final = View(
 )
 
 
-def verdict_text(details: Details, snapshot: Snapshot, *, whole: bool = False) -> Text:
+def verdict_text(details: Details, snapshot: Snapshot, group: GroupKey | None = None) -> Text:
     """Returns the verdict, for a suspect with its rate; empty before the first verdict.
 
-    ``whole``: the rate of the group that the stack is part of.
+    ``group``: whose row is selected: the rate is that of all of its stacks, as in the row.
     """
     judgement = details.judgement
-    if whole and details.suspect is not None:
-        judgement = details.suspect.judgement
+    if group is not None and details.suspect is not None:
+        judgement, rate = details.suspect.judgement, group.rate
+        if rate is None:
+            rate = int(growth_rates(snapshot)[list(group.members)].sum())
+        judgement = replace(judgement, rate_bytes_per_min=float(rate))
     if judgement is None:
         return Text("")
     style = VERDICT_STYLES.get(judgement.verdict, "bold")

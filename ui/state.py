@@ -151,8 +151,11 @@ class State:
     def step_thread(self, step: int) -> None:
         """Shows the blocks of the next or previous thread in the order of their ids."""
         blocks = None if self.picture is None else self.picture.snapshot.blocks
-        tids = [] if blocks is None else sorted(set(blocks.tid.tolist()))
-        if not tids:
+        # Nobody knows which thread allocated blocks from before tracing.
+        tids = [] if blocks is None else sorted(set(blocks.tid.tolist()) - {0})
+        if len(tids) < 2 and self.settings.limits.tid is None:
+            self.app.notify("One thread has allocated all blocks since tracing began", timeout=3)
+        if len(tids) < 2:
             return
         now = self.settings.limits.tid
         at = (0 if step > 0 else -1) if now not in tids else tids.index(now) + step

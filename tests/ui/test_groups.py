@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
 from tests.ui.source import APP, LEAK, LOG, Call, FakeSource, drive, press, shop
-from tracelloc.model.verdicts import Member
+from tracelloc.model.verdicts import CODE_OF, Member, Suspect, Verdict
 from tracelloc.model.wanted import Wanted
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.groups import GroupKey
 from tracelloc.ui.tableview import PathCell, Table, TitleCell
+from tracelloc.verdict.evidence import stack_judgement
 
 
 class GroupingSource(FakeSource):
@@ -59,7 +61,9 @@ def test_a_group_is_one_row_that_expands(tmp_path: Path) -> None:
     drive(source, steps)
 
 
-def many_callers(directory: Path, callers: int) -> FakeSource:
+def many_callers(
+    directory: Path, callers: int, kind: type[FakeSource] = FakeSource
+) -> FakeSource:
     """A server whose leaf is called through many stacks, with 100 blocks of 16 bytes each."""
     stacks = {
         n + 1: [
@@ -69,7 +73,7 @@ def many_callers(directory: Path, callers: int) -> FakeSource:
     }  # fmt: skip
     few = {callers + n: [(f"once_{n}", APP, "/src/b.c", n)] for n in (1, 2, 3)}
     whole: dict[int, list[Call]] = {callers + 4: [("whole", APP, "/src/c.c", 1)]}
-    source = FakeSource(stacks | few | whole, directory)  # type: ignore[arg-type]
+    source = kind(stacks | few | whole, directory)  # type: ignore[arg-type]
     for stack in stacks:
         source.allocate_many(stack, 16, 100)
     for stack in few:
@@ -107,6 +111,51 @@ def test_equal_rows_and_single_blocks_are_one_row_each(tmp_path: Path) -> None:
         assert len(table.order) == 1
         await press(app, pilot, "t")
         assert len(table.order) == callers
+
+    drive(source, steps)
+
+
+TWINS = 1, 2
+
+
+class TwinSource(FakeSource):
+    """Equal rows grow: as one suspect of two stacks, or as two suspects."""
+
+    is_one = True
+
+    def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
+        trace = super().take_snapshot(wanted)
+        findings = trace.root.findings
+        assert findings is not None
+        judgement = replace(
+            stack_judgement(findings, TWINS[0]), verdict=Verdict.GROWING, rate_bytes_per_min=1e5
+        )
+        pair = tuple(Member(stack, 0.5, 1e5) for stack in TWINS)
+        whole = Suspect(replace(judgement, rate_bytes_per_min=2e5), pair, None)
+        alone = tuple(Suspect(judgement, (member,), None) for member in pair)
+        suspects = (whole,) if self.is_one else alone
+        codes = findings.codes.copy()
+        codes[list(TWINS)] = CODE_OF[Verdict.GROWING]
+        grown = replace(
+            findings,
+            suspects=suspects,
+            suspect_of={member.stack: one for one in suspects for member in one.members},
+            sites=replace(findings.sites, code=codes),
+        )
+        return replace(trace, processes=(replace(trace.root, findings=grown),))
+
+
+@pytest.mark.parametrize("is_one", [True, False])
+def test_twins_that_grow_read_and_count_the_same(tmp_path: Path, is_one: bool) -> None:
+    """Whether they are judged as one: the name is that of their rows, the rate that of both."""
+    source = many_callers(tmp_path, 2, TwinSource)
+    assert isinstance(source, TwinSource)
+    source.is_one = is_one
+
+    async def steps(app: LiveApp, _pilot: Pilot[int]) -> None:
+        (line,) = (line for line in text_of(app) if "▸ leaf" in line)
+        assert line.split()[4:] == "+195 KiB ▲ growing 6 s ▸ leaf (a.c:3) ×2 stacks ← serve".split()
+        assert any(line.startswith("─growing 195 KiB/min for ") for line in text_of(app))
 
     drive(source, steps)
 

@@ -393,6 +393,25 @@ def test_invert(source: FakeSource) -> None:
     drive(source, steps)
 
 
+def test_one_thread_alone_is_not_a_limit(tmp_path: Path) -> None:
+    """Blocks from before tracing have no thread: they are not those of another one."""
+    source = FakeSource({1: [("leaf", APP, None, None)]}, tmp_path)
+    source.allocate(1, 100, tid=0)
+    source.allocate(1, 200)
+    source.pass_second()
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        await press(app, pilot, "m")
+        assert app.state.settings.limits == ALL
+        assert "One thread" in "\n".join(text_of(app))
+        source.allocate(1, 300, tid=102)
+        source.pass_second()
+        await press(app, pilot, "m")
+        assert app.state.settings.limits.tid == 101
+
+    drive(source, steps)
+
+
 def test_threads(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "m")

@@ -93,7 +93,8 @@ def test_figures_agree(path: Path, tmp_path: Path) -> None:
             assert "▼" not in row["growth"], (source.now_ns, key, row)
             details = shown.selected(key).details
             assert details is not None
-            pane = verdict_text(details, shown.picture.snapshot, whole=isinstance(key, GroupKey))
+            group = key if isinstance(key, GroupKey) else None
+            pane = verdict_text(details, shown.picture.snapshot, group)
             if details.suspect is not None:
                 rate = row["growth"].lstrip("+").rpartition(" ")[0]
                 assert f"{row['verdict'].lower()} {rate}/min" in pane.plain
@@ -136,6 +137,11 @@ def test_what_falls_is_not_growing(tmp_path: Path) -> None:
     assert fallen.suspects == ()
     assert fallen.suspect_of == {}
     assert fallen.codes[stack] == CODE_OF[Verdict.DECIDING]
+    # A stack that is younger than a minute has grown within the minute, whatever it lost.
+    growth[stack] = live[stack] = int(0.75 * findings.sites.alive_bytes[stack])
+    assert without_falling(findings, growth, live) is findings
+    live[stack] -= 1
+    assert without_falling(findings, growth, live).suspects == ()
 
 
 def test_a_fall_is_on_the_screen_at_once(tmp_path: Path) -> None:

@@ -99,6 +99,8 @@ def test_what_has_grown_instead_is_said_first(by: str, words: str) -> None:
     assert found.share < 0.05
     assert found.sentence.startswith("only ")
     assert words in found.sentence
+    parts = found.clause.partition(": ")[2].split("; ")
+    assert not any(one in other for one in parts for other in parts if one is not other)
     lines = list(text_report(snapshot, watched(400.0).namer, 1))
     assert lines[1] == f"==> {found.sentence}"
 

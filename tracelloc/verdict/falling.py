@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracelloc.model.figures import I64, Mask
+from tracelloc.model.figures import F64, I64, Mask
 from tracelloc.model.verdicts import CODE_OF, Findings, Suspect, Verdict
 from tracelloc.verdict.parameters import P
 
@@ -22,12 +22,13 @@ def without_falling(findings: Findings, growth_per_min: I64, live_bytes: I64) ->
     sites, count = findings.sites, len(findings.codes)
     growth, live = growth_per_min[:count], live_bytes[:count]
     is_growing = sites.code == CODE_OF[Verdict.GROWING]
-    falls = is_growing & _falls(growth, live)
+    falls = is_growing & (_falls(growth, live) | _fell_since(sites.alive_bytes[:count], live))
     kept: list[Suspect] = []
     for suspect in findings.suspects:
         members = [member.stack for member in suspect.members]
         is_leak = suspect.judgement.verdict is Verdict.LEAKING
-        if is_leak or not _falls(growth[members].sum(), live[members].sum()):
+        now, then = live[members].sum(), sites.alive_bytes[members].sum()
+        if is_leak or not (_falls(growth[members].sum(), now) or _fell_since(then, now)):
             kept.append(suspect)
             falls[members] = False
         else:
@@ -44,6 +45,12 @@ def without_falling(findings: Findings, growth_per_min: I64, live_bytes: I64) ->
             verdict_in_s=np.where(falls, 0.0, sites.verdict_in_s),
         ),
     )
+
+
+def _fell_since(judged: F64, live: I64) -> Mask:
+    """Whether a share that matters of the bytes that were live when judged is live no longer."""
+    fell: Mask = live < (1 - P.fall_least_share) * judged
+    return fell
 
 
 def _falls(growth: I64, live: I64) -> Mask:

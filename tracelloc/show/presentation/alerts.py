@@ -98,9 +98,9 @@ class UntracedGrowth:
     @property
     def clause(self) -> str:
         """Returns the message without figures in bytes."""
-        return (
-            f"only {format_percent(self.share, 0)} of growth traced: {self.why}; "
-            f"{self.short_advice}"
+        said = self.short_advice in self.why
+        return f"only {format_percent(self.share, 0)} of growth traced: {self.why}" + (
+            "" if said else f"; {self.short_advice}"
         )
 
     @property
