@@ -11,17 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tracelloc.model.verdicts import CODE_OF, VERDICTS, Suspect, Verdict
-from tracelloc.show.presentation.naming import frame_name, source_place
-from tracelloc.show.presentation.sharedframes import shared_function
-from tracelloc.show.presentation.shortnames import shorten
-from tracelloc.show.presentation.suspects import suspects_of
+from tracelloc.show.presentation.sharedframes import STACKS_NAMED, shared_function
+from tracelloc.show.presentation.suspects import folded_title, suspect_title, suspects_of
 from tracelloc.ui.tableview import clean
 from tracelloc.ui.view import Settings, ViewSelection
 
 _MOST_NAMED: Final = 64
 """Most groups that are named after their shared frame."""
-_MOST_COMPARED: Final = 16
-"""Most stacks of a suspect whose names are compared."""
 _LEAST_OTHERS: Final = 3
 _OTHERS_SHARE: Final = 0.01
 """Share of the live bytes from which a single block has a row of its own."""
@@ -112,7 +108,7 @@ def _folded(selection: ViewSelection, order: Sequence[int]) -> Iterable[GroupKey
             equal.setdefault((labels[stack], code), []).append(stack)
     for (label, code), stacks in equal.items():
         if len(stacks) > 1:
-            title = _folded_title(label, len(stacks))
+            title = folded_title(label, len(stacks))
             verdict = None if code < 0 else VERDICTS[code]
             yield _key(selection, -1 - min(stacks), tuple(stacks), title, verdict)
     if len(others) >= _LEAST_OTHERS:
@@ -128,32 +124,14 @@ def _key(  # noqa: PLR0917
     return GroupKey(lead, members, f"{mark} {title}", verdict, rate)
 
 
-def _folded_title(label: str, count: int) -> str:
-    """``make_pair (pair.c:41) ×4 stacks ← load``."""
-    first, arrow, rest = label.partition(" ← ")
-    return f"{first} ×{count:,} stacks{arrow}{rest}"
-
-
 def _title(selection: ViewSelection, suspect: Suspect, count: int, *, named: bool) -> str:
-    """``make_pair (4 stacks, pair.c:41)``; as other rows if all of its stacks read the same."""
-    if named:
-        label, *others = (
-            selection.names.label(selection.snapshot, member.stack)
-            for member in suspect.members[:_MOST_COMPARED]
-        )
-        if count <= _MOST_COMPARED and all(other == label for other in others):
-            return _folded_title(label, count)
-    shared = shared_function(selection.snapshot, selection.namer, suspect) if named else None
-    stack = selection.namer.stack(selection.snapshot, suspect.stack)
-    plain = (part.frame for part in stack.parts() if part.frame is not None and not part.label)
-    if shared is None or frame_name(shared.frame) not in map(frame_name, plain):
-        # If filters hide the shared frame (a wrapper or runtime), the stack's own name says more.
-        name, _, _ = selection.names.label(selection.snapshot, suspect.stack).partition(" ← ")
-        return f"{name.partition(' (')[0]} ({count} stacks)"
-    place = source_place(shared.frame)
-    symbol = shared.frame.symbol
-    name = frame_name(shared.frame) if symbol is None else shorten(symbol)
-    return clean(f"{name} ({count} stacks{f', {place}' if place else ''})")
+    names, snapshot = selection.names, selection.snapshot
+    if not named:
+        return suspect_title(None, [names.label(snapshot, suspect.stack)], None, count)
+    labels = (names.label(snapshot, member.stack) for member in suspect.members[:STACKS_NAMED])
+    shared = shared_function(snapshot, selection.namer, suspect)
+    stack = selection.namer.stack(snapshot, suspect.stack)
+    return clean(suspect_title(stack, labels, shared, count))
 
 
 def toggled(key: GroupKey, settings: Settings) -> Settings:

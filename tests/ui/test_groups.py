@@ -11,8 +11,10 @@ from textual.pilot import Pilot
 from tests.ui.screens import text_of
 from tests.ui.source import APP, LEAK, LOG, Call, FakeSource, drive, press, shop
 from tracelloc.model.verdicts import CODE_OF, Member, Suspect, Verdict
-from tracelloc.model.wanted import Wanted
+from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.show.presentation.suspects import parting_lines
 from tracelloc.snapshots.snapshot import TraceSnapshot
+from tracelloc.text import NS_PER_S
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.groups import GroupKey
 from tracelloc.ui.tableview import PathCell, Table, TitleCell
@@ -61,9 +63,7 @@ def test_a_group_is_one_row_that_expands(tmp_path: Path) -> None:
     drive(source, steps)
 
 
-def many_callers(
-    directory: Path, callers: int, kind: type[FakeSource] = FakeSource
-) -> FakeSource:
+def many_callers(directory: Path, callers: int, kind: type[FakeSource] = FakeSource) -> FakeSource:
     """A server whose leaf is called through many stacks, with 100 blocks of 16 bytes each."""
     stacks = {
         n + 1: [
@@ -130,7 +130,7 @@ class TwinSource(FakeSource):
         judgement = replace(
             stack_judgement(findings, TWINS[0]), verdict=Verdict.GROWING, rate_bytes_per_min=1e5
         )
-        pair = tuple(Member(stack, 0.5, 1e5) for stack in TWINS)
+        pair = tuple(Member(stack, 1e5, 0.5) for stack in TWINS)
         whole = Suspect(replace(judgement, rate_bytes_per_min=2e5), pair, None)
         alone = tuple(Suspect(judgement, (member,), None) for member in pair)
         suspects = (whole,) if self.is_one else alone
@@ -154,10 +154,34 @@ def test_twins_that_grow_read_and_count_the_same(tmp_path: Path, is_one: bool) -
 
     async def steps(app: LiveApp, _pilot: Pilot[int]) -> None:
         (line,) = (line for line in text_of(app) if "▸ leaf" in line)
-        assert line.split()[4:] == "+195 KiB ▲ growing 6 s ▸ leaf (a.c:3) ×2 stacks ← serve".split()
+        words = "+195 KiB ▲ growing 6 s ▸ leaf (a.c:3) ×2 stacks ← serve"
+        assert " ".join(line.split()[4:]) == words
         assert any(line.startswith("─growing 195 KiB/min for ") for line in text_of(app))
 
     drive(source, steps)
+    snapshot = source.take_snapshot(NOTHING_ELSE).root
+    last = next(parting_lines(snapshot, source.namer(snapshot.target), 1))
+    name = "leaf (a.c:3) ×2 stacks ← serve, 3.12" if is_one else "leaf (a.c:3) ← serve, 1.56"
+    assert last.startswith(f"growing: {name} KiB, ")
+
+
+def test_what_grows_too_recently_is_named_when_the_screen_is_left(tmp_path: Path) -> None:
+    source = many_callers(tmp_path, 2, TwinSource)
+    snapshot = source.take_snapshot(NOTHING_ELSE).root
+    assert snapshot.findings is not None
+    sites = snapshot.findings.sites
+    rates = sites.rate_bytes_per_min.copy()
+    rates[list(TWINS)] = 1e5
+    unsure = replace(
+        snapshot.findings, suspects=(), suspect_of={},
+        sites=replace(sites, rate_bytes_per_min=rates),
+    )  # fmt: skip
+    young = replace(snapshot, findings=unsure)
+    old = replace(young, started_ns=snapshot.now_ns - 60 * NS_PER_S)
+    namer = source.namer(snapshot.target)
+    assert list(parting_lines(young, namer, 3)) == []
+    (line,) = parting_lines(old, namer, 3)
+    assert line == "growing: leaf (a.c:3) ×2 stacks ← serve, 3.12 KiB, +195 KiB/min"
 
 
 def test_cells_leave_out_what_does_not_fit_whole() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -393,21 +394,19 @@ def test_invert(source: FakeSource) -> None:
     drive(source, steps)
 
 
-def test_one_thread_alone_is_not_a_limit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("tids", "shown"), [((0, 101), None), ((0, 101, 102), 101)])
+def test_one_thread_alone_is_not_a_limit(
+    tmp_path: Path, tids: tuple[int, ...], shown: int | None
+) -> None:
     """Blocks from before tracing have no thread: they are not those of another one."""
-    source = FakeSource({1: [("leaf", APP, None, None)]}, tmp_path)
-    source.allocate(1, 100, tid=0)
-    source.allocate(1, 200)
+    source = FakeSource({1: [("leaf", "/opt/shop/server", None, None)]}, tmp_path)
+    for tid in tids:
+        source.allocate(1, 100, tid)
     source.pass_second()
 
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "m")
-        assert app.state.settings.limits == ALL
-        assert "One thread" in "\n".join(text_of(app))
-        source.allocate(1, 300, tid=102)
-        source.pass_second()
-        await press(app, pilot, "m")
-        assert app.state.settings.limits.tid == 101
+        assert app.state.settings.limits == replace(ALL, tid=shown)
 
     drive(source, steps)
 

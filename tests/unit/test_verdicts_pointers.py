@@ -13,7 +13,7 @@ from tracelloc.heap.table import LiveTable
 from tracelloc.heap.unreachable import UnreachableBlocks
 from tracelloc.model.verdicts import Findings, Verdict
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.evidence import stack_judgement
+from tracelloc.verdict.evidence import explain, stack_judgement
 
 LARGE = 1 << 30
 """Bytes of a process in which nothing here matters."""
@@ -244,6 +244,19 @@ def test_without_a_search_it_takes_longer() -> None:
     assert suspect.judgement.verdict is Verdict.GROWING
     assert suspect.judgement.confidence < 0.3
     assert "verdict in about 5" in suspect.judgement.evidence, "minutes"
+
+
+def test_before_the_first_search_it_says_when() -> None:
+    """A steady pace is not called uneven because nothing has been searched for yet."""
+    births = every(0.1, 0, 40)
+    site = Stream(births, births + 1e9, np.full(len(births), 500.0), np.zeros(len(births), bool))
+    for time_s, _, findings in looks(events_of([site], 40), stacks_of(["site/main"]), 40,
+                                     search=lambda *_: UnreachableBlocks()):  # fmt: skip
+        for row in np.flatnonzero(findings.sites.confidence > 0).tolist():
+            evidence = explain(findings.sites, row, findings.moment)
+            assert evidence.startswith("live bytes are rising; verdict in about "), time_s
+            seen = time_s
+    assert seen > 30
 
 
 def test_what_is_swapped_out_hides_pointers() -> None:

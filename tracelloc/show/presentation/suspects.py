@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,8 +19,9 @@ from tracelloc.model.verdicts import (
 )
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.blockholders import kept_sentence
-from tracelloc.show.presentation.naming import Namer, frame_name, stack_title
+from tracelloc.show.presentation.naming import Namer, frame_name, source_place, stack_title
 from tracelloc.show.presentation.sharedframes import STACKS_NAMED, SharedFunction, shared_function
+from tracelloc.show.presentation.shortnames import shorten
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     NS_PER_S,
@@ -221,6 +222,34 @@ def suppressed_line(snapshot: Snapshot) -> str | None:
     )
 
 
+def folded_title(label: str, count: int) -> str:
+    """Formats stacks with equal names: ``make_pair (pair.c:41) ×4 stacks ← load``."""
+    first, arrow, rest = label.partition(" ← ")
+    return f"{first} ×{count:,} stacks{arrow}{rest}"
+
+
+def suspect_title(
+    stack: NamedStack | None, labels: Iterable[str], shared: SharedFunction | None, count: int
+) -> str:
+    """Formats a suspect of ``count`` stacks: ``make_pair (4 stacks, pair.c:41)``.
+
+    ``stack``: the one with the largest share. ``labels``: names of the stacks, its own first; if
+    all are equal, they are the title.
+    """
+    label, *others = labels
+    if others and len(others) == count - 1 and all(other == label for other in others):
+        return folded_title(label, count)
+    plain = [] if stack is None else stack.parts()
+    names = {frame_name(each.frame) for each in plain if each.frame is not None and not each.label}
+    if shared is None or frame_name(shared.frame) not in names:
+        # If filters hide the shared frame (a wrapper or runtime), the stack's own name says more.
+        name, _, _ = label.partition(" ← ")
+        return f"{name.partition(' (')[0]} ({count} stacks)"
+    place, symbol = source_place(shared.frame), shared.frame.symbol
+    name = frame_name(shared.frame) if symbol is None else shorten(symbol)
+    return f"{name} ({count} stacks{f', {place}' if place else ''})"
+
+
 def parting_lines(snapshot: Snapshot, namer: Namer, most: int) -> Iterator[str]:
     """Yields a line for each of the strongest suspects: ``leaking: name (file:line), figures``."""
     suspects = suspects_of(snapshot)
@@ -230,14 +259,38 @@ def parting_lines(snapshot: Snapshot, namer: Namer, most: int) -> Iterator[str]:
     for named in name_suspects(snapshot, namer, chosen):
         members = [member.stack for member in named.suspect.members]
         live = format_size(int(snapshot.totals.live_bytes[members].sum()))
-        title = stack_title(named.stack, named.suspect.stack, with_line=True)
-        if named.shared is not None:
-            title = f"{frame_name(named.shared.frame)} ({plural(len(members), 'stack')})"
+        titles = [
+            stack_title(namer.stack(snapshot, each), each, with_line=True)
+            for each in members[:STACKS_NAMED]
+        ]
+        title = titles[0]
+        if len(members) > 1:
+            title = suspect_title(named.stack, titles, named.shared, len(members))
         verdict, rate = named.judgement.verdict.value, named.judgement.rate_bytes_per_min
         yield f"{verdict}: {printable(title)}, {about}{live}, {signed_size(round(rate))}/min"
     left_out = len(suspects) - len(chosen)
     if left_out:
         yield plural(left_out, "more suspect")
+    if not suspects and snapshot.elapsed_ns >= P.unreachable_first_s * NS_PER_S:
+        yield from _growing_lines(snapshot, namer, most)
+
+
+def _growing_lines(snapshot: Snapshot, namer: Namer, most: int) -> Iterator[str]:
+    """Yields a line for each of the names that grow most, too recently to be suspects."""
+    stacks, rates = unsure_growth(snapshot)
+    order = np.argsort(-rates, kind="stable")[:STACKS_NAMED]
+    namer.prepare(snapshot, set(stacks[order].tolist()), namer.patience_s)
+    about = about_of(snapshot.sample_bytes)
+    named: dict[str, list[int]] = {}
+    for at in order.tolist():
+        stack = int(stacks[at])
+        title = stack_title(namer.stack(snapshot, stack), stack, with_line=True)
+        named.setdefault(title, []).append(at)
+    for label, rows in list(named.items())[:most]:
+        title = folded_title(label, len(rows)) if len(rows) > 1 else label
+        live = format_size(int(snapshot.totals.live_bytes[stacks[rows]].sum()))
+        rate = signed_size(round(float(rates[rows].sum())))
+        yield f"{Verdict.GROWING.value}: {printable(title)}, {about}{live}, {rate}/min"
 
 
 def silence_line(snapshot: Snapshot) -> str | None:
