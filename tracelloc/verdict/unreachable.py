@@ -120,8 +120,8 @@ def heed_pointers(
     )
     called_in_s = called_s - watched_s if around.refused else P.unreachable_first_s
     # A site that grows at whatever pace is searched once its blocks are old enough.
-    is_young = grew & (watched_s < P.unreachable_first_s) & (not around.refused)
-    first_search_in_s = np.where(is_young, P.unreachable_first_s - watched_s, 0.0)
+    first_in_s = np.where(grew & (not around.refused), P.unreachable_first_s - watched_s, 0.0)
+    verdict_in_s = np.where(waits, called_in_s, np.maximum(0.0, first_in_s))
     listed_s = np.select(
         [steady, is_material], [P.steady_listed_s, P.material_listed_s], P.referenced_listed_s
     )
@@ -145,9 +145,7 @@ def heed_pointers(
         since_s=np.where(by_loss, since_s, sites.since_s),
         survivors=np.where(only_lost, proof.lost, sites.survivors),
         born_in_window=np.where(only_lost, sites.born, sites.born_in_window),
-        verdict_in_s=np.where(
-            sites.asked == 0, np.where(waits, called_in_s, first_search_in_s), 0.0
-        ),
+        verdict_in_s=np.where(sites.asked == 0, verdict_in_s, 0.0),
         rising_only=sites.rising_only & ~proof.listed,
         replaces_old=sites.replaces_old & ~proof.listed,
     )
