@@ -321,20 +321,16 @@ def test_threads_that_end(builder: Builder, preload: str) -> None:
 def test_libraries_that_are_closed_again(builder: Builder, preload: str) -> None:
     """Stacks through them are whole, also those that are finished when they are gone.
 
-    On a busy machine they may be gone before they are seen at all, which is counted.
+    So it is for as long as the program stops at each load, ten seconds: it ends before, however
+    few rounds it has made by then.
     """
     plugin = builder.c("plugin", "-shared", "-fPIC")
     program = builder.c("reopener", "-ldl")
-    for _ in range(5):
-        done = run_tracelloc(*QUIET, "--preload", preload, "--", program, plugin, 300)
-        assert done.returncode == 0, done.stderr
-        report = last_report(done.stderr)
-        assert report["allocations"] >= 300
-        assert report["unknown_stacks"] == 0
-        if report["partial_allocations"] == 0:
-            return
-        assert report["partial_allocations"] < 300
-    pytest.fail("each time some stacks were partial")
+    done = run_tracelloc(*QUIET, "--preload", preload, "--", program, plugin, 300, 5)
+    assert done.returncode == 0, done.stderr
+    report = last_report(done.stderr)
+    assert report["allocations"] >= int(done.stdout) > 0
+    assert (report["unknown_stacks"], report["partial_allocations"]) == (0, 0)
 
 
 def test_static_programs_have_probes(builder: Builder) -> None:
@@ -382,6 +378,7 @@ def test_libraries_that_call_past_it(
     assert tracer.stop() == 0
     assert said(tracer, BY_PROBES + "the program has a library ")
     report = tracer.last()
+    assert report["lost_events"] == 0
     # The loader has blocks of its own.
     kept = [
         (entry["allocations"], entry["bytes"])
@@ -389,7 +386,6 @@ def test_libraries_that_call_past_it(
         if entry["stack"][0]["symbol"] in ("main", "work", "beside_keep")
     ]
     assert tuple(map(sum, zip(*kept, strict=True))) == (blocks, size_bytes)
-    assert report["lost_events"] == 0
 
 
 def test_the_programs_own_preloaded_libraries_are_kept(
