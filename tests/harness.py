@@ -189,7 +189,7 @@ def tracelloc_command(*arguments: str | Path | int, module: str = "tracelloc") -
     """
     if IS_SLOW and module == "tracelloc":
         module = "tests.patient"
-    arguments = _without_earlier(arguments, module)
+    arguments = _with_defaults(arguments, module)
     if USES_LIBRARY:
         arguments = _by_library(arguments)
     rights = only_with_capabilities() if os.environ.get("TEST_CAPABILITIES") else []
@@ -198,18 +198,26 @@ def tracelloc_command(*arguments: str | Path | int, module: str = "tracelloc") -
     return [*rights, sys.executable, "-m", module, *map(str, arguments)]
 
 
-def _without_earlier(
+def _with_defaults(
     arguments: tuple[str | Path | int, ...], module: str
 ) -> tuple[str | Path | int, ...]:
-    """Leaves blocks from before tracing out, unless a test asks for them."""
+    """Adds what all traces have in tests, unless one asks for something else.
+
+    Blocks from before tracing are left out. Programs with the preloaded library wait longer for
+    tracelloc than a second, after which they lose events: beside a load it may be away for longer.
+    """
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     is_trace = module in ("tests.mutant", "tests.sabotage") or (
         bool(arguments) and (str(arguments[0]).startswith("-") or arguments[0] == "record")
     )
     process = [n for n, word in enumerate(options) if word in ("-p", "-n")]
-    if not is_trace or not process or "--earlier" in options:
-        return arguments
-    return (*arguments[: process[0]], "--earlier", "off", *arguments[process[0] :])
+    added: list[str] = []
+    if process and "--earlier" not in options:
+        added += ["--earlier", "off"]
+    if (len(options) < len(arguments) or "--preload" in options) and "--max-stall" not in options:
+        added += ["--max-stall", "1m"]
+    at = process[0] if process else len(options)
+    return (*arguments[:at], *added, *arguments[at:]) if is_trace else arguments
 
 
 def _by_library(arguments: tuple[str | Path | int, ...]) -> tuple[str | Path | int, ...]:
