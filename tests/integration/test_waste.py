@@ -82,14 +82,16 @@ def test_after_exec_in_a_child(builder: Builder, tmp_path: Path) -> None:
         while "usable" not in (answers.read_text() if answers.exists() else ""):
             time.sleep(0.02)
         books = json.loads(answers.read_text().splitlines()[-1])
-        # Reports of earlier moments may have as many blocks, but others.
+        # Reports of earlier moments may have as many blocks, but others, and the next one may have
+        # been begun by now.
         filled_s = time.time()
+        begun_s = tracer.await_report(lambda report: report["time"] > filled_s)["time"]
         report = tracer.await_report(
             lambda report: (
                 report["pid"] is not None
                 and report["command"].startswith("usable")
                 and report["live_allocations"] >= books["blocks"]
-                and report["time"] > filled_s
+                and report["time"] > begun_s
                 # What it has no time for in one report, it reads for the next.
                 and report["sizes"]["unknown_allocations"] == 0
             )
