@@ -3,7 +3,8 @@
 To import the modules takes half of the processor time of a short run, and tests begin more than a
 thousand. What is forked is as real as what is executed: it runs ``tracelloc.__main__.main`` on
 arguments, streams and a directory of its own, and is the test's child (CLONE_PARENT,
-clone(2)). Tests of how tracelloc starts execute it.
+clone(2)). Only its last report waits for names for as long as tests do (``tests/patient.py``).
+Tests of how tracelloc starts execute it.
 """
 
 from __future__ import annotations
@@ -240,6 +241,9 @@ def _become(
 
 if __name__ == "__main__":
     _import_modules()
+    from tests.patient import be_patient
+
+    be_patient()
     if serve(socket.socket(fileno=int(sys.argv[1]))):
         from tracelloc.__main__ import main
 
