@@ -1,10 +1,10 @@
 """``python -m tracelloc``, and the command."""
 
+# These have been imported already. Until main() begins, an interrupt would be a traceback.
+import _signal as signal
 import atexit
 import os
-import signal
 import sys
-from contextlib import suppress
 
 from tracelloc import __version__
 
@@ -20,8 +20,10 @@ def _leave() -> None:
     if _status is None:
         return
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, OSError, ValueError):  # closed, or nobody reads
+        try:  # noqa: SIM105 - contextlib would have to be imported
             stream.flush()
+        except (AttributeError, OSError, ValueError):  # closed, or nobody reads
+            pass
     os._exit(_status)
 
 
