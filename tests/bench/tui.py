@@ -30,7 +30,26 @@ SETTLE_S = 3.0
 KEYS = 40
 _PAUSE_S = 0.2
 """Between two keys."""
-TARGETS = {"refresh_ms": 20.0, "key_to_paint_p95_ms": 50.0, "profiler_cpu_share": 0.25}
+VIEWS = {
+    "4": "function, callees",
+    "3": "▏",
+    "5": "size +bytes",
+    "6": "age +bytes",
+    "7": "thread +share",
+    "2": "blocks",
+    "R": "resident memory",
+    "F": r"own \+ callees",
+    "Y": "type$",
+    "C": "┤",
+    "1": "allocated in",
+    "Enter": "Esc Back|esc Back|q Back",
+    "Escape": "allocated in",
+}
+"""Keys, and what the line above the view's first row then has."""
+TARGETS = {
+    "refresh_ms": 20.0, "key_to_paint_p95_ms": 50.0, "profiler_cpu_share": 0.25,
+    "view_s": 0.3, "quit_s": 2.0,
+}  # fmt: skip
 
 
 def measure(seconds: float = 6.0) -> dict[str, Any]:
