@@ -62,7 +62,7 @@ class Forker:
 
     def remember_variables(self) -> None:
         """Takes the environment as it is now for that of all tests that do not change it."""
-        self.variables = {**os.environ}
+        self.variables = {name: e for name, e in os.environ.items() if name != _CURRENT_TEST}
 
     def fork(
         self,
