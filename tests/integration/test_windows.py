@@ -50,6 +50,8 @@ class ByHand:
     def set_paused(self, paused: bool) -> None:
         self.must_pause = paused
         until(lambda: self.session.root.is_paused is paused)
+        # It waits for the turn of upkeep in which this has changed: probes are live at its end.
+        self.session.snapshot()
 
     def shown(self, number: int) -> Snapshot:
         """A snapshot, once it is of this window."""
