@@ -1,7 +1,7 @@
 """``python -m tracelloc``, and the command."""
 
 # These have been imported already. Until main() begins, an interrupt would be a traceback.
-import _signal as signal
+import _signal as signal  # type: ignore[import-not-found]
 import atexit
 import os
 import sys

@@ -177,7 +177,9 @@ def test_the_verifier_has_not_much_to_do(
         capture.load()
         verified = {n: program_info(fd).verified_insns for n, fd in capture.loaded.items()}
         if iterates:
-            assert max(verified.values()) < most / 2, verified
+            # On Linux 7.2 it is as much as without.
+            is_known = int(os.uname().release.split(".")[0]) < 7
+            assert max(verified.values()) < (most / 2 if is_known else most), verified
             return
         assert 50_000 < max(verified.values()) < most, verified
         walkers = [count for name, count in verified.items() if name.startswith(WALKER)]
