@@ -25,6 +25,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+PATIENCE_S: Final = float(os.environ.get("TEST_PATIENCE_S", "180"))
+"""How long anything may take before a test gives up; never how long it waits."""
 PR_GET_TID_ADDRESS: Final = 40
 SYS_CLONE: Final = 56
 CLONE_PARENT: Final = 0x8000

@@ -20,13 +20,12 @@ from typing import Any
 import pytest
 
 from tests.forked import FORK_OPTIONS, FORKER, ForkedPopen
+from tests.forked import PATIENCE_S as PATIENCE_S
 from tracelloc.model.frames import Frame
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 
 TARGETS = Path(__file__).parent / "targets"
-PATIENCE_S = float(os.environ.get("TEST_PATIENCE_S", "180"))
-"""How long anything may take before a test gives up; never how long it waits."""
 IS_SLOW = "TEST_PATIENCE_S" in os.environ
 """Whether the machine is so slow that tracelloc's last report needs more time for names."""
 

@@ -8,12 +8,10 @@ sometimes beside a load.
 
 from __future__ import annotations
 
-import os
 import sys
 
+from tests.forked import PATIENCE_S
 from tracelloc.command import cli, reports, run
-
-PATIENCE_S = float(os.environ.get("TEST_PATIENCE_S", "180"))
 
 
 def be_patient() -> None:

@@ -70,10 +70,6 @@ class Terminal:
         """Text, as it is."""
         self._tmux("send-keys", "-l", text)
 
-    def copy_output(self, fifo: Path) -> None:
-        """From now on also writes there what the program writes to the terminal."""
-        self._tmux("pipe-pane", f"exec cat >{shlex.quote(str(fifo))}")
-
     def resize(self, width: int, height: int) -> None:
         """Another size."""
         self._tmux("resize-window", "-x", str(width), "-y", str(height))

@@ -221,6 +221,9 @@ def _tui(results: Results) -> Iterator[str]:
             ["ms from key to paint", f"{figures['key_to_paint_ms']:.0f}", "", ""],
             _at_most("95 % of them", figures["key_to_paint_p95_ms"],
                      targets["key_to_paint_p95_ms"], "{:.0f}"),
+            _at_most("s to the slowest tab", max(figures["view_s"].values()),
+                     targets["view_s"], "{:.2f}"),
+            _at_most("s to quit", figures["quit_s"], targets["quit_s"], "{:.2f}"),
         ],
     )  # fmt: skip
 

@@ -13,12 +13,14 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.bench.processes import Program, cpu_seconds
 from tests.harness import Builder, tracelloc_command
-from tests.terminal import PATIENCE_S, Terminal
+from tests.terminal import Terminal
 
 DEPTH = 14
 BLOCKS = 20
@@ -81,9 +83,7 @@ def _measure(program: Program, terminal: Terminal, seconds: float) -> dict[str, 
     costs = _costs_ms(terminal)
     lines = terminal.screen()
     began_s = time.monotonic()
-    terminal.press("q")
-    terminal.press("q")
-    terminal.wait_for("ended with")
+    terminal.quit()
     quit_s = time.monotonic() - began_s
     rate = next((m[1] for line in lines if (m := re.search(r"(\S+) events/s", line))), "?")
     lost = next((m[1] for line in lines if (m := re.search(r"lost ([\d,]+)", line))), "?")
@@ -112,27 +112,32 @@ def _cpu_share(pid: int, seconds: float) -> float:
 
 def _key_times_ms(terminal: Terminal) -> list[float]:
     """From a key to the order it asks for being on the screen, tmux included."""
-    times = []
-    for number in range(KEYS):
-        time.sleep(_PAUSE_S)
-        began_s = time.monotonic()
-        terminal.press("S")
-        terminal.wait_for("verdict ▲" if number % 2 == 0 else "verdict ▼")
-        times.append(1000 * (time.monotonic() - began_s))
-    return times
+    arrows = ("verdict ▲", "verdict ▼") * (KEYS // 2)
+    return [1000 * _key_s(terminal, "S", partial(_has, arrow), arrow) for arrow in arrows]
 
 
 def _view_s(terminal: Terminal, key: str, mark: str) -> float:
     """Time from a key until the view has its first row."""
+
+    def is_there(lines: list[str]) -> bool:
+        rows = [n for n, line in enumerate(lines) if re.search(mark, line)]
+        has_row = bool(rows) and lines[rows[0] + 1 : rows[0] + 2] != [""]
+        return has_row and not _has("computing", lines)
+
+    return _key_s(terminal, key, is_there, f"{mark!r} after {key}")
+
+
+def _has(words: str, lines: list[str]) -> bool:
+    return any(words in line for line in lines)
+
+
+def _key_s(terminal: Terminal, key: str, is_there: Callable[[list[str]], bool], what: str) -> float:
+    """Time from a key, some time after the one before, until the screen is as expected."""
     time.sleep(_PAUSE_S)
     began_s = time.monotonic()
     terminal.press(key)
-    while time.monotonic() < began_s + PATIENCE_S:
-        lines = terminal.screen()
-        rows = [n for n, line in enumerate(lines) if re.search(mark, line)]
-        if rows and lines[rows[0] + 1 : rows[0] + 2] != [""] and "computing" not in "".join(lines):
-            return time.monotonic() - began_s
-    raise AssertionError(f"{key}: never {mark!r}:\n" + "\n".join(terminal.screen()))
+    terminal.wait_until(is_there, what)
+    return time.monotonic() - began_s
 
 
 def _costs_ms(terminal: Terminal) -> dict[str, tuple[float, float, float]]:

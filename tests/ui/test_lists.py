@@ -202,9 +202,6 @@ def test_the_list_may_become_shorter_than_what_is_in_view() -> None:
     drive(table, SIZE, steps)
 
 
-# --- the registry ---
-
-
 def test_notes_need_no_report_of_a_new_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Textual does not send it if something asks for a size before the new layout is drawn."""
     monkeypatch.setattr(Table, "on_resize", lambda _table: None)
@@ -222,6 +219,9 @@ def test_notes_need_no_report_of_a_new_size(monkeypatch: pytest.MonkeyPatch) -> 
         assert "a note" in "\n".join(text_of(app))
 
     drive(table, (40, 10), steps)
+
+
+# --- the registry ---
 
 
 def test_names_and_keys_are_unique() -> None:

@@ -150,7 +150,7 @@ class KillReporter:
 
 
 def _held(stacks: Sequence[Mapping[str, Any]], earlier: Mapping[str, Any]) -> str:
-    """Who held the memory: ``3 call stacks held 91 %, blocks from before the recording 9 %``."""
+    """Formats shares of memory: ``3 call stacks held 91 %, …``."""
     parts = []
     if stacks:
         share = format_percent(sum(each["share"] for each in stacks), 0)

@@ -1,4 +1,4 @@
-"""Limits of tests' memory, by markers, and what is said of a test that is beyond one."""
+"""Memory limits of tests, set by markers, and the messages for tests that exceed them."""
 
 from __future__ import annotations
 
