@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
+from tests.unit.events import Event, records
 from tracelloc.heap.heap import Heap
+from tracelloc.model.events import EventKind
 from tracelloc.model.frames import RuntimeFrames
 from tracelloc.record.heapwalk.kinds import BlockKind
 from tracelloc.record.heapwalk.ranges import BlockRanges
@@ -19,9 +22,9 @@ from tracelloc.record.session.earlierblocks import EarlierBlockReader, SizeLimit
 
 
 class MadeUpReader(EarlierBlockReader):
-    """Walks that find given addresses, and threads in given states."""
+    """Walks that find given addresses; a negative one has been freed meanwhile."""
 
-    def __init__(self, walks: list[list[int]], states: str) -> None:
+    def __init__(self, walks: list[list[int]], running: dict[int, int]) -> None:
         self.heap = Heap(0)
         super().__init__(
             Process(os.getpid()), self.heap, RuntimeFrames(), threading.RLock(), lambda: None,
@@ -29,37 +32,64 @@ class MadeUpReader(EarlierBlockReader):
             memory_bytes=None,
         )  # fmt: skip
         self._walks: Iterator[list[int]] = iter(walks)
-        self.states = states
+        self._now_running = running
         self.waits = 0
 
     def _walk(self) -> earlierblocks._WalkedBlocks:
-        starts = np.array(next(self._walks), np.uint64)
+        found = next(self._walks)
+        freed: list[Event] = [
+            (EventKind.FREE, -address, 0, 0, 7) for address in found if address < 0
+        ]
+        self.heap.table.apply(records(freed, first_time=self.waits + 1))
+        starts = np.array([address for address in found if address > 0], np.uint64)
         overhead_bytes = np.zeros(len(starts), np.uint8)
         ranges = BlockRanges(starts, starts + np.uint64(32), overhead_bytes)
         kinds = [BlockKind("", 32, 32)]
         return earlierblocks._WalkedBlocks(ranges, np.zeros(len(starts), np.uint32), kinds, 1.0, [])
 
-    def _runs(self) -> bool:
-        return self.states in "RD"
+    def _running(self) -> dict[int, int]:
+        return dict(self._now_running)
 
-    def _await_progress(self) -> None:
+    def _await_progress(self, running: dict[int, int]) -> None:
+        assert running == self._now_running
         self.waits += 1
 
 
 @pytest.mark.parametrize(
-    ("states", "walks", "live", "waits"),
+    ("running", "walks", "live", "waits"),
     [
-        ("S", [[64, 128]], 2, 0),
-        # It was within a call when it was read: what only one walk saw is not believed.
-        ("R", [[64, 128, 192], [64, 128]], 2, 1),
+        pytest.param({}, [[64, 128]], 2, 0, id="asleep"),
+        pytest.param({7: 0}, [[64, 128], [64, 128]], 2, 1, id="the same twice"),
+        # A thread was within a call: what one walk saw is not believed, nor what one missed.
+        pytest.param({7: 0}, [[64, 128, 192], [64, 128], [64, 128]], 2, 2, id="one too many"),
+        pytest.param({7: 0}, [[64], [64, 128], [64, 128]], 2, 2, id="one missed"),
+        pytest.param({7: 0}, [[64, 128], [64, 192], [64, 128], [64, 192]], 1, 3, id="never"),
+        # Its event explains the difference.
+        pytest.param({7: 0}, [[64, 128, 192], [64, 128, -192]], 2, 1, id="freed meanwhile"),
     ],
 )
-def test_a_process_that_runs_is_read_twice(
-    states: str, walks: list[list[int]], live: int, waits: int
+def test_walks_must_agree_unless_all_threads_sleep(
+    running: dict[int, int], walks: list[list[int]], live: int, waits: int
 ) -> None:
-    reader = MadeUpReader(walks, states)
+    reader = MadeUpReader(walks, running)
     found = reader.read()
     assert found is not None
     assert [kind.count for kind in found.kinds] == [live]
     assert reader.heap.table.count == live
     assert reader.waits == waits
+
+
+def test_each_thread_must_run_between_walks() -> None:
+    with subprocess.Popen(["/bin/sh", "-c", "while :; do :; done"]) as busy:
+        reader = EarlierBlockReader(
+            Process(busy.pid), Heap(0), RuntimeFrames(), threading.RLock(), lambda: None,
+            is_current=lambda: True, note_added=lambda _: None, limits=SizeLimits(),
+            memory_bytes=None,
+        )  # fmt: skip
+        try:
+            while not (running := reader._running()):
+                pass
+            reader._await_progress(running)
+            assert Process(busy.pid).run_ns() - running[busy.pid] >= earlierblocks._LONG_CALL_NS
+        finally:
+            busy.kill()

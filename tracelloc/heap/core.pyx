@@ -257,6 +257,12 @@ cdef class Core:
         if not fits:
             raise MemoryError
 
+    def find_watched(self, const uint64_t[::1] addresses, uint8_t[::1] watched):
+        """Fills in which addresses were noted."""
+        cdef Py_ssize_t at
+        for at in range(addresses.shape[0]):
+            watched[at] = self.watched.addresses[find_block(self.watched, addresses[at])] != 0
+
     def add_earlier(self, const uint64_t[::1] addresses, const uint64_t[::1] sizes,
                     const uint32_t[::1] stacks, uint8_t[::1] added, Py_ssize_t at,
                     uint64_t time_ns):

@@ -129,6 +129,12 @@ class LiveTable:
         """Addresses in events since ``watch_addresses``; None if some are unknown: of pairs."""
         return self._core.watched_count if self._watches_all else None
 
+    def are_watched(self, addresses: U64) -> Mask:
+        """Which addresses events were about since ``watch_addresses``."""
+        found = np.empty(len(addresses), np.uint8)
+        self._core.find_watched(addresses, found)
+        return found.view(np.bool_)
+
     def add_earlier(self, addresses: U64, sizes: U64, stacks: U32) -> Mask:
         """Adds blocks that existed when tracing began, with the indices of their stacks.
 

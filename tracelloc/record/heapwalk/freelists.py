@@ -34,6 +34,8 @@ _SIZE_BITS: Final = 0xFFFFFFFFFFFFFFF0
 """In the word before a chunk's memory: its size, without the flags."""
 _MOST_CHANGED: Final = 2
 """Lists of a thread cache that may change while it is read."""
+_MOST_DOUBTFUL: Final = 64
+"""Chunks per arena that are looked at again, as they may be thread caches."""
 _MOST_TRIES: Final = 10
 """Reads of lists that change meanwhile."""
 _LONG: Final = 1 << 16
@@ -86,14 +88,30 @@ def _mark_tcaches(
         good &= np.count_nonzero((counts > 0) != (heads != 0), axis=1) <= _MOST_CHANGED + 2
     good &= heads.any(axis=1)
     addresses, heads = addresses[good], heads[good]
-    for address in addresses[_lead_to_chunks(reader, heads[:, :_SMALL_BINS])].tolist():
-        heads_now = partial(reader.words, address + 16 + 2 * count, 8 * count)
+    leads = _lead_to_chunks(reader, heads)
+    # A busy thread's lists have changed until their chunks are read, if tracelloc had to wait.
+    likely = [*addresses[leads].tolist(), *addresses[~leads][:_MOST_DOUBTFUL].tolist()]
+    for address in likely:
+        cached = _read_tcache(reader, free_lists, address, count)
+        if cached is not None:
+            _mark([arena], np.array([address], np.uint64), BlockState.OWN)
+            _mark(arenas, cached, BlockState.CACHED)
+
+
+def _read_tcache(
+    reader: PieceReader, free_lists: _FreeLists, address: int, count: int
+) -> U64 | None:
+    """The chunks in a thread cache; None if it is none."""
+    heads_now = partial(reader.words, address + 16 + 2 * count, 8 * count)
+    for _ in range(_MOST_TRIES):
+        if not _lead_to_chunks(reader, heads_now()[None, :])[0]:
+            continue
         cached, lists, empty_lists = _read_repeatedly(
             heads_now, lambda number: 32 + 16 * number if number < _SMALL_BINS else 0, 0, free_lists
         )
         if lists and empty_lists <= min(_MOST_CHANGED, lists - 1):
-            _mark([arena], np.array([address], np.uint64), BlockState.OWN)
-            _mark(arenas, cached, BlockState.CACHED)
+            return cached
+    return None
 
 
 def _lead_to_chunks(reader: PieceReader, heads: U64) -> Mask:
@@ -101,6 +119,7 @@ def _lead_to_chunks(reader: PieceReader, heads: U64) -> Mask:
 
     Few other chunks do. All are read at once, unlike the lists.
     """
+    heads = heads[:, :_SMALL_BINS]
     row, number = np.nonzero(heads)
     sizes, _ = reader.memory.read(heads[row, number] - np.uint64(8), 8)
     fits = sizes[:, 0] & np.uint64(_SIZE_BITS) == 32 + 16 * number.astype(np.uint64)

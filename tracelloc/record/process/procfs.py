@@ -223,6 +223,16 @@ class Process:
             return None
         return (int(fields[11]) + int(fields[12])) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
+    def run_ns(self) -> int:
+        """Returns the time for which its main thread has run; 0 once it is gone.
+
+        The first number in ``/proc/PID/schedstat`` (Documentation/scheduler/sched-stats.rst).
+        """
+        try:
+            return int(self._read("schedstat").split()[0])
+        except (TargetError, IndexError):
+            return 0
+
     def _status_words(self, key: str, directory: str = ".") -> list[str]:
         """Returns the words after a key of ``/proc/PID/status``; none once the process is gone."""
         try:

@@ -2,8 +2,9 @@
 
 The heap is walked (``record.heapwalk``) while the probes report. A block that was in use when the
 walk saw it, and of which no event came from the beginning of the walk until now, was allocated
-before tracing and is live. Every other block either is in the table, or has been freed. If events
-came during the walk, it may have misread blocks that changed, so two walks must agree.
+before tracing and is live. Every other block either is in the table, or has been freed. A walk
+misreads what a call of malloc or free is about to change, for as long as its thread waits for a
+processor. So two walks in a row must agree, and every thread must have run between them.
 """
 
 from __future__ import annotations
@@ -39,11 +40,13 @@ _ROOT: Final = RuntimeFrame("allocated before tracing", runtime=_RUNTIME)
 _MOST_TRIES: Final = 3
 _AT_ONCE: Final = 1 << 16
 """Blocks added at a time while events wait: some 10 ms."""
-_PROGRESS_S: Final = 2.0
-"""How long a process is waited for that does not get on."""
+_MOST_WALKS: Final = 4
+"""Walks until two agree. In a large heap that many threads use, none may."""
+_PROGRESS_S: Final = 10.0
+"""How long threads are waited for that get no processor."""
 _PAUSE_S: Final = 0.005
-_LONG_CALL_NS: Final = 20_000_000
-"""Processor time that no call takes."""
+_LONG_CALL_NS: Final = 1_000_000
+"""Processor time that hardly any call takes."""
 _BYTES_A_BLOCK: Final = 80
 """Memory for each: 50 in the table, the rest only meanwhile."""
 
@@ -119,11 +122,7 @@ class EarlierBlockReader:
                 with self._lock:
                     self._drain()
                     table.watch_addresses(watch=True)
-                found = self._walk()
-                if self._touched() != 0 or self._runs():
-                    self._await_progress()
-                    again = self._walk()
-                    found.select(np.isin(found.ranges.starts, again.ranges.starts))
+                found = self._walk_until_agreed()
                 if self._touched() is not None:
                     return self._add(found)
         finally:
@@ -137,23 +136,45 @@ class EarlierBlockReader:
             self._drain()
             return self._heap.table.watched_count
 
-    def _runs(self) -> bool:
-        """Whether any of its threads is not asleep: such a one may be inside malloc or free.
-
-        While these move chunks from list to list, chunks that are free look as if in use, and they
-        do that for as long as the thread waits for a processor.
-        """
-        threads = self._process.thread_ids()
-        return any(_state_of(Process(each, self._process.root)) in "RD" for each in threads)
-
-    def _await_progress(self) -> None:
-        """Waits until a call has come to its end, so that another walk meets another one."""
-        before, began_ns = self._touched(), self._process.cpu_ns() or 0
-        deadline_s = time.monotonic() + _PROGRESS_S
-        while self._touched() == before and self._runs() and time.monotonic() < deadline_s:
-            if (self._process.cpu_ns() or 0) - began_ns >= _LONG_CALL_NS:
+    def _walk_until_agreed(self) -> _WalkedBlocks:
+        running = self._running()
+        found = self._walk()
+        for number in range(2, _MOST_WALKS + 1):
+            running |= self._running()
+            if not running and self._touched() == 0:
                 break
+            self._await_progress(running)
+            running = self._running()
+            again = self._walk()
+            before, found = found.ranges.starts, again
+            agrees = self._are_touched(np.setxor1d(before, found.ranges.starts))
+            if agrees or number == _MOST_WALKS:
+                found.select(np.isin(found.ranges.starts, before))
+                break
+        return found
+
+    def _are_touched(self, addresses: U64) -> bool:
+        """Whether events were about all these addresses since the first walk began."""
+        with self._lock:
+            self._drain()
+            return bool(self._heap.table.are_watched(addresses).all())
+
+    def _running(self) -> dict[int, int]:
+        """The processor time of each thread that is not asleep: it may be inside malloc or free."""
+        threads = [Process(each, self._process.root) for each in self._process.thread_ids()]
+        return {each.pid: each.run_ns() for each in threads if _is_awake(each)}
+
+    def _await_progress(self, running: dict[int, int]) -> None:
+        """Waits until the calls that these threads may be inside have come to their end."""
+        deadline_s = time.monotonic() + _PROGRESS_S
+        left = [(Process(pid, self._process.root), run_ns) for pid, run_ns in running.items()]
+        while left and time.monotonic() < deadline_s:
             time.sleep(_PAUSE_S)
+            left = [
+                (thread, run_ns)
+                for thread, run_ns in left
+                if _is_awake(thread) and thread.run_ns() - run_ns < _LONG_CALL_NS
+            ]
 
     def _walk(self) -> _WalkedBlocks:
         process = Process(self._process.thread_id, self._process.root)
@@ -219,11 +240,11 @@ class EarlierBlockReader:
         return self._heap.stacks.add(stack_id, frames, StackFlag.EARLIER)
 
 
-def _state_of(thread: Process) -> str:
+def _is_awake(thread: Process) -> bool:
     try:
-        return thread.state()
+        return thread.state() in "RD"
     except TargetError:  # it has ended
-        return "X"
+        return False
 
 
 def size_words(least_bytes: int, most_bytes: int) -> str:
