@@ -5,16 +5,19 @@ Enter on a function shows its callers and callees, with the bytes that pass thro
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Final
 
 import numpy as np
 
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.figures import I64
-from tracelloc.show.presentation.calltree import Step, shown_frames
+from tracelloc.model.frames import Frame
+from tracelloc.show.presentation.calltree import Step, shown_name
 from tracelloc.show.presentation.naming import NamedStack
 from tracelloc.text import about_of, format_percent, format_size
 from tracelloc.ui.stackcells import name_cell
@@ -33,7 +36,13 @@ COLUMNS: Final = (
     Column("name", "function", 0, right=False, descending=False),
     Column("module", "module", 18, right=False, from_width=100, wide=40, sorts=False),
 )
-_NO_IDS: Final = np.zeros(0, np.int64)
+_BUDGET_S: Final = 0.1
+"""Time limit per picture for naming stacks."""
+_AT_ONCE: Final = 256
+"""Stacks that are named between two looks at the time."""
+_COUNTING: Final = Step("[not counted yet]", None)
+"""Stands for the functions of stacks that are named in the next picture."""
+_NO_STACK: Final = NamedStack((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +61,47 @@ class _Path:
 
     stack: NamedStack
     ids: Sequence[int]
-    unique: I64
+    unique: Collection[int]
+    version: tuple[int, int] | None = None
+    """Of the names."""
+
+
+class _Paths:
+    """The paths of many stacks, in columns."""
+
+    def __init__(self, paths: Sequence[_Path], functions: int) -> None:
+        """``functions``: how many have numbers."""
+        self._functions = functions
+        inner = np.array([path.ids[0] if path.ids else -1 for path in paths], np.int64)
+        self._has_inner = inner >= 0
+        self._inner = inner[self._has_inner]
+        self._lengths = np.array([len(path.unique) for path in paths], np.int64)
+        every = chain.from_iterable(path.unique for path in paths)
+        self._every = np.fromiter(every, np.int64, int(self._lengths.sum()))
+
+    def own(self, weights: I64) -> I64:
+        """Sums a figure of the stacks per function that allocates."""
+        found = np.zeros(self._functions, np.int64)
+        np.add.at(found, self._inner, weights[self._has_inner])
+        return found
+
+    def totals(self, weights: I64) -> I64:
+        """Sums a figure of the stacks per function and its callees; recursion counts once."""
+        found = np.zeros(self._functions, np.int64)
+        np.add.at(found, self._every, np.repeat(weights, self._lengths))
+        return found
 
 
 class Functions:
-    """Figures per function, cached between pictures while the stacks' names do not change."""
+    """Paths of stacks, cached between pictures while the stacks' names do not change."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self._numbers: dict[Step, int] = {}
         self._paths: dict[int, _Path] = {}
+        self._frames: dict[tuple[int, str | None], tuple[Frame, int]] = {}
+        """Numbers by (identity of the frame, label), of frames with the names of a version."""
+        self._version: tuple[int, int] | None = None
 
     def number(self, step: Step) -> int:
         """Returns the number of a function."""
@@ -71,26 +111,56 @@ class Functions:
             self.steps.append(step)
         return found
 
-    def path(self, selection: ViewSelection, index: int) -> _Path:
-        """Returns a stack as function numbers."""
+    def paths(self, selection: ViewSelection, stacks: Sequence[int]) -> list[_Path]:
+        """Returns stacks as function numbers.
+
+        Those that take too long are named in the next picture, and have one number until then.
+        """
+        version = selection.namer.version
+        if self._version != version:
+            self._version = version
+            self._frames.clear()
+        found: list[_Path] = []
+        fresh, left, end_s = 0, 0, time.monotonic() + _BUDGET_S
+        for index in stacks:
+            known = self._paths.get(index)
+            if known is None or known.version != version:
+                fresh += 1
+                if left or (fresh % _AT_ONCE == 0 and time.monotonic() > end_s):
+                    left += 1
+                    found.append(known or self._not_counted())
+                    continue
+            found.append(self._path(selection, index, known))
+        selection.names.pending += left
+        return found
+
+    def _path(self, selection: ViewSelection, index: int, known: _Path | None) -> _Path:
         stack = selection.namer.stack(selection.snapshot, index)
-        known = self._paths.get(index)
         if known is None or known.stack is not stack:
-            ids = [self.number(Step(name, frame.module)) for name, frame in shown_frames(stack)]
-            unique = np.array(sorted(set(ids)), np.int64) if ids else _NO_IDS
-            known = self._paths[index] = _Path(stack, ids, unique)
+            ids = self._ids(stack)
+            unique = set(ids)
+            # Most are not recursive.
+            known = _Path(stack, ids, ids if len(unique) == len(ids) else unique)
+            self._paths[index] = known
+        known.version = selection.namer.version
         return known
 
-    def sums(self, paths: Sequence[_Path], weights: I64) -> tuple[I64, I64]:
-        """Returns (own, own and callees') figures per function; recursion counts a stack once."""
-        own, total = np.zeros((2, len(self.steps)), np.int64)
-        first = np.array([path.ids[0] if path.ids else -1 for path in paths], np.int64)
-        np.add.at(own, first[first >= 0], weights[first >= 0])
-        if paths:
-            lengths = [len(path.unique) for path in paths]
-            every = np.concatenate([path.unique for path in paths])
-            np.add.at(total, every, np.repeat(weights, lengths))
-        return own, total
+    def _not_counted(self) -> _Path:
+        number = self.number(_COUNTING)
+        return _Path(_NO_STACK, (number,), (number,))
+
+    def _ids(self, stack: NamedStack) -> list[int]:
+        ids, known = [], self._frames
+        for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True):
+            if hidden:
+                continue
+            key = id(frame), label
+            found = known.get(key)
+            if found is None:
+                number = self.number(Step(shown_name(frame, label), frame.module))
+                found = known[key] = frame, number  # the frame keeps its identity
+            ids.append(found[1])
+        return ids
 
     def neighbours(
         self, paths: Sequence[_Path], weights: Sequence[int], number: int
@@ -113,12 +183,16 @@ class _Rows:
         snapshot, figures, stacks = selection.snapshot, selection.figures, selection.unsearched
         self._functions = functions
         self._settings = selection.settings
-        self._paths = [functions.path(selection, index) for index in stacks.tolist()]
+        self._paths = functions.paths(selection, stacks.tolist())
         self._weights = figures.live_bytes[stacks]
-        own, self._total = functions.sums(self._paths, self._weights)
-        _, growth = functions.sums(self._paths, snapshot.growth_per_min[stacks])
-        _, count = functions.sums(self._paths, figures.live_count[stacks])
-        self._columns = {"own": own, "bytes": self._total, "growth": growth, "count": count}
+        columns = _Paths(self._paths, len(functions.steps))
+        self._total = columns.totals(self._weights)
+        self._columns = {
+            "own": columns.own(self._weights),
+            "bytes": self._total,
+            "growth": columns.totals(snapshot.growth_per_min[stacks]),
+            "count": columns.totals(figures.live_count[stacks]),
+        }
         self._about = about_of(snapshot.sample_bytes)
         self._whole = max(int(self._weights.sum()), 1)
 

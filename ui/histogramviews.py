@@ -156,17 +156,21 @@ def _time(age_ns: int) -> str:
 
 
 def _make_sizes(source: Source) -> Callable[[ViewSelection], TableRows]:
-    """Makes the rows of sizes; reads usable sizes once per snapshot."""
+    """Makes the rows of sizes; reads usable sizes once per snapshot, after the first rows."""
     measured: tuple[Snapshot, Snapshot] | None = None
+    is_first = True
 
     def rows(selection: ViewSelection) -> TableRows:
-        nonlocal measured
+        nonlocal measured, is_first
         snapshot, settings = selection.snapshot, selection.settings
         blocks = selection.blocks(settings.all_limits)
         sampled, sizes, waste = snapshot.sample_bytes, None, None
         if snapshot.merged is not None:
             # Usable sizes are read by address, and each process has another block there.
             waste = "overhead of the malloc library: choose a single process (9)"
+        elif is_first:
+            is_first = False
+            selection.names.asks_again = True
         else:
             if measured is None or measured[0] is not snapshot:
                 measured = snapshot, source.measured(snapshot)

@@ -193,7 +193,7 @@ class LiveScreen(Screen[None]):
         verdict = verdict_text(details, picture.snapshot, group)
         pane.border_title = verdict if verdict.plain else "stack of the selected row"
         lines = lines_of(details.stack, details.figures.index, everything=False)
-        notes: list[str | Text] = [*verdict_lines(details, max(self.size.width - 2, 20))]
+        notes: list[str | Text] = [*verdict_lines(details, max(self.size.width - 2, 20), group)]
         room = self._pane_room()
         left = room - _FRAMING - len(lines) - len(notes)
         notes += self._pane_notes(lines, picture, min(left, _SOURCE_LINES))

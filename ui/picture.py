@@ -115,6 +115,8 @@ class Picture:
     line: TimeLine | None
     """All snapshots of the recording and the shown one's position; None for a live trace."""
     names_pending: int
+    is_partial: bool
+    """Whether the next picture, of the same snapshot, has more."""
     is_naming: bool
     """Whether the next picture may have more names."""
     took_s: float
@@ -235,6 +237,7 @@ class Pictures:
             found_bytes=int(selection.figures.live_bytes[selection.stacks].sum()),
             line=self._line,
             names_pending=process.names.pending,
+            is_partial=process.names.pending > 0 or process.names.asks_again,
             is_naming=process.names.pending > 0 or process.namer.waiting > 0,
             took_s=self._now_s() - began_s,
         )

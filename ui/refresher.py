@@ -160,8 +160,8 @@ class Refresher:
             self._look_s = 2 * self._look_s if self._naming else _FIRST_LOOK_S
             self._naming, self._made_s = picture.is_naming, time.monotonic()
             with self._changed:
-                # Pending names come with the next picture, as soon as this one is drawn.
-                self._done = None if picture.names_pending else settings
+                # The rest comes with the next picture, as soon as this one is drawn.
+                self._done = None if picture.is_partial else settings
                 self._in_flight = True
             self._publish(picture)
 

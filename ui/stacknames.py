@@ -101,6 +101,8 @@ class Names:
         self._found: tuple[str, list[bool]] = "", []
         self.pending = 0
         """Number of stacks whose names are still to be computed."""
+        self.asks_again = False
+        """Whether something else in the picture is left to the next one."""
 
     def update(
         self, snapshot: Snapshot, order: I64, *, every: bool = False, search: bool = False
@@ -110,6 +112,7 @@ class Names:
         ``every``: within the longer time limit. ``search``: makes them searchable, too.
         """
         self._begin(snapshot)
+        self.asks_again = False
         labels = self.labels
         wanted, labels.wanted = labels.wanted, set()
         done = self._searchable if search else labels.fresh

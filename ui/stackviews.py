@@ -146,9 +146,15 @@ def reasons(details: Details) -> list[str]:
     return _explanation(details)
 
 
-def verdict_lines(details: Details, width: int) -> list[str]:
-    """Returns the verdict's evidence and the holders, wrapped; none before the first verdict."""
-    parts = [wrapped(each, width)[:_REASON_LINES] for each in _explanation(details)]
+def verdict_lines(details: Details, width: int, group: GroupKey | None = None) -> list[str]:
+    """Returns the verdict's evidence and the holders, wrapped; none before the first verdict.
+
+    ``group``: whose row is selected; unless its stacks are judged as one, these are the first's.
+    """
+    told = _explanation(details)
+    if told and group is not None and group.rate is None:
+        told[0] = f"the first of {len(group.members):,} stacks: {told[0]}"
+    parts = [wrapped(each, width)[:_REASON_LINES] for each in told]
     return [line for part in parts for line in part]
 
 

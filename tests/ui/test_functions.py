@@ -4,15 +4,50 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pytest
 from textual.pilot import Pilot
 
 from tests.ui.screens import text_of
 from tests.ui.source import LIVE, drive, press, shop
 from tracelloc.text import format_size
+from tracelloc.ui import functions
 from tracelloc.ui.app import LiveApp
-from tracelloc.ui.functions import FUNCTIONS, FunctionKey
+from tracelloc.ui.functions import COLUMNS, FUNCTIONS, FunctionKey
+from tracelloc.ui.picture import Picture, Pictures
 from tracelloc.ui.stackviews import STACKS
-from tracelloc.ui.tableview import Table
+from tracelloc.ui.tableview import Table, TableRows
+from tracelloc.ui.view import Journal, Settings
+
+
+def shown(picture: Picture) -> dict[str, tuple[object, ...]]:
+    """The rows by function: what the columns say."""
+    rows: TableRows = picture.content
+    return {
+        key.step.name: tuple(str(rows.cells(key, column.key)) for column in COLUMNS)
+        for key in rows.order
+        if isinstance(key, FunctionKey)
+    }
+
+
+def test_what_takes_too_long_is_counted_in_the_next_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = shop(tmp_path)
+    settings = Settings(view=FUNCTIONS)
+    whole = Pictures(source, Journal())
+    trace = whole.take_snapshot(settings)
+    rows = shown(whole.make(trace, settings))
+    monkeypatch.setattr(functions, "_AT_ONCE", 2)
+    monkeypatch.setattr(functions, "_BUDGET_S", -1.0)
+    pictures, named = Pictures(source, Journal()), 0
+    for left in reversed(range(int(np.count_nonzero(trace.root.totals.live_count)))):
+        picture = pictures.make(trace, settings)
+        named += 1
+        assert picture.names_pending == left
+        assert picture.is_partial == ("[not counted yet]" in shown(picture)) == (left > 0)
+    assert named > 1
+    assert shown(picture) == rows
 
 
 def test_flat_and_cumulative_then_callers_and_callees(tmp_path: Path) -> None:

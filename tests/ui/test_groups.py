@@ -157,6 +157,7 @@ def test_twins_that_grow_read_and_count_the_same(tmp_path: Path, is_one: bool) -
         words = "+195 KiB ▲ growing 6 s ▸ leaf (a.c:3) ×2 stacks ← serve"
         assert " ".join(line.split()[4:]) == words
         assert any(line.startswith("─growing 195 KiB/min for ") for line in text_of(app))
+        assert any("the first of 2 stacks: " in line for line in text_of(app)) is not is_one
 
     drive(source, steps)
     snapshot = source.take_snapshot(NOTHING_ELSE).root

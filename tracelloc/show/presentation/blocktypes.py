@@ -282,6 +282,8 @@ class BlockTypes:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[tuple[int, ...], tuple[int, int], str | None]] = {}
+        self._version: tuple[int, int] | None = None
+        """Of the names at the last sums."""
         self._usage: HeapUsage | None = None
         self._classes: dict[int, str] = {}
         """By stack, of the last usage."""
@@ -291,7 +293,9 @@ class BlockTypes:
         addresses, version = snapshot.frames(index), namer.version
         known = self._known.get(index)
         if known is None or known[:2] != (addresses, version):
-            found = type_in_names(namer.symbols.peek(addresses)) if addresses else None
+            # One by one, as the first few tell.
+            peek = namer.symbols.peek
+            found = type_in_names(frame for each in addresses for frame in peek((each,)))
             known = self._known[index] = addresses, version, found
         return self._classes_in(snapshot.usage).get(index) or known[2]
 
@@ -308,7 +312,9 @@ class BlockTypes:
         """Live blocks by type, most bytes first. The columns have bytes and blocks per stack."""
         order = np.argsort(-live_bytes, kind="stable")
         order = order[live_bytes[order] > 0]
-        namer.prepare(snapshot, order[:_MOST_STACKS].tolist(), namer.patience_s)
+        if namer.version != self._version:
+            namer.prepare(snapshot, order[:_MOST_STACKS].tolist(), namer.patience_s)
+            self._version = namer.version
         groups: dict[str | None, list[int]] = {}
         for at, index in enumerate(order.tolist()):
             name = self.type_of(snapshot, namer, index) if at < _MOST_STACKS else None

@@ -38,11 +38,16 @@ class Step(NamedTuple):
     module: str | None
 
 
+def shown_name(frame: Frame, label: str | None) -> str:
+    """The name of a shown line; ``label``: of the run that the frame stands for."""
+    return f"[{label}]" if label else frame_name(frame)
+
+
 def shown_frames(stack: NamedStack) -> Iterator[tuple[str, Frame]]:
     """Yields (name, frame) of each shown line, innermost first; runs as ``[label]``."""
     for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True):
         if not hidden:
-            yield f"[{label}]" if label else frame_name(frame), frame
+            yield shown_name(frame, label), frame
 
 
 def root_name(stack: NamedStack) -> str:
