@@ -28,7 +28,9 @@ Mask = npt.NDArray[np.bool_]
 Ids = npt.NDArray[np.intp]
 
 SPARE_S: Final = 0.003
-"""Time limit per picture for names that nothing waits for."""
+"""Time limit per picture for names that nothing waits for and that may still change."""
+QUIET_S: Final = 0.05
+"""Time limit per picture once no symbols are being read; the next picture goes on."""
 EVERY_S: Final = 0.1
 """Time limit per picture if rows are searched or sorted by name."""
 FIRST: Final = 32
@@ -112,13 +114,14 @@ class Names:
         ``every``: within the longer time limit. ``search``: makes them searchable, too.
         """
         self._begin(snapshot)
-        self.asks_again = False
         labels = self.labels
         wanted, labels.wanted = labels.wanted, set()
         done = self._searchable if search else labels.fresh
         left = order[~done[order]]
         first = [stack for stack in wanted if stack < len(labels.fresh)]
-        end_s = self._now_s() + (EVERY_S if every or search else SPARE_S)
+        needs_all, is_quiet = every or search, self._namer.waiting == 0
+        limit_s = EVERY_S if needs_all else QUIET_S if is_quiet else SPARE_S
+        end_s = self._now_s() + limit_s
         count = 0
         for count, stack in enumerate((*first, *left[:FIRST].tolist(), *left[FIRST:].tolist()), 1):
             if not labels.fresh[stack]:
@@ -127,7 +130,10 @@ class Names:
                 self._note_words(snapshot, stack)
             if count >= len(first) + FIRST and self._now_s() > end_s:
                 break
-        self.pending = len(first) + len(left) - count if every or search else 0
+        missing = len(first) + len(left) - count
+        self.pending = missing if needs_all else 0
+        # Rows with equal names are one row, so all names are needed sooner or later.
+        self.asks_again = missing > 0 and is_quiet
 
     def _begin(self, snapshot: Snapshot) -> None:
         """Discards outdated labels and makes room for new stacks."""

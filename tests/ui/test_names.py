@@ -21,6 +21,7 @@ class CountingNamer:
 
     def __init__(self) -> None:
         self.version = (0, 0)
+        self.waiting = 1
 
     def stack(self, _snapshot: object, index: int) -> NamedStack:
         frame = Frame(index, f"work_{index}_{self.version[0]}", None, None, None, None, None)
@@ -39,6 +40,7 @@ def test_what_is_shown_comes_first() -> None:
     names.update(SNAPSHOT, ORDER)
     assert sorted(names.labels) == list(range(FIRST))
     assert names.pending == 0, "nobody waits for the others"
+    assert not names.asks_again, "more names come with more symbols"
     assert names.labels.shown(0) == "work_0_0"
     assert not asked
     assert names.labels.shown(900) == "…"
@@ -55,6 +57,18 @@ def test_what_is_shown_comes_first() -> None:
     names.update(SNAPSHOT, ORDER)
     assert names.labels.shown(900) == "work_900_1"
     assert len(asked) == 1
+
+
+def test_once_all_symbols_are_read_all_stacks_are_named() -> None:
+    namer = CountingNamer()
+    names, pictures = slow_names(namer, []), 0
+    namer.waiting = 0
+    while not pictures or names.asks_again:
+        names.update(SNAPSHOT, ORDER)
+        pictures += 1
+        assert names.pending == 0
+    assert pictures == -(-STACKS // FIRST)
+    assert sorted(names.labels) == ORDER.tolist()
 
 
 def test_a_search_looks_at_all() -> None:
