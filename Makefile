@@ -104,8 +104,6 @@ $(VENV)/.installed: pyproject.toml tests/system-packages.sh $(shell find tracell
 	$(PYTHON) -m venv --system-site-packages $(VENV)
 	@printf '[build_ext]\nparallel = %s\n' "$$(nproc)" >$(VENV)/build.cfg
 	DIST_EXTRA_CONFIG="$(CURDIR)/$(VENV)/build.cfg" $(PIP) --editable .
-	@# Else tests, which leave no bytecode behind, compile every module at each start.
-	$(BIN)/python -m compileall -q -j 0 tracelloc ui
 	@touch $@
 
 $(VENV)/.developer: $(VENV)/.installed

@@ -62,16 +62,15 @@ class _Path:
     stack: NamedStack
     ids: Sequence[int]
     unique: Collection[int]
-    version: tuple[int, int] | None = None
-    """Of the names."""
+    version: tuple[int, int]
+    """Version of the names."""
 
 
-class _Paths:
-    """The paths of many stacks, in columns."""
+class _Columns:
+    """The paths of stacks, to sum up the stacks' figures."""
 
-    def __init__(self, paths: Sequence[_Path], functions: int) -> None:
-        """``functions``: how many have numbers."""
-        self._functions = functions
+    def __init__(self, stacks: I64, paths: Sequence[_Path]) -> None:
+        self.stacks, self.paths = stacks, paths
         inner = np.array([path.ids[0] if path.ids else -1 for path in paths], np.int64)
         self._has_inner = inner >= 0
         self._inner = inner[self._has_inner]
@@ -79,17 +78,18 @@ class _Paths:
         every = chain.from_iterable(path.unique for path in paths)
         self._every = np.fromiter(every, np.int64, int(self._lengths.sum()))
 
-    def own(self, weights: I64) -> I64:
-        """Sums a figure of the stacks per function that allocates."""
-        found = np.zeros(self._functions, np.int64)
-        np.add.at(found, self._inner, weights[self._has_inner])
-        return found
+    def own(self, weights: I64, functions: int) -> I64:
+        """Sums a figure of the stacks per function that allocates; ``functions``: how many."""
+        return _sums(self._inner, weights[self._has_inner], functions)
 
-    def totals(self, weights: I64) -> I64:
+    def totals(self, weights: I64, functions: int) -> I64:
         """Sums a figure of the stacks per function and its callees; recursion counts once."""
-        found = np.zeros(self._functions, np.int64)
-        np.add.at(found, self._every, np.repeat(weights, self._lengths))
-        return found
+        return _sums(self._every, np.repeat(weights, self._lengths), functions)
+
+
+def _sums(numbers: I64, weights: I64, count: int) -> I64:
+    """Sums weights by number. Exact: no sum of a process reaches 2**53."""
+    return np.bincount(numbers, weights, count).astype(np.int64)
 
 
 class Functions:
@@ -102,6 +102,8 @@ class Functions:
         self._frames: dict[tuple[int, str | None], tuple[Frame, int]] = {}
         """Numbers by (identity of the frame, label), of frames with the names of a version."""
         self._version: tuple[int, int] | None = None
+        self._columns = _Columns(np.zeros(0, np.int64), ())
+        """Columns of the last picture; of no stacks if it lacked some."""
 
     def number(self, step: Step) -> int:
         """Returns the number of a function."""
@@ -111,43 +113,45 @@ class Functions:
             self.steps.append(step)
         return found
 
-    def paths(self, selection: ViewSelection, stacks: Sequence[int]) -> list[_Path]:
-        """Returns stacks as function numbers.
+    def columns(self, selection: ViewSelection) -> _Columns:
+        """Returns all stacks as function numbers.
 
         Those that take too long are named in the next picture, and have one number until then.
         """
-        version = selection.namer.version
-        if self._version != version:
+        version, stacks = selection.namer.version, np.sort(selection.unsearched)
+        if version == self._version and np.array_equal(stacks, self._columns.stacks):
+            return self._columns
+        if version != self._version:
             self._version = version
             self._frames.clear()
-        found: list[_Path] = []
-        fresh, left, end_s = 0, 0, time.monotonic() + _BUDGET_S
-        for index in stacks:
-            known = self._paths.get(index)
-            if known is None or known.version != version:
-                fresh += 1
-                if left or (fresh % _AT_ONCE == 0 and time.monotonic() > end_s):
-                    left += 1
-                    found.append(known or self._not_counted())
-                    continue
-            found.append(self._path(selection, index, known))
+        left = self._find_paths(selection)
         selection.names.pending += left
+        number = self.number(_COUNTING)
+        uncounted = _Path(_NO_STACK, (number,), (number,), version)
+        paths = [self._paths.get(index, uncounted) for index in stacks.tolist()]
+        found = _Columns(stacks, paths)
+        is_whole = not left and all(path.stack.frames for path in paths)
+        self._columns = found if is_whole else _Columns(stacks[:0], ())
         return found
 
-    def _path(self, selection: ViewSelection, index: int, known: _Path | None) -> _Path:
-        stack = selection.namer.stack(selection.snapshot, index)
-        if known is None or known.stack is not stack:
+    def _find_paths(self, selection: ViewSelection) -> int:
+        """Names stacks, the heaviest first, as long as there is time. Returns how many are left."""
+        fresh, end_s = 0, time.monotonic() + _BUDGET_S
+        version, stacks = selection.namer.version, selection.unsearched.tolist()
+        for at, index in enumerate(stacks):
+            known = self._paths.get(index)
+            if known is not None and known.version == version and known.stack.frames:
+                continue
+            fresh += 1
+            if fresh % _AT_ONCE == 0 and time.monotonic() > end_s:
+                return len(stacks) - at
+            stack = selection.namer.stack(selection.snapshot, index)
             ids = self._ids(stack)
             unique = set(ids)
             # Most are not recursive.
-            known = _Path(stack, ids, ids if len(unique) == len(ids) else unique)
-            self._paths[index] = known
-        known.version = selection.namer.version
-        return known
-
-    def _not_counted(self) -> _Path:
-        number = self.number(_COUNTING)
-        return _Path(_NO_STACK, (number,), (number,))
+            once = ids if len(unique) == len(ids) else unique
+            self._paths[index] = _Path(stack, ids, once, version)
+        return 0
 
     def _ids(self, stack: NamedStack) -> list[int]:
         ids, known = [], self._frames
@@ -180,18 +184,18 @@ class _Rows:
     """The rows of one picture."""
 
     def __init__(self, functions: Functions, selection: ViewSelection) -> None:
-        snapshot, figures, stacks = selection.snapshot, selection.figures, selection.unsearched
+        snapshot, figures = selection.snapshot, selection.figures
         self._functions = functions
         self._settings = selection.settings
-        self._paths = functions.paths(selection, stacks.tolist())
-        self._weights = figures.live_bytes[stacks]
-        columns = _Paths(self._paths, len(functions.steps))
-        self._total = columns.totals(self._weights)
+        columns = functions.columns(selection)
+        stacks, count = columns.stacks, len(functions.steps)
+        self._paths, self._weights = columns.paths, figures.live_bytes[stacks]
+        self._total = columns.totals(self._weights, count)
         self._columns = {
-            "own": columns.own(self._weights),
+            "own": columns.own(self._weights, count),
             "bytes": self._total,
-            "growth": columns.totals(snapshot.growth_per_min[stacks]),
-            "count": columns.totals(figures.live_count[stacks]),
+            "growth": columns.totals(snapshot.growth_per_min[stacks], count),
+            "count": columns.totals(figures.live_count[stacks], count),
         }
         self._about = about_of(snapshot.sample_bytes)
         self._whole = max(int(self._weights.sum()), 1)

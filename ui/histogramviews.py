@@ -41,6 +41,8 @@ from tracelloc.ui.view import (
 )
 
 MOST_SIZES: Final = 32
+_MEASURED_NS: Final = 5 * NS_PER_S
+"""Time between readings of usable sizes."""
 _BY_BYTES: Final = Sorting("bytes")
 
 
@@ -156,8 +158,8 @@ def _time(age_ns: int) -> str:
 
 
 def _make_sizes(source: Source) -> Callable[[ViewSelection], TableRows]:
-    """Makes the rows of sizes; reads usable sizes once per snapshot, after the first rows."""
-    measured: tuple[Snapshot, Snapshot] | None = None
+    """Makes the rows of sizes; reads usable sizes at intervals, after the first rows."""
+    measured: Snapshot | None = None
     is_first = True
 
     def rows(selection: ViewSelection) -> TableRows:
@@ -172,9 +174,10 @@ def _make_sizes(source: Source) -> Callable[[ViewSelection], TableRows]:
             is_first = False
             selection.names.asks_again = True
         else:
-            if measured is None or measured[0] is not snapshot:
-                measured = snapshot, source.measured(snapshot)
-            sizes = measured[1].usable
+            if measured is None or not 0 <= snapshot.now_ns - measured.now_ns < _MEASURED_NS:
+                measured = source.measured(snapshot)
+            # A block's usable size never changes.
+            sizes = measured.usable
         usable = None if sizes is None else usable_of(sizes, blocks)
         if sizes is not None and usable is not None:
             total = total_waste(blocks, sampled, usable, header_bytes(sizes.main))

@@ -34,6 +34,8 @@ _FIGURES: Final[dict[str, Callable[[TypeSum], Any]]] = {
     "name": lambda row: row.name or "",
 }
 _UNKNOWN: Final = "unknown"
+_AT_ONCE: Final = 4096
+"""Stacks that are looked at for one picture; the next one goes on."""
 
 
 def type_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
@@ -42,7 +44,9 @@ def type_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
 
     def rows(selection: ViewSelection) -> TableRows:
         snapshot, figures, settings = selection.snapshot, selection.figures, selection.settings
-        sums = types.sums(snapshot, selection.namer, figures.live_bytes, figures.live_count)
+        live = figures.live_bytes, figures.live_count
+        sums = types.sums(snapshot, selection.namer, *live, _AT_ONCE)
+        selection.names.pending += types.left
         if settings.search:
             matches = Search(settings.search).matches
             sums = [row for row in sums if matches(row.name or _UNKNOWN)]

@@ -136,7 +136,7 @@ class Source(Protocol):
         ...
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
-        """Returns the snapshot with the blocks' usable sizes. Takes up to a quarter of a second."""
+        """Returns the snapshot with the blocks' usable sizes. Takes up to a tenth of a second."""
         ...
 
     def ring_share(self) -> float:

@@ -30,6 +30,8 @@ SETTLE_S = 3.0
 KEYS = 40
 _PAUSE_S = 0.2
 """Between two keys."""
+_LOOK_S = 1.0
+"""For which each view is looked at."""
 VIEWS = {
     "4": "function, callees",
     "3": "▏",
@@ -39,9 +41,12 @@ VIEWS = {
     "R": "resident memory",
     "F": r"own \+ callees",
     "Y": "type$",
+    "C": "live +share +peak",
+    "2": "size.* address",
+    "Enter": r"allocated [\d,]+ +freed",
     "1": "allocated in",
 }
-"""Keys, and what the line above the view's first row then has."""
+"""Keys, and what the line above the view's first row then has; Enter opens a stack's details."""
 TARGETS = {
     "refresh_ms": 20.0, "key_to_paint_p95_ms": 50.0, "profiler_cpu_share": 0.25,
     "view_s": 0.3, "quit_s": 2.0,
@@ -78,7 +83,11 @@ def _measure(program: Program, terminal: Terminal, seconds: float) -> dict[str, 
         shares[view] = _cpu_share(tracelloc, seconds)
     terminal.press("1")
     keys = _key_times_ms(terminal)
-    views_s = {key: _view_s(terminal, key, mark) for key, mark in VIEWS.items()}
+    views_s = {}
+    for key, mark in VIEWS.items():
+        views_s[key] = _view_s(terminal, key, mark)
+        if key == "Enter":
+            terminal.press("Escape")
     terminal.press("8")
     costs = _costs_ms(terminal)
     lines = terminal.screen()
@@ -124,6 +133,7 @@ def _view_s(terminal: Terminal, key: str, mark: str) -> float:
         has_row = bool(rows) and lines[rows[0] + 1 : rows[0] + 2] != [""]
         return has_row and not _has("computing", lines)
 
+    time.sleep(_LOOK_S)
     return _key_s(terminal, key, is_there, f"{mark!r} after {key}")
 
 

@@ -3,10 +3,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
 import pytest
 
+from tracelloc.heap.stacks import Stacks
 from tracelloc.model.frames import Frame
-from tracelloc.show.presentation.blocktypes import readable_class, type_in_names
+from tracelloc.model.stacks import StackFlag
+from tracelloc.show.filters import Filters
+from tracelloc.show.presentation.blocktypes import BlockTypes, readable_class, type_in_names
+from tracelloc.show.presentation.naming import Namer, Symbols
+from tracelloc.snapshots.snapshot import Snapshot
 
 STRING = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >"
 PAIR = f"std::pair<{STRING} const, shop::Item>"
@@ -101,3 +110,38 @@ def test_types_in_names(names: list[str | None], expected: str | None) -> None:
 )  # fmt: skip
 def test_names_of_classes(name: str, expected: str) -> None:
     assert readable_class(name) == expected
+
+
+def test_some_stacks_at_once() -> None:
+    """What has not been looked at counts as unknown until the next sums; none is asked twice."""
+    names = {
+        1: "std::vector<shop::A>::push_back(shop::A)",
+        2: "main",
+        3: "std::make_unique<shop::B>()",
+    }
+    asked: list[int] = []
+
+    class FewNames:
+        version = waiting = 0
+
+        def peek(self, addresses: tuple[int, ...]) -> list[Frame]:
+            asked.extend(addresses)
+            return [frame(names[address]) for address in addresses]
+
+    stacks = Stacks()
+    order = [stacks.add(n, (n, 2), StackFlag(0)) for n in (1, 3)]
+    snapshot = cast("Snapshot", SimpleNamespace(
+        frames=stacks.frames, usage=None, findings=None,
+        totals=np.zeros(len(stacks)), growth_per_min=np.zeros(len(stacks), np.int64),
+    ))  # fmt: skip
+    namer = Namer(cast("Symbols", FewNames()), Filters())
+    live_bytes = np.zeros(len(stacks), np.int64)
+    live_bytes[order] = 200, 100
+    types = BlockTypes()
+    sums = [types.sums(snapshot, namer, live_bytes, live_bytes // 100, 1) for _ in range(2)]
+    found = [[(each.name, each.size_bytes, each.stacks) for each in some] for some in sums]
+    assert found[0] == [("shop::A[]", 200, (order[0],)), (None, 100, (order[1],))]
+    assert found[1] == [("shop::A[]", 200, (order[0],)), ("shop::B", 100, (order[1],))]
+    assert types.left == 0
+    types.sums(snapshot, namer, live_bytes, live_bytes // 100, 1)
+    assert asked == [1, 3], "of each stack the frames that tell, once"

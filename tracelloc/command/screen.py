@@ -40,6 +40,9 @@ from tracelloc.ui.recorded import make_app
 from tracelloc.ui.sourcefiles import SourceFiles
 from tracelloc.ui.view import Facts
 
+_MEASURING_S: Final = 0.1
+"""Time limit for reading the usable sizes of a snapshot's blocks: a key may wait for it."""
+
 
 class LiveSource:
     """The source of pictures of a running session."""
@@ -77,7 +80,8 @@ class LiveSource:
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
         """Finds the usable sizes of a snapshot's blocks."""
-        return self._run.session.processes.tracee_of(snapshot.target.number).measured(snapshot)
+        tracee = self._run.session.processes.tracee_of(snapshot.target.number)
+        return tracee.measured(snapshot, _MEASURING_S)
 
     def ring_share(self) -> float:
         """How full the ring was at most since this was last asked."""

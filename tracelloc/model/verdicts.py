@@ -223,6 +223,15 @@ class Findings:
         undecided = (Verdict.GROWING, Verdict.LEAKING, Verdict.DECIDING)
         return bool(np.isin(self.sites.code, [CODE_OF[each] for each in undecided]).any())
 
+    def whole_codes(self, stacks: int) -> Codes:
+        """Indices of ``VERDICTS`` of the first so many stacks, as ``verdict`` has them."""
+        codes = np.full(stacks, CODE_OF[Verdict.DECIDING])
+        known = self.codes[:stacks]
+        codes[: len(known)] = known
+        for suspect in self.suspects:
+            codes[[member.stack for member in suspect.members]] = CODE_OF[suspect.judgement.verdict]
+        return codes
+
     def verdict(self, stack: int) -> Verdict:
         """The verdict on one stack; ``DECIDING`` for stacks newer than the findings.
 

@@ -21,7 +21,7 @@ from tracelloc.record.process.space import AddressSpace
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
 
-_LONGEST_S: Final = 0.25
+LONGEST_S: Final = 0.25
 """Time limit of one reading; the remaining blocks are read the next time."""
 _YOUNG_NS: Final = NS_PER_S // 10
 """Births have the resolution of a timer tick, in which several blocks may have had one address."""
@@ -37,7 +37,7 @@ class Measuring:
         self._space = space
         self._read = ReadSizes()
 
-    def measured(self, snapshot: Snapshot) -> Snapshot:
+    def measured(self, snapshot: Snapshot, longest_s: float = LONGEST_S) -> Snapshot:
         """Returns the snapshot with usable sizes of its blocks, if it has blocks."""
         if snapshot.blocks is None:
             return snapshot
@@ -45,27 +45,31 @@ class Measuring:
         mapped = {module.path for module in self._space.mapped_modules}
         # Programs that the process executed before may have had other malloc libraries.
         found = [a for a in snapshot.allocators if a.file in mapped] or snapshot.allocators
-        return replace(snapshot, usable=self.measure(blocks, snapshot.now_ns, found))
+        return replace(snapshot, usable=self.measure(blocks, snapshot.now_ns, found, longest_s))
 
     def measure(
-        self, blocks: Blocks, now_ns: int, found: Iterable[FoundLibrary]
+        self,
+        blocks: Blocks,
+        now_ns: int,
+        found: Iterable[FoundLibrary],
+        longest_s: float = LONGEST_S,
     ) -> UsableSizes | None:
         """Usable sizes of blocks live at ``now_ns``; None if no malloc library was found."""
         main = main_library(found)
         if main is None:
             return None
         if main.library is MallocLibrary.GLIBC:
-            read = self._read_more(blocks)
+            read = self._read_more(blocks, longest_s)
             born_before = np.uint64(max(0, now_ns - _YOUNG_NS))
             self._read = read.select(read.birth_ns < born_before)
             return UsableSizes(main, read)
         is_unusual = main.library is MallocLibrary.JEMALLOC and _is_finer(blocks)
         return UsableSizes(main, ReadSizes(), is_unusual)
 
-    def _read_more(self, blocks: Blocks) -> ReadSizes:
+    def _read_more(self, blocks: Blocks, longest_s: float) -> ReadSizes:
         """Sizes of these blocks: those read before, and those that can be read now."""
         there, sizes = self._read.find(blocks)
-        end_s = time.monotonic() + _LONGEST_S
+        end_s = time.monotonic() + longest_s
         large = blocks.size >= np.uint64(_LARGE_BYTES)
         for chosen in (~there & large, ~there & ~large):
             rows = np.flatnonzero(chosen)

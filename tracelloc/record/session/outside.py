@@ -16,7 +16,7 @@ from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.process.threadnames import ThreadNames
 from tracelloc.record.runtimes.seam import ObjectWatch
 from tracelloc.record.runtimes.supported import watch_objects
-from tracelloc.record.session.measuring import Measuring
+from tracelloc.record.session.measuring import LONGEST_S, Measuring
 from tracelloc.record.session.supervision import BoundedWork, Supervisor
 from tracelloc.snapshots.snapshot import Snapshot
 
@@ -96,7 +96,9 @@ class OutsideReader:
         self._last = read_now or self._last
         return self._last
 
-    def measured(self, snapshot: Snapshot) -> Snapshot:
+    def measured(self, snapshot: Snapshot, longest_s: float = LONGEST_S) -> Snapshot:
         """A snapshot with usable sizes, if they could be read."""
-        measured = self._bounded("reading block sizes", lambda: self._measuring.measured(snapshot))
+        measured = self._bounded(
+            "reading block sizes", lambda: self._measuring.measured(snapshot, longest_s)
+        )
         return measured or snapshot

@@ -34,6 +34,7 @@ from tracelloc.record.runtimes.known import collects_garbage, is_python_name, ru
 from tracelloc.record.runtimes.seam import ObjectWatch
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.gapbook import GapBook
+from tracelloc.record.session.measuring import LONGEST_S
 from tracelloc.record.session.objectstacks import ObjectStacks
 from tracelloc.record.session.outside import Outside, OutsideReader
 from tracelloc.record.session.ownmappings import allocators_stacks
@@ -455,12 +456,15 @@ class Tracee:
             self._runtimes = ids, runtimes_of(modules)
         return self._runtimes[1]
 
-    def measured(self, snapshot: Snapshot) -> Snapshot:
-        """Adds usable sizes to a snapshot, unless its blocks may be dead by now."""
+    def measured(self, snapshot: Snapshot, longest_s: float = LONGEST_S) -> Snapshot:
+        """Adds usable sizes to a snapshot, unless its blocks may be dead by now.
+
+        Blocks that can't be read within ``longest_s`` are read the next time.
+        """
         window = snapshot.window
         if window is not None and window.ended_ago_ns is not None:
             return snapshot
-        return self.outside.measured(snapshot)
+        return self.outside.measured(snapshot, longest_s)
 
     def status(self, now_ns: int, outside: Outside, probe_share: float | None) -> ProcessStatus:
         """The parts of a snapshot other than the heap."""

@@ -20,7 +20,7 @@ import numpy as np
 from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame
 from tracelloc.model.heapusage import HeapUsage
-from tracelloc.model.verdicts import Verdict
+from tracelloc.model.verdicts import CODE_OF, Verdict
 from tracelloc.show.filters.rules import function_name
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.presentation.shortnames import NotUnderstoodError, closing_bracket
@@ -116,6 +116,7 @@ _DEFAULTS: Final = (
 _INNER: Final = ("alloc::rc::", "alloc::sync::ArcInner", "alloc::collections::")
 """How Rust's types begin that hold another one, and are never named by a program."""
 _DEEPEST: Final = 20
+_NOT_ASKED: Final = -1
 _BYTES: Final = "u8[]"
 _BUCKETS: Final = _Found("hash buckets", is_whole=True)
 _PROGRAM: Final = _Found("", is_whole=True)
@@ -281,59 +282,91 @@ class BlockTypes:
     """Types of call stacks, remembered while their names stay the same. For one thread."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[tuple[int, ...], tuple[int, int], str | None]] = {}
         self._version: tuple[int, int] | None = None
-        """Of the names at the last sums."""
+        """Version of the names."""
         self._usage: HeapUsage | None = None
         self._classes: dict[int, str] = {}
         """By stack, of the last usage."""
-
-    def type_of(self, snapshot: Snapshot, namer: Namer, index: int) -> str | None:
-        """The type of the blocks of a stack, by the names that are known by now."""
-        addresses, version = snapshot.frames(index), namer.version
-        known = self._known.get(index)
-        if known is None or known[:2] != (addresses, version):
-            # One by one, as the first few tell.
-            peek = namer.symbols.peek
-            found = type_in_names(frame for each in addresses for frame in peek((each,)))
-            known = self._known[index] = addresses, version, found
-        return self._classes_in(snapshot.usage).get(index) or known[2]
-
-    def _classes_in(self, usage: HeapUsage | None) -> Mapping[int, str]:
-        if usage is not self._usage:
-            self._usage = usage
-            found = () if usage is None else usage.stack_classes
-            self._classes = {each.stack: readable_class(each.name) for each in found}
-        return self._classes
+        self._types: list[str | None] = [None]
+        self._numbers: dict[str | None, int] = {None: 0}
+        self._numbers_of = np.zeros(0, np.int64)
+        """Per stack the number of its type, or ``_NOT_ASKED``."""
+        self.left = 0
+        """Stacks of the last sums that have not been looked at: they count as of unknown type."""
 
     def sums(
-        self, snapshot: Snapshot, namer: Namer, live_bytes: I64, live_count: I64
-    ) -> list[TypeSum]:
-        """Live blocks by type, most bytes first. The columns have bytes and blocks per stack."""
+        self, snapshot: Snapshot, namer: Namer, live_bytes: I64, live_count: I64,
+        at_once: int | None = None,
+    ) -> list[TypeSum]:  # fmt: skip
+        """Live blocks by type, most bytes first. The columns have bytes and blocks per stack.
+
+        ``at_once``: most stacks that are looked at, of those that have not been; waits for no
+        names. None: waits for names, and looks at all.
+        """
         order = np.argsort(-live_bytes, kind="stable")
         order = order[live_bytes[order] > 0]
-        if namer.version != self._version:
-            namer.prepare(snapshot, order[:_MOST_STACKS].tolist(), namer.patience_s)
-            self._version = namer.version
-        groups: dict[str | None, list[int]] = {}
-        for at, index in enumerate(order.tolist()):
-            name = self.type_of(snapshot, namer, index) if at < _MOST_STACKS else None
-            groups.setdefault(name, []).append(index)
-        findings, sums = snapshot.findings, []
-        for name, stacks in groups.items():
-            leaking = [
-                index
-                for index in stacks
-                if findings is not None and findings.verdict(index) is Verdict.LEAKING
-            ]
-            sums.append(
+        self._begin(snapshot, namer)
+        first = order[:_MOST_STACKS]
+        fresh = self._fresh(first)
+        if fresh and at_once is None:
+            namer.prepare(snapshot, fresh, namer.patience_s)
+        self._look_for(snapshot, namer, fresh[:at_once])
+        self.left = len(fresh) - len(fresh[:at_once])
+        numbers = np.zeros(len(order), np.int64)
+        numbers[: len(first)] = np.maximum(self._numbers_of[first], 0)
+        leaks, findings = np.zeros(len(live_bytes), np.bool_), snapshot.findings
+        if findings is not None:
+            leaks = findings.whole_codes(len(leaks)) == CODE_OF[Verdict.LEAKING]
+        by_type = np.argsort(numbers, kind="stable")
+        found = []
+        for rows in np.split(by_type, np.flatnonzero(np.diff(numbers[by_type])) + 1):
+            if not len(rows):
+                continue
+            stacks = order[rows]
+            found.append(
                 TypeSum(
-                    name,
+                    self._types[numbers[rows[0]]],
                     int(live_bytes[stacks].sum()),
                     int(live_count[stacks].sum()),
                     int(snapshot.growth_per_min[stacks].sum()),
-                    int(live_bytes[leaking].sum()) if leaking else 0,
-                    tuple(stacks),
+                    int(live_bytes[stacks[leaks[stacks]]].sum()),
+                    tuple(stacks.tolist()),
                 )
             )
-        return sorted(sums, key=lambda each: (-each.size_bytes, each.name or ""))
+        return sorted(found, key=lambda each: (-each.size_bytes, each.name or ""))
+
+    def types_of(self, snapshot: Snapshot, namer: Namer, stacks: I64) -> list[str | None]:
+        """The type of the blocks of each stack, by the names that are known by now."""
+        self._begin(snapshot, namer)
+        self._look_for(snapshot, namer, self._fresh(stacks))
+        return [self._types[max(number, 0)] for number in self._numbers_of[stacks].tolist()]
+
+    def _begin(self, snapshot: Snapshot, namer: Namer) -> None:
+        usage, more = snapshot.usage, len(snapshot.totals) - len(self._numbers_of)
+        if usage is not self._usage:
+            found = () if usage is None else usage.stack_classes
+            self._classes = {each.stack: readable_class(each.name) for each in found}
+        if namer.version != self._version or usage is not self._usage:
+            self._version, self._usage = namer.version, usage
+            self._numbers_of[:] = _NOT_ASKED
+        if more > 0:
+            self._numbers_of = np.pad(self._numbers_of, (0, more), constant_values=_NOT_ASKED)
+
+    def _fresh(self, stacks: I64) -> list[int]:
+        fresh: list[int] = stacks[self._numbers_of[stacks] == _NOT_ASKED].tolist()
+        return fresh
+
+    def _look_for(self, snapshot: Snapshot, namer: Namer, stacks: Iterable[int]) -> None:
+        """Finds the types of stacks."""
+        peek, numbers = namer.symbols.peek, self._numbers
+        for index in stacks:
+            addresses, name = snapshot.frames(index), self._classes.get(index)
+            if name is None and not addresses:  # they are still to come
+                continue
+            # One by one, as the first few tell.
+            frames = (frame for each in addresses for frame in peek((each,)))
+            name = name or type_in_names(frames)
+            number = numbers.setdefault(name, len(numbers))
+            if number == len(self._types):
+                self._types.append(name)
+            self._numbers_of[index] = number

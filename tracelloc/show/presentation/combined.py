@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from tracelloc.model.blocks import MappedStack
 from tracelloc.model.codefiles import Place, base_name
 from tracelloc.model.frames import Frame
@@ -48,13 +50,14 @@ def profile_of(
     namer.prepare(snapshot, [*(stat.index for stat in stats), *mapped], patience_s)
     samples = []
     addresses: set[int] = set()
-    findings, types = snapshot.findings, BlockTypes()
-    for number, stat in enumerate(stats):
+    findings = snapshot.findings
+    indices = np.array([stat.index for stat in stats], np.int64)
+    types = BlockTypes().types_of(snapshot, namer, indices)
+    for number, (stat, block_type) in enumerate(zip(stats, types, strict=True)):
         if progress is not None and number % _STEP == 0:
             progress(number, len(stats))
         verdict = None if findings is None else findings.verdict(stat.index).value
         stack = namer.stack(snapshot, stat.index)
-        block_type = types.type_of(snapshot, namer, stat.index)
         samples.append(Sample(stat, stack, verdict=verdict, block_type=block_type))
         addresses.update(snapshot.frames(stat.index))
     for held in snapshot.mappings.stacks if snapshot.mappings is not None else ():

@@ -97,15 +97,7 @@ def name_suspects(
 def verdict_codes(snapshot: Snapshot) -> Codes | None:
     """Returns indices of ``verdicts.VERDICTS`` per stack, see ``Findings.verdict``, or None."""
     findings = snapshot.findings
-    if findings is None:
-        return None
-    codes = np.full(len(snapshot.totals), CODE_OF[Verdict.DECIDING])
-    known = findings.codes[: len(codes)]
-    codes[: len(known)] = known
-    for suspect in findings.suspects:
-        stacks = [member.stack for member in suspect.members]
-        codes[stacks] = CODE_OF[suspect.judgement.verdict]
-    return codes
+    return None if findings is None else findings.whole_codes(len(snapshot.totals))
 
 
 def unsure_growth(snapshot: Snapshot) -> tuple[I64, F64]:
