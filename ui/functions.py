@@ -140,7 +140,10 @@ class Functions:
         version, stacks = selection.namer.version, selection.unsearched.tolist()
         for at, index in enumerate(stacks):
             known = self._paths.get(index)
-            if known is not None and known.version == version and known.stack.frames:
+            if known is not None and known.version == version and (
+                # Frames may come later than a stack's id.
+                known.stack.frames or not selection.snapshot.frames(index)
+            ):  # fmt: skip
                 continue
             fresh += 1
             if fresh % _AT_ONCE == 0 and time.monotonic() > end_s:

@@ -33,6 +33,8 @@ QUIET_S: Final = 0.05
 """Time limit per picture once no symbols are being read; the next picture goes on."""
 EVERY_S: Final = 0.1
 """Time limit per picture if rows are searched or sorted by name."""
+_MOST_NAMED: Final = 1 << 15
+"""Stacks that are named although nothing waits for it, the heaviest ones."""
 FIRST: Final = 32
 """Stacks that are named whatever the time: a screenful."""
 _NO_IDS: Final = np.zeros(0, np.intp)
@@ -117,9 +119,10 @@ class Names:
         labels = self.labels
         wanted, labels.wanted = labels.wanted, set()
         done = self._searchable if search else labels.fresh
+        needs_all, is_quiet = every or search, self._namer.waiting == 0
+        order = order if needs_all else order[:_MOST_NAMED]
         left = order[~done[order]]
         first = [stack for stack in wanted if stack < len(labels.fresh)]
-        needs_all, is_quiet = every or search, self._namer.waiting == 0
         limit_s = EVERY_S if needs_all else QUIET_S if is_quiet else SPARE_S
         end_s = self._now_s() + limit_s
         count = 0

@@ -131,7 +131,7 @@ def test_some_stacks_at_once() -> None:
     stacks = Stacks()
     order = [stacks.add(n, (n, 2), StackFlag(0)) for n in (1, 3)]
     snapshot = cast("Snapshot", SimpleNamespace(
-        frames=stacks.frames, usage=None, findings=None,
+        frames=lambda index: stacks.frames(index) or (), usage=None, findings=None,
         totals=np.zeros(len(stacks)), growth_per_min=np.zeros(len(stacks), np.int64),
     ))  # fmt: skip
     namer = Namer(cast("Symbols", FewNames()), Filters())
@@ -145,3 +145,21 @@ def test_some_stacks_at_once() -> None:
     assert types.left == 0
     types.sums(snapshot, namer, live_bytes, live_bytes // 100, 1)
     assert asked == [1, 3], "of each stack the frames that tell, once"
+
+    # Frames may come later than a stack's id: others need not wait for them.
+    late, more = (stacks.indices(np.array([n], np.uint64))[0] for n in (4, 5))
+    stacks.add(5, (3, 2), StackFlag(0))
+    snapshot.totals, snapshot.growth_per_min = np.zeros((2, len(stacks)), np.int64)  # type: ignore[misc]
+    live_bytes = np.zeros(len(stacks), np.int64)
+    live_bytes[[*order, late, more]] = 200, 100, 400, 300
+    lefts = []
+    for _ in range(3):
+        last = types.sums(snapshot, namer, live_bytes, live_bytes // 100, 1)
+        lefts.append(types.left)
+    assert lefts == [1, 0, 0]
+    assert [(each.name, each.size_bytes) for each in last] == [
+        (None, 400), ("shop::B", 400), ("shop::A[]", 200),
+    ]  # fmt: skip
+    stacks.add(4, (1, 2), StackFlag(0))
+    (first, *_) = types.sums(snapshot, namer, live_bytes, live_bytes // 100, 1)
+    assert (first.name, first.size_bytes) == ("shop::A[]", 600)

@@ -229,7 +229,8 @@ class Findings:
         known = self.codes[:stacks]
         codes[: len(known)] = known
         for suspect in self.suspects:
-            codes[[member.stack for member in suspect.members]] = CODE_OF[suspect.judgement.verdict]
+            members = [member.stack for member in suspect.members if member.stack < stacks]
+            codes[members] = CODE_OF[suspect.judgement.verdict]
         return codes
 
     def verdict(self, stack: int) -> Verdict:

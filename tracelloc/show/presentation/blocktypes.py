@@ -291,6 +291,8 @@ class BlockTypes:
         self._numbers: dict[str | None, int] = {None: 0}
         self._numbers_of = np.zeros(0, np.int64)
         """Per stack the number of its type, or ``_NOT_ASKED``."""
+        self._frameless: set[int] = set()
+        """Stacks whose frames are still to come, or lost; they count as of unknown type."""
         self.left = 0
         """Stacks of the last sums that have not been looked at: they count as of unknown type."""
 
@@ -349,6 +351,10 @@ class BlockTypes:
         if namer.version != self._version or usage is not self._usage:
             self._version, self._usage = namer.version, usage
             self._numbers_of[:] = _NOT_ASKED
+            self._frameless = set()
+        come = {each for each in self._frameless if snapshot.frames(each)}
+        self._numbers_of[list(come)] = _NOT_ASKED
+        self._frameless -= come
         if more > 0:
             self._numbers_of = np.pad(self._numbers_of, (0, more), constant_values=_NOT_ASKED)
 
@@ -361,8 +367,8 @@ class BlockTypes:
         peek, numbers = namer.symbols.peek, self._numbers
         for index in stacks:
             addresses, name = snapshot.frames(index), self._classes.get(index)
-            if name is None and not addresses:  # they are still to come
-                continue
+            if name is None and not addresses:
+                self._frameless.add(index)
             # One by one, as the first few tell.
             frames = (frame for each in addresses for frame in peek((each,)))
             name = name or type_in_names(frames)
