@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import threading
 from pathlib import Path
 
@@ -83,6 +85,37 @@ def test_ourselves() -> None:
     descriptor = process.open_mapping(mapping)
     assert os.fstat(descriptor).st_ino == mapping.inode
     os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("file", "link", "shown"),
+    [
+        ("check-rdb", "server", "server"),
+        ("python3.11", "python3", "python3.11"),
+        ("server", "server", "server"),
+        ("file", "two\nlines", "file"),
+    ],
+)
+def test_a_program_has_the_name_of_the_link_by_which_it_was_started(
+    tmp_path: Path, file: str, link: str, shown: str
+) -> None:
+    shutil.copy("/bin/sleep", tmp_path / file)
+    if link != file:
+        (tmp_path / link).symlink_to(file)
+    with subprocess.Popen([tmp_path / link, "60"], stdin=subprocess.DEVNULL) as started:
+        try:
+            process = Process(started.pid)
+            while "libc.so" not in process.maps_text():  # the kernel is still executing it
+                pass
+            assert process.executable() == str(tmp_path / shown)
+            (path,) = {each.path for each in process.maps().mappings if str(tmp_path) in each.path}
+            assert path == process.executable()
+            # Once there is no such link, only the file is left to be named.
+            (tmp_path / link).unlink()
+            if link != file:
+                assert process.executable() == str(tmp_path / file)
+        finally:
+            started.kill()
 
 
 def test_main_thread_that_has_ended(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.errors import PrivilegeError, TargetError, privilege_hint
-from tracelloc.model.codefiles import Mapping
+from tracelloc.model.codefiles import Mapping, base_name
 from tracelloc.system.syscalls import open_inside, open_regular
 
 PROC: Final = Path("/proc")
@@ -164,10 +164,44 @@ class Process:
 
     def executable(self) -> str | None:
         """Returns the path of its program, in its own root; None if unknown."""
+        paths = self.program_paths()
+        return None if paths is None else paths[1]
+
+    def program_paths(self) -> tuple[str, str] | None:
+        """Returns the paths of its program's (file, link by which it was started).
+
+        Both are the file's if there is no such link. Only the second one is used elsewhere. None
+        if unknown.
+        """
         try:
-            return str((self.memory_directory / "exe").readlink()).removesuffix(" (deleted)")
+            path = str((self.memory_directory / "exe").readlink()).removesuffix(" (deleted)")
         except OSError:
             return None
+        return path, self._link_to(path) or path
+
+    def _link_to(self, path: str) -> str | None:
+        """The link beside a program's file that has the process's name; None if there is none.
+
+        So redis-server is not called redis-check-rdb, a link to which it is. A file whose name goes
+        on where the process's ends is the more exact one: python3.11.
+        """
+        try:
+            name = self.command()
+        except (TargetError, PrivilegeError):
+            return None
+        own = base_name(path)
+        if own.startswith(name) or "/" in name or not name.isprintable():
+            return None
+        link, directory = path.removesuffix(own) + name, self.memory_directory
+        try:
+            handle = open_inside(directory / "root", link)
+            try:
+                is_same = os.path.samestat(os.fstat(handle), os.stat(directory / "exe"))
+            finally:
+                os.close(handle)
+        except OSError:
+            return None
+        return link if is_same else None
 
     def arguments(self) -> list[str]:
         """Returns the words of its command line; none if it has erased them."""
@@ -201,7 +235,9 @@ class Process:
 
     def maps_text(self) -> str:
         """Returns the current mappings as text, for ``parse_maps``."""
-        return self._read("maps", self.thread_id).decode(errors="surrogateescape")
+        text = self._read("maps", self.thread_id).decode(errors="surrogateescape")
+        path, link = self.program_paths() or ("", "")
+        return text if path == link else text.replace(f" {path}\n", f" {link}\n")
 
     def maps(self) -> AddressMap:
         """Returns the current mappings."""

@@ -6,8 +6,9 @@ the counters in ``/proc/PID/status``, which lag behind, these figures are counte
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from tracelloc.record.process.procfs import Process
@@ -47,6 +48,8 @@ class MappingUsage(NamedTuple):
 def read_mapping_usages(process: Process) -> Iterator[MappingUsage]:
     """Yields all mappings by address. Raises OSError; nothing once the process has ended."""
     header: re.Match[bytes] | None = None
+    path, link = map(os.fsencode, process.program_paths() or ("", ""))
+    links = {path: link}
     sums, guards = [0] * 5, False
     with (process.memory_directory / "smaps").open("rb") as lines:
         for line in lines:
@@ -57,15 +60,17 @@ def read_mapping_usages(process: Process) -> Iterator[MappingUsage]:
                 guards = b"gu" in rest.split()
             elif found := _HEADER.match(line):
                 if header is not None:
-                    yield _usage(header, sums, guards)
+                    yield _usage(header, links, sums, guards)
                 header, sums, guards = found, [0] * 5, False
     if header is not None:
-        yield _usage(header, sums, guards)
+        yield _usage(header, links, sums, guards)
 
 
-def _usage(header: re.Match[bytes], sums: list[int], guards: bool) -> MappingUsage:
+def _usage(
+    header: re.Match[bytes], links: Mapping[bytes, bytes], sums: list[int], guards: bool
+) -> MappingUsage:
     start, end, rights, device, inode, path = header.groups()
-    name = path.decode(errors="backslashreplace")
+    name = links.get(path, path).decode(errors="backslashreplace")
     rss, anonymous, huge, swapped, hugetlb = sums
     return MappingUsage(
         int(start, 16), int(end, 16), rights.decode(), device.decode(), int(inode), name,
