@@ -359,6 +359,14 @@ def test_package_hints(tmp_path: Path) -> None:
         "/usr/bin/redis-check-rdb": "apt install redis-tools-dbgsym, from the distribution's "
         "archive of debug symbols",
     }
+    # A program is named by a link; the debug information is that of the file.
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin/redis-check-rdb").touch()
+    (tmp_path / "usr/bin/redis-server").symlink_to("redis-check-rdb")
+    (lists / "redis-server.list").write_text("/usr/bin/redis-server\n")
+    assert debug_hints(tmp_path, ["/usr/bin/redis-server"]) == {
+        "/usr/bin/redis-server": hints["/usr/bin/redis-check-rdb"]
+    }
     (tmp_path / "rpm/var/lib/rpm").mkdir(parents=True)
     assert debug_hints(tmp_path / "rpm", ["/usr/lib64/libc.so.6", "/opt/own"]) == {
         "/usr/lib64/libc.so.6": 'dnf debuginfo-install "$(rpm -qf /usr/lib64/libc.so.6)"'

@@ -28,7 +28,7 @@ def debug_hints(root: Path, paths: Iterable[str]) -> dict[str, str]:
 
     ``root``: the directory that is ``/`` for those paths.
     """
-    wanted = {spelling: path for path in paths for spelling in _spellings(path)}
+    wanted = {spelling: path for path in paths for spelling in _spellings(_file_beside(root, path))}
     if not wanted:
         return {}
     owners = _dpkg_owners(root, wanted)
@@ -41,6 +41,23 @@ def debug_hints(root: Path, paths: Iterable[str]) -> dict[str, str]:
             if path.startswith("/usr/")
         }
     return {}
+
+
+def _file_beside(root: Path, path: str) -> str:
+    """The file in the same directory that a link leads to, as packages own files; else the path.
+
+    Programs are named by links (``Process.program_paths``).
+    """
+    try:
+        handle = open_inside(root, path)
+    except OSError:
+        return path
+    try:
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{handle}"))  # noqa: PTH115, PTH119
+    finally:
+        os.close(handle)
+    file = os.path.join(os.path.dirname(path), name)  # noqa: PTH118, PTH120
+    return file if os.path.lexists(f"{root}/{file}") else path
 
 
 def _spellings(path: str) -> list[str]:
