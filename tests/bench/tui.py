@@ -133,17 +133,19 @@ def _view_s(terminal: Terminal, key: str, mark: str) -> float:
         has_row = bool(rows) and lines[rows[0] + 1 : rows[0] + 2] != [""]
         return has_row and not _has("computing", lines)
 
-    time.sleep(_LOOK_S)
-    return _key_s(terminal, key, is_there, f"{mark!r} after {key}")
+    return _key_s(terminal, key, is_there, f"{mark!r} after {key}", _LOOK_S)
 
 
 def _has(words: str, lines: list[str]) -> bool:
     return any(words in line for line in lines)
 
 
-def _key_s(terminal: Terminal, key: str, is_there: Callable[[list[str]], bool], what: str) -> float:
+def _key_s(
+    terminal: Terminal, key: str, is_there: Callable[[list[str]], bool], what: str,
+    pause_s: float = _PAUSE_S,
+) -> float:  # fmt: skip
     """Time from a key, some time after the one before, until the screen is as expected."""
-    time.sleep(_PAUSE_S)
+    time.sleep(pause_s)
     began_s = time.monotonic()
     terminal.press(key)
     terminal.wait_until(is_there, what)

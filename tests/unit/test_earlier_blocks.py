@@ -24,10 +24,12 @@ from tracelloc.record.session.earlierblocks import EarlierBlockReader, SizeLimit
 class MadeUpReader(EarlierBlockReader):
     """Walks that find given addresses; a negative one has been freed meanwhile."""
 
-    def __init__(self, walks: list[list[int]], running: dict[int, int]) -> None:
+    def __init__(
+        self, walks: list[list[int]], running: dict[int, int], pid: int = os.getpid()
+    ) -> None:
         self.heap = Heap(0)
         super().__init__(
-            Process(os.getpid()), self.heap, RuntimeFrames(), threading.RLock(), lambda: None,
+            Process(pid), self.heap, RuntimeFrames(), threading.RLock(), lambda: None,
             is_current=lambda: True, note_added=lambda _: None, limits=SizeLimits(),
             memory_bytes=None,
         )  # fmt: skip
@@ -81,15 +83,11 @@ def test_walks_must_agree_unless_all_threads_sleep(
 
 def test_each_thread_must_run_between_walks() -> None:
     with subprocess.Popen(["/bin/sh", "-c", "while :; do :; done"]) as busy:
-        reader = EarlierBlockReader(
-            Process(busy.pid), Heap(0), RuntimeFrames(), threading.RLock(), lambda: None,
-            is_current=lambda: True, note_added=lambda _: None, limits=SizeLimits(),
-            memory_bytes=None,
-        )  # fmt: skip
+        reader = MadeUpReader([], {}, busy.pid)
         try:
-            while not (running := reader._running()):
+            while not (running := EarlierBlockReader._running(reader)):
                 pass
-            reader._await_progress(running)
+            EarlierBlockReader._await_progress(reader, running)
             assert Process(busy.pid).run_ns() - running[busy.pid] >= earlierblocks._LONG_CALL_NS
         finally:
             busy.kill()
