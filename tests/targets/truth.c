@@ -7,6 +7,9 @@
 //   TRUTH_FILE   where to write: TRUTH_MOST records of 256 words, the first the number of
 //                frames, then return addresses, innermost first
 //   TRUTH_EVERY  one in so many calls of malloc
+//   TRUTH_PAUSE  after so many records, wait until the test has looked at all of them: behind
+//                the records, a word says how many were written, the next one how many were
+//                looked at
 //
 // The program stops itself (SIGSTOP) before main; the test attaches and continues it.
 #define _GNU_SOURCE
@@ -18,6 +21,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #define FIRST_SIZE (1UL << 27)
@@ -32,8 +36,19 @@ static void (*next_free)(void *block);
 
 static uint64_t (*records)[WORDS];
 static atomic_long used, calls;
-static long every = 1;
+static long every = 1, pause_after;
+static _Atomic uint64_t *written, *looked_at;
 static __thread int busy;
+
+// Too many stacks at once would be lost on a busy machine.
+static void await_test(long count)
+{
+    static const struct timespec moment = {.tv_nsec = 100000};
+
+    atomic_store(written, (uint64_t)count);
+    while (atomic_load(looked_at) < (uint64_t)count)
+        nanosleep(&moment, NULL);
+}
 
 __attribute__((noinline)) static void write_down(void)
 {
@@ -46,6 +61,8 @@ __attribute__((noinline)) static void write_down(void)
     records[number][0] = (uint64_t)backtrace((void **)&records[number][1], WORDS - 1);
     next_free(block);
     __asm__ volatile("" ::: "memory");
+    if (pause_after && (number + 1) % pause_after == 0)
+        await_test(number + 1);
 }
 
 void *malloc(size_t size)
@@ -63,6 +80,8 @@ void *malloc(size_t size)
 __attribute__((constructor)) static void begin(void)
 {
     const char *name = getenv("TRUTH_FILE"), *rate = getenv("TRUTH_EVERY");
+    const char *pause = getenv("TRUTH_PAUSE");
+    const size_t size = sizeof(uint64_t) * WORDS * (TRUTH_MOST + 1);
     void *frames[4], *memory;
     int file;
 
@@ -74,11 +93,14 @@ __attribute__((constructor)) static void begin(void)
     file = open(name, O_RDWR);
     if (file < 0)
         return;
-    memory = mmap(NULL, sizeof(uint64_t) * WORDS * TRUTH_MOST, PROT_READ | PROT_WRITE, MAP_SHARED,
-                  file, 0);
+    memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     close(file);
     if (memory == MAP_FAILED)
         return;
+    if (pause)
+        pause_after = atol(pause);
+    written = (_Atomic uint64_t *)((uint64_t(*)[WORDS])memory)[TRUTH_MOST];
+    looked_at = written + 1;
     busy = 1;
     next_malloc = (void *(*)(size_t))dlsym(RTLD_NEXT, "malloc");
     next_free = (void (*)(void *))dlsym(RTLD_NEXT, "free");
