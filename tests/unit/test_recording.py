@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ import pytest
 
 from tests.blockholders import KEPT
 from tests.unit.recordedtraces import START_S, assert_equal, namers, traces
-from tracelloc.command.record import Recorder, _check
+from tracelloc.command.record import Recorder
 from tracelloc.command.recordoptions import RecordOptions
 from tracelloc.command.run import Run
 from tracelloc.errors import TracellocError
@@ -452,12 +452,24 @@ def test_a_target_that_can_not_be_written_is_refused(tmp_path: Path) -> None:
             (tmp_path / "taken.rec", "taken.rec-wal exists already"),
         ):
             with pytest.raises(TracellocError, match=said) as caught:
-                _check(RecordOptions(path, 200 << 20, 1e9))
+                Recorder(RecordOptions(path, 200 << 20, 1e9))
             assert "\n" not in str(caught.value)
         assert not [*readonly.iterdir(), *full.iterdir(), *anybodys.iterdir()]
-    _check(RecordOptions(tmp_path / "fine.rec", 200 << 20, 1e9))
+    Recorder(RecordOptions(tmp_path / "fine.rec", 200 << 20, 1e9)).close()
     assert [each.name for each in tmp_path.glob("*.rec*")] == ["taken.rec-wal"]
     assert taken.read_text() == "mine"
+
+
+def test_who_reads_it_early_does_no_harm(tmp_path: Path) -> None:
+    """It is there before its first snapshot, and a reader adds files of SQLite's."""
+    path = tmp_path / "a.rec"
+    recorder = Recorder(RecordOptions(path, 200 << 20, 1e9))
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as file:
+        assert file.execute("SELECT count(*) FROM moments").fetchone() == (0,)
+        run = SimpleNamespace(session=SimpleNamespace(root=SimpleNamespace(target=Target(1, "a"))))
+        assert recorder._begin(cast(Run, run)).path == path
+        recorder.close()
+    assert not path.exists()
 
 
 def add_all(writer: RecordingWriter, every: Iterable[TraceSnapshot]) -> None:

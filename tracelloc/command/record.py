@@ -6,6 +6,7 @@ import math
 import os
 import socket
 import time
+from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
@@ -37,8 +38,18 @@ class Recorder:
     """Writes the trace, and says how it goes on standard error."""
 
     def __init__(self, wanted: RecordOptions) -> None:
+        """Creates the file at once, unless its name depends on the target.
+
+        Raises TracellocError if it can't be created.
+        """
         self.messages = Messages()
         self._wanted = wanted
+        self._first: RecordingWriter | None = _new_writer(wanted, os.getpid())
+        """What was created beforehand. It is not created a second time: who reads a file that is
+        removed leaves SQLite's other files beside the next one."""
+        if "%" in str(wanted.path):
+            self._first.close()
+            self._first = None
         self._writer: RecordingWriter | None = None
         self._leaks = 0
         self._missed = 0
@@ -54,7 +65,7 @@ class Recorder:
             with noted(run.session.root.process, writer.path):
                 self._record(run)
         except BaseException:
-            self._close()
+            self.close()
             raise
 
     def _current(self, run: Run) -> RecordingWriter:
@@ -65,17 +76,19 @@ class Recorder:
         if writer is not None:
             path, count = printable(str(writer.path)), plural(writer.count, "snapshot")
             self.messages.say(f"{path} was removed or moved, with {count}: a new file is begun")
-            self._close()
+            self.close()
         return self._begin(run)
 
-    def _close(self) -> None:
-        writer, self._writer = self._writer, None
+    def close(self) -> None:
+        """Completes the file, or removes it if it has no snapshots. May be called twice."""
+        writer, self._first, self._writer = self._writer or self._first, None, None
         if writer is not None:
             writer.close()
 
     def _begin(self, run: Run) -> RecordingWriter:
         target = run.session.root.target
-        writer = self._writer = _new_writer(self._wanted, target.pid)
+        writer = self._writer = self._first or _new_writer(self._wanted, target.pid)
+        self._first = None
         writer.describe(
             {
                 "pid": str(target.pid),
@@ -169,7 +182,7 @@ class Recorder:
             writer.add(trace, run.namers, run.namers.patience_s)
             events = self._events_line(writer)
         finally:
-            self._close()
+            self.close()
         path, size = printable(str(writer.path)), format_size(writer.path.stat().st_size)
         self.messages.say(f"{progress_line(trace)}; {losses_line(trace.root)}")
         count = plural(writer.count, "snapshot")
@@ -187,18 +200,13 @@ def _new_writer(wanted: RecordOptions, pid: int) -> RecordingWriter:
     )
 
 
-def _check(wanted: RecordOptions) -> None:
-    """Raises TracellocError unless the recording can be created now. Leaves no trace."""
-    _new_writer(wanted, os.getpid()).close()
-
-
 def record(line: CommandLine, wanted: RecordOptions) -> int:
     """Records a trace until it ends. Returns the exit status. Raises TracellocError."""
     STARTUP.begin(what_begins(line))
     try:
         options = with_target(options_of(line))
-        _check(wanted)
         config = replace(options.trace, log_events=wanted.events)
-        return trace(replace(options, trace=config), start_of(options), Recorder(wanted))
+        with closing(Recorder(wanted)) as recorder:
+            return trace(replace(options, trace=config), start_of(options), recorder)
     finally:
         STARTUP.end()
