@@ -75,7 +75,8 @@ class Forker:
     ) -> int:
         """Starts tracelloc. Returns its PID."""
         assert self._control is not None
-        given = json.dumps([arguments, directory or str(Path.cwd()), {**variables}]).encode()
+        words = [str(word) for word in arguments]
+        given = json.dumps([words, str(directory or Path.cwd()), {**variables}]).encode()
         socket.send_fds(self._control, [_LENGTH.pack(len(given))], streams)
         self._control.sendall(given)
         (pid,) = _LENGTH.unpack(_read(self._control, _LENGTH.size))
@@ -97,7 +98,7 @@ class Forker:
 FORKER: Final = Forker()
 
 
-FORK_OPTIONS: Final = {"stdin", "stdout", "stderr", "text", "cwd", "env"}
+FORK_OPTIONS: Final = {"stdin", "stdout", "stderr", "bufsize", "text", "cwd", "env"}
 """The options that ``ForkedPopen`` heeds."""
 
 

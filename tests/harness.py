@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import hashlib
 import json
@@ -12,8 +13,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -387,6 +390,15 @@ sys.exit(main())
 """
 
 
+@cache
+def _bytecode_of_nobody() -> str:
+    """A folder for bytecode, which takes nobody two seconds to make."""
+    folder = Path(tempfile.mkdtemp(prefix="bytecode-"))
+    os.chown(folder, 65534, 65534)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return str(folder)
+
+
 def run_without_privileges(*arguments: str | int) -> subprocess.CompletedProcess[str]:
     """Runs tracelloc as nobody; needs root.
 
@@ -400,7 +412,7 @@ def run_without_privileges(*arguments: str | int) -> subprocess.CompletedProcess
     return subprocess.run(
         [*command, *map(str, arguments)],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-        env=os.environ | {"PYTHONPYCACHEPREFIX": "/nonexistent"},
+        env=os.environ | {"PYTHONPYCACHEPREFIX": _bytecode_of_nobody()},
     )  # fmt: skip
 
 
@@ -413,7 +425,8 @@ def as_nobody(*arguments: str | Path | int, module: str = "tracelloc") -> list[s
     """
     root = str(TARGETS.parents[1])
     python = sys.executable.replace(root, "/mnt", 1)
-    bind = 'mount --bind "$0" /mnt && exec env PYTHONPATH=/mnt HOME=/nonexistent "$@"'
+    variables = f"PYTHONPATH=/mnt HOME=/nonexistent PYTHONPYCACHEPREFIX={_bytecode_of_nobody()}"
+    bind = f'mount --bind "$0" /mnt && exec env {variables} "$@"'
     user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     words = [*user, python, "-m", module, *map(str, arguments)]
     return ["unshare", "--mount", "sh", "-c", bind, root, *words]

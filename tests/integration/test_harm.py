@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -31,7 +32,7 @@ PROGRAMS = {
     "filter by an instruction": (0, "harm-inline filter"),
     "fixed": (0, "harm fixed"),
     "identity": (0, "harm identity"),
-    "libraries": (0, "harm libraries"),
+    "libraries": (0, "harm libraries plugin.so"),
     "lock": (0, "harm lock 0"),
     "musl": (0, "threads-musl"),
     "musl, static": (0, "threads-musl-static"),
@@ -188,18 +189,19 @@ def programs(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> Path
     return directory
 
 
-@pytest.fixture(scope="module")
-def environment(programs: Path) -> dict[str, str]:
-    return os.environ | {
-        "PATH": f"{programs}:{os.environ['PATH']}",
-        "PLUGIN": str(programs / "plugin.so"),
-    }
+def with_paths(command: str, programs: Path) -> str:
+    """A command with the paths of these programs, so that the environment is that of all tests."""
+    names = "|".join(sorted((each.name for each in programs.iterdir()), key=len, reverse=True))
+    return re.sub(rf"(?<![\w./-])({names})(?![\w-])", rf"{programs}/\1", command)
+
+
+def environment() -> dict[str, str]:
+    """It tells programs nothing that changes from test to test."""
+    return {name: e for name, e in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 
 
 @pytest.fixture(scope="module")
-def untraced(
-    environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[tuple[str, ...]], Outcome]:
+def untraced(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], Outcome]:
     """What a command does if it is not traced; each is run once."""
 
     @functools.cache
@@ -207,7 +209,7 @@ def untraced(
         rights = only_with_capabilities() if os.environ.get("TEST_CAPABILITIES") else []
         done = subprocess.run(
             [*rights, *command], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=PATIENCE_S, check=False, env=environment,
+            timeout=PATIENCE_S, check=False, env=environment(),
             cwd=tmp_path_factory.mktemp("untraced"),
         )  # fmt: skip
         return outcome_of(done)
@@ -218,7 +220,7 @@ def untraced(
 @pytest.mark.parametrize("way", ["auto", "off"])
 @pytest.mark.parametrize("case", [*PROGRAMS, *SCRIPTS])
 def test_no_harm(
-    environment: dict[str, str],
+    programs: Path,
     untraced: Callable[[tuple[str, ...]], Outcome],
     tmp_path: Path,
     case: str,
@@ -227,16 +229,16 @@ def test_no_harm(
     """By the preloaded library, where that is possible, and by probes."""
     if case in PROGRAMS:
         status, text = PROGRAMS[case]
-        command = tuple(text.split())
+        command = tuple(with_paths(text, programs).split())
     else:
         status, text = SCRIPTS[case]
-        command = ("bash", "-c", text)
+        command = ("bash", "-c", with_paths(text, programs))
     expected = untraced(command)
     assert expected[0] == status, expected
     done = run_tracelloc(
         "--text", "--interval", 60, "--report", tmp_path / "report", "--preload", way, "--",
         *command,
-        env=environment, cwd=tmp_path,
+        env=environment(), cwd=tmp_path,
     )  # fmt: skip
     assert outcome_of(done) == expected, done.stderr
     assert "tracelloc: tracing" in done.stderr

@@ -12,7 +12,7 @@
 //   filter          is killed by any system call but those of malloc, write and exit from here on
 //   fixed           maps 64 areas at addresses of its own choice
 //   identity        becomes another user, comes back, and becomes it for good; beside a thread
-//   libraries       3 threads load $PLUGIN and close it again
+//   libraries FILE  3 threads load a library and close it again
 //   lock USER       locks its memory, present and future, as a user by number
 //   profile         counts 50 signals of a profiling timer, whose handler allocates
 //   segv            reads where nothing is
@@ -53,6 +53,7 @@
 
 extern char **environ;
 
+static const char *word;
 static long number;
 
 #ifdef INLINE
@@ -325,7 +326,7 @@ static int identity(void)
 static void *reload(void *argument)
 {
     for (int n = 0; n < 50; n++) {
-        void *library = dlopen(getenv("PLUGIN"), RTLD_NOW);
+        void *library = dlopen(word, RTLD_NOW);
         void *(*allocate)(size_t);
 
         if (!library)
@@ -513,7 +514,8 @@ int main(int argc, char **argv)
 {
     if (argc < 2)
         return 99;
-    number = argc > 2 ? atol(argv[2]) : 0;
+    word = argc > 2 ? argv[2] : "";
+    number = atol(word);
     for (size_t n = 0; n < sizeof(ways) / sizeof(*ways); n++)
         if (!strcmp(argv[1], ways[n].name))
             return ways[n].run();
