@@ -51,8 +51,7 @@ def measure_heap(process: Process, *, largest: int = 0, contents_bytes: int = 0)
     ``largest``: how many of the largest blocks to list, with so many bytes of their contents.
     Raises NotWalkableError, OSError, TargetError and PrivilegeError.
     """
-    with while_alive(process):
-        return _measured(process, largest, contents_bytes)
+    return while_alive(process, lambda thread: _measured(thread, largest, contents_bytes))
 
 
 def measure_memory(process: Process, stacks_at: StacksAt | None = None) -> HeapUsage:
@@ -61,23 +60,25 @@ def measure_memory(process: Process, stacks_at: StacksAt | None = None) -> HeapU
     Sizes are left out, and classes but for those of traced blocks. ``stacks_at``: None if the
     process is not traced. Raises OSError, TargetError and PrivilegeError.
     """
-    with while_alive(process):
-        reader = PieceReader(RemoteMemory(Process(process.thread_id, process.root)))
-        tally = ClassTally([] if stacks_at is None else reader.regions(), keeps_blocks=True)
-        try:
-            heap = walk_heap(reader, tally)
-        except NotWalkableError as error:
-            heap = WalkedHeap([], [], [error.message])
-        usage = _summed_up(reader, heap, stacks_at)
-        if stacks_at is None:
-            return usage
-        classes = tuple(tally.by_stack(ClassNames(reader), stacks_at))
-        return replace(usage, stack_classes=classes)
+    return while_alive(process, lambda thread: _accounted(thread, stacks_at))
+
+
+def _accounted(process: Process, stacks_at: StacksAt | None) -> HeapUsage:
+    reader = PieceReader(RemoteMemory(process))
+    tally = ClassTally([] if stacks_at is None else reader.regions(), keeps_blocks=True)
+    try:
+        heap = walk_heap(reader, tally)
+    except NotWalkableError as error:
+        heap = WalkedHeap([], [], [error.message])
+    usage = _summed_up(reader, heap, stacks_at)
+    if stacks_at is None:
+        return usage
+    classes = tuple(tally.by_stack(ClassNames(reader), stacks_at))
+    return replace(usage, stack_classes=classes)
 
 
 def _measured(process: Process, largest: int, contents_bytes: int) -> HeapUsage:
-    # A main thread that has ended has no memory.
-    reader = PieceReader(RemoteMemory(Process(process.thread_id, process.root)))
+    reader = PieceReader(RemoteMemory(process))
     tally = ClassTally(reader.regions())
     heap = walk_heap(reader, tally)
     names = ClassNames(reader)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from tracelloc.errors import TargetError
 from tracelloc.model.codefiles import base_name
@@ -15,6 +14,8 @@ from tracelloc.record.heapwalk.musl import walk_musl
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.walked import NotWalkableError, WalkedHeap
 from tracelloc.record.process.procfs import Process
+
+Found = TypeVar("Found")
 
 _UNKNOWN: Final = {"libmimalloc": "mimalloc", "libtcmalloc": "tcmalloc"}
 """Malloc libraries whose heaps can't be walked, by the names of their files."""
@@ -60,20 +61,25 @@ def walk_heap(reader: PieceReader, tally: ClassTally) -> WalkedHeap:
     return heap
 
 
-@contextmanager
-def while_alive(process: Process) -> Iterator[None]:
-    """Raises TargetError if the process ends meanwhile: what was found then is not whole."""
-    try:
-        yield
-    except (ProcessLookupError, FileNotFoundError) as error:
-        raise _ended(process) from error
-    except NotWalkableError as error:
-        if not process.maps_text():
-            raise _ended(process) from error
-        raise
-    if not process.maps_text():
-        raise _ended(process)
+def while_alive(process: Process, read: Callable[[Process], Found]) -> Found:
+    """Reads memory through a running thread, and again if only that one ends meanwhile.
 
-
-def _ended(process: Process) -> TargetError:
-    return TargetError(f"process {process.pid} has ended")
+    A main thread that has ended has no memory. Raises TargetError if the process ends: what was
+    found then is not whole.
+    """
+    while True:
+        thread = Process(process.thread_id, process.root)
+        trouble: Exception | None = None
+        try:
+            found = read(thread)
+            if thread.maps_text():
+                return found
+        except (ProcessLookupError, FileNotFoundError, TargetError, NotWalkableError) as error:
+            trouble = error
+        if process.exists() and not process.is_running(thread.pid):
+            continue
+        if isinstance(trouble, TargetError):
+            raise trouble
+        if isinstance(trouble, NotWalkableError) and process.maps_text():
+            raise trouble
+        raise TargetError(f"process {process.pid} has ended") from trouble

@@ -110,9 +110,12 @@ class HolderFinder:
         return _top(self._read(), most)
 
     def _read(self) -> BlockGraph:
-        with while_alive(self._process):
-            assert self._space is not None
-            return read_graph(self._space, self._roots, self._check, self._memory_bytes)
+        space = self._space
+        assert space is not None
+        return while_alive(
+            self._process,
+            lambda _: read_graph(space, self._roots, self._check, self._memory_bytes),
+        )
 
 
 def selection(what: str) -> Selection:

@@ -67,8 +67,8 @@ class LostBlockSearch:
         debug: bool = False,
     ) -> None:
         """``contents_bytes``: how much of an example of each group to read."""
-        # A main thread that has ended has no memory.
-        self._process = Process(process.thread_id, process.root)
+        self._process = process
+        """The thread through which memory is read, once it is."""
         self._whole = process
         self._is_suppressed = is_suppressed
         self._contents_bytes = contents_bytes
@@ -85,10 +85,10 @@ class LostBlockSearch:
 
         Raises NotWalkableError, OSError, MemoryError, TargetError and PrivilegeError.
         """
-        with while_alive(self._whole):
-            return self._find()
+        return while_alive(self._whole, self._find)
 
-    def _find(self) -> LostMemory:
+    def _find(self, thread: Process) -> LostMemory:
+        self._process = thread
         lost: BlockRanges | None = None
         in_use = BlockSum()
         number = 0

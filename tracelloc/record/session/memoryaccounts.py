@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
-from tracelloc.errors import TargetError
 from tracelloc.heap.heap import Heap
 from tracelloc.model.figures import I64, U64
 from tracelloc.model.heapusage import HeapUsage, StackClass
@@ -112,14 +111,7 @@ class MemoryAccounts:
             with self._lock:
                 return one.heap.table.stacks_at(addresses)
 
-        thread_id = one.process.thread_id
-        try:
-            usage = measure_memory(one.process, stacks_at)
-        except TargetError:
-            if not one.process.exists() or one.process.thread_id == thread_id:
-                raise
-            # The main thread has ended, and now the one through which the memory was read, too.
-            usage = measure_memory(one.process, stacks_at)
+        usage = measure_memory(one.process, stacks_at)
         if time.thread_time_ns() - began_ns > _SLOW_NS:
             self._slow.add((one.process.pid, image))
         with self._lock:
