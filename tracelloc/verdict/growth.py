@@ -329,6 +329,8 @@ def _walk_back(until: F64, edges: F64, first: I64) -> I64:
         total += np.where(walking, here, 0)
         walked += np.where(walking, length, 0)
         walking &= total >= P.onset_same_pace * pace * walked
+        if not walking.any():
+            break
         at = np.where(walking, before, at)
         # Stops at the earliest slice that kept blocks.
         since = np.where(walking & (here > 0), at, since)
