@@ -36,7 +36,7 @@ COLUMNS: Final = (
     Column("name", "function", 0, right=False, descending=False),
     Column("module", "module", 18, right=False, from_width=100, wide=40, sorts=False),
 )
-_BUDGET_S: Final = 0.1
+_BUDGET_S: Final = 0.05
 """Time limit per picture for naming stacks."""
 _AT_ONCE: Final = 256
 """Stacks that are named between two looks at the time."""

@@ -153,6 +153,7 @@ class Refresher:
             is_time = left_s is not None and left_s <= 0
             if trace is None or tick or lacks or (is_time and not self._frozen):
                 trace, taken = self.pictures.take_snapshot(settings), wanted
+                settings = self._latest(settings)
             # Missed ticks are skipped.
             if is_time:
                 next_s = now_s + (self._interval_s or 0.0)
@@ -164,6 +165,14 @@ class Refresher:
                 self._done = None if picture.is_partial else settings
                 self._in_flight = True
             self._publish(picture)
+
+    def _latest(self, settings: Settings) -> Settings:
+        """Returns the settings as they are after a snapshot, unless it lacks what these need."""
+        with self._changed:
+            new = self._settings
+        assert new is not None
+        lacks = settings.view.wanted | new.view.wanted != settings.view.wanted
+        return settings if lacks or new.process != settings.process else new
 
     def _left_s(self, next_s: float) -> float | None:
         """Seconds until the next snapshot; None: no periodic snapshot is due."""

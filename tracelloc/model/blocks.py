@@ -89,9 +89,15 @@ def weights(size_bytes: U64, mean_bytes: int) -> F64:
 
 def first_rows(n: int, main: U64, second: U64, third: U64) -> Rows:
     """The rows of the n smallest values, in order, without sorting all."""
-    rows = np.arange(len(main))
-    if 0 < n < len(main):
-        rows = np.flatnonzero(main <= np.partition(main, n - 1)[n - 1])
+    rows, before, left = np.arange(len(main)), [], n
+    for key in (main, second):
+        if not 0 < left < len(rows):
+            break
+        values = key[rows]
+        last = np.partition(values, left - 1)[left - 1]
+        before.append(rows[values < last])
+        rows, left = rows[values == last], left - len(before[-1])
+    rows = np.concatenate([*before, rows])
     return rows[np.lexsort((third[rows], second[rows], main[rows]))][: max(n, 0)]
 
 
