@@ -120,7 +120,8 @@ def chart_content(_source: Source) -> Callable[[ViewSelection], ChartContent]:
         if not len(stacks):
             return ChartContent(empty=selection.why_empty)
         about = about_of(selection.snapshot.sample_bytes)
-        order = stacks[np.argsort(-held[stacks].max(axis=1), kind="stable")]
+        charted = held[stacks]
+        order = stacks[np.argsort(-charted.max(axis=1), kind="stable")]
         layers = []
         if by_stack:
             for stack in order[:_LAYERS].tolist():
@@ -130,13 +131,13 @@ def chart_content(_source: Source) -> Callable[[ViewSelection], ChartContent]:
             numbers = owners.function_numbers(selection, order)[stacks]
             # The last row collects the stacks without a name.
             sums = np.zeros((len(owners.steps) + 1, held.shape[1]), np.int64)
-            np.add.at(sums, numbers, held[stacks])
+            np.add.at(sums, numbers, charted)
             peaks = sums[:-1].max(axis=1)
             for number in np.argsort(-peaks, kind="stable")[:_LAYERS].tolist():
                 step = owners.steps[number]
                 if peaks[number]:
                     layers.append(Layer(FunctionKey(step), clean(step.name), sums[number]))
-        rest = held[stacks].sum(axis=0) - sum(layer.bytes for layer in layers)
+        rest = charted.sum(axis=0) - sum(layer.bytes for layer in layers)
         if rest.any():
             layers.append(Layer(None, "all others", rest))
         return ChartContent(
