@@ -308,12 +308,15 @@ def test_a_map_that_grows_meanwhile(builder: Builder, targets: list[Target]) -> 
     """Blocks that are newer than the walk, and the malloc library's data, share nothing."""
     target = Target([builder.cpp("movingmap")])
     targets.append(target)
+    counts = []
     with closing(HolderFinder(Process(target.pid))) as finder:
         for _ in range(3):
             found = finder.top(1)
             (first,) = found.keepers
             assert first.root.name == "sessions"
             assert not first.is_shared
-            # A node, and a session. Those of new nodes may be missing.
-            assert first.retained.count >= 100_000
+            counts.append(first.retained.count)
             assert found.shared.count <= 2
+    # A node, and a session. A branch of the tree may be missing that has been moved meanwhile.
+    assert min(counts) >= 90_000
+    assert max(counts) >= 100_000
