@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
-import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,19 +106,23 @@ def compare(
     """
     file = tmp_path / "truth.bin"
     with file.open("wb") as out:
-        out.truncate(8 * WORDS * (MOST + 1))
+        out.truncate(8 * WORDS * MOST)
+    ours, its = socket.socketpair()
+    ours.settimeout(PATIENCE_S)
     environment = os.environ | {
         "LD_PRELOAD": f"{truth}:{LIBRARY}" if by == "library" else str(truth),
         "TRUTH_FILE": str(file), "TRUTH_EVERY": str(every),
-        "TRUTH_PAUSE": "0" if waits else str(PAUSE_AFTER),
+        "TRUTH_PAUSE": "0" if waits else str(PAUSE_AFTER), "TRUTH_SOCKET": str(its.fileno()),
         "PYTHONMALLOC": "malloc", "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
     process = subprocess.Popen(
         [str(word) for word in command],
-        env=environment, cwd=tmp_path, bufsize=0, stderr=subprocess.DEVNULL,
+        env=environment, cwd=tmp_path, bufsize=0, pass_fds=[its.fileno()],
+        stderr=subprocess.DEVNULL,
         stdin=subprocess.PIPE if waits else subprocess.DEVNULL,
         stdout=subprocess.PIPE if waits else subprocess.DEVNULL,
     )  # fmt: skip
+    its.close()
     try:
         assert os.waitpid(process.pid, os.WUNTRACED)[1] & 0xFF == 0x7F
         # Its own malloc is one, too, inside of which others would not count.
@@ -145,18 +149,20 @@ def compare(
         table.apply = note  # type: ignore[method-assign]
         os.kill(process.pid, signal.SIGCONT)
         if waits:
-            answer(process, session)
+            assert process.stdin is not None
+            assert process.stdout is not None
+            answer(process.stdout.readline, process.stdin.write, session)
         else:
-            keep_up(process, session, np.memmap(file, np.uint64, "r+", 8 * WORDS * MOST, 2))
+            answer(lambda: ours.recv(1), ours.send, session)
         process.wait(PATIENCE_S)
         session.stop()
     finally:
         process.kill()
         process.wait(PATIENCE_S)
-        for stream in (process.stdin, process.stdout):
+        for stream in (process.stdin, process.stdout, ours):
             if stream is not None:
                 stream.close()
-    records = np.fromfile(file, np.uint64, WORDS * MOST).reshape(MOST, WORDS)
+    records = np.fromfile(file, np.uint64).reshape(MOST, WORDS)
     misses = session.snapshot().root.losses.counters[counted.Counter.MISSES]
     result = Comparison(0, 0, 0, [], Counter(), misses)
     for number, stack_id in stack_ids.items():
@@ -187,38 +193,13 @@ def compare(
     return result
 
 
-def look(session: Session) -> None:
-    with session._lock:
-        session._drain()
-        session._upkeep.run_due(session._clocks.now_ns())
-
-
-def answer(process: subprocess.Popen[bytes], session: Session) -> None:
-    """A line for each of the program's lines, until it ends."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    while process.stdout.readline():
-        look(session)
-        process.stdin.write(b"\n")
-
-
-def keep_up(
-    process: subprocess.Popen[bytes],
-    session: Session,
-    counts: np.ndarray,  # type: ignore[type-arg]
-) -> None:
-    """However slow the machine is, no stack is lost: the program waits, until it ends.
-
-    ``counts``: the records that were written, and those that were looked at.
-    """
-    end_s = time.monotonic() + PATIENCE_S
-    while process.poll() is None and time.monotonic() < end_s:
-        written = counts[0]
-        if written == counts[1]:
-            time.sleep(0.001)
-            continue
-        look(session)
-        counts[1] = written
+def answer(receive: Callable[[], bytes], send: Callable[[bytes], object], session: Session) -> None:
+    """Answers each of the program's messages when all before it is processed, until it ends."""
+    while receive():
+        with session._lock:
+            session._drain()
+            session._upkeep.run_due(session._clocks.now_ns())
+        send(b"\n")
 
 
 @pytest.mark.parametrize("by", SOURCES)

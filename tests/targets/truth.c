@@ -7,13 +7,13 @@
 //   TRUTH_FILE   where to write: TRUTH_MOST records of 256 words, the first the number of
 //                frames, then return addresses, innermost first
 //   TRUTH_EVERY  one in so many calls of malloc
-//   TRUTH_PAUSE  after so many records, wait until the test has looked at all of them: behind
-//                the records, a word says how many were written, the next one how many were
-//                looked at
+//   TRUTH_PAUSE  after so many records, wait until the test has processed all of them
+//   TRUTH_SOCKET descriptor for that: a byte says that there are so many, one that they are done
 //
 // The program stops itself (SIGSTOP) before main; the test attaches and continues it.
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <execinfo.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -21,7 +21,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <time.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #define FIRST_SIZE (1UL << 27)
@@ -37,17 +37,20 @@ static void (*next_free)(void *block);
 static uint64_t (*records)[WORDS];
 static atomic_long used, calls;
 static long every = 1, pause_after;
-static _Atomic uint64_t *written, *looked_at;
+static int test;
 static __thread int busy;
 
 // Too many stacks at once would be lost on a busy machine.
-static void await_test(long count)
+static void await_test(void)
 {
-    static const struct timespec moment = {.tv_nsec = 100000};
+    char byte = '!';
+    int before = errno;
 
-    atomic_store(written, (uint64_t)count);
-    while (atomic_load(looked_at) < (uint64_t)count)
-        nanosleep(&moment, NULL);
+    while (send(test, &byte, 1, MSG_NOSIGNAL) < 0 && errno == EINTR)
+        ;
+    while (recv(test, &byte, 1, 0) < 0 && errno == EINTR)
+        ;
+    errno = before;
 }
 
 __attribute__((noinline)) static void write_down(void)
@@ -62,7 +65,7 @@ __attribute__((noinline)) static void write_down(void)
     next_free(block);
     __asm__ volatile("" ::: "memory");
     if (pause_after && (number + 1) % pause_after == 0)
-        await_test(number + 1);
+        await_test();
 }
 
 void *malloc(size_t size)
@@ -80,8 +83,7 @@ void *malloc(size_t size)
 __attribute__((constructor)) static void begin(void)
 {
     const char *name = getenv("TRUTH_FILE"), *rate = getenv("TRUTH_EVERY");
-    const char *pause = getenv("TRUTH_PAUSE");
-    const size_t size = sizeof(uint64_t) * WORDS * (TRUTH_MOST + 1);
+    const char *pause = getenv("TRUTH_PAUSE"), *socket = getenv("TRUTH_SOCKET");
     void *frames[4], *memory;
     int file;
 
@@ -93,14 +95,16 @@ __attribute__((constructor)) static void begin(void)
     file = open(name, O_RDWR);
     if (file < 0)
         return;
-    memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    memory = mmap(NULL, sizeof(uint64_t) * WORDS * TRUTH_MOST, PROT_READ | PROT_WRITE, MAP_SHARED,
+                  file, 0);
     close(file);
     if (memory == MAP_FAILED)
         return;
-    if (pause)
+    if (pause && socket) {
         pause_after = atol(pause);
-    written = (_Atomic uint64_t *)((uint64_t(*)[WORDS])memory)[TRUTH_MOST];
-    looked_at = written + 1;
+        test = atoi(socket);
+        fcntl(test, F_SETFD, FD_CLOEXEC); // not for its children
+    }
     busy = 1;
     next_malloc = (void *(*)(size_t))dlsym(RTLD_NEXT, "malloc");
     next_free = (void (*)(void *))dlsym(RTLD_NEXT, "free");
