@@ -425,10 +425,12 @@ def as_nobody(*arguments: str | Path | int, module: str = "tracelloc") -> list[s
     """
     root = str(TARGETS.parents[1])
     python = sys.executable.replace(root, "/mnt", 1)
-    variables = f"PYTHONPATH=/mnt HOME=/nonexistent PYTHONPYCACHEPREFIX={_bytecode_of_nobody()}"
-    bind = f'mount --bind "$0" /mnt && exec env {variables} "$@"'
+    bind = 'mount --bind "$0" /mnt && exec env "$@"'
+    variables = [
+        "PYTHONPATH=/mnt", "HOME=/nonexistent", f"PYTHONPYCACHEPREFIX={_bytecode_of_nobody()}",
+    ]  # fmt: skip
     user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    words = [*user, python, "-m", module, *map(str, arguments)]
+    words = [*variables, *user, python, "-m", module, *map(str, arguments)]
     return ["unshare", "--mount", "sh", "-c", bind, root, *words]
 
 
