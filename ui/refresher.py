@@ -149,7 +149,7 @@ class Refresher:
             left_s = self._left_s(next_s)
             wanted = settings.view.wanted
             stands = self._frozen and not self._final
-            lacks = taken | wanted != taken and not stands
+            lacks = not taken.covers(wanted) and not stands
             is_time = left_s is not None and left_s <= 0
             if trace is None or tick or lacks or (is_time and not self._frozen):
                 trace, taken = self.pictures.take_snapshot(settings), wanted
@@ -171,8 +171,8 @@ class Refresher:
         with self._changed:
             new = self._settings
         assert new is not None
-        lacks = settings.view.wanted | new.view.wanted != settings.view.wanted
-        return settings if lacks or new.process != settings.process else new
+        is_enough = settings.view.wanted.covers(new.view.wanted)
+        return new if is_enough and new.process == settings.process else settings
 
     def _left_s(self, next_s: float) -> float | None:
         """Seconds until the next snapshot; None: no periodic snapshot is due."""

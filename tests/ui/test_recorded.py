@@ -178,7 +178,7 @@ def test_it_plays_to_the_end(recorded: Path, monkeypatch: pytest.MonkeyPatch) ->
                 break
         await settle(app, pilot)
         assert shown(app) == LAST
-        # However slow the machine is, it does not get to the end, where a key would begin anew.
+        # Playback must not reach the end on a slow machine: the next key would start it again.
         monkeypatch.setattr("tracelloc.ui.player.PLAY_S", 3600)
         await go(app, pilot, "[[[")
         await press(app, pilot, "space", "space")

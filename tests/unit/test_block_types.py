@@ -113,7 +113,7 @@ def test_names_of_classes(name: str, expected: str) -> None:
 
 
 def test_some_stacks_at_once() -> None:
-    """What has not been looked at counts as unknown until the next sums; no name is looked up twice."""
+    """Stacks without a type yet count as unknown until the next sums; each is named only once."""
     names = {
         1: "std::vector<shop::A>::push_back(shop::A)",
         2: "main",

@@ -460,8 +460,8 @@ def test_a_target_that_can_not_be_written_is_refused(tmp_path: Path) -> None:
     assert taken.read_text() == "mine"
 
 
-def test_who_reads_it_early_does_no_harm(tmp_path: Path) -> None:
-    """It is there before its first snapshot, and a reader adds files of SQLite's."""
+def test_an_early_reader_does_no_harm(tmp_path: Path) -> None:
+    """The file exists before its first snapshot, and readers create SQLite's other files."""
     path = tmp_path / "a.rec"
     recorder = Recorder(RecordOptions(path, 200 << 20, 1e9))
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as file:

@@ -61,9 +61,16 @@ def test_another_thread_takes_over(tmp_path: Path, error: Exception) -> None:
     assert read(tmp_path, [71, 72, 73], 2, error) == "read through 73"
 
 
-def test_the_process_ends(tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match="process 70 has ended"):
-        read(tmp_path, [71, 72], 2, ProcessLookupError())
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ProcessLookupError(), "process 70 has ended"),
+        (TargetError("there is no process 72"), "there is no process 72"),
+    ],
+)
+def test_the_process_ends(tmp_path: Path, error: Exception, says: str) -> None:
+    with pytest.raises(TargetError, match=says):
+        read(tmp_path, [71, 72], 2, error)
 
 
 def test_a_heap_that_can_not_be_walked(tmp_path: Path) -> None:

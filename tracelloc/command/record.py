@@ -45,8 +45,8 @@ class Recorder:
         self.messages = Messages()
         self._wanted = wanted
         self._first: RecordingWriter | None = _new_writer(wanted, os.getpid())
-        """What was created beforehand. It is not created a second time: who reads a file that is
-        removed leaves SQLite's other files beside the next one."""
+        """The file until recording begins. It is never removed and created again: a reader of the
+        removed file would leave SQLite's other files next to the new one."""
         if "%" in str(wanted.path):
             self._first.close()
             self._first = None

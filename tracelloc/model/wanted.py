@@ -37,5 +37,9 @@ class Wanted:
             self.objects or other.objects,
         )
 
+    def covers(self, other: Wanted) -> bool:
+        """Returns whether this adds nothing if it is combined with the other."""
+        return self | other == self
+
 
 NOTHING_ELSE: Final = Wanted()

@@ -98,20 +98,19 @@ class BlockGraph:
 
 def read_graph(
     space: AddressSpace,
+    thread: Process,
     roots: RootReader,
     check: Callable[[], object],
     memory_bytes: int | None = None,
 ) -> BlockGraph:
     """Walks the heap of a process, and finds all pointers to its blocks.
 
-    ``check``: called for each MiB of memory; what it raises ends the search. ``memory_bytes``: most
-    memory to use; None: what is available. Raises NotWalkableError, OSError, MemoryError,
-    TargetError and PrivilegeError.
+    ``thread``: the thread through which memory is read. ``check``: called for each MiB of memory;
+    what it raises ends the search. ``memory_bytes``: most memory to use; None: what is available.
+    Raises NotWalkableError, OSError, MemoryError, TargetError and PrivilegeError.
     """
     whole = space.process
-    # A main thread that has ended has no memory.
-    process = Process(whole.thread_id, whole.root)
-    reader = PieceReader(RemoteMemory(process))
+    reader = PieceReader(RemoteMemory(thread))
     regions = reader.regions()
     time_s = time.time()
     before = list(_variables(reader, regions))
@@ -125,7 +124,7 @@ def read_graph(
     links = Links(blocks.starts, blocks.reaches, most)
     for root, words in roots.words(whole, threads, titles):
         links.scan(np.ascontiguousarray(words), 8, parts.number(root))
-    kinds = kinds_of(process, reader, heap)
+    kinds = kinds_of(thread, reader, heap)
     for piece in _pieces(reader, kinds, parts):
         check()
         _scan(reader, links, piece)

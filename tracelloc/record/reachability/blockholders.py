@@ -114,7 +114,7 @@ class HolderFinder:
         assert space is not None
         return while_alive(
             self._process,
-            lambda _: read_graph(space, self._roots, self._check, self._memory_bytes),
+            lambda thread: read_graph(space, thread, self._roots, self._check, self._memory_bytes),
         )
 
 
