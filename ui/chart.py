@@ -92,12 +92,13 @@ class _Owners:
 
 
 def _held(selection: ViewSelection) -> tuple[list[int], I64]:
-    """Returns (times, live bytes per stack and time); the last time is now."""
+    """Returns (times, live bytes: a row per time, a column per stack); the last time is now."""
     snapshot = selection.snapshot
     times, held = snapshot.history.held()
-    table = np.zeros((len(snapshot.totals), len(times) + 1), np.int64)
-    table[: len(held), :-1] = held[: len(table)]
-    table[:, -1] = snapshot.totals.live_bytes
+    table = np.zeros((len(times) + 1, len(snapshot.totals)), np.int64)
+    known = min(held.shape[1], table.shape[1])
+    table[:-1, :known] = held[:, :known]
+    table[-1] = snapshot.totals.live_bytes
     return [*times, max(snapshot.now_ns, times[-1] + 1)], table
 
 
@@ -114,30 +115,32 @@ def chart_content(_source: Source) -> Callable[[ViewSelection], ChartContent]:
         times, held = _held(selection)
         if not settings.narrows_stacks and settings.all_limits.is_open:
             # Stacks without live bytes are included: they had some earlier.
-            stacks = np.flatnonzero(held.any(axis=1))
+            stacks = np.flatnonzero(held.any(axis=0))
         if selection.is_profile:
             return ChartContent(empty="a single profile has no past to chart")
         if not len(stacks):
             return ChartContent(empty=selection.why_empty)
         about = about_of(selection.snapshot.sample_bytes)
-        charted = held[stacks]
-        order = stacks[np.argsort(-charted.max(axis=1), kind="stable")]
+        charted = held[:, stacks]
+        order = stacks[np.argsort(-charted.max(axis=0), kind="stable")]
         layers = []
         if by_stack:
             for stack in order[:_LAYERS].tolist():
                 name = selection.names.label(selection.snapshot, stack)
-                layers.append(Layer(stack, name, held[stack]))
+                layers.append(Layer(stack, name, held[:, stack]))
         else:
             numbers = owners.function_numbers(selection, order)[stacks]
-            # The last row collects the stacks without a name.
-            sums = np.zeros((len(owners.steps) + 1, held.shape[1]), np.int64)
-            np.add.at(sums, numbers, charted)
-            peaks = sums[:-1].max(axis=1)
+            # The last column collects the stacks without a name.
+            numbers[numbers == _UNNAMED] = len(owners.steps)
+            sums = np.zeros((len(held), len(owners.steps) + 1), np.int64)
+            for summed, then in zip(sums, charted, strict=True):
+                np.add.at(summed, numbers, then)
+            peaks = sums[:, :-1].max(axis=0)
             for number in np.argsort(-peaks, kind="stable")[:_LAYERS].tolist():
                 step = owners.steps[number]
                 if peaks[number]:
-                    layers.append(Layer(FunctionKey(step), clean(step.name), sums[number]))
-        rest = charted.sum(axis=0) - sum(layer.bytes for layer in layers)
+                    layers.append(Layer(FunctionKey(step), clean(step.name), sums[:, number]))
+        rest = charted.sum(axis=1) - sum(layer.bytes for layer in layers)
         if rest.any():
             layers.append(Layer(None, "all others", rest))
         return ChartContent(

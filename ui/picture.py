@@ -128,6 +128,10 @@ class Picture:
         return self.line is not None and self.line.is_profile
 
 
+class NotWantedError(Exception):
+    """A picture is not wanted any more before it is complete."""
+
+
 @dataclass(slots=True)
 class _Process:
     """State of a process between pictures."""
@@ -216,19 +220,34 @@ class Pictures:
             self._processes[number] = _Process(namer, Names(namer, self._now_s, self._asked))
         return self._processes[number]
 
-    def make(self, trace: TraceSnapshot, settings: Settings) -> Picture:
-        """Makes the picture of a snapshot with these settings."""
+    def make(
+        self, trace: TraceSnapshot, settings: Settings,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> Picture:  # fmt: skip
+        """Makes the picture of a snapshot with these settings.
+
+        Raises NotWantedError as soon as ``is_wanted`` says so.
+        """
         began_s = self._now_s() - self._taking_s
         self._taking_s = 0.0
+
+        def check() -> None:
+            if not is_wanted():
+                raise NotWantedError
+
+        check()
         snapshot = self._shown(trace, settings)
         process = self._process_of(snapshot)
         selection = self._select(trace, snapshot, process, settings)
+        check()
+        content = self._maker(process, settings.view)(selection)
+        check()
         return Picture(
             snapshot=snapshot,
             process_count=len(trace.processes),
             settings=settings,
             header=self._header(snapshot, process.moments),
-            content=self._maker(process, settings.view)(selection),
+            content=content,
             labels=process.names.labels,
             namer=process.namer,
             details=self._details(snapshot, process.namer, settings),

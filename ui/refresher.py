@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from tracelloc.model.wanted import NOTHING_ELSE
 from tracelloc.snapshots.snapshot import TraceSnapshot
-from tracelloc.ui.picture import Picture, Pictures
-from tracelloc.ui.view import Journal, Settings, Source
+from tracelloc.ui.picture import NotWantedError, Picture, Pictures
+from tracelloc.ui.view import Journal, Settings, Source, View
 
 _FIRST_LOOK_S: Final = 0.1
 """Delay before missing names are looked up again; it doubles each time."""
@@ -153,11 +154,16 @@ class Refresher:
             is_time = left_s is not None and left_s <= 0
             if trace is None or tick or lacks or (is_time and not self._frozen):
                 trace, taken = self.pictures.take_snapshot(settings), wanted
-                settings = self._latest(settings)
             # Missed ticks are skipped.
             if is_time:
                 next_s = now_s + (self._interval_s or 0.0)
-            picture = self.pictures.make(trace, settings)
+            try:
+                picture = self.pictures.make(
+                    trace, settings, partial(self._is_shown, settings.view)
+                )
+            except NotWantedError:
+                self._repeat()
+                continue
             self._look_s = 2 * self._look_s if self._naming else _FIRST_LOOK_S
             self._naming, self._made_s = picture.is_naming, time.monotonic()
             with self._changed:
@@ -166,13 +172,10 @@ class Refresher:
                 self._in_flight = True
             self._publish(picture)
 
-    def _latest(self, settings: Settings) -> Settings:
-        """Returns the settings as they are after a snapshot, unless it lacks what these need."""
+    def _is_shown(self, view: View[Any]) -> bool:
+        """Whether the user has not gone on to another view, which should not wait for this one."""
         with self._changed:
-            new = self._settings
-        assert new is not None
-        is_enough = settings.view.wanted.covers(new.view.wanted)
-        return new if is_enough and new.process == settings.process else settings
+            return self._settings is not None and self._settings.view is view
 
     def _left_s(self, next_s: float) -> float | None:
         """Seconds until the next snapshot; None: no periodic snapshot is due."""

@@ -126,10 +126,8 @@ class StackCells:
 
     def _history(self, _key: Hashable, stacks: list[int]) -> Cell:
         snapshot = self._selection.snapshot
-        history = snapshot.history.held()[1]
-        known = [stack for stack in stacks if stack < len(history)]
+        held = snapshot.history.series(*stacks)[1]
         now = int(snapshot.totals.live_bytes[stacks].sum())
-        held = history[known].sum(axis=0).tolist() if known else []
         return Text(sparkline(sample_evenly([*held, now], 8), 8), "dim")
 
     def _process(self, _key: Hashable, stacks: list[int]) -> Cell:

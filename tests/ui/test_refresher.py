@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,33 +18,57 @@ from tracelloc.ui.histogramviews import AGES, THREADS
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.stackviews import STACKS
-from tracelloc.ui.view import Journal, Settings, View
+from tracelloc.ui.view import Journal, Settings, Source, View, ViewSelection
 
 
-@pytest.mark.parametrize(
-    ("chosen", "made"),
-    [(FUNCTIONS, ["functions"]), (AGES, ["ages"]), (THREADS, ["stacks", "threads"])],
-)
-def test_a_key_during_a_snapshot(tmp_path: Path, chosen: View[object], made: list[str]) -> None:
-    """The view before is not computed any more, unless the snapshot lacks what the next shows."""
-    source, pictures = shop(tmp_path), queue.Queue[Picture | BaseException]()
-    settings = Settings(STACKS)
-    take_snapshot = source.take_snapshot
+@pytest.mark.parametrize(("chosen", "taken"), [(FUNCTIONS, 1), (AGES, 1), (THREADS, 2)])
+def test_a_key_during_a_snapshot(tmp_path: Path, chosen: View[object], taken: int) -> None:
+    """The view before is not computed; a snapshot follows only if this one lacks something."""
+    source, settings = shop(tmp_path), Settings(STACKS)
+    take_snapshot, wanted = source.take_snapshot, []
 
-    def take_and_press(wanted: Wanted) -> TraceSnapshot:
-        trace = take_snapshot(wanted)
+    def take_and_press(what: Wanted) -> TraceSnapshot:
+        wanted.append(what)
+        trace = take_snapshot(what)
         refresher.ask(replace(settings, view=chosen))
         return trace
 
     source.take_snapshot = take_and_press  # type: ignore[method-assign]
+    pictures = queue.Queue[Picture | BaseException]()
     refresher = Refresher(source, Journal(), pictures.put, pictures.put, None)
     refresher.start(settings)
     try:
-        for name in made:
-            picture = pictures.get(timeout=PATIENCE_S)
-            assert isinstance(picture, Picture)
-            assert picture.settings.view.name == name
-            refresher.shown()
+        assert views_shown(refresher, pictures) == [chosen.name]
     finally:
         refresher.close()
+    assert len(wanted) == taken
+
+
+def test_a_key_while_a_view_is_computed(tmp_path: Path) -> None:
+    """The view that is left is not finished, and the one before is drawn again."""
+    source, settings = shop(tmp_path), Settings(STACKS)
+
+    def leave_at_once(_source: Source) -> Callable[[ViewSelection], object]:
+        return lambda _selection: refresher.ask(settings)
+
+    pictures = queue.Queue[Picture | BaseException]()
+    refresher = Refresher(source, Journal(), pictures.put, pictures.put, None)
+    refresher.start(settings)
+    try:
+        assert views_shown(refresher, pictures) == ["stacks"]
+        refresher.ask(replace(settings, view=replace(AGES, maker=leave_at_once)))
+        assert views_shown(refresher, pictures) == ["stacks"]
+    finally:
+        refresher.close()
+
+
+def views_shown(refresher: Refresher, pictures: queue.Queue[Picture | BaseException]) -> list[str]:
+    """Views of all pictures until the refresher has made what it was asked for."""
+    names = []
+    while not refresher.is_settled:
+        picture = pictures.get(timeout=PATIENCE_S)
+        assert isinstance(picture, Picture), picture
+        names.append(picture.settings.view.name)
+        refresher.shown()
     assert pictures.empty()
+    return names

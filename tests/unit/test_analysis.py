@@ -179,7 +179,7 @@ def test_a_copy_of_history_stays_as_it_is() -> None:
         history.sample(second * NS_PER_S, np.array([second, 9]))
     assert copy.series(0) == ([n * NS_PER_S for n in range(20)], list(range(20)))
     assert copy.held()[1].tolist() == before
-    assert len(times) == len(before[1]) == 20
+    assert len(times) == len(before) == 20
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=str)

@@ -204,7 +204,7 @@ def check_the_rest(merged: Snapshot, trace: TraceSnapshot) -> None:
         )
     tids = [work.tid for work in merged.threads.threads]
     assert len(tids) == len(set(tids))
-    assert merged.history.held()[1].shape[0] == len(merged.totals)
+    assert merged.history.held()[1].shape[1] == len(merged.totals)
     assert abs(merged.live_history[0][0]) < NS_PER_S
     assert merged.series is not None
     assert int(merged.series.live_bytes[-1]) == merged.live_bytes

@@ -153,6 +153,15 @@ def test_all_but_one_of_four_searches_have_to_agree() -> None:
     assert len(newer.blocks) == 0
 
 
+def test_all_four_have_to_agree_where_a_collector_moves_what_points_to_blocks() -> None:
+    unreachable, one = UnreachableBlocks(collects=True), blocks(1)
+    lost = []
+    for is_pointed_to in (False, False, False, False, True, False, False, False, False):
+        unreachable.note(one, np.array([is_pointed_to]))
+        lost.append(len(unreachable.blocks))
+    assert lost == [0, 0, 0, 1, 0, 0, 0, 0, 1]
+
+
 def test_an_address_that_is_given_out_again_is_another_block() -> None:
     unreachable = UnreachableBlocks()
     one, other = blocks(5), blocks(5)

@@ -2,7 +2,8 @@
 
 A search may miss a pointer that moves meanwhile, and stale contents of freed memory may look
 like one. A block counts as lost when at least two of the last four searches, and all but one of
-those that it was old enough for, have found no pointer to it: then nothing can free it. If the
+those that it was old enough for, have found no pointer to it: then nothing can free it. Where a
+garbage collector moves the objects that point to blocks, all four must have found none. If the
 program frees such blocks all the same, it can reach them in a way that no search sees (through the
 kernel, say). A stack for which that has happened often is not said to lose blocks again.
 """
@@ -116,7 +117,8 @@ class UnreachableBlocks:
     is_refused: bool = False
     """True if there will be no search: the process's memory can't be read, or must not be."""
     collects: bool = False
-    """Whether a garbage collector frees blocks: that lost ones are freed then refutes nothing."""
+    """Whether a garbage collector frees blocks, and may move what points to them. That lost ones
+    are freed then refutes nothing."""
     _last: SearchResult = _NO_SEARCH
 
     @property
@@ -151,7 +153,8 @@ class UnreachableBlocks:
         kept = kept[np.argsort(keys[kept])]
         births = blocks.birth_ns[kept]
         searched = sum((births <= np.uint64(ns) for ns in newest_ns), np.zeros(len(kept), np.intp))
-        lost = _COUNT_IN[said[kept]] >= np.maximum(_LEAST, searched - 1)
+        least = _LAST.bit_count() if self.collects else np.maximum(_LEAST, searched - 1)
+        lost = _COUNT_IN[said[kept]] >= least
         refuted = last.refuted
         if has_all and len(known):
             is_gone = last.lost & ~np.isin(known, keys)

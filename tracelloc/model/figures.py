@@ -236,18 +236,19 @@ class History:
         return copy
 
     def held(self) -> tuple[list[int], I64]:
-        """(times in ns, outstanding bytes then): a row per stack, a column per time.
+        """(times in ns, outstanding bytes then): a row per time, a column per stack.
 
         Stacks that have had no live blocks yet may be missing at the end.
         """
-        table = np.zeros((max(map(len, self._held)), len(self._times)), np.int64)
-        for column, held in enumerate(self._held):
-            table[: len(held), column] = held
+        table = np.zeros((len(self._times), max(map(len, self._held))), np.int64)
+        for row, held in zip(table, self._held, strict=True):
+            row[: len(held)] = held
         return list(self._times), table
 
-    def series(self, stack: int) -> tuple[list[int], list[int]]:
-        """(times in ns, outstanding bytes then) of one stack, oldest first."""
-        held = [int(held[stack]) if stack < len(held) else 0 for held in self._held]
+    def series(self, *stacks: int) -> tuple[list[int], list[int]]:
+        """(times in ns, outstanding bytes of some stacks together then), oldest first."""
+        rows = np.array(stacks, np.intp)
+        held = [int(held[rows[rows < len(held)]].sum()) for held in self._held]
         return list(self._times), held
 
 

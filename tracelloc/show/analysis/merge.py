@@ -320,13 +320,14 @@ def _history(parts: Sequence[MergedProcess], count: int) -> History:
     tables = [part.one.history.held() for part in parts]
     times = np.unique(np.concatenate([np.array(times, np.int64) for times, _ in tables]))
     times = times[_evenly(times, SAMPLES)]
-    held = np.zeros((count, len(times)), np.int64)
+    held = [np.zeros(count, np.int64) for _ in times]
     for part, (own_times, table) in zip(parts, tables, strict=True):
-        column = np.searchsorted(np.array(own_times), times, side="right") - 1
-        rows = part.rows[part.rows < len(table)]
-        values = np.where(column >= 0, table[rows][:, column], 0)
-        np.add.at(held, part.merged[rows], values)
-    return History.from_samples(times.tolist(), list(held.T))
+        before = np.searchsorted(np.array(own_times), times, side="right") - 1
+        rows = part.rows[part.rows < table.shape[1]]
+        for merged, at in zip(held, before.tolist(), strict=True):
+            if at >= 0:
+                np.add.at(merged, part.merged[rows], table[at, rows])
+    return History.from_samples(times.tolist(), held)
 
 
 def _evenly(times_ns: I64, most: int) -> I64:
