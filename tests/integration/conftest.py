@@ -1,4 +1,4 @@
-"""A program that is watched for minutes, beside all other tests."""
+"""The order of these tests, and a program that is watched for minutes beside all of them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,19 @@ from tests.harness import Builder, Target, Tracelloc
 
 LONGEST_S = 1800
 """The program ends by itself after this time, whatever becomes of the tests."""
+LONGEST = {
+    "test_package", "test_documented_commands", "test_run_leaks", "test_readme",
+    "test_reachability", "test_recording_week",
+}  # fmt: skip
+"""Modules with tests that take more than fifty seconds each."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs the long watch comes last, when it has lasted long enough."""
-    items.sort(key=_needs_long_watch)
+    """Tests that need the long watch come last, when it has lasted long enough.
+
+    The longest come first: begun late, they go on while the other workers have ended.
+    """
+    items.sort(key=lambda item: (_needs_long_watch(item), item.path.stem not in LONGEST))
 
 
 def _needs_long_watch(item: pytest.Item) -> bool:
