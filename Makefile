@@ -99,7 +99,7 @@ clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist *.egg-info
 
 # bcc belongs to the distribution's own Python, so the environment is made from that one.
-$(VENV)/.installed: pyproject.toml tests/system-packages.sh $(shell find tracelloc -name "*.p[xy][xd]") probes/event.h
+$(VENV)/.installed: pyproject.toml tests/system-packages.sh $(shell find tracelloc -name "*.p[xy][xd]") probes/event.h $(wildcard probes/preloaded/*.[ch])
 	@tests/system-packages.sh run
 	$(PYTHON) -m venv --system-site-packages $(VENV)
 	@printf '[build_ext]\nparallel = %s\n' "$$(nproc)" >$(VENV)/build.cfg

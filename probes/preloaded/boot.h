@@ -3,7 +3,6 @@
 #ifndef TRACELLOC_PRELOADED_BOOT_H
 #define TRACELLOC_PRELOADED_BOOT_H
 
-#include "filters.h"
 #include "next.h"
 
 #define BOOT(type, name, parameters, ...) \

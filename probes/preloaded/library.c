@@ -64,6 +64,7 @@
 #include "filters.h"
 #include "next.h"
 #include "others.h"
+#include "systemcalls.h"
 
 /* RTLD_DEEPBIND of glibc's dlopen(3); musl has no such flag. */
 #define PRELOAD_RTLD_DEEPBIND 8

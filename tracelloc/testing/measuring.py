@@ -23,7 +23,6 @@ from tracelloc.testing import VARIABLE
 from tracelloc.testing.apart import call_apart
 from tracelloc.testing.channel import Channel
 from tracelloc.testing.limits import amount, broken_limits, leak_lines, limits_of
-from tracelloc.testing.plugin import launcher
 from tracelloc.text import format_size, plural, printable
 
 _FOUND: Final = pytest.StashKey[dict[str, Any]]()
@@ -36,8 +35,10 @@ class TestMemory:
 
     __test__ = False
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, launcher: list[str]) -> None:
+        """``launcher``: the command that runs a Python below tracelloc, but for that Python's."""
         self._config = config
+        self._launcher = launcher
         self._channel = Channel() if VARIABLE in os.environ else None
         """None: other processes run the tests."""
         self._tests: list[dict[str, Any]] = []
@@ -106,7 +107,7 @@ class TestMemory:
         for spec in specs:
             if spec.popen:
                 python = shlex.split(spec.python) if spec.python else [sys.executable]
-                spec.python = shlex.join([*launcher(self._config.option), *python])
+                spec.python = shlex.join([*self._launcher, *python])
 
     def pytest_sessionfinish(self) -> None:
         """Writes the file."""

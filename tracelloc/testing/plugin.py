@@ -65,7 +65,7 @@ def _distributes(options: Any) -> bool:
     return how[0] != "no" or bool(how[1]) or bool(getattr(options, "tx", None))
 
 
-def launcher(options: Any) -> list[str]:
+def _launcher(options: Any) -> list[str]:
     """The command line that runs a Python below tracelloc, but for that Python's."""
     known = [word for path in options.tracelloc_suppressions for word in ("--suppressions", path)]
     return [sys.executable, "-P", "-m", "tracelloc", "run", "--tests", *known, "--"]
@@ -74,7 +74,7 @@ def launcher(options: Any) -> list[str]:
 def _restart(config: pytest.Config) -> None:
     if tuple(config.invocation_params.args) != tuple(sys.argv[1:]):
         raise pytest.UsageError("--tracelloc: start pytest by its command, not by pytest.main()")
-    command = [*launcher(config.known_args_namespace), sys.executable, *sys.orig_argv[1:]]
+    command = [*_launcher(config.known_args_namespace), sys.executable, *sys.orig_argv[1:]]
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(command[0], command)  # noqa: S606 - no shell is needed
@@ -87,4 +87,5 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("tracelloc"):
         from tracelloc.testing.measuring import TestMemory  # noqa: PLC0415 - only if needed
 
-        config.pluginmanager.register(TestMemory(config), "tracelloc-memory")
+        measuring = TestMemory(config, _launcher(config.option))
+        config.pluginmanager.register(measuring, "tracelloc-memory")
