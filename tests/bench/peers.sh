@@ -12,6 +12,7 @@ PATH=$PATH:/usr/sbin:/sbin
 need bpfcc-tools memleak-bpfcc
 need bpftrace bpftrace
 need heaptrack heaptrack
+need gdb gdb
 need valgrind valgrind
 need redis-server redis-server
 need redis-tools redis-benchmark

@@ -20,7 +20,7 @@ ROW_PX = 22
 PANEL_GAP_PX = 46
 NOTE = (
     "logarithmic axes; medians of {} interleaved rounds; "
-    "heaptrack and massif start the program themselves, the others attach to it"
+    "heaptrack (from the start) and massif start the program, the others attach to it"
 )
 OWN = ("tracelloc", "tracelloc-fp", "tracelloc-perf")
 BOUNDS = ("untraced", "entry-probes", "floor")

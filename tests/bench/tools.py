@@ -199,6 +199,28 @@ def _heaptrack(scratch: Path) -> list[str]:
     return ["heaptrack", "--raw", "--output", str(scratch / "heaptrack")]
 
 
+@contextmanager
+def _heaptrack_attached(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
+    """heaptrack that has gdb load its library into the running program."""
+    said, written = scratch / "heaptrack-said", scratch / f"heaptrack-{allocator.pid}"
+    with said.open("wb") as stream:
+        process = subprocess.Popen(
+            ["heaptrack", "--raw", "--output", written, "--pid", str(allocator.pid)],
+            stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True,
+        )  # fmt: skip
+    try:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while b"injection finished" not in said.read_bytes():
+            if not _runs(process) or time.monotonic() > deadline_s:
+                raise SkippedError(f"heaptrack: {last_words(said)}")
+            time.sleep(SETTLE_S / 10)
+        yield Watcher()
+    finally:
+        end(process, whole_group=True)
+        for file in scratch.glob(f"{written.name}*"):
+            file.unlink()
+
+
 def _massif(scratch: Path) -> list[str]:
     return [
         "valgrind",
@@ -245,6 +267,13 @@ TOOLS = (
     Tool("memleak", "memleak (bcc)", "memleak-bpfcc", "bpfcc-tools", attach=_peer(_memleak)),
     Tool("bpftrace", "bpftrace script", "bpftrace", "bpftrace", attach=_peer(_bpftrace)),
     Tool("heaptrack", "heaptrack, from the start", "heaptrack", "heaptrack", wrap=_heaptrack),
+    Tool(
+        "heaptrack-attached",
+        "heaptrack, attached by gdb",
+        "gdb",
+        "gdb",
+        attach=_heaptrack_attached,
+    ),
     Tool("massif", "valgrind --tool=massif", "valgrind", "valgrind", wrap=_massif),
 )
 LIVE_NAMES = ("untraced", "floor", "tracelloc", "library-idle", "library", "memleak", "bpftrace")
