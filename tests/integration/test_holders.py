@@ -19,6 +19,7 @@ from tracelloc.record.runtimes.cpython.holders import (
     HolderSearch,
     ObjectAddresses,
 )
+from tracelloc.record.runtimes.cpython.methodcache import METHOD_CACHE
 
 PYTHON = "/usr/bin/python3"
 ITEM = "__main__.Item"
@@ -141,6 +142,21 @@ def test_keepers_are_searched_for(targets: list[Target]) -> None:
         censuses.take_census(keep=True)
         found = search.find(censuses.take_found(), [ITEM], keepers=frozenset({"list", "set"}))
     assert list(found) == [ITEM, "list"]
+
+
+def test_names_that_only_the_method_cache_keeps(targets: list[Target]) -> None:
+    """They grow in number until its 4,096 entries are in use, which is no leak."""
+    target = Target([PYTHON, TARGETS / "holders.py"])
+    targets.append(target)
+    with searching(target) as (censuses, search):
+        censuses.take_census(keep=True)
+        before = ObjectAddresses(censuses.take_found())
+        target.ask("name 2000")
+        censuses.take_census(keep=True)
+        found = search.find(censuses.take_found(), ["str"], before)["str"]
+    assert found.holders[0].path == METHOD_CACHE
+    assert found.holders[0].count > 0.9 * found.sample_count > 100
+    assert found.is_bounded
 
 
 def test_the_command(program: Target) -> None:

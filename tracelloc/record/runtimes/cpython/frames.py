@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from tracelloc.model.figures import U64
 from tracelloc.model.frames import RuntimeFrame
 from tracelloc.record.runtimes.cpython.interpreter import CPython
 
@@ -87,8 +88,7 @@ def thread_states(python: CPython) -> list[int]:
     """Addresses of all threads' records (``PyThreadState``)."""
     found: list[int] = []
     at = python.layout.probes
-    interpreter = _word(python, python.address + python.layout.interpreter)
-    thread = _word(python, interpreter + at["threads"])
+    thread = _word(python, _interpreter(python) + at["threads"])
     while thread and len(found) < _MOST_THREADS:
         found.append(thread)
         thread = _word(python, thread + at["next"])
@@ -142,16 +142,21 @@ def thread_locals(python: CPython) -> list[ThreadLocals]:
     return found
 
 
+def interpreter_words(python: CPython, most_bytes: int) -> U64:
+    """The beginning of the main interpreter's record (``PyInterpreterState``), in words."""
+    image = python.read(_interpreter(python), most_bytes)
+    return np.frombuffer(image[: len(image) & ~7], np.uint64)
+
+
 def is_collecting(python: CPython) -> bool | None:
     """Whether the garbage collector runs by itself; None if that is unknown.
 
     Its state contains its generations and, behind them, a pointer to the first one. By that it is
     found in the interpreter's record (``_gc_runtime_state``, pycore_gc.h; other from 3.14 on).
     """
-    interpreter = _word(python, python.address + python.layout.interpreter)
-    image = python.read(interpreter, _MOST_INTERPRETER_BYTES)
-    words = np.frombuffer(image[: len(image) & ~7], np.uint64)
-    first = np.uint64(interpreter) + 8 * np.arange(len(words), dtype=np.uint64)
+    words = interpreter_words(python, _MOST_INTERPRETER_BYTES)
+    image = words.tobytes()
+    first = np.uint64(_interpreter(python)) + 8 * np.arange(len(words), dtype=np.uint64)
     (found,) = np.nonzero(words == first - np.uint64(_GENERATIONS_BYTES))
     for at in (8 * found - _GENERATIONS_BYTES).tolist():
         if at >= -_ENABLED_AT:
@@ -160,6 +165,11 @@ def is_collecting(python: CPython) -> bool | None:
             if enabled in (0, 1):
                 return bool(enabled and threshold)
     return None
+
+
+def _interpreter(python: CPython) -> int:
+    """The main interpreter's address."""
+    return _word(python, python.address + python.layout.interpreter)
 
 
 def _word(python: CPython, address: int) -> int:

@@ -29,6 +29,7 @@ from tracelloc.record.runtimes.cpython.frames import (
 )
 from tracelloc.record.runtimes.cpython.image import HeapImage
 from tracelloc.record.runtimes.cpython.interpreter import CPython, UncountedPython, find_cpython
+from tracelloc.record.runtimes.cpython.methodcache import METHOD_CACHE, MethodCache
 from tracelloc.record.runtimes.cpython.paths import PathNames
 from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
 from tracelloc.record.runtimes.seam import UnsupportedRuntime
@@ -165,6 +166,7 @@ class _Graph:
         self._names = PathNames(self._image, python)
         self._python = python
         self._is_collected = is_collecting(python)
+        self._method_cache = MethodCache(python)
         self._parents = np.zeros(len(self._image.words) // 2 + 1, np.uint32)
         self._queue = np.empty(len(found.blocks.at) + len(self._image.piece_at) + 1, np.uint32)
         self._roots: dict[int, Root] = {}
@@ -361,6 +363,8 @@ class _Graph:
             is_garbage = self._is_collected is True
             return Holder(path, self._referrer(start), 0, 0, is_garbage=is_garbage)
         found = self._image.object_in(missing)
+        if missing == start and found and self._method_cache.has(self._image.address(found[0])):
+            return Holder(METHOD_CACHE, "", 0, 0, is_bounded=True)
         through = self._names.type_name(found[1]) if found and missing != start else ""
         return Holder(NATIVE + (f", through {through}" if through else ""), through, 0, 0)
 
