@@ -29,6 +29,7 @@ PATHS = {
     "instance": ("__main__.CACHE.rows[…]", "list"),
     "slots": ("__main__.SLOTTED.second[…]", "list"),
     "deque": ("__main__.DEQUE[…]", "collections.deque"),
+    "recent": ("__main__.RECENT[…]", "collections.deque"),
     "dropped": ("__main__.CACHE.rows[…][…][…]", "list"),
     "text": ("__main__.TEXTS[…].item", "dict"),
     "wide": ("__main__.WIDE[…]", "list"),
@@ -115,7 +116,7 @@ def is_found(kind: str, found: Holders) -> bool:
     return kind == "task" or (
         (holder.path, holder.type_name) == PATHS[kind]
         and holder.unresolved == 0
-        and holder.is_bounded == (kind == "bounded")
+        and holder.is_bounded == (kind in ("bounded", "recent"))
     )
 
 

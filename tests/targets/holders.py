@@ -130,6 +130,7 @@ LOCAL.items = []
 VARIABLE = contextvars.ContextVar("request")
 VARIABLE.set([])
 DEQUE = collections.deque()
+RECENT = collections.deque(maxlen=100_000)
 DROPPED = [collections.deque() for _ in range(10)]
 TEXTS, WIDE = [], []
 SET = set()
@@ -177,6 +178,10 @@ def keep_instance():
 
 def keep_slots():
     SLOTTED.second.append(Item())
+
+
+def keep_recent():
+    RECENT.append(Item())
 
 
 def keep_deque():

@@ -73,7 +73,8 @@ class Holder:
     line: int | None = None
     """First line of that function."""
     is_bounded: bool = False
-    """Whether it is a ``functools.lru_cache`` of bounded size."""
+    """Whether it is of bounded size: a ``functools.lru_cache``, a ``deque`` with a greatest length,
+    or the interpreter's method cache."""
     is_garbage: bool = False
     """Whether nothing holds them, and the garbage collector will free them."""
 

@@ -38,6 +38,8 @@ _FUNCTION_MODULE: Final = 104
 _MOST_OFFSET: Final = 1 << 12
 _CACHE_LIMIT: Final = 12
 """The word of ``lru_cache_object`` with ``maxsize`` (Modules/_functoolsmodule.c)."""
+_DEQUE_LIMIT: Final = 8
+"""The word of ``dequeobject`` with ``maxlen`` (Modules/_collectionsmodule.c)."""
 _ASYNC: Final = ("_asyncio.Task", "_asyncio.Future")
 _IN_TASKS: Final = {
     "coroutine": "", "generator": "", "list": ".callbacks",
@@ -199,6 +201,7 @@ class PathNames:
             walk.text += "" if walk.is_inner else _ELEMENT_OF_SET
         elif name == "collections.deque" and at in (3, 4):
             walk.is_inner = True
+            walk.is_bounded |= self._has_limit(begin + _DEQUE_LIMIT)
         elif name == "cell" and at == 2:
             pass
         elif name == "function" and at in _FUNCTION_WORDS:
@@ -222,8 +225,7 @@ class PathNames:
         elif self._types.known[number].flags & _EXCEPTION:
             said = _EXCEPTION_WORDS.get(word - begin)
         elif name == "functools._lru_cache_wrapper":
-            # -1 means unbounded.
-            walk.is_bounded = int(self._image.words[begin + _CACHE_LIMIT]) >> 63 == 0
+            walk.is_bounded |= self._has_limit(begin + _CACHE_LIMIT)
             said = ".cache"
         elif name == "_thread._local":
             # A dictionary of its attributes for each thread.
@@ -238,6 +240,10 @@ class PathNames:
         elif not name.startswith("hamt"):
             said = _FIELDS.get((name, word - begin))
         return said
+
+    def _has_limit(self, word: int) -> bool:
+        """Whether a greatest number of items is one: -1 means unbounded."""
+        return int(self._image.words[word]) >> 63 == 0
 
     def _name_in_task(self, address: int) -> str | None:
         """The name of an address in a task or future; None if unknown."""
