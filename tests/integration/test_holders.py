@@ -30,6 +30,7 @@ PATHS = {
     "slots": ("__main__.SLOTTED.second[…]", "list"),
     "deque": ("__main__.DEQUE[…]", "collections.deque"),
     "recent": ("__main__.RECENT[…]", "collections.deque"),
+    "vast": ("__main__.VAST[…]", "collections.deque"),
     "dropped": ("__main__.CACHE.rows[…][…][…]", "list"),
     "text": ("__main__.TEXTS[…].item", "dict"),
     "wide": ("__main__.WIDE[…]", "list"),

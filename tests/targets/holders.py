@@ -131,6 +131,7 @@ VARIABLE = contextvars.ContextVar("request")
 VARIABLE.set([])
 DEQUE = collections.deque()
 RECENT = collections.deque(maxlen=100_000)
+VAST = collections.deque(maxlen=1_000_000)
 DROPPED = [collections.deque() for _ in range(10)]
 TEXTS, WIDE = [], []
 SET = set()
@@ -182,6 +183,10 @@ def keep_slots():
 
 def keep_recent():
     RECENT.append(Item())
+
+
+def keep_vast():
+    VAST.append(Item())
 
 
 def keep_deque():

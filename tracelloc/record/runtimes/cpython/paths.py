@@ -40,6 +40,8 @@ _CACHE_LIMIT: Final = 12
 """The word of ``lru_cache_object`` with ``maxsize`` (Modules/_functoolsmodule.c)."""
 _DEQUE_LIMIT: Final = 8
 """The word of ``dequeobject`` with ``maxlen`` (Modules/_collectionsmodule.c)."""
+_MOST_BOUNDED: Final = 1 << 17
+"""Most items of a container that counts as bounded: a larger one may fill for hours."""
 _ASYNC: Final = ("_asyncio.Task", "_asyncio.Future")
 _IN_TASKS: Final = {
     "coroutine": "", "generator": "", "list": ".callbacks",
@@ -242,8 +244,8 @@ class PathNames:
         return said
 
     def _has_limit(self, word: int) -> bool:
-        """Whether a greatest number of items is one: -1 means unbounded."""
-        return int(self._image.words[word]) >> 63 == 0
+        """Whether a greatest number of items is one, and not vast; -1 means that there is none."""
+        return int(self._image.words[word]) <= _MOST_BOUNDED
 
     def _name_in_task(self, address: int) -> str | None:
         """The name of an address in a task or future; None if unknown."""
