@@ -229,7 +229,7 @@ def test_errors_are_those_of_the_program() -> None:
 def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
     unit = (ROOT / ".github" / "packaging" / "tracelloc@.service").read_text()
     assert f"```ini\n{unit}```" in (DOCS / "recipes.md").read_text()
-    command = f"ExecStart={sys.executable} -m tracelloc"
+    command = f'ExecStart="{sys.executable}" -m tracelloc'
     (tmp_path / "tracelloc@.service").write_text(unit.replace("ExecStart=tracelloc", command))
     done = subprocess.run(
         ["systemd-analyze", "verify", tmp_path / "tracelloc@shop.service"],

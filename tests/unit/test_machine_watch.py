@@ -378,7 +378,7 @@ def test_shipped_files() -> None:
 def test_the_service_is_valid(tmp_path: Path) -> None:
     unit = (FILES / "tracelloc-watch.service").read_text()
     path = tmp_path / "tracelloc-watch.service"
-    path.write_text(unit.replace("=tracelloc w", f"={sys.executable} -m tracelloc w"))
+    path.write_text(unit.replace("=tracelloc w", f'="{sys.executable}" -m tracelloc w'))
     done = subprocess.run(
         ["systemd-analyze", "verify", path], capture_output=True, text=True, timeout=60, check=False
     )
