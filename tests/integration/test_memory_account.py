@@ -23,6 +23,7 @@ from tracelloc.record.process.procfs import Process
 
 MIB = 1 << 20
 BLOCKS, BLOCK, CHUNK, EVERY = 20_000, 1000, 1008, 32
+ATTEMPTS = 10
 
 
 def rss_of(pid: int) -> int:
@@ -33,9 +34,15 @@ def rss_of(pid: int) -> int:
 
 
 def usage_of(pid: int) -> HeapUsage:
-    """The account, which equals the kernel's sum before and after it was made."""
-    before, found = rss_of(pid), measure_memory(Process(pid))
-    assert found.account.rss_bytes == before == rss_of(pid)
+    """The account, which equals the kernel's sum before and after it was made.
+
+    A program that has just said that it is ready may touch another page before it waits.
+    """
+    for _ in range(ATTEMPTS):
+        before, found, after = rss_of(pid), measure_memory(Process(pid)), rss_of(pid)
+        if before == after:
+            break
+    assert found.account.rss_bytes == before == after
     return found
 
 
