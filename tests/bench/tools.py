@@ -20,7 +20,7 @@ from typing import Any
 from tests.bench.allocator import Allocator
 from tests.bench.empty import empty_probes
 from tests.bench.processes import PATIENCE_S, SkippedError, end, last_words
-from tests.harness import Tracelloc
+from tests.harness import Tracelloc, read_line
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
 SETTLE_S = 0.3
@@ -199,24 +199,30 @@ def _heaptrack(scratch: Path) -> list[str]:
     return ["heaptrack", "--raw", "--output", str(scratch / "heaptrack")]
 
 
+def _await_injection(process: subprocess.Popen[bytes]) -> None:
+    try:
+        while "injection finished" not in read_line(process.stdout, "heaptrack"):
+            pass
+    except (EOFError, TimeoutError) as error:
+        raise SkippedError(str(error)) from error
+
+
 @contextmanager
 def _heaptrack_attached(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
     """heaptrack that has gdb load its library into the running program."""
-    said, written = scratch / "heaptrack-said", scratch / f"heaptrack-{allocator.pid}"
-    with said.open("wb") as stream:
-        process = subprocess.Popen(
-            ["heaptrack", "--raw", "--output", written, "--pid", str(allocator.pid)],
-            stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True,
-        )  # fmt: skip
+    written = scratch / f"heaptrack-{allocator.pid}"
+    process = subprocess.Popen(
+        ["heaptrack", "--raw", "--output", written, "--pid", str(allocator.pid)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
+        start_new_session=True,
+    )  # fmt: skip
     try:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while b"injection finished" not in said.read_bytes():
-            if not _runs(process) or time.monotonic() > deadline_s:
-                raise SkippedError(f"heaptrack: {last_words(said)}")
-            time.sleep(SETTLE_S / 10)
+        _await_injection(process)
         yield Watcher()
     finally:
         end(process, whole_group=True)
+        assert process.stdout is not None
+        process.stdout.close()
         for file in scratch.glob(f"{written.name}*"):
             file.unlink()
 
