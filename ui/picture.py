@@ -221,20 +221,14 @@ class Pictures:
         return self._processes[number]
 
     def make(
-        self, trace: TraceSnapshot, settings: Settings,
-        is_wanted: Callable[[], bool] = lambda: True,
-    ) -> Picture:  # fmt: skip
+        self, trace: TraceSnapshot, settings: Settings, check: Callable[[], None] = lambda: None
+    ) -> Picture:
         """Makes the picture of a snapshot with these settings.
 
-        Raises NotWantedError as soon as ``is_wanted`` says so.
+        ``check``: called between the stages; raises NotWantedError if the rest is not wanted.
         """
         began_s = self._now_s() - self._taking_s
         self._taking_s = 0.0
-
-        def check() -> None:
-            if not is_wanted():
-                raise NotWantedError
-
         check()
         snapshot = self._shown(trace, settings)
         process = self._process_of(snapshot)

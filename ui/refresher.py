@@ -158,9 +158,7 @@ class Refresher:
             if is_time:
                 next_s = now_s + (self._interval_s or 0.0)
             try:
-                picture = self.pictures.make(
-                    trace, settings, partial(self._is_shown, settings.view)
-                )
+                picture = self.pictures.make(trace, settings, partial(self._check, settings.view))
             except NotWantedError:
                 self._repeat()
                 continue
@@ -172,10 +170,11 @@ class Refresher:
                 self._in_flight = True
             self._publish(picture)
 
-    def _is_shown(self, view: View[Any]) -> bool:
-        """Whether the user has not gone on to another view, which should not wait for this one."""
+    def _check(self, view: View[Any]) -> None:
+        """Raises NotWantedError if the user has gone on to another view, which should not wait."""
         with self._changed:
-            return self._settings is not None and self._settings.view is view
+            if self._settings is None or self._settings.view is not view:
+                raise NotWantedError
 
     def _left_s(self, next_s: float) -> float | None:
         """Seconds until the next snapshot; None: no periodic snapshot is due."""
