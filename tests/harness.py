@@ -25,6 +25,7 @@ import pytest
 from tests.forked import FORK_OPTIONS, FORKER, ForkedPopen
 from tests.forked import PATIENCE_S as PATIENCE_S
 from tracelloc.model.frames import Frame
+from tracelloc.record.sources.preloaded.launching import path_for_loaders
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 
@@ -122,7 +123,7 @@ class Target:
         if USES_LIBRARY:
             environment = options.get("env") or os.environ
             others = environment.get("LD_PRELOAD")
-            preloaded = f"{LIBRARY}:{others}" if others else str(LIBRARY)
+            preloaded = f"{PRELOADED}:{others}" if others else str(PRELOADED)
             options["env"] = {**environment, "LD_PRELOAD": preloaded}
         self.process = subprocess.Popen(
             [str(word) for word in command],
@@ -161,6 +162,8 @@ class Target:
                 stream.close()
 
 
+PRELOADED = path_for_loaders(LIBRARY)
+"""The library for ``LD_PRELOAD``, wherever this tree is."""
 USES_LIBRARY = bool(os.environ.get("TEST_PRELOAD"))
 """Whether targets have the library preloaded and report by themselves, where they can."""
 _NEED_PROBES = (

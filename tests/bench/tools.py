@@ -20,8 +20,7 @@ from typing import Any
 from tests.bench.allocator import Allocator
 from tests.bench.empty import empty_probes
 from tests.bench.processes import PATIENCE_S, SkippedError, end, last_words
-from tests.harness import Tracelloc, read_line
-from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
+from tests.harness import PRELOADED, Tracelloc, read_line
 
 SETTLE_S = 0.3
 """After a peer's probes were seen: it may still be attaching others."""
@@ -237,7 +236,7 @@ def _massif(scratch: Path) -> list[str]:
     ]
 
 
-_PRELOADED = ("env", f"LD_PRELOAD={LIBRARY}")
+_PRELOADED = ("env", f"LD_PRELOAD={PRELOADED}")
 
 TOOLS = (
     Tool("untraced", "untraced", attach=_nothing),

@@ -22,7 +22,7 @@ from tests.bench.allocator import find_allocator
 from tests.bench.processes import PATIENCE_S, Program, SkippedError, end, program
 from tests.bench.storm import SETTLE_S
 from tests.bench.tools import Tool
-from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
+from tests.harness import PRELOADED
 
 HOST = "127.0.0.1"
 REQUESTS = 60_000
@@ -53,7 +53,7 @@ def _redis(scratch: Path, tool: Tool) -> Iterator[tuple[int, int]]:
     """A fresh server that keeps nothing on disk: its PID and port."""
     own = Path(mkdtemp(dir=scratch))
     port = _free_port()
-    preloaded = f"{LIBRARY}:libc.so.6" if tool.starts_with else "libc.so.6"
+    preloaded = f"{PRELOADED}:libc.so.6" if tool.starts_with else "libc.so.6"
     process = subprocess.Popen(
         ["env", f"LD_PRELOAD={preloaded}", "redis-server", "--bind", HOST, "--port", str(port),
          "--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(own)],

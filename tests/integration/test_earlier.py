@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc, run_tracelloc
-from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
+from tests.harness import PRELOADED, Builder, Target, Tracelloc, run_tracelloc
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -84,7 +83,7 @@ def test_while_all_threads_replace_blocks(
     program: Path, targets: list[Target], tmp_path: Path, trace: Callable[..., Tracelloc],
     preload: str,
 ) -> None:  # fmt: skip
-    environment = os.environ | ({"LD_PRELOAD": str(LIBRARY)} if preload == "on" else {})
+    environment = os.environ | ({"LD_PRELOAD": str(PRELOADED)} if preload == "on" else {})
     target = Target([program, str(THREADS), str(BLOCKS), str(LOST)], env=environment)
     targets.append(target)
     assert target.ask("run") == "running"

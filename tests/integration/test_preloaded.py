@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, run_tracelloc
+from tests.harness import PATIENCE_S, PRELOADED, Builder, Target, Tracelloc, run_tracelloc
 from tests.integration.test_exact import OPERATIONS, assert_equal
 from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_report
 from tracelloc import probes
@@ -38,7 +38,7 @@ BY_PROBES = "events come by probes, not by the preloaded library: "
 
 def armed(command: list[Any], targets: list[Target], **options: Any) -> Target:
     """A target with the library, which nobody has asked for anything."""
-    environment = os.environ | {"LD_PRELOAD": str(LIBRARY)}
+    environment = os.environ | {"LD_PRELOAD": str(PRELOADED)}
     target = Target(command, env=environment, **options)
     targets.append(target)
     return target
@@ -453,7 +453,7 @@ def test_system_calls_were_given_up_before(builder: Builder, way: str) -> None:
     program = builder.c("early")
     command = [builder.c("confined"), program, 7]
     if way == "preloaded":
-        environment = os.environ | {"LD_PRELOAD": str(LIBRARY)}
+        environment = os.environ | {"LD_PRELOAD": str(PRELOADED)}
         words = list(map(str, command))
         done = subprocess.run(words, env=environment, timeout=PATIENCE_S, check=False)
         assert done.returncode == 7
@@ -649,7 +649,7 @@ def test_forks_in_signal_handlers(builder: Builder, targets: list[Target], tmp_p
 def test_trees_of_processes(tmp_path: Path) -> None:
     """Whatever a shell does with processes goes on as it would without the library."""
     script = "for n in 1 2 3 4 5; do (ls / | sort | tail -1; true) & done; wait; echo $(echo x)"
-    environment = os.environ | {"LD_PRELOAD": str(LIBRARY)}
+    environment = os.environ | {"LD_PRELOAD": str(PRELOADED)}
     expected = subprocess.run(["sh", "-c", script], capture_output=True, check=True).stdout
     done = subprocess.run(
         ["sh", "-c", script], capture_output=True, check=True, env=environment, timeout=PATIENCE_S
@@ -695,7 +695,9 @@ def test_little_address_space(
     assert said(tracer, BY_PROBES + why[when])
     if not sample:
         assert_equal(tracer.last(), books)
-    assert tracer.last()["live_allocations"] == sum(count for count, _ in books.values())
+    # Blocks of a few bytes may be left out of the sample.
+    count = sum(count for count, _ in books.values())
+    assert tracer.last()["live_allocations"] == pytest.approx(count, abs=5 if sample else 0)
 
 
 def test_locked_memory(builder: Builder, targets: list[Target], tmp_path: Path) -> None:

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, run_tracelloc
+from tests.harness import PATIENCE_S, PRELOADED, Builder, Target, run_tracelloc
 from tests.integration.test_allocators import LIBRARIES, PRELOADS, assert_lives, assert_totals
 from tests.integration.test_exact import OPERATIONS
 from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_report
 from tests.integration.test_preloaded import BY_ITSELF, BY_PROBES, said, traced
-from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -33,7 +32,7 @@ def linked(malloc: str) -> tuple[str, ...]:
 
 def begun(command: list, targets: list[Target], preloaded: str) -> Target:
     """A target that has these preloaded, of which ``{ours}`` stands for the library."""
-    environment = os.environ | {"LD_PRELOAD": preloaded.format(ours=LIBRARY)}
+    environment = os.environ | {"LD_PRELOAD": preloaded.format(ours=PRELOADED)}
     targets.append(Target(command, env=environment))
     return targets[-1]
 
@@ -182,7 +181,7 @@ def test_libraries_that_call_past_it_later(
 def test_what_nobody_has(builder: Builder, behind: str, found: str) -> None:
     """Operators are not found, and jemalloc's functions work."""
     done = subprocess.run(
-        [builder.c("weakly", "-ldl")], env={**os.environ, "LD_PRELOAD": f"{LIBRARY}:{behind}"},
+        [builder.c("weakly", "-ldl")], env={**os.environ, "LD_PRELOAD": f"{PRELOADED}:{behind}"},
         capture_output=True, text=True, timeout=PATIENCE_S, check=True,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == (f"{found}fails: none\n", "")

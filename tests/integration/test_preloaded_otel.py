@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, read_line
+from tests.harness import PATIENCE_S, PRELOADED, Builder, Target, Tracelloc, read_line
 from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.usdt import usdt_probes
 from tracelloc.record.process.procfs import Process, parse_maps
@@ -24,7 +24,7 @@ SIGMAS = 5
 
 
 def preloaded(builder: Builder, targets: list[Target], threads: int = 3) -> Target:
-    target = Target([builder.c("hoard"), threads], env=os.environ | {"LD_PRELOAD": str(LIBRARY)})
+    target = Target([builder.c("hoard"), threads], env=os.environ | {"LD_PRELOAD": str(PRELOADED)})
     targets.append(target)
     return target
 
@@ -115,8 +115,8 @@ def test_others_can_listen(builder: Builder, targets: list[Target]) -> None:
     # What it prints comes once it has attached everything; it ends by itself with the target.
     script = (
         'BEGIN { printf("listening\\n"); }'
-        f"usdt:{LIBRARY}:otel_memory:alloc {{ @said = count(); @bytes = sum(arg2); }}"
-        f"usdt:{LIBRARY}:otel_memory:free {{ @freed = count(); }}"
+        f"usdt:{PRELOADED}:otel_memory:alloc {{ @said = count(); @bytes = sum(arg2); }}"
+        f"usdt:{PRELOADED}:otel_memory:free {{ @freed = count(); }}"
     )
     with subprocess.Popen(
         ["bpftrace", "-p", str(target.pid), "-e", script],

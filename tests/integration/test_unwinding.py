@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target, frames_of
+from tests.harness import PATIENCE_S, PRELOADED, TARGETS, Builder, Target, frames_of
 from tracelloc.model import losses as counted
 from tracelloc.model.events import EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind
 from tracelloc.model.stacks import StackFlag
@@ -27,7 +27,6 @@ from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
 from tracelloc.record.sources.preloaded import link as link
-from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.record.unwinding import ahead, source
 
@@ -110,7 +109,7 @@ def compare(
     ours, its = socket.socketpair()
     ours.settimeout(PATIENCE_S)
     environment = os.environ | {
-        "LD_PRELOAD": f"{truth}:{LIBRARY}" if by == "library" else str(truth),
+        "LD_PRELOAD": f"{truth}:{PRELOADED}" if by == "library" else str(truth),
         "TRUTH_FILE": str(file), "TRUTH_EVERY": str(every),
         "TRUTH_PAUSE": "0" if waits else str(PAUSE_AFTER), "TRUTH_SOCKET": str(its.fileno()),
         "PYTHONMALLOC": "malloc", "PYTHONDONTWRITEBYTECODE": "1",

@@ -280,9 +280,14 @@ async def settle(app: LiveApp, pilot: Pilot[int]) -> None:
 
 
 def _has_messages(app: LiveApp) -> bool:
-    """Whether a key, or what followed from it, is still on its way from widget to widget."""
-    nodes = app, *app.screen_stack, *app.screen.walk_children()
-    return any(node._message_queue.qsize() or node._next_callbacks for node in nodes)
+    """Whether a key, or what followed from it, is still on its way from widget to widget.
+
+    A change of layout is on its way until its widgets have been resized.
+    """
+    widgets = *app.screen_stack, *app.screen.walk_children()
+    return any(widget._layout_required for widget in widgets) or any(
+        node._message_queue.qsize() or node._next_callbacks for node in (app, *widgets)
+    )
 
 
 async def until(app: LiveApp, pilot: Pilot[int], holds: Callable[[], bool]) -> None:

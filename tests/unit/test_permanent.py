@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.harness import PRELOADED
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
-PRELOADED = "/usr/lib/x86_64-linux-gnu/libz.so.1"
+ZLIB = "/usr/lib/x86_64-linux-gnu/libz.so.1"
 """A link to the file that is mapped."""
 
 
@@ -20,7 +20,7 @@ def test_what_was_preloaded_is_known_after_the_end() -> None:
     """Stacks of a program that was short are finished when it is no more."""
     with subprocess.Popen(
         ["/usr/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env={"LD_PRELOAD": PRELOADED},
+        env={"LD_PRELOAD": ZLIB},
     ) as process:  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None
@@ -42,18 +42,16 @@ def test_what_was_preloaded_is_known_after_the_end() -> None:
 
 
 def test_what_was_preloaded_stays_when_the_environment_forgets_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Programs may take it out, for what they execute."""
-    # A loader takes a space in LD_PRELOAD for the end of a name.
-    (tmp_path / LIBRARY.name).symlink_to(LIBRARY)
     script = (
         "import mmap; print(flush=True); input(); kept = mmap.mmap(-1, 1 << 20); "
         "print(flush=True); input()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env={"LD_PRELOAD": str(tmp_path / LIBRARY.name)},
+        env={"LD_PRELOAD": str(PRELOADED)},
     ) as process:  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None

@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests.harness import Builder
-from tracelloc.record.sources.preloaded.launching import can_be_read, preloads, with_preloaded
+from tracelloc.record.sources.preloaded.launching import (
+    can_be_read,
+    path_for_loaders,
+    preloads,
+    with_preloaded,
+)
 
 MARK = b"TRACELLOC_LAUNCH=1"
 
@@ -42,6 +48,22 @@ def test_libraries_that_loaders_would_complain_about(tmp_path: Path) -> None:
     odd.touch()
     assert not can_be_read(bytes(odd))
     assert not can_be_read(b"/" * 600)
+
+
+@pytest.mark.parametrize("name", ["a directory", "a:directory", "directory"])
+def test_paths_that_loaders_would_split(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    """They have a link without separators, if one can be made."""
+    library = tmp_path / name / "own.so"
+    library.parent.mkdir()
+    library.touch()
+    path = path_for_loaders(library)
+    assert path.samefile(library)
+    assert path.name == library.name
+    assert (path == library) == (name == "directory")
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")
+    assert path_for_loaders(library) == library
 
 
 def test_programs(builder: Builder, tmp_path: Path) -> None:

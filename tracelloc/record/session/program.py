@@ -17,7 +17,12 @@ from tracelloc.errors import TracellocError
 from tracelloc.record.kernel.capabilities import FileLimit
 from tracelloc.record.kernel.execcatcher import ExecCatcher
 from tracelloc.record.session.terminal import ProgramTerminal
-from tracelloc.record.sources.preloaded.launching import can_be_read, preloads, with_preloaded
+from tracelloc.record.sources.preloaded.launching import (
+    can_be_read,
+    path_for_loaders,
+    preloads,
+    with_preloaded,
+)
 from tracelloc.system.environment import environment_of, with_variables
 from tracelloc.system.invoker import Invoker
 from tracelloc.text import printable
@@ -55,7 +60,7 @@ class TracedProgram:
         ``variables``: of its environment, in addition to tracelloc's own.
         """
         self._variables = dict(variables or {})
-        self._preloaded = preloaded
+        self._preloaded = None if preloaded is None else path_for_loaders(preloaded)
         self.terminal = terminal
         self._command = list(command)
         self.name = command[0]

@@ -6,11 +6,15 @@ The library removes tracelloc's additions to the environment before any code of 
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shutil
 import stat
 import struct
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 _MARK: Final = b"TRACELLOC_LAUNCH=1"
@@ -39,6 +43,24 @@ def with_preloaded(environment: Sequence[bytes], library: bytes) -> list[bytes]:
     value = b":".join([library, *(e.removeprefix(_VARIABLE) for e in own[-1:])])
     kept = [_HIDDEN + e[1:] if e in own else e for e in environment]
     return [*kept, _MARK, _VARIABLE + value]
+
+
+def path_for_loaders(library: Path) -> Path:
+    """Returns the path of a library for ``LD_PRELOAD``, where it can't have spaces and colons.
+
+    If it has, it is that of a link, which is removed when tracelloc ends.
+    """
+    if not set(bytes(library)) & set(_SEPARATORS):
+        return library
+    try:
+        directory = Path(tempfile.mkdtemp(prefix="tracelloc-"))
+    except OSError:
+        return library
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    directory.chmod(0o755)  # the program may belong to another user
+    link = directory / library.name
+    link.symlink_to(library)
+    return link
 
 
 def can_be_read(library: bytes) -> bool:
