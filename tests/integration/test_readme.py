@@ -77,11 +77,15 @@ def test_the_first_leak_is_as_shown(tmp_path: Path) -> None:
         run(command("-n shop --text --interval 30", target.pid), tmp_path, "reports.txt"),
     ]
     try:
-        done = subprocess.run(
-            command("leaks", target.pid), cwd=tmp_path, capture_output=True, text=True,
-            timeout=PATIENCE_S, check=False,
-        )  # fmt: skip
-        assert done.returncode == 3
+        for _ in range(5):
+            done = subprocess.run(
+                command("leaks", target.pid), cwd=tmp_path, capture_output=True, text=True,
+                timeout=PATIENCE_S, check=False,
+            )  # fmt: skip
+            assert done.returncode == 3
+            # Where the heap changes while it is read, it is not understood, which is said.
+            if "there may be more" not in done.stdout:
+                break
         assert without_numbers(done.stdout, str(tmp_path)) == without_numbers(lost, "/tmp/shop")
         deadline = time.monotonic() + VERDICT_S
         while not (found := verdict_of((tmp_path / "log.txt").read_text())):
