@@ -1,4 +1,4 @@
-"""Alerts shown before any figure: figures that can't be right, or that miss what grows."""
+"""Alerts shown before any figure: wrong figures, untraced growth, a high cost to the program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracelloc.model.process import MemoryUsage
 from tracelloc.show.presentation.memoryparts import grown_part, kept_memory, large_items
 from tracelloc.show.presentation.objects import count_trouble, type_suspects, type_title
 from tracelloc.show.presentation.processfacts import Account, account
-from tracelloc.show.presentation.tracing import incompleteness
+from tracelloc.show.presentation.tracing import HighCost, incompleteness, tracing_cost
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_percent, format_size, plural, printable
 
@@ -194,6 +194,13 @@ def alert_of(snapshot: Snapshot, found: Account | None = None) -> Alert | None:
     return (
         incompleteness(snapshot)
         or implausible_sizes(snapshot)
+        or high_cost(snapshot)
         or untraced_growth(snapshot, found)
         or kept_memory(snapshot)
     )
+
+
+def high_cost(snapshot: Snapshot) -> HighCost | None:
+    """Returns what tracing costs the program, if that is much."""
+    cost = tracing_cost(snapshot)
+    return None if cost is None else cost.alert

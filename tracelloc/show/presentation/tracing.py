@@ -24,6 +24,8 @@ _MOST_GAPS: Final = 3
 """Most gaps named in a sentence."""
 _MOST_SLOW: Final = 4
 """Most slow probes named in a line."""
+_HIGH_FACTOR, _HIGH_CORES = 2.0, 0.2
+"""From what on the cost of tracing is high: CPU time of the program, and processors for probes."""
 _MOST_TIMES: Final = 10.0
 """Largest factor of the CPU time that is told exactly."""
 
@@ -175,11 +177,45 @@ class TracingCost:
         )
 
     @property
+    def alert(self) -> HighCost | None:
+        """An alert, if it is high."""
+        is_high = self.factor >= _HIGH_FACTOR and self.cores >= _HIGH_CORES
+        return HighCost(self._times) if is_high else None
+
+    @property
     def _times(self) -> str:
         if self.factor >= _MOST_TIMES:
             # The error of the estimates is as large as the remaining CPU time.
             return f"{_MOST_TIMES:.0f} or more"
+        if self.factor >= _HIGH_FACTOR:
+            # A program pays more for traps than a small process does.
+            return f"{self.factor:.1f} or more"
         return f"{self.factor:.{2 if self.factor < 1.095 else 1}f}"
+
+
+@dataclass(frozen=True, slots=True)
+class HighCost:
+    """An alert that tracing costs much; an ``alerts.Alert``."""
+
+    times: str
+
+    @property
+    def short(self) -> str:
+        """Formats ``probes: CPU ×2.4 or more``."""
+        return f"probes: CPU ×{self.times}"
+
+    @property
+    def clause(self) -> str:
+        """Returns the cost, and what limits it."""
+        return f"the program needs {self.times} times the CPU time (less: --max-overhead 20)"
+
+    @property
+    def sentence(self) -> str:
+        """Returns the cost, and what makes it smaller."""
+        return (
+            f"with probes, the program needs {self.times} times the CPU time: --max-overhead 20 "
+            "limits that; a program that tracelloc starts needs no probes (tracelloc -- COMMAND)"
+        )
 
 
 def _percent_of_core(cores: float) -> str:
@@ -200,6 +236,8 @@ def overhead_line(snapshot: Snapshot) -> str:
     parts = [f"{overhead.events_per_s:,.0f} events/s"]
     if cost is not None:
         parts.append(cost.sentence)
+        if cost.alert is not None:
+            parts[-1] += " (less: --max-overhead 20, or tracelloc -- COMMAND)"
     if overhead.slow_probes:
         shown = [printable(name) for name in overhead.slow_probes[:_MOST_SLOW]]
         more = len(overhead.slow_probes) - len(shown)
