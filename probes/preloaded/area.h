@@ -87,7 +87,8 @@ struct preload_control {
 	__u32 is_late;    /* the awaited profiler did not come in time; written by the library */
 	__u32 why_not;    /* enum preload_reason; written by the library */
 	__u32 gave_up;    /* a thread waited for `max_stall`; set by the library, cleared by the profiler */
-	__u64 unused[3];
+	__u64 waited;     /* time that threads have waited for the profiler, in ticks; written by the library */
+	__u64 unused[2];
 	/*
 	 * Id of the profiler's thread while it wants events, else 0. This word is on that thread's
 	 * list of robust futexes: if the profiler dies, the kernel clears the id, and the process

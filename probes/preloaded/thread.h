@@ -59,8 +59,9 @@ static inline void count(u32 which)
 static int may_wait(struct preload_control *control, u32 tries, u64 begun)
 {
 	struct { u64 seconds, nanoseconds; } time = {0, 50000};
+	u64 now = __builtin_ia32_rdtsc();
 
-	if (__builtin_ia32_rdtsc() - begun > *(volatile u64 *)&control->max_stall)
+	if (now - begun > *(volatile u64 *)&control->max_stall)
 		__atomic_store_n(&control->gave_up, 1, __ATOMIC_SEQ_CST);
 	if (*(volatile u32 *)&control->gave_up)
 		return 0;
@@ -69,6 +70,7 @@ static int may_wait(struct preload_control *control, u32 tries, u64 begun)
 	else
 		for (u32 n = 0; n < 50; n++)
 			__builtin_ia32_pause();
+	__atomic_fetch_add(&control->waited, __builtin_ia32_rdtsc() - now, __ATOMIC_RELAXED);
 	return 1;
 }
 

@@ -62,7 +62,7 @@ GRAMMAR = {
         rf"==> at {SIZE}/min of .+, the .+'s limit of {SIZE} is reached in {DURATION}"
     ),
     "overhead": re.compile(
-        r"==> [\d,]+ events/s(, probes use about \d+(\.\d)? % of one core; [^,]+)?"
+        r"==> [\d,]+ events/s(, tracing takes about \d+(\.\d)? % of one core; [^,]+)?"
         r"(, slow if called: .+)?"
     ),
     "losses": re.compile(

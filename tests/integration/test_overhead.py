@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
+from tests.harness import PATIENCE_S, PRELOADED, Builder, Target, Tracelloc
 from tests.integration.test_attach import METHODS
 from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.captureconfig import CaptureConfig
@@ -45,6 +46,25 @@ def test_share_of_a_program_that_only_allocates(
     assert report["events_per_s"] > 0
     assert report["events_per_s"] < 1.2e9 / (traced_ns / 2)
     assert set(report["slow_probes"]) <= {"reallocarray in libc.so.6"}
+
+
+def test_share_of_a_program_with_the_preloaded_library(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """No probe is there to be measured."""
+    environment = os.environ | {"LD_PRELOAD": str(PRELOADED)}
+    target = Target([builder.c("storm", "-O2"), 1, 12, 0], env=environment)
+    targets.append(target)
+    untraced_ns = pairs_ns(target, 100)
+    tracer = Tracelloc("-p", target.pid, "--json", "--interval", "100ms", directory=tmp_path)
+    traced_ns = pairs_ns(target, 2500)
+    deadline = time.monotonic() + PATIENCE_S
+    while not has_share(tracer) and time.monotonic() < deadline:
+        pairs_ns(target, 500)
+    assert tracer.stop() == 0
+    shares = [report["probe_share"] for report in tracer.reports()]
+    assert traced_ns > 3 * untraced_ns
+    assert max(share for share in shares if share is not None) > 0.3
 
 
 def has_share(tracer: Tracelloc) -> bool:

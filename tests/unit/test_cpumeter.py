@@ -33,16 +33,16 @@ def test_a_large_share_of_hardly_anything_is_no_harm() -> None:
     idle = replace(watched(100.0).snapshot(), cpu_cores=0.002, overhead=Overhead(90.0, 0.8, ()))
     cost = tracing_cost(idle)
     assert cost is not None
-    assert cost.short == "probes 0.2 % of a core (CPU ×5.0 or more)"
+    assert cost.short == "tracing 0.2 % of a core (CPU ×5.0 or more)"
     assert overhead_line(idle).endswith(
-        "probes use about 0.2 % of one core; the program needs 5.0 or more times the CPU time"
+        "tracing takes about 0.2 % of one core; the program needs 5.0 or more times the CPU time"
     )
     assert tracing_cost(replace(idle, cpu_cores=None)) is None
     mostly = tracing_cost(replace(idle, overhead=Overhead(90.0, 1.0, ())))
     assert mostly is not None
     assert mostly.short.endswith("(CPU ×10 or more)")
     busy = replace(idle, cpu_cores=1.5, overhead=Overhead(9e4, 0.05, ()))
-    assert "probes 7.5 % of a core (CPU ×1.05)" in str(tracing_cost(busy).short)  # type: ignore[union-attr]
+    assert "tracing 7.5 % of a core (CPU ×1.05)" in str(tracing_cost(busy).short)  # type: ignore[union-attr]
 
 
 def test_a_high_cost_is_an_alert_with_what_to_do() -> None:
@@ -50,12 +50,12 @@ def test_a_high_cost_is_an_alert_with_what_to_do() -> None:
     busy = replace(watched(100.0).snapshot(), cpu_cores=0.9, overhead=Overhead(9e4, 0.6, ()))
     alert = alert_of(busy)
     assert alert is not None
-    assert alert.short == "probes: CPU ×2.5 or more"
+    assert alert.short == "tracing: CPU ×2.5 or more"
     assert alert.clause == (
-        "the program needs 2.5 or more times the CPU time (less: --max-overhead 20)"
+        "while traced, the program needs 2.5 or more times the CPU time (tracelloc help cost)"
     )
-    assert "limits that" in alert.sentence
-    assert overhead_line(busy).endswith(" (less: --max-overhead 20, or tracelloc -- COMMAND)")
+    assert alert.sentence.endswith(": tracelloc help cost says what makes it less")
+    assert overhead_line(busy).endswith(" times the CPU time (less: tracelloc help cost)")
     for harmless in (Overhead(9e4, 0.49, ()), Overhead(9e4, None, ())):
         assert alert_of(replace(busy, overhead=harmless)) is None
     assert alert_of(replace(busy, cpu_cores=0.3)) is None

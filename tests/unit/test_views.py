@@ -137,8 +137,8 @@ def test_text(table: LiveTable) -> None:
     ]
     assert lines[10] == "     0: 400 B in 2 allocations, in leaf;x ← mid\\x0a\\x1b[31mdle"
     assert lines[-3] == (
-        "==> 1,234 events/s, probes use about 4.6 % of one core; the program needs 1.1 times the "
-        "CPU time, "
+        "==> 1,234 events/s, tracing takes about 4.6 % of one core; the program needs 1.1 times "
+        "the CPU time, "
         "slow if called: reallocarray in libc.so.6"
     )
     assert lines[-2] == (

@@ -188,6 +188,10 @@ class ProbeSet:
             except TracellocError as error:
                 say(f"warning: {error}")
 
+    def report_costs(self) -> tuple[float, float] | None:
+        """See ``SourceLink.costs``."""
+        return None if self._link is None else self._link.costs()
+
     def own_ranges(self) -> list[tuple[int, int]]:
         """See ``SourceLink.own_ranges``."""
         return [] if self._link is None else self._link.own_ranges()

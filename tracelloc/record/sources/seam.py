@@ -108,6 +108,12 @@ class SourceLink(Protocol):
     def take_flaw(self) -> str:
         """Takes the reason why events were missed since the last time; empty if none were."""
 
+    def costs(self) -> tuple[float, float] | None:
+        """Returns what reports cost the process, in ns; None while probes report.
+
+        CPU time per event, and for how long threads have waited for tracelloc so far.
+        """
+
     def own_ranges(self) -> list[tuple[int, int]]:
         """Returns (start, end) of the memory that the process has only for tracelloc."""
 

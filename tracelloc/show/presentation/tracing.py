@@ -159,20 +159,20 @@ class TracingCost:
     """The cost of tracing to the target."""
 
     cores: float
-    """Processors that the probes use: CPU time added per second."""
+    """Processors that tracing uses: CPU time added per second."""
     factor: float
     """Factor by which the program's own work takes more CPU time."""
 
     @property
     def short(self) -> str:
-        """Formats ``probes 8 % of a core (CPU ×1.2)``."""
-        return f"probes {_percent_of_core(self.cores)} of a core (CPU ×{self._times})"
+        """Formats ``tracing 8 % of a core (CPU ×1.2)``."""
+        return f"tracing {_percent_of_core(self.cores)} of a core (CPU ×{self._times})"
 
     @property
     def sentence(self) -> str:
         """The cost as a clause."""
         return (
-            f"probes use about {_percent_of_core(self.cores)} of one core; the program needs "
+            f"tracing takes about {_percent_of_core(self.cores)} of one core; the program needs "
             f"{self._times} times the CPU time"
         )
 
@@ -201,20 +201,22 @@ class HighCost:
 
     @property
     def short(self) -> str:
-        """Formats ``probes: CPU ×2.4 or more``."""
-        return f"probes: CPU ×{self.times}"
+        """Formats ``tracing: CPU ×2.4 or more``."""
+        return f"tracing: CPU ×{self.times}"
 
     @property
     def clause(self) -> str:
-        """Returns the cost, and what limits it."""
-        return f"the program needs {self.times} times the CPU time (less: --max-overhead 20)"
+        """Returns the cost, and where to read on."""
+        return (
+            f"while traced, the program needs {self.times} times the CPU time (tracelloc help cost)"
+        )
 
     @property
     def sentence(self) -> str:
-        """Returns the cost, and what makes it smaller."""
+        """Returns the cost, and where to read on."""
         return (
-            f"with probes, the program needs {self.times} times the CPU time: --max-overhead 20 "
-            "limits that; a program that tracelloc starts needs no probes (tracelloc -- COMMAND)"
+            f"while traced, the program needs {self.times} times the CPU time: "
+            "tracelloc help cost says what makes it less"
         )
 
 
@@ -237,7 +239,7 @@ def overhead_line(snapshot: Snapshot) -> str:
     if cost is not None:
         parts.append(cost.sentence)
         if cost.alert is not None:
-            parts[-1] += " (less: --max-overhead 20, or tracelloc -- COMMAND)"
+            parts[-1] += " (less: tracelloc help cost)"
     if overhead.slow_probes:
         shown = [printable(name) for name in overhead.slow_probes[:_MOST_SLOW]]
         more = len(overhead.slow_probes) - len(shown)

@@ -43,6 +43,8 @@ _LEAVE_S: Final = 0.5
 """Longest wait for threads in allocator calls that began before probes take over."""
 _LOADING_S: Final = 1.0
 """Time after which the initial libraries of an executed program are assumed to be loaded."""
+_EVENT_NS: Final = 40.0
+"""Least CPU time for reporting an event, measured; up to 95 where its memory is not in a cache."""
 
 
 class LinkState(Enum):
@@ -187,6 +189,13 @@ class PreloadedLink:
     def replaces_probes(self) -> bool:
         """Whether functions that the library interposes need no probes, as far as is known."""
         return self.state is not LinkState.LEFT
+
+    def costs(self) -> tuple[float, float] | None:
+        """See ``SourceLink``."""
+        area = self._source.area
+        if self.state is not LinkState.CONNECTED or area is None:
+            return None
+        return _EVENT_NS, area.waited_ns
 
     @property
     def is_expected(self) -> bool:

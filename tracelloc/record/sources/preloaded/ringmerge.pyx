@@ -30,7 +30,7 @@ cdef extern from "preloaded/area.h":
     enum {
     #define PLACE(field) AT_##field = offsetof(struct preload_control, field)
         PLACE(magic), PLACE(pid), PLACE(size_bytes), PLACE(is_late), PLACE(holder),
-        PLACE(why_not), PLACE(leaving), PLACE(gave_up), PLACE(max_stall),
+        PLACE(why_not), PLACE(leaving), PLACE(gave_up), PLACE(waited), PLACE(max_stall),
         PLACE(min_size), PLACE(clears), PLACE(max_size), PLACE(clock), PLACE(max_frames), PLACE(may_call),
         PLACE(counter), PLACE(samples), PLACE(space), PLACE(records_reserved), PLACE(records_taken), PLACE(counters),
     };
@@ -65,6 +65,7 @@ cdef extern from "preloaded/area.h":
         PRELOAD_LIMITED
         PRELOAD_VOUCHED
         AT_gave_up
+        AT_waited
         AT_max_stall
         AT_holder
         AT_min_size
@@ -110,7 +111,7 @@ cdef extern from "preloaded/area.h":
 FIELDS = {
     "magic": AT_magic, "pid": AT_pid, "size_bytes": AT_size_bytes,
     "is_late": AT_is_late, "why_not": AT_why_not, "leaving": AT_leaving,
-    "gave_up": AT_gave_up, "max_stall": AT_max_stall,
+    "gave_up": AT_gave_up, "waited": AT_waited, "max_stall": AT_max_stall,
     "holder": AT_holder, "min_size": AT_min_size, "clears": AT_clears, "max_size": AT_max_size, "clock": AT_clock,
     "max_frames": AT_max_frames, "may_call": AT_may_call, "space": AT_space,
     "counter": AT_counter, "samples": AT_samples,

@@ -30,6 +30,7 @@ from tracelloc.record.sources.preloaded import ringmerge
 from tracelloc.record.sources.preloaded.holder import AreaHolder
 from tracelloc.record.sources.preloaded.ringmerge import AreaRings
 from tracelloc.record.sources.preloaded.stackrecords import AreaRecords
+from tracelloc.text import NS_PER_S
 
 LIBRARY: Final = Path(__file__).parent / "libtracelloc.abi3.so"
 """The library that programs preload."""
@@ -198,7 +199,8 @@ class SharedArea:
         self._counters[:] = 0
         self._leaving = self._field("leaving", np.uint32)
         self._gave_up = self._field("gave_up", np.uint32)
-        self._leaving[0] = self._gave_up[0] = 0
+        self._waited = self._field("waited", np.uint64)
+        self._leaving[0] = self._gave_up[0] = self._waited[0] = 0
         known = ringmerge.AT_RECORDS - ringmerge.AT_KNOWN
         self._array(ringmerge.AT_KNOWN, np.dtype(np.uint8), known)[:] = 0
         self._array(ringmerge.AT_RECORDS, np.dtype(np.uint8), ringmerge.RECORD_BYTES)[:] = 0
@@ -237,8 +239,8 @@ class SharedArea:
             lengths = sampling.gaps(sample_bytes)
             self._array(ringmerge.AT_GAPS, lengths.dtype, ringmerge.GAPS)[:] = lengths
         self._field("clock", np.uint32)[0] = usable_clock() if clock is None else clock
-        max_stall_ticks = int(max_stall_s * ringmerge.ticks_per_second())
-        self._field("max_stall", np.uint64)[0] = max_stall_ticks
+        self._ticks_per_s = ringmerge.ticks_per_second()
+        self._field("max_stall", np.uint64)[0] = int(max_stall_s * self._ticks_per_s)
         self._field("max_frames", np.uint32)[0] = max_frames
         self._field("clears", np.uint64)[0] = clears
         self.set_min_size(min_size)
@@ -309,6 +311,11 @@ class SharedArea:
     def why_not(self) -> str:
         """Why the process does not report all events; empty if it does."""
         return _reason(int(self._field("why_not", np.uint32)[0]))
+
+    @property
+    def waited_ns(self) -> float:
+        """For how long threads have waited for tracelloc, together."""
+        return min(int(self._waited[0]), _MOST_COUNTED) * NS_PER_S / self._ticks_per_s
 
     @property
     def ring_share(self) -> float:
