@@ -13,7 +13,8 @@ from tests.integration.test_attach import METHODS
 from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
-from tracelloc.record.kernel.overhead import RateMeter, measure_traps
+from tracelloc.record.kernel.overhead import measure_traps
+from tracelloc.record.session.eventcosts import EventCosts, RateMeter
 from tracelloc.text import NS_PER_S
 
 pytestmark = [pytest.mark.bpf, pytest.mark.alone]
@@ -103,3 +104,16 @@ def test_rate() -> None:
     rate.note(2 * NS_PER_S, 400)
     rate.note(2 * NS_PER_S + 1, 500)
     assert rate.per_second(3 * NS_PER_S, 500) == 200
+
+
+def test_costs_of_the_preloaded_library() -> None:
+    """CPU time per event, and waits, which make the program slower without using a processor."""
+    costs = EventCosts()
+    costs.note(0, 0, (40.0, 0.0))
+    costs.note(NS_PER_S, 5_000_000, (40.0, 0.0))
+    assert costs.rate(NS_PER_S, 5_000_000) == 5e6
+    assert costs.share(NS_PER_S, 5e6, 0.8, None) == pytest.approx(0.2 / 0.8)
+    costs.note(2 * NS_PER_S, 10_000_000, (40.0, 0.2 * NS_PER_S))
+    assert costs.share(2 * NS_PER_S, 5e6, 0.8, 0.1) == pytest.approx(0.1 + 0.4 / 1.0)
+    costs.note(3 * NS_PER_S, 10_000_000, None)
+    assert costs.share(3 * NS_PER_S, 5e6, 0.8, 0.1) == 0.1

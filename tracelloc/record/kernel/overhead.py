@@ -23,7 +23,6 @@ from tracelloc.record.kernel.overheadlimit import OverheadAccount
 from tracelloc.record.kernel.proginfo import program_info, statistics
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
-from tracelloc.text import NS_PER_S
 
 _STRETCH_S: Final = 0.25
 """Duration of one measurement of the programs' time."""
@@ -131,29 +130,6 @@ def measure_traps(method: Method, program: Callable[[str], int]) -> TrapCosts:
         # If the entry is emulated, there is no single-stepped instruction to measure.
         stepped_ns = cheap_ns if child.has_cheap_entry else delay_ns(child.point(at_entry=True))
         return TrapCosts(cheap_ns, max(stepped_ns, cheap_ns), max(0.0, both_ns - cheap_ns))
-
-
-class RateMeter:
-    """A recent rate of events per second."""
-
-    def __init__(self) -> None:
-        self._since: tuple[int, int] | None = None
-        self._rate: float | None = None
-
-    def note(self, now_ns: int, events: int) -> None:
-        """Records the number of events so far; to be called now and then."""
-        if self._since is None:
-            self._since = now_ns, events
-        elapsed_ns = now_ns - self._since[0]
-        if elapsed_ns >= NS_PER_S:
-            self._rate = (events - self._since[1]) * NS_PER_S / elapsed_ns
-            self._since = now_ns, events
-
-    def per_second(self, elapsed_ns: int, events: int) -> float:
-        """Returns the rate of the last second or so; before that, of all ``elapsed_ns``."""
-        if self._rate is not None:
-            return self._rate
-        return events * NS_PER_S / max(1, elapsed_ns)
 
 
 def require_measuring() -> None:

@@ -25,7 +25,6 @@ from tracelloc.model.process import Overhead, Runtime, Target
 from tracelloc.model.verdicts import Findings
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.kernel.bpf import Capture
-from tracelloc.record.kernel.overhead import RateMeter
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.cpumeter import CpuMeter
@@ -33,6 +32,7 @@ from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.known import collects_garbage, is_python_name, runtimes_of
 from tracelloc.record.runtimes.seam import ObjectWatch
 from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.eventcosts import EventCosts
 from tracelloc.record.session.gapbook import GapBook
 from tracelloc.record.session.measuring import LONGEST_S
 from tracelloc.record.session.objectstacks import ObjectStacks
@@ -108,7 +108,7 @@ class Tracee:
         """Snapshots by kind. An ended process does not change, so one of each kind suffices."""
         self._capture, self._config, self._cpu = capture, config, CpuMeter()
         self._sources = sources
-        self._rate, self._waits, self._events_before = RateMeter(), RateMeter(), 0
+        self._costs, self._events_before = EventCosts(), 0
         self.earlier: EarlierBlocks | None
         """Blocks from before tracing that are in its heap; None if there are none."""
         self._forget_image(now_ns, None if parent is None else parent._trampoline)
@@ -327,9 +327,7 @@ class Tracee:
     def take_samples(self, now_ns: int) -> None:
         """Takes the samples that are due."""
         table = self.heap.table
-        self._rate.note(now_ns, self.events)
-        if (costs := self.probes.report_costs()) is not None:
-            self._waits.note(now_ns, int(costs[1]))
+        self._costs.note(now_ns, self.events, self.probes.report_costs())
         if self._cpu.is_due(now_ns):
             self._cpu.note(now_ns, self.process.cpu_ns())
         if self.is_paused:
@@ -468,29 +466,16 @@ class Tracee:
             return snapshot
         return self.outside.measured(snapshot, longest_s)
 
-    def _tracing_share(self, now_ns: int, rate: float, probe_share: float | None) -> float | None:
-        """The share of its CPU time that probes or the preloaded library take; waits count, too.
-
-        ``rate``: events per second.
-        """
-        costs, cores = self.probes.report_costs(), self._cpu.cores
-        if costs is None or not cores:
-            return probe_share
-        event_ns, waited_ns = costs
-        waiting = self._waits.per_second(now_ns - self.started_ns, int(waited_ns))
-        share = (rate * event_ns + waiting) / (cores * NS_PER_S + waiting)
-        return min(1.0, (probe_share or 0.0) + share)
-
     def status(self, now_ns: int, outside: Outside, probe_share: float | None) -> ProcessStatus:
         """The parts of a snapshot other than the heap."""
         mappings, shown = None, self.shown
         if self._capture.config.trace_mappings:
             ranges = shown.heap.ranges
             mappings = ranges.mappings(allocators_stacks(ranges, self.probes.found, self.space))
-        rate = self._rate.per_second(now_ns - self.started_ns, self.events)
+        rate = self._costs.rate(now_ns - self.started_ns, self.events)
+        share = self._costs.share(now_ns - self.started_ns, rate, self._cpu.cores, probe_share)
         if shown.ended_ns is not None:
             rate = shown.heap.table.events * NS_PER_S / max(1, shown.ended_ns - shown.started_ns)
-        share = self._tracing_share(now_ns, rate, probe_share)
         return ProcessStatus(
             target=self.target,
             started_ns=shown.started_ns,
