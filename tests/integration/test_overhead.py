@@ -115,5 +115,7 @@ def test_costs_of_the_preloaded_library() -> None:
     assert costs.share(NS_PER_S, 5e6, 0.8, None) == pytest.approx(0.2 / 0.8)
     costs.note(2 * NS_PER_S, 10_000_000, (40.0, 0.2 * NS_PER_S))
     assert costs.share(2 * NS_PER_S, 5e6, 0.8, 0.1) == pytest.approx(0.1 + 0.4 / 1.0)
-    costs.note(3 * NS_PER_S, 10_000_000, None)
-    assert costs.share(3 * NS_PER_S, 5e6, 0.8, 0.1) == 0.1
+    costs.note(3 * NS_PER_S, 15_000_000, (40.0, 0.0))
+    assert costs.share(3 * NS_PER_S, 5e6, 0.8, None) == pytest.approx(0.2 / 0.8)
+    costs.note(4 * NS_PER_S, 15_000_000, None)
+    assert costs.share(4 * NS_PER_S, 5e6, 0.8, 0.1) == 0.1

@@ -56,6 +56,7 @@ class EventCosts:
         if self._costs is None or not cores:
             return probe_share
         event_ns, waited_ns = self._costs
-        waiting = self._waits.per_second(elapsed_ns, int(waited_ns))
+        # The library of a newly executed program begins at 0.
+        waiting = max(0.0, self._waits.per_second(elapsed_ns, int(waited_ns)))
         share = (rate * event_ns + waiting) / (cores * NS_PER_S + waiting)
         return min(1.0, (probe_share or 0.0) + share)

@@ -194,8 +194,8 @@ def alert_of(snapshot: Snapshot, found: Account | None = None) -> Alert | None:
     return (
         incompleteness(snapshot)
         or implausible_sizes(snapshot)
-        or high_cost(snapshot)
         or untraced_growth(snapshot, found)
+        or high_cost(snapshot)
         or kept_memory(snapshot)
     )
 
