@@ -28,7 +28,7 @@ SIZE = r"(?:\d+ B|\d+\.\d\d \w+|\d\d\.\d \w+|\d{3,4} \w+)"
 DURATION = r"(?:\d+(?:\.\d+)? m?s|\d+ [mhd](?: \d\d [smh])?)"
 FRAME = re.compile(
     r"        0x[0-9a-f]{16}: (?:\?\?\?|(?P<name>.+)\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?)"
-    r" in (?P<module>/\S+)(?: \((?P<file>\S+):(?P<line>\d+)\))?"
+    r" in (?P<module>/\S+)(?: \((?P<file>/.+|\S+):(?P<line>\d+)\))?"
 )
 GRAMMAR = {
     "head": re.compile(

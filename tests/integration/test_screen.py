@@ -6,6 +6,7 @@ import json
 import os
 import re
 import select
+import shlex
 import signal
 import socket
 import sys
@@ -157,14 +158,14 @@ def test_errors_come_before_the_screen(tmp_path: Path, builder: Builder) -> None
 @pytest.mark.parametrize("words", ["</dev/null", "| cat", "2>/dev/null"])
 def test_no_screen_without_a_terminal(target: Target, tmp_path: Path, words: str) -> None:
     """Reports are what one gets where a screen could not be seen, or could take no keys."""
-    line = " ".join(tracelloc_command("-p", target.pid, "--duration", "300ms"))
+    line = shlex.join(tracelloc_command("-p", target.pid, "--duration", "300ms"))
     with Terminal(["sh", "-c", f"{line} {words}"], tmp_path) as terminal:
         terminal.wait_for("==> 0 top allocators out of 0:")
         assert terminal.wait_for_end() == 0
 
 
 def test_a_screen_that_cannot_be(tmp_path: Path) -> None:
-    line = " ".join(tracelloc_command("-p", 1, "--tui"))
+    line = shlex.join(tracelloc_command("-p", 1, "--tui"))
     with Terminal(["sh", "-c", f"{line} </dev/null"], tmp_path, width=160) as terminal:
         assert terminal.wait_for_end() == 2
         assert "--tui needs a terminal" in terminal.screen()[0]

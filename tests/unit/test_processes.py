@@ -88,6 +88,27 @@ def test_one_odd_process_does_not_end_the_list(
     assert info.command == "a)\x0b\x85\u2028 Z 1 (b"
 
 
+def test_what_is_gone_says_nothing_of_the_files_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that ends while it is inspected has no mappings that could be opened."""
+
+    def open_mapping(_process: Process, _mapping: Mapping) -> int:
+        raise FileNotFoundError
+
+    scan = ProcessScan()
+    with monkeypatch.context() as patch:
+        patch.setattr(Process, "open_mapping", open_mapping)
+        assert {info.allocator for info in scan.refresh(60.0)} == {None}
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    try:
+        while "libc.so" not in Path(f"/proc/{process.pid}/maps").read_text():
+            time.sleep(0.01)
+        (info,) = (info for info in scan.refresh(60.0) if info.pid == process.pid)
+        assert info.allocator == "malloc in libc.so.6"
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_growth_over_the_last_minute(tmp_path: Path) -> None:
     clock = Clock()
     scan = ProcessScan(tmp_path, clock_ns=clock)

@@ -200,7 +200,12 @@ class ProcessScan:
             if not (mapping.executable and mapping.is_file):
                 continue
             if mapping.file_id not in self._files:
-                self._files[mapping.file_id] = self._families_in(process, mapping)
+                try:
+                    self._files[mapping.file_id] = self._families_in(process, mapping)
+                except PermissionError:
+                    raise
+                except OSError:  # it is mapped no more: the next process may tell
+                    continue
             families = self._files[mapping.file_id]
             if isinstance(families, FileReadError):
                 raise families
@@ -210,12 +215,10 @@ class ProcessScan:
         return next(iter(own or found.values()), None)
 
     def _families_in(self, process: Process, mapping: Mapping) -> str | FileReadError | None:
-        """Returns the names of the families in a file. Raises PermissionError."""
+        """Returns the names of the families in a file. Raises OSError if it can't be opened."""
         try:
             elf = TargetFile(process.open_mapping(mapping), mapping.path, self._worker)
-        except PermissionError:
-            raise
-        except (OSError, NotElfError):
+        except NotElfError:
             return None
         except FileReadError as error:
             return error
