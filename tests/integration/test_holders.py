@@ -157,7 +157,8 @@ def test_names_that_only_the_method_cache_keeps(targets: list[Target]) -> None:
         censuses.take_census(keep=True)
         found = search.find(censuses.take_found(), ["str"], before)["str"]
     assert found.holders[0].path == METHOD_CACHE
-    assert found.holders[0].count > 0.9 * found.sample_count > 100
+    # Of 2,000 names, some take the entries of others.
+    assert found.holders[0].count > 0.5 * found.sample_count > 50
     assert found.is_bounded
 
 
