@@ -25,19 +25,25 @@ def pairs_ns(target: Target, milliseconds: int) -> float:
     return int(took_ns) / int(done)
 
 
+def traced_with_share(target: Target, directory: Path) -> tuple[Tracelloc, float, float]:
+    """Traces until a report has the share. Returns the trace, and ns per pair before and then."""
+    untraced_ns = pairs_ns(target, 100)
+    tracer = Tracelloc("-p", target.pid, "--json", "--interval", "100ms", directory=directory)
+    traced_ns = pairs_ns(target, 2500)
+    # On a busy machine it may not be known by then, nor can it be while the program waits.
+    deadline = time.monotonic() + PATIENCE_S
+    while not has_share(tracer) and time.monotonic() < deadline:
+        pairs_ns(target, 500)
+    return tracer, untraced_ns, traced_ns
+
+
 def test_share_of_a_program_that_only_allocates(
     builder: Builder, targets: list[Target], tmp_path: Path
 ) -> None:
     """Nearly all of its time goes to probes, and the estimate says so."""
     target = Target([builder.c("storm", "-O2"), 1, 12, 0])
     targets.append(target)
-    untraced_ns = pairs_ns(target, 100)
-    tracer = Tracelloc("-p", target.pid, "--json", "--interval", "100ms", directory=tmp_path)
-    traced_ns = pairs_ns(target, 2500)
-    # On a busy machine it may not be known by then, nor can it be while the program waits.
-    deadline = time.monotonic() + PATIENCE_S
-    while not has_share(tracer) and time.monotonic() < deadline:
-        pairs_ns(target, 500)
+    tracer, untraced_ns, traced_ns = traced_with_share(target, tmp_path)
     share = next(r["probe_share"] for r in awaited(tracer) if r["probe_share"] is not None)
     assert tracer.stop() == 0
     truth = 1 - untraced_ns / traced_ns
@@ -56,12 +62,7 @@ def test_share_of_a_program_with_the_preloaded_library(
     environment = os.environ | {"LD_PRELOAD": str(PRELOADED)}
     target = Target([builder.c("storm", "-O2"), 1, 12, 0], env=environment)
     targets.append(target)
-    untraced_ns = pairs_ns(target, 100)
-    tracer = Tracelloc("-p", target.pid, "--json", "--interval", "100ms", directory=tmp_path)
-    traced_ns = pairs_ns(target, 2500)
-    deadline = time.monotonic() + PATIENCE_S
-    while not has_share(tracer) and time.monotonic() < deadline:
-        pairs_ns(target, 500)
+    tracer, untraced_ns, traced_ns = traced_with_share(target, tmp_path)
     assert tracer.stop() == 0
     shares = [report["probe_share"] for report in tracer.reports()]
     assert traced_ns > 3 * untraced_ns

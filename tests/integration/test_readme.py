@@ -83,7 +83,7 @@ def test_the_first_leak_is_as_shown(tmp_path: Path) -> None:
                 timeout=PATIENCE_S, check=False,
             )  # fmt: skip
             assert done.returncode == 3
-            # Where the heap changes while it is read, it is not understood, which is said.
+            # If the heap changes while it is read, the report says that there may be more.
             if "there may be more" not in done.stdout:
                 break
         assert without_numbers(done.stdout, str(tmp_path)) == without_numbers(lost, "/tmp/shop")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder
+from tests.harness import Builder, read_line
 from tracelloc.model.codefiles import Mapping
 from tracelloc.model.processlist import ProcessInfo, Trouble, matching
 from tracelloc.record.process.byname import script_of
@@ -98,10 +98,11 @@ def test_what_is_gone_says_nothing_of_the_files_of_others(monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(Process, "open_mapping", open_mapping)
         assert {info.allocator for info in scan.refresh(60.0)} == {None}
-    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
     try:
-        while "libc.so" not in Path(f"/proc/{process.pid}/maps").read_text():
-            time.sleep(0.01)
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        assert read_line(process.stdout, "cat") == ""
         (info,) = (info for info in scan.refresh(60.0) if info.pid == process.pid)
         assert info.allocator == "malloc in libc.so.6"
     finally:

@@ -1,4 +1,4 @@
-"""What reports of events cost a process, besides its probes."""
+"""Measures the rate of a process's events, and estimates what the preloaded library costs it."""
 
 from __future__ import annotations
 
