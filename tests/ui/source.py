@@ -282,11 +282,13 @@ async def settle(app: LiveApp, pilot: Pilot[int]) -> None:
 def _has_messages(app: LiveApp) -> bool:
     """Whether a key, or what followed from it, is still on its way from widget to widget.
 
-    A change of layout is on its way until its widgets have been resized.
+    A change of layout is on its way until its widgets have been resized. (A screen below another
+    one is laid out when it is on top again.)
     """
-    widgets = *app.screen_stack, *app.screen.walk_children()
-    return any(widget._layout_required for widget in widgets) or any(
-        node._message_queue.qsize() or node._next_callbacks for node in (app, *widgets)
+    shown = app.screen, *app.screen.walk_children()
+    return any(widget._layout_required for widget in shown) or any(
+        node._message_queue.qsize() or node._next_callbacks
+        for node in (app, *app.screen_stack, *shown)
     )
 
 
