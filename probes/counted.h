@@ -8,7 +8,6 @@
  *
  * begin_count(), then the loop, then end_count(). The loop is left by `goto` only, to the latter.
  */
-#define MEMO_STEPS 16
 #define WALK_STEPS 4
 #define PYTHON_STEPS 4
 

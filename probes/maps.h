@@ -153,6 +153,7 @@ struct call {
 /* Remembered walks, and the most words of each. Powers of two. */
 #define MEMOS (REMEMBERS ? 32 : 1)
 #define MEMO_WORDS 128
+#define MEMO_GROUP 8 /* that are compared together */
 
 /* A remembered walk (memo.h). */
 struct memo {
@@ -171,8 +172,8 @@ struct memo {
 	__u64 bp_unnoted;     /* 1 while the last bp that was read has not been used; */
 	__u64 saved_bp;       /* its value, */
 	__u64 saved_bp_address; /* and where it was read */
-	__u64 words[MEMO_WORDS];  /* the words that were read, */
-	__u32 places[MEMO_WORDS]; /* and their distances from `sp` in bytes */
+	__u64 words[MEMO_WORDS + MEMO_GROUP];  /* the words that were read, */
+	__u32 places[MEMO_WORDS + MEMO_GROUP]; /* and their distances from `sp` in bytes */
 };
 #endif
 

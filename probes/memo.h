@@ -35,28 +35,28 @@ static __always_inline u64 owner_of(struct space *space)
 	return (u64)space->image << 32 | space->lineage;
 }
 
-/* The id of the stack that a walk from here would find; 0 if no memo has it. */
+/*
+ * The id of the stack that a walk from here would find; 0 if no memo has it. Words are compared a
+ * group at a time: fewer branches, for the processor and for the verifier. `sp` and `places` make
+ * aligned addresses, or there would be no memo.
+ */
 static __always_inline u64 recall(struct scratch *scratch, struct memo *memo, struct space *space,
 				  u64 sp, u64 pc, u64 bp)
 {
-	struct counted words;
-	bool differs = false;
-	u32 i;
-
 	if (!REMEMBERS || memo->sp != sp || memo->pc != pc || memo->state != state_of(space) ||
 	    memo->owner != owner_of(space) || ((memo->bp ^ bp) & memo->bp_mask))
 		return 0;
-	begin_count(&words, MEMO_WORDS, MEMO_STEPS);
-	COUNTED(i, &words, MEMO_WORDS, MEMO_STEPS) {
-		if (i >= memo->n_words)
-			goto compared;
-		differs = read_word(scratch, sp + memo->places[i]) != memo->words[i];
+#pragma clang loop unroll(disable)
+	for (u32 at = 0; at < MEMO_WORDS && at < memo->n_words; at += MEMO_GROUP) {
+		u64 differs = 0;
+
+#pragma clang loop unroll(full)
+		for (u32 i = at; i < at + MEMO_GROUP; i++)
+			differs |= aligned_word(scratch, sp + memo->places[i]) ^ memo->words[i];
 		if (differs)
-			goto compared;
+			return 0;
 	}
-compared:
-	end_count(&words);
-	return differs | scratch->bad ? 0 : memo->stack_id;
+	return scratch->bad ? 0 : memo->stack_id;
 }
 
 /* Begins a walk. (Its state is kept in memory: the verifier distinguishes states by registers.) */
@@ -110,11 +110,18 @@ static __always_inline void note_use_of_bp(struct memo *memo)
 	memo->bp_at_start = 0;
 }
 
-/* Stores the finished walk, if it qualifies. */
+/* Stores the finished walk, if it qualifies. Its first word fills up the last group. */
 static __always_inline void keep_memo(struct memo *memo, u64 stack_id)
 {
-	if (!REMEMBERS || !memo->state || memo->far || *(volatile u64 *)&memo->n_words > MEMO_WORDS)
+	u64 n = *(volatile u64 *)&memo->n_words;
+
+	if (!REMEMBERS || !memo->state || memo->far || n > MEMO_WORDS)
 		return;
+#pragma clang loop unroll(full)
+	for (u32 i = 0; i < MEMO_GROUP; i++) {
+		memo->words[n + i] = memo->words[0];
+		memo->places[n + i] = memo->places[0];
+	}
 	memo->stack_id = stack_id;
 	memo->sp = memo->from_sp;
 }

@@ -21,7 +21,15 @@ static __always_inline void load_window(struct scratch *scratch, u64 address)
 	scratch->bad |= read_user(scratch->window, bytes, (void *)start);
 }
 
-/* The word at `address`, through the window; another one is loaded if it lies elsewhere. */
+/* The word at `address`, a multiple of 8, through the window; loads another one if it must. */
+static __always_inline u64 aligned_word(struct scratch *scratch, u64 address)
+{
+	if (address - scratch->base >= scratch->loaded)
+		load_window(scratch, address);
+	return *(u64 *)(scratch->window + ((address - scratch->base) & (STACK_WINDOW - 8)));
+}
+
+/* The same for any address: `bad` gets bits if it is no multiple of 8. */
 static __always_inline u64 read_word(struct scratch *scratch, u64 address)
 {
 	if (address - *(volatile u64 *)&scratch->base >= scratch->loaded)
