@@ -13,8 +13,11 @@ from tracelloc.record.unwinding.source import StackSource
 
 _MISSES_AT_ONCE: Final = 64
 """Stacks that are finished before the ring is read again."""
-_MOST_WAITING: Final = 1024
-"""Misses that are queued here at most: 20 MiB of stack memory if all are small."""
+_MOST_TAKEN: Final = 1024
+"""Misses that are taken from the ring at once."""
+_WAITING_BYTES: Final = 80 << 20
+"""Stack memory of misses that are queued here before no more are taken. The program goes on: if
+the ring is full, it loses stacks, and waits the longer for the rows of others."""
 _LONGEST_S: Final = 0.5
 """Longest time of reading misses from a program that keeps sending them."""
 
@@ -77,9 +80,10 @@ class StackFeed:
         waiting: deque[Miss] = deque()
         misses, self._early_misses = self._early_misses, []
         begun_s = time.monotonic()
+        waiting_bytes = 0
         while True:
-            if len(waiting) < _MOST_WAITING and time.monotonic() - begun_s < _LONGEST_S:
-                misses += self._sender.take_misses(_MOST_WAITING)
+            if waiting_bytes < _WAITING_BYTES and time.monotonic() - begun_s < _LONGEST_S:
+                misses += self._sender.take_misses(_MOST_TAKEN)
                 # Only now, so that no miss has a later generation than what is read here.
                 for image in list(self._sources):
                     self._run(image, StackSource.catch_up)
@@ -89,10 +93,12 @@ class StackFeed:
                     elif image in self._sources:
                         self._run(image, partial(StackSource.hasten, misses=new))
                         waiting.extend(new)
+                        waiting_bytes += sum(len(miss.stack) for miss in new)
                 misses = []
             if not waiting:
                 break
             some = [waiting.popleft() for _ in range(min(len(waiting), _MISSES_AT_ONCE))]
+            waiting_bytes -= sum(len(miss.stack) for miss in some)
             for image, new in _by_image(some).items():
                 self._run(image, partial(StackSource.finish, misses=new))
 
