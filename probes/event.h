@@ -119,6 +119,7 @@ enum fork_flag {
 
 /* Behavior of a probed function, in its probes' cookies. */
 enum function_kind {
+	FUNCTION_CACHE_DRAIN = 0,    /* frees a thread's cached blocks, which the program has freed */
 	FUNCTION_ALLOC = 1,          /* f(size) -> block */
 	FUNCTION_CALLOC = 2,         /* f(n, size) -> block */
 	FUNCTION_POSIX_MEMALIGN = 3, /* f(out, size) -> errno */

@@ -315,18 +315,33 @@ static __always_inline bool is_inner_free(struct pt_regs *ctx, struct call *call
 	       word_at(call->free_sp) == call->free_return;
 }
 
+/* Records a function in which further frees are inner ones. */
+static __always_inline void begin_free(struct pt_regs *ctx, struct call *call)
+{
+	call->free_sp = PT_REGS_SP(ctx);
+	call->free_ip = PT_REGS_IP(ctx);
+	call->free_return = word_at(call->free_sp);
+}
+
 /* Entry of a function that frees. */
 int free_call(struct pt_regs *ctx)
 {
 	struct control *words = get_control();
 	u64 cookie = attach_cookie(ctx);
 	u64 id = current_id();
-	bool outer = (cookie & COOKIE_KIND) == FUNCTION_OUTER_FREE;
+	u32 function = cookie & COOKIE_KIND;
+	bool outer = function == FUNCTION_OUTER_FREE;
 	u64 address = argument(ctx, cookie, 0);
 	u32 kind = EVENT_FREE;
 	struct call *call;
 
 	use_thread_stack(ctx);
+	if (function == FUNCTION_CACHE_DRAIN) {
+		call = get_call(id);
+		if (call)
+			begin_free(ctx, call);
+		return 0;
+	}
 	if (!address || !is_live(words))
 		return 0;
 	call = outer ? get_call(id) : find_call(id);
@@ -335,9 +350,7 @@ int free_call(struct pt_regs *ctx)
 	if (call && is_inner_free(ctx, call)) {
 		kind = EVENT_INNER_FREE;
 	} else if (call && outer) {
-		call->free_sp = PT_REGS_SP(ctx);
-		call->free_ip = PT_REGS_IP(ctx);
-		call->free_return = word_at(call->free_sp);
+		begin_free(ctx, call);
 	}
 	if (take_sampled(address))
 		emit_free(words, id, kind, address);
@@ -450,24 +463,6 @@ int process_forks(u64 *arguments)
 	return 0;
 }
 #endif
-
-/*
- * glibc is about to free the cached blocks of a thread that ends, which the program has already
- * freed. The probes treat these frees as frees inside another free.
- */
-int cache_drains(struct pt_regs *ctx)
-{
-	struct call *call;
-
-	use_thread_stack(ctx);
-	call = get_call(current_id());
-	if (call) {
-		call->free_sp = PT_REGS_SP(ctx);
-		call->free_ip = PT_REGS_IP(ctx);
-		call->free_return = word_at(call->free_sp);
-	}
-	return 0;
-}
 
 /* An empty program, to measure the cost of a probe alone. */
 int do_nothing(struct pt_regs *ctx)

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.references import target_file
 from tests.unit.test_elf import libc
 from tracelloc.files.machinecode.probeoffsets import find_probe_offset, is_emulated
+from tracelloc.record.abi import FunctionCode
 from tracelloc.record.mallocs.discovery import Module, discover, functions_of
 from tracelloc.record.mallocs.signatures import FunctionKind
 from tracelloc.record.probe_points.placement import plan
@@ -142,6 +143,6 @@ def test_glibc() -> None:
     returns = {p.offset for p in points if p.returns}
     frees = [f for f in functions_of(found) if f.signature.kind is FunctionKind.FREE]
     assert returns < entries
-    drains = [p for p in points if p.program == "cache_drains"]
+    drains = [p for p in points if p.cookie == FunctionCode.CACHE_DRAIN]
     assert len(drains) == 1
     assert len(entries - returns) == len(frees) + len(drains)

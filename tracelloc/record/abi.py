@@ -137,6 +137,7 @@ NEAR_SPACES: Final = 1024
 class FunctionCode(IntEnum):
     """What a probed function does (``enum function_kind``)."""
 
+    CACHE_DRAIN = 0
     ALLOC = 1
     CALLOC = 2
     POSIX_MEMALIGN = 3

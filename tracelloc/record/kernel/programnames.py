@@ -11,7 +11,6 @@ PROGRAMS: Final = (
     FREE_PROGRAM,
     "loader_changes",
     "exception_enter",
-    "cache_drains",
     "do_nothing",
 )
 """The programs for uprobes in ``probes/heap.bpf.c``."""

@@ -21,6 +21,7 @@ from tracelloc.record.mallocs.discovery import (
 )
 from tracelloc.record.mallocs.families import FAMILIES, LIBC, OPERATORS, OTEL, Family, jemalloc
 from tracelloc.record.mallocs.otel import ARGUMENTS, PROVIDER, usable_places
+from tracelloc.record.mallocs.signatures import FREE_PROGRAM
 from tracelloc.record.worker.targetfile import Offsets, UsdtPlace
 
 LOADER_HOOK: Final = "_dl_debug_state"
@@ -191,7 +192,8 @@ def _cache_points(allocator: Allocator) -> Iterator[ProbePoint]:
     found = None if offset is None else elf.offsets([(offset, _HEAD_BYTES, ())])
     if offset is not None and found and not found[0][1]:
         label = f"the end of threads in {base_name(allocator.module.path)}"
-        yield ProbePoint(allocator.module.open_path, offset + found[0][0], "cache_drains", label)
+        place = allocator.module.open_path, offset + found[0][0]
+        yield ProbePoint(*place, FREE_PROGRAM, label, abi.FunctionCode.CACHE_DRAIN)
 
 
 def place_loader(modules: Iterable[Module]) -> list[ProbePoint]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from tracelloc.errors import TargetError
@@ -32,6 +34,27 @@ def target_of(process: Process, exec_count: int, number: int) -> Target:
         host=os.uname().nodename,
         pod_uid=_last(_POD, groups).replace("_", "-"),
     )
+
+
+def forked_target(process: Process, parent: Target, number: int) -> Target:
+    """Describes a child process that was just forked. Raises TargetError and PrivilegeError."""
+    return replace(
+        parent,
+        pid=process.pid,
+        command=process.command(),
+        parent_pid=process.parent_pid(),
+        exec_count=0,
+        number=number,
+        has_ended=False,
+    )
+
+
+def renamed_target(process: Process, before: Target, exec_count: int) -> Target:
+    """Describes a process that has executed another program; by the old one if it has ended."""
+    command, executable = before.command, before.executable
+    with suppress(TargetError):
+        command, executable = process.command(), process.executable() or ""
+    return replace(before, command=command, executable=executable, exec_count=exec_count)
 
 
 def _control_groups(process: Process) -> str:

@@ -233,10 +233,13 @@ class Process:
         """Returns whether it is a kernel thread (PF_KTHREAD in stat), without its own memory."""
         return bool(int(self._stat()[6]) & 0x00200000)
 
-    def maps_text(self) -> str:
-        """Returns the current mappings as text, for ``parse_maps``."""
+    def maps_text(self, program: tuple[str, str] | None = None) -> str:
+        """Returns the current mappings as text, for ``parse_maps``.
+
+        ``program``: its ``program_paths``, if they are known already.
+        """
         text = self._read("maps", self.thread_id).decode(errors="surrogateescape")
-        path, link = self.program_paths() or ("", "")
+        path, link = program or self.program_paths() or ("", "")
         return text if path == link else text.replace(f" {path}\n", f" {link}\n")
 
     def maps(self) -> AddressMap:

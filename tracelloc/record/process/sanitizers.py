@@ -23,11 +23,10 @@ _PIECE_BYTES: Final = 1 << 20
 
 def has_leak_sanitizer(space: AddressSpace) -> bool:
     """Returns whether a process has LeakSanitizer, as a library or linked into its program."""
-    executable = space.process.executable()
     for module in space.modules:
         if _LIBRARY.fullmatch(base_name(module.path)):
             return True
-        if module.path == executable and (
+        if module.path == space.executable and (
             module.elf.find_functions(_FUNCTIONS) or _has_text(module.open_path, module.file_id)
         ):
             return True

@@ -107,15 +107,20 @@ class AddressSpace:
         self._lines: dict[str, Mapping] = {}
         self._maps = AddressMap([])
         self._has_c_library = False
-        self._first_files: tuple[str | None, frozenset[str]] = None, frozenset()
-        """Path of the program, and base names of preloaded libraries; kept after its end."""
+        self._program: tuple[str, str] | None = None
+        """Paths of the program (``program_paths``); kept after its end."""
+        self._preloaded: frozenset[str] = frozenset()
+        """Base names of preloaded libraries. A program may remove them from its environment."""
         self._earlier: list[AddressMap] = []
         self._modules: dict[FileId, Module | Unresolved] = {}
 
     def refresh(self) -> list[Module]:
         """Reads the mappings again. Returns modules not seen before; none if the process ended."""
+        if self._program is None:
+            self._program = self.process.program_paths()
+            self._preloaded = frozenset(map(base_name, self.process.preloaded()))
         try:
-            text = self.process.maps_text()
+            text = self.process.maps_text(self._program)
         except TargetError:
             return []
         if text == self._text:
@@ -132,10 +137,6 @@ class AddressSpace:
                 self._earlier = [AddressMap(code), *self._earlier][:64]
         self._maps = maps
         self._has_c_library = any(is_c_library(m.path) for m in maps.mappings if m.executable)
-        if (executable := self.process.executable()) is not None:
-            # A program may remove libraries from its environment, as the preloaded library does.
-            preloaded = self._first_files[1].union(map(base_name, self.process.preloaded()))
-            self._first_files = executable, preloaded
         self.generation += 1
         opened = [(m, module) for m in maps.mappings if (module := self._open(m)) is not None]
         return self._confirmed(opened)
@@ -146,7 +147,8 @@ class AddressSpace:
         child.generation, child.image = self.generation, self.image
         child._text, child._lines, child._maps = self._text, self._lines, self._maps
         child._earlier = list(self._earlier)
-        child._has_c_library, child._first_files = self._has_c_library, self._first_files
+        child._has_c_library = self._has_c_library
+        child._program, child._preloaded = self._program, self._preloaded
         child._modules = dict(self._modules)
         return child
 
@@ -158,7 +160,7 @@ class AddressSpace:
         if not keep_modules:
             self._modules = {}
         self.image += 1
-        self._first_files = None, frozenset()
+        self._program = None
         self._text, self._lines = "", {}
         self._maps = AddressMap([])
         self._earlier = []
@@ -171,7 +173,7 @@ class AddressSpace:
         if not opened:
             return []
         try:
-            still = set(parse_maps(self.process.maps_text(), self._lines).values())
+            still = set(parse_maps(self.process.maps_text(self._program), self._lines).values())
         except TargetError:
             still = set()
         if not still:
@@ -263,14 +265,13 @@ class AddressSpace:
         """
         by_name: dict[str, Module] = {}
         wanted = []
-        executable, preloaded = self._first_files
         for module in self.mapped_modules:
             name = module.elf.dynamic_names.shared_name or base_name(module.path)
             by_name[name] = module
-            if module.path in (executable, VDSO) or is_loader(module.path):
+            if module.path in (self.executable, VDSO) or is_loader(module.path):
                 wanted.append(name)
         for name, module in by_name.items():
-            if name in preloaded or base_name(module.path) in preloaded:
+            if not self._preloaded.isdisjoint((name, base_name(module.path))):
                 wanted.append(name)
         kept: set[FileId] = set()
         while wanted:
@@ -279,6 +280,11 @@ class AddressSpace:
                 kept.add(found.file_id)
                 wanted.extend(found.elf.dynamic_names.needed)
         return kept
+
+    @property
+    def executable(self) -> str | None:
+        """Path of the program, as in its mappings; None if unknown."""
+        return None if self._program is None else self._program[1]
 
     @property
     def mappings(self) -> Sequence[Mapping]:

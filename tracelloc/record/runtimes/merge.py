@@ -45,18 +45,21 @@ class StackMerger:
         space: AddressSpace,
         stacks: Stacks,
         words: SpaceWords,
-        parent: MergedRuntime | None = None,
+        parent: StackMerger | None = None,
     ) -> None:
         """``parent``: of the process from which this one was forked."""
         self._space = space
         self._stacks = stacks
         self._words = words
         self._runtime: MergedRuntime | None = None
-        self._parent = parent
+        self._parent = None if parent is None else parent._runtime
         self._waiting: deque[_Waiting] = deque()
         self._said: set[str] = set()
         self._unsupported: str | None = None
         self._generation = -1
+        if parent is not None and parent._runtime is None:
+            # The same files are mapped.
+            self._unsupported, self._generation = parent._unsupported, parent._generation
         self.uneven_count = 0
         """Stacks whose numbers of interpreter frames and of runtime groups differed."""
 

@@ -27,7 +27,7 @@ from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.drain import by_image
 from tracelloc.record.kernel.records import find_fork
 from tracelloc.record.mallocs.discovery import Module
-from tracelloc.record.process.identity import target_of
+from tracelloc.record.process.identity import forked_target, target_of
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.config import TraceConfig
@@ -304,7 +304,10 @@ class Processes:
         """A process that is to be added. Raises TracellocError."""
         process = space.process
         number = next(self._process_numbers)
-        target = target_of(process, exec_count, number)
+        if parent is None:
+            target = target_of(process, exec_count, number)
+        else:
+            target = forked_target(process, parent.target, number)
         words = self._capture.new_space()
         words.begin(next(self._image_numbers), None if parent is None else parent.words)
         return Tracee(

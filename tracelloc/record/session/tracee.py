@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import numpy as np
 
-from tracelloc.errors import TargetError
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
@@ -28,6 +26,7 @@ from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.cpumeter import CpuMeter
+from tracelloc.record.process.identity import renamed_target
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.known import collects_garbage, is_python_name, runtimes_of
 from tracelloc.record.runtimes.seam import ObjectWatch
@@ -173,12 +172,9 @@ class Tracee:
         the main thread. Raises TracellocError if the new program can't be traced; it then seems
         to allocate nothing. If it does not stop, ``look_after`` reports why.
         """
-        command = self.target.command
-        with suppress(TargetError):  # it may have ended meanwhile
-            command = self.process.command()
         # The program that tracelloc launches does not count.
         exec_count = self.target.exec_count + execs * self._has_begun
-        self.target = replace(self.target, command=command, exec_count=exec_count)
+        self.target = renamed_target(self.process, self.target, exec_count)
         self.is_starting = is_stopped or not self._has_begun
         self._has_begun = True
         self.image = self.words.image

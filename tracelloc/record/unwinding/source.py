@@ -72,7 +72,7 @@ class StackSource:
         self.merger: StackMerger | None = None
         """Inserts a runtime's functions into stacks; None: the probes don't read them."""
         if config.python:
-            parent = None if like is None or like.merger is None else like.merger.runtime
+            parent = None if like is None else like.merger
             self.merger = StackMerger(space, stacks, words, parent)
         self.leading: LeadingFrames | None = None
         """Allocator code to strip from the start of stacks; None: there is none."""

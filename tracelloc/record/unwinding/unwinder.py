@@ -121,7 +121,7 @@ class Unwinder:
         child = Unwinder(space, table, self._max_frames, ahead, refresh)
         child._maps = self._maps
         child._since = dict.fromkeys(self._maps.mappings, table.generation)
-        child._tell_walker()
+        child._walker = self._walker.fork(space.process.pid, table.generation)
         return child
 
     def begin_image(self) -> None:

@@ -75,6 +75,13 @@ class StackWalker:
         self._code = np.array(list(code), CODE_DTYPE)
         self._files = list(files)
 
+    def fork(self, pid: int, generation: int) -> StackWalker:
+        """Returns a walker for a copy of the address space, mapped since this generation."""
+        child = StackWalker(pid)
+        child._code, child._files = self._code.copy(), self._files
+        child._code["since"] = generation
+        return child
+
     def follow(
         self, stacks: Sequence[CopiedStack], limit: int, worker: FileWorker = CODE_WORKER
     ) -> tuple[list[FollowedStack], dict[int, int]]:

@@ -235,9 +235,8 @@ class CPython:
 
 def find_cpython(space: AddressSpace) -> CPython | None:
     """CPython among the files that a process has mapped now. Raises UnsupportedRuntime."""
-    executable = space.process.executable()
     for module in space.mapped_modules:
-        if module.path == executable or is_python_name(base_name(module.path)):
+        if module.path == space.executable or is_python_name(base_name(module.path)):
             runtime = space.object(module, "_PyRuntime")
             if runtime is not None:
                 return CPython(space, module, runtime)

@@ -241,7 +241,7 @@ class PreloadedLink:
         """Returns whether an allocator's blocks all pass the library, as far as is known."""
         if asks_malloc(allocator):
             return True
-        if not may_be_behind(allocator, self._space.process.executable()):
+        if not may_be_behind(allocator, self._space.executable):
             return False
         # A library loaded later is called by the code that has loaded it.
         return (
