@@ -6,9 +6,12 @@ single block each about which it is too early to say anything.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
+
+import numpy as np
 
 from tracelloc.model.verdicts import CODE_OF, VERDICTS, Suspect, Verdict
 from tracelloc.show.presentation.sharedframes import STACKS_NAMED, shared_function
@@ -98,14 +101,13 @@ def _folded(selection: ViewSelection, order: Sequence[int]) -> Iterable[GroupKey
         few[:] = False
     else:
         few &= verdicts == CODE_OF[Verdict.DECIDING]
+    listed = np.array(order, np.intp)
+    others = listed[few[listed]].tolist()
+    named = listed[~few[listed] & labels.fresh[listed]]
+    codes = itertools.repeat(-1) if verdicts is None else verdicts[named].tolist()
     equal: dict[tuple[str, int], list[int]] = {}
-    others: list[int] = []
-    for stack in order:
-        if few[stack]:
-            others.append(stack)
-        elif labels.fresh[stack]:
-            code = -1 if verdicts is None else int(verdicts[stack])
-            equal.setdefault((labels[stack], code), []).append(stack)
+    for stack, code in zip(named.tolist(), codes, strict=False):
+        equal.setdefault((labels[stack], code), []).append(stack)
     for (label, code), stacks in equal.items():
         if len(stacks) > 1:
             title = folded_title(label, len(stacks))
