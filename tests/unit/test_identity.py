@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tracelloc.record.process.identity import target_of
+from tracelloc.model.process import Target
+from tracelloc.record.process.identity import forked_target, renamed_target, target_of
 from tracelloc.record.process.procfs import Process
 
 ID = "3f" * 32
@@ -41,3 +43,21 @@ def test_targets(text: str | None, expected: str, pod: str, tmp_path: Path) -> N
     assert target.executable == "/opt/shop/bin/server"
     assert (target.container_id, target.pod_uid) == (expected, pod)
     assert target.host == os.uname().nodename
+
+
+def test_a_child_and_what_it_executes(tmp_path: Path) -> None:
+    """A child is in its parent's program until it executes another one."""
+    parent = Target(41, "server", 1, 2, 5, executable="/opt/server", container_id=ID, host="box")
+    directory = tmp_path / "42"
+    (directory / "task/42").mkdir(parents=True)
+    (directory / "comm").write_text("worker\n")
+    (directory / "status").write_text("PPid:\t40\n")
+    (directory / "exe").symlink_to("/opt/worker")
+    process = Process(42, tmp_path)
+    child = forked_target(process, replace(parent, has_ended=True), 6)
+    expected = Target(42, "worker", 40, 0, 6, executable="/opt/server", container_id=ID, host="box")
+    assert child == expected
+    other = renamed_target(process, child, 1)
+    assert other == replace(expected, exec_count=1, executable="/opt/worker")
+    (directory / "comm").unlink()
+    assert renamed_target(process, other, 2) == replace(other, exec_count=2)

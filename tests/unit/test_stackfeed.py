@@ -1,0 +1,76 @@
+"""Stacks that the probes could not finish, between their ring and their process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tracelloc.model.events import Miss, SentStacks
+from tracelloc.record.unwinding import feed
+from tracelloc.record.unwinding.source import StackSource
+
+IMAGE = 3
+SMALL, LARGE = bytes(5 << 12), bytes(17 << 12)
+"""The stack memory of a miss: it is copied in these sizes."""
+WAITING_BYTES = 80 << 20
+AT_ONCE = 1024
+"""How many are taken from the ring at once."""
+
+
+class Sender:
+    """Has some misses to take."""
+
+    def __init__(self, count: int, stack: bytes) -> None:
+        self.left, self.stack = count, stack
+
+    def take_misses(self, most: int) -> list[Miss]:
+        """See ``StackSender``."""
+        count = min(most, self.left)
+        self.left -= count
+        return [Miss(n, 0, IMAGE, 0, (), 0, self.stack, 0) for n in range(count)]
+
+    def take_stacks(self) -> list[tuple[int, SentStacks]]:
+        """See ``StackSender``."""
+        return []
+
+
+def work(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """How many were hastened and finished, after each time that some were finished."""
+    hastened, finished = 0, 0
+    counts = []
+
+    def hasten(_source: object, misses: Sequence[Miss]) -> None:
+        nonlocal hastened
+        hastened += len(misses)
+
+    def finish(_source: object, misses: Sequence[Miss]) -> None:
+        nonlocal finished
+        finished += len(misses)
+        counts.append((hastened, finished))
+
+    # However slow the machine is.
+    monkeypatch.setattr(feed, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(StackSource, "catch_up", lambda _source: None)
+    monkeypatch.setattr(StackSource, "hasten", hasten)
+    monkeypatch.setattr(StackSource, "finish", finish)
+    stacks = feed.StackFeed(sender, finishes=True)
+    stacks.add(IMAGE, cast("Any", SimpleNamespace(pid=42)))
+    stacks.take_stacks()
+    return counts
+
+
+def test_the_ring_is_emptied_before_all_are_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it fills up with stacks that wait for the same rows, and others are lost."""
+    counts = work(Sender(4000, SMALL), monkeypatch)
+    assert [hastened for hastened, _ in counts[:4]] == [1024, 2048, 3072, 4000]
+    assert counts[-1] == (4000, 4000)
+
+
+def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = work(Sender(20_000, LARGE), monkeypatch)
+    most = max(hastened - finished for hastened, finished in counts)
+    assert AT_ONCE < most < WAITING_BYTES // len(LARGE) + AT_ONCE
+    assert counts[-1] == (20_000, 20_000)
