@@ -166,7 +166,7 @@ def test_too_few_descriptors(busy: Target, files: int) -> None:
     assert busy.ask("go").split()[:2] == ["3", "4"]
 
 
-@pytest.mark.parametrize("files", [44, 48, 52])
+@pytest.mark.parametrize("files", [44, 48, 52, 53, 54, 55, 56, 60])
 def test_too_few_descriptors_for_a_launch(files: int) -> None:
     done = run_tracelloc(
         "--text", "--", "/bin/true", preexec_fn=limited(resource.RLIMIT_NOFILE, files)

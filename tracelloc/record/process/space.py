@@ -62,7 +62,7 @@ class MappedFiles:
         return module
 
     def open_image(self, image: bytes, mapping: Mapping) -> Module:
-        """Returns the module of an in-memory file. Raises NotElfError, FileReadError."""
+        """Returns the module of an in-memory file. Raises OSError, NotElfError, FileReadError."""
         module = self._images.get(image)
         if module is None:
             elf = TargetFile.from_bytes(image, mapping.path)
@@ -220,6 +220,8 @@ class AddressSpace:
         image = self.process.read_memory(mapping.start, mapping.end - mapping.start)
         try:
             self._modules[mapping.file_id] = self.files.open_image(image, mapping)
+        except OSError as error:
+            self.shortage = scarcity(error) or self.shortage
         except (NotElfError, FileReadError):
             self._modules[mapping.file_id] = Unresolved.KERNEL_PAGE
 

@@ -356,6 +356,8 @@ class Session:
         """Holds the lock while a process is stopped. Warns of errors, or raises them at launch."""
         start_ns = self._clocks.now_ns()
         with self._lock:
+            if self._is_launching and self._failure is not None:
+                raise self._failure
             if self.processes.is_full:
                 self._see_off()
             try:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Final, TypeVar
 
-from tracelloc.errors import TargetError, TracellocError
+from tracelloc.errors import TargetError, TracellocError, scarcity
 from tracelloc.record.process.procfs import Process
 from tracelloc.text import printable
 
@@ -39,7 +39,7 @@ def reason_of(error: BaseException) -> str:
     """An error in one line, with its type unless the message is meant for users."""
     kind, text = type(error).__name__, printable(str(error))[:_LONGEST_WHY]
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+        return scarcity(error) or error.strerror
     if isinstance(error, OSError | TracellocError) and text:
         return text
     return f"{kind}: {text}" if text else kind

@@ -109,7 +109,7 @@ class TargetFile(FileHandle, SegmentedFile):
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str) -> TargetFile:
-        """Creates a file that exists in memory only. Raises NotElfError, FileReadError."""
+        """Creates a file that exists in memory only. Raises OSError, NotElfError, FileReadError."""
         descriptor = os.memfd_create("elf", os.MFD_CLOEXEC)
         try:
             os.write(descriptor, data)
