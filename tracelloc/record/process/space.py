@@ -197,18 +197,13 @@ class AddressSpace:
             # Unmapped since the maps were read. It may be mapped again.
             return None
         except OSError as error:
-            scarce = scarcity(error)
-            self.shortage = scarce or self.shortage
-            if scarce is None:
-                self._modules[mapping.file_id] = Unresolved.UNREADABLE
+            self._leave_closed(mapping, Unresolved.UNREADABLE, scarcity(error))
             return None
         except NotElfError:
             self._modules[mapping.file_id] = Unresolved.NOT_ELF
             return None
         except FileReadError as error:
-            self.shortage = error.scarce or self.shortage
-            if error.scarce is None:
-                self._modules[mapping.file_id] = Unresolved.UNREAD
+            self._leave_closed(mapping, Unresolved.UNREAD, error.scarce)
             return None
         self._modules[mapping.file_id] = module
         return module
@@ -221,9 +216,18 @@ class AddressSpace:
         try:
             self._modules[mapping.file_id] = self.files.open_image(image, mapping)
         except OSError as error:
-            self.shortage = scarcity(error) or self.shortage
-        except (NotElfError, FileReadError):
+            self._leave_closed(mapping, Unresolved.KERNEL_PAGE, scarcity(error))
+        except FileReadError as error:
+            self._leave_closed(mapping, Unresolved.KERNEL_PAGE, error.scarce)
+        except NotElfError:
             self._modules[mapping.file_id] = Unresolved.KERNEL_PAGE
+
+    def _leave_closed(self, mapping: Mapping, why: Unresolved, scarce: str | None) -> None:
+        """Keeps why a file is not open, unless a resource is scarce: then it is tried again."""
+        if scarce is None:
+            self._modules[mapping.file_id] = why
+        else:
+            self.shortage = scarce
 
     @property
     def modules(self) -> list[Module]:
