@@ -65,6 +65,10 @@ test)
     need util-linux has setpriv
     need systemd has systemd-analyze
     need binutils has addr2line
+    # Files of another processor, as data. (A compiler for it would conflict with gcc-multilib.)
+    need binutils-aarch64-linux-gnu has aarch64-linux-gnu-objdump
+    need libc6-dev-arm64-cross is_there "/usr/aarch64-linux-gnu/lib/libc.so"
+    need libstdc++6-arm64-cross is_there "/usr/aarch64-linux-gnu/lib/libstdc++.so.6"
     need llvm has llvm-symbolizer
     need libc6-dbg is_there "/usr/lib/debug/.build-id/*/*.debug"
     need nodejs has node

@@ -20,8 +20,8 @@ MODULES = sorted(
     for path in folder.rglob(pattern)
 )
 
-GROUND = ["errors", "text", "startup", "probes", "tracelloc"]
-"""What everybody may know: errors, text for people, the sources of the probes."""
+GROUND = ["errors", "text", "startup", "probes", "tracelloc", "architecture"]
+"""What everybody may know: errors, text for people, processors, the sources of the probes."""
 KNOWS = {
     "model": [],
     "system": [],

@@ -19,13 +19,13 @@ from elftools.elf.elffile import ELFFile
 
 from tests.harness import Builder
 from tests.unit.unwindrows import Kind, decode
+from tracelloc.architecture.x86_64.calls import ends_in_call
 from tracelloc.errors import UnsupportedError
 from tracelloc.files.cfi import core
 from tracelloc.files.cfi.core import RuleSet
 from tracelloc.files.cfi.module import Cfi
 from tracelloc.files.cfi.rules import FALLBACK_ROW, SIGNAL_FRAME, SIGNAL_RETURN
 from tracelloc.files.elf import ElfFile
-from tracelloc.record.unwinding.plausible import ends_in_call
 
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 

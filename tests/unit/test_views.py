@@ -12,6 +12,7 @@ import pytest
 from tests import snapshots
 from tests.unit.events import records
 from tests.unit.reports import json_report, text_report
+from tracelloc.architecture.x86_64.calls import ends_in_call
 from tracelloc.errors import UsageError
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
@@ -23,7 +24,6 @@ from tracelloc.model.process import Overhead, Target
 from tracelloc.model.stacks import StackFlag
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.symbolization.symbolizer import Symbolizer
-from tracelloc.record.unwinding.plausible import ends_in_call
 from tracelloc.show.export import EXPORTERS, exporter_for
 from tracelloc.show.export.listings import fold
 from tracelloc.show.filters import Filters

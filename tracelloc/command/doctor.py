@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from tracelloc.architecture import machine_name
 from tracelloc.command.doctortarget import target_findings
 from tracelloc.command.finding import Finding, FindingState
 from tracelloc.errors import TracellocError
@@ -55,7 +56,7 @@ def failures(findings: Sequence[Finding]) -> int:
 
 
 def _machine_findings() -> Iterator[Finding]:
-    machine, release = platform.machine(), platform.release()
+    machine, release = machine_name(), platform.release()
     yield _checked("machine", machine, lambda: system.check_machine(machine))
     yield _checked("kernel", f"Linux {release}", lambda: system.check_kernel(release))
     yield from _rights(Path("/proc/self/status").read_text())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from tracelloc.architecture import machine_name
 from tracelloc.command.commandline import CommandLine
 from tracelloc.command.lifecycle import start_of
 from tracelloc.command.options import options_of
@@ -119,7 +119,7 @@ def _print(lines: Iterable[str]) -> None:
 
 def check_leaks(line: CommandLine, wanted: LeakCheckOptions) -> int:
     """Runs a program and reports what it leaked. Returns the exit status. Raises TracellocError."""
-    check_machine(platform.machine())
+    check_machine(machine_name())
     options = options_of(line)
     config = replace(options.trace.with_library_only, checks_exit=True)
     options = replace(options, trace=config)

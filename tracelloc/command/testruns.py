@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import select
 import socket
 from collections.abc import Iterable, Sequence
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from tracelloc.architecture import machine_name
 from tracelloc.command.commandline import CommandLine
 from tracelloc.command.leakcheck import FewMessages
 from tracelloc.command.lifecycle import LaunchStart
@@ -194,7 +194,7 @@ def _frames(stack: NamedStack) -> list[dict[str, Any]]:
 
 def serve_tests(line: CommandLine, suppressions: Iterable[Path]) -> int:
     """Runs a pytest whose plug-in asks. Returns its exit status. Raises TracellocError."""
-    capabilities.check_machine(platform.machine())
+    capabilities.check_machine(machine_name())
     options = options_of(line)
     patterns = read_patterns(suppressions)
     channel, theirs = socket.socketpair()

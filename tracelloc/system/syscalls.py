@@ -8,17 +8,15 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import platform
 import stat
 from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
-_BPF: Final = {"x86_64": 321, "aarch64": 280}
-_PERF_EVENT_OPEN: Final = {"x86_64": 298, "aarch64": 241}
+from tracelloc.architecture import native
+
 _OPENAT2: Final = 437
-_PROCESS_VM_READV: Final = {"x86_64": 310, "aarch64": 270}
 _PERF_FLAG_FD_CLOEXEC: Final = 8
 _RESOLVE_NO_MAGICLINKS: Final = 0x02
 _RESOLVE_IN_ROOT: Final = 0x10
@@ -42,7 +40,7 @@ BPF_ITER_CREATE: Final = 33
 
 def bpf_number() -> int:
     """Returns the number of bpf(2) on this machine."""
-    return _BPF[platform.machine()]
+    return native().system_call("bpf")
 
 
 def bpf(command: int, attributes: ctypes.Structure | ctypes.Array[ctypes.c_uint32]) -> int:
@@ -58,7 +56,7 @@ def bpf(command: int, attributes: ctypes.Structure | ctypes.Array[ctypes.c_uint3
 def perf_event_open(attributes: ctypes.Structure, pid: int) -> int:
     """The descriptor of a perf event for one process on all processors. Raises OSError."""
     return _call(
-        _PERF_EVENT_OPEN[platform.machine()],
+        native().system_call("perf_event_open"),
         ctypes.byref(attributes),
         ctypes.c_int(pid),
         ctypes.c_int(-1),
@@ -136,7 +134,7 @@ def read_process(pid: int, pieces: npt.NDArray[np.uint64], into: npt.NDArray[np.
     assert pieces[:, 1].sum() <= into.nbytes
     local = (ctypes.c_uint64 * 2)(into.ctypes.data, into.nbytes)
     return _call(
-        _PROCESS_VM_READV[platform.machine()],
+        native().system_call("process_vm_readv"),
         ctypes.c_int(pid),
         local,
         ctypes.c_ulong(1),

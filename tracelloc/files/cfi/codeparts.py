@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.files.cfi.module import Cfi
 from tracelloc.files.cfi.reasons import CfiError
 from tracelloc.files.cfi.rules import RSP
@@ -18,7 +19,7 @@ from tracelloc.files.elf import ElfFile
 _JUMP: Final = re.compile(rb"\x0f(?=[\x80-\x8f])", re.DOTALL)
 """jcc with 4 bytes of distance: 0F 8x."""
 _JUMP_BYTES: Final = 6
-_RETURN_ADDRESS_BYTES: Final = 8
+_RETURN_ADDRESS_BYTES: Final = X86_64.return_address_bytes
 
 
 def function_parts(elf: ElfFile, cfi: Cfi | None, name: str) -> list[range]:

@@ -17,6 +17,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.architecture import of_elf
+from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.errors import UnsupportedError
 from tracelloc.files.cfi.core import MASK, RuleSet, find_calls, reason_row
 from tracelloc.files.cfi.reasons import CfiError
@@ -34,8 +36,7 @@ from tracelloc.files.elf.sections import SectionError
 
 U64 = npt.NDArray[np.uint64]
 
-_LONGEST_CALL_BYTES: Final = 7
-"""Prefixes apart."""
+_LONGEST_CALL_BYTES: Final = X86_64.longest_call_bytes
 _PAGE_SHIFT: Final = np.uint64(12)
 _PIECE_BYTES: Final = 1 << 20
 _MOST_SITES: Final = 1 << 24
@@ -60,7 +61,7 @@ class Cfi:
 
     def __init__(self, elf: ElfFile) -> None:
         """Reads nothing yet; ``elf`` stays the caller's. Raises UnsupportedError."""
-        if elf.bits != 64 or elf.machine != "EM_X86_64":
+        if of_elf(elf.machine, elf.bits) is not X86_64:
             raise UnsupportedError("call-frame information is understood for x86-64 only")
         self._elf = elf
         self._lock = threading.Lock()

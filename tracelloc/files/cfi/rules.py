@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.files.cfi.core import EXPRESSION, OFFSET, UNDEFINED, RuleSet
 
-# DWARF numbers of the registers (AMD64 supplement, figure 3.36).
 RBX: Final = 3
-RBP: Final = 6
-RSP: Final = 7
-RIP: Final = 16
-"""The return address column; not a register one could name."""
+RBP: Final = X86_64.dwarf.frame_pointer
+RSP: Final = X86_64.dwarf.stack_pointer
+RIP: Final = X86_64.dwarf.return_address
 
 FRAME_POINTER: Final = RuleSet(
     RBP, 16, registers={RBP: (OFFSET, -16, b""), RIP: (OFFSET, -8, b"")}, is_fallback=True
@@ -30,12 +29,7 @@ def _breg_rsp(number: int) -> bytes:
     return b"\x77" + bytes([number] if small else [number & 0x7F | 0x80, number >> 7])
 
 
-_SIGNAL_PLACES: Final = {
-    8: 40, 9: 48, 10: 56, 11: 64, 12: 72, 13: 80, 14: 88, 15: 96, 5: 104, 4: 112,
-    RBP: 120, RBX: 128, 1: 136, 0: 144, 2: 152, RSP: 160, RIP: 168,
-}  # fmt: skip
-"""Where the kernel saves registers for a signal handler, in bytes from its frame's end:
-``uc_mcontext`` of ``struct rt_sigframe`` (arch/x86/include/asm/sigframe.h)."""
+_SIGNAL_PLACES: Final = X86_64.signal_frame.places
 
 SIGNAL_FRAME: Final = RuleSet(
     -1,
@@ -46,5 +40,5 @@ SIGNAL_FRAME: Final = RuleSet(
 )
 """The rules of glibc's ``__restore_rt``, for C libraries that provide none."""
 
-SIGNAL_RETURN: Final = bytes.fromhex("48c7c00f0000000f05")
-"""mov $SYS_rt_sigreturn, %rax; syscall: where signal handlers return to."""
+SIGNAL_RETURN: Final = X86_64.signal_frame.return_code
+"""Where signal handlers return to."""

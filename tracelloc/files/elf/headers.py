@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO, Final, cast
 
+from tracelloc.architecture import ARCHITECTURES
+
 Read = Callable[[int, int], bytes]
 """``read(offset, size)`` gives bytes of the file, fewer at its end."""
 
@@ -41,7 +43,7 @@ _FOREIGN_KINDS: Final = {
 """Machine numbers by pyelftools' names, as far as they are used."""
 _MOST_FOREIGN: Final = 1 << 12
 """Headers of a kind that pyelftools is given to read."""
-_MACHINES: Final = {62: "EM_X86_64", 183: "EM_AARCH64"}
+_MACHINES: Final = {each.elf_machine: each.elf_name for each in ARCHITECTURES}
 _MANY: Final = 0xFFFF
 """The number does not fit into its field and is in the first section header."""
 _MOST: Final = 1 << 16

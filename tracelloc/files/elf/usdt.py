@@ -14,6 +14,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from tracelloc.architecture import Architecture, of_elf
 from tracelloc.files.elf.file import ElfFile
 from tracelloc.files.elf.notes import notes_in
 
@@ -25,15 +26,8 @@ _ADDRESSES: Final = struct.Struct("<QQQ")
 _MOST_PROBES: Final = 1 << 12
 """In one file, of one provider: as many as a compiler may make of a function that it inlines."""
 _MASK: Final = (1 << 64) - 1
-_REGISTERS: Final = (
-    "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp",
-    *(f"r{number}" for number in range(8, 16)),
-)  # fmt: skip
-"""By their numbers in the probes' cookies."""
-_ARGUMENT: Final = re.compile(
-    r"-?8@(?:%(?P<register>r\w+)|(?P<displacement>-?(?:0x[0-9a-f]{1,8}|\d{1,9}))?"
-    r"\(%(?P<base>r\w+)\))"
-)
+_BETWEEN: Final = re.compile(r"\s+(?![^\[\]]{0,32}\])")
+"""Spaces between arguments: not those in brackets."""
 _FARTHEST: Final = 1 << 15
 
 
@@ -60,6 +54,7 @@ def usdt_probes(elf: ElfFile, provider: str) -> list[UsdtProbe]:
     if not notes:
         return []
     base = elf.section_header(_BASE)
+    machine = of_elf(elf.machine, elf.bits)
     found: list[UsdtProbe] = []
     for owner, kind, content, size_bytes in notes_in(notes):
         if (kind, owner) != (_KIND, _OWNER) or not _ADDRESSES.size <= size_bytes == len(content):
@@ -77,22 +72,27 @@ def usdt_probes(elf: ElfFile, provider: str) -> list[UsdtProbe]:
                 name,
                 address + moved & _MASK,
                 semaphore + moved & _MASK if semaphore else 0,
-                _arguments(arguments),
+                None if machine is None else _arguments(arguments, machine),
             )
         )
     return found
 
 
-def _arguments(text: str) -> tuple[Argument, ...] | None:
-    """Parses ``8@%rdi -8@16(%rsp)``: 64 bits each, in registers or near where one points."""
+def _arguments(text: str, machine: Architecture) -> tuple[Argument, ...] | None:
+    """Parses ``8@%rdi -8@16(%rsp)``: 64 bits each, in registers or near where one points.
+
+    Other machines have a syntax of their own, such as ``8@x0 -8@[sp, 16]``.
+    """
     found: list[Argument] = []
-    for word in text.split():
-        match = _ARGUMENT.fullmatch(word)
+    for word in _BETWEEN.split(text.strip()) if text.strip() else ():
+        match = machine.usdt_argument.fullmatch(word)
         register = None if match is None else match["register"] or match["base"]
-        if match is None or register not in _REGISTERS:
+        if match is None or register not in machine.usdt_registers:
             return None
         displacement = int(match["displacement"] or "0", 0)
         if not -_FARTHEST <= displacement < _FARTHEST:
             return None
-        found.append((_REGISTERS.index(register), match["base"] is not None, displacement))
+        found.append(
+            (machine.usdt_registers.index(register), match["base"] is not None, displacement)
+        )
     return tuple(found)

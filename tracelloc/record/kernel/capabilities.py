@@ -11,6 +11,7 @@ import resource
 from pathlib import Path
 from typing import Final
 
+from tracelloc.architecture import ARCHITECTURES, machine_name, of_machine
 from tracelloc.errors import PrivilegeError, UnsupportedError
 from tracelloc.system import syscalls
 
@@ -23,7 +24,6 @@ UPROBE_SESSION_KERNEL: Final = (6, 13)
 """The first kernel where one link covers entries and returns."""
 FileLimit = tuple[int, int]
 """The soft and the hard limit of open files."""
-MACHINES: Final = ("x86_64",)
 
 ALL: Final = "CAP_SYS_ADMIN"
 """Implies all the others."""
@@ -40,18 +40,18 @@ _ROOT_HINT: Final = "run it with sudo, or give it CAP_BPF, CAP_PERFMON, CAP_SYS_
 
 def check_all() -> None:
     """Raises UnsupportedError or PrivilegeError for the first missing requirement."""
-    check_machine(platform.machine())
+    check_machine(machine_name())
     check_kernel(platform.release())
     check_capabilities(Path("/proc/self/status").read_text())
     check_bpf()
 
 
 def check_machine(machine: str) -> None:
-    """Raises UnsupportedError unless the machine is supported: the probes read x86-64 registers."""
-    if machine not in MACHINES:
-        raise UnsupportedError(
-            f"tracelloc does not run on {machine}", hint=f"it knows {', '.join(MACHINES)}"
-        )
+    """Raises UnsupportedError unless tracelloc records programs on the machine."""
+    found = of_machine(machine)
+    if found is None or not found.is_traced:
+        known = ", ".join(each.name for each in ARCHITECTURES if each.is_traced)
+        raise UnsupportedError(f"tracelloc does not run on {machine}", hint=f"it knows {known}")
 
 
 def kernel_is_at_least(release: str, version: tuple[int, int]) -> bool:

@@ -92,12 +92,15 @@ class Child:
         """Attaches probes. Raises TracellocError."""
         return Attachment(method, self.process.pid, points, program)
 
-    def ask(self, what: str) -> float:
-        """Makes the child run one function of its program. Raises ChildEndedError."""
+    def ask(self, what: str, code: bytes = b"") -> float:
+        """Makes the child run one function of its program. Raises ChildEndedError.
+
+        ``code`` is what the function needs and depends on the machine.
+        """
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
         try:
-            self._popen.stdin.write(f"{what}\n".encode())
+            self._popen.stdin.write(f"{what} {code.hex()}\n".encode())
             self._popen.stdin.flush()
             return float(self._popen.stdout.readline())
         except (OSError, ValueError) as error:

@@ -1,7 +1,8 @@
 """The program of ``child.Child``: calls the C library's free(3) in the requested way.
 
 Runs as a script, isolated and without site packages, so that it starts quickly. Reads the
-name of one of its functions per line, and answers each with a line.
+name of one of its functions per line, and maybe bytes in hexadecimal that depend on the machine,
+and answers each line with one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import mmap
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 LIBC: Final = ctypes.CDLL(None, use_errno=True)
@@ -22,26 +24,6 @@ CALLS: Final = 1000
 _PR_SET_SECCOMP: Final = 22
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _SECCOMP_MODE_FILTER: Final = 2
-_FILTER: Final = bytes.fromhex(
-    "2000000000000000"  # the system call's number
-    "350000024f010000"  # below 335: allow
-    "2500010082010000"  # above 386: allow
-    "0600000000000080"  # kill the process
-    "060000000000ff7f"  # allow
-)
-"""struct sock_filter, include/uapi/linux/filter.h. Kills at numbers that x86-64 had not assigned
-before Linux 6.11, as many programs' filters do at unknown system calls."""
-_WITH_SHADOW_STACK: Final = bytes.fromhex(
-    "53 4889fb"  # push %rbx; mov %rdi,%rbx: the function to call
-    "bf01500000 be01000000 b89e000000 0f05"  # arch_prctl(ARCH_SHSTK_ENABLE, ARCH_SHSTK_SHSTK)
-    "4885c0 7519"  # test %rax,%rax; jnz to the end
-    "31ff ffd3"  # the function, with a null argument
-    "bf02500000 be01000000 b89e000000 0f05"  # arch_prctl(ARCH_SHSTK_DISABLE, …)
-    "31c0 5b c3"  # 0
-    "5b c3"  # return arch_prctl's result
-)
-"""Machine code: calls a function with a shadow stack. No earlier call may return
-meanwhile, so Python can't do this. arch/x86/include/uapi/asm/prctl.h."""
 
 
 def _once(calls: int) -> float:
@@ -80,14 +62,14 @@ def leave() -> float:
     return 0
 
 
-def seccomp() -> float:
-    """Calls free under a filter that kills at unknown system calls."""
+def seccomp(code: bytes) -> float:
+    """Calls free under a filter: instructions of ``struct sock_filter`` (linux/filter.h)."""
 
     class FilterProgram(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
-    code = ctypes.create_string_buffer(_FILTER, len(_FILTER))
-    program = FilterProgram(len(_FILTER) // 8, ctypes.addressof(code))
+    memory = ctypes.create_string_buffer(code, len(code))
+    program = FilterProgram(len(code) // 8, ctypes.addressof(memory))
     if LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or LIBC.prctl(
         _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0
     ):
@@ -95,22 +77,29 @@ def seccomp() -> float:
     return _once(1)
 
 
-def shadow_stack() -> float:
-    """Calls free with a shadow stack; returns nonzero if the machine has none."""
+def shadow_stack(code: bytes) -> float:
+    """Calls free with a shadow stack; returns nonzero if the machine has none.
+
+    ``code`` is machine code that calls a function with one: no earlier call may return meanwhile,
+    so Python can't do this.
+    """
     memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-    memory.write(_WITH_SHADOW_STACK)
+    memory.write(code)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     call = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_void_p)(start)
     return float(call(ctypes.cast(FREE, ctypes.c_void_p).value))
 
 
-_FUNCTIONS: Final = {each.__name__: each for each in (cost, thread, leave, seccomp, shadow_stack)}
+_FUNCTIONS: Final[dict[str, Callable[..., float]]] = {
+    each.__name__: each for each in (cost, thread, leave, seccomp, shadow_stack)
+}
 
 
 def main() -> None:
     """Answers requests until the input ends."""
     for line in sys.stdin:
-        print(_FUNCTIONS[line.strip()](), flush=True)
+        name, *arguments = line.split()
+        print(_FUNCTIONS[name](*map(bytes.fromhex, arguments)), flush=True)
 
 
 if __name__ == "__main__":

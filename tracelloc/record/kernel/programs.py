@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from tracelloc.architecture import native
 from tracelloc.errors import PrivilegeError, UnsupportedError, privilege_hint, scarcity
 from tracelloc.record.kernel.bpfmaps import NAME_BYTES, create_map, set_entry
 from tracelloc.record.kernel.compiler import CompiledProbes, with_maps
@@ -27,8 +27,6 @@ TRACING: Final = 26
 
 _PROGRAM_ARRAY: Final = 3
 """BPF_MAP_TYPE_PROG_ARRAY, include/uapi/linux/bpf.h."""
-_PRIVATE_STACK: Final = re.compile(rb"\x65\x4c\x03[\x0c\x0d]", re.DOTALL)
-"""add %gs:this_cpu_off,%r9 (emit_private_frame_ptr in arch/x86/net/bpf_jit_comp.c)."""
 _CODE_BYTES: Final = 1 << 18
 """Most native code of a program that is searched."""
 _LICENSE: Final = b"Dual MIT/GPL"
@@ -236,13 +234,14 @@ def has_private_stack(program_fd: int) -> bool:
     """Returns whether a program's native code uses a private stack per processor.
 
     ``probes/preemption.h`` prevents that on all known kernels. False if the
-    kernel does not show the code.
+    kernel does not show the code, or if the code of this machine's kernels is not known.
     """
     code = ctypes.create_string_buffer(_CODE_BYTES)
     info = program_info(program_fd, code)
     used = min(info.jited_prog_len, _CODE_BYTES)
     shown = bool(info.jited_prog_insns)
-    return shown and _PRIVATE_STACK.search(code, 0, used) is not None
+    pattern = native().private_stack_code
+    return shown and pattern is not None and pattern.search(code, 0, used) is not None
 
 
 def _address(content: bytes) -> int:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import platform
+import struct
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from typing import Final
 
+from tracelloc.architecture import native
 from tracelloc.errors import TracellocError
 from tracelloc.record.kernel import childprogram
 from tracelloc.record.kernel.attach import attach_type
@@ -46,8 +48,8 @@ class Trial(Enum):
     """A link still sees events after the main thread has ended. Not before Linux 6.12."""
     SECCOMP = "seccomp"
     """A function with a return probe returns under a filter that kills at unknown system
-    calls. Not with 6.11, 6.12.0 to 6.12.13, 6.13.0 to 6.13.2: returns go through a system
-    call there, 335 on x86-64 (cf6cb56ef244)."""
+    calls, as many programs' filters do. Not with 6.11, 6.12.0 to 6.12.13, 6.13.0 to 6.13.2:
+    returns go through a system call there, 335 on x86-64 (cf6cb56ef244)."""
     SHADOW_STACK = "shadow_stack"
     """Probed functions return with a shadow stack. Not with 6.6 to 6.10 (488af8ea7131)."""
 
@@ -107,13 +109,30 @@ def _threads_are_seen(programs: Programs, *, leave: bool = False) -> bool:
             attachment.close()
 
 
-def _survives(what: str) -> Callable[[Programs], bool]:
+def killing_filter(numbers: range) -> bytes:
+    """A seccomp filter (struct sock_filter) that kills at these numbers of system calls."""
+    return b"".join(
+        struct.pack("=HBBI", *instruction)
+        for instruction in (
+            (0x20, 0, 0, 0),  # the system call's number
+            (0x35, 0, 2, numbers.start),  # below: allow
+            (0x25, 1, 0, numbers.stop - 1),  # above: allow
+            (0x06, 0, 0, 0x80000000),  # kill the process
+            (0x06, 0, 0, 0x7FFF0000),  # allow
+        )
+    )
+
+
+def _survives(what: str, make_code: Callable[[], bytes]) -> Callable[[Programs], bool]:
     def tried(programs: Programs) -> bool:
+        code = make_code()
+        if not code:
+            return True
         fd = programs.load(IDLE_PROGRAM, KPROBE)
         with Child() as child:
             attachment = child.probed(Method.PERF, lambda _: fd, child.point(returns=True))
             try:
-                child.ask(what)
+                child.ask(what, code)
             except ChildEndedError:
                 return False
             finally:
@@ -126,8 +145,8 @@ def _survives(what: str) -> Callable[[Programs], bool]:
 _TRIALS: Final[dict[Trial, Callable[[Programs], bool]]] = {
     Trial.THREADS: _threads_are_seen,
     Trial.MAIN_THREAD: partial(_threads_are_seen, leave=True),
-    Trial.SECCOMP: _survives("seccomp"),
-    Trial.SHADOW_STACK: _survives("shadow_stack"),
+    Trial.SECCOMP: _survives("seccomp", lambda: killing_filter(native().system_calls.unassigned)),
+    Trial.SHADOW_STACK: _survives("shadow_stack", lambda: native().shadow_stack_code),
 }
 
 

@@ -10,11 +10,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from tracelloc.architecture import native
 from tracelloc.record import abi
-
-REGISTERS: Final = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
-"""Registers of the first arguments of x86-64 functions (System V ABI, 3.2.3)."""
-
 
 SIZES: Final = 1 << 64 - abi.COOKIE_SIZE_SHIFT
 """Upper limit (exclusive) of a fixed size of all blocks of a function."""
@@ -126,8 +123,9 @@ class Signature:
 
     @property
     def registers(self) -> tuple[str, ...]:
-        """The x86-64 registers that the program reads at the entry."""
-        return tuple(REGISTERS[position - 1] for position in self.positions if position)
+        """The registers of this machine that the program reads at the entry."""
+        registers = native().argument_registers
+        return tuple(registers[position - 1] for position in self.positions if position)
 
     @property
     def cookie(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,7 @@ from tracelloc.system.syscalls import read_process, scan_pages
 U64 = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 
-PAGE_BYTES: Final = 4096
+PAGE_BYTES: Final = mmap.PAGESIZE
 _MOST_PIECES: Final = 1024
 """UIO_MAXIOV, include/uapi/linux/uio.h."""
 _REGIONS: Final = 512

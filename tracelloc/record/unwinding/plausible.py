@@ -12,14 +12,13 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.files.cfi.rules import SIGNAL_RETURN
+from tracelloc.architecture import native
 from tracelloc.model.codefiles import Place, Unresolved, is_c_library
 from tracelloc.model.figures import U64
 from tracelloc.model.stacks import StackFlag
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.space import AddressSpace
 
-_LONGEST_CALL: Final = 8
 _START_FUNCTIONS: Final = ("_start", "__libc_start_main", "__libc_start_call_main", "start_thread")
 """Outermost functions of static programs."""
 _MOST_VERDICTS: Final = 1 << 20
@@ -116,38 +115,8 @@ class FrameChecker:
 def _follows_call(place: Place[Module]) -> bool:
     assert place.module is not None
     end = place.file_offset + 1
-    start = max(0, end - _LONGEST_CALL)
-    code = place.module.elf.read(start, end - start + len(SIGNAL_RETURN))
-    return ends_in_call(code[: end - start]) or code[end - start :] == SIGNAL_RETURN
-
-
-def ends_in_call(code: bytes) -> bool:
-    """Whether x86-64 code bytes end with a call instruction.
-
-    ``e8 rel32``, or ``ff /2`` with its operand in a register or in memory (Intel SDM
-    volume 2, CALL and tables 2-2, 2-3). Prefixes precede these bytes.
-    """
-    if len(code) >= 5 and code[-5] == 0xE8:
-        return True
-    return any(
-        code[-length] == 0xFF and _indirect_call_length(code[-length:]) == length
-        for length in range(2, min(len(code), 7) + 1)
-    )
-
-
-def _indirect_call_length(code: bytes) -> int:
-    """Length of the ``ff /2`` instruction at the start of ``code``; 0 for another instruction."""
-    modrm = code[1]
-    if modrm >> 3 & 7 != 2:
-        return 0
-    mode, operand = modrm >> 6, modrm & 7
-    if mode == 3:
-        return 2
-    length = 2
-    if operand == 4:
-        length += 1
-        if mode == 0 and len(code) > 2 and code[2] & 7 == 5:
-            return length + 4
-    elif mode == 0 and operand == 5:
-        return length + 4
-    return length + (0, 1, 4)[mode]
+    machine = native()
+    handler_return = machine.signal_frame.return_code
+    start = max(0, end - machine.longest_call_bytes)
+    code = place.module.elf.read(start, end - start + len(handler_return))
+    return machine.ends_in_call(code[: end - start]) or code[end - start :] == handler_return

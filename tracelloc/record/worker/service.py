@@ -17,6 +17,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from tracelloc.architecture import native
 from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.sections import load_zstd
 from tracelloc.record.worker.channel import receive_question, send
@@ -30,7 +31,6 @@ _CPU_S: Final = 120.0
 """CPU time limit of a question."""
 _STACKS_CPU_S: Final = 10.0
 """CPU time limit of a batch of call stacks, for which the pumping thread waits."""
-_SYS_CLONE: Final = 56
 _CLONE_PARENT: Final = 0x8000
 
 
@@ -125,5 +125,6 @@ def _fork_sibling() -> int:
 
     This process has only one thread, so the C library need not know of the fork.
     """
+    number = native().system_call("clone")
     # PyDLL keeps the interpreter's lock.
-    return int(ctypes.PyDLL(None).syscall(_SYS_CLONE, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
+    return int(ctypes.PyDLL(None).syscall(number, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))

@@ -8,12 +8,14 @@ tables it returns ENOSYS, so that the C library falls back to older calls.
 from __future__ import annotations
 
 import errno
-import platform
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from tracelloc.architecture import machine_name, of_machine
+from tracelloc.architecture.description import SystemCallTable
 
 _ALLOW: Final = 0x7FFF0000
 _KILL_PROCESS: Final = 0x80000000
@@ -94,51 +96,15 @@ _HOSTILE: Final = """
 """Calls that no file reader makes, even by accident. They end the process."""
 
 
-@dataclass(frozen=True, slots=True)
-class SystemCallTable:
-    """The numbers of a machine's system calls."""
+def filter_of(confinement: Confinement, machine: str | None = None) -> bytes:
+    """The program of a filter (struct sock_filter); empty for unknown machines.
 
-    audit_machine: int
-    """AUDIT_ARCH_… (linux/audit.h): other tables of the same processor are refused."""
-    newest: int
-    """The highest known number."""
-    numbers: dict[str, int]
-
-
-_X86_64: Final = SystemCallTable(0xC000003E, 466, {
-    "read": 0, "write": 1, "open": 2, "close": 3, "stat": 4, "fstat": 5, "lstat": 6, "poll": 7,
-    "lseek": 8, "mmap": 9, "mprotect": 10, "munmap": 11, "brk": 12, "rt_sigaction": 13,
-    "rt_sigprocmask": 14, "rt_sigreturn": 15, "ioctl": 16, "pread64": 17, "readv": 19,
-    "writev": 20, "access": 21, "pipe": 22, "select": 23, "sched_yield": 24, "mremap": 25,
-    "madvise": 28, "dup": 32, "dup2": 33, "nanosleep": 35, "getitimer": 36, "setitimer": 38,
-    "getpid": 39, "sendto": 44, "recvfrom": 45, "sendmsg": 46, "recvmsg": 47, "shutdown": 48,
-    "getsockname": 51, "getsockopt": 55, "clone": 56, "execve": 59, "exit": 60, "uname": 63,
-    "fcntl": 72, "getcwd": 79, "readlink": 89, "gettimeofday": 96, "getrlimit": 97,
-    "getrusage": 98, "sysinfo": 99, "times": 100, "ptrace": 101, "getuid": 102, "getgid": 104,
-    "geteuid": 107, "getegid": 108, "getppid": 110, "getpgrp": 111, "getgroups": 115,
-    "getresuid": 118, "getresgid": 120, "getpgid": 121, "getsid": 124, "sigaltstack": 131,
-    "statfs": 137, "fstatfs": 138, "sched_getparam": 143, "sched_getscheduler": 145, "prctl": 157,
-    "arch_prctl": 158, "init_module": 175, "gettid": 186, "getxattr": 191, "fgetxattr": 193,
-    "time": 201, "futex": 202, "sched_setaffinity": 203, "sched_getaffinity": 204,
-    "getdents64": 217, "set_tid_address": 218, "restart_syscall": 219, "fadvise64": 221,
-    "clock_gettime": 228, "clock_getres": 229, "clock_nanosleep": 230, "exit_group": 231,
-    "epoll_wait": 232, "epoll_ctl": 233, "kexec_load": 246, "openat": 257, "newfstatat": 262,
-    "readlinkat": 267, "faccessat": 269, "ppoll": 271, "set_robust_list": 273,
-    "get_robust_list": 274, "eventfd2": 290, "epoll_create1": 291, "dup3": 292, "pipe2": 293,
-    "prlimit64": 302, "open_by_handle_at": 304, "getcpu": 309, "process_vm_readv": 310,
-    "process_vm_writev": 311, "finit_module": 313, "getrandom": 318, "memfd_create": 319,
-    "kexec_file_load": 320, "bpf": 321, "membarrier": 324, "statx": 332, "rseq": 334,
-    "uretprobe": 335, "uprobe": 336, "io_uring_setup": 425, "clone3": 435, "faccessat2": 439,
-    "futex_waitv": 449, "futex_wake": 454, "futex_wait": 455, "mseal": 462,
-})  # fmt: skip
-"""arch/x86/entry/syscalls/syscall_64.tbl, up to Linux 6.13."""
-_TABLES: Final = {"x86_64": _X86_64}
-
-
-def filter_of(confinement: Confinement, machine: str = platform.machine()) -> bytes:
-    """The program of a filter (struct sock_filter); empty for machines without a table."""
-    table = _TABLES.get(machine)
-    return b"" if table is None else b"".join(_instructions(confinement, table))
+    ``machine`` is the kernel's name for it; None: this machine.
+    """
+    architecture = of_machine(machine or machine_name())
+    if architecture is None:
+        return b""
+    return b"".join(_instructions(confinement, architecture.system_calls))
 
 
 def _instructions(confinement: Confinement, table: SystemCallTable) -> Iterable[bytes]:
@@ -149,7 +115,8 @@ def _instructions(confinement: Confinement, table: SystemCallTable) -> Iterable[
     yield _instruction(_LOAD, _NUMBER)
     names = _READER + (_PROGRAM if confinement is Confinement.PROGRAM else "")
     for name in names.split():
-        yield from _when(numbers[name], _ALLOW)
+        if name in numbers:  # newer architectures have no open, stat or poll
+            yield from _when(numbers[name], _ALLOW)
     for rule in _RULES[confinement]:
         yield from _with_argument(numbers[rule.call], rule)
     for name in _HOSTILE.split():

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-_SET_ROBUST_LIST: Final = 273
-"""set_robust_list(2), x86-64."""
+from tracelloc.architecture import native
+
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -50,7 +50,7 @@ class AreaHolder:
         head.next, entry.next = ctypes.addressof(entry), ctypes.addressof(head)
         head.futex_offset = self._word.ctypes.data - ctypes.addressof(entry)
         size = ctypes.c_size_t(ctypes.sizeof(head))
-        _LIBC.syscall(_SET_ROBUST_LIST, ctypes.byref(head), size)
+        _LIBC.syscall(native().system_call("set_robust_list"), ctypes.byref(head), size)
         self._word[0] = threading.get_native_id()
         self._begun.set()
         self._end.wait()

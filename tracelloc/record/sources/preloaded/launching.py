@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tracelloc.architecture import native
+
 _MARK: Final = b"TRACELLOC_LAUNCH=1"
 """Entry right before tracelloc's ``LD_PRELOAD``, at the end: the library removes both."""
 _VARIABLE: Final = b"LD_PRELOAD="
@@ -25,8 +27,7 @@ _HIDDEN: Final = b"\1"
 _SEPARATORS: Final = b": "
 _MOST_PATH_BYTES: Final = 511
 _HEAD_BYTES: Final = 256
-_ELF_X86_64: Final = b"\x7fELF\x02\x01"
-_MACHINE: Final = 62
+_ELF64: Final = b"\x7fELF\x02\x01"
 _PT_INTERP: Final = 3
 _NAMES_BYTES: Final = 16 << 20
 _FIRST: Final = re.compile(rb"\0lib(clang_rt\.)?(a|hwa|l|t)san[-.]|LeakSanitizer")
@@ -94,10 +95,10 @@ def _opened_at_once(path: str, flags: int) -> int:
 
 def _is_dynamic(head: bytes, fd: int) -> bool:
     """Returns whether an executable for this machine has a loader, and gains no privileges."""
-    if not head.startswith(_ELF_X86_64) or len(head) < _HEADER.size:
+    if not head.startswith(_ELF64) or len(head) < _HEADER.size:
         return False
     _, machine, _, _, at, _, _, _, size, count = _HEADER.unpack_from(head)
-    if machine != _MACHINE or _gains_rights(fd):
+    if machine != native().elf_machine or _gains_rights(fd):
         return False
     headers = os.pread(fd, size * count, at)
     kinds = (headers[n : n + 4] for n in range(0, len(headers), max(size, 4)))

@@ -1,0 +1,67 @@
+"""x86-64. Sources: System V ABI, AMD64 supplement; Intel SDM; the kernel's arch/x86."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tracelloc.architecture.description import (
+    Architecture,
+    DwarfRegisters,
+    SignalFrame,
+)
+from tracelloc.architecture.x86_64.calls import LONGEST_CALL_BYTES, ends_in_call
+from tracelloc.architecture.x86_64.systemcalls import SYSTEM_CALLS
+
+_DWARF: Final = DwarfRegisters(
+    count=17, stack_pointer=7, frame_pointer=6, return_address=16,
+    callee_saved=frozenset({3, 6, 12, 13, 14, 15}),
+)  # fmt: skip
+"""AMD64 supplement, figures 3.36 and 3.4. 16 is the return address column, not a register that
+one could name."""
+_SIGNAL_FRAME: Final = SignalFrame(
+    {
+        8: 40, 9: 48, 10: 56, 11: 64, 12: 72, 13: 80, 14: 88, 15: 96, 5: 104, 4: 112,
+        6: 120, 3: 128, 1: 136, 0: 144, 2: 152, 7: 160, 16: 168,
+    },
+    bytes.fromhex("48c7c00f0000000f05"),  # mov $SYS_rt_sigreturn, %rax; syscall
+)  # fmt: skip
+"""``uc_mcontext`` of ``struct rt_sigframe`` (arch/x86/include/asm/sigframe.h)."""
+_SHADOW_STACK: Final = bytes.fromhex(
+    "53 4889fb"  # push %rbx; mov %rdi,%rbx: the function to call
+    "bf01500000 be01000000 b89e000000 0f05"  # arch_prctl(ARCH_SHSTK_ENABLE, ARCH_SHSTK_SHSTK)
+    "4885c0 7519"  # test %rax,%rax; jnz to the end
+    "31ff ffd3"  # the function, with a null argument
+    "bf02500000 be01000000 b89e000000 0f05"  # arch_prctl(ARCH_SHSTK_DISABLE, …)
+    "31c0 5b c3"  # 0
+    "5b c3"  # return arch_prctl's result
+)
+"""arch/x86/include/uapi/asm/prctl.h."""
+
+X86_64: Final = Architecture(
+    name="x86_64",
+    title="x86-64",
+    elf_machine=62,
+    elf_name="EM_X86_64",
+    is_traced=True,
+    argument_registers=("rdi", "rsi", "rdx", "rcx", "r8", "r9"),  # AMD64 supplement, 3.2.3
+    usdt_registers=(
+        "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp",
+        *(f"r{number}" for number in range(8, 16)),
+    ),
+    usdt_argument=re.compile(
+        r"-?8@(?:%(?P<register>r\w+)|(?P<displacement>-?(?:0x[0-9a-f]{1,8}|\d{1,9}))?"
+        r"\(%(?P<base>r\w+)\))"
+    ),
+    dwarf=_DWARF,
+    signal_frame=_SIGNAL_FRAME,
+    address_bits=47,
+    return_address_bytes=8,
+    breakpoint_bytes=1,  # int3
+    longest_call_bytes=LONGEST_CALL_BYTES,
+    ends_in_call=ends_in_call,
+    system_calls=SYSTEM_CALLS,
+    # add %gs:this_cpu_off,%r9 (emit_private_frame_ptr in arch/x86/net/bpf_jit_comp.c)
+    private_stack_code=re.compile(rb"\x65\x4c\x03[\x0c\x0d]", re.DOTALL),
+    shadow_stack_code=_SHADOW_STACK,
+)  # fmt: skip
