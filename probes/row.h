@@ -8,8 +8,8 @@
 #define TRACELLOC_ROW_H
 
 /*
- * How to compute the CFA, the stack pointer before the call that created the frame. The return
- * address is at CFA - 8, and the caller's stack pointer is the CFA.
+ * How to compute the CFA, the stack pointer before the call that created the frame. On x86-64, the
+ * return address is at CFA - 8, and the caller's stack pointer is the CFA.
  */
 enum row_kind {
 	ROW_SP = 1,            /* CFA = sp + ROW_CFA_OFFSET */
@@ -46,7 +46,40 @@ enum row_reason {
 /* Bits 32-63, signed: bytes. */
 #define ROW_CFA_OFFSET(row) ((__s64)(__s32)((row) >> 32))
 
-/* Bytes from sp to the interrupted registers in the kernel's signal frame. */
+/*
+ * 64-bit Arm. Calls leave the return address in x30 and the stack pointer alone: the CFA is the
+ * stack pointer at the function's entry. "bp" is x29. Kinds are in bits 0-3, and there is no
+ * ROW_REALIGNED. In rows of ROW_SP and ROW_BP, bits 4-7 say where the return address is. Bits 8-15
+ * are free, except in ROW_UNENCODABLE.
+ *
+ * A step:
+ *   CFA = sp or x29, plus ROW_CFA_OFFSET;
+ *   return address = the word that ROW_ARM_RA names, or x30, & ROW_ARM_ADDRESS: it may have an
+ *     authentication code in its upper bits, whatever the function's call-frame information says;
+ *   x29 = the word at CFA + ROW_ARM_SLOT, unless that is ROW_BP_UNCHANGED or the return address's;
+ *   sp = CFA, and x30 is not known any more.
+ * x30 is known in the innermost frame, and in one that a signal interrupted. A row that needs it
+ * in another frame ends the walk as an unknown register does. The caller is further up the stack:
+ * CFA > sp; with ROW_RA_REGISTER also CFA = sp, since that can't happen twice in a row.
+ * ROW_FRAME_POINTER: x29 points to a frame record, {x29, x30}, right below the CFA. ROW_SIGNAL: all
+ * registers are at sp + ROW_ARM_SIGNAL_..., x30 included. Other fields of these two are to be ignored.
+ */
+#define ROW_ARM_KIND(row) ((__u32)((row) & 0xf))
+#define ROW_ARM_RA(row) ((__u32)((row) >> 4 & 0xf))
+enum row_ra {
+	ROW_RA_BESIDE_FP = 0, /* at CFA + ROW_ARM_SLOT + 8: saved together with x29 */
+	ROW_RA_REGISTER = 1,  /* still in x30 */
+	ROW_RA_ITS_SLOT = 2,  /* at CFA + ROW_ARM_SLOT; x29 is unchanged */
+};
+/* Bits 16-31 hold words: frames of 32 KiB and more occur, and their slots are far from the CFA. */
+#define ROW_ARM_SLOT(row) (ROW_BP_SLOT(row) * 8)
+#define ROW_ARM_ADDRESS 0xffffffffffffull
+#define ROW_ARM_SIGNAL_FP 544
+#define ROW_ARM_SIGNAL_LR 552
+#define ROW_ARM_SIGNAL_SP 560
+#define ROW_ARM_SIGNAL_PC 568
+
+/* x86-64: bytes from sp to the interrupted registers in the kernel's signal frame. */
 #define ROW_SIGNAL_BP 120
 #define ROW_SIGNAL_SP 160
 #define ROW_SIGNAL_IP 168

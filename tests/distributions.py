@@ -30,19 +30,20 @@ _OLDEST = "bullseye"
 """The release whose libraries programs are linked with, so that they run with all of them."""
 
 
-def package(release: str, name: str) -> Path:
-    """The directory with a package's files.
+def package(release: str, name: str, architecture: str = "amd64") -> Path:
+    """The directory with a package's files. ``architecture`` is Debian's name of it.
 
     Skips the test if the mirror has no such release. If it can't be asked, skips the test, too,
     or, on continuous integration, fails it.
     """
-    directory = _CACHE / release / name
+    home = _CACHE / (release if architecture == "amd64" else f"{release}-{architecture}")
+    directory = home / name
     _CACHE.mkdir(parents=True, exist_ok=True)
-    with (_CACHE / f"{release}.lock").open("w") as lock:
+    with home.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if directory.exists() and (release != _MOVING or _age_s(directory) < _FRESH_S):
             return directory
-        wrong = _fetch(release, name, directory)
+        wrong = _fetch(release, name, directory, architecture)
         if wrong and not directory.exists():
             text = f"{name} of Debian's {release} can't be fetched: {wrong}"
             if os.environ.get("CI") and "does not have a Release file" not in wrong:
@@ -51,9 +52,9 @@ def package(release: str, name: str) -> Path:
     return directory
 
 
-def file_of(release: str, name: str, pattern: str) -> Path:
+def file_of(release: str, name: str, pattern: str, architecture: str = "amd64") -> Path:
     """The first file of a package with such a name."""
-    found = sorted(package(release, name).rglob(pattern))
+    found = sorted(package(release, name, architecture).rglob(pattern))
     assert found, f"{name} of {release} has no {pattern}"
     return found[0]
 
@@ -92,11 +93,11 @@ def _age_s(directory: Path) -> float:
     return time.time() - directory.stat().st_mtime
 
 
-def _fetch(release: str, name: str, directory: Path) -> str:
+def _fetch(release: str, name: str, directory: Path, architecture: str) -> str:
     """Fetches and unpacks a package. Returns what went wrong, if anything did."""
     if not shutil.which("apt-get") or not _KEYRING.exists():
         return "apt-get and debian-archive-keyring are needed"
-    apt = _CACHE / release / ".apt"
+    apt = directory.parent / ".apt"
     for part in ("lists/partial", "cache/archives/partial"):
         (apt / part).mkdir(parents=True, exist_ok=True)
     (apt / "status").touch()
@@ -104,7 +105,7 @@ def _fetch(release: str, name: str, directory: Path) -> str:
     options = (
         f"Dir::Etc::SourceList={apt}/sources.list", "Dir::Etc::SourceParts=/nonexistent",
         f"Dir::State={apt}", f"Dir::State::status={apt}/status", f"Dir::Cache={apt}/cache",
-        "APT::Architecture=amd64", "APT::Sandbox::User=root", "Acquire::Languages=none",
+        f"APT::Architecture={architecture}", "APT::Sandbox::User=root", "Acquire::Languages=none",
         "Acquire::Retries=2", "APT::Update::Error-Mode=any",
     )  # fmt: skip
     apt_get = ["apt-get", "-qq", *(f"-o{option}" for option in options)]

@@ -9,7 +9,7 @@ from enum import EnumMeta
 
 import pytest
 
-from tests.unit.unwindrows import BP_AT_BP, BP_UNCHANGED, SIGNAL_IP, Kind, Row, decode
+from tests.unit.unwindrows import BP_AT_BP, BP_UNCHANGED, SIGNAL_IP, Kind, ReturnPlace, Row, decode
 from tracelloc import probes
 from tracelloc.files.cfi import core
 from tracelloc.files.cfi.core import RuleSet
@@ -19,7 +19,9 @@ from tracelloc.files.cfi.rules import FRAME_POINTER, OUTERMOST, RBP, RBX, RIP, R
 Rule = tuple[int, int, bytes]
 
 HEADER = (probes.directory() / "row.h").read_text()
-ENUMS: list[tuple[str, EnumMeta]] = [("ROW_REASON_", Reason), ("ROW_", Kind)]
+ENUMS: list[tuple[str, EnumMeta]] = [
+    ("ROW_REASON_", Reason), ("ROW_", Kind), ("ROW_RA_", ReturnPlace),
+]  # fmt: skip
 
 RETURN = (core.OFFSET, -8, b"")
 AT_BP = (core.EXPRESSION, 0, b"\x76\x00")

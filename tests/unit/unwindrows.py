@@ -44,3 +44,27 @@ def decode(row: int) -> Row:
         slot - ((slot & 0x8000) << 1),
         offset - ((offset & 0x80000000) << 1),
     )
+
+
+class ReturnPlace(IntEnum):
+    """Where the return address is in rows of 64-bit Arm: ``enum row_ra``."""
+
+    BESIDE_FP = 0
+    REGISTER = 1
+    ITS_SLOT = 2
+
+
+class ArmRow(NamedTuple):
+    kind: Kind
+    place: ReturnPlace
+    slot: int
+    """In bytes."""
+    cfa_offset: int
+
+
+def decode_arm(row: int) -> ArmRow:
+    """A row of 64-bit Arm that is not unencodable."""
+    kind, detail, slot, cfa_offset = decode(row & ~0xF0)
+    assert detail == 0
+    assert kind is not Kind.UNENCODABLE
+    return ArmRow(kind, ReturnPlace(row >> 4 & 0xF), 8 * slot, cfa_offset)

@@ -31,8 +31,16 @@ class DwarfRegisters:
     frame_pointer: int
     return_address: int
     """The register whose rule is that of the return address."""
+    program_counter: int
+    """The address of execution. Another number than ``return_address``: calls leave the return
+    address in a register, and functions may keep it there."""
     callee_saved: frozenset[int]
     """Registers that a function without a rule for them has not changed."""
+
+    @property
+    def has_link_register(self) -> bool:
+        """Whether a call leaves the return address in a register instead of on the stack."""
+        return self.return_address != self.program_counter
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +53,9 @@ class SignalFrame:
     """The instructions to which signal handlers return: a call of rt_sigreturn(2)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Architecture:
-    """What differs between processors, as far as tracelloc depends on it."""
+    """What differs between processors, as far as tracelloc depends on it. There is one each."""
 
     name: str
     """The kernel's name (``platform.machine()``)."""
@@ -71,6 +79,8 @@ class Architecture:
 
     address_bits: int
     """Bits of a user-space address. The others are 0, or a tag or an authentication code."""
+    return_address_mask: int
+    """The bits of a return address that are the address; the others may authenticate it."""
     return_address_bytes: int
     """Bytes that a call pushes. So the stack pointer at a return probe is higher by this many
     than at the entry."""
@@ -88,11 +98,6 @@ class Architecture:
     """Machine code that calls a function with a shadow stack; empty: none is known.
 
     ``long f(void (*function)(void *))`` returns 0, or the error of the call that enables it."""
-
-    @property
-    def address_mask(self) -> int:
-        """The bits of a user-space address, without tags and pointer authentication codes."""
-        return (1 << self.address_bits) - 1
 
     def system_call(self, name: str) -> int:
         """The number of a system call. Raises KeyError for one that it does not have."""

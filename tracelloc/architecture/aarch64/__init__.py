@@ -13,6 +13,7 @@ from tracelloc.architecture.description import Architecture, DwarfRegisters, Sig
 
 _DWARF: Final = DwarfRegisters(
     count=34, stack_pointer=31, frame_pointer=29, return_address=30,
+    program_counter=32,
     callee_saved=frozenset(range(19, 30)),
 )  # fmt: skip
 """DWARF for the Arm 64-bit Architecture, 4.1: x0 to x30, sp, pc, ELR_mode. A call changes x30."""
@@ -39,6 +40,7 @@ AARCH64: Final = Architecture(
     dwarf=_DWARF,
     signal_frame=_SIGNAL_FRAME,
     address_bits=48,
+    return_address_mask=(1 << 48) - 1,
     return_address_bytes=0,
     breakpoint_bytes=4,  # brk
     longest_call_bytes=CALL_BYTES,

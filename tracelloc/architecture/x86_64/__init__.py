@@ -15,6 +15,7 @@ from tracelloc.architecture.x86_64.systemcalls import SYSTEM_CALLS
 
 _DWARF: Final = DwarfRegisters(
     count=17, stack_pointer=7, frame_pointer=6, return_address=16,
+    program_counter=16,
     callee_saved=frozenset({3, 6, 12, 13, 14, 15}),
 )  # fmt: skip
 """AMD64 supplement, figures 3.36 and 3.4. 16 is the return address column, not a register that
@@ -56,6 +57,7 @@ X86_64: Final = Architecture(
     dwarf=_DWARF,
     signal_frame=_SIGNAL_FRAME,
     address_bits=47,
+    return_address_mask=(1 << 64) - 1,
     return_address_bytes=8,
     breakpoint_bytes=1,  # int3
     longest_call_bytes=LONGEST_CALL_BYTES,

@@ -3,6 +3,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.architecture import Architecture
 from tracelloc.files.cfi.walk import Walk
 
 U64 = npt.NDArray[np.uint64]
@@ -28,6 +29,7 @@ class RuleSet:
     return_register: int
     is_signal: bool
     is_fallback: bool
+    is_signed: bool
     def __init__(
         self,
         cfa_register: int,
@@ -38,20 +40,30 @@ class RuleSet:
         *,
         is_signal: bool = ...,
         is_fallback: bool = ...,
+        architecture: Architecture = ...,
     ) -> None: ...
     def row(self, address: int) -> int: ...
 
 class Entries:
     data: bytes
     address: int
-    def __init__(self, data: bytes, address: int, *, is_eh: bool) -> None: ...
+    def __init__(
+        self, data: bytes, address: int, *, is_eh: bool, architecture: Architecture = ...
+    ) -> None: ...
     def fde(self, offset: int) -> tuple[int, int]: ...
     def scan(self, starts: U64, offsets: I64) -> int: ...
     def rules(self, offset: int, address: int) -> RuleSet | None: ...
     def rows(self, starts: U64, offsets: I64, wanted: U64, found: U64) -> None: ...
 
 def read_header(header: bytes, address: int) -> tuple[int, int, int] | None: ...
-def find_calls(code: bytes, address: int, start: int, end: int, found: U64) -> int: ...
+def find_calls(
+    code: bytes,
+    address: int,
+    start: int,
+    end: int,
+    found: U64,
+    architecture: Architecture = ...,
+) -> int: ...
 
 class StackCopy:
     address: int
@@ -65,4 +77,5 @@ def unwind(
     *,
     limit: int = ...,
     is_interrupted: bool = ...,
+    architecture: Architecture = ...,
 ) -> Walk: ...

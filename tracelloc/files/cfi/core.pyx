@@ -10,6 +10,7 @@ use from several threads: objects do not change after construction.
 from libc.stdint cimport int64_t, uint64_t
 
 from tracelloc.files.cfi.batch cimport Run, begin_fde, end_run, find_rows, new_run
+from tracelloc.files.cfi.armcalls cimport find_arm_call_ends
 from tracelloc.files.cfi.calls cimport find_call_ends
 from tracelloc.files.cfi.encode cimport encode
 from tracelloc.files.cfi.encoding cimport Cursor, read_pointer
@@ -17,14 +18,17 @@ from tracelloc.files.cfi.entries cimport Fde, Section, read_fde, scan_entries
 from tracelloc.files.cfi.expressions cimport (
     DAMAGED, GOES_ON, LIMIT, NO_MODULE, End, Memory, Registers,
 )
+from tracelloc.files.cfi.machine cimport REGISTERS, Machine
 from tracelloc.files.cfi.programs cimport (
-    NO_RULE, REGISTERS, RIP, RULE_EXPRESSION, RULE_OFFSET, RULE_REGISTER, RULE_SAME,
-    RULE_UNDEFINED, RULE_VAL_EXPRESSION, RULE_VAL_OFFSET, Expression, Rule, Rules, begin_state,
-    run_to,
+    NO_RULE, RULE_EXPRESSION, RULE_OFFSET, RULE_REGISTER, RULE_SAME,
+    RULE_UNDEFINED, RULE_VAL_EXPRESSION, RULE_VAL_OFFSET, Expression, Rule, Rules,
+    begin_state, expression_in, run_to, set_expression,
 )
 from tracelloc.files.cfi.row cimport unencodable
 from tracelloc.files.cfi.step cimport set_register, step
 
+from tracelloc.architecture import ARCHITECTURES
+from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.files.cfi.reasons import CfiError, Reason
 from tracelloc.files.cfi.walk import End as Ends, Walk
 
@@ -36,6 +40,32 @@ MASK = (1 << 64) - 1
 UNDEFINED, SAME, OFFSET = RULE_UNDEFINED, RULE_SAME, RULE_OFFSET
 VAL_OFFSET, REGISTER = RULE_VAL_OFFSET, RULE_REGISTER
 EXPRESSION, VAL_EXPRESSION = RULE_EXPRESSION, RULE_VAL_EXPRESSION
+
+
+cdef enum:
+    MOST_MACHINES = 4
+
+cdef Machine machines[MOST_MACHINES]
+
+
+cdef void describe(Machine* machine, architecture) except *:
+    """Copies what compiled code needs from a description."""
+    numbers = architecture.dwarf
+    machine.count, machine.sp = numbers.count, numbers.stack_pointer
+    machine.fp, machine.ip = numbers.frame_pointer, numbers.program_counter
+    machine.callee_saved = sum(1 << number for number in numbers.callee_saved)
+    machine.return_address_mask = architecture.return_address_mask
+    machine.has_link_register = numbers.has_link_register
+    if machine.count > REGISTERS:
+        raise ValueError("registers without room")
+
+
+cdef const Machine* machine_of(architecture) except NULL:
+    return &machines[<int>ARCHITECTURES.index(architecture)]
+
+
+for index in range(len(ARCHITECTURES)):
+    describe(&machines[<int>index], ARCHITECTURES[index])
 
 
 cdef class RuleSet:
@@ -51,8 +81,11 @@ cdef class RuleSet:
 
     def __init__(
         self, cfa_register, cfa_offset, bytes cfa_expression=b"", registers=None,
-        return_register=RIP, *, is_signal=False, is_fallback=False,
+        return_register=None, *, is_signal=False, is_fallback=False, architecture=X86_64,
     ):
+        if return_register is None:
+            return_register = architecture.dwarf.return_address
+        self.rules.machine = machine_of(architecture)
         registers = dict(registers or ())
         self.owner = cfa_expression, registers
         begin_state(&self.rules.state)
@@ -60,11 +93,15 @@ cdef class RuleSet:
         self.rules.state.cfa_offset = <int64_t><uint64_t>(cfa_offset & MASK)
         self.rules.state.cfa_expression = as_expression(cfa_expression)
         for register_, (how, number, expression) in registers.items():
-            if not 0 <= register_ < REGISTERS:
+            if not 0 <= register_ < self.rules.machine.count:
                 raise ValueError(f"no rules are kept for register {register_}")
+            if how == RULE_EXPRESSION or how == RULE_VAL_EXPRESSION:
+                set_expression(
+                    &self.rules.state.rules[<int>register_], how, as_expression(expression)
+                )
+                continue
             self.rules.state.rules[<int>register_].how = how
             self.rules.state.rules[<int>register_].number = number
-            self.rules.state.rules[<int>register_].expression = as_expression(expression)
         self.rules.return_register = return_register
         self.rules.is_signal, self.rules.is_fallback = is_signal, is_fallback
 
@@ -84,7 +121,7 @@ cdef class RuleSet:
     def registers(self):
         """(how, number, expression) by DWARF number. A register without a rule is unchanged."""
         rules = {}
-        for number in range(REGISTERS):
+        for number in range(self.rules.machine.count):
             if self.rules.state.rules[<int>number].how != NO_RULE:
                 rules[number] = as_tuple(&self.rules.state.rules[<int>number])
         return rules
@@ -96,6 +133,11 @@ cdef class RuleSet:
     @property
     def is_signal(self):
         return self.rules.is_signal != 0
+
+    @property
+    def is_signed(self):
+        """Whether the return address has an authentication code."""
+        return self.rules.state.is_signed != 0
 
     @property
     def is_fallback(self):
@@ -122,7 +164,9 @@ cdef bytes as_bytes(Expression expression):
 
 
 cdef tuple as_tuple(const Rule* rule):
-    return rule.how, rule.number, as_bytes(rule.expression)
+    if rule.how == RULE_EXPRESSION or rule.how == RULE_VAL_EXPRESSION:
+        return rule.how, 0, as_bytes(expression_in(rule))
+    return rule.how, rule.number, b""
 
 
 cdef class Entries:
@@ -131,8 +175,9 @@ cdef class Entries:
     cdef readonly bytes data
     cdef Section section
 
-    def __init__(self, bytes data, uint64_t address, *, bint is_eh):
+    def __init__(self, bytes data, uint64_t address, *, bint is_eh, architecture=X86_64):
         """``address`` is the section's own; ``is_eh`` tells ``.eh_frame`` from ``.debug_frame``."""
+        self.section.machine = machine_of(architecture)
         self.data = data
         self.section.data, self.section.size = data, len(data)
         self.section.address, self.section.is_eh = address, is_eh
@@ -230,7 +275,10 @@ def read_header(bytes header, uint64_t address):
     return place, count if count <= <uint64_t>(cursor.end - cursor.at) // 8 else 0, cursor.at
 
 
-def find_calls(bytes code, uint64_t address, uint64_t start, uint64_t end, uint64_t[::1] found):
+def find_calls(
+    bytes code, uint64_t address, uint64_t start, uint64_t end, uint64_t[::1] found,
+    architecture=X86_64,
+):
     """Stores the address of the last byte of each apparent call in some code.
 
     Returns their number, at most one per byte. ``address`` is the code's own. Direct calls count
@@ -240,7 +288,10 @@ def find_calls(bytes code, uint64_t address, uint64_t start, uint64_t end, uint6
     cdef Py_ssize_t size = len(code), count = 0
     if found.shape[0] < size:
         raise ValueError("fewer places than bytes")
-    if size:
+    if size and machine_of(architecture).has_link_register:
+        with nogil:
+            count = find_arm_call_ends(data, size, address, start, end, &found[0])
+    elif size:
         with nogil:
             count = find_call_ends(data, size, address, start, end, &found[0])
     return count
@@ -263,8 +314,11 @@ cdef class StackCopy:
         return self.memory.address
 
 
-def unwind(registers, StackCopy stack, look_up, *, int limit=127, bint is_interrupted=False):
-    """Unwinds from ``registers``: by DWARF number, at least ``RIP`` and ``RSP``.
+def unwind(
+    registers, StackCopy stack, look_up, *, int limit=127, bint is_interrupted=False,
+    architecture=X86_64,
+):
+    """Unwinds from ``registers``: by DWARF number, at least program counter and stack pointer.
 
     ``look_up`` returns the rules at an address of the running program, the byte before a return
     address; None if no file is mapped there. It may raise CfiError. ``is_interrupted``: execution
@@ -275,17 +329,18 @@ def unwind(registers, StackCopy stack, look_up, *, int limit=127, bint is_interr
     cdef RuleSet found
     cdef End end
     cdef int fallbacks = 0
+    cdef uint64_t ip = machine_of(architecture).ip
     known.known = 0
     for number, value in registers.items():
         if number < REGISTERS:
             set_register(&known, number, value)
-    frames = [known.values[RIP]]
+    frames = [known.values[ip]]
     while True:
         if len(frames) >= limit:
             end = LIMIT
             break
         try:
-            found = look_up(known.values[RIP] - (not is_interrupted))
+            found = look_up(known.values[ip] - (not is_interrupted))
         except CfiError:
             end = DAMAGED
             break
@@ -297,5 +352,5 @@ def unwind(registers, StackCopy stack, look_up, *, int limit=127, bint is_interr
         if end != GOES_ON:
             break
         known, is_interrupted = caller, found.rules.is_signal
-        frames.append(known.values[RIP])
+        frames.append(known.values[ip])
     return Walk(tuple(frames), Ends(end), fallbacks)

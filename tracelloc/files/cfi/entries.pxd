@@ -13,6 +13,7 @@ from tracelloc.files.cfi.encoding cimport (
     PE_ALIGNED, PE_APPLICATION, PE_INDIRECT, PE_OMIT, Cursor, give_up, read_fixed, read_pointer,
     read_sleb, read_uleb, read_value, skip,
 )
+from tracelloc.files.cfi.machine cimport Machine
 from tracelloc.files.cfi.row cimport ROW_REASON_DAMAGED, ROW_REASON_TOO_LONG
 
 cdef struct Section:
@@ -20,6 +21,7 @@ cdef struct Section:
     int64_t size
     uint64_t address
     bint is_eh  # tells the two formats apart
+    const Machine* machine
 
 cdef struct Cie:  # what the functions of one compiler's output share
     int64_t offset

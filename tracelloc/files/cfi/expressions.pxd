@@ -7,7 +7,8 @@ from libc.string cimport memcpy
 from tracelloc.files.cfi.encoding cimport (
     Cursor, give_up, read_fixed, read_sleb, read_uleb,
 )
-from tracelloc.files.cfi.programs cimport REGISTERS, Expression
+from tracelloc.files.cfi.machine cimport REGISTERS
+from tracelloc.files.cfi.programs cimport Expression
 
 cdef enum:
     PAGE_BITS = 12
@@ -33,7 +34,7 @@ cdef struct Memory:  # of a stack as it was
 
 cdef struct Registers:  # by DWARF number, as far as they are known
     uint64_t values[REGISTERS]
-    uint32_t known  # a bit for each
+    uint64_t known  # a bit for each
 
 cdef struct Operands:  # the machine's stack
     uint64_t values[DEEPEST + 1]

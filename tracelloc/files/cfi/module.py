@@ -3,8 +3,8 @@
 Safe for use from several threads: two that decode the same entry get equal results.
 
 Call sites are found without disassembly: any bytes that look like a call count, so some results
-are the middle of another instruction, or data. No real call is missed, except calls with a prefix
-inside the operand (there are none).
+are data or, on x86-64, the middle of another instruction. No real call is missed, except calls
+with a prefix inside the operand (there are none).
 """
 
 from __future__ import annotations
@@ -17,18 +17,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.architecture import of_elf
-from tracelloc.architecture.x86_64 import X86_64
+from tracelloc.architecture import ARCHITECTURES, of_elf
 from tracelloc.errors import UnsupportedError
 from tracelloc.files.cfi.core import MASK, RuleSet, find_calls, reason_row
 from tracelloc.files.cfi.reasons import CfiError
 from tracelloc.files.cfi.rules import (
     END_ROW,
     FALLBACK_ROW,
-    FRAME_POINTER,
-    OUTERMOST,
-    SIGNAL_FRAME,
-    SIGNAL_RETURN,
+    built_in_rules,
 )
 from tracelloc.files.cfi.unwindsections import Table, read_at, read_debug_frame, read_eh_frame
 from tracelloc.files.elf import ElfFile
@@ -36,7 +32,6 @@ from tracelloc.files.elf.sections import SectionError
 
 U64 = npt.NDArray[np.uint64]
 
-_LONGEST_CALL_BYTES: Final = X86_64.longest_call_bytes
 _PAGE_SHIFT: Final = np.uint64(12)
 _PIECE_BYTES: Final = 1 << 20
 _MOST_SITES: Final = 1 << 24
@@ -61,8 +56,13 @@ class Cfi:
 
     def __init__(self, elf: ElfFile) -> None:
         """Reads nothing yet; ``elf`` stays the caller's. Raises UnsupportedError."""
-        if of_elf(elf.machine, elf.bits) is not X86_64:
-            raise UnsupportedError("call-frame information is understood for x86-64 only")
+        architecture = of_elf(elf.machine, elf.bits)
+        if architecture is None:
+            known = " and ".join(each.title for each in ARCHITECTURES)
+            raise UnsupportedError(f"call-frame information is understood for {known} only")
+        self._architecture = architecture
+        self._built_in = built_in_rules(architecture)
+        self._handler_return = architecture.signal_frame.return_code
         self._elf = elf
         self._lock = threading.Lock()
         self._tables: list[Table | None] = []
@@ -79,7 +79,7 @@ class Cfi:
                 while len(self._tables) <= which:
                     read = (read_eh_frame, read_debug_frame)[len(self._tables)]
                     try:
-                        self._tables.append(read(self._elf))
+                        self._tables.append(read(self._elf, self._architecture))
                     except SectionError as error:
                         self.trouble = str(error)
                         self._tables.append(None)
@@ -93,7 +93,7 @@ class Cfi:
         """
         for start, size in self._stack_switches():
             if 0 <= address - start < size:
-                return OUTERMOST
+                return self._built_in.outermost
         for which in (0, 1):
             table = self._table(which)
             offset = table[1].find(address) if table is not None else None
@@ -153,17 +153,17 @@ class Cfi:
     def _without_entry(self, address: int) -> RuleSet:
         # A handler returns to the first byte of this code. The requested address is one byte
         # before it, as after a call, or that byte itself if it was interrupted.
-        around = read_at(self._elf, address, 1 + len(SIGNAL_RETURN))
-        is_return = SIGNAL_RETURN in around
-        return SIGNAL_FRAME if is_return else FRAME_POINTER
+        around = read_at(self._elf, address, 1 + len(self._handler_return))
+        is_return = self._handler_return in around
+        return self._built_in.signal_frame if is_return else self._built_in.frame_pointer
 
     def _rows_without_entry(self, wanted: U64) -> U64:
         """The rows of many addresses, which are sorted."""
         rows = np.full(len(wanted), FALLBACK_ROW, np.uint64)
         for first, end in pairwise([*_firsts(wanted >> _PAGE_SHIFT).tolist(), len(wanted)]):
             start, last = int(wanted[first]), int(wanted[end - 1])
-            around = read_at(self._elf, start, last - start + 1 + len(SIGNAL_RETURN))
-            if SIGNAL_RETURN in around:
+            around = read_at(self._elf, start, last - start + 1 + len(self._handler_return))
+            if self._handler_return in around:
                 found = [self._without_entry(at).row(0) for at in wanted[first:end].tolist()]
                 rows[first:end] = found
         return rows
@@ -200,7 +200,9 @@ class Cfi:
         information.
         """
         start, end = self._covered()
-        room = np.empty(_PIECE_BYTES + _LONGEST_CALL_BYTES, np.uint64)
+        targets = self._call_targets(start, end)
+        longest = self._architecture.longest_call_bytes
+        room = np.empty(_PIECE_BYTES + longest, np.uint64)
         pieces: list[U64] = []
         count = 0
         for segment in self._elf.segments:
@@ -211,11 +213,12 @@ class Cfi:
             while at < last and count < _MOST_SITES:
                 size = min(_PIECE_BYTES, last - at)
                 # Pieces overlap, since a call may span two of them; duplicates are removed.
-                read_size = min(size + _LONGEST_CALL_BYTES, last - at)
+                read_size = min(size + longest, last - at)
                 code = self._elf.read(segment.offset + at - segment.address, read_size)
                 if len(code) < size:
                     last = at
-                pieces.append(room[: find_calls(code, at, start, end, room)].copy())
+                found_count = find_calls(code, at, *targets, room, self._architecture)
+                pieces.append(room[:found_count].copy())
                 count += len(pieces[-1])
                 at += size
         if not pieces:
@@ -223,6 +226,20 @@ class Cfi:
         found = np.concatenate(pieces)
         found.sort()
         return found[_firsts(found)]
+
+    def _call_targets(self, start: int, end: int) -> tuple[int, int]:
+        """The address range that direct calls lead to.
+
+        On x86-64 it is the covered code, which keeps data from looking like calls. Where
+        instructions are aligned, few data do, and linkers don't describe the linkage table.
+        """
+        if not self._architecture.dwarf.has_link_register:
+            return start, end
+        code = [segment for segment in self._elf.segments if segment.executable]
+        return (
+            min((each.address for each in code), default=0),
+            max((each.address + each.file_size for each in code), default=0),
+        )
 
     def _covered(self) -> tuple[int, int]:
         """The address range of the code with call-frame information."""

@@ -12,16 +12,13 @@ from tracelloc.files.cfi.encoding cimport (
     PE_INDIRECT, Cursor, give_up, read_fixed, read_pointer, read_sleb, read_uleb, skip,
 )
 from tracelloc.files.cfi.entries cimport Cie, Fde, Section
+from tracelloc.files.cfi.machine cimport REGISTERS, Machine
 from tracelloc.files.cfi.row cimport ROW_REASON_DAMAGED
 
 cdef extern from *:
     ctypedef unsigned long long uint128_t "unsigned __int128"
 
 cdef enum:
-    RBP = 6
-    RSP = 7
-    RIP = 16  # the return address; not a register one could name
-    REGISTERS = 17  # rules are kept for these; vector registers never lead to a caller
     MOST_REMEMBERED = 256  # states; compilers nest them three deep
 
 cdef enum How:  # a register's value in the caller is found
@@ -38,18 +35,20 @@ cdef struct Expression:  # DWARF operations; of 0 bytes: none
     const uint8_t* code
     int64_t size
 
-cdef struct Rule:
-    int64_t number
-    Expression expression
+cdef struct Rule:  # small: there are many states, and each has a rule per register
+    int64_t number  # for an expression, its address
+    int size  # of the expression
     int how
 
 cdef struct State:
     uint64_t cfa_register
     int64_t cfa_offset
     Expression cfa_expression
+    bint is_signed  # the return address has an authentication code
     Rule rules[REGISTERS]
 
 cdef struct Rules:  # at one address
+    const Machine* machine
     State state
     uint64_t return_register  # whose rule is that of the return address
     bint is_signal  # the caller was interrupted: its address is not behind a call
@@ -72,6 +71,17 @@ cdef inline void begin_state(State* state) noexcept nogil:
     state.cfa_register = ~<uint64_t>0
 
 
+cdef inline Expression expression_in(const Rule* rule) noexcept nogil:
+    cdef Expression found
+    found.code, found.size = <const uint8_t*>rule.number, rule.size
+    return found
+
+
+cdef inline void set_expression(Rule* rule, int how, Expression expression) noexcept nogil:
+    rule.how, rule.number = how, <int64_t>expression.code
+    rule.size = <int>expression.size
+
+
 cdef inline void begin_program(
     Program* program, const Section* section, const Fde* fde, const State* initial,
     State* remembered,
@@ -82,6 +92,7 @@ cdef inline void begin_program(
     program.code.data, program.code.at, program.code.end = section.data, fde.start, fde.end
     program.code.is_damaged, program.is_over = False, False
     program.next_location = 0
+    program.rules.machine = section.machine
     program.rules.state = initial[0]
     program.rules.return_register = fde.cie.return_register
     program.rules.is_signal, program.rules.is_fallback = fde.cie.is_signal, False
@@ -145,7 +156,7 @@ cdef inline void set_rule(Program* program, int operation) noexcept nogil:
     elif operation == 0x09:
         rule.how, rule.number = RULE_REGISTER, <int64_t>read_uleb(code)
     elif operation == 0x10:
-        rule.how, rule.expression = RULE_EXPRESSION, read_expression(code)
+        set_expression(&rule, RULE_EXPRESSION, read_expression(code))
     elif operation == 0x11:  # offset_extended_sf
         rule.how, rule.number = RULE_OFFSET, <int64_t>(<uint64_t>read_sleb(code) * <uint64_t>align)
     elif operation == 0x14:
@@ -153,7 +164,7 @@ cdef inline void set_rule(Program* program, int operation) noexcept nogil:
     elif operation == 0x15:  # val_offset_sf
         rule.how, rule.number = RULE_VAL_OFFSET, <int64_t>(<uint64_t>read_sleb(code) * <uint64_t>align)
     elif operation == 0x16:
-        rule.how, rule.expression = RULE_VAL_EXPRESSION, read_expression(code)
+        set_expression(&rule, RULE_VAL_EXPRESSION, read_expression(code))
     elif operation == 0x2F:  # GNU_negative_offset_extended
         rule.how, rule.number = RULE_OFFSET, <int64_t>-(read_uleb(code) * <uint64_t>align)
     else:
@@ -215,6 +226,9 @@ cdef inline int run_piece(Program* program) noexcept nogil:
                 return ROW_REASON_DAMAGED
             program.depth -= 1
             state[0] = program.remembered[program.depth]
+        elif 0x2C <= operation <= 0x2D and program.rules.machine.has_link_register:
+            # AARCH64_negate_ra_state_with_pc, AARCH64_negate_ra_state; without operands
+            state.is_signed = not state.is_signed
         elif operation:
             set_cfa(program, operation)
     program.is_over = True

@@ -25,6 +25,13 @@ cdef extern from "row.h":
         ROW_REASON_SIGNAL_FRAME
         ROW_REASON_DAMAGED
         ROW_REASON_TOO_LONG
+    enum:
+        ROW_RA_BESIDE_FP
+        ROW_RA_REGISTER
+        ROW_RA_ITS_SLOT
+    int64_t ROW_ARM_SIGNAL_FP
+    int64_t ROW_ARM_SIGNAL_SP
+    int64_t ROW_ARM_SIGNAL_PC
     int64_t ROW_BP_UNCHANGED
     int64_t ROW_BP_AT_BP
     int64_t ROW_SIGNAL_BP

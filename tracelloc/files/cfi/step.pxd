@@ -7,18 +7,17 @@ from tracelloc.files.cfi.expressions cimport (
     GOES_ON, NO_PROGRESS, OUTERMOST, UNKNOWN_REGISTER, End, Memory, Registers, evaluate, is_known,
     read_word,
 )
+from tracelloc.files.cfi.machine cimport Machine
 from tracelloc.files.cfi.programs cimport (
-    NO_RULE, RBP, REGISTERS, RIP, RSP, RULE_EXPRESSION, RULE_OFFSET, RULE_REGISTER, RULE_SAME,
-    RULE_UNDEFINED, RULE_VAL_EXPRESSION, RULE_VAL_OFFSET, Rule, Rules,
+    NO_RULE, RULE_EXPRESSION, RULE_OFFSET, RULE_REGISTER, RULE_SAME, RULE_UNDEFINED,
+    RULE_VAL_EXPRESSION, RULE_VAL_OFFSET, Rule, Rules,
+    expression_in,
 )
-
-cdef enum:
-    CALLEE_SAVED = 1 << 3 | 1 << 6 | 1 << 12 | 1 << 13 | 1 << 14 | 1 << 15  # AMD64, figure 3.4
 
 
 cdef inline void set_register(Registers* registers, uint64_t number, uint64_t value) noexcept nogil:
     registers.values[number] = value
-    registers.known |= 1 << number
+    registers.known |= <uint64_t>1 << number
 
 
 cdef inline End find_value(
@@ -35,25 +34,43 @@ cdef inline End find_value(
         value[0] = known.values[rule.number]
         return GOES_ON
     if rule.how == RULE_EXPRESSION or rule.how == RULE_VAL_EXPRESSION:
-        end = evaluate(rule.expression, known, memory, &cfa, value)
+        end = evaluate(expression_in(rule), known, memory, &cfa, value)
         if end == GOES_ON and rule.how == RULE_EXPRESSION:
             end = read_word(memory, value[0], value)
         return end
     return UNKNOWN_REGISTER
 
 
+cdef inline bint is_unchanged(const Rule* rule) noexcept nogil:
+    return rule.how == NO_RULE or rule.how == RULE_SAME
+
+
+cdef inline bint is_progress(
+    const Rules* found, const Rule* address, uint64_t sp, uint64_t caller_sp
+) noexcept nogil:
+    """Whether the caller is further up the stack.
+
+    A function that uses no stack leaves its caller's stack pointer alone. That happens once: the
+    return address was still in its register, which the caller's frame does not restore.
+    """
+    if found.is_signal or caller_sp > sp:
+        return True
+    return found.machine.has_link_register and is_unchanged(address) and caller_sp == sp
+
+
 cdef inline End step(
     const Rules* found, const Registers* known, const Memory* memory, Registers* caller
 ) noexcept nogil:
     """Computes the caller's known registers, or the reason why there is no caller."""
+    cdef const Machine* machine = found.machine
     cdef const Rule* rule = NULL
     cdef uint64_t cfa, value, number
     cdef End end
-    if found.return_register < REGISTERS:
+    if found.return_register < machine.count:
         rule = &found.state.rules[found.return_register]
-    if found.is_fallback and is_known(known, RBP) and known.values[RBP] == 0:
-        return OUTERMOST  # AMD64 supplement, section 3.4.1
-    if not rule or rule.how == NO_RULE:
+    if found.is_fallback and is_known(known, machine.fp) and known.values[machine.fp] == 0:
+        return OUTERMOST  # AMD64 supplement, section 3.4.1; AAPCS64, section 6.4.6
+    if not rule or rule.how == NO_RULE and not machine.has_link_register:
         return UNKNOWN_REGISTER
     if rule.how == RULE_UNDEFINED:
         return OUTERMOST
@@ -66,24 +83,29 @@ cdef inline End step(
     else:
         cfa = known.values[found.state.cfa_register] + <uint64_t>found.state.cfa_offset
     caller[0] = known[0]
-    caller.known &= CALLEE_SAVED
-    set_register(caller, RSP, cfa)
-    for number in range(REGISTERS):
-        if found.state.rules[number].how == NO_RULE or found.state.rules[number].how == RULE_SAME \
-                or number == found.return_register:
+    caller.known &= machine.callee_saved
+    set_register(caller, machine.sp, cfa)
+    for number in range(machine.count):
+        if is_unchanged(&found.state.rules[number]) or number == found.return_register:
             continue
         if find_value(&found.state.rules[number], cfa, known, memory, &value) == GOES_ON:
             set_register(caller, number, value)
         else:
-            caller.known &= ~(1 << number)  # may never be needed
-    if not is_known(caller, RSP):
+            caller.known &= ~(<uint64_t>1 << number)  # may never be needed
+    if not is_known(caller, machine.sp):
         return UNKNOWN_REGISTER
-    end = find_value(rule, cfa, known, memory, &value)
-    if end != GOES_ON:
-        return end
+    if not (is_unchanged(rule) and machine.has_link_register):
+        end = find_value(rule, cfa, known, memory, &value)
+        if end != GOES_ON:
+            return end
+    elif is_known(known, found.return_register):
+        value = known.values[found.return_register]
+    else:
+        return UNKNOWN_REGISTER
+    value &= machine.return_address_mask
     if not value:
         return OUTERMOST
-    set_register(caller, RIP, value)
-    if caller.values[RSP] <= known.values[RSP] and not found.is_signal:
-        return NO_PROGRESS
-    return GOES_ON
+    set_register(caller, machine.ip, value)
+    return GOES_ON if is_progress(
+        found, rule, known.values[machine.sp], caller.values[machine.sp]
+    ) else NO_PROGRESS

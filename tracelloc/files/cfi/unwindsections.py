@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.architecture import Architecture
 from tracelloc.files.cfi.core import Entries, read_header
 from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.sections import SectionError
@@ -100,7 +101,7 @@ def _bytes_to_segment_end(elf: ElfFile, address: int) -> int:
     return 0
 
 
-def read_eh_frame(elf: ElfFile) -> Table | None:
+def read_eh_frame(elf: ElfFile, architecture: Architecture) -> Table | None:
     """``.eh_frame`` and its index, by the section table or, without one, by the header."""
     address, size = elf.unwind_header or (0, 0)
     header = read_at(elf, address, size)
@@ -115,11 +116,11 @@ def read_eh_frame(elf: ElfFile) -> Table | None:
     data = read_at(elf, start, length)
     if not data:
         return None
-    entries = Entries(data, start, is_eh=True)
+    entries = Entries(data, start, is_eh=True, architecture=architecture)
     return entries, make_index(entries, header, address)
 
 
-def read_debug_frame(elf: ElfFile) -> Table | None:
+def read_debug_frame(elf: ElfFile, architecture: Architecture) -> Table | None:
     """``.debug_frame`` and the index made from it. Raises SectionError if it can't be read."""
     section = elf.open_section(".debug_frame")
     if section is None:
@@ -127,5 +128,6 @@ def read_debug_frame(elf: ElfFile) -> Table | None:
     if section.size > _MOST_BYTES:
         raise SectionError(f"a section of {section.size} bytes is too large")
     header = elf.section_header(".debug_frame")
-    entries = Entries(section.data(), 0 if header is None else header.address, is_eh=False)
+    start = 0 if header is None else header.address
+    entries = Entries(section.data(), start, is_eh=False, architecture=architecture)
     return entries, scan(entries)

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from tracelloc.architecture import native
 from tracelloc.files.cfi.core import RuleSet, StackCopy, unwind
-from tracelloc.files.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP
+from tracelloc.files.cfi.rules import RBP, RBX, RIP, RSP, built_in_rules
 from tracelloc.record.worker.readcode import ReadCode
 from tracelloc.record.worker.walklayout import CODE_DTYPE, GENERATED, MISS_DTYPE
 
@@ -46,7 +47,7 @@ class _MappedCode:
         if since > generation:
             return None
         if number == GENERATED:
-            rules = FRAME_POINTER
+            rules = built_in_rules(native()).frame_pointer
         else:
             file = self._files.get(number)
             inside = None if file is None else file.elf.address_of(offset + address - start)

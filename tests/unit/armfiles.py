@@ -1,0 +1,43 @@
+"""Files of 64-bit Arm, to be read on any machine: Debian's cross libraries, and assembled text."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from tracelloc.files.cfi.module import Cfi
+from tracelloc.files.elf import ElfFile
+
+LIBRARIES = Path("/usr/aarch64-linux-gnu/lib")
+"""Debian's libc6-arm64-cross and libstdc++6-arm64-cross: the files of its arm64 packages."""
+
+
+def library(name: str) -> Path:
+    return LIBRARIES / name
+
+
+def open_elf(path: Path) -> ElfFile:
+    return ElfFile(os.open(path, os.O_RDONLY))
+
+
+def open_cfi(path: Path) -> Cfi:
+    return Cfi(open_elf(path))
+
+
+def assemble(directory: Path, text: str, name: str = "made") -> Path:
+    """A shared library of assembly text."""
+    source, made, linked = (directory / f"{name}.{suffix}" for suffix in ("s", "o", "so"))
+    source.write_text(text)
+    commands = (
+        ["aarch64-linux-gnu-as", "-march=armv8.5-a+memtag", "-o", made, source],
+        ["aarch64-linux-gnu-ld", "-shared", "--eh-frame-hdr", "-o", linked, made],
+    )
+    for command in commands:
+        subprocess.run(command, check=True, timeout=60)
+    return linked
+
+
+def words(*values: int) -> bytes:
+    """Instructions."""
+    return b"".join(value.to_bytes(4, "little") for value in values)
