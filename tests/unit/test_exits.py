@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.references import target_file
 from tests.unit.test_elf import open_elf
-from tracelloc.files.machinecode.probeoffsets import CodeReader, Stops
+from tracelloc.files.machinecode.codepaths import CodeReader, Stops
 from tracelloc.record.mallocs.discovery import Module, discover
 from tracelloc.record.mallocs.families import LIBC
 from tracelloc.record.probe_points.placement import plan

@@ -28,7 +28,7 @@ from tracelloc.files.dwarf.sourcelines import SourceLines
 from tracelloc.files.elf import ElfFile, NotElfError
 from tracelloc.files.elf.debugfiles import embedded_symbols
 from tracelloc.files.elf.plt import plt_functions
-from tracelloc.files.machinecode.probeoffsets import CodeReader
+from tracelloc.files.machinecode.codepaths import CodeReader
 from tracelloc.model.codefiles import Mapping
 from tracelloc.record.mallocs.discovery import families_in
 from tracelloc.record.mallocs.families import Family

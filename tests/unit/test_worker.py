@@ -34,7 +34,8 @@ from tracelloc.files.dwarf import SourceLines
 from tracelloc.files.elf import SymbolTable
 from tracelloc.files.elf.plt import plt_functions
 from tracelloc.files.elf.symtab import RawTable
-from tracelloc.files.machinecode.probeoffsets import CodeReader, at_entry, find_probe_offset
+from tracelloc.files.machinecode.codepaths import CodeReader
+from tracelloc.files.machinecode.probeoffsets import at_entry, find_probe_offset
 from tracelloc.model.events import Miss
 from tracelloc.record.worker import channel, client, zygote
 from tracelloc.record.worker.client import FileReadError, FileWorker

@@ -89,9 +89,16 @@ class Architecture:
     """Size of the breakpoint instruction that uprobes put into code."""
     longest_call_bytes: int
     """Size of the longest call instruction, prefixes apart."""
+    jump_targets: Callable[[bytes, int], set[int]]
+    """Returns the targets of jumps in code at an address, those to parts of a function that lie
+    elsewhere included. Some may not be real."""
     ends_in_call: Callable[[bytes], bool]
     """Returns whether code bytes end with a call instruction."""
     system_calls: SystemCallTable
+    system_call_code: bytes
+    """The instruction that calls the kernel."""
+    filter_call_code: re.Pattern[bytes]
+    """A move of the number of prctl(2) or seccomp(2) into a register."""
     private_stack_code: re.Pattern[bytes] | None
     """Native code of BPF programs that have a private stack per processor; None: not known."""
     shadow_stack_code: bytes

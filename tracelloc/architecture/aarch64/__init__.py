@@ -8,6 +8,7 @@ import re
 from typing import Final
 
 from tracelloc.architecture.aarch64.calls import CALL_BYTES, ends_in_call
+from tracelloc.architecture.aarch64.instructions import jump_targets
 from tracelloc.architecture.aarch64.systemcalls import SYSTEM_CALLS
 from tracelloc.architecture.description import Architecture, DwarfRegisters, SignalFrame
 
@@ -44,8 +45,12 @@ AARCH64: Final = Architecture(
     return_address_bytes=0,
     breakpoint_bytes=4,  # brk
     longest_call_bytes=CALL_BYTES,
+    jump_targets=jump_targets,
     ends_in_call=ends_in_call,
     system_calls=SYSTEM_CALLS,
+    system_call_code=b"\x01\0\0\xd4",
+    # mov xN or wN, #167 or #277
+    filter_call_code=re.compile(rb"(?:[\xe0-\xff]\x14|[\xa0-\xbf]\x22)\x80[\x52\xd2]", re.DOTALL),
     private_stack_code=None,
     shadow_stack_code=b"",
 )

@@ -10,7 +10,7 @@ from tracelloc.architecture.description import (
     DwarfRegisters,
     SignalFrame,
 )
-from tracelloc.architecture.x86_64.calls import LONGEST_CALL_BYTES, ends_in_call
+from tracelloc.architecture.x86_64.calls import LONGEST_CALL_BYTES, ends_in_call, jump_targets
 from tracelloc.architecture.x86_64.systemcalls import SYSTEM_CALLS
 
 _DWARF: Final = DwarfRegisters(
@@ -61,8 +61,13 @@ X86_64: Final = Architecture(
     return_address_bytes=8,
     breakpoint_bytes=1,  # int3
     longest_call_bytes=LONGEST_CALL_BYTES,
+    jump_targets=jump_targets,
     ends_in_call=ends_in_call,
     system_calls=SYSTEM_CALLS,
+    system_call_code=b"\x0f\x05",
+    filter_call_code=re.compile(
+        rb"(?:[\xb8-\xbf]|\xc7[\xc0-\xc7])(?:\x9d\0\0\0|\x3d\x01\0\0)", re.DOTALL
+    ),
     # add %gs:this_cpu_off,%r9 (emit_private_frame_ptr in arch/x86/net/bpf_jit_comp.c)
     private_stack_code=re.compile(rb"\x65\x4c\x03[\x0c\x0d]", re.DOTALL),
     shadow_stack_code=_SHADOW_STACK,

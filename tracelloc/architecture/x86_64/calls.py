@@ -1,11 +1,26 @@
-"""Call instructions of x86-64."""
+"""Calls and jumps in x86-64 code."""
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 LONGEST_CALL_BYTES: Final = 7
 """Without prefixes: ff /2 with a SIB byte and a displacement of four bytes."""
+
+_JUMP: Final = re.compile(rb"\x0f(?=[\x80-\x8f])", re.DOTALL)
+"""jcc with 4 bytes of distance: 0F 8x."""
+_JUMP_BYTES: Final = 6
+
+
+def jump_targets(code: bytes, address: int) -> set[int]:
+    """Targets of conditional jumps in code at an address; some may not be real."""
+    found = set()
+    for match in _JUMP.finditer(code):
+        at = match.start()
+        distance = code[at + 2 : at + _JUMP_BYTES]
+        found.add(address + at + _JUMP_BYTES + int.from_bytes(distance, "little", signed=True))
+    return found
 
 
 def ends_in_call(code: bytes) -> bool:

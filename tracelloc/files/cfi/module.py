@@ -60,7 +60,7 @@ class Cfi:
         if architecture is None:
             known = " and ".join(each.title for each in ARCHITECTURES)
             raise UnsupportedError(f"call-frame information is understood for {known} only")
-        self._architecture = architecture
+        self.architecture = architecture
         self._built_in = built_in_rules(architecture)
         self._handler_return = architecture.signal_frame.return_code
         self._elf = elf
@@ -79,7 +79,7 @@ class Cfi:
                 while len(self._tables) <= which:
                     read = (read_eh_frame, read_debug_frame)[len(self._tables)]
                     try:
-                        self._tables.append(read(self._elf, self._architecture))
+                        self._tables.append(read(self._elf, self.architecture))
                     except SectionError as error:
                         self.trouble = str(error)
                         self._tables.append(None)
@@ -201,7 +201,7 @@ class Cfi:
         """
         start, end = self._covered()
         targets = self._call_targets(start, end)
-        longest = self._architecture.longest_call_bytes
+        longest = self.architecture.longest_call_bytes
         room = np.empty(_PIECE_BYTES + longest, np.uint64)
         pieces: list[U64] = []
         count = 0
@@ -217,7 +217,7 @@ class Cfi:
                 code = self._elf.read(segment.offset + at - segment.address, read_size)
                 if len(code) < size:
                     last = at
-                found_count = find_calls(code, at, *targets, room, self._architecture)
+                found_count = find_calls(code, at, *targets, room, self.architecture)
                 pieces.append(room[:found_count].copy())
                 count += len(pieces[-1])
                 at += size
@@ -233,7 +233,7 @@ class Cfi:
         On x86-64 it is the covered code, which keeps data from looking like calls. Where
         instructions are aligned, few data do, and linkers don't describe the linkage table.
         """
-        if not self._architecture.dwarf.has_link_register:
+        if not self.architecture.dwarf.has_link_register:
             return start, end
         code = [segment for segment in self._elf.segments if segment.executable]
         return (

@@ -1,22 +1,30 @@
 """Names of the procedure linkage table's stubs, which no symbol table lists.
 
-System V ABI, AMD64 supplement, chapter 5.2: a stub is an indirect jump through a word of
-the global offset table, and a relocation names the function whose address is put there.
-Linkers write stubs in several shapes (with ``endbr64`` or ``bnd`` in front, lazy ones that
-push the relocation's number); all of them hold ``jmp *disp(%rip)`` or ``push $number``.
+A stub is an indirect jump through a word of the global offset table, and a relocation names the
+function whose address is put there. x86-64 (System V ABI, AMD64 supplement, chapter 5.2): linkers
+write stubs in several shapes (with ``endbr64`` or ``bnd`` in front, lazy ones that push the
+relocation's number); all of them hold ``jmp *disp(%rip)`` or ``push $number``. 64-bit Arm: all of
+them hold ``adrp x16``, ``ldr x17, [x16, #…]``; ``bti c`` may precede these, and ``autia1716`` may
+precede the jump. The table's first entry has them, too, with a word that no relocation names.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
 
+from tracelloc.architecture import Architecture, of_elf
+from tracelloc.architecture.aarch64 import AARCH64
+from tracelloc.architecture.aarch64.instructions import BTI_C
+from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.files.elf.file import ElfFile
 
-_SECTIONS: Final = {".plt": 16, ".plt.sec": 16, ".plt.got": 8}
-"""Bytes per stub; ``.plt.got`` has 16 where stubs begin with ``endbr64``."""
+_SECTIONS: Final = (".plt", ".plt.sec", ".plt.got")
+_STUB_BYTES: Final = {".plt": 16, ".plt.sec": 16, ".plt.got": 8}
+"""Bytes per stub on x86-64; ``.plt.got`` has 16 where stubs begin with ``endbr64``."""
 _RELOCATION_DTYPE: Final = np.dtype([("offset", "<u8"), ("info", "<u8"), ("addend", "<i8")])
 """Elf64_Rela."""
 _LARGEST_BYTES: Final = 2 << 20
@@ -25,6 +33,9 @@ _MOST_RELOCATIONS: Final = 1 << 22
 _ENDBR64: Final = bytes.fromhex("f30f1efa")
 _JUMP: Final = bytes.fromhex("ff25")
 _PUSH: Final = 0x68
+_BR_X17: Final = 0xD61F0220
+_LONGEST_STUB: Final = 6
+"""Instructions of a stub of 64-bit Arm."""
 
 
 def plt_functions(elf: ElfFile) -> list[tuple[int, int, str]]:
@@ -37,19 +48,48 @@ def plt_functions(elf: ElfFile) -> list[tuple[int, int, str]]:
     by_word.update((o, s) for o, s in _relocations(elf.section_bytes(".rela.dyn")) if s)
     name_at = dynamic.symbols["name"]
     functions = []
-    for section, stub_bytes in _SECTIONS.items():
+    stubs = _STUBS.get(of_elf(elf.machine, elf.bits), _no_stubs)
+    for section in _SECTIONS:
         header = elf.section_header(section)
         if header is None:
             continue
         code = elf.read(header.offset, min(header.size_bytes, _LARGEST_BYTES))
-        start = header.address
-        step = 16 if code.startswith(_ENDBR64) else stub_bytes
-        for at in range(0, len(code) - step + 1, step):
-            symbol = _symbol_of(code[at : at + step], start + at, by_word, by_number)
+        for address, size, symbol in stubs(section, code, header.address, by_word, by_number):
             if 0 < symbol < len(name_at):
                 name = dynamic.names.at(int(name_at[symbol]))
-                functions.append((start + at, step, f"{name}@plt"))
+                functions.append((address, size, f"{name}@plt"))
     return functions
+
+
+_Relocated = dict[int, int]
+"""Index of the symbol by the address of the patched word."""
+
+
+def _x86_64_stubs(
+    section: str, code: bytes, start: int, by_word: _Relocated, by_number: list[tuple[int, int]]
+) -> Iterator[tuple[int, int, int]]:
+    """(address, size in bytes, index of the symbol or 0) of each stub."""
+    step = 16 if code.startswith(_ENDBR64) else _STUB_BYTES[section]
+    for at in range(0, len(code) - step + 1, step):
+        yield start + at, step, _symbol_of(code[at : at + step], start + at, by_word, by_number)
+
+
+def _aarch64_stubs(
+    _section: str, code: bytes, start: int, by_word: _Relocated, _by_number: object
+) -> Iterator[tuple[int, int, int]]:
+    """(address, size in bytes, index of the symbol or 0) of each stub."""
+    words = np.frombuffer(code[: len(code) & ~3], "<u4").astype(np.int64)
+    is_pair = (words[:-1] & 0x9F00001F == 0x90000010) & (words[1:] & 0xFFC003FF == 0xF9400211)
+    pairs = np.flatnonzero(is_pair)
+    begins = pairs - ((pairs > 0) & (words[pairs - 1] == BTI_C))
+    for pair, begin in zip(pairs.tolist(), begins.tolist(), strict=True):
+        high, low = int(words[pair]), int(words[pair + 1])
+        pages = high >> 29 & 3 | (high >> 5 & 0x7FFFF) << 2
+        page = (start + 4 * pair & ~0xFFF) + ((pages ^ 1 << 20) - (1 << 20) << 12)
+        symbol = by_word.get(page + (low >> 10 & 0xFFF) * 8, 0)
+        jumps = np.flatnonzero(words[begin : begin + _LONGEST_STUB] == _BR_X17)
+        if len(jumps):
+            yield start + 4 * begin, 4 * int(jumps[0]) + 4, symbol
 
 
 def _relocations(data: bytes | None) -> list[tuple[int, int]]:
@@ -83,3 +123,14 @@ def _symbol_of(
         if number < len(by_number):
             return by_number[number][1]
     return 0
+
+
+def _no_stubs(*_: object) -> Iterator[tuple[int, int, int]]:
+    """For unknown machines."""
+    return iter(())
+
+
+_STUBS: Final[dict[Architecture | None, Callable[..., Iterator[tuple[int, int, int]]]]] = {
+    X86_64: _x86_64_stubs,
+    AARCH64: _aarch64_stubs,
+}

@@ -12,6 +12,8 @@ import struct
 from collections.abc import Callable, Collection
 from typing import Final
 
+from tracelloc.architecture import of_elf
+from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.files.elf import ElfFile
 
 _SETS_BYTE: Final = re.compile(rb"\x64\xc6(?:[\x00-\x03\x06\x07]\x01|\x04\x25....\x01)", re.DOTALL)
@@ -30,6 +32,8 @@ def thread_cache_drain(
     address. Raises OSError.
     """
     found = set()
+    if of_elf(elf.machine, elf.bits) is not X86_64:
+        return None  # not known there
     for segment in elf.segments:
         if not segment.executable:
             continue

@@ -54,10 +54,11 @@ class Child:
                 (self._free.offset, self._free.size, None),
             ]
         )
-        if found_at is None:
+        if found_at is None or None in found_at:
             self.__exit__(None, None, None)
-            raise UnsupportedError("the C library's code can't be read")
-        (self._offset, _), (beyond_entry, is_single_stepped) = found_at
+            raise UnsupportedError("the C library's code can't be probed")
+        cheap, entry = (place for place in found_at if place is not None)
+        self._offset, (beyond_entry, is_single_stepped) = cheap[0], entry
         self.has_cheap_entry = not (beyond_entry or is_single_stepped)
         """Whether the kernel emulates the first instruction."""
 

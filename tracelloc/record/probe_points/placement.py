@@ -101,6 +101,9 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
                 function.address, addresses - {function.address}, _KNOWN_NAMES
             ):
                 continue
+            if function in offsets and offsets[function] is None:
+                unseen.append(Unseen(function.names[0], "its first instructions can't be probed"))
+                continue
             found = _points_of(function, offsets.get(function))
             if isinstance(found, Unseen):
                 unseen.append(found)
@@ -126,8 +129,11 @@ def _may_be_wrapper(function: AllocatorFunction, family: Family) -> bool:
     return not family.by_user and (family is OPERATORS or function.signature.throws)
 
 
-def _offsets_of(allocator: Allocator) -> dict[AllocatorFunction, Offsets]:
-    """Returns the probe offsets at its functions' beginnings; empty if unknown."""
+def _offsets_of(allocator: Allocator) -> dict[AllocatorFunction, Offsets | None]:
+    """Returns the probe offsets at its functions' beginnings; empty if unknown.
+
+    None: no instruction there can have a probe.
+    """
     wanted = [
         (function.offset, function.size, function.signature.registers)
         if 0 < function.size <= _LONGEST_FUNCTION
@@ -190,7 +196,7 @@ def _cache_points(allocator: Allocator) -> Iterator[ProbePoint]:
     address = elf.thread_cache_drain(frees)
     offset = None if address is None else elf.offset_of(address)
     found = None if offset is None else elf.offsets([(offset, _HEAD_BYTES, ())])
-    if offset is not None and found and not found[0][1]:
+    if offset is not None and found and found[0] is not None and not found[0][1]:
         label = f"the end of threads in {base_name(allocator.module.path)}"
         place = allocator.module.open_path, offset + found[0][0]
         yield ProbePoint(*place, FREE_PROGRAM, label, abi.FunctionCode.CACHE_DRAIN)
@@ -220,7 +226,7 @@ def _hook_points(modules: Iterable[Module], name: str, program: str) -> list[Pro
         for address in module.elf.find_functions([name]).get(name, {}):
             offset = module.elf.offset_of(address)
             found = None if offset is None else module.elf.offsets([(offset, 0, None)])
-            if offset is not None and found is not None:
+            if offset is not None and found and found[0] is not None:
                 label = f"{name} in {base_name(module.path)}"
                 points.append(ProbePoint(module.open_path, offset + found[0][0], program, label))
     return points

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.architecture import of_elf
 from tracelloc.errors import UnsupportedError
 from tracelloc.files.cfi.codeparts import function_parts
 from tracelloc.files.cfi.core import RuleSet
@@ -17,14 +18,9 @@ from tracelloc.files.cfi.module import Cfi
 from tracelloc.files.cfi.unwindsections import unwind_sections
 from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.usdt import usdt_probes
+from tracelloc.files.machinecode.codepaths import CodeReader, Stops
+from tracelloc.files.machinecode.coderules import CodeRules, rules_for
 from tracelloc.files.machinecode.filtercode import makes_filters
-from tracelloc.files.machinecode.probeoffsets import (
-    CodeReader,
-    Stops,
-    at_entry,
-    find_probe_offset,
-    nop_at,
-)
 from tracelloc.files.machinecode.threadcache import thread_cache_drain
 
 U64 = npt.NDArray[np.uint64]
@@ -83,16 +79,20 @@ class ReadCode:
         return None if symbol is None else symbol.name
 
     def offsets(self, functions: Sequence[tuple[int, int, Sequence[str] | None]]) -> list[Any]:
-        """Returns (offset in the function, whether it is single-stepped) of each probe.
+        """Returns (offset in the function, whether it is single-stepped) of each probe, or None.
 
         ``functions`` are file offset, size, registers that must be intact. Without registers,
-        the probe is on the entry.
+        the probe is on the entry. None: no instruction there can have a probe.
         """
-        found = []
+        found: list[Any] = []
+        rules = self._code_rules
         for offset, size, registers in functions:
             code = self.elf.read(offset, _ENTRY_BYTES if registers is None else size)
-            place = at_entry(code) if registers is None else find_probe_offset(code, registers)
-            found.append(astuple(place))
+            if registers is None:
+                place = rules.at_entry(code)
+            else:
+                place = rules.find_probe_offset(code, registers)
+            found.append(None if place is None else astuple(place))
         return found
 
     def usdt(self, provider: str) -> list[Any]:
@@ -103,10 +103,14 @@ class ReadCode:
             semaphore = self.elf.offset_of(probe.semaphore) if probe.semaphore else 0
             if offset is None or semaphore is None:
                 continue
-            nop_bytes, is_harmful = nop_at(self.elf.read(offset, _ENTRY_BYTES))
+            nop_bytes, is_harmful = self._code_rules.nop_at(self.elf.read(offset, _ENTRY_BYTES))
             arguments = None if probe.arguments is None else [list(a) for a in probe.arguments]
             found.append([probe.name, offset, semaphore, arguments, nop_bytes, is_harmful])
         return found
+
+    @cached_property
+    def _code_rules(self) -> CodeRules:
+        return rules_for(of_elf(self.elf.machine, self.elf.bits))
 
     @cached_property
     def _reader(self) -> CodeReader:

@@ -229,22 +229,22 @@ class TargetFile(FileHandle, SegmentedFile):
 
     def offsets(
         self, functions: Sequence[tuple[int, int, tuple[str, ...] | None]]
-    ) -> list[Offsets] | None:
+    ) -> list[Offsets | None] | None:
         """Returns the offset of a probe on each function; None if unknown.
 
         ``functions`` are file offset, size, registers that must be intact. Without registers,
-        the probe is on the entry.
+        the probe is on the entry. A function may have no instruction that can have a probe.
         """
 
-        def decode(answer: Any) -> list[Offsets]:
+        def decode(answer: Any) -> list[Offsets | None]:
             found = [
-                (whole_number(offset), bool(is_single_stepped))
-                for (offset, is_single_stepped), _ in zip(answer, functions, strict=True)
+                None if place is None else (whole_number(place[0]), bool(place[1]))
+                for place, _ in zip(answer, functions, strict=True)
             ]
             if any(
-                offset >= max(size, 1)
-                for (offset, _), (_, size, registers) in zip(found, functions, strict=True)
-                if registers is not None
+                place[0] >= max(size, 1)
+                for place, (_, size, registers) in zip(found, functions, strict=True)
+                if registers is not None and place is not None
             ):
                 raise ValueError("a probe beyond its function")
             return found

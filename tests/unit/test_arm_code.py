@@ -1,0 +1,303 @@
+"""64-bit Arm code: instructions against objdump and capstone, probe offsets, paths to exits."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import capstone
+import pytest
+
+from tests.distributions import file_of
+from tests.unit.armfiles import assemble, library, open_elf, words
+from tracelloc.architecture.aarch64.instructions import direct_target, written_registers
+from tracelloc.files.machinecode.armcode import (
+    at_entry,
+    can_probe,
+    decode,
+    find_probe_offset,
+    is_simulated,
+    nop_at,
+)
+from tracelloc.files.machinecode.codepaths import CodeReader, Stops
+from tracelloc.files.machinecode.instruction import CodeFlow, ProbeOffset
+
+LINE = re.compile(r"^ +([0-9a-f]+):\t([0-9a-f]{8}) \t(\S+)(?:\t(\S.*))?$", re.MULTILINE)
+FILES = ("libc.so.6", "libm.so.6", "libstdc++.so.6")
+
+
+@cache
+def listing(path: Path) -> list[tuple[int, int, str, str]]:
+    """Address, word, name and operands of all instructions, as objdump sees them."""
+    text = subprocess.run(
+        ["aarch64-linux-gnu-objdump", "-d", path],
+        capture_output=True, text=True, check=True, timeout=60,
+    ).stdout  # fmt: skip
+    return [(int(m[1], 16), int(m[2], 16), m[3], m[4] or "") for m in LINE.finditer(text)]
+
+
+SIMULATED = re.compile(r"b|bl|b\.[a-z]{2}|cbn?z|tbn?z|br|blr|ret|adrp?")
+REFUSED = re.compile(
+    r"brk|hlt|svc|msr|eret|ld?a?xr[bh]?|st?l?xr[bh]?|[ls][dt][la]?xp|ldaxr[bh]?|ldxr[bh]?|ldaxp|"
+    r"casp\w*|retaa|retab|braa|yield|wfe|wfi|sev|autiasp|udf|xaflag|sevl"
+)
+
+
+def test_classes_equal_names() -> None:
+    """What is simulated and what is refused, in all code of three libraries."""
+    simulated = refused = 0
+    for name in FILES:
+        for at, word, mnemonic, operands in listing(library(name)):
+            assert is_simulated(word) == bool(SIMULATED.fullmatch(mnemonic)), hex(at)
+            simulated += is_simulated(word)
+            literal = mnemonic in ("ldr", "ldrsw", "prfm") and re.search(r", [0-9a-f]+ <", operands)
+            unusable = bool(REFUSED.fullmatch(mnemonic) or literal or mnemonic == ".inst")
+            assert can_probe(word) != unusable, (hex(at), mnemonic, operands)
+            refused += unusable
+    assert (simulated, refused) == (154535, 760)
+
+
+def test_targets_equal_objdump() -> None:
+    compared = 0
+    for at, word, mnemonic, operands in listing(library("libc.so.6")):
+        target = direct_target(word, at)
+        is_direct = bool(re.fullmatch(r"b|bl|b\.[a-z]{2}|cbn?z|tbn?z", mnemonic))
+        assert (target is not None) == is_direct
+        if target is not None:
+            theirs = operands.split(" <")[0].split(", ")[-1]
+            assert target == int(theirs, 16), hex(at)
+            compared += 1
+    assert compared == 58004
+
+
+@cache
+def numbers() -> dict[int, int]:
+    """Bits of the general registers by capstone's numbers."""
+    arm = capstone.arm64_const
+    found = {getattr(arm, f"ARM64_REG_{k}{n}"): n for n in range(31) for k in "XW"
+             if hasattr(arm, f"ARM64_REG_{k}{n}")}  # fmt: skip
+    return found | {arm.ARM64_REG_SP: 31, arm.ARM64_REG_WSP: 31}
+
+
+ALIASES = ("cmp", "cmn", "tst")
+"""capstone 5 says that these write their first operand."""
+
+
+def test_writes_include_capstones() -> None:
+    """No register that capstone says is written is missing: in a third of all instructions."""
+    decoder = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
+    decoder.detail = True
+    found = {word: name for file in FILES for _, word, name, _ in listing(library(file))}
+    some = [word for word in sorted(found)[::3] if found[word] not in ALIASES]
+    compared = 0
+    for word in some:
+        for each in decoder.disasm(words(word), 0):
+            theirs = sum({1 << numbers()[n] for n in each.regs_access()[1] if n in numbers()})
+            ours = written_registers(word)
+            assert theirs & ~ours == 0, f"{each.mnemonic} {each.op_str}"
+            compared += 1
+    assert compared > 41_000
+
+
+@pytest.mark.parametrize(
+    ("text", "registers"),
+    [
+        ("cmp x1, x0", ""), ("tst x1, #7", ""), ("ccmp x1, #0, #0, eq", ""), ("nop", ""),
+        ("str x0, [x1, #8]", ""), ("stp x2, x3, [x4, #16]", ""), ("bti c", ""), ("b .", ""),
+        ("msr nzcv, x0", ""), ("prfm pldl1keep, [x1, x2]", ""), ("ldr d0, [x1]", ""),
+        ("mov sp, x0", "sp"), ("add sp, sp, x1", "sp"), ("and sp, x0, #-16", "sp"),
+        ("sub sp, sp, #16", "sp"), ("adds xzr, x0, #1", ""), ("str x0, [sp, #-16]!", "sp"),
+        ("stp x29, x30, [sp], #16", "sp"), ("ldp x29, x30, [sp], #16", "x29 x30 sp"),
+        ("ldr x3, [x4], #8", "x3 x4"), ("ldr d0, [x4], #8", "x4"), ("paciasp", "x30"),
+        ("autiasp", "x30"), ("pacia1716", "x17"), ("xpaclri", "x30"), ("bl .", "x30"),
+        ("blr x3", "x30"), ("blraa x3, x4", "x30"), ("ret", ""), ("mrs x5, tpidr_el0", "x5"),
+        ("cas x1, x2, [x3]", "x1"), ("swpal x1, x2, [x3]", "x2"), ("ldadd x1, x2, [x3]", "x2"),
+        ("casp x0, x1, x2, x3, [x4]", "x0 x1"), ("ldxp x1, x2, [x3]", "x1 x2"),
+        ("stxr w1, x2, [x3]", "x1"), ("ldraa x1, [x2, #8]!", "x1 x2"), ("irg sp, x0", "sp"),
+        ("pacga x1, x2, x3", "x1"), ("ldrsw x1, [x2, x3]", "x1"), ("umov x1, v0.d[0]", "x1"),
+        ("fmov x1, d0", "x1"), ("ld1 {v0.16b}, [x1], #16", "x1"), ("umulh x0, x1, x2", "x0"),
+        ("ldr x5, .", "x5"), ("adrp x6, .", "x6"), ("csel x1, x2, x3, eq", "x1"),
+        ("svc #0", "x0 x1 x8 x30"),
+    ],
+)  # fmt: skip
+def test_writes(text: str, registers: str, tmp_path: Path) -> None:
+    elf = open_elf(assemble(tmp_path, text))
+    section = elf.section_header(".text")
+    assert section is not None
+    word = int.from_bytes(elf.read(section.offset, 4), "little")
+    wanted = {31 if name == "sp" else int(name[1:]) for name in registers.split()}
+    written = written_registers(word)
+    assert {n for n in wanted if written >> n & 1} == wanted
+    # Exclusive and atomic ones, and calls of the kernel, are taken to write more.
+    if text.split()[0] not in ("cas", "casp", "ldxp", "stxr", "svc"):
+        assert written == sum(1 << n for n in wanted)
+
+
+# -- probe offsets
+
+ONE, TWO, THREE = ("x0",), ("x0", "x1"), ("x0", "x1", "x2")
+AT_0, AT_4, AT_8, STEPPED = (
+    ProbeOffset(0, False), ProbeOffset(4, False), ProbeOffset(8, False), ProbeOffset(0, True),
+)  # fmt: skip
+GLIBC_236 = {
+    "free": (ONE, AT_0), "cfree": (ONE, AT_0), "malloc_usable_size": (ONE, AT_0),
+    "mmap": (TWO, AT_4), "malloc": (ONE, STEPPED), "calloc": (TWO, STEPPED),
+    "realloc": (TWO, STEPPED), "memalign": (TWO, STEPPED), "aligned_alloc": (TWO, STEPPED),
+    "posix_memalign": (THREE, STEPPED), "valloc": (ONE, STEPPED), "pvalloc": (ONE, STEPPED),
+    "reallocarray": (THREE, STEPPED), "mremap": (("x0", "x1", "x2", "x3"), STEPPED),
+    "sbrk": (ONE, STEPPED), "munmap": (TWO, STEPPED),
+}  # fmt: skip
+"""free: ``cbz``; mmap: ``tst``, ``b.ne``; munmap: its branch is behind the system call, whose
+result is in x0. The others begin with ``stp x29, x30, [sp, #-N]!`` or take from sp, and
+reallocarray with ``umulh x3, x1, x2``, then ``mul x1``."""
+
+
+def offset_in(path: Path, name: str, registers: tuple[str, ...]) -> ProbeOffset | None:
+    elf = open_elf(path)
+    ((start, size),) = elf.find_functions([name])[name].items()
+    offset = elf.offset_of(start)
+    assert offset is not None
+    return find_probe_offset(elf.read(offset, size), registers)
+
+
+@pytest.mark.parametrize("name", GLIBC_236)
+def test_offsets_in_glibc(name: str) -> None:
+    registers, expected = GLIBC_236[name]
+    assert offset_in(library("libc.so.6"), name, registers) == expected
+
+
+PACKAGES = {
+    "libc6": ("libc.so.6", {
+        "free": 4, "memalign": 4, "posix_memalign": 4, "valloc": 4, "sbrk": 4, "mmap": 8,
+        "malloc": None, "calloc": None, "realloc": None, "aligned_alloc": None, "munmap": None,
+    }),
+    "libjemalloc2": ("libjemalloc.so.2", {
+        "malloc": 12, "free": 4, "_Znwm": 12, "_ZdlPvm": 4, "sdallocx": 12, "rallocx": 8,
+        "calloc": None, "realloc": None, "mallocx": None, "dallocx": None,
+    }),
+    "libmimalloc3": ("libmimalloc.so.3.0", {
+        "malloc": 4, "calloc": 4, "realloc": 4, "free": None, "_Znwm": 4,
+    }),
+    "libtcmalloc-minimal4t64": ("libtcmalloc_minimal.so.4.*.*", {
+        "malloc": 4, "free": 8, "memalign": 12, "posix_memalign": 20, "calloc": None,
+    }),
+    "libstdc++6": ("libstdc++.so.6.0.[0-9]*[0-9]", {"_Znam": 4, "_ZdlPv": 4, "_Znwm": None}),
+}  # fmt: skip
+"""Debian 13's libraries, with pointer authentication: offsets; None: stepped, at the entry."""
+ARGUMENTS = {"malloc": ONE, "free": ONE, "valloc": ONE, "sbrk": ONE, "_Znwm": ONE, "_Znam": ONE,
+             "_ZdlPv": ONE, "posix_memalign": THREE, "rallocx": THREE}  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("package", PACKAGES)
+def test_offsets_in_debian_13(package: str) -> None:
+    pattern, expected = PACKAGES[package]
+    path = file_of("trixie", package, pattern, "arm64").resolve()
+    found = {}
+    for name in expected:
+        place = offset_in(path, name, ARGUMENTS.get(name, TWO))
+        assert place is not None
+        assert not (place.is_single_stepped and place.offset)
+        found[name] = None if place.is_single_stepped else place.offset
+    assert found == expected
+
+
+LDXR, STXR, CBNZ_BACK = 0xC85F7C01, 0xC8027C03, 0x35FFFFC2
+PACIASP, BTI, ADRP, MOV_X9 = 0xD503233F, 0xD503245F, 0x90000010, 0xAA0003E9
+LITERAL, VECTOR_LITERAL, YIELD, SVC, RETAA = (
+    0x58000040, 0x5C000040, 0xD503203F, 0xD4000001, 0xD65F0BFF,
+)  # fmt: skip
+RET, B_NEXT, B_BACK, CBZ_FAR = 0xD65F03C0, 0x14000001, 0x17FFFFFF, 0xB4000400
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ((RET,), AT_0), ((BTI, ADRP, RET), AT_4), ((BTI, MOV_X9, CBZ_FAR), AT_8),
+        ((BTI, PACIASP, ADRP), STEPPED), ((PACIASP, CBZ_FAR), STEPPED),
+        ((BTI, LITERAL, ADRP), STEPPED),  # it loads x0
+        ((BTI, LDXR, STXR, CBNZ_BACK), STEPPED), ((LDXR, STXR, CBNZ_BACK), None),
+        ((MOV_X9, VECTOR_LITERAL, ADRP), ProbeOffset(8, False)),
+        ((VECTOR_LITERAL, MOV_X9, SVC), ProbeOffset(4, True)),
+        ((VECTOR_LITERAL, PACIASP), ProbeOffset(4, True)),
+        ((YIELD, SVC), None), ((SVC, RET), None), ((RETAA,), None), ((BTI, RETAA), STEPPED),
+        ((MOV_X9, B_NEXT, B_BACK), STEPPED),  # leads back to it
+        ((), None), ((0,), None),
+    ],
+)  # fmt: skip
+def test_offsets(code: tuple[int, ...], expected: ProbeOffset | None) -> None:
+    assert find_probe_offset(words(*code), ONE) == expected
+
+
+def test_offsets_at_entries() -> None:
+    assert at_entry(words(BTI, RET)) == STEPPED
+    assert at_entry(words(RET)) == AT_0
+    assert at_entry(words(VECTOR_LITERAL, RET)) is None
+    assert at_entry(b"\x1f\x20") is None
+    assert nop_at(words(0xD503201F)) == (4, False)
+    assert nop_at(words(BTI)) == (0, False)
+    # A function that is too long to look for branches.
+    assert find_probe_offset(words(BTI, ADRP, *[RET] * 20_000), ONE) == STEPPED
+
+
+# -- exits
+
+PATHS = """
+.globl plain, signed, switch, tail, noreturn, traps, other
+.type plain, %function
+.type other, %function
+plain: cbz x0, 1f
+    bl other
+    ret
+1:  tbnz x1, #3, 2f
+    b 3f
+2:  ret x15
+3:  ret
+signed: paciasp
+    cbz x0, 1f
+    retaa
+1:  ret
+switch: br x3
+tail: b other
+noreturn: bl abort
+traps: cbz x0, 1f
+    brk #1000
+1:  udf #0
+other: ret
+"""
+
+
+def test_exits(tmp_path: Path) -> None:
+    path = assemble(tmp_path, PATHS)
+    elf = open_elf(path)
+    text = elf.section_header(".text")
+    assert text is not None
+    labels = {
+        name: int(value, 16) for value, _, name in (
+            line.split() for line in subprocess.run(
+                ["aarch64-linux-gnu-nm", path], capture_output=True, text=True, check=True
+            ).stdout.splitlines() if len(line.split()) == 3
+        )
+    }  # fmt: skip
+    reader = CodeReader(elf)
+    plain = reader.exits(labels["plain"])
+    assert (plain.trouble, sorted(at - labels["plain"] for at in plain.rets)) == ("", [8, 20, 24])
+    assert reader.exits(labels["signed"]).trouble == (
+        "it returns by an instruction that can't have a probe"
+    )
+    assert reader.exits(labels["switch"]).trouble == "it continues by br x3"
+    assert reader.exits(labels["tail"]).rets == {labels["other"]}
+    assert reader.exits(labels["noreturn"]).trouble == "it has no ret instruction"
+    assert reader.exits(labels["traps"]).trouble == "it has no ret instruction"
+    assert reader.leaves_it_to(labels["tail"], Stops(names=frozenset({"other"})))
+
+
+def test_flows() -> None:
+    flows = {
+        RET: CodeFlow.RETURN, RETAA: CodeFlow.RETURN, B_NEXT: CodeFlow.JUMP, CBZ_FAR: CodeFlow.BRANCH,
+        0xD61F0060: CodeFlow.JUMP, 0xD71F0864: CodeFlow.JUMP, 0xD63F0060: CodeFlow.CALL, 0x94000001: CodeFlow.CALL,
+        0xD73F0864: CodeFlow.CALL, 0xD4207D00: CodeFlow.TRAP, 0: CodeFlow.TRAP, SVC: CodeFlow.NEXT, BTI: CodeFlow.NEXT,
+    }  # fmt: skip
+    assert {word: next(decode(words(word), 0)).flow for word in flows} == flows

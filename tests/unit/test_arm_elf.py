@@ -1,0 +1,188 @@
+"""ELF files of 64-bit Arm: linkage tables, parts of functions, USDT arguments, symbols."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.distributions import file_of
+from tests.unit.armfiles import assemble, library, open_cfi, open_elf, words
+from tracelloc.files.cfi.codeparts import function_parts
+from tracelloc.files.elf.plt import plt_functions
+from tracelloc.files.elf.usdt import usdt_probes
+from tracelloc.files.machinecode.filtercode import makes_filters
+
+STUB = re.compile(r"^([0-9a-f]{16}) <(\w+)(?:@@?\w[\w.]*)?@plt>:$", re.MULTILINE)
+
+
+def stubs_of_objdump(path: Path) -> dict[int, str]:
+    done = subprocess.run(
+        ["aarch64-linux-gnu-objdump", "-d", "-j", ".plt", path],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    return {int(address, 16): f"{name}@plt" for address, name in STUB.findall(done.stdout)}
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("libc.so.6", 17), ("libm.so.6", 11), ("libstdc++.so.6", 1070)]
+)
+def test_stubs_equal_objdump(name: str, count: int) -> None:
+    path = library(name)
+    found = plt_functions(open_elf(path))
+    # objdump also has "stubs" for thread-local variables, which none leads to.
+    theirs = {at: name for at, name in stubs_of_objdump(path).items() if "once_call" not in name}
+    assert {address: name for address, _, name in found} == theirs
+    assert {size for _, size, _ in found} == {16}
+    assert len(found) == count
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("package", "pattern"),
+    [("libpython3.13", "libpython3.13.so.1.0"), ("libjemalloc2", "libjemalloc.so.2")],
+)
+def test_stubs_with_branch_protection(package: str, pattern: str) -> None:
+    path = file_of("trixie", package, pattern, "arm64")
+    found = {address: name for address, _, name in plt_functions(open_elf(path))}
+    assert found == stubs_of_objdump(path)
+    assert len(found) > 50
+
+
+SPLIT = """
+.globl f, g
+.type f, %function
+.type g, %function
+f:  .cfi_startproc
+    stp x29, x30, [sp, #-16]!
+    .cfi_def_cfa_offset 16
+    .cfi_offset 29, -16
+    .cfi_offset 30, -8
+    cbz x0, .Lcold
+    b.eq .Lg
+    tbnz x0, #1, .Lnone
+    nop
+    b .Lcold2
+    .cfi_endproc
+    .size f, . - f
+g:
+.Lg:.cfi_startproc
+    ret
+    .cfi_endproc
+    .size g, . - g
+.Lnone: ret
+    .rept 3
+    nop
+    .endr
+.macro part label
+\\label:
+    .cfi_startproc
+    .cfi_def_cfa_offset 16
+    .cfi_offset 29, -16
+    .cfi_offset 30, -8
+    nop
+    bl g
+    .cfi_endproc
+.endm
+    part .Lcold
+    part .Lcold2
+"""
+
+
+def test_parts_of_functions(tmp_path: Path) -> None:
+    """By any branch out of the function; another function and bare code are no parts of it."""
+    path = assemble(tmp_path, SPLIT)
+    elf = open_elf(path)
+    whole, *parts = function_parts(elf, open_cfi(path), "f")
+    assert (len(whole), [part.start - whole.start for part in parts]) == (24, [44, 52])
+    assert [len(part) for part in parts] == [8, 8]
+
+
+@pytest.mark.long
+def test_parts_of_python() -> None:
+    """Debian's is in one piece on this machine."""
+    path = file_of("trixie", "libpython3.13", "libpython3.13.so.1.0", "arm64")
+    parts = function_parts(open_elf(path), open_cfi(path), "_PyEval_EvalFrameDefault")
+    assert [len(part) for part in parts] == [67100]
+
+
+NOTE = """
+    .globl _start
+_start: nop
+    .section .note.stapsdt, "", %note
+    .balign 4
+    .4byte 8, 2f - 1f, 3
+    .asciz "stapsdt"
+1:  .8byte 0x400, 0, 0
+    .asciz "otel_memory"
+    .asciz "alloc"
+    .asciz "{arguments}"
+2:  .balign 4
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("8@x0 -8@x1", ((0, False, 0), (1, False, 0))), ("8@sp", ((31, False, 0),)),
+        ("8@[sp]", ((31, True, 0),)), ("8@[sp, 16] 8@x30", ((31, True, 16), (30, False, 0))),
+        ("-8@[x29, -24]  8@[x19,8]", ((29, True, -24), (19, True, 8))),
+        ("8@[sp, 0x10]", ((31, True, 16),)), ("8@[sp, #32]", ((31, True, 32),)),
+        ("", ()), ("4@w1", None), ("8@w1", None), ("8@7", None), ("8@x31", None),
+        ("8@[x0, x1]", None), ("8@[sp, 32768]", None), ("8@%rdi", None), ("8@[sp, 16", None),
+        ("8@x0 [", None), ("8@[sp 16]", None), ("8@xzr", None),
+    ],
+)  # fmt: skip
+def test_usdt_arguments(text: str, expected: tuple | None, tmp_path: Path) -> None:
+    (found,) = usdt_probes(open_elf(assemble(tmp_path, NOTE.format(arguments=text))), "otel_memory")
+    assert (found.address, found.arguments) == (0x400, expected)
+
+
+MARKED = """
+.globl f
+.type f, %function
+f:  ldr x0, 1f
+    ret
+1:  .8byte 0x1234
+    nop
+"""
+
+
+def test_mapping_symbols_are_no_functions(tmp_path: Path) -> None:
+    """$x and $d tell code from data in files that are not stripped."""
+    path = assemble(tmp_path, MARKED)
+    listed = subprocess.run(
+        ["aarch64-linux-gnu-readelf", "-sW", path], capture_output=True, text=True, check=True
+    ).stdout
+    assert listed.count(" $x") == 2
+    assert listed.count(" $d") >= 1
+    elf = open_elf(path)
+    ((start, _),) = elf.find_functions(["f"])["f"].items()
+    found = [elf.symbols.find(start + at) for at in (0, 4, 8, 16)]
+    assert [symbol and symbol.name for symbol in found] == ["f"] * 4
+    assert elf.find_functions(["$x", "$d"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "makes"),
+    [
+        ("mov x8, #167\nmov x0, #22\nsvc #0", True), ("mov w3, #277\nsvc #0", True),
+        ("mov x8, #168\nsvc #0", False), ("mov x8, #277", False),
+        ("mov x8, #277\n.rept 20\nnop\n.endr\nsvc #0", False),
+    ],
+)  # fmt: skip
+def test_filters_are_noticed(text: str, makes: bool, tmp_path: Path) -> None:
+    assert makes_filters(open_elf(assemble(tmp_path, f"f:\n{text}\n"))) == makes
+
+
+def test_libraries_that_make_filters() -> None:
+    names = ("libc.so.6", "libm.so.6", "libstdc++.so.6", "libhwasan.so.0")
+    assert {name: makes_filters(open_elf(library(name))) for name in names} == {
+        "libc.so.6": True, "libm.so.6": False, "libstdc++.so.6": False, "libhwasan.so.0": True,
+    }  # fmt: skip
+
+
+def test_words() -> None:
+    assert words(0xD503201F) == b"\x1f\x20\x03\xd5"

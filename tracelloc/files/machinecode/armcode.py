@@ -1,0 +1,122 @@
+"""Probe offsets and paths in 64-bit Arm code.
+
+The kernel simulates a few instructions under a uprobe, single-steps others out of line, and
+refuses some (arch/arm64/kernel/probes/decode-insn.c). It would step vector loads of literals, with
+a wrong address: the target would crash. It does not know that a breakpoint between a load
+exclusive and its store makes the loop endless. Besides the arguments, x30 has to be as at entry:
+a return probe replaces it, and paciasp signs it with the stack pointer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from tracelloc.architecture.aarch64.instructions import (
+    LINK,
+    NOP,
+    STACK_POINTER,
+    direct_target,
+    hint_number,
+    is_conditional,
+    is_direct_call,
+    is_exclusive,
+    is_indirect_call,
+    is_jump,
+    is_literal_load,
+    is_register_branch,
+    is_return,
+    is_trap,
+    words,
+    written_registers,
+)
+from tracelloc.files.machinecode.instruction import MOST_CODE, CodeFlow, Instruction, ProbeOffset
+
+_STEPPED_HINTS: Final = frozenset({0, 7, 8, 10, 24, 25, 26, 27, 32, 34, 36, 38})
+"""nop, xpaclri, pacia1716, pacib1716, paciaz to pacibsp, bti: not yield, wfe or autiasp."""
+
+
+def is_simulated(word: int) -> bool:
+    """Whether the kernel simulates an instruction: direct branches, br, blr, ret, adr, adrp."""
+    if direct_target(word, 0) is not None:
+        return not (word >> 24 == 0x54 and word & 0x10)  # bc.cond
+    is_plain = word & 0xFF9FFC1F == 0xD61F0000 and word >> 21 & 3 != 3  # br, blr, ret
+    return is_plain or word & 0x1F000000 == 0x10000000
+
+
+def can_probe(word: int) -> bool:
+    """Whether an instruction can have a probe, simulated or not."""
+    if is_simulated(word):
+        return True
+    if is_register_branch(word) or word >> 24 in (0x54, 0xD4) or is_trap(word):
+        return False
+    if is_literal_load(word) or is_exclusive(word):
+        return False
+    hint = hint_number(word)
+    if hint is not None:
+        return hint in _STEPPED_HINTS
+    is_msr = word & 0xFFF00000 == 0xD5100000 or word & 0xFFF8F01F == 0xD500401F
+    return not is_msr
+
+
+def find_probe_offset(code: bytes, arguments: Iterable[str]) -> ProbeOffset | None:
+    """The offset of a simulated instruction; else of the first one that can have a probe.
+
+    ``code`` is the whole function, ``arguments`` the registers that must be intact. None if no
+    instruction where they are can have a probe.
+    """
+    kept = LINK | STACK_POINTER | sum(1 << int(name[1:]) for name in set(arguments))
+    stepped: ProbeOffset | None = None
+    for offset, word in words(code[:MOST_CODE]):
+        if is_simulated(word) or (stepped is None and can_probe(word)):
+            if offset and (len(code) > MOST_CODE or _is_branched_to(code, offset)):
+                break
+            if is_simulated(word):
+                return ProbeOffset(offset, False)
+            stepped = ProbeOffset(offset, True)
+        if is_register_branch(word) or is_trap(word) or is_exclusive(word):
+            break
+        if written_registers(word) & kept:
+            break
+    return stepped
+
+
+def at_entry(code: bytes) -> ProbeOffset | None:
+    """The entry; None if it can't have a probe."""
+    word = int.from_bytes(code[:4], "little")
+    return ProbeOffset(0, not is_simulated(word)) if len(code) >= 4 and can_probe(word) else None
+
+
+def nop_at(code: bytes) -> tuple[int, bool]:
+    """(size in bytes of the nop at the start of the code, or 0; whether a probe there does harm)"""
+    return (4 if code[:4] == NOP.to_bytes(4, "little") else 0), False
+
+
+def _is_branched_to(code: bytes, end: int) -> bool:
+    """Whether a branch of the function leads to one of its bytes 1 … ``end``."""
+    return any(
+        not is_direct_call(word)
+        and (target := direct_target(word, offset)) is not None
+        and 0 < target <= end
+        for offset, word in words(code)
+    )
+
+
+def decode(code: bytes, address: int) -> Iterator[Instruction]:
+    """The instructions of code at an address."""
+    for offset, word in words(code):
+        at = address + offset
+        target, text = direct_target(word, at), f"br x{word >> 5 & 31}"
+        yield Instruction(at, 4, _flow(word), target, text, can_probe(word))
+
+
+def _flow(word: int) -> CodeFlow:
+    if is_return(word):
+        return CodeFlow.RETURN
+    if is_direct_call(word) or is_indirect_call(word):
+        return CodeFlow.CALL
+    if is_jump(word) or is_register_branch(word):
+        return CodeFlow.JUMP
+    if is_conditional(word):
+        return CodeFlow.BRANCH
+    return CodeFlow.TRAP if is_trap(word) else CodeFlow.NEXT

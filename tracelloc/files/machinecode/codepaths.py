@@ -1,0 +1,192 @@
+"""Paths through the code of a function, to its exits.
+
+Functions that may throw get no return probe (an exception could not pass it) but a probe on
+each exit: their ret instructions, and those of the code that they jump to. Code is followed
+from the entry along every branch; calls are assumed to return. Jumps out of the function, to
+a split-off part or to another function, are followed as well, through the procedure linkage
+table if it leads back into the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass, field
+from typing import Final
+
+from tracelloc.architecture import of_elf
+from tracelloc.errors import UnsupportedError
+from tracelloc.files.cfi.module import Cfi
+from tracelloc.files.elf import ElfFile
+from tracelloc.files.elf.plt import plt_functions
+from tracelloc.files.machinecode.coderules import rules_for
+from tracelloc.files.machinecode.instruction import CodeFlow, Instruction
+
+_MOST_INSTRUCTIONS: Final = 8192
+_MOST_IN_FILE: Final = 1 << 18
+"""Most instructions to follow in one file: some seconds. jemalloc needs a tenth of them."""
+_READ_BYTES: Final = 512
+"""Bytes of code decoded at once."""
+_NEVER_BACK: Final = (
+    "abort",
+    "exit",
+    "__stack_chk_fail",
+    "__assert_fail",
+    "__cxa_throw",
+    "__cxa_rethrow",
+    "__cxa_bad_typeid",
+    "__cxa_call_unexpected",
+    "_Unwind_Resume",
+    "_ZSt9terminatev",
+    "_ZSt17__throw_bad_allocv",
+    "_ZSt28__throw_bad_array_new_lengthv",
+)
+"""Functions that do not return: the code after a call of them is not part of the path."""
+
+
+@dataclass(slots=True)
+class CodePaths:
+    """The exits found on the paths through a function."""
+
+    stops: Stops
+    """Functions at whose call a path ends."""
+    rets: set[int] = field(default_factory=set)
+    """Addresses of ret instructions."""
+    stopped: bool = False
+    """Whether a path ended at one of ``stops``."""
+    has_refused: bool = False
+    """Whether a ret instruction can't have a probe."""
+    trouble: str = ""
+    """Reasons why there may be more rets; empty if these are all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """Some functions, by address in the file and by name."""
+
+    addresses: Set[int] = frozenset()
+    names: Set[str] = frozenset()
+
+
+class CodeReader:
+    """Follows the code of one file. Addresses are the file's own."""
+
+    def __init__(self, elf: ElfFile) -> None:
+        """Raises UnsupportedError for a file of an unknown machine."""
+        self._elf = elf
+        self._decode = rules_for(of_elf(elf.machine, elf.bits)).decode
+        self._stubs: dict[int, str] | None = None
+        self._starts: Callable[[int], bool] | None = None
+        self._left = _MOST_IN_FILE
+
+    def exits(self, entry: int) -> CodePaths:
+        """All ret instructions that may end a function, or the reasons why some are unknown."""
+        walk = self._walk(entry, Stops())
+        if not walk.rets and not walk.trouble:
+            walk.trouble = "it has no ret instruction"
+        if walk.has_refused and not walk.trouble:
+            walk.trouble = "it returns by an instruction that can't have a probe"
+        return walk
+
+    def leaves_it_to(self, entry: int, others: Stops) -> bool:
+        """Whether a function never returns without having called one of these."""
+        walk = self._walk(entry, others)
+        return walk.stopped and not walk.rets and not walk.trouble
+
+    def _walk(self, entry: int, stops: Stops) -> CodePaths:
+        walk = CodePaths(stops)
+        open_paths, seen = [entry], set[int]()
+        while open_paths and not walk.trouble:
+            self._follow(open_paths.pop(), walk, open_paths, seen)
+        return walk
+
+    def _follow(self, address: int, walk: CodePaths, open_paths: list[int], seen: set[int]) -> None:
+        """Follows code straight from an address until the path ends or joins a known one."""
+        start = address
+        while True:
+            code = self._read(address)
+            decoded = False
+            for instruction in self._decode(code, address):
+                at = instruction.address
+                if at in seen or (at != start and self._is_function(at)):
+                    return
+                if at + 15 > address + len(code) and len(code) == _READ_BYTES:
+                    break  # it may be cut off
+                seen.add(at)
+                decoded = True
+                self._left -= 1
+                if len(seen) > _MOST_INSTRUCTIONS or self._left < 0:
+                    walk.trouble = "it is too long to follow"
+                if walk.trouble or self._ends_path(instruction, walk, open_paths):
+                    return
+                address = at + instruction.size
+                start = -1
+                continue
+            if not decoded:
+                walk.trouble = "its code can't be decoded"
+                return
+
+    def _ends_path(self, instruction: Instruction, walk: CodePaths, open_paths: list[int]) -> bool:
+        """Records an instruction's effect on the path. Returns whether the path ends."""
+        flow, target = instruction.flow, instruction.target
+        if flow is CodeFlow.NEXT:
+            return False
+        if flow is CodeFlow.RETURN:
+            walk.rets.add(instruction.address)
+            walk.has_refused |= not instruction.can_have_probe
+            return True
+        if flow is CodeFlow.CALL:
+            return self._is_stop(target, walk)
+        if flow is CodeFlow.TRAP:
+            return True
+        if target is None:
+            walk.trouble = f"it continues by {instruction.text}"
+            return True
+        if not self._is_stop(target, walk):
+            behind = self._behind_stub(target, walk)
+            if behind is not None:
+                open_paths.append(behind)
+        return flow is CodeFlow.JUMP
+
+    def _is_stop(self, target: int | None, walk: CodePaths) -> bool:
+        """Whether a call or a jump to this address ends the path."""
+        if target is None:
+            return False
+        name = self._stub_names().get(target, "")
+        if target in walk.stops.addresses or name in walk.stops.names:
+            walk.stopped = True
+            return True
+        return name in _NEVER_BACK
+
+    def _behind_stub(self, target: int, walk: CodePaths) -> int | None:
+        """The final target of a jump in this file; None, with a trouble, if it leaves the file."""
+        name = self._stub_names().get(target)
+        if name is None:
+            return target
+        own = self._elf.find_functions([name]).get(name)
+        if own:
+            return next(iter(own))
+        walk.trouble = f"it continues in {name} of another file"
+        return None
+
+    def _stub_names(self) -> dict[int, str]:
+        if self._stubs is None:
+            found = plt_functions(self._elf)
+            self._stubs = {address: name.removesuffix("@plt") for address, _, name in found}
+        return self._stubs
+
+    def _is_function(self, address: int) -> bool:
+        """Whether call-frame information says that another function begins here."""
+        if self._starts is None:
+            try:
+                self._starts = Cfi(self._elf).is_start
+            except UnsupportedError:
+                self._starts = _never
+        return self._starts(address)
+
+    def _read(self, address: int) -> bytes:
+        offset = self._elf.offset_of(address)
+        return b"" if offset is None else self._elf.read(offset, _READ_BYTES)
+
+
+def _never(_address: int) -> bool:
+    return False
