@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tests.unit.unwindrows import Kind, decode
 from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.files.cfi import core
 from tracelloc.files.cfi.core import RuleSet, StackCopy, unwind
+from tracelloc.files.cfi.reasons import CfiError
 from tracelloc.files.cfi.rules import END_ROW, FALLBACK_ROW, built_in_rules
 from tracelloc.files.cfi.walk import End, Walk
 
@@ -248,3 +251,42 @@ def test_call_sites_equal_objdump() -> None:
     covered = {at for at in real if start <= at < end}
     assert (len(real), len(covered), len(found)) == (19867, 19866, 19866)
     assert covered == set(found.tolist())
+
+
+def test_damaged_tables() -> None:
+    """Whatever the bytes are: an entry, or a reason; at once and one by one alike."""
+    path = library("libm.so.6")
+    elf = open_elf(path)
+    section = elf.section_header(".eh_frame")
+    data = elf.section_bytes(".eh_frame")
+    assert section is not None
+    assert data is not None
+    rng = random.Random(11)
+    kinds: Counter[int] = Counter()
+    for _ in range(60):
+        changed = bytearray(data[:3000])
+        for _ in range(40):
+            changed[rng.randrange(24, len(changed))] = rng.choice((0x2C, 0x2D, 0x0A, 0x0B, 0xFF, 3))
+        entries = core.Entries(bytes(changed), section.address, is_eh=True, architecture=AARCH64)
+        starts, offsets = np.zeros(400, np.uint64), np.zeros(400, np.int64)
+        count = entries.scan(starts, offsets)
+        order = np.argsort(starts[:count], kind="stable")
+        starts, offsets = starts[order], offsets[order]
+        wanted = np.unique(starts + np.uint64(16))
+        rows = np.zeros(len(wanted), np.uint64)
+        entries.rows(starts, offsets, wanted, rows)
+        at_once = dict(zip(wanted.tolist(), rows.tolist(), strict=True))
+        for start, offset in zip(starts.tolist(), offsets.tolist(), strict=True):
+            others = ((starts >= start) & (starts <= start + 16)).sum() - 1
+            if others or not at_once[start + 16]:
+                continue
+            try:
+                found = entries.rules(offset, start + 16)
+                row = 0 if found is None else found.row(start + 16)
+            except CfiError as error:
+                row = core.reason_row(error.reason)
+            if row:
+                assert row == at_once[start + 16]
+                kinds[row & 0xF] += 1
+    assert kinds[Kind.SP] > 1000
+    assert kinds[Kind.UNENCODABLE] > 100

@@ -296,8 +296,9 @@ def test_exits(tmp_path: Path) -> None:
 
 def test_flows() -> None:
     flows = {
-        RET: CodeFlow.RETURN, RETAA: CodeFlow.RETURN, B_NEXT: CodeFlow.JUMP, CBZ_FAR: CodeFlow.BRANCH,
-        0xD61F0060: CodeFlow.JUMP, 0xD71F0864: CodeFlow.JUMP, 0xD63F0060: CodeFlow.CALL, 0x94000001: CodeFlow.CALL,
-        0xD73F0864: CodeFlow.CALL, 0xD4207D00: CodeFlow.TRAP, 0: CodeFlow.TRAP, SVC: CodeFlow.NEXT, BTI: CodeFlow.NEXT,
+        RET: CodeFlow.RETURN, RETAA: CodeFlow.RETURN, B_NEXT: CodeFlow.JUMP,
+        0xD61F0060: CodeFlow.JUMP, 0xD71F0864: CodeFlow.JUMP, CBZ_FAR: CodeFlow.BRANCH,
+        0x94000001: CodeFlow.CALL, 0xD63F0060: CodeFlow.CALL, 0xD73F0864: CodeFlow.CALL,
+        0xD4207D00: CodeFlow.TRAP, 0: CodeFlow.TRAP, SVC: CodeFlow.NEXT, BTI: CodeFlow.NEXT,
     }  # fmt: skip
     assert {word: next(decode(words(word), 0)).flow for word in flows} == flows

@@ -16,6 +16,8 @@ EVERYTHING: Final = (1 << 32) - 1
 BTI_C: Final = 0xD503245F
 NOP: Final = 0xD503201F
 
+_MOST_BYTES: Final = 4 << 20
+
 _HINT_WRITES: Final = {
     7: LINK, **dict.fromkeys((8, 10, 12, 14), 1 << 17), **dict.fromkeys(range(24, 32), LINK),
     40: 1 << 16,
@@ -99,10 +101,13 @@ def is_literal_load(word: int) -> bool:
 
 
 def jump_targets(code: bytes, address: int) -> set[int]:
-    """Targets of jumps and conditional branches in code at an address; data may look like one."""
+    """Targets of jumps and conditional branches in code at an address; data may look like one.
+
+    Searches the beginning of a function that is far longer than any compiler's.
+    """
     return {
         target
-        for offset, word in words(code)
+        for offset, word in words(code[:_MOST_BYTES])
         if not is_direct_call(word)
         and (target := direct_target(word, address + offset)) is not None
     }
