@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from functools import cache
 from pathlib import Path
 
 from tracelloc.files.cfi.module import Cfi
@@ -15,6 +16,18 @@ LIBRARIES = Path("/usr/aarch64-linux-gnu/lib")
 
 def library(name: str) -> Path:
     return LIBRARIES / name
+
+
+@cache
+def _is_debian_12() -> bool:
+    return b"GNU C Library (Debian GLIBC 2.36-" in library("libc.so.6").read_bytes()
+
+
+def check_figures(found: object, expected: object) -> None:
+    """Compares figures that were counted in the files of Debian 12; others have other ones."""
+    if _is_debian_12():
+        assert found == expected
+    assert found
 
 
 def open_elf(path: Path) -> ElfFile:

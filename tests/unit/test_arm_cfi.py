@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import struct
 import subprocess
 from collections import Counter
@@ -12,12 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.armfiles import assemble, library, open_cfi, open_elf
+from tests.distributions import file_of
+from tests.unit.armfiles import assemble, check_figures, library, open_cfi, open_elf
 from tests.unit.test_cfi_files import FUNCTION, as_readelf
 from tests.unit.unwindrows import Kind, decode
 from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.files.cfi import core
 from tracelloc.files.cfi.core import RuleSet, StackCopy, unwind
+from tracelloc.files.cfi.module import Cfi
 from tracelloc.files.cfi.reasons import CfiError
 from tracelloc.files.cfi.rules import END_ROW, FALLBACK_ROW, built_in_rules
 from tracelloc.files.cfi.walk import End, Walk
@@ -62,11 +65,8 @@ ROWS = {
 ``rawmemchr``, which has it in x15."""
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_equals_readelf(name: str) -> None:
-    """All rows of a file."""
-    path = library(name)
-    cfi = open_cfi(path)
+def compare_with_readelf(cfi: Cfi, path: Path) -> tuple[int, int]:
+    """Returns how many rows there are, and how many have another return register than x30."""
     names = {number: name for name, number in NAMES.items()}
     compared = unusual = 0
     for address, cfa, theirs in rows_of_readelf(path):
@@ -77,10 +77,58 @@ def test_equals_readelf(name: str) -> None:
         assert mine == theirs, hex(address)
         assert set(ours.registers) <= set(theirs), hex(address)
         assert not ours.is_signal
-        assert not ours.is_signed
         compared += 1
         unusual += ours.return_register != LR
-    assert (compared, unusual) == ROWS[name]
+    return compared, unusual
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_equals_readelf(name: str) -> None:
+    """All rows of a file."""
+    check_figures(compare_with_readelf(open_cfi(library(name)), library(name)), ROWS[name])
+
+
+def signed_from(text: str) -> Iterator[tuple[int, bool]]:
+    """Where the state of pointer authentication holds from, by the listed instructions.
+
+    llvm's own rows are of no use: version 14 never ends the state.
+    """
+    at, state, remembered = 0, False, list[bool]()
+    for line in text.splitlines():
+        if start := re.search(r" FDE .* pc=([0-9a-f]+)\.\.\.", line):
+            at, state, remembered = int(start[1], 16), False, []
+        elif step := re.match(r"  DW_CFA_advance_loc\d?: (\d+)$", line):
+            yield at, state
+            at += int(step[1])
+        elif line.startswith("  DW_CFA_AARCH64_negate_ra_state:"):
+            state = not state
+        elif line.startswith("  DW_CFA_remember_state"):
+            remembered.append(state)
+        elif line.startswith("  DW_CFA_restore_state"):
+            state = remembered.pop()
+        elif not line and at:
+            yield at, state
+            at = 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("package", ["libc6", "libpython3.13", "libstdc++6"])
+def test_equals_readelf_with_signed_addresses(package: str) -> None:
+    """All rows of Debian 13's files, and the state of pointer authentication."""
+    pattern = {"libc6": "libc.so.6", "libpython3.13": "libpython3.13.so.1.0"}
+    path = file_of("trixie", package, pattern.get(package, "libstdc++.so.6.*[0-9]"), "arm64")
+    cfi = open_cfi(path)
+    compared, _ = compare_with_readelf(cfi, path)
+    text = subprocess.run(
+        ["llvm-dwarfdump", "--eh-frame", path], capture_output=True, text=True, check=True,
+        timeout=120,
+    ).stdout  # fmt: skip
+    signed = 0
+    for at, state in signed_from(text):
+        assert cfi.rules(at).is_signed == state, hex(at)
+        signed += state
+    assert compared > 20_000
+    assert compared / 2 < signed < compared
 
 
 SIGNED = """
@@ -249,7 +297,7 @@ def test_call_sites_equal_objdump() -> None:
     found = cfi.call_sites()
     start, end = cfi._covered()
     covered = {at for at in real if start <= at < end}
-    assert (len(real), len(covered), len(found)) == (19867, 19866, 19866)
+    check_figures((len(real), len(covered), len(found)), (19867, 19866, 19866))
     assert covered == set(found.tolist())
 
 
@@ -289,4 +337,4 @@ def test_damaged_tables() -> None:
                 assert row == at_once[start + 16]
                 kinds[row & 0xF] += 1
     assert kinds[Kind.SP] > 700
-    assert kinds[Kind.UNENCODABLE] > 100
+    assert kinds[Kind.UNENCODABLE] > 20

@@ -11,7 +11,7 @@ import capstone
 import pytest
 
 from tests.distributions import file_of
-from tests.unit.armfiles import assemble, library, open_elf, words
+from tests.unit.armfiles import assemble, check_figures, library, open_elf, words
 from tracelloc.architecture.aarch64.instructions import direct_target, written_registers
 from tracelloc.files.machinecode.armcode import (
     at_entry,
@@ -56,7 +56,7 @@ def test_classes_equal_names() -> None:
             unusable = bool(REFUSED.fullmatch(mnemonic) or literal or mnemonic == ".inst")
             assert can_probe(word) != unusable, (hex(at), mnemonic, operands)
             refused += unusable
-    assert (simulated, refused) == (154535, 760)
+    check_figures((simulated, refused), (154535, 760))
 
 
 def test_targets_equal_objdump() -> None:
@@ -69,7 +69,7 @@ def test_targets_equal_objdump() -> None:
             theirs = operands.split(" <")[0].split(", ")[-1]
             assert target == int(theirs, 16), hex(at)
             compared += 1
-    assert compared == 58004
+    check_figures(compared, 58004)
 
 
 @cache
@@ -165,7 +165,7 @@ def offset_in(path: Path, name: str, registers: tuple[str, ...]) -> ProbeOffset 
 @pytest.mark.parametrize("name", GLIBC_236)
 def test_offsets_in_glibc(name: str) -> None:
     registers, expected = GLIBC_236[name]
-    assert offset_in(library("libc.so.6"), name, registers) == expected
+    check_figures(offset_in(library("libc.so.6"), name, registers), expected)
 
 
 PACKAGES = {
