@@ -11,7 +11,7 @@ import capstone
 import pytest
 
 from tests.distributions import file_of
-from tests.unit.armfiles import assemble, check_figures, library, open_elf, words
+from tests.unit.armfiles import assemble, check_figures, library, open_cfi, open_elf, words
 from tracelloc.architecture.aarch64.instructions import direct_target, written_registers
 from tracelloc.files.machinecode.armcode import (
     at_entry,
@@ -23,6 +23,7 @@ from tracelloc.files.machinecode.armcode import (
 )
 from tracelloc.files.machinecode.codepaths import CodeReader, Stops
 from tracelloc.files.machinecode.instruction import CodeFlow, ProbeOffset
+from tracelloc.files.machinecode.threadcache import thread_cache_drain
 
 LINE = re.compile(r"^ +([0-9a-f]+):\t([0-9a-f]{8}) \t(\S+)(?:\t(\S.*))?$", re.MULTILINE)
 FILES = ("libc.so.6", "libm.so.6", "libstdc++.so.6")
@@ -302,3 +303,26 @@ def test_flows() -> None:
         0xD4207D00: CodeFlow.TRAP, 0: CodeFlow.TRAP, SVC: CodeFlow.NEXT, BTI: CodeFlow.NEXT,
     }  # fmt: skip
     assert {word: next(decode(words(word), 0)).flow for word in flows} == flows
+
+
+def drain_in(path: Path) -> str | None:
+    """The function before which the drain of thread caches lies, or whether there is none."""
+    elf, cfi = open_elf(path), open_cfi(path)
+    frees = set(elf.find_functions(["free"])["free"])
+
+    def start_of(address: int) -> int | None:
+        part = cfi.part_at(address)
+        return None if part is None else part.start
+
+    found = thread_cache_drain(elf, frees, start_of)
+    return None if found is None else hex(found)
+
+
+def test_drain_of_thread_caches() -> None:
+    check_figures(drain_in(library("libc.so.6")), "0x8f730")
+
+
+@pytest.mark.long
+def test_drain_of_thread_caches_in_debian_13() -> None:
+    assert drain_in(file_of("trixie", "libc6", "libc.so.6", "arm64")) is not None
+    assert drain_in(file_of("trixie", "libjemalloc2", "libjemalloc.so.2", "arm64")) is None

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
-from tracelloc.architecture import of_elf
+import numpy as np
+
+from tracelloc.architecture import Architecture, of_elf
+from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.files.elf import ElfFile
 
@@ -21,6 +24,10 @@ _SETS_BYTE: Final = re.compile(rb"\x64\xc6(?:[\x00-\x03\x06\x07]\x01|\x04\x25...
 _NEAR_BYTES: Final = 256
 _CALL: Final = 0xE8
 _CALL_BYTES: Final = 5
+_BL, _STRB, _MOV_1, _READ_BASE = 0x25, 0x39000000, 0x52800020, 0xD53BD040
+"""64-bit Arm: bl; ``strb wN, [xM, #…]``; ``mov wN, #1``; ``mrs xN, tpidr_el0``."""
+_SET_UP: Final = 16
+"""Instructions before the store that are searched for the other two."""
 
 
 def thread_cache_drain(
@@ -31,17 +38,42 @@ def thread_cache_drain(
     ``frees``: addresses of free; ``start_of``: returns the start of the function that contains an
     address. Raises OSError.
     """
+    places = _PLACES.get(of_elf(elf.machine, elf.bits))
     found = set()
-    if of_elf(elf.machine, elf.bits) is not X86_64:
-        return None  # not known there
     for segment in elf.segments:
-        if not segment.executable:
+        if places is None or not segment.executable:
             continue
         code = elf.read(segment.offset, segment.file_size)
-        for match in _SETS_BYTE.finditer(code):
-            if _calls(code, match.end(), segment.address, frees):
-                found.add(start_of(segment.address + match.start()))
+        found |= {start_of(place) for place in places(code, segment.address, frees)}
     return found.pop() if len(found) == 1 else None
+
+
+def _x86_64_places(code: bytes, base: int, frees: Collection[int]) -> Iterator[int]:
+    """Addresses where such a byte is set."""
+    for match in _SETS_BYTE.finditer(code):
+        if _calls(code, match.end(), base, frees):
+            yield base + match.start()
+
+
+def _aarch64_places(code: bytes, base: int, frees: Collection[int]) -> Iterator[int]:
+    """Addresses where such a byte is set: ``strb`` of a 1, after the thread's base was read."""
+    words = np.frombuffer(code[: len(code) & ~3], "<u4").astype(np.int64)
+    calls = np.flatnonzero(words >> 26 == _BL)
+    targets = base + 4 * calls + 4 * (((words[calls] & 0x3FFFFFF) ^ 1 << 25) - (1 << 25))
+    for call in calls[np.isin(targets, list(frees))].tolist():
+        first = max(0, call - _NEAR_BYTES // 4)
+        stores = np.flatnonzero(words[first:call] & 0xFFC00000 == _STRB)
+        for store in (first + stores).tolist():
+            before = words[max(0, store - _SET_UP) : store]
+            is_one = np.any(before == _MOV_1 | int(words[store]) & 31)
+            if is_one and np.any(before & ~0x1F == _READ_BASE):
+                yield base + 4 * store
+
+
+_PLACES: Final[dict[Architecture | None, Callable[..., Iterator[int]]]] = {
+    X86_64: _x86_64_places,
+    AARCH64: _aarch64_places,
+}
 
 
 def _calls(code: bytes, start: int, base: int, targets: Collection[int]) -> bool:
