@@ -14,6 +14,7 @@ from tracelloc.files.cfi.codeparts import function_parts
 from tracelloc.files.elf.plt import plt_functions
 from tracelloc.files.elf.usdt import usdt_probes
 from tracelloc.files.machinecode.filtercode import makes_filters
+from tracelloc.record.worker.readcode import ReadCode
 
 STUB = re.compile(r"^([0-9a-f]{16}) <(\w+)(?:@@?\w[\w.]*)?@plt>:$", re.MULTILINE)
 
@@ -186,3 +187,8 @@ def test_libraries_that_make_filters() -> None:
 
 def test_words() -> None:
     assert words(0xD503201F) == b"\x1f\x20\x03\xd5"
+
+
+def test_workers_leave_files_of_other_machines_alone() -> None:
+    """An emulator may map them: this processor executes none of their code."""
+    assert ReadCode(open_elf(library("libc.so.6"))).cfi is None

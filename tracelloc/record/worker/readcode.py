@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.architecture import of_elf
+from tracelloc.architecture import native, of_elf
 from tracelloc.errors import UnsupportedError
 from tracelloc.files.cfi.codeparts import function_parts
 from tracelloc.files.cfi.core import RuleSet
@@ -141,10 +141,8 @@ class ReadCode:
     @cached_property
     def cfi(self) -> Cfi | None:
         """The file's call-frame information; None if it is for another machine."""
-        try:
-            return Cfi(self.elf)
-        except UnsupportedError:
-            return None
+        is_for_this = of_elf(self.elf.machine, self.elf.bits) is native()
+        return Cfi(self.elf) if is_for_this else None
 
     def _known_cfi(self) -> Cfi:
         if self.cfi is None:
