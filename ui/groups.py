@@ -6,13 +6,13 @@ single block each about which it is too early to say anything.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
+from tracelloc.model.figures import I64, Mask
 from tracelloc.model.verdicts import CODE_OF, VERDICTS, Suspect, Verdict
 from tracelloc.show.presentation.sharedframes import STACKS_NAMED, shared_function
 from tracelloc.show.presentation.suspects import folded_title, suspect_title, suspects_of
@@ -32,17 +32,19 @@ class GroupKey:
 
     lead: int
     """Identifies the group: the address of the shared frame, or one of its stacks."""
-    members: tuple[int, ...] = field(compare=False)
+    members: I64 = field(compare=False)
     """The listed stacks of the group, those with the largest share first."""
     title: str = field(compare=False)
     verdict: Verdict | None = field(compare=False)
-    rate: int | None = field(compare=False, default=None)
-    """Bytes per minute if the stacks are judged as one; None: the sum of theirs."""
+    rate: int = field(compare=False)
+    """Growth in bytes per minute."""
+    is_one: bool = field(compare=False)
+    """Whether the stacks are judged as one; otherwise, ``rate`` is the sum of theirs."""
 
     @property
     def stack(self) -> int:
         """The stack that represents the group."""
-        return self.members[0]
+        return int(self.members[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,77 +55,128 @@ class Grouping:
     inside: frozenset[int] = frozenset()
 
 
-def grouped(
-    selection: ViewSelection,
-    order: Sequence[int],
-    place: Callable[[Sequence[int]], tuple[int, int]],
-) -> Grouping:
-    """Replaces each group's listed stacks with one row. ``place``: a row's sort key."""
-    groups = [*_suspects(selection, order)]
-    keys = {stack: key for key in groups for stack in key.members}
-    for key in _folded(selection, [stack for stack in order if stack not in keys]):
-        groups.append(key)
-        keys |= dict.fromkeys(key.members, key)
-    if not groups:
-        return Grouping(order)
-    expanded = selection.settings.expanded
-    rows: list[Hashable] = []
+@dataclass(frozen=True, slots=True)
+class _RowStacks:
+    """Rows that have no keys yet: the stacks of one row after those of another."""
+
+    stacks: I64
+    starts: I64
+    """Where each row's stacks begin. The rows of suspects come first."""
+    suspects: Sequence[Suspect]
+    has_others: bool
+    """Whether the row after those is that of single blocks."""
+
+    def sorted_by(self, order: I64, ranks: I64, weights: I64) -> I64:
+        """Returns the rows' numbers: lowest rank first, then largest weight, then as ``order``."""
+        first, is_group = self.stacks[self.starts], self.sizes > 1
+        positions = np.zeros(len(ranks), np.int64)
+        positions[order] = np.arange(len(order))
+        sums = np.add.reduceat(weights[self.stacks], self.starts)
+        return np.lexsort((positions[first], is_group, -sums, ranks[first]))
+
+    @property
+    def sizes(self) -> I64:
+        """Number of stacks per row."""
+        return np.diff(self.starts, append=len(self.stacks))
+
+    def members(self, row: int) -> I64:
+        """Returns the stacks of a row."""
+        return self.stacks[self.starts[row] :][: self.sizes[row]]
+
+
+def grouped(selection: ViewSelection, order: I64, ranks: I64, weights: I64, most: int) -> Grouping:
+    """Replaces each group's listed stacks with one row. Returns about the first ``most`` rows.
+
+    ``order``: the listed stacks; ``ranks``, ``weights``: by stack, what rows are sorted by.
+    """
+    if not len(order):
+        return Grouping(())
+    found = _rows_of(selection, order)
+    numbers = found.sorted_by(order, ranks, weights)[:most]
+    rows: list[Hashable] = found.stacks[found.starts[numbers]].tolist()
     inside: set[int] = set()
-    alone = [(stack,) for stack in order if stack not in keys]
-    for members in sorted([*alone, *(key.members for key in groups)], key=place):
-        found = keys.get(members[0])
-        rows.append(members[0] if found is None else found)
-        if found is not None and found.lead in expanded:
-            rows.extend(members)
+    # From the end, as an expanded group moves the rows below it.
+    for at in np.flatnonzero(found.sizes[numbers] > 1)[::-1].tolist():
+        rows[at] = key = _key(selection, found, int(numbers[at]))
+        if key.lead in selection.settings.expanded:
+            members = key.members.tolist()
+            rows[at + 1 : at + 1] = members
             inside.update(members)
     return Grouping(rows, frozenset(inside))
 
 
-def _suspects(selection: ViewSelection, order: Sequence[int]) -> Iterable[GroupKey]:
-    """Yields the groups of stacks that leak or grow together."""
-    listed, named = set(order), 0
+def _rows_of(selection: ViewSelection, order: I64) -> _RowStacks:
+    """Divides the listed stacks into rows."""
+    rest = np.zeros(len(selection.snapshot.totals), np.bool_)
+    rest[order] = True
+    suspects, parts = [], []
+    for suspect, members in _suspects(selection, rest.copy()):
+        suspects.append(suspect)
+        parts.append((members, np.zeros(1, np.int64)))
+        rest[members] = False
+    order = order[rest[order]]
+    are_others = _are_others(selection)[order]
+    others, order = order[are_others], order[~are_others]
+    has_others = len(others) >= _LEAST_OTHERS
+    if len(others):
+        parts.append((others, np.arange(1 if has_others else len(others))))
+    is_named = selection.names.labels.fresh[order]
+    parts.append(_by_name(selection, order[is_named]))
+    unnamed = order[~is_named]
+    parts.append((unnamed, np.arange(len(unnamed))))
+    before = np.cumsum([0, *(len(stacks) for stacks, _ in parts)])
+    stacks = np.concatenate([stacks for stacks, _ in parts])
+    starts = [starts + begin for (_, starts), begin in zip(parts, before, strict=False)]
+    return _RowStacks(stacks, np.concatenate(starts), suspects, has_others)
+
+
+def _suspects(selection: ViewSelection, listed: Mask) -> Iterable[tuple[Suspect, I64]]:
+    """Yields those that leak or grow together, with their listed stacks."""
     for suspect in suspects_of(selection.snapshot):
-        members = tuple(each.stack for each in suspect.members if each.stack in listed)
+        members = np.array([each.stack for each in suspect.members], np.int64)
+        members = members[listed[members]]
         if len(members) > 1:
-            lead = members[0] if suspect.frame is None else suspect.frame
-            title = _title(selection, suspect, len(members), named=named < _MOST_NAMED)
-            rate = round(suspect.judgement.rate_bytes_per_min)
-            yield _key(selection, lead, members, title, suspect.judgement.verdict, rate)
-            named += 1
+            yield suspect, members
 
 
-def _folded(selection: ViewSelection, order: Sequence[int]) -> Iterable[GroupKey]:
-    """Yields the groups of stacks with equal names and verdicts, and of single blocks."""
-    labels, verdicts, figures = selection.names.labels, selection.verdicts, selection.figures
-    least_bytes = _OTHERS_SHARE * figures.live_bytes.sum()
-    few = (figures.live_count == 1) & (figures.live_bytes < least_bytes)
+def _are_others(selection: ViewSelection) -> Mask:
+    """Returns which stacks have a single small block, about which it is too early to tell."""
+    figures, verdicts = selection.figures, selection.verdicts
     if selection.change is not None or verdicts is None:
-        few[:] = False
+        return np.zeros(len(figures.live_count), np.bool_)
+    are_others: Mask = verdicts == CODE_OF[Verdict.DECIDING]
+    are_others &= figures.live_count == 1
+    are_others &= figures.live_bytes < _OTHERS_SHARE * figures.live_bytes.sum()
+    return are_others
+
+
+def _by_name(selection: ViewSelection, stacks: I64) -> tuple[I64, I64]:
+    """Returns stacks, equal names and verdicts together, and where each of these begins."""
+    names, verdicts = selection.names.labels.numbers[stacks], selection.verdicts
+    if verdicts is not None:
+        names = names * len(VERDICTS) + verdicts[stacks]
+    by_name = np.argsort(names, kind="stable")
+    return stacks[by_name], np.flatnonzero(np.diff(names[by_name], prepend=-1))
+
+
+def _key(selection: ViewSelection, rows: _RowStacks, row: int) -> GroupKey:
+    """Returns the key of a row of several stacks."""
+    members, verdicts = rows.members(row), selection.verdicts
+    verdict: Verdict | None
+    if is_one := row < len(rows.suspects):
+        suspect = rows.suspects[row]
+        lead = int(members[0]) if suspect.frame is None else suspect.frame
+        title = _title(selection, suspect, len(members), named=row < _MOST_NAMED)
+        verdict, rate = suspect.judgement.verdict, round(suspect.judgement.rate_bytes_per_min)
     else:
-        few &= verdicts == CODE_OF[Verdict.DECIDING]
-    listed = np.array(order, np.intp)
-    others = listed[few[listed]].tolist()
-    named = listed[~few[listed] & labels.fresh[listed]]
-    codes = itertools.repeat(-1) if verdicts is None else verdicts[named].tolist()
-    equal: dict[tuple[str, int], list[int]] = {}
-    for stack, code in zip(named.tolist(), codes, strict=False):
-        equal.setdefault((labels[stack], code), []).append(stack)
-    for (label, code), stacks in equal.items():
-        if len(stacks) > 1:
-            title = folded_title(label, len(stacks))
-            verdict = None if code < 0 else VERDICTS[code]
-            yield _key(selection, -1 - min(stacks), tuple(stacks), title, verdict)
-    if len(others) >= _LEAST_OTHERS:
-        title = f"others: {len(others):,} stacks of one block"
-        yield _key(selection, -1 - min(others), tuple(others), title, Verdict.DECIDING)
-
-
-def _key(  # noqa: PLR0917
-    selection: ViewSelection, lead: int, members: tuple[int, ...], title: str,
-    verdict: Verdict | None, rate: int | None = None,
-) -> GroupKey:  # fmt: skip
+        lead, rate = -1 - int(members.min()), int(selection.growth[members].sum())
+        verdict = None if verdicts is None else VERDICTS[verdicts[members[0]]]
+        if rows.has_others and row == len(rows.suspects):
+            title = f"others: {len(members):,} stacks of one block"
+        else:
+            title = folded_title(selection.names.labels[int(members[0])], len(members))
     mark = "▾" if lead in selection.settings.expanded else "▸"
-    return GroupKey(lead, members, f"{mark} {title}", verdict, rate)
+    return GroupKey(lead, members, f"{mark} {title}", verdict, rate, is_one)
 
 
 def _title(selection: ViewSelection, suspect: Suspect, count: int, *, named: bool) -> str:

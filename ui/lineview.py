@@ -19,7 +19,9 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBar
 from textual.strip import Strip
+from textual.widget import Widget
 
 from tracelloc.text import printable
 
@@ -77,6 +79,22 @@ _LONGEST_TEXT: Final = 2048
 def wrapped(text: str, width: int) -> list[str]:
     """Returns the text as printable lines of at most this width."""
     return textwrap.wrap(printable(text[:_LONGEST_TEXT]), max(width, 8))
+
+
+class FreelySized(Widget):
+    """A widget that no other one's place depends on.
+
+    When such a widget gets another size, Textual would lay out the screen once more.
+    """
+
+    def _size_updated(
+        self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True
+    ) -> bool:
+        return super()._size_updated(size, virtual_size, container_size, layout=False)
+
+
+class _Bar(ScrollBar, FreelySized):
+    """The scroll bar of a list."""
 
 
 class LineView(Generic[Content], ScrollView, can_focus=True):
@@ -240,10 +258,41 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         rows = self.row_count()
         self.cursor = min(max(self.cursor, 0), max(rows - 1, 0))
         height = rows + self.header_lines + self.footer_lines
-        self.virtual_size = Size(self.width, height)
+        self._set_virtual_size(Size(self.width, height))
         if self.scroll_offset.y > (most := max(height - self.size.height, 0)):
             self._scroll_rows(most)
         self.refresh()
+
+    def _set_virtual_size(self, size: Size) -> None:
+        """Sets the size of all rows, which scroll bars and automatic heights depend on."""
+        if self.styles.auto_dimensions:
+            self.virtual_size = size
+        elif size != self.virtual_size:
+            # No other widget's place depends on it: unlike Textual, we do not lay out the screen
+            # again, unless a scroll bar comes or goes.
+            self.set_reactive(LineView.virtual_size, size)
+            self._scroll_update(size)
+
+    @property
+    def vertical_scrollbar(self) -> ScrollBar:
+        """The scroll bar, which is made when it is needed first."""
+        if self._vertical_scrollbar is None:
+            thickness = self.scrollbar_size_vertical
+            bar = self._vertical_scrollbar = _Bar(
+                vertical=True, name="vertical", thickness=thickness
+            )
+            bar.display = False
+            self.app._start_widget(self, bar)
+        return self._vertical_scrollbar
+
+    def set_height(self, height: int) -> None:
+        """Sets the height in cells, borders included, for the current rows.
+
+        The scroll bar comes or goes at once: Textual would lay out the screen a second time.
+        """
+        self.styles.height = height
+        shown = self.virtual_size.height > height - self.gutter.height
+        self.show_vertical_scrollbar = self.vertical_scrollbar.display = shown
 
     def move_to(self, row: int) -> None:
         """Moves the cursor to a row and scrolls it into view."""

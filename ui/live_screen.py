@@ -29,7 +29,7 @@ from tracelloc.ui.functions import FUNCTIONS
 from tracelloc.ui.groups import GroupKey
 from tracelloc.ui.header import HeaderLines, TabLine, notes_of
 from tracelloc.ui.keyfooter import KeyFooter
-from tracelloc.ui.lineview import LineView
+from tracelloc.ui.lineview import FreelySized, LineView
 from tracelloc.ui.livekeys import LIVE_KEYS, view_keys
 from tracelloc.ui.objectview import TypeKey, type_words
 from tracelloc.ui.output import OutputView
@@ -65,6 +65,10 @@ _KEYS: frozenset[str] = frozenset(binding.key for binding in LIVE_KEYS)
 
 _FRAMING: int = 2
 """Lines of a pane for its border and its columns' names."""
+
+
+class Views(ContentSwitcher, FreelySized):
+    """The widgets of all views; only the active one is shown."""
 
 
 class Middle(Vertical):
@@ -118,7 +122,7 @@ class LiveScreen(Screen[None]):
         yield SpanPlot(id="plot")
         yield TabLine(self.state.views, id="tabs")
         with Middle(id="middle"):
-            with ContentSwitcher(initial=self.state.views[0].name, id="views"):
+            with Views(initial=self.state.views[0].name, id="views"):
                 for view in self.state.views:
                     widget = view.widget()
                     widget.id = view.name
@@ -160,8 +164,14 @@ class LiveScreen(Screen[None]):
             if picture.settings.view is self.settings.view:
                 same = before is not None and _order_of(before) == _order_of(picture)
                 self.view.show(picture.content, at_once=not same)
-            self._show_pane(picture)
+            if not self._awaits_details(picture):
+                self._show_pane(picture)
         self.state.show_together(picture)
+
+    def _awaits_details(self, picture: Picture) -> bool:
+        """Whether the rows have moved, so that a picture with the new row's details follows."""
+        stack = self._stack_under_cursor(self.settings.view)
+        return self.is_current and stack not in (None, picture.settings.selected)
 
     def _show_plot(self, picture: Picture) -> None:
         snapshot, line = picture.snapshot, picture.line
@@ -200,7 +210,7 @@ class LiveScreen(Screen[None]):
         pane.show(frame_rows(lines, *notes), at_once=True)
         self.set_class(room < _LEAST_PANE, "crowded")
         wanted = len(lines) + len(notes) + _FRAMING
-        pane.styles.height = max(min(room, wanted), _LEAST_PANE)
+        pane.set_height(max(min(room, wanted), _LEAST_PANE))
 
     def _pane_room(self) -> int:
         """Lines for the pane: what the table leaves empty, or its least height."""

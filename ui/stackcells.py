@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
+import numpy as np
 import numpy.typing as npt
 from rich.text import Text
 
+from tracelloc.model.figures import I64
 from tracelloc.model.verdicts import VERDICTS, Verdict
-from tracelloc.show.presentation.suspects import suspect_ranks
 from tracelloc.text import (
     NS_PER_S,
     about_of,
@@ -52,15 +53,14 @@ ADDED: Final = frozenset({"change", "bytes", "count", "share", "rate"})
 
 
 Columns = dict[str, tuple[npt.NDArray[Any], Callable[[Any], str]]]
-"""By name, a value per stack to sort by, and its format."""
+"""By name, a value per stack, and its format."""
 
 
 def figure_columns(selection: ViewSelection) -> Columns:
-    """Returns the columns that rows can be sorted by: values per stack, and their format."""
+    """Returns the columns of figures: values per stack, and their format."""
     snapshot, figures, change = selection.snapshot, selection.figures, selection.change
     about = about_of(snapshot.sample_bytes)
     return {
-        "verdict": (-suspect_ranks(snapshot), str),
         "change": (change if change is not None else figures.live_bytes, signed_size),
         "bytes": (figures.live_bytes, lambda value: about + format_size(value)),
         "count": (figures.live_count, lambda value: f"{about}{value:,}"),
@@ -85,9 +85,9 @@ class StackCells:
         self._selection = selection
         self._columns = columns
         self._inside = inside
-        self._special: dict[str, Callable[[Hashable, list[int]], Cell]] = {
+        self._special: dict[str, Callable[[GroupKey | int], Cell]] = {
             "name": self._name,
-            "verdict": lambda key, stacks: verdict_cell(self._verdict(key, stacks)),
+            "verdict": lambda key: verdict_cell(self._verdict(key)),
             "growth": self._growth,
             "history": self._history,
             "process": self._process,
@@ -95,44 +95,46 @@ class StackCells:
 
     def cell(self, key: Hashable, column: str) -> Cell:
         """Returns the content of a row in a column."""
-        stacks = list(key.members) if isinstance(key, GroupKey) else [cast(int, key)]
+        assert isinstance(key, GroupKey | int)
+        last = key.members.max() if isinstance(key, GroupKey) else key
         # After a step back in a recording, rows may still be those of later stacks.
-        if max(stacks) >= len(self._selection.snapshot.totals):
+        if last >= len(self._selection.snapshot.totals):
             return ""
         if column in self._special:
-            return self._special[column](key, stacks)
+            return self._special[column](key)
         values, written = self._columns[column]
-        value = values[stacks].sum() if column in ADDED else values[stacks[0]]
+        if isinstance(key, GroupKey):
+            value = values[key.members].sum() if column in ADDED else values[key.stack]
+        else:
+            value = values[key]
         return written(value.item())
 
-    def _name(self, key: Hashable, stacks: list[int]) -> Cell:
+    def _name(self, key: GroupKey | int) -> Cell:
         search = self._selection.settings.search
         if isinstance(key, GroupKey):
             return name_cell(key.title, search)
         mark = "  └ " if key in self._inside else ""
-        return name_cell(mark + self._selection.names.labels.shown(stacks[0]), search)
+        return name_cell(mark + self._selection.names.labels.shown(key), search)
 
-    def _verdict(self, key: Hashable, stacks: list[int]) -> Verdict | None:
+    def _verdict(self, key: GroupKey | int) -> Verdict | None:
         if isinstance(key, GroupKey):
             return key.verdict
         verdicts = self._selection.verdicts
-        return None if verdicts is None else VERDICTS[verdicts[stacks[0]]]
+        return None if verdicts is None else VERDICTS[verdicts[key]]
 
-    def _growth(self, key: Hashable, stacks: list[int]) -> Cell:
-        growth = key.rate if isinstance(key, GroupKey) else None
-        if growth is None:
-            growth = int(self._selection.growth[stacks].sum())
-        return growth_cell(growth, self._verdict(key, stacks))
+    def _growth(self, key: GroupKey | int) -> Cell:
+        rate = key.rate if isinstance(key, GroupKey) else int(self._selection.growth[key])
+        return growth_cell(rate, self._verdict(key))
 
-    def _history(self, _key: Hashable, stacks: list[int]) -> Cell:
-        snapshot = self._selection.snapshot
-        held = snapshot.history.series(*stacks)[1]
-        now = int(snapshot.totals.live_bytes[stacks].sum())
+    def _history(self, key: GroupKey | int) -> Cell:
+        snapshot, stacks = self._selection.snapshot, _stacks_of(key)
+        held, totals = snapshot.history.series(stacks)[1], snapshot.totals
+        now = int((totals.allocated_bytes[stacks] - totals.freed_bytes[stacks]).sum())
         return Text(sparkline(sample_evenly([*held, now], 8), 8), "dim")
 
-    def _process(self, _key: Hashable, stacks: list[int]) -> Cell:
+    def _process(self, key: GroupKey | int) -> Cell:
         """Returns the process that has the blocks, or how many have."""
-        merged = self._selection.snapshot.merged
+        merged, stacks = self._selection.snapshot.merged, _stacks_of(key)
         assert merged is not None
         sharing = merged.sharing[stacks]
         numbers = set(merged.main_process[stacks].tolist())
@@ -142,3 +144,7 @@ class StackCells:
             return "several"
         number = numbers.pop()
         return "ended" if number < 0 else target_name(self._selection.trace.snapshot_of(number))
+
+
+def _stacks_of(key: GroupKey | int) -> I64:
+    return key.members if isinstance(key, GroupKey) else np.array([key])

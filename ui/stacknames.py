@@ -37,6 +37,8 @@ _MOST_NAMED: Final = 1 << 15
 """Stacks that are named although nothing waits for it, the heaviest ones."""
 FIRST: Final = 32
 """Stacks that are named whatever the time: a screenful."""
+_SPARE_TEXTS: Final = 1024
+"""Labels no longer in use that are kept, beside two per stack."""
 _NO_IDS: Final = np.zeros(0, np.intp)
 
 
@@ -51,6 +53,11 @@ class Labels(dict[int, str]):
         super().__init__()
         self.fresh = np.zeros(0, np.bool_)
         """Per stack whether its label is up to date."""
+        self.numbers = np.zeros(0, np.int64)
+        """Per stack the number of its label; equal labels have equal numbers."""
+        self.texts = [""]
+        """Labels by number; stacks without a label have number 0."""
+        self._number_of = {"": 0}
         self.wanted: set[int] = set()
         """Stacks on the screen whose labels are not up to date."""
         self._asked = asked
@@ -62,6 +69,31 @@ class Labels(dict[int, str]):
             if stack not in self:
                 self._asked()
         return self.get(stack, "…")
+
+    def put(self, stack: int, label: str) -> None:
+        """Sets the label of a stack."""
+        number = self._number_of.setdefault(label, len(self.texts))
+        if number == len(self.texts):
+            self.texts.append(label)
+        # Equal labels share one string.
+        self[stack] = self.texts[number]
+        self.numbers[stack] = number
+        self.fresh[stack] = True
+
+    def grow(self, stacks: int) -> None:
+        """Makes room for this many stacks."""
+        more = stacks - len(self.fresh)
+        self.fresh = np.pad(self.fresh, (0, more))
+        self.numbers = np.pad(self.numbers, (0, more))
+
+    def expire(self) -> None:
+        """Marks all labels as out of date; they are shown until the stacks have new ones."""
+        self.fresh[:] = False
+        if len(self.texts) > _SPARE_TEXTS + 2 * len(self.numbers):
+            used, numbers = np.unique(np.append(0, self.numbers), return_inverse=True)
+            self.numbers = numbers[1:]
+            self.texts = [self.texts[number] for number in used.tolist()]
+            self._number_of = {text: number for number, text in enumerate(self.texts)}
 
 
 class Search:
@@ -122,7 +154,7 @@ class Names:
         needs_all, is_quiet = every or search, self._namer.waiting == 0
         order = order if needs_all else order[:_MOST_NAMED]
         left = order[~done[order]]
-        first = [stack for stack in wanted if stack < len(labels.fresh)]
+        first = [stack for stack in wanted if stack < len(snapshot.totals)]
         limit_s = EVERY_S if needs_all else QUIET_S if is_quiet else SPARE_S
         end_s = self._now_s() + limit_s
         count = 0
@@ -143,9 +175,10 @@ class Names:
         labels, stacks = self.labels, len(snapshot.totals)
         if self._version != self._namer.version:
             self._version = self._namer.version
-            labels.fresh, self._searchable = np.zeros((2, stacks), np.bool_)
-        elif (more := stacks - len(labels.fresh)) > 0:
-            labels.fresh = np.pad(labels.fresh, (0, more))
+            labels.expire()
+            self._searchable[:] = False
+        if (more := stacks - len(labels.fresh)) > 0:
+            labels.grow(stacks)
             self._searchable = np.pad(self._searchable, (0, more))
 
     def label(self, snapshot: Snapshot, stack: int) -> str:
@@ -156,8 +189,7 @@ class Names:
 
     def _name(self, snapshot: Snapshot, stack: int) -> None:
         title = stack_title(self._namer.stack(snapshot, stack), stack, with_line=True)
-        self.labels[stack] = clean(title)
-        self.labels.fresh[stack] = True
+        self.labels.put(stack, clean(title))
 
     def _note_words(self, snapshot: Snapshot, stack: int) -> None:
         frames = self._namer.stack(snapshot, stack).frames

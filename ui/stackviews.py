@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from rich.text import Text
 
 from tracelloc.model.blocks import BlockStat
+from tracelloc.model.figures import I64
 from tracelloc.show.analysis.differences import BlockOrder, list_blocks
 from tracelloc.show.presentation.blockholders import kept_sentence
-from tracelloc.show.presentation.suspects import growth_rates, headline, sentences
+from tracelloc.show.presentation.suspects import headline, sentences, suspect_ranks
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     NS_PER_S,
@@ -58,17 +58,14 @@ STACK_COLUMNS: Final = (
 
 def stack_rows(selection: ViewSelection) -> TableRows:
     """Returns a row per stack, keyed by its index, or per group, keyed by a ``GroupKey``."""
-    figures, sorting = selection.figures, selection.settings.sorting
+    sorting = selection.settings.sorting
     columns = figure_columns(selection)
-    order = _sorted_stacks(selection, columns).tolist()
-    weights = (figures.live_bytes if selection.change is None else selection.change).tolist()
-    ranks = columns["verdict"][0].tolist()
-
-    def place(members: Sequence[int]) -> tuple[int, int]:
-        return -ranks[members[0]], -sum(weights[stack] for stack in members)
-
-    by_verdict = sorting.column == "verdict" and sorting.descending
-    grouping = grouped(selection, order, place) if by_verdict else Grouping(order)
+    if sorting == Sorting("verdict"):
+        ranks, weights = suspect_ranks(selection.snapshot), columns["change"][0]
+        grouping = grouped(selection, _by_weight(selection), ranks, weights, MOST_ROWS)
+    else:
+        grouping = Grouping(_sorted_stacks(selection, columns)[:MOST_ROWS].tolist())
+    order = grouping.order[:MOST_ROWS]
     cells = StackCells(selection, columns, grouping.inside)
     why = "" if order else selection.why_empty
     without: tuple[str, ...] = ("change",) if selection.change is None else ("share", "bytes")
@@ -78,22 +75,30 @@ def stack_rows(selection: ViewSelection) -> TableRows:
         without += ("age",)
     if selection.is_profile:
         without += ("growth", "verdict", "history", "rate", "temporary")
-    shown = grouping.order[:MOST_ROWS]
-    return TableRows(shown, cells.cell, sorting.column, sorting.descending, why, without)
+    return TableRows(order, cells.cell, sorting.column, sorting.descending, why, without)
 
 
-def _sorted_stacks(selection: ViewSelection, columns: Columns) -> npt.NDArray[np.intp]:
+def _sorted_stacks(selection: ViewSelection, columns: Columns) -> I64:
     """Returns the stacks in the order of the chosen column."""
     rows, sorting, labels = selection.stacks, selection.settings.sorting, selection.names.labels
     if sorting.column == "name":
-        names = [labels.get(index, "") for index in rows.tolist()]
-        order = sorted(range(len(rows)), key=names.__getitem__)
-        return rows[order[::-1] if sorting.descending else order]
-    if selection.change is not None:
-        rows = rows[np.argsort(-selection.change[rows], kind="stable")]
-    values = columns[sorting.column][0][rows]
+        places = np.empty(len(labels.texts), np.int64)
+        places[sorted(range(len(places)), key=labels.texts.__getitem__)] = np.arange(len(places))
+        order = rows[np.argsort(places[labels.numbers[rows]], kind="stable")]
+        return order[::-1] if sorting.descending else order
+    rows = _by_weight(selection)
+    if sorting.column == "verdict":
+        values = -suspect_ranks(selection.snapshot)[rows]
+    else:
+        values = columns[sorting.column][0][rows]
     # Equal values keep the order by change, or by size.
     return rows[np.argsort(-values if sorting.descending else values, kind="stable")]
+
+
+def _by_weight(selection: ViewSelection) -> I64:
+    """Returns the stacks by change, if marks are compared, else by size."""
+    rows, change = selection.stacks, selection.change
+    return rows if change is None else rows[np.argsort(-change[rows], kind="stable")]
 
 
 def _choose_stack(key: Hashable, settings: Settings) -> int | Settings:
@@ -126,10 +131,7 @@ def verdict_text(details: Details, snapshot: Snapshot, group: GroupKey | None = 
     """
     judgement = details.judgement
     if group is not None and details.suspect is not None:
-        judgement, rate = details.suspect.judgement, group.rate
-        if rate is None:
-            rate = int(growth_rates(snapshot)[list(group.members)].sum())
-        judgement = replace(judgement, rate_bytes_per_min=float(rate))
+        judgement = replace(details.suspect.judgement, rate_bytes_per_min=float(group.rate))
     if judgement is None:
         return Text("")
     style = VERDICT_STYLES.get(judgement.verdict, "bold")
@@ -152,7 +154,7 @@ def verdict_lines(details: Details, width: int, group: GroupKey | None = None) -
     ``group``: whose row is selected; unless its stacks are judged as one, these are the first's.
     """
     told = _explanation(details)
-    if told and group is not None and group.rate is None:
+    if told and group is not None and not group.is_one:
         told[0] = f"the first of {len(group.members):,} stacks: {told[0]}"
     parts = [wrapped(each, width)[:_REASON_LINES] for each in told]
     return [line for part in parts for line in part]

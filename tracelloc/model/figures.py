@@ -245,9 +245,9 @@ class History:
             row[: len(held)] = held
         return list(self._times), table
 
-    def series(self, *stacks: int) -> tuple[list[int], list[int]]:
-        """(times in ns, outstanding bytes of some stacks together then), oldest first."""
-        rows = np.array(stacks, np.intp)
+    def series(self, stacks: int | I64) -> tuple[list[int], list[int]]:
+        """(times in ns, outstanding bytes of one or more stacks together then), oldest first."""
+        rows = np.atleast_1d(stacks)
         held = [int(held[rows[rows < len(held)]].sum()) for held in self._held]
         return list(self._times), held
 

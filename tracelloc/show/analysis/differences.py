@@ -7,8 +7,10 @@ that it represents, rounded like the totals, so that both agree.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -54,13 +56,47 @@ class Change:
     """Changes between two snapshots, per stack; columns are as long as the later one's."""
 
     elapsed_ns: int
-    live_bytes: I64
-    """Growth in bytes; negative if it shrank."""
-    live_count: I64
-    allocated_bytes: I64
-    allocated_count: I64
-    freed_bytes: I64
-    freed_count: I64
+    _earlier: Totals | None
+    """None: the start, when all figures were zero."""
+    _later: Totals
+
+    @property
+    def live_bytes(self) -> I64:
+        """Growth in bytes; negative if it shrank."""
+        return self.allocated_bytes - self.freed_bytes
+
+    @property
+    def live_count(self) -> I64:
+        """Growth in blocks; negative if there are fewer."""
+        return self.allocated_count - self.freed_count
+
+    @property
+    def allocated_bytes(self) -> I64:
+        """Bytes allocated in between."""
+        return self._growth(lambda totals: totals.allocated_bytes)
+
+    @property
+    def allocated_count(self) -> I64:
+        """Blocks allocated in between."""
+        return self._growth(lambda totals: totals.allocated_count)
+
+    @property
+    def freed_bytes(self) -> I64:
+        """Bytes freed in between."""
+        return self._growth(lambda totals: totals.freed_bytes)
+
+    @property
+    def freed_count(self) -> I64:
+        """Blocks freed in between."""
+        return self._growth(lambda totals: totals.freed_count)
+
+    def _growth(self, column_of: Callable[[Totals], I64]) -> I64:
+        column = column_of(self._later)
+        if self._earlier is None:
+            return column
+        column, old = column.copy(), column_of(self._earlier)[: len(column)]
+        column[: len(old)] -= old
+        return column
 
     def per_second(self, column: I64) -> F64:
         """Returns a cumulative column as a rate; zero if no time has passed.
@@ -73,29 +109,9 @@ class Change:
 
 def change(before: Mark | Snapshot | None, after: Mark | Snapshot) -> Change:
     """Returns the changes from one snapshot (None: the start) to another."""
-    later = after.totals
     if before is None:
-        earlier, since_ns = Totals.empty(len(later)), 0
-    else:
-        earlier, since_ns = before.totals, before.elapsed_ns
-
-    def grown(name: str) -> I64:
-        column: I64 = getattr(later, name).copy()
-        old: I64 = getattr(earlier, name)[: len(column)]
-        column[: len(old)] -= old
-        return column
-
-    allocated_bytes, freed_bytes = grown("allocated_bytes"), grown("freed_bytes")
-    allocated_count, freed_count = grown("allocated_count"), grown("freed_count")
-    return Change(
-        elapsed_ns=after.elapsed_ns - since_ns,
-        live_bytes=allocated_bytes - freed_bytes,
-        live_count=allocated_count - freed_count,
-        allocated_bytes=allocated_bytes,
-        allocated_count=allocated_count,
-        freed_bytes=freed_bytes,
-        freed_count=freed_count,
-    )
+        return Change(after.elapsed_ns, None, after.totals)
+    return Change(after.elapsed_ns - before.elapsed_ns, before.totals, after.totals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,32 +242,54 @@ def mean_ages_ns(blocks: Blocks, stacks: int, now_ns: int, sample_bytes: int | N
     # Relative to the oldest, so that sums of float64 stay precise.
     first = blocks.birth_ns.min()
     since = (blocks.birth_ns - first).astype(np.float64)
+    # As ``bincount`` needs it: it would convert it twice.
+    stack = blocks.stack.astype(np.intp)
     parts = amounts(blocks, sample_bytes).parts
     counts: npt.NDArray[np.number]
     if parts is None:
-        counts = np.bincount(blocks.stack, minlength=stacks)[:stacks]
-        sums = np.bincount(blocks.stack, weights=since, minlength=stacks)[:stacks]
+        counts = np.bincount(stack, minlength=stacks)[:stacks]
+        sums = np.bincount(stack, weights=since, minlength=stacks)[:stacks]
     else:
-        counts = np.bincount(blocks.stack, weights=parts, minlength=stacks)[:stacks]
-        sums = np.bincount(blocks.stack, weights=since * parts, minlength=stacks)[:stacks]
+        counts = np.bincount(stack, weights=parts, minlength=stacks)[:stacks]
+        sums = np.bincount(stack, weights=since * parts, minlength=stacks)[:stacks]
     born = sums / np.maximum(counts, 1)
     ages = np.maximum(now_ns - int(first) - np.rint(born).astype(np.int64), 0)
     return np.where(counts > 0, ages, NO_AGE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StackFigures:
-    """One row per stack index, for tables; the snapshot's ``growth_per_min`` goes with it."""
+    """One row per stack index, for tables; the snapshot's ``growth_per_min`` goes with it.
+
+    Columns that few views show are computed when they are first used.
+    """
 
     live_bytes: I64
     """Live bytes of blocks within the limits."""
     live_count: I64
-    share: F64
-    """Share of the bytes of all stacks within the limits; 0 to 1."""
-    mean_age_ns: I64
-    """``NO_AGE`` if the stack has no live blocks or blocks were not copied."""
-    allocations_per_s: F64
-    """Rate since the snapshot before; limits do not apply."""
+    _blocks: Blocks | None
+    """Blocks within the limits."""
+    _snapshot: Snapshot
+    _before: Mark | None
+
+    @cached_property
+    def share(self) -> F64:
+        """Share of the bytes of all stacks within the limits; 0 to 1."""
+        return self.live_bytes / max(int(self.live_bytes.sum()), 1)
+
+    @cached_property
+    def mean_age_ns(self) -> I64:
+        """``NO_AGE`` if the stack has no live blocks or blocks were not copied."""
+        stacks, snapshot = len(self.live_bytes), self._snapshot
+        if self._blocks is None:
+            return np.full(stacks, NO_AGE, np.int64)
+        return mean_ages_ns(self._blocks, stacks, snapshot.now_ns, snapshot.sample_bytes)
+
+    @cached_property
+    def allocations_per_s(self) -> F64:
+        """Rate since the snapshot before; limits do not apply."""
+        moved = change(self._before, self._snapshot)
+        return moved.per_second(moved.allocated_count)
 
 
 def stack_figures(
@@ -261,26 +299,14 @@ def stack_figures(
 
     Rates are computed from ``before``, or from the start.
     """
-    stacks = len(snapshot.totals)
-    if snapshot.blocks is None:
-        assert limits.is_open, "limits need a snapshot with blocks"
-        held = Held(snapshot.totals.live_bytes, snapshot.totals.live_count)
-        ages = np.full(stacks, NO_AGE, np.int64)
+    assert snapshot.blocks is not None or limits.is_open, "limits need a snapshot with blocks"
+    blocks = None if snapshot.blocks is None else choose(snapshot.blocks, snapshot.now_ns, limits)
+    if blocks is None or limits.is_open:
+        live_bytes, live_count = snapshot.totals.live_bytes, snapshot.totals.live_count
     else:
-        blocks = choose(snapshot.blocks, snapshot.now_ns, limits)
-        ages = mean_ages_ns(blocks, stacks, snapshot.now_ns, snapshot.sample_bytes)
-        if limits.is_open:
-            held = Held(snapshot.totals.live_bytes, snapshot.totals.live_count)
-        else:
-            held = held_by_stack(blocks, stacks, snapshot.sample_bytes)
-    moved = change(before, snapshot)
-    return StackFigures(
-        live_bytes=held.size_bytes,
-        live_count=held.count,
-        share=held.size_bytes / max(held.total_bytes, 1),
-        mean_age_ns=ages,
-        allocations_per_s=moved.per_second(moved.allocated_count),
-    )
+        held = held_by_stack(blocks, len(snapshot.totals), snapshot.sample_bytes)
+        live_bytes, live_count = held.size_bytes, held.count
+    return StackFigures(live_bytes, live_count, blocks, snapshot, before)
 
 
 class BlockOrder(Enum):
@@ -342,17 +368,15 @@ def since_mark(snapshot: Snapshot, mark: Snapshot | None, top: int) -> SinceMark
     if mark is None or mark.table_number != snapshot.table_number:
         return None
     changed = change(mark, snapshot)
-    more = np.flatnonzero(changed.live_bytes > 0)
-    largest = more[np.lexsort((more, -changed.live_bytes[more]))][:top].tolist()
+    live_bytes, live_count = changed.live_bytes, changed.live_count
+    more = np.flatnonzero(live_bytes > 0)
+    largest = more[np.lexsort((more, -live_bytes[more]))][:top].tolist()
     return SinceMark(
         elapsed_ns=changed.elapsed_ns,
-        live_bytes=int(changed.live_bytes.sum()),
-        live_count=int(changed.live_count.sum()),
+        live_bytes=int(live_bytes.sum()),
+        live_count=int(live_count.sum()),
         allocated_bytes=int(changed.allocated_bytes.sum()),
         freed_bytes=int(changed.freed_bytes.sum()),
         growing=len(more),
-        top=tuple(
-            StackChange(row, int(changed.live_bytes[row]), int(changed.live_count[row]))
-            for row in largest
-        ),
+        top=tuple(StackChange(row, int(live_bytes[row]), int(live_count[row])) for row in largest),
     )

@@ -134,21 +134,20 @@ def suspect_ranks(snapshot: Snapshot) -> I64:
     """
     suspects = suspects_of(snapshot)
     rows, rates = unsure_growth(snapshot)
-    keys = [
-        (each.judgement.verdict is not Verdict.LEAKING, -each.judgement.rate_bytes_per_min)
-        for each in suspects
-    ]
-    keys += [(True, -rate) for rate in rates.tolist()]
-    ranks = np.full(len(snapshot.totals), len(keys) + 1, np.int64)
-    ranks[snapshot.are_earlier] = len(keys) + 2
+    judgements = [each.judgement for each in suspects]
+    only_grow = [each.verdict is not Verdict.LEAKING for each in judgements]
+    every_rate = np.append([each.rate_bytes_per_min for each in judgements], rates)
+    order = np.lexsort((-every_rate, np.append(only_grow, np.ones(len(rows), np.bool_))))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    ranks = np.full(len(snapshot.totals), len(order) + 1, np.int64)
+    ranks[snapshot.are_earlier] = len(order) + 2
     if snapshot.findings is not None:
         codes = snapshot.findings.codes[: len(ranks)]
-        ranks[: len(codes)][codes == CODE_OF[Verdict.LOST]] = len(keys)
-    for rank, number in enumerate(sorted(range(len(keys)), key=keys.__getitem__)):
-        if number < len(suspects):
-            ranks[[member.stack for member in suspects[number].members]] = rank
-        else:
-            ranks[rows[number - len(suspects)]] = rank
+        ranks[: len(codes)][codes == CODE_OF[Verdict.LOST]] = len(order)
+    ranks[rows] = place[len(suspects) :]
+    for suspect, rank in zip(suspects, place.tolist(), strict=False):
+        ranks[[member.stack for member in suspect.members]] = rank
     return ranks
 
 
