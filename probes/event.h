@@ -299,7 +299,7 @@ enum counter {
 	COUNTER_LOST_RESTORES = 2,     /* no room for an event: a live block looks freed */
 	COUNTER_LOST_STACKS = 3,       /* no room for a stack: sent again at its next occurrence */
 	COUNTER_STACK_TABLE_FULL = 4,  /* `known_stacks` full: stacks are sent repeatedly */
-	COUNTER_CALL_TABLE_FULL = 5,   /* `calls` full: a call of this thread is missing */
+	COUNTER_CALL_TABLE_FULL = 5,   /* no slot in `threads`: a call of this thread is missing */
 	COUNTER_UNPAIRED_RETURNS = 6,  /* an allocator returned whose entry is not on record */
 	COUNTER_ABANDONED_CALLS = 7,   /* an allocator was left without returning (longjmp) */
 	COUNTER_UNREADABLE_RESULTS = 8, /* posix_memalign's result could not be read */

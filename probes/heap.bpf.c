@@ -171,29 +171,68 @@ static __always_inline bool take_sampled(u64 address)
 #define take_sampled(address) true
 #endif
 
+/*
+ * Finds the slot in `threads` that has this value, among those of a thread. MAX_THREADS if there is
+ * none.
+ */
+static __always_inline u32 find_slot(u64 id, u64 value)
+{
+	u32 slot = id & (MAX_THREADS - 1);
+	u64 *owner = threads.lookup(&slot);
+
+	if (owner && *(volatile u64 *)owner == value)
+		return slot;
+#pragma clang loop unroll(disable)
+	for (u32 i = 1; i < THREAD_SLOTS; i++) {
+		slot = (slot + 1) & (MAX_THREADS - 1);
+		owner = threads.lookup(&slot);
+		if (owner && *(volatile u64 *)owner == value)
+			return slot;
+	}
+	return MAX_THREADS;
+}
+
 /* This thread's record; NULL if there is none. */
 static __always_inline struct call *find_call(u64 id)
 {
-	return calls.lookup(&id);
+	u32 slot = find_slot(id, id);
+
+	return calls.lookup(&slot);
 }
 
-/* This thread's record, created if there is none. NULL if the map is full. */
+/* Ends all calls that a record is of. */
+static __always_inline void forget_calls(struct call *call)
+{
+	call->sp = 0;
+	call->last_sp = 0;
+	call->left = 0;
+	call->free_sp = 0;
+}
+
+/* This thread's record, created if there is none. NULL if there is no slot for it. */
 static __always_inline struct call *get_call(u64 id)
 {
 	struct call *call = find_call(id);
-	u32 zero = 0;
-	struct call *none;
+	u64 *owner;
+	u32 slot;
 
 	if (call)
 		return call;
-	none = no_call.lookup(&zero);
-	if (!none)
-		return NULL;
-	calls.update(&id, none);
-	call = find_call(id);
-	/* Higher than any number that an earlier thread of this id used. */
-	if (call)
+	slot = find_slot(id, 0);
+	owner = threads.lookup(&slot);
+	/* Another thread may take it first. */
+	if (!owner || __sync_val_compare_and_swap(owner, 0, id)) {
+		slot = find_slot(id, 0);
+		owner = threads.lookup(&slot);
+		if (!owner || __sync_val_compare_and_swap(owner, 0, id))
+			return NULL;
+	}
+	call = calls.lookup(&slot);
+	if (call) {
+		forget_calls(call);
+		/* Higher than any number that an earlier thread of this id used. */
 		call->takings = bpf_ktime_get_ns();
+	}
 	return call;
 }
 
@@ -419,12 +458,15 @@ int process_execs(u64 *arguments)
 	struct control *words = get_control();
 	u64 id = current_id();
 	struct space *space = get_space(id);
+	struct call *call;
 
 	use_thread_stack(arguments);
 	if (!words || !words->reporting || !space || !is_traced(words, id))
 		return 0;
 	/* exec ended the call that a thread with this id was in. */
-	calls.delete(&id);
+	call = find_call(id);
+	if (call)
+		forget_calls(call);
 #ifndef FOLLOW
 	/* With FOLLOW user space does this while the process is stopped. */
 	space->trampoline = 0;

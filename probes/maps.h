@@ -13,10 +13,14 @@
 #ifndef STACKS_PAGES
 #define STACKS_PAGES 1024
 #endif
-/* Threads that have allocated. User space removes entries of ended threads. */
+/* Threads that have allocated, a power of two. User space frees the slots of ended threads. */
 #ifndef MAX_THREADS
-#define MAX_THREADS 65536
+#define MAX_THREADS 32768
 #endif
+/* Slots that a thread may have, from the one that its id names on. */
+#define THREAD_SLOTS (MAX_THREADS < 16 ? MAX_THREADS : 16)
+/* Threads whose fork user space has not heard of. */
+#define MAX_FORKS 65536
 /* Distinct stacks remembered as sent. */
 #ifndef MAX_STACKS
 #define MAX_STACKS 262144
@@ -255,11 +259,13 @@ BPF_F_TABLE("array", u32, struct event, mappings, MAPPINGS, MAP_MMAPABLE);
 /* Stacks that events name by id, each sent once. */
 BPF_RINGBUF_OUTPUT(stacks, STACKS_PAGES);
 
-/* pid_tgid -> the call this thread is in. Not preallocated. */
-BPF_F_TABLE("hash", u64, struct call, calls, MAX_THREADS, MAP_NO_PREALLOC);
+/* Slot -> the thread (current_id) that has it, or 0. Taken by probes, freed by user space through
+   mmap. */
+BPF_F_TABLE("array", u32, u64, threads, MAX_THREADS, MAP_MMAPABLE);
 
-/* One entry of zeros, never written: the initial value of new entries of `calls`. */
-BPF_F_TABLE("array", u32, struct call, no_call, 1, 0);
+/* Slot -> the call that its thread is in. An array costs half as much as a hash: each event looks
+   for the record at least once. */
+BPF_F_TABLE("array", u32, struct call, calls, MAX_THREADS, 0);
 
 /* Scratch memory: the pieces of each processor in turn, then the shared ones. */
 BPF_F_TABLE("array", u32, struct scratch, scratches, PROCESSORS * SCRATCHES + SHARED_SCRATCHES, 0);
@@ -312,7 +318,7 @@ BPF_F_TABLE("array", u32, u64, near_spaces, NEAR_SPACES, MAP_MMAPABLE);
 BPF_F_TABLE("hash", u32, u32, space_of, 2 * MAX_SPACES, 0);
 
 /* tid -> enum fork_flag of the process that this thread has just created. Removed by user space. */
-BPF_F_TABLE("hash", u32, u32, forks, MAX_THREADS, MAP_NO_PREALLOC);
+BPF_F_TABLE("hash", u32, u32, forks, MAX_FORKS, MAP_NO_PREALLOC);
 #endif
 
 /* 0 -> the control words. Read and written by user space through mmap. */

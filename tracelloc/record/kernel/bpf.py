@@ -17,7 +17,7 @@ from tracelloc.model.events import EVENT_DTYPE, EventBatch, Miss, SentStacks
 from tracelloc.model.losses import Counter
 from tracelloc.record import abi
 from tracelloc.record.kernel.attach import PLAIN, Attachment, attach_type
-from tracelloc.record.kernel.bpfmaps import HashMap, delete_entry, keys_of, set_entry, take_entry
+from tracelloc.record.kernel.bpfmaps import HashMap, delete_entry, set_entry, take_entry
 from tracelloc.record.kernel.captureconfig import MAPPING_SLOTS, CaptureConfig
 from tracelloc.record.kernel.drain import Drain, Spill, StackDrain
 from tracelloc.record.kernel.method import Method
@@ -76,6 +76,7 @@ class Capture:
             self._rings.append(self._misses)
             self.rows = RowMemory(self._shared("rows", abi.ROW_SET_DTYPE, config.row_sets))
         self._counters = self._shared("counters", np.dtype(np.uint64), len(Counter))
+        self._threads = self._shared("threads", np.dtype(np.uint64), config.max_threads)
         self._control = self._shared("control", abi.CONTROL_DTYPE, 1)
         self._drain = self._make_drain(config)
         self.mappings: EventRing | None = None
@@ -302,11 +303,12 @@ class Capture:
         meanwhile and is in its first call is kept. The probes see PIDs of the initial namespace:
         if tracelloc runs in another one, nothing matches and nothing is dropped.
         """
-        calls = self._bpf.map_fd("calls")
-        keys = [key for key in keys_of(calls) if key >> 32 == pid]
-        gone = [key for key in keys if is_gone(key & 0xFFFFFFFF)]
-        for key in gone:
-            delete_entry(calls, ctypes.c_uint64(key))
+        slots = np.flatnonzero(self._threads >> np.uint64(32) == pid)
+        thread_ids = (self._threads[slots] & np.uint64(0xFFFFFFFF)).tolist()
+        gone = [
+            slot for slot, thread_id in zip(slots, thread_ids, strict=True) if is_gone(thread_id)
+        ]
+        self._threads[gone] = 0
         return len(gone)
 
     def note_sampled(self, addresses: npt.NDArray[np.uint64]) -> None:

@@ -32,7 +32,8 @@ class CaptureConfig:
     stacks_size_bytes: int = 4 << 20
     """Size of the ring of new stacks: a power of two of pages."""
     max_stacks: int = 1 << 18
-    max_threads: int = 1 << 16
+    max_threads: int = 1 << 15
+    """Threads that may have allocated: a power of two."""
     use_rows: bool = True
     """Whether stacks are walked by call-frame information; otherwise by frame pointers."""
     row_sets: int = 1 << 18
