@@ -108,7 +108,7 @@ static u64 first_slot; // that the reader has not taken
 static u64 *position(u32 at) { return &positions.lookup(&at)->count; }
 
 #define THREADS 16
-static struct call threads[THREADS];
+static struct call call_of[THREADS];
 static struct control *words;
 
 static struct store *const stores[] = {
@@ -130,14 +130,14 @@ void reset(size_t spill_entries)
     }
     spill_store.room = spill_entries;
     words = control.lookup(&zero);
-    memset(threads, 0, sizeof(threads));
+    memset(call_of, 0, sizeof(call_of));
     first_slot = 0;
 }
 
 // Something happens, as the probes would report it. The ring has room for `room` records.
 void happen(u32 kind, u64 address, u64 size, u64 stack_id, u32 tid, u64 time_ns, size_t room)
 {
-    struct call *call = &threads[tid];
+    struct call *call = &call_of[tid];
 
     size_t used = *position(0) - first_slot;
 
