@@ -200,13 +200,12 @@ static __always_inline struct call *find_call(u64 id)
 	return calls.lookup(&slot);
 }
 
-/* Ends all calls that a record is of. */
-static __always_inline void forget_calls(struct call *call)
+/* Makes it the record of a thread that has made no call. */
+static __always_inline void reset_call(struct call *call)
 {
-	call->sp = 0;
-	call->last_sp = 0;
-	call->left = 0;
-	call->free_sp = 0;
+	__builtin_memset(call, 0, sizeof(*call));
+	/* Higher than any number that an earlier thread of this id used. */
+	call->takings = bpf_ktime_get_ns();
 }
 
 /* This thread's record, created if there is none. NULL if there is no slot for it. */
@@ -228,11 +227,8 @@ static __always_inline struct call *get_call(u64 id)
 			return NULL;
 	}
 	call = calls.lookup(&slot);
-	if (call) {
-		forget_calls(call);
-		/* Higher than any number that an earlier thread of this id used. */
-		call->takings = bpf_ktime_get_ns();
-	}
+	if (call)
+		reset_call(call);
 	return call;
 }
 
@@ -466,7 +462,7 @@ int process_execs(u64 *arguments)
 	/* exec ended the call that a thread with this id was in. */
 	call = find_call(id);
 	if (call)
-		forget_calls(call);
+		reset_call(call);
 #ifndef FOLLOW
 	/* With FOLLOW user space does this while the process is stopped. */
 	space->trampoline = 0;

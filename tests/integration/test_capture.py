@@ -3,6 +3,7 @@ left without returning, rings that are too small."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import re
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc
 from tracelloc.model.wanted import Wanted
+from tracelloc.record.kernel.bpfmaps import set_entry
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.begin import attach_to
@@ -183,6 +185,23 @@ def test_a_thread_that_begins_while_ended_ones_are_dropped(
             assert forget(target.pid, begins_another) == len(listed)
             forget(target.pid, lambda thread_id: not begun.append(thread_id))
         assert len(set(begun) - set(listed)) == len(listed)
+
+
+def test_nothing_is_left_of_the_thread_that_had_the_slot_before(
+    builder: Builder, targets: list[Target]
+) -> None:
+    """A record that an ended thread has left in the middle of a call is as good as none."""
+    target = Target([builder.c("churn"), 60])
+    targets.append(target)
+    with tracing(target, max_threads=64) as session:
+        left = ctypes.c_uint64.from_buffer(bytearray(b"\xff" * 4096))
+        for slot in range(64):
+            set_entry(session._capture._bpf.map_fd("calls"), ctypes.c_uint32(slot), left)
+        assert target.ask("go") == "done"
+        session.stop()
+        snapshot = session.snapshot().root
+        assert not any(snapshot.losses.by_cause.values())
+        assert [s.live_count for s in snapshot.top_stacks() if s.live_bytes == 60 * 24] == [60]
 
 
 def test_too_many_threads_are_counted(builder: Builder, targets: list[Target]) -> None:
