@@ -65,6 +65,7 @@ enum preload_state {
 	PRELOAD_PRECEDED = 3, /* another malloc precedes the library's: nothing is reported */
 	PRELOAD_CONFINED = 4, /* a filter may forbid the library's system calls: likewise */
 	PRELOAD_LIMITED = 5,  /* the address space is limited and left to the program: likewise */
+	PRELOAD_WITHDRAWN = 6, /* an injected library is not in use: the program may call past it */
 };
 
 /* Why the process's reports would be incomplete or impossible. */

@@ -5,10 +5,14 @@
 
 #include "leave.h"
 #include "next.h"
-#include "otel.h"
 #include "report.h"
 #include "sample.h"
 #include "walk.h"
+#ifdef PRELOAD_INJECTED
+#include "otelnone.h"
+#else
+#include "otel.h"
+#endif
 
 /*
  * Whether the current call is made inside another one. `at` and `outer` are the addresses of their

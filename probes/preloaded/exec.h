@@ -13,6 +13,7 @@
 #include "kernel.h"
 #include "next.h"
 #include "thread.h"
+#include <elf.h>
 
 #define LAUNCH_MARK "TRACELLOC_LAUNCH=1"
 #define LAUNCH_PRELOAD "LD_PRELOAD="

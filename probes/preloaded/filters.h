@@ -29,7 +29,7 @@ static volatile u32 has_filter;
  * Whether the process has a filter or may have one. Called at process start. It makes only system
  * calls that the loader has made before.
  */
-static int is_confined(void)
+static inline int is_confined(void)
 {
 	char text[STATUS_BYTES];
 	const char *field = SECCOMP_FIELD;

@@ -24,6 +24,7 @@
 #define SYS_prctl 157
 #define SYS_gettid 186
 #define SYS_fgetxattr 193
+#define SYS_tgkill 234
 #define SYS_openat 257
 #define SYS_prlimit64 302
 #define SYS_process_vm_readv 310
@@ -62,6 +63,7 @@
 #define ACCESS_EXECUTE 1 /* X_OK */
 #define O_NONBLOCK 04000
 #define O_CLOEXEC 02000000
+#define ESRCH 3
 #define EFAULT 14
 
 static inline long system_call(long number, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f)

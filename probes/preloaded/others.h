@@ -25,6 +25,7 @@
 #define TRACELLOC_PRELOADED_OTHERS_H
 
 #include "calls.h"
+#include "search.h"
 
 typedef u64 (*other_function)(u64, u64, u64, u64);
 

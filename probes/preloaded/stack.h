@@ -5,7 +5,7 @@
  *
  * A thread's own stack exists as long as the thread. The first thread's stack ends with the data that
  * the kernel put there. Other threads' stacks end with thread-local variables, such as `me`: all C
- * libraries put these into the same mapping, above the stack. From that end down, each page is
+ * libraries put these into the same mapping, above the stack, and their own record of the thread. From that end down, each page is
  * checked once, when the stack has grown into it, by a system call that returns EFAULT for a page
  * that is not readable. Contiguous readable pages belong to one stack, because an unreadable page is
  * below each stack. A walk reads only above the place where it begins.
@@ -41,7 +41,7 @@ static inline int is_first_thread(const struct preload_control *control)
 /* Finds the end of this thread's own stack. */
 static void find_stack(const struct preload_control *control)
 {
-	u64 end = is_first_thread(control) ? first_stack : (u64)&me;
+	u64 end = is_first_thread(control) ? first_stack : stack_end();
 
 	me.low = end & -(u64)PRELOAD_PAGE;
 	me.high = is_first_thread(control) ? me.low + PRELOAD_PAGE : end & ~7ULL;

@@ -1,40 +1,30 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* The library's state per process and per thread, and the mapping of the shared memory. */
+/* The state of the current thread, and the mapping of the shared memory. */
 #ifndef TRACELLOC_PRELOADED_THREAD_H
 #define TRACELLOC_PRELOADED_THREAD_H
 
 #include "area.h"
 #include "filters.h"
 #include "kernel.h"
+#include "state.h"
 
-/* Per process. Zeroed in forked children, so that they are idle; so it has a page of its own. */
-static struct guard {
-	struct preload_control *control; /* NULL: idle forever */
-	u8 *area;                     /* the whole file, mapped when events are first wanted */
-	u8 *place;                    /* address reserved for `area` */
-	u32 mapping;                  /* a thread is mapping it */
-	u8 rest[PRELOAD_PAGE - 28];
-} guard __attribute__((aligned(PRELOAD_PAGE)));
-
-/* Per thread. Small, because thread-local variables reduce the room of the thread's stack. */
-struct thread {
-	struct preload_ring *ring;
-	struct preload_ring *noted; /* ring in which a call is marked as under way; NULL: none */
-	struct event *slots;
-	u64 taken;   /* slots that the profiler had taken at the last check */
-	u64 call;    /* address of the return address of the allocator call under way; 0: none */
-	u64 freeing; /* likewise, of the free under way */
-	u64 freed;   /* the block that it frees */
-	u64 until_sample; /* bytes until the next sample; 0: to be drawn */
-	u64 dice;         /* state of the random generator; 0: unset */
-	u64 low, high;    /* known range of the thread's own stack (stack.h); 0: unknown */
-	u64 hole;         /* highest page known to be below the stack */
-	u64 outermost;    /* frame of the outermost call under way */
-	u32 inside;       /* calls under way, including signal handlers', that may use the shared memory */
-	u32 throws;       /* the call under way is an operator new, which an exception may leave */
-	u32 tid;
-};
+#ifdef PRELOAD_INJECTED
+#include "threadtable.h"
+#else
 static __thread struct thread me __attribute__((tls_model("initial-exec")));
+
+/* Returns an address above this thread's stack, in the same mapping. */
+static inline u64 stack_end(void)
+{
+	return (u64)&me;
+}
+
+/* Makes a record that of this thread, which has forked. */
+static inline void keep_thread(struct thread *own)
+{
+	(void)own;
+}
+#endif
 
 /* Counts the calls under way that may use the shared memory: `by` is 1 or -1. */
 static inline void note_inside(int by)

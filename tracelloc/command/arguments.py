@@ -260,8 +260,9 @@ def add_probes(group: Any) -> None:
         "probed)",
         choices=["auto", "otel"], default="auto")
     add("--preload", "use the preloaded library instead of probes: on, where possible; auto "
-        "(default), where possible and nothing else needs probes, such as functions of Python; off",
-        choices=["auto", "off", "on"], default="auto")
+        "(default), where possible and nothing else needs probes, such as functions of Python; "
+        "off; inject, which puts it into the running process",
+        choices=["auto", "off", "on", "inject"], default="auto")
     add("--max-stall TIME", "longest time that a program with the preloaded library waits for "
         "tracelloc; then it counts events as lost (default 1s)", type=duration_type, default=1.0)
 

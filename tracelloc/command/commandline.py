@@ -177,7 +177,7 @@ def _check_source(given: argparse.Namespace) -> None:
         "--mmap": given.mmap,
         "--malloc": given.malloc is not None,
         "--allocators": bool(given.allocators),
-        "--preload=on": given.preload == "on",
+        f"--preload={given.preload}": given.preload in ("on", "inject"),
         "--max-overhead": given.max_overhead is not None,
     }
     excluded = next((name for name, is_asked in asked.items() if is_asked), None)
@@ -188,9 +188,9 @@ def _check_source(given: argparse.Namespace) -> None:
 def _check_preload(given: argparse.Namespace) -> None:
     """Raises UsageError for options that the preloaded library does not support."""
     excluded = needs_probes(given)
-    if given.preload == "on" and excluded is not None:
+    if given.preload in ("on", "inject") and excluded is not None:
         raise UsageError(
-            f"--preload=on excludes {excluded}, which needs probes",
+            f"--preload={given.preload} excludes {excluded}, which needs probes",
             hint="--preload=auto uses probes then",
         )
 

@@ -161,7 +161,8 @@ def _config_of(given: argparse.Namespace) -> TraceConfig:
         most_processes=given.follow_limit,
         followed_names=given.follow or frozenset(),
         max_overhead=None if given.max_overhead is None else OverheadLimit(given.max_overhead),
-        use_library=given.preload == "on"
+        injects=given.preload == "inject",
+        use_library=given.preload in ("on", "inject")
         or (given.preload == given.attach == "auto" and not needs_probes(given)),
         spares_python=given.preload == "auto",
         max_stall_s=given.max_stall,

@@ -5,7 +5,7 @@ It defines functions of malloc libraries, and the loader resolves a program's sy
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from tracelloc.model.codefiles import base_name, is_c_library, is_runtime
@@ -33,17 +33,18 @@ def may_be_behind(allocator: Allocator, executable: str | None) -> bool:
 
 
 def direct_caller(
-    library: Module, modules: Iterable[Module], allocators: Iterable[Allocator]
+    defined: Collection[str], modules: Iterable[Module], allocators: Iterable[Allocator]
 ) -> str | None:
     """Returns a file that calls allocator functions which the library does not interpose.
 
-    A description with the function's name; None if there is none. ``allocators`` are all found.
+    A description with the function's name; None if there is none. ``defined`` are the functions
+    that the library defines, ``allocators`` all found.
     """
     allocators = list(allocators)
     own = {allocator.module.open_path for allocator in allocators}
     names = {name for function in functions_of(allocators) for name in function.names}
     names.update(unseen.name for allocator in allocators for unseen in allocator.unseen)
-    names.difference_update(library.elf.find_functions(_PLAIN & names))
+    names.difference_update(defined)
     for module in modules:
         called = module.elf.imports & names
         if called and not is_runtime(module.path) and module.open_path not in own:
@@ -51,7 +52,22 @@ def direct_caller(
     return None
 
 
-def filter_maker(library: Module, modules: Iterable[Module]) -> str | None:
+def asked_operators(allocators: Iterable[Allocator]) -> Collection[str]:
+    """Returns C++'s operators if they call malloc and free, as those of C++'s own library do."""
+    names = {
+        name
+        for function in functions_of(a for a in allocators if not is_runtime(a.module.path))
+        for name in function.names
+    }
+    return () if names & OPERATORS.functions.keys() else OPERATORS.functions
+
+
+def defined_by(library: Module) -> Collection[str]:
+    """Returns the allocator functions that the library defines."""
+    return library.elf.find_functions(_PLAIN)
+
+
+def filter_maker(library: Module | None, modules: Iterable[Module]) -> str | None:
     """Describes a file that may install system call filters without calling the library."""
     for module in modules:
         if module is not library and not is_runtime(module.path) and module.elf.makes_filters():

@@ -27,6 +27,9 @@ VDSO: Final = "[vdso]"
 
 
 _READ_BYTES: Final = 1 << 16
+_ADDRESS_SPACE: Final = "Max address space"
+_START_STACK: Final = 25
+"""Index of ``startstack`` in /proc/PID/stat, from the state on (proc_pid_stat(5))."""
 
 
 def boot_id(root: Path = PROC) -> str:
@@ -300,6 +303,21 @@ class Process:
     def seccomp_filters(self, directory: str = ".") -> int:
         """Returns how many filters seccomp(2) applies; 0 before Linux 5.9."""
         return int((self._status_words("Seccomp_filters", directory) or ["0"])[0])
+
+    def is_memory_limited(self) -> bool:
+        """Returns whether its address space is limited (RLIMIT_AS)."""
+        for line in self._read("limits").decode(errors="replace").split("\n"):
+            if line.startswith(_ADDRESS_SPACE):
+                return line[len(_ADDRESS_SPACE) :].split()[0] != "unlimited"
+        return False
+
+    def locked_bytes(self) -> int:
+        """Returns how much of its memory is locked (mlock(2))."""
+        return int((self._status_words("VmLck") or ["0"])[0]) << 10
+
+    def start_stack(self) -> int:
+        """Returns where the first thread's stack began; 0 if unknown (proc_pid_stat(5))."""
+        return int(self._stat()[_START_STACK])
 
     def has_shadow_stack(self) -> bool:
         """Returns whether return addresses are checked against a shadow stack (x86 CET)."""

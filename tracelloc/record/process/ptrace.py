@@ -14,6 +14,7 @@ from typing import Final
 
 _CONT: Final = 7
 _SINGLESTEP: Final = 9
+_SYSCALL: Final = 24
 _GETREGS: Final = 12
 _SETREGS: Final = 13
 _DETACH: Final = 17
@@ -22,9 +23,17 @@ _GETSIGINFO: Final = 0x4202
 _SEIZE: Final = 0x4206
 _INTERRUPT: Final = 0x4207
 _LISTEN: Final = 0x4208
+_GETREGSET: Final = 0x4204
+_GETSIGMASK: Final = 0x420A
+_SETSIGMASK: Final = 0x420B
+_NT_X86_XSTATE: Final = 0x202
+_MOST_STATE_BYTES: Final = 1 << 14
+_SIGNAL_SET_BYTES: Final = 8
 
 OPTION_FORKS: Final = 2 | 4 | 8
 """PTRACE_O_TRACEFORK, TRACEVFORK, TRACECLONE: new children and threads are seized as well."""
+OPTION_CALLS: Final = 1
+"""PTRACE_O_TRACESYSGOOD: the kernel does not take stops at system calls for signals."""
 OPTION_EXEC: Final = 0x10
 """PTRACE_O_TRACEEXEC."""
 OPTION_EXITS: Final = 8 | 0x40
@@ -33,7 +42,8 @@ OPTION_EXITS: Final = 8 | 0x40
 SI_KERNEL: Final = 0x80
 """The ``si_code`` of signals sent by the kernel itself (asm-generic/siginfo.h)."""
 
-_WALL: Final = 0x40000000
+WALL: Final = 0x40000000
+"""Waits for threads as well (waitpid(2))."""
 _WNOTHREAD: Final = 0x20000000
 _SIGINFO_BYTES: Final = 128
 _SI_CODE: Final = 8
@@ -51,17 +61,27 @@ class Event(IntEnum):
     STOP = 128
 
 
+REGISTER_NAMES: Final = (
+    "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi",
+    "rdi",
+)  # fmt: skip
+"""General registers but the stack pointer, in the kernel's order."""
+
+
 class Registers(ctypes.Structure):
     """``struct user_regs_struct`` of x86-64 (sys/user.h)."""
 
     _fields_ = tuple(
         (name, ctypes.c_uint64)
         for name in (
-            "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx",
-            "rdx", "rsi", "rdi", "orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base",
-            "gs_base", "ds", "es", "fs", "gs",
+            *REGISTER_NAMES, "orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base",
+            "ds", "es", "fs", "gs",
         )
     )  # fmt: skip
+    rax: int
+    rcx: int
+    cs: int
+    ss: int
     orig_rax: int
     """The number of the system call in which the thread is."""
     rip: int
@@ -74,8 +94,8 @@ _libc.ptrace.restype = ctypes.c_long
 _libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
 
 
-def _request(request: int, thread_id: int, data: int = 0) -> None:
-    if _libc.ptrace(request, thread_id, None, data) < 0:
+def _request(request: int, thread_id: int, data: int = 0, address: int | None = None) -> None:
+    if _libc.ptrace(request, thread_id, address, data) < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
 
@@ -95,10 +115,15 @@ def resume(thread_id: int, signal_number: int = 0) -> None:
     _request(_CONT, thread_id, signal_number)
 
 
+def resume_to_call(thread_id: int) -> None:
+    """Resumes a stopped thread up to the beginning or the end of a system call. Raises OSError."""
+    _request(_SYSCALL, thread_id)
+
+
 def step(thread_id: int) -> int:
     """Makes a stopped thread execute one instruction. Returns the status of waitpid(2)."""
     _request(_SINGLESTEP, thread_id)
-    return os.waitpid(thread_id, _WALL)[1]
+    return os.waitpid(thread_id, WALL)[1]
 
 
 def registers(thread_id: int) -> Registers:
@@ -111,6 +136,27 @@ def registers(thread_id: int) -> Registers:
 def set_registers(thread_id: int, values: Registers) -> None:
     """Sets the registers of a stopped thread. Raises OSError."""
     _request(_SETREGS, thread_id, ctypes.addressof(values))
+
+
+def extended_state(thread_id: int) -> bytes:
+    """Returns the vector and other extended registers of a stopped thread, as an XSAVE area."""
+    area = ctypes.create_string_buffer(_MOST_STATE_BYTES)
+    vector = (ctypes.c_size_t * 2)(ctypes.addressof(area), len(area))
+    _request(_GETREGSET, thread_id, ctypes.addressof(vector), _NT_X86_XSTATE)
+    return area.raw[: vector[1]]
+
+
+def signal_mask(thread_id: int) -> int:
+    """Returns the signals that a stopped thread blocks, one bit each. Raises OSError."""
+    mask = ctypes.c_uint64()
+    _request(_GETSIGMASK, thread_id, ctypes.addressof(mask), _SIGNAL_SET_BYTES)
+    return mask.value
+
+
+def set_signal_mask(thread_id: int, mask: int) -> None:
+    """Sets the signals that a stopped thread blocks. Raises OSError."""
+    value = ctypes.c_uint64(mask)
+    _request(_SETSIGMASK, thread_id, ctypes.addressof(value), _SIGNAL_SET_BYTES)
 
 
 def detach(thread_id: int) -> None:
@@ -148,7 +194,7 @@ def wait(*, must_wait: bool = True) -> tuple[int, int]:
     ran.
     """
     status = ctypes.c_int()
-    options = _WALL | _WNOTHREAD | (0 if must_wait else os.WNOHANG)
+    options = WALL | _WNOTHREAD | (0 if must_wait else os.WNOHANG)
     thread_id = _libc.waitpid(-1, ctypes.byref(status), options)
     if thread_id < 0:
         code = ctypes.get_errno()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from tracelloc.errors import TargetError, UnsupportedError
+from tracelloc.record.injection.injector import Injection
 from tracelloc.record.kernel.bpf import Capture
-from tracelloc.record.mallocs.otel import PROVIDER, otel_allocators
+from tracelloc.record.mallocs.otel import PROVIDER, allocators_in, otel_allocators
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.supported import has_supported
@@ -40,15 +42,36 @@ def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> 
     if config.spares_python and not area_mappings(space.mappings):
         # The user has not asked for the preloaded library.
         config = replace(config, use_library=False)
-    session = _make(space, config, say)
+    injection = _inject(space, config)
     try:
-        session.start(modules)
+        session = _make(space, config, say, after=injection.withdraw if injection else _nothing)
+    except BaseException:
+        if injection:
+            injection.withdraw()
+        raise
+    try:
+        session.start(space.modules)
         if process.start_ticks() != started:
             raise TargetError(f"process {process.pid} has ended, and another one has its PID now")
     except BaseException:
         session.close()
         raise
     return session
+
+
+def _inject(space: AddressSpace, config: TraceConfig) -> Injection | None:
+    """Injects the library if that is wanted. Raises TargetError, with the process as it was."""
+    if not config.injects:
+        return None
+    STARTUP.note(f"injecting the library into process {space.process.pid}")
+    injection = Injection(space, allocators_in(space.mapped_modules, config.selection))
+    injection.begin()
+    space.refresh()
+    return injection
+
+
+def _nothing() -> None:
+    pass
 
 
 def await_program(process: Process, config: TraceConfig, say: Say = say_nothing) -> Session:
@@ -60,18 +83,26 @@ def await_program(process: Process, config: TraceConfig, say: Say = say_nothing)
     return session
 
 
-def _make(space: AddressSpace, config: TraceConfig, say: Say, *, waiting: bool = False) -> Session:
+def _make(
+    space: AddressSpace,
+    config: TraceConfig,
+    say: Say,
+    *,
+    waiting: bool = False,
+    after: Callable[[], None] = _nothing,
+) -> Session:
+    """``after`` is called once the library is not used any more."""
     capture = _capture(config, say)
     config = config.with_python(capture.config.python)
     try:
-        sources = _sources(capture, config, say)
+        sources = _sources(capture, config, say, after)
         return Session(capture, config, space, say, sources=sources, waiting=waiting)
     except BaseException:
         capture.close()
         raise
 
 
-def _sources(capture: Capture, config: TraceConfig, say: Say) -> Sources:
+def _sources(capture: Capture, config: TraceConfig, say: Say, after: Callable[[], None]) -> Sources:
     """Returns the probes, preceded by the preloaded library if it may be used."""
     if not config.use_library or capture.rows is None:
         return Sources([capture])
@@ -84,6 +115,7 @@ def _sources(capture: Capture, config: TraceConfig, say: Say) -> Sources:
         spares_python=config.spares_python,
         max_stall_s=config.max_stall_s,
         in_parts=config.in_parts,
+        after=after,
     )
     return Sources([preloaded, capture], partial(PreloadedLink, preloaded), preloaded.set_hiding)
 

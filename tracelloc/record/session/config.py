@@ -36,6 +36,8 @@ class TraceConfig:
     """How much the probes may slow down the target; None: unlimited."""
     use_library: bool = False
     """Whether to use the preloaded library instead of probes where possible."""
+    injects: bool = False
+    """Whether to inject the library into a running process that has not preloaded it."""
     without_probes: bool = False
     """Whether to use the library only, since the user may not load BPF programs."""
     checks_exit: bool = False

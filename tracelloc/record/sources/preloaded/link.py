@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from enum import Enum, auto
 from typing import Final
@@ -15,7 +15,9 @@ from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.mallocs.discovery import Allocator, Module, is_preloaded_library
 from tracelloc.record.mallocs.interposed import (
+    asked_operators,
     asks_malloc,
+    defined_by,
     direct_caller,
     filter_maker,
     may_be_behind,
@@ -31,6 +33,7 @@ from tracelloc.record.sources.preloaded.sharedarea import (
     STATE_VARIABLE,
     SharedArea,
     area_mappings,
+    is_injected,
 )
 from tracelloc.record.sources.preloaded.source import PreloadedSource
 
@@ -145,18 +148,23 @@ class PreloadedLink:
         """Returns (start, end) of the memory shared with tracelloc. From any thread."""
         found = self._own_ranges
         if self.state is LinkState.CONNECTED and not found:
-            found = [(m.start, m.end) for m in self._areas_now()]
+            mappings = self._mappings_now()
+            areas = area_mappings(mappings)
+            own = (*areas, *(each for each in mappings if is_injected(each.path)))
+            found = [(each.start, each.end) for each in own]
             # Most of it is mapped only when the first event is reported.
-            self._own_ranges = found if len(found) > 1 else []
+            self._own_ranges = found if len(areas) > 1 else []
         return found
 
     def _areas_now(self) -> list[Mapping]:
         """Returns the current mappings of the shared memory; none if the process is gone."""
+        return area_mappings(self._mappings_now())
+
+    def _mappings_now(self) -> list[Mapping]:
         try:
-            text = self._space.process.maps_text()
+            return list(parse_maps(self._space.process.maps_text()).values())
         except TargetError:
             return []
-        return area_mappings(parse_maps(text).values())
 
     def close(self) -> None:
         """Removes the marker, so that no process waits any more. May be called twice."""
@@ -264,15 +272,20 @@ class PreloadedLink:
         if self._library is None:
             return None
         return filter_maker(self._library, modules) or direct_caller(
-            self._library, modules, allocators
+            self._defined(self._library, allocators), modules, allocators
         )
+
+    def _defined(self, library: Module, allocators: Iterable[Allocator]) -> Collection[str]:
+        """Returns the allocator functions whose calls lead to the library."""
+        operators = asked_operators(allocators) if self._is_injected else ()
+        return {*defined_by(library), *operators}
 
     def _look_later(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> None:
         """Makes probes take over if the program has loaded code that bypasses the library."""
         if self.state is not LinkState.CONNECTED or self._library is None or self._loaded:
             return
         known = [allocator for allocator in allocators if self.is_behind(allocator)]
-        caller = direct_caller(self._library, modules, known)
+        caller = direct_caller(self._defined(self._library, known), modules, known)
         if caller is not None:
             self._flaw = f"the program has loaded a library: {caller}"
         self._loaded = caller or filter_maker(self._library, modules) or ""
@@ -287,8 +300,10 @@ class PreloadedLink:
     def _mark(self, library: Module) -> None:
         """Makes the library wait for tracelloc, also in programs that the process executes.
 
-        Raises TracellocError.
+        An injected library is not in those. Raises TracellocError.
         """
+        if is_injected(library.path):
+            return
         if self._marker is not None and self._marker.points[0].open_path != library.open_path:
             self.close()
         points = place_marker(library) if self._marker is None else []
@@ -305,14 +320,15 @@ class PreloadedLink:
             if other is not None:
                 self._leave(other)
                 return
+        if begun in REFUSALS:
+            self._leave(REFUSALS[begun])
+            return
         areas = area_mappings(self._space.mappings)
         if not areas and begun:
             # The area may have been mapped since the maps were read.
             areas = self._areas_now()
         if not areas:
-            if begun in REFUSALS:
-                self._leave(REFUSALS[begun])
-            elif begun:
+            if begun:
                 self._leave("the process was forked off the one that has it")
             return
         try:
@@ -322,7 +338,12 @@ class PreloadedLink:
         else:
             self.state = LinkState.CONNECTED
             late = self._source.area is not None and self._source.area.is_late
-            self._say("events come by the preloaded library, not by probes", is_late=late)
+            kind = "injected" if self._is_injected else "preloaded"
+            self._say(f"events come by the {kind} library, not by probes", is_late=late)
+
+    @property
+    def _is_injected(self) -> bool:
+        return self._library is not None and is_injected(self._library.path)
 
     def _read(self, variable: str, size_bytes: int) -> int:
         """Returns the value of a variable of the library; 0 if it is not yet initialized."""

@@ -37,6 +37,8 @@ REFUSED: Final[int]
 PRECEDED: Final[int]
 CONFINED: Final[int]
 LIMITED: Final[int]
+READY: Final[int]
+WITHDRAWN: Final[int]
 VOUCHED: Final[int]
 
 def ticks_per_second() -> float: ...

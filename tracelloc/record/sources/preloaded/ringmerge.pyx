@@ -33,6 +33,7 @@ cdef extern from "preloaded/area.h":
         PLACE(why_not), PLACE(leaving), PLACE(gave_up), PLACE(waited), PLACE(max_stall),
         PLACE(min_size), PLACE(clears), PLACE(max_size), PLACE(clock), PLACE(max_frames), PLACE(may_call),
         PLACE(counter), PLACE(samples), PLACE(space), PLACE(records_reserved), PLACE(records_taken), PLACE(counters),
+        PLACE(registered),
     };
     #define load(place) __atomic_load_n((place), __ATOMIC_SEQ_CST)
     #define store(place, value) __atomic_store_n((place), (value), __ATOMIC_RELEASE)
@@ -63,6 +64,8 @@ cdef extern from "preloaded/area.h":
         PRELOAD_PRECEDED
         PRELOAD_CONFINED
         PRELOAD_LIMITED
+        PRELOAD_WITHDRAWN
+        PRELOAD_READY
         PRELOAD_VOUCHED
         AT_gave_up
         AT_waited
@@ -80,6 +83,7 @@ cdef extern from "preloaded/area.h":
         AT_records_reserved
         AT_records_taken
         AT_counters
+        AT_registered
         PRELOAD_MAGIC
         PRELOAD_AT_ROWS
         PRELOAD_AT_KNOWN
@@ -116,7 +120,7 @@ FIELDS = {
     "max_frames": AT_max_frames, "may_call": AT_may_call, "space": AT_space,
     "counter": AT_counter, "samples": AT_samples,
     "records_reserved": AT_records_reserved, "records_taken": AT_records_taken,
-    "counters": AT_counters,
+    "counters": AT_counters, "registered": AT_registered,
 }
 """Offsets of the fields of ``struct preload_control``, in bytes."""
 MAGIC = <uint64_t>PRELOAD_MAGIC
@@ -130,6 +134,7 @@ DEEP_BIND, NAMESPACE, NO_CLOCK = PRELOAD_DEEP_BIND, PRELOAD_NAMESPACE, PRELOAD_N
 FILTERED, NO_ROOM, LOCKED = PRELOAD_FILTERED, PRELOAD_NO_ROOM, PRELOAD_LOCKED
 """Why a process does not report all events (``enum preload_reason``)."""
 REFUSED, PRECEDED, CONFINED, LIMITED = PRELOAD_REFUSED, PRELOAD_PRECEDED, PRELOAD_CONFINED, PRELOAD_LIMITED
+READY, WITHDRAWN = PRELOAD_READY, PRELOAD_WITHDRAWN
 VOUCHED = PRELOAD_VOUCHED
 """States of the library after its initialization (``enum preload_state``)."""
 ROW_SETS, MOST_FRAMES = 1 << PRELOAD_ROW_SETS_LOG2, PRELOAD_MOST_FRAMES

@@ -26,6 +26,7 @@ from tracelloc.model.events import EVENT_DTYPE, Events, Miss, SentStacks
 from tracelloc.model.losses import Counter
 from tracelloc.record import abi
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.sources.preloaded import ringmerge
 from tracelloc.record.sources.preloaded.holder import AreaHolder
 from tracelloc.record.sources.preloaded.ringmerge import AreaRings
@@ -36,6 +37,8 @@ LIBRARY: Final = Path(__file__).parent / "libtracelloc.abi3.so"
 """The library that programs preload."""
 AREA_NAME: Final = "/memfd:tracelloc-preload"
 """The name of the shared memory in /proc/PID/maps."""
+INJECTED_NAME: Final = "libtracelloc-injected.so"
+"""The library's name if it was injected into a running process (``record/injection``)."""
 STATE_VARIABLE: Final = "tracelloc_preload_state"
 PRECEDED: Final = ringmerge.PRECEDED
 """The variable's value if the program calls another malloc before the library's."""
@@ -43,6 +46,7 @@ REFUSALS: Final = {
     ringmerge.REFUSED: "the process could not make the memory for it",
     ringmerge.CONFINED: "the process may not make all system calls (seccomp)",
     ringmerge.LIMITED: "the process's address space is limited (RLIMIT_AS)",
+    ringmerge.WITHDRAWN: "it was injected earlier, and is not in use",
 }
 """Why there is no shared memory, by the variable's value (``enum preload_state``)."""
 NEXT_VARIABLE: Final = "tracelloc_preload_next"
@@ -75,6 +79,11 @@ def preloaded_library() -> Path:
 def area_mappings(mappings: Iterable[Mapping]) -> list[Mapping]:
     """Returns the mappings of the shared memory: a page, and all of it once there are events."""
     return [mapping for mapping in mappings if mapping.path.startswith(AREA_NAME)]
+
+
+def is_injected(path: str) -> bool:
+    """Returns whether a mapping with this path is of the library, as injected."""
+    return path.startswith(f"/memfd:{INJECTED_NAME}")
 
 
 def usable_clock() -> int:
@@ -117,6 +126,19 @@ def _open_area(process: Process, mapping: Mapping, flags: int) -> int:
             if entry.stat().st_ino == mapping.inode and str(entry.readlink()).startswith(AREA_NAME):
                 return os.open(entry, flags)
         raise
+
+
+def is_used(space: AddressSpace) -> bool:
+    """Returns whether a tracelloc takes the events of a process's library. Raises OSError."""
+    for mapping in area_mappings(space.mappings):
+        area = _open_area(space.process, mapping, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            fcntl.flock(area, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(area)
+    return False
 
 
 class SharedArea:

@@ -50,6 +50,7 @@ class PreloadedSource:
         clock: int | None = None,
         max_stall_s: float = 1.0,
         in_parts: bool = False,
+        after: Callable[[], None] = lambda: None,
     ) -> None:
         """``rows`` are the probes' rows, moved to the shared memory while that is in use.
 
@@ -57,7 +58,8 @@ class PreloadedSource:
         marker; ``is_alone``: no probes can take over; ``spares_python`` leaves programs with
         Python to probes; ``clock``,
         ``max_stall_s``: see ``SharedArea.set_up``; ``in_parts``: whether
-        allocations are hidden at first (``set_hiding``), and memory is cleared.
+        allocations are hidden at first (``set_hiding``), and memory is cleared; ``after`` is called
+        once nothing is to be read any more.
         """
         self._is_hiding = self._clears = in_parts
         self.area: SharedArea | None = None
@@ -65,6 +67,7 @@ class PreloadedSource:
         self.is_alone = is_alone
         self._rows, self._config, self._clock = rows, config, clock
         self._max_stall_s = max_stall_s
+        self._after = after
         self._is_live = False
         self._words: SpaceWords | None = None
         self._earlier = np.zeros(len(Counter), np.uint64)
@@ -196,6 +199,7 @@ class PreloadedSource:
         """See ``EventSource``."""
         self.disconnect()
         self._close_last()
+        self._after()
 
 
 def _batch_of(area: SharedArea) -> EventBatch:

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/*
+ * The threads of a process that the library was injected into. The C library has reserved no
+ * thread-local variables for it, so it finds its record of a thread by the thread's id, which the C
+ * library keeps in its own record of the thread, to which %fs points (`struct pthread`). A record
+ * whose thread has ended is taken by another thread; one that a thread with the same id had left is
+ * recognized by the address in %fs.
+ */
+#ifndef TRACELLOC_PRELOADED_THREADTABLE_H
+#define TRACELLOC_PRELOADED_THREADTABLE_H
+
+#include "kernel.h"
+#include "state.h"
+
+/* Records, a power of two, and those that a thread may have, from the one that its id names on. */
+#define THREADS 4096
+#define THREAD_TRIES 32
+
+/* Offset of a thread's id from %fs, in bytes; written by the profiler. */
+static u64 tid_offset;
+
+static struct record {
+	struct thread thread;
+	u32 tid; /* id of the thread that has it; 0: none */
+	u64 end; /* its stack_end() */
+} records[THREADS];
+
+/* Shared by threads that find no record. */
+static struct thread nobody;
+
+/* The address of the C library's record of this thread, which is above its stack. */
+static inline u64 stack_end(void)
+{
+	u64 address;
+
+	__asm__("movq %%fs:0, %0" : "=r"(address));
+	return address;
+}
+
+/* Whether a thread of this process exists. */
+static int exists(u32 tid)
+{
+	return system_call(SYS_tgkill, guard.control ? guard.control->pid : 0, tid, 0, 0, 0, 0) != -ESRCH;
+}
+
+/* Takes a record for this thread. Signal handlers may run here, and take it first. */
+static __attribute__((noinline)) struct thread *take_thread(u32 tid)
+{
+	for (u32 n = 0; n < THREAD_TRIES; n++) {
+		struct record *record = &records[(tid + n) & (THREADS - 1)];
+		u32 owner = *(volatile u32 *)&record->tid;
+
+		if (owner && owner != tid && exists(owner))
+			continue;
+		if (!__atomic_compare_exchange_n(&record->tid, &owner, tid, 0, __ATOMIC_ACQ_REL,
+						 __ATOMIC_RELAXED))
+			continue;
+		record->end = 0;
+		record->thread = (struct thread){0};
+		*(volatile u64 *)&record->end = stack_end();
+		return &record->thread;
+	}
+	return &nobody;
+}
+
+/* Returns this thread's id, as the C library knows it. */
+static inline u32 own_tid(void)
+{
+	u32 tid;
+
+	__asm__ volatile("movl %%fs:(%1), %0" : "=r"(tid) : "r"(tid_offset));
+	return tid;
+}
+
+/*
+ * Makes a record that of this thread, which has forked: it has another id, and may go on in the middle
+ * of a call.
+ */
+static __attribute__((noinline)) void keep_thread(struct thread *own)
+{
+	*take_thread(own_tid()) = *own;
+}
+
+/* This thread's record. It stays the same, so a function needs to look for it only once. */
+static __attribute__((noinline, const)) struct thread *this_thread(void)
+{
+	u64 end = stack_end();
+	u32 tid = own_tid();
+
+	for (u32 n = 0; n < THREAD_TRIES; n++) {
+		struct record *record = &records[(tid + n) & (THREADS - 1)];
+
+		if (likely(record->tid == tid && record->end == end))
+			return &record->thread;
+	}
+	return take_thread(tid);
+}
+
+#define me (*this_thread())
+
+#endif

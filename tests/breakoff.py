@@ -1,0 +1,93 @@
+"""Injects the library into programs, and is killed at one of its steps; says what came of it.
+
+    python -m tests.breakoff EVERY COMMAND...
+
+Each step that changes anything in the stopped program or lets it go on, and is a multiple of EVERY,
+is tried with a program of its own. The program must answer as before.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tracelloc.record.injection.injector import Injection
+from tracelloc.record.mallocs.discovery import EVERYTHING
+from tracelloc.record.mallocs.otel import allocators_in
+from tracelloc.record.process import ptrace
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+
+STEPS = (
+    "seize", "interrupt", "set_registers", "set_signal_mask", "resume_to_call", "resume", "detach",
+)  # fmt: skip
+
+
+def counted(function: Callable[..., Any], counts: list[int], last: int) -> Callable[..., Any]:
+    """The function; the call with that number kills this process instead."""
+
+    def call(*arguments: Any) -> Any:
+        counts.append(0)
+        if len(counts) == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments)
+
+    return call
+
+
+def inject(pid: int, last: int, *, withdraws: bool) -> None:
+    """Is killed at that step of injecting the library, or of withdrawing it."""
+    space = AddressSpace(Process(pid))
+    space.refresh()
+    injection = Injection(space, allocators_in(space.modules, EVERYTHING))
+    if withdraws:
+        injection.begin()
+    counts: list[int] = []
+    for name in STEPS:
+        setattr(ptrace, name, counted(getattr(ptrace, name), counts, last))
+    os.pwrite = counted(os.pwrite, counts, last)
+    if withdraws:
+        injection.withdraw()
+    else:
+        injection.begin()
+    os.write(1, f"{len(counts)} steps\n".encode())
+
+
+def is_through(command: Sequence[str], last: int, *, withdraws: bool) -> bool:
+    """Tries one step. Returns whether there are not so many."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        child = os.fork()
+        if not child:
+            signal.alarm(60)
+            inject(program.pid, last, withdraws=withdraws)
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        for _ in range(2):
+            program.stdin.write("5\n")
+            program.stdin.flush()
+            answer = program.stdout.readline()
+            if answer != "done\n":
+                os.write(1, f"step {last} {withdraws=}: {answer!r}\n".encode())
+        program.kill()
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return not os.WIFSIGNALED(status)
+
+
+def main() -> None:
+    every = int(sys.argv[1])
+    for withdraws in (False, True):
+        last = every
+        while not is_through(sys.argv[2:], last, withdraws=withdraws):
+            last += every
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""The library in programs that run already: exact, however they call malloc, and no harm done."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc, run_tracelloc
+from tests.integration.test_exact import OPERATIONS, assert_equal, by_site
+from tests.integration.test_preloaded import said
+from tests.integration.test_preloaded_mallocs import assert_totals, linked
+from tracelloc.record.injection import redirection
+from tracelloc.record.injection.mapping import library_file
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.session.begin import attach_to
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.session import Session
+from tracelloc.record.sources.preloaded.sharedarea import STATE_VARIABLE, is_injected
+
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
+
+INJECTED = "events come by the injected library, not by probes"
+
+
+def traced(target: Target, tmp_path: Path, *options: str | int) -> Tracelloc:
+    options = ("--json", "--top", 1000, "--preload", "inject", *options)
+    return Tracelloc("-p", target.pid, *options, directory=tmp_path)
+
+
+def live_count(session: Session) -> int:
+    return int(session.snapshot().root.totals.live_count.sum())
+
+
+@pytest.mark.parametrize(
+    ("threads", "seed", "slots"), [(4, 1, 3000), (16, 4, 8000), (4, 5, 4), (300, 6, 3000)]
+)
+def test_books(
+    builder: Builder, targets: list[Target], tmp_path: Path, threads: int, seed: int, slots: int
+) -> None:
+    """Exact, twice in a row."""
+    target = Target([builder.c("books"), threads, OPERATIONS * 4 // threads, seed, slots])
+    targets.append(target)
+    tracer = traced(target, tmp_path)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    assert said(tracer, INJECTED)
+    assert_equal(tracer.last(), books)
+    tracer = traced(target, tmp_path)
+    assert said(tracer, INJECTED)
+    assert tracer.stop() == 0
+
+
+@pytest.mark.parametrize("malloc", ["jemalloc", "mimalloc"])
+def test_other_malloc_libraries(
+    builder: Builder, targets: list[Target], tmp_path: Path, malloc: str
+) -> None:
+    command = [builder.c("books", "-DNO_PVALLOC", *linked(malloc)), 4, OPERATIONS, 12, 300]
+    target = Target(command)
+    targets.append(target)
+    tracer = traced(target, tmp_path)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    assert said(tracer, INJECTED)
+    assert_totals(tracer.last(), books)
+
+
+def plugin(builder: Builder) -> Path:
+    return builder.c("plugin", "-shared", "-fPIC")
+
+
+def test_all_ways_to_malloc(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """By variables, structures, a register, dlsym(3), and libraries opened later; and a fork."""
+    target = Target([builder.c("pointers"), plugin(builder)])
+    targets.append(target)
+    assert target.ask("3") == "done"
+    tracer = traced(target, tmp_path)
+    assert target.ask("1000") == "done"
+    assert target.ask("1000") == "done"
+    assert tracer.stop() == 0
+    assert said(tracer, INJECTED)
+    report = tracer.last()
+    stacks = [e for e in report["top_allocators"] if e["bytes"] % 100 == 0]
+    assert by_site({"top_allocators": stacks}) == {
+        "by_call": [2000, 200_000], "by_table": [2000, 400_000], "by_heap": [2000, 600_000],
+        "by_lookup": [2000, 800_000], "by_plugin": [2000, 1_000_000],
+        "by_register": [2000, 1_200_000],
+    }  # fmt: skip
+    assert report["lost_events"] == 0
+    assert target.ask("10") == "done"
+
+
+def test_nothing_leads_to_a_withdrawn_library(builder: Builder, targets: list[Target]) -> None:
+    """Probes count all calls afterwards."""
+    target = Target([builder.c("pointers"), plugin(builder)])
+    targets.append(target)
+    process = Process(target.pid)
+    session = attach_to(process, TraceConfig(use_library=True, injects=True))
+    space = AddressSpace(process)
+    try:
+        assert target.ask("10") == "done"
+        space.refresh()
+        library = next(m for m in space.mappings if is_injected(m.path) and not m.offset)
+        symbols = library_file().symbols
+        places = [library.start + symbols[name] for name in ("malloc", "free")]
+        assert redirection.earlier_words(process, places)
+    finally:
+        session.close()
+    try:
+        assert not redirection.earlier_words(process, places)
+        state = process.read_memory(library.start + symbols[STATE_VARIABLE], 4)
+        assert int.from_bytes(state, "little") == 6
+    finally:
+        space.close()
+    session = attach_to(process, TraceConfig())
+    try:
+        assert target.ask("100") == "done"
+        session.stop()
+        assert live_count(session) >= 600
+    finally:
+        session.close()
+
+
+def test_a_killed_tracelloc(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """The program goes on, and the next tracelloc uses the library that it finds."""
+    target = Target([builder.c("books"), 4, OPERATIONS, 1, 3000])
+    targets.append(target)
+    tracer = traced(target, tmp_path)
+    tracer.kill()
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 1000, directory=tmp_path)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    assert said(tracer, INJECTED)
+    assert_equal(tracer.last(), books)
+
+
+def test_a_second_tracelloc(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """It may not inject the library, and uses probes unasked; both are exact."""
+    target = Target([builder.c("books"), 4, OPERATIONS, 13, 300])
+    targets.append(target)
+    first = traced(target, tmp_path)
+    run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject")
+    assert run.returncode == 1
+    assert "another tracelloc uses the library in it" in run.stderr
+    second = Tracelloc("-p", target.pid, "--json", "--top", 1000, directory=tmp_path)
+    books = json.loads(target.ask("run"))
+    assert [first.stop(), second.stop()] == [0, 0]
+    assert_equal(first.last(), books)
+    assert_equal(second.last(), books)
+
+
+def test_a_second_c_library_is_refused(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """That of a library that dlmopen(3) has opened."""
+    library = tmp_path / "libbeside.so"
+    library.write_bytes(builder.c("besides", "-shared", "-fPIC").read_bytes())
+    target = Target([builder.c("beside", "-ldl"), "namespace", library])
+    targets.append(target)
+    target.ask("go")
+    run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject")
+    assert run.returncode == 1
+    assert "libc.so.6 twice" in run.stderr
+
+
+def test_filters_of_system_calls(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Probes take over before the program has one."""
+    target = Target([builder.c("sandbox"), "prctl"])
+    targets.append(target)
+    tracer = traced(target, tmp_path)
+    assert said(tracer, INJECTED)
+    target.ask("go")
+    assert tracer.stop() == 0
+    assert any("events come by probes" in message for message in tracer.messages)
+    assert tracer.last()["lost_events"] == 0
+
+
+def test_forks_in_signal_handlers(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Children go on in the middle of what their parents were reporting."""
+    target = Target([builder.c("forkstorm"), 500])
+    targets.append(target)
+    tracer = traced(target, tmp_path)
+    kept, bad = map(int, target.ask("go").split())
+    assert bad == 0
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert (report["live_allocations"], report["live_bytes"]) == (kept, 40 * kept)
+
+
+def test_children_are_left_alone(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Forked ones allocate as they like, and are in no figure."""
+    target = Target([builder.c("forker"), 200])
+    targets.append(target)
+    tracer = traced(target, tmp_path)
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert (report["live_bytes"], report["live_allocations"]) == (20_000, 200)
+
+
+def test_killed_at_any_step(builder: Builder) -> None:
+    """The program goes on as before."""
+    command = [str(builder.c("pointers")), str(plugin(builder))]
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.breakoff", "9", *command],
+        cwd=TARGETS.parents[1], capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    words = run.stdout.split()
+    assert words[1::2] == ["steps", "steps"], (run.stdout, run.stderr)
+    assert int(words[0]) > 100
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "arguments", "why"),
+    [
+        (
+            "confined",
+            (),
+            ("{plain}",),
+            "it filters its system calls (seccomp)",
+        ),
+        ("books", ("-static",), (4, 10, 1, 10), "has allocators of its own"),
+        ("prefixed", (), (), "has allocators of its own"),
+    ],
+)
+def test_what_is_refused(
+    builder: Builder, targets: list[Target], name: str, flags: tuple[str, ...],
+    arguments: tuple[str | int, ...], why: str,
+) -> None:  # fmt: skip
+    plain = builder.c("plain")
+    words = [str(each).format(plain=plain) for each in arguments]
+    target = Target([builder.c(name, *flags), *words])
+    targets.append(target)
+    run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject")
+    assert run.returncode == 1
+    assert why in run.stderr
+    assert len(run.stderr.splitlines()) == 1
+
+
+def test_a_traced_program_is_refused(builder: Builder, targets: list[Target]) -> None:
+    target = Target(["strace", "-qq", "-o", "/dev/null", builder.c("books"), 4, 10, 1, 10])
+    targets.append(target)
+    (pid,) = Process(target.pid).child_ids()
+    run = run_tracelloc("-p", pid, "--text", "--preload", "inject")
+    assert run.returncode == 1
+    assert "another debugger traces it" in run.stderr
+
+
+def test_threads_wait_only_briefly(builder: Builder, targets: list[Target]) -> None:
+    """All threads of a program with many of them go on, and none is left stopped."""
+    target = Target([builder.c("crowd"), 48, 600])
+    targets.append(target)
+    session = attach_to(Process(target.pid), TraceConfig(use_library=True, injects=True))
+    try:
+        begun_s = time.monotonic()
+        assert target.ask("go") == "done"
+        assert time.monotonic() - begun_s < PATIENCE_S
+        session.stop()
+        snapshot = session.snapshot().root
+        assert snapshot.totals.allocated_count.sum() == 48 * 600
+        assert snapshot.losses.events == 0
+    finally:
+        session.close()
+    states = {
+        Path(f"/proc/{target.pid}/task/{each}/stat").read_text().rpartition(")")[2].split()[0]
+        for each in Process(target.pid).thread_ids()
+    }
+    assert not states & {"t", "T"}

@@ -1,0 +1,1 @@
+"""Puts the preloaded library into a process that runs already, and takes it out of use again."""

@@ -1,0 +1,152 @@
+"""The functions of a process that the injected library stands before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tracelloc.errors import TargetError
+from tracelloc.model.codefiles import base_name, is_c_library
+from tracelloc.record.injection.redirection import FunctionSymbol
+from tracelloc.record.injection.remotecalls import CALL_CODE, RESTORE_CODE, CallPlace
+from tracelloc.record.mallocs.discovery import Allocator, Module
+from tracelloc.record.mallocs.interposed import may_be_behind
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.worker.client import FileReadError
+
+_MALLOC: Final = (
+    "malloc", "free", "calloc", "realloc", "reallocarray", "posix_memalign", "aligned_alloc",
+    "memalign", "valloc", "pvalloc",
+)  # fmt: skip
+CALLED_OFTEN: Final = (
+    *_MALLOC, "fork", "_Fork", "execve", "execvpe", "fexecve", "syscall", "prctl",
+)  # fmt: skip
+"""The fields of ``struct next`` (probes/preloaded/next.h)."""
+CALLED_RARELY: Final = "dlclose", "dlmopen", "mlockall", "dl_iterate_phdr"
+"""The fields of ``rare`` (probes/preloaded/injected.c)."""
+_CALLED_ONLY: Final = "execve", "execvpe", "fexecve", "dl_iterate_phdr"
+"""ReplacedFunctions that the library calls and does not stand before."""
+_ESSENTIAL_MALLOC: Final = {"malloc", "free", "calloc", "realloc"}
+_ESSENTIAL: Final = {"fork", "syscall", "prctl", "dlclose", "mlockall", "dl_iterate_phdr"}
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """A file that defines some of the functions."""
+
+    module: Module
+    functions: dict[str, FunctionSymbol]
+    bias: int
+    """Added to an address of the file's own, gives the one in the process."""
+    range: tuple[int, int]
+    """The file's addresses in the process."""
+
+    def address(self, name: str) -> int:
+        """Returns the address of a function in the process; 0 if there is none."""
+        symbol = self.functions.get(name)
+        return 0 if symbol is None else self.bias + symbol.value
+
+
+class ReplacedFunctions:
+    """The functions of one process, and code that makes its system calls."""
+
+    def __init__(self, space: AddressSpace, allocators: Sequence[Allocator]) -> None:
+        """Raises TargetError if some are missing."""
+        self._c_library = _c_library(space)
+        malloc = malloc_library(space, allocators)
+        if malloc is None or malloc is self._c_library.module:
+            self._malloc = self._c_library
+        else:
+            self._malloc = _provider(space, malloc)
+        if not self._malloc.functions.keys() >= _ESSENTIAL_MALLOC:
+            raise TargetError(f"{base_name(self._malloc.module.path)} lacks functions of malloc's")
+        self.place = _find_calls(space, self._c_library)
+
+    def _provider_of(self, name: str) -> Provider:
+        return self._malloc if name in _MALLOC else self._c_library
+
+    def address(self, name: str) -> int:
+        """Returns the address of a function in the process; 0 if there is none."""
+        return self._provider_of(name).address(name)
+
+    @property
+    def replaced(self) -> list[str]:
+        """Names of the functions that the library stands before."""
+        names = (*CALLED_OFTEN, *CALLED_RARELY)
+        return [name for name in names if name not in _CALLED_ONLY and self.address(name)]
+
+    @property
+    def other_mallocs(self) -> list[int]:
+        """Addresses of the C library's functions, if another malloc library is used."""
+        if self._malloc is self._c_library:
+            return []
+        found = (self._c_library.address(name) for name in _ESSENTIAL_MALLOC)
+        return [address for address in found if address]
+
+    def providers(self) -> Iterator[tuple[Provider, list[str]]]:
+        """Yields each file with the names of its functions that are replaced."""
+        for provider in dict.fromkeys([self._malloc.range, self._c_library.range]):
+            each = self._malloc if provider == self._malloc.range else self._c_library
+            yield each, [name for name in self.replaced if self._provider_of(name) is each]
+
+    @property
+    def starts(self) -> list[int]:
+        """Where the files are mapped."""
+        return [provider.range[0] for provider, _ in self.providers()]
+
+
+def malloc_library(space: AddressSpace, allocators: Sequence[Allocator]) -> Module | None:
+    """Returns the malloc library that is used instead of the C library's malloc; None: that.
+
+    Raises TargetError if there are several.
+    """
+    found = {
+        each.module.open_path: each.module
+        for each in allocators
+        if not is_c_library(each.module.path) and may_be_behind(each, space.executable)
+    }
+    if len(found) > 1:
+        names = " and ".join(base_name(module.path) for module in found.values())
+        raise TargetError(f"{names} both have a malloc")
+    return next(iter(found.values()), None)
+
+
+def _c_library(space: AddressSpace) -> Provider:
+    for module in space.mapped_modules:
+        if is_c_library(module.path):
+            provider = _provider(space, module)
+            if provider.functions.keys() >= _ESSENTIAL:
+                return provider
+    raise TargetError("its C library is none that is known (glibc 2.34 and newer, musl)")
+
+
+def _provider(space: AddressSpace, module: Module) -> Provider:
+    try:
+        found = module.elf.find_functions([*CALLED_OFTEN, *CALLED_RARELY])
+    except FileReadError as error:
+        raise TargetError(f"{base_name(module.path)} can't be read: {error}") from error
+    functions = {
+        name: FunctionSymbol(*next(iter(places.items()))) for name, places in found.items()
+    }
+    mappings = [mapping for mapping in space.mappings if space.module_of(mapping) is module]
+    biases = {
+        mapping.start - (module.elf.address_of(mapping.offset) or 0)
+        for mapping in mappings
+        if mapping.executable
+    }
+    if len(biases) > 1:
+        raise TargetError(f"it has {base_name(module.path)} twice (dlmopen)")
+    bias = biases.pop()
+    ends = min(m.start for m in mappings), max(m.end for m in mappings)
+    return Provider(module, functions, bias, ends)
+
+
+def _find_calls(space: AddressSpace, c_library: Provider) -> CallPlace:
+    for mapping in space.mappings:
+        if mapping.executable and space.module_of(mapping) is c_library.module:
+            memory = space.process.read_memory(mapping.start, mapping.end - mapping.start)
+            call, restore = memory.find(CALL_CODE), memory.find(RESTORE_CODE)
+            if call >= 0 and restore >= 0:
+                return CallPlace(mapping.start + call, mapping.start + restore)
+    raise TargetError(f"{base_name(c_library.module.path)} has no code for system calls")

@@ -1,0 +1,245 @@
+"""Injects the library into a running process, and withdraws it.
+
+1. Everything that could be in the way is checked; nothing has been changed yet.
+2. All threads are stopped. One of them makes the system calls that map the library and the shared
+   memory (``remotecalls.py``); no other code of the target runs.
+3. All addresses of malloc and its kin are replaced by those of the library's functions
+   (``redirection.py``), and the threads go on.
+
+Withdrawing replaces them again. The library stays mapped: threads may be in it, and the program may
+have copied its addresses. If tracelloc is killed in between, the program goes on, with the library
+idle; the next tracelloc uses it as if it had been preloaded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from tracelloc.errors import TargetError
+from tracelloc.model.codefiles import Mapping
+from tracelloc.record.injection.conditions import check, find_tid_offset
+from tracelloc.record.injection.functions import CALLED_OFTEN, CALLED_RARELY, ReplacedFunctions
+from tracelloc.record.injection.mapping import LibraryFile, Mapper, library_file
+from tracelloc.record.injection.redirection import (
+    FunctionSymbol,
+    areas_of,
+    earlier_words,
+    find_symbols,
+    replace_registers,
+    stopped_words,
+    write_words,
+)
+from tracelloc.record.injection.remotecalls import RemoteThread, rank
+from tracelloc.record.injection.stopped import StoppedProcess
+from tracelloc.record.mallocs.discovery import Allocator
+from tracelloc.record.process import ptrace
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.sources.preloaded import ringmerge
+from tracelloc.record.sources.preloaded.sharedarea import (
+    NEXT_VARIABLE,
+    STATE_VARIABLE,
+    is_injected,
+    is_used,
+)
+
+_ADDRESSES: Final = (1 << 64) - 1
+
+
+class Injection:
+    """The library in one process."""
+
+    def __init__(self, space: AddressSpace, allocators: Sequence[Allocator]) -> None:
+        """Changes nothing yet. Raises TargetError if the library can't be injected."""
+        self._process = space.process
+        self._words: dict[int, int] = {}
+        """Where there were addresses of functions, but for symbols, and which."""
+        with self._explaining():
+            check(space, allocators)
+            self._library = library_file()
+            self._functions = ReplacedFunctions(space, allocators)
+            self._base = _find_earlier(space, self._library)
+            if self._base is not None and is_used(space):
+                raise TargetError("another tracelloc uses the library in it")
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except (TargetError, OSError) as error:
+            why = error.message if isinstance(error, TargetError) else error.strerror
+            raise TargetError(
+                f"the library can't be injected into process {self._process.pid}: {why}",
+                hint="leave --preload out to use probes",
+            ) from error
+
+    def begin(self) -> None:
+        """Injects the library. Raises TargetError, with the process as it was."""
+        functions = self._functions
+        values = [functions.address(name) for name in functions.replaced]
+        if self._base is not None:
+            # Of an earlier tracelloc, if it could not put them back.
+            values += self._replacements().values()
+        with self._explaining():
+            earlier = earlier_words(self._process, [*values, *functions.other_mallocs])
+            if not set(functions.other_mallocs).isdisjoint(earlier.values()):
+                raise TargetError("it calls the C library's malloc besides another one")
+            with _Opened(self._process) as (stopped, memory_fd):
+                self._begin_stopped(stopped.thread_ids, memory_fd, earlier)
+
+    def _begin_stopped(
+        self, thread_ids: Sequence[int], memory_fd: int, earlier: dict[int, int]
+    ) -> None:
+        records = [(each, ptrace.registers(each).fs_base) for each in thread_ids]
+        tid_offset = find_tid_offset(self._process, records)
+        if self._base is None:
+            self._map(_caller_of(thread_ids), memory_fd, tid_offset)
+        replaced = self._replacements()
+        words = stopped_words(self._process, thread_ids, replaced, earlier)
+        assert self._base is not None
+        own = range(self._base, self._base + self._library.size_bytes)
+        words = {at: value for at, value in words.items() if at not in own}
+        write_words(memory_fd, words, replaced)
+        try:
+            self._replace_symbols(memory_fd, replaced)
+        except OSError:
+            write_words(memory_fd, {at: replaced[words[at]] for at in words}, _inverse(replaced))
+            raise
+        replace_registers(thread_ids, replaced)
+        self._words = earlier | words
+        self._set_state(memory_fd, ringmerge.READY)
+
+    def _map(self, thread_id: int, memory_fd: int, tid_offset: int) -> None:
+        """Maps the library, idle and called by nobody. Raises OSError, TargetError."""
+        remote = RemoteThread(thread_id, self._functions.place, memory_fd)
+        mapper = Mapper(remote.call, self._process.pid, memory_fd)
+        try:
+            base = mapper.map_library(self._library)
+            at = {name: base + inside for name, inside in self._library.symbols.items()}
+            control = mapper.map_area(at["tracelloc_next"])
+            address = self._functions.address
+            values = {
+                "tracelloc_next": b"".join(_pointer(address(name)) for name in CALLED_OFTEN),
+                "tracelloc_rare": b"".join(_pointer(address(name)) for name in CALLED_RARELY),
+                "tracelloc_tid_offset": _pointer(tid_offset),
+                "tracelloc_first_stack": _pointer(self._process.start_stack()),
+                NEXT_VARIABLE: _pointer(address("malloc")),
+                "tracelloc_guard": _pointer(control),
+            }
+            for name, value in values.items():
+                os.pwrite(memory_fd, value, at[name])
+        except BaseException:
+            mapper.unmap()
+            raise
+        self._base = base
+        self._set_state(memory_fd, ringmerge.WITHDRAWN)
+
+    def _replacements(self) -> dict[int, int]:
+        """Returns address of a function of the process to that of the library's function."""
+        assert self._base is not None
+        return {
+            self._functions.address(name): self._base + self._library.symbols[name]
+            for name in reversed(self._functions.replaced)
+        }
+
+    def _replace_symbols(
+        self, memory_fd: int, replaced: dict[int, int], *, back: bool = False
+    ) -> None:
+        """Replaces values of symbols; ``back``: by their own. Raises OSError."""
+        areas = areas_of(self._process.maps_text())
+        for provider, names in self._functions.providers():
+            low, high = provider.range
+            own = [area for area in areas if low <= area.start < high]
+            others: dict[int, int] = {}
+            sizes: dict[int, int] = {}
+            for name in names:
+                symbol = provider.functions[name]
+                other = replaced[provider.address(name)] - provider.bias & _ADDRESSES
+                before, after = (other, symbol.value) if back else (symbol.value, other)
+                others.setdefault(before, after)
+                sizes.setdefault(before, symbol.size_bytes)
+            symbols = [FunctionSymbol(*each) for each in sizes.items()]
+            write_words(memory_fd, find_symbols(self._process, own, symbols), others)
+
+    def _set_state(self, memory_fd: int, state: int) -> None:
+        assert self._base is not None
+        at = self._base + self._library.symbols[STATE_VARIABLE]
+        os.pwrite(memory_fd, state.to_bytes(4, "little"), at)
+
+    def withdraw(self) -> None:
+        """Makes the process call its own functions again. Does nothing if it is gone."""
+        if self._base is None:
+            return
+        with suppress(TargetError, OSError), _Opened(self._process) as (stopped, memory_fd):
+            starts = {mapping.start for mapping in self._process.maps().mappings}
+            if starts.issuperset([self._base, *self._functions.starts]):  # else another program
+                self._withdraw_stopped(stopped.thread_ids, memory_fd)
+        self._base = None
+
+    def _withdraw_stopped(self, thread_ids: Sequence[int], memory_fd: int) -> None:
+        replaced = self._replacements()
+        back = _inverse(replaced)
+        self._set_state(memory_fd, ringmerge.WITHDRAWN)
+        self._replace_symbols(memory_fd, replaced, back=True)
+        words = stopped_words(self._process, thread_ids, back, self._words)
+        write_words(memory_fd, words, back)
+        replace_registers(thread_ids, back)
+
+
+class _Opened:
+    """A context: the stopped process, and its memory file, open for writing."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._stopped = StoppedProcess(process)
+        self._memory_fd = -1
+
+    def __enter__(self) -> tuple[StoppedProcess, int]:
+        self._stopped.__enter__()
+        try:
+            path = self._process.memory_directory / "mem"
+            self._memory_fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            self._stopped.__exit__(None, None, None)
+            raise TargetError(
+                f"the memory of process {self._process.pid} can't be written: {error.strerror}"
+            ) from error
+        return self._stopped, self._memory_fd
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._memory_fd)
+        self._stopped.__exit__(None, None, None)
+
+
+def _find_earlier(space: AddressSpace, library: LibraryFile) -> int | None:
+    """Returns the address of a library that was injected before; None if there is none.
+
+    Raises TargetError if it is of another version.
+    """
+    found = [each for each in space.mappings if is_injected(each.path) and not each.offset]
+    if not found:
+        return None
+    first: Mapping = found[0]
+    memory = space.process.read_memory(first.start, first.end - first.start)
+    if not library.is_at(memory):
+        raise TargetError("it has the library of another version of tracelloc")
+    return first.start
+
+
+def _caller_of(thread_ids: Sequence[int]) -> int:
+    """Returns the thread to make system calls: one that is in a system call already, if any is.
+
+    It is in no critical section that the kernel would have to restart (rseq(2)).
+    """
+    return min(thread_ids, key=lambda each: rank(ptrace.registers(each)))
+
+
+def _pointer(value: int) -> bytes:
+    return value.to_bytes(8, "little")
+
+
+def _inverse(values: dict[int, int]) -> dict[int, int]:
+    return {value: key for key, value in values.items()}

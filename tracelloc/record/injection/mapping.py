@@ -1,0 +1,207 @@
+"""Maps the library and the shared memory into a process, by system calls of one of its threads."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from tracelloc.errors import TargetError
+from tracelloc.files.elf import NotElfError
+from tracelloc.files.elf.file import ElfFile
+from tracelloc.record.sources.preloaded import ringmerge
+from tracelloc.record.sources.preloaded.sharedarea import (
+    INJECTED_NAME,
+    NEXT_VARIABLE,
+    STATE_VARIABLE,
+)
+
+LIBRARY: Final = Path(__file__).parent / "libtracelloc_injected.abi3.so"
+_AREA_NAME: Final = "tracelloc-preload"
+_PAGE: Final = mmap.PAGESIZE
+_READ, _WRITE, _EXECUTE = 1, 2, 4
+_PRIVATE, _SHARED, _FIXED, _ANONYMOUS = 2, 1, 0x10, 0x20
+_CLOEXEC, _ALLOW_SEALING, _EXEC = 1, 2, 0x10
+"""MFD_ of linux/memfd.h; MFD_EXEC since Linux 6.3."""
+_DONT_FORK, _DONT_DUMP, _WIPE_ON_FORK = 10, 16, 18
+"""MADV_ of asm-generic/mman-common.h."""
+_REGISTER_GLOBAL: Final = 4
+"""MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED."""
+_ADD_SEALS: Final = 1033
+_SEALS: Final = 1 | 2 | 4
+"""F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW of linux/fcntl.h."""
+_SYS_CLOSE, _SYS_MMAP, _SYS_MUNMAP, _SYS_MADVISE = 3, 9, 11, 28
+_SYS_MEMFD_CREATE, _SYS_MEMBARRIER = 319, 324
+FUNCTIONS: Final = (
+    "malloc", "free", "calloc", "realloc", "reallocarray", "posix_memalign", "aligned_alloc",
+    "memalign", "valloc", "pvalloc", "fork", "_Fork", "syscall", "prctl", "dlclose", "dlmopen",
+    "mlockall",
+)  # fmt: skip
+"""What the library defines."""
+VARIABLES: Final = (
+    "tracelloc_guard",
+    "tracelloc_next",
+    "tracelloc_rare",
+    "tracelloc_tid_offset",
+    "tracelloc_first_stack",
+    STATE_VARIABLE,
+    NEXT_VARIABLE,
+)
+"""What tracelloc reads and writes in the library's memory (probes/preloaded/injected.c)."""
+
+RemoteCall = Callable[..., int]
+"""Makes a system call in the process: number and arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A PT_LOAD program header of the library, in bytes."""
+
+    offset: int
+    address: int
+    file_bytes: int
+    protection: int
+
+
+class LibraryFile:
+    """The injected library's file, and where its symbols are."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises TargetError if it is missing."""
+        try:
+            self.content = path.read_bytes()
+            elf = ElfFile(self.content)
+        except (OSError, NotElfError) as error:
+            raise TargetError(
+                f"{path} can't be read: {error}; it is built with tracelloc, for x86-64"
+            ) from error
+        written = elf.data_layout.segments
+        self.parts = [
+            Part(
+                each.offset, each.address, each.file_size,
+                _READ
+                | (_EXECUTE if each.executable else 0)
+                | (_WRITE if any(start <= each.address < end for start, end in written) else 0),
+            )
+            for each in elf.segments
+        ]  # fmt: skip
+        self.size_bytes = _ceiling(max(end for _, end in written))
+        functions = elf.find_functions(FUNCTIONS)
+        self.symbols = {name: next(iter(places)) for name, places in functions.items()}
+        """Name to address, in the file's own address space."""
+        for name in VARIABLES:
+            address = elf.find_object(name)
+            assert address is not None, name
+            self.symbols[name] = address
+
+    def is_at(self, memory: bytes) -> bool:
+        """Whether memory that begins with a mapping of a library has this one."""
+        first = self.parts[0]
+        return memory[: first.file_bytes] == self.content[: first.file_bytes]
+
+
+@cache
+def library_file() -> LibraryFile:
+    """Returns the library. Raises TargetError."""
+    return LibraryFile(LIBRARY)
+
+
+class Mapper:
+    """Maps both into a process. ``unmap`` undoes it."""
+
+    def __init__(self, call: RemoteCall, pid: int, memory_fd: int) -> None:
+        self._call, self._pid, self._memory_fd = call, pid, memory_fd
+        self._mapped: list[tuple[int, int]] = []
+        self._descriptors: list[int] = []
+
+    def map_library(self, library: LibraryFile) -> int:
+        """Returns the library's address in the process. Raises OSError."""
+        base = self._map(0, library.size_bytes, _READ | _WRITE, _PRIVATE | _ANONYMOUS, -1, 0)
+        self._mapped.append((base, library.size_bytes))
+        fd = self._memory_file(base, INJECTED_NAME, _CLOEXEC | _EXEC)
+        own = self._open(fd)
+        try:
+            os.pwrite(own, library.content, 0)
+        finally:
+            os.close(own)
+        for part in library.parts:
+            skipped = part.address % _PAGE
+            start, end = base + part.address - skipped, base + part.address + part.file_bytes
+            self._map(
+                start, end - start, part.protection, _PRIVATE | _FIXED, fd, part.offset - skipped
+            )
+            if part.protection & _WRITE:
+                os.pwrite(self._memory_fd, bytes(-end % _PAGE), end)
+        self._close(fd)
+        guard = base + library.symbols["tracelloc_guard"]
+        self._call(_SYS_MADVISE, guard, _PAGE, _WIPE_ON_FORK)
+        return base
+
+    def map_area(self, name_at: int) -> int:
+        """Makes the shared memory (``struct preload_control``). Returns its address.
+
+        ``name_at`` is memory for its name. Raises OSError.
+        """
+        fd = self._memory_file(name_at, _AREA_NAME, _CLOEXEC | _ALLOW_SEALING)
+        own = self._open(fd)
+        try:
+            os.ftruncate(own, ringmerge.FILE_BYTES)
+            fcntl.fcntl(own, _ADD_SEALS, _SEALS)
+            control = self._map(0, _PAGE, _READ | _WRITE, _SHARED, fd, 0)
+            self._mapped.append((control, _PAGE))
+            self._call(_SYS_MADVISE, control, _PAGE, _DONT_FORK)
+            self._call(_SYS_MADVISE, control, _PAGE, _DONT_DUMP)
+            registered = 1
+            with suppress(OSError):
+                registered = self._call(_SYS_MEMBARRIER, _REGISTER_GLOBAL, 0, 0)
+            fields = {
+                "size_bytes": (ringmerge.FILE_BYTES, 8), "pid": (self._pid, 4),
+                "registered": (int(registered == 0), 4), "magic": (ringmerge.MAGIC, 8),
+            }  # fmt: skip
+            for name, (value, size) in fields.items():
+                os.pwrite(own, value.to_bytes(size, "little"), ringmerge.FIELDS[name])
+        finally:
+            os.close(own)
+        self._close(fd)
+        return control
+
+    def unmap(self) -> None:
+        """Removes what has been mapped."""
+        for fd in self._descriptors:
+            with suppress(OSError):
+                self._call(_SYS_CLOSE, fd)
+        for address, size_bytes in self._mapped:
+            with suppress(OSError):
+                self._call(_SYS_MUNMAP, address, size_bytes)
+
+    def _map(self, *arguments: int) -> int:
+        return self._call(_SYS_MMAP, *arguments)
+
+    def _memory_file(self, name_at: int, name: str, flags: int) -> int:
+        os.pwrite(self._memory_fd, name.encode() + b"\0", name_at)
+        try:
+            fd = self._call(_SYS_MEMFD_CREATE, name_at, flags)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            fd = self._call(_SYS_MEMFD_CREATE, name_at, flags & ~_EXEC)
+        self._descriptors.append(fd)
+        return fd
+
+    def _open(self, fd: int) -> int:
+        return os.open(f"/proc/{self._pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+
+    def _close(self, fd: int) -> None:
+        self._call(_SYS_CLOSE, fd)
+        self._descriptors.remove(fd)
+
+
+def _ceiling(size_bytes: int) -> int:
+    return -(-size_bytes // _PAGE) * _PAGE

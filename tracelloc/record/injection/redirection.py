@@ -1,0 +1,196 @@
+"""Replaces addresses of functions, wherever a stopped process has them.
+
+The loader has written the addresses of malloc and the like to the tables that calls go through
+(global offset tables); programs keep them in variables, structures of functions, and registers.
+All of these are words of 8 bytes that equal the function's address. What the loader has yet to look
+up, it computes from the C library's symbol table in memory, so the symbols' values are replaced as
+well: they cover calls that have not been made yet, libraries that are opened later, and dlsym(3).
+Format of symbols: System V gABI, chapter 4.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.record.process import ptrace
+from tracelloc.record.process.memory import PAGE_BYTES, RemoteMemory
+from tracelloc.record.process.procfs import Process
+
+Words = npt.NDArray[np.uint64]
+
+_WORD_BYTES: Final = 8
+_RED_ZONE: Final = 128
+"""Bytes below the stack pointer that a function may use (System V ABI, 3.2.2)."""
+_CHUNK_BYTES: Final = 16 << 20
+_STACK_BYTES: Final = 1 << 20
+"""How much of each stack is searched again in a stopped process, from its top, in bytes."""
+_SYMBOL_BYTES: Final = 24
+_FUNCTION_KINDS: Final = 0x12, 0x22, 0x1A, 0x2A
+"""``st_info`` of global and weak functions, and of those that choose an implementation."""
+_SPECIAL: Final = "[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]", "[uprobes]"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryArea:
+    """Addresses of private memory that is readable and not executable."""
+
+    start: int
+    end: int
+    is_writable: bool
+    file: str
+    """The mapped file; empty: anonymous, as the stacks and the heap."""
+    offset: int
+    """Position of the first byte in the file, in bytes."""
+
+
+def areas_of(maps: str) -> list[MemoryArea]:
+    """Returns the areas in the text of /proc/PID/maps that may have addresses of functions."""
+    found = []
+    for line in maps.splitlines():
+        places, permissions, offset, _, inode, *path = line.split(maxsplit=5)
+        name = path[0] if path else ""
+        if permissions[0] != "r" or permissions[2:4] != "-p" or name in _SPECIAL:
+            continue
+        if name.startswith("/dev/"):
+            continue
+        start, end = (int(place, 16) for place in places.split("-"))
+        file = name if inode != "0" else ""
+        found.append(MemoryArea(start, end, permissions[1] == "w", file, int(offset, 16)))
+    return found
+
+
+class WordFinder:
+    """Finds words with any of some values."""
+
+    def __init__(self, process: Process, values: Iterable[int]) -> None:
+        self._memory = RemoteMemory(process)
+        self._values = np.array(sorted(values), np.uint64)
+        self._buffer = np.empty(_CHUNK_BYTES // _WORD_BYTES, np.uint64)
+
+    def find(self, areas: Iterable[tuple[int, int]]) -> dict[int, int]:
+        """Returns address to value of all such words from ``start`` up to ``end``, aligned.
+
+        Pages that the process has never written to, and that are not in memory, are left out.
+        """
+        found: dict[int, int] = {}
+        low, span = self._values[0], self._values[-1] - self._values[0]
+        for at, words in self._read(sorted(areas)):
+            near = np.flatnonzero(words - low <= span)
+            for n in near[np.isin(words[near], self._values)].tolist():
+                found[at + n * _WORD_BYTES] = int(words[n])
+        return found
+
+    def _read(self, areas: list[tuple[int, int]]) -> Iterator[tuple[int, Words]]:
+        for swapped in (False, True):
+            for _, start, end in self._memory.resident_runs(areas, lambda: True, swapped=swapped):
+                for at in range(start, end, _CHUNK_BYTES):
+                    size_bytes = min(_CHUNK_BYTES, end - at)
+                    got = self._memory.fetch(np.array([[at, size_bytes]], np.uint64), self._buffer)
+                    yield at, self._buffer[: got // _WORD_BYTES]
+
+    def among(self, places: Iterable[int]) -> dict[int, int]:
+        """Returns address to value of those of these places that have such words."""
+        addresses = np.fromiter(places, np.uint64)
+        words, _ = self._memory.read(addresses, _WORD_BYTES)
+        is_found = np.isin(words[:, 0], self._values)
+        return dict(zip(addresses[is_found].tolist(), words[is_found, 0].tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSymbol:
+    """A function of the C library."""
+
+    value: int
+    """Address in the file's own address space."""
+    size_bytes: int
+
+
+def find_symbols(
+    process: Process, areas: Iterable[MemoryArea], symbols: Iterable[FunctionSymbol]
+) -> dict[int, int]:
+    """Returns address to value of the words with the values of symbols, in the memory of a file.
+
+    ``areas`` are those of the file. A symbol may have several names.
+    """
+    sizes = {symbol.value: symbol.size_bytes for symbol in symbols}
+    finder = WordFinder(process, sizes)
+    found = {}
+    for at, value in finder.find((area.start, area.end) for area in areas).items():
+        entry = process.read_memory(at - _WORD_BYTES, _SYMBOL_BYTES)
+        is_function = len(entry) == _SYMBOL_BYTES and entry[4] in _FUNCTION_KINDS
+        if is_function and int.from_bytes(entry[16:], "little") == sizes[value]:
+            found[at] = value
+    return found
+
+
+def earlier_words(process: Process, values: Iterable[int]) -> dict[int, int]:
+    """Finds words in all of a running process's memory: where to look again once it is stopped."""
+    areas = areas_of(process.maps_text())
+    return WordFinder(process, values).find((area.start, area.end) for area in areas)
+
+
+def stopped_words(
+    process: Process, thread_ids: Iterable[int], values: Iterable[int], earlier: Iterable[int]
+) -> dict[int, int]:
+    """Finds words in a stopped process: in its files' data, its stacks, and at earlier places."""
+    areas = areas_of(process.maps_text())
+    finder = WordFinder(process, values)
+    stacks = [ptrace.registers(each).rsp - _RED_ZONE & -PAGE_BYTES for each in thread_ids]
+    places = np.fromiter(earlier, np.uint64)
+    wanted = []
+    for n, area in enumerate(areas):
+        behind = areas[n - 1] if n else None
+        # What follows a file's data without a gap is its zeroed part.
+        is_zeroed = behind is not None and behind.end == area.start and bool(behind.file)
+        has_places = bool(np.any((places >= area.start) & (places < area.end)))
+        if (area.is_writable and (area.file or is_zeroed)) or (area.file and has_places):
+            wanted.append((area.start, area.end))
+        wanted.extend(
+            (top, min(area.end, top + _STACK_BYTES))
+            for top in stacks
+            if area.start <= top < area.end
+        )
+    return finder.find(wanted) | finder.among(places.tolist())
+
+
+def write_words(memory_fd: int, words: Mapping[int, int], replaced: Mapping[int, int]) -> None:
+    """Replaces the values of these words. Raises OSError, with all of them as before.
+
+    Memory files may be written where the process itself may not write, if it is stopped by the
+    one who writes (proc_pid_mem(5)).
+    """
+    done: dict[int, int] = {}
+    try:
+        for address, value in words.items():
+            _write(memory_fd, address, replaced[value])
+            done[address] = value
+    except OSError:
+        for address, value in done.items():
+            _write(memory_fd, address, value)
+        raise
+
+
+def _write(memory_fd: int, address: int, value: int) -> None:
+    os.pwrite(memory_fd, value.to_bytes(_WORD_BYTES, "little"), address)
+
+
+def replace_registers(thread_ids: Iterable[int], replaced: Mapping[int, int]) -> int:
+    """Replaces values of registers of stopped threads. Returns how many there were."""
+    count = 0
+    for thread_id in thread_ids:
+        values = ptrace.registers(thread_id)
+        known = [
+            name for name in ptrace.REGISTER_NAMES if getattr(values, name) in replaced
+        ]  # fmt: skip
+        for name in known:
+            setattr(values, name, replaced[getattr(values, name)])
+        if known:
+            ptrace.set_registers(thread_id, values)
+            count += len(known)
+    return count

@@ -1,0 +1,161 @@
+"""System calls made by a stopped thread of the target (ptrace(2), rt_sigreturn(2)).
+
+The thread runs a ``syscall`` instruction of the C library's with a ``ret`` behind it. Below its
+stack lies a signal frame with its registers, and the address that it returns to is the C library's
+code that restores them from there: if tracelloc is killed at any moment, the thread makes the
+system call and then goes on where it was. (A sleep then begins anew.) A thread is never stopped by
+a signal, which it would get if tracelloc were killed. Layout of the frame: ``struct ucontext`` and
+``struct sigcontext`` of x86-64 (asm/ucontext.h, asm/sigcontext.h).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from tracelloc.errors import TargetError
+from tracelloc.record.process import ptrace
+
+_RED_ZONE: Final = 128
+_UC_FLAGS: Final = 1 | 2 | 4
+"""UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS."""
+_KEEP_ALTERNATE_STACK: Final = 0x7FFF
+"""Flags that sigaltstack(2) rejects, so that the kernel leaves the thread's alternate stack."""
+_UCONTEXT: Final = struct.Struct("<QQ QiiQ 18Q 4H QQQQ 8Q Q")
+_SOFTWARE_BYTES: Final = 464
+"""Offset in an XSAVE area of the bytes in which the kernel describes it (``_fpx_sw_bytes``)."""
+_MAGIC_1: Final = 0x46505853
+_MAGIC_2: Final = struct.pack("<I", 0x46505845)
+_FRAME_REGISTERS: Final = (
+    "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
+    "rdi", "rsi", "rbp", "rbx", "rdx", "rax", "rcx", "rsp", "rip", "eflags",
+)  # fmt: skip
+_ARGUMENTS: Final = "rax", "rdi", "rsi", "rdx", "r10", "r8", "r9"
+_RESTARTS: Final = range(512, 515)
+"""ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND: the kernel makes the call again."""
+_RESTART_BLOCK: Final = 516
+_SYSCALL_BYTES: Final = 2
+_NO_CALL: Final = (1 << 64) - 1
+_ALL_SIGNALS: Final = (1 << 64) - 1
+_AT_CALL: Final = signal.SIGTRAP | 0x80
+"""Why the thread has stopped, by its status: at a system call."""
+CALL_CODE: Final = bytes.fromhex("0f05c3")
+"""``syscall; ret``."""
+RESTORE_CODE: Final = bytes.fromhex("48c7c00f0000000f05")
+"""``mov $15,%rax; syscall``: rt_sigreturn, as both C libraries write it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallPlace:
+    """Code of the target's C library."""
+
+    call: int
+    """Address of ``CALL_CODE``."""
+    restore: int
+    """Address of ``RESTORE_CODE``."""
+
+
+class RemoteThread:
+    """A stopped thread of the target, which makes system calls. Call from its tracer's thread."""
+
+    def __init__(self, thread_id: int, place: CallPlace, memory_fd: int) -> None:
+        """``memory_fd`` is the process's memory file, open for writing."""
+        self._thread_id = thread_id
+        self._place = place
+        self._memory_fd = memory_fd
+
+    def call(self, number: int, *arguments: int) -> int:
+        """Makes a system call. Returns its result. Raises OSError, TargetError."""
+        kept = ptrace.registers(self._thread_id)
+        mask = ptrace.signal_mask(self._thread_id)
+        # At each of these steps the thread could go on by itself: its registers are either its own
+        # or lead to them, and it blocks all signals only while they lead to them.
+        self._enter(kept, mask, number, arguments)
+        try:
+            ptrace.set_signal_mask(self._thread_id, _ALL_SIGNALS)
+            ptrace.resume_to_call(self._thread_id)
+            self._await_call()
+            ptrace.resume_to_call(self._thread_id)
+            self._await_call()
+            result = ctypes.c_int64(ptrace.registers(self._thread_id).rax).value
+            # A call that the stop had interrupted is made again by the kernel behind another stop.
+            ptrace.interrupt(self._thread_id)
+        finally:
+            ptrace.set_signal_mask(self._thread_id, mask)
+            ptrace.set_registers(self._thread_id, kept)
+        ptrace.resume(self._thread_id)
+        if self._await() >> 16 != ptrace.Event.STOP:
+            raise TargetError("a thread of the target did not stop")
+        if result < 0:
+            raise OSError(-result, os.strerror(-result))
+        return result
+
+    def _await_call(self) -> None:
+        status = self._await()
+        if status >> 8 != _AT_CALL:
+            raise TargetError(f"a thread of the target has stopped for another reason: {status:#x}")
+
+    def _await(self) -> int:
+        status = os.waitpid(self._thread_id, ptrace.WALL)[1]
+        if not os.WIFSTOPPED(status):
+            raise TargetError("the target has ended")
+        return status
+
+    def _enter(
+        self, kept: ptrace.Registers, mask: int, number: int, arguments: tuple[int, ...]
+    ) -> None:
+        state = ptrace.extended_state(self._thread_id)
+        at = (kept.rsp - _RED_ZONE - len(state) - len(_MAGIC_2)) & -64
+        frame = signal_frame(kept, mask, at)
+        start = ((at - len(frame) - 16) & -16) + 8
+        image = struct.pack("<Q", self._place.restore) + frame
+        image += bytes(at - start - len(image)) + described(state) + _MAGIC_2
+        try:
+            os.pwrite(self._memory_fd, image, start)
+        except OSError as error:
+            raise TargetError("there is no room on the stack of a thread of the target") from error
+        values = ptrace.Registers.from_buffer_copy(kept)
+        for name, value in zip(_ARGUMENTS, (number, *arguments), strict=False):
+            setattr(values, name, value & _NO_CALL)
+        values.rip, values.rsp, values.orig_rax = self._place.call, start, _NO_CALL
+        ptrace.set_registers(self._thread_id, values)
+
+
+def rank(values: ptrace.Registers) -> int:
+    """Returns how well a stopped thread suits: 0: best.
+
+    Best is one in a system call that can be made again at any time, then one that sleeps.
+    """
+    if values.orig_rax == _NO_CALL:
+        return 2
+    return int(ctypes.c_int64(values.rax).value == -_RESTART_BLOCK)
+
+
+def described(state: bytes) -> bytes:
+    """Returns an XSAVE area as it is in a signal frame."""
+    features = state[_SOFTWARE_BYTES : _SOFTWARE_BYTES + 8]
+    words = struct.pack("<II", _MAGIC_1, len(state) + len(_MAGIC_2)) + features
+    words += struct.pack("<I", len(state))
+    end = _SOFTWARE_BYTES + len(words)
+    return state[:_SOFTWARE_BYTES] + words + state[end:]
+
+
+def signal_frame(kept: ptrace.Registers, mask: int, state_at: int) -> bytes:
+    """Returns the context that rt_sigreturn restores; ``state_at``: address of the XSAVE area.
+
+    A system call that the stop has interrupted is made again, as the kernel does.
+    """
+    values = ptrace.Registers.from_buffer_copy(kept)
+    if kept.orig_rax != _NO_CALL:
+        error = -ctypes.c_int64(kept.rax).value
+        if error in _RESTARTS or error == _RESTART_BLOCK:
+            values.rax, values.rip = kept.orig_rax, kept.rip - _SYSCALL_BYTES
+    return _UCONTEXT.pack(
+        _UC_FLAGS, 0, 0, _KEEP_ALTERNATE_STACK, 0, 0,
+        *(getattr(values, name) for name in _FRAME_REGISTERS),
+        kept.cs & 0xFFFF, 0, 0, kept.ss & 0xFFFF, 0, 0, 0, 0, state_at, *(0,) * 7, mask,
+    )  # fmt: skip
