@@ -196,7 +196,18 @@ class Mapper:
         return fd
 
     def _open(self, fd: int) -> int:
-        return os.open(f"/proc/{self._pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+        """Opens a memory file of the process. Raises OSError, TargetError.
+
+        Another process that shares its descriptors may have put any file there.
+        """
+        path_fd = os.open(f"/proc/{self._pid}/fd/{fd}", os.O_PATH | os.O_CLOEXEC)
+        try:
+            own_path = f"/proc/self/fd/{path_fd}"
+            if not os.readlink(own_path).startswith("/memfd:"):  # noqa: PTH115 - it may not exist
+                raise TargetError("its descriptors are changed by another process")
+            return os.open(own_path, os.O_RDWR | os.O_CLOEXEC)
+        finally:
+            os.close(path_fd)
 
     def _close(self, fd: int) -> None:
         self._call(_SYS_CLOSE, fd)
