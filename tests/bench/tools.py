@@ -268,6 +268,7 @@ TOOLS = (
         attach=_tracelloc("--preload", "on", "--sample", "512k"),
         starts_with=_PRELOADED,
     ),
+    Tool("injected", "tracelloc --preload inject", attach=_tracelloc("--preload", "inject")),
     Tool("tracelloc-perf", "tracelloc --attach perf", attach=_tracelloc("--attach", "perf")),
     Tool("memleak", "memleak (bcc)", "memleak-bpfcc", "bpfcc-tools", attach=_peer(_memleak)),
     Tool("bpftrace", "bpftrace script", "bpftrace", "bpftrace", attach=_peer(_bpftrace)),
@@ -281,5 +282,7 @@ TOOLS = (
     ),
     Tool("massif", "valgrind --tool=massif", "valgrind", "valgrind", wrap=_massif),
 )
-LIVE_NAMES = ("untraced", "floor", "tracelloc", "library-idle", "library", "memleak", "bpftrace")
+LIVE_NAMES = (
+    "untraced", "floor", "tracelloc", "library-idle", "library", "injected", "memleak", "bpftrace",
+)  # fmt: skip
 """What real workloads are run under."""

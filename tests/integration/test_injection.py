@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -255,6 +257,19 @@ def test_a_traced_program_is_refused(builder: Builder, targets: list[Target]) ->
     run = run_tracelloc("-p", pid, "--text", "--preload", "inject")
     assert run.returncode == 1
     assert "another debugger traces it" in run.stderr
+
+
+def test_a_stopped_program_is_refused(builder: Builder, targets: list[Target]) -> None:
+    target = Target([builder.c("books"), 4, 10, 1, 10])
+    targets.append(target)
+    os.kill(target.pid, signal.SIGSTOP)
+    while Process(target.pid).state() != "T":
+        time.sleep(0.001)
+    run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject")
+    assert run.returncode == 1
+    assert "it is stopped (SIGSTOP)" in run.stderr
+    os.kill(target.pid, signal.SIGCONT)
+    assert json.loads(target.ask("run"))
 
 
 def test_threads_wait_only_briefly(builder: Builder, targets: list[Target]) -> None:

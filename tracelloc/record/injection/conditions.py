@@ -35,6 +35,8 @@ def check(space: AddressSpace, allocators: Sequence[Allocator]) -> None:
 def _why_not(process: Process, modules: Sequence[Module]) -> str | None:  # noqa: PLR0911 - a reason each
     if process.inner_pid() != process.pid:
         return "it is in another PID namespace"
+    if process.state() == "T":
+        return "it is stopped (SIGSTOP); let it continue first"
     if process.tracer_id():
         return "another debugger traces it"
     if process.has_seccomp_filter():
