@@ -61,12 +61,15 @@ def test_books(
     assert tracer.stop() == 0
 
 
-@pytest.mark.parametrize("malloc", ["jemalloc", "mimalloc"])
+@pytest.mark.parametrize("malloc", ["jemalloc", "mimalloc", "musl"])
 def test_other_malloc_libraries(
     builder: Builder, targets: list[Target], tmp_path: Path, malloc: str
 ) -> None:
-    command = [builder.c("books", "-DNO_PVALLOC", *linked(malloc)), 4, OPERATIONS, 12, 300]
-    target = Target(command)
+    if malloc == "musl":
+        program = builder.c("books", "-DNO_PVALLOC", compiler="musl-gcc")
+    else:
+        program = builder.c("books", "-DNO_PVALLOC", *linked(malloc))
+    target = Target([program, 4, OPERATIONS, 12, 300])
     targets.append(target)
     tracer = traced(target, tmp_path)
     books = json.loads(target.ask("run"))
