@@ -96,17 +96,22 @@ class StoppedProcess:
     def _resume(self) -> None:
         for thread_id in self._seized:
             with suppress(OSError):
-                if thread_id not in self._stopped:
-                    _await_stop(thread_id)
-                ptrace.detach(thread_id)
+                number = 0 if thread_id in self._stopped else _await_stop(thread_id)
+                ptrace.detach(thread_id, number)
         self._seized.clear()
         self._stopped.clear()
 
 
-def _await_stop(thread_id: int) -> None:
-    """Waits until a thread that was interrupted has stopped: only then can it be let go."""
+def _await_stop(thread_id: int) -> int:
+    """Waits until a thread that was interrupted has stopped: only then can it be let go.
+
+    Returns the signal for which it has stopped; 0: none.
+    """
     end_s = time.monotonic() + _STOP_S
     while time.monotonic() < end_s:
-        if os.waitpid(thread_id, ptrace.WALL | os.WNOHANG)[0]:
-            return
+        changed, status = os.waitpid(thread_id, ptrace.WALL | os.WNOHANG)
+        if changed:
+            is_signal = os.WIFSTOPPED(status) and status >> 16 != ptrace.Event.STOP
+            return os.WSTOPSIG(status) if is_signal else 0
         time.sleep(_LOOK_AGAIN_S)
+    return 0

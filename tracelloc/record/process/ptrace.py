@@ -159,9 +159,12 @@ def set_signal_mask(thread_id: int, mask: int) -> None:
     _request(_SETSIGMASK, thread_id, ctypes.addressof(value), _SIGNAL_SET_BYTES)
 
 
-def detach(thread_id: int) -> None:
-    """Resumes a stopped thread and stops tracing it. Raises OSError."""
-    _request(_DETACH, thread_id)
+def detach(thread_id: int, signal_number: int = 0) -> None:
+    """Resumes a stopped thread and stops tracing it, optionally with the signal that stopped it.
+
+    Raises OSError.
+    """
+    _request(_DETACH, thread_id, signal_number)
 
 
 def listen(thread_id: int) -> None:
