@@ -193,9 +193,9 @@ def test_nothing_is_left_of_the_thread_that_had_the_slot_before(
     """A record that an ended thread has left in the middle of a call is as good as none."""
     target = Target([builder.c("churn"), 60])
     targets.append(target)
-    with tracing(target, max_threads=64) as session:
+    with tracing(target, max_threads=512) as session:
         left = ctypes.c_uint64.from_buffer(bytearray(b"\xff" * 4096))
-        for slot in range(64):
+        for slot in range(512):
             set_entry(session._capture._bpf.map_fd("calls"), ctypes.c_uint32(slot), left)
         assert target.ask("go") == "done"
         session.stop()

@@ -157,8 +157,8 @@ def test_names_that_only_the_method_cache_keeps(targets: list[Target]) -> None:
         censuses.take_census(keep=True)
         found = search.find(censuses.take_found(), ["str"], before)["str"]
     assert found.holders[0].path == METHOD_CACHE
-    # Names whose entries others have taken are gone. How many depends on where they were.
-    assert found.sample_count >= found.holders[0].count > 30
+    # Names whose entries others have taken are gone.
+    assert found.holders[0].count > 0.5 * found.sample_count > 50
     assert found.is_bounded
 
 

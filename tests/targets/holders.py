@@ -315,7 +315,9 @@ def keep_stream():
 
 
 def keep_name():
-    getattr(CACHE, f"computed_{next(NUMBERS)}", None)
+    number = next(NUMBERS)
+    # The cache's entry is found by the address. So that few share one: names of several sizes.
+    getattr(CACHE, f"computed_{number}{'_' * (number % 8 * 16)}", None)
 
 
 def keep_native():
