@@ -96,7 +96,7 @@ NOTES = _note(b"alloc\0", b"8@%rdi -8@-24(%rsp) 8@0x10(%r12)\0") + _note(b"free\
 
 
 def _elf(data: bytes) -> None:
-    with suppress(NotElfError):
+    with suppress(NotElfError, UnsupportedError):
         elf = ElfFile.from_bytes(data)
         code = ReadCode(elf)
         code.facts()
