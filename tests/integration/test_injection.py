@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,20 +43,25 @@ def live_count(session: Session) -> int:
     return int(session.snapshot().root.totals.live_count.sum())
 
 
+def run_traced(target: Target, tmp_path: Path) -> tuple[dict[str, Any], dict[str, list[int]]]:
+    """The last report on a program that keeps books, and these."""
+    tracer = traced(target, tmp_path)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    assert said(tracer, INJECTED)
+    return tracer.last(), books
+
+
 @pytest.mark.parametrize(
     ("threads", "seed", "slots"), [(4, 1, 3000), (16, 4, 8000), (4, 5, 4), (300, 6, 3000)]
 )
 def test_books(
     builder: Builder, targets: list[Target], tmp_path: Path, threads: int, seed: int, slots: int
 ) -> None:
-    """Exact, twice in a row."""
+    """Exact, and the library can be injected again."""
     target = Target([builder.c("books"), threads, OPERATIONS * 4 // threads, seed, slots])
     targets.append(target)
-    tracer = traced(target, tmp_path)
-    books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    assert said(tracer, INJECTED)
-    assert_equal(tracer.last(), books)
+    assert_equal(*run_traced(target, tmp_path))
     tracer = traced(target, tmp_path)
     assert said(tracer, INJECTED)
     assert tracer.stop() == 0
@@ -71,11 +77,7 @@ def test_other_malloc_libraries(
         program = builder.c("books", "-DNO_PVALLOC", *linked(malloc))
     target = Target([program, 4, OPERATIONS, 12, 300])
     targets.append(target)
-    tracer = traced(target, tmp_path)
-    books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    assert said(tracer, INJECTED)
-    assert_totals(tracer.last(), books)
+    assert_totals(*run_traced(target, tmp_path))
 
 
 def plugin(builder: Builder) -> Path:
@@ -266,8 +268,7 @@ def test_a_stopped_program_is_refused(builder: Builder, targets: list[Target]) -
     target = Target([builder.c("books"), 4, 10, 1, 10])
     targets.append(target)
     os.kill(target.pid, signal.SIGSTOP)
-    while Process(target.pid).state() != "T":
-        time.sleep(0.001)
+    assert os.WIFSTOPPED(os.waitpid(target.pid, os.WUNTRACED)[1])
     run = run_tracelloc("-p", target.pid, "--text", "--preload", "inject")
     assert run.returncode == 1
     assert "it is stopped (SIGSTOP)" in run.stderr

@@ -21,7 +21,7 @@ MODULES = sorted(
 )
 
 GROUND = ["errors", "text", "startup", "probes", "tracelloc", "architecture"]
-"""What everybody may know: errors, text for people, processors, the sources of the probes."""
+"""What every room may import: errors, text for people, processors, the sources of the probes."""
 KNOWS = {
     "model": [],
     "system": [],

@@ -15,7 +15,8 @@ import pytest
 
 from tests.distributions import file_of
 from tests.unit.armfiles import assemble, check_figures, library, open_cfi, open_elf
-from tests.unit.test_cfi_files import FUNCTION, as_readelf
+from tests.unit.readelfrows import rows_of_readelf
+from tests.unit.test_cfi_files import as_readelf
 from tests.unit.unwindrows import Kind, decode
 from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.files.cfi import core
@@ -27,34 +28,8 @@ from tracelloc.files.cfi.walk import End, Walk
 
 FP, LR, SP, PC = 29, 30, 31, 32
 NAMES = {**{f"x{n}": n for n in range(30)}, "sp": SP, "ra": LR}
-"""As readelf writes them; it shows the return address's register as ``ra``."""
-
-
-def rows_of_readelf(path: Path) -> Iterator[tuple[int, str, dict[int, str]]]:
-    """Address, CFA and rules of every row, as text, of all functions of a file."""
-    text = subprocess.run(
-        ["aarch64-linux-gnu-readelf", "--debug-dump=frames-interp", path],
-        capture_output=True, text=True, check=True, timeout=60,
-    ).stdout  # fmt: skip
-    names: list[str] = []
-    end = 0
-    lines: list[list[str]] = []
-    for line in [*text.splitlines(), ""]:
-        row = line.split()
-        function = FUNCTION.search(line)
-        if function:
-            end = int(function[2], 16)
-        elif row[:1] == ["LOC"]:
-            names = row[2:]
-        elif end and len(row) == len(names) + 2:
-            lines.append(row)
-        elif not row:
-            starts = [int(words[0], 16) for words in lines]
-            for words, start, stop in zip(lines, starts, [*starts[1:], end], strict=bool(lines)):
-                if start < stop:
-                    found = dict(zip(names, words[2:], strict=True))
-                    yield start, words[1], {NAMES[n]: t for n, t in found.items() if n in NAMES}
-            lines, end = [], 0
+"""Numbers by readelf's names; it shows the return address's register as ``ra``."""
+READELF = "aarch64-linux-gnu-readelf"
 
 
 ROWS = {
@@ -69,7 +44,7 @@ def compare_with_readelf(cfi: Cfi, path: Path) -> tuple[int, int]:
     """Returns how many rows there are, and how many have another return register than x30."""
     names = {number: name for name, number in NAMES.items()}
     compared = unusual = 0
-    for address, cfa, theirs in rows_of_readelf(path):
+    for address, cfa, theirs in rows_of_readelf(path, NAMES, READELF, must_succeed=True):
         ours = cfi.rules(address)
         where = f"{names.get(ours.cfa_register)}{ours.cfa_offset:+d}"
         assert cfa == ("exp" if ours.cfa_expression else where), hex(address)

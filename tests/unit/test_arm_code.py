@@ -47,7 +47,7 @@ REFUSED = re.compile(
 
 
 def test_classes_equal_names() -> None:
-    """What is simulated and what is refused, in all code of three libraries."""
+    """Simulated and refused instructions equal those of objdump, in all code of three libraries."""
     simulated = refused = 0
     for name in FILES:
         for at, word, mnemonic, operands in listing(library(name)):

@@ -117,7 +117,7 @@ def read_as_address(register: int) -> RuleSet:
 
 
 def step_by_rules(rules: RuleSet, sp: int, fp: int, lr: int, stack: StackCopy) -> tuple[int, ...]:
-    """The same by the full rules."""
+    """Steps by the full rules, for comparison."""
     found = []
     for register in (SP, FP):
         given = iter([rules, read_as_address(register)])

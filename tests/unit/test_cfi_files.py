@@ -18,6 +18,7 @@ from elftools.dwarf.callframe import FDE, CallFrameInfo
 from elftools.elf.elffile import ELFFile
 
 from tests.harness import Builder
+from tests.unit.readelfrows import rows_of_readelf
 from tests.unit.unwindrows import Kind, decode
 from tracelloc.architecture.x86_64.calls import ends_in_call
 from tracelloc.errors import UnsupportedError
@@ -123,40 +124,12 @@ def test_equals_pyelftools(pattern: str) -> None:
 
 # -- against readelf
 
-FUNCTION = re.compile(r" FDE .* pc=([0-9a-f]+)\.\.([0-9a-f]+)$")
 NAMES = {
     name: number
     for number, name in enumerate(
         ["rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *(f"r{n}" for n in range(8, 16))]
     )
 } | {"ra": 16}
-
-
-def rows_of_readelf(path: Path) -> Iterator[tuple[int, str, dict[int, str]]]:
-    """Address, CFA and rules of every row, as text, of all functions of a file."""
-    text = subprocess.run(
-        ["readelf", "--debug-dump=frames-interp", path],
-        capture_output=True, text=True, check=False, timeout=60,
-    ).stdout  # fmt: skip
-    names: list[str] = []
-    end = 0
-    lines: list[list[str]] = []
-    for line in [*re.sub(r" \(\w+\)", "", text).splitlines(), ""]:
-        words = line.split()
-        function = FUNCTION.search(line)
-        if function:
-            end = int(function[2], 16)
-        elif words[:1] == ["LOC"]:
-            names = words[2:]
-        elif end and len(words) == len(names) + 2:
-            lines.append(words)
-        elif not words:
-            starts = [int(row[0], 16) for row in lines]
-            for row, start, stop in zip(lines, starts, [*starts[1:], end], strict=bool(lines)):
-                if start < stop:
-                    found = dict(zip(names, row[2:], strict=True))
-                    yield start, row[1], {NAMES[n]: t for n, t in found.items() if n in NAMES}
-            lines, end = [], 0
 
 
 def as_readelf(rule: tuple[int, int, bytes] | None) -> str:
@@ -181,7 +154,7 @@ def test_equals_readelf(pattern: str) -> None:
     cfi = open_cfi(path)
     names = {number: name for name, number in NAMES.items()}
     compared = 0
-    for address, cfa, theirs in rows_of_readelf(path):
+    for address, cfa, theirs in rows_of_readelf(path, NAMES):
         ours = cfi.rules(address)
         where = f"{names.get(ours.cfa_register)}{ours.cfa_offset:+d}"
         assert cfa == ("exp" if ours.cfa_expression else where), hex(address)

@@ -55,7 +55,7 @@ class SignalFrame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Architecture:
-    """What differs between processors, as far as tracelloc depends on it. There is one each."""
+    """Describes what differs between processors. Each architecture has one instance."""
 
     name: str
     """The kernel's name (``platform.machine()``)."""

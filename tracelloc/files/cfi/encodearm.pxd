@@ -3,11 +3,10 @@
 
 from libc.stdint cimport int64_t, uint64_t
 
-from tracelloc.files.cfi.encodex86 cimport is_based
 from tracelloc.files.cfi.programs cimport (
-    NO_RULE, RULE_EXPRESSION, RULE_OFFSET, RULE_SAME, RULE_UNDEFINED, Rule, Rules, State,
-    expression_in,
+    NO_RULE, RULE_OFFSET, RULE_SAME, RULE_UNDEFINED, Rule, Rules, State,
 )
+from tracelloc.files.cfi.registerplaces cimport is_based, is_saved
 from tracelloc.files.cfi.row cimport (
     ROW_ARM_SIGNAL_FP, ROW_ARM_SIGNAL_PC, ROW_ARM_SIGNAL_SP, ROW_BP, ROW_BP_UNCHANGED, ROW_END,
     ROW_FRAME_POINTER, ROW_RA_BESIDE_FP, ROW_RA_ITS_SLOT, ROW_RA_REGISTER,
@@ -36,22 +35,13 @@ cdef inline bint is_slot(const Rule* rule) noexcept nogil:
     )
 
 
-cdef inline bint is_at(const Rule* rule, int64_t place) noexcept nogil:
-    """Whether it is the kernel's rule for a register that is saved there in a signal frame."""
-    cdef int64_t number
-    return (
-        rule.how == RULE_EXPRESSION and is_based(expression_in(rule), BREG_SP, False, &number)
-        and number == place
-    )
-
-
 cdef inline uint64_t encode_signal(const State* state) noexcept nogil:
     """Only the kernel's frame, whose layout the probes know."""
     cdef int64_t number
     if (
         is_based(state.cfa_expression, BREG_SP, True, &number) and number == ROW_ARM_SIGNAL_SP
-        and is_at(&state.rules[FP], ROW_ARM_SIGNAL_FP)
-        and is_at(&state.rules[PC], ROW_ARM_SIGNAL_PC)
+        and is_saved(&state.rules[FP], BREG_SP, ROW_ARM_SIGNAL_FP)
+        and is_saved(&state.rules[PC], BREG_SP, ROW_ARM_SIGNAL_PC)
     ):
         return pack(ROW_SIGNAL, ROW_ARM_SIGNAL_SP, ROW_ARM_SIGNAL_FP)
     return unencodable(ROW_REASON_SIGNAL_FRAME)

@@ -4,11 +4,11 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp
 
-from tracelloc.files.cfi.encoding cimport Cursor, read_sleb
 from tracelloc.files.cfi.programs cimport (
     NO_RULE, RULE_EXPRESSION, RULE_OFFSET, RULE_SAME, RULE_UNDEFINED, Expression, Rule, Rules,
     State, expression_in,
 )
+from tracelloc.files.cfi.registerplaces cimport is_based, is_saved
 from tracelloc.files.cfi.row cimport (
     ROW_BP, ROW_BP_AT_BP, ROW_BP_UNCHANGED, ROW_END, ROW_FRAME_POINTER, ROW_REALIGNED, ROW_REASON_CALLER_SP,
     ROW_REASON_CFA_EXPRESSION, ROW_REASON_CFA_OFFSET, ROW_REASON_CFA_REGISTER,
@@ -20,24 +20,10 @@ cdef enum:
     RBP = 6
     RSP = 7
     COUNT = 17  # of registers with rules
-    DEREF = 0x06
     LIT0 = 0x30
     BREG_RBP = 0x76
     BREG_RSP = 0x77
     PLT_SIZE = 11  # bytes
-
-
-cdef inline bint is_based(
-    Expression expression, int base, bint is_read, int64_t* number
-) noexcept nogil:
-    """Whether an expression is nothing but ``breg N``, with ``deref`` behind it if ``is_read``."""
-    cdef Cursor cursor
-    cdef int64_t size = expression.size - is_read
-    if size < 2 or expression.code[0] != base or is_read and expression.code[size] != DEREF:
-        return False
-    cursor.data, cursor.at, cursor.end, cursor.is_damaged = expression.code, 1, size, False
-    number[0] = read_sleb(&cursor)
-    return cursor.at == size and not cursor.is_damaged
 
 
 cdef inline bint is_plt(Expression expression) noexcept nogil:
@@ -54,23 +40,15 @@ cdef inline bint is_plt(Expression expression) noexcept nogil:
     )
 
 
-cdef inline bint is_saved(const Rule* rule, int64_t place) noexcept nogil:
-    """Whether it is the kernel's rule for a register that is saved there in a signal frame."""
-    cdef int64_t number
-    return (
-        rule.how == RULE_EXPRESSION and is_based(expression_in(rule), BREG_RSP, False, &number)
-        and number == place
-    )
-
-
 cdef inline uint64_t encode_signal(const State* state, const Rule* address) noexcept nogil:
     """Only the kernel's frame, whose layout the probes know."""
     cdef const Rule* sp = &state.rules[RSP]
     cdef int64_t number
     if (
         is_based(state.cfa_expression, BREG_RSP, True, &number) and number == ROW_SIGNAL_SP
-        and is_saved(&state.rules[RBP], ROW_SIGNAL_BP) and is_saved(address, ROW_SIGNAL_IP)
-        and (sp.how == NO_RULE or is_saved(sp, ROW_SIGNAL_SP))
+        and is_saved(&state.rules[RBP], BREG_RSP, ROW_SIGNAL_BP)
+        and is_saved(address, BREG_RSP, ROW_SIGNAL_IP)
+        and (sp.how == NO_RULE or is_saved(sp, BREG_RSP, ROW_SIGNAL_SP))
     ):
         return pack(ROW_SIGNAL, ROW_SIGNAL_SP, ROW_SIGNAL_BP)
     return unencodable(ROW_REASON_SIGNAL_FRAME)

@@ -19,9 +19,10 @@ from tracelloc.files.demangle.cxxnames import LONGEST_MANGLED
 from tracelloc.files.demangle.cxxnames import read as read_cxx_name
 from tracelloc.model.heapusage import BlockSum, ClassUsage, StackClass
 from tracelloc.record.heapwalk.chunks import words_within
-from tracelloc.record.heapwalk.pieces import PieceReader, Region
+from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.walked import ADDRESS_BITS, STATE_BITS, BlockState
 from tracelloc.record.process.memory import U64, Mask
+from tracelloc.record.process.regions import Region
 
 Rows = npt.NDArray[np.intp]
 StacksAt = Callable[[U64], npt.NDArray[np.int64]]

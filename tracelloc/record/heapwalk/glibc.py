@@ -25,7 +25,7 @@ from tracelloc.record.heapwalk.mallocstate import (
     heaps_of,
 )
 from tracelloc.record.heapwalk.mapped import find_mapped
-from tracelloc.record.heapwalk.pieces import PieceReader, Region
+from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.walked import (
     ADDRESS_BITS,
     NO_ENTRIES,
@@ -35,6 +35,7 @@ from tracelloc.record.heapwalk.walked import (
     WalkedHeap,
 )
 from tracelloc.record.process.memory import PAGE_BYTES, U64
+from tracelloc.record.process.regions import Region
 
 Bounds = Callable[[], tuple[int, int]]
 """Returns (address of the top chunk, end of the stretch) as of now."""

@@ -25,7 +25,7 @@ from tracelloc.errors import TargetError
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.classes import ClassTally
-from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader, Region
+from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
 from tracelloc.record.heapwalk.walked import (
     ADDRESS_BITS,
     Arena,
@@ -34,6 +34,7 @@ from tracelloc.record.heapwalk.walked import (
     WalkedHeap,
 )
 from tracelloc.record.process.memory import PAGE_BYTES, U64
+from tracelloc.record.process.regions import Region
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.model.codefiles import base_name
-from tracelloc.record.heapwalk.pieces import PieceReader, Region
+from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.process.memory import PAGE_BYTES, U64
+from tracelloc.record.process.regions import Region
 
 _BINS: Final = 127
 _LEAST_EMPTY: Final = 8

@@ -14,9 +14,10 @@ import numpy as np
 
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.classes import ClassTally
-from tracelloc.record.heapwalk.pieces import PieceReader, Region
+from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.walked import NO_ENTRIES, Arena, BlockState
 from tracelloc.record.process.memory import PAGE_BYTES, U64
+from tracelloc.record.process.regions import Region
 
 _FLAG: Final = 2
 _PLACES: Final = (0, *(alignment - 16 for alignment in (32, 64, 128, 256, 512, 1024, 2048, 4096)))

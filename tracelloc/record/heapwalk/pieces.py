@@ -6,47 +6,16 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from tracelloc.record.heapwalk.chunks import ListReader
 from tracelloc.record.process.memory import PAGE_BYTES, U64, RemoteMemory
+from tracelloc.record.process.regions import Region, read_regions
 
 _HIGHEST: Final = 1 << 47
 """The end of a process's address space."""
-
-
-class Region(NamedTuple):
-    """A line of ``/proc/PID/maps`` (proc_pid_maps(5))."""
-
-    start: int
-    end: int
-    rights: str
-    """Such as ``rw-p``."""
-    offset: int
-    inode: int
-    path: str
-
-    @property
-    def is_anonymous(self) -> bool:
-        """Whether it is private, writable memory without a file or a special purpose."""
-        named = self.path and not self.path.startswith("[anon")
-        return not self.inode and self.rights[:2] == "rw" and self.rights[3] == "p" and not named
-
-
-def read_regions(maps_text: str) -> list[Region]:
-    """The mappings of a process, by address, from the text of its maps."""
-    found = []
-    for line in maps_text.split("\n"):
-        if line.count(" ") < 4:
-            continue
-        addresses, rights, offset, _device, inode, *path = line.split(maxsplit=5)
-        start, _, end = addresses.partition("-")
-        found.append(
-            Region(int(start, 16), int(end, 16), rights, int(offset, 16), int(inode), "".join(path))
-        )
-    return found
 
 
 @dataclass(frozen=True, slots=True)

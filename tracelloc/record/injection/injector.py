@@ -14,18 +14,21 @@ idle; the next tracelloc uses it as if it had been preloaded.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
 from tracelloc.errors import TargetError
-from tracelloc.model.codefiles import Mapping
 from tracelloc.record.injection.conditions import check, find_tid_offset
-from tracelloc.record.injection.functions import CALLED_OFTEN, CALLED_RARELY, ReplacedFunctions
+from tracelloc.record.injection.functions import (
+    CALLED_OFTEN,
+    CALLED_RARELY,
+    Provider,
+    ReplacedFunctions,
+)
 from tracelloc.record.injection.mapping import LibraryFile, Mapper, library_file
 from tracelloc.record.injection.redirection import (
     FunctionSymbol,
-    areas_of,
     earlier_words,
     find_symbols,
     replace_registers,
@@ -55,8 +58,8 @@ class Injection:
     def __init__(self, space: AddressSpace, allocators: Sequence[Allocator]) -> None:
         """Changes nothing yet. Raises TargetError if the library can't be injected."""
         self._process = space.process
-        self._words: dict[int, int] = {}
-        """Where there were addresses of functions, but for symbols, and which."""
+        self._places: set[int] = set()
+        """Where there were addresses of functions, but for symbols."""
         with self._explaining():
             check(space, allocators)
             self._library = library_file()
@@ -87,30 +90,53 @@ class Injection:
             earlier = earlier_words(self._process, [*values, *functions.other_mallocs])
             if not set(functions.other_mallocs).isdisjoint(earlier.values()):
                 raise TargetError("it calls the C library's malloc besides another one")
+            self._places = set(earlier)
             with _Opened(self._process) as (stopped, memory_fd):
-                self._begin_stopped(stopped.thread_ids, memory_fd, earlier)
+                self._begin_stopped(stopped.thread_ids, memory_fd)
 
-    def _begin_stopped(
-        self, thread_ids: Sequence[int], memory_fd: int, earlier: dict[int, int]
-    ) -> None:
+    def _begin_stopped(self, thread_ids: Sequence[int], memory_fd: int) -> None:
         records = [(each, ptrace.registers(each).fs_base) for each in thread_ids]
         tid_offset = find_tid_offset(self._process, records)
         if self._base is None:
             self._map(_caller_of(thread_ids), memory_fd, tid_offset)
-        replaced = self._replacements()
-        words = stopped_words(self._process, thread_ids, replaced, earlier)
+        self._replace(thread_ids, memory_fd, self._replacements())
+        self._set_state(memory_fd, ringmerge.READY)
+
+    def _replace(
+        self, thread_ids: Sequence[int], memory_fd: int, values: Mapping[int, int]
+    ) -> None:
+        """Replaces addresses of functions in a stopped process. Raises OSError, with none replaced.
+
+        ``values``: address to the one that takes its place.
+        """
         assert self._base is not None
         own = range(self._base, self._base + self._library.size_bytes)
-        words = {at: value for at, value in words.items() if at not in own}
-        write_words(memory_fd, words, replaced)
-        try:
-            self._replace_symbols(memory_fd, replaced)
-        except OSError:
-            write_words(memory_fd, {at: replaced[words[at]] for at in words}, _inverse(replaced))
-            raise
-        replace_registers(thread_ids, replaced)
-        self._words = earlier | words
-        self._set_state(memory_fd, ringmerge.READY)
+        words = stopped_words(self._process, thread_ids, values, self._places)
+        before = {at: value for at, value in words.items() if at not in own}
+        self._places.update(before)
+        after = {at: values[value] for at, value in before.items()}
+        for provider, names in self._functions.providers():
+            symbols, others = self._symbols(provider, names, values)
+            found = find_symbols(self._process, provider.range, symbols)
+            before |= found
+            after |= {at: others[value] for at, value in found.items()}
+        write_words(memory_fd, before, after)
+        replace_registers(thread_ids, values)
+
+    def _symbols(
+        self, provider: Provider, names: Sequence[str], values: Mapping[int, int]
+    ) -> tuple[list[FunctionSymbol], dict[int, int]]:
+        """Returns symbols of a file as they are now, and value to the one that takes its place."""
+        assert self._base is not None
+        symbols, others = [], {}
+        for name in names:
+            own = self._base + self._library.symbols[name]
+            now = own if own in values else provider.address(name)
+            if now in values:
+                value = now - provider.bias & _ADDRESSES
+                symbols.append(FunctionSymbol(value, provider.functions[name].size_bytes))
+                others[value] = values[now] - provider.bias & _ADDRESSES
+        return symbols, others
 
     def _map(self, thread_id: int, memory_fd: int, tid_offset: int) -> None:
         """Maps the library, idle and called by nobody. Raises OSError, TargetError."""
@@ -145,25 +171,6 @@ class Injection:
             for name in reversed(self._functions.replaced)
         }
 
-    def _replace_symbols(
-        self, memory_fd: int, replaced: dict[int, int], *, back: bool = False
-    ) -> None:
-        """Replaces values of symbols; ``back``: by their own. Raises OSError."""
-        areas = areas_of(self._process.maps_text())
-        for provider, names in self._functions.providers():
-            low, high = provider.range
-            own = [area for area in areas if low <= area.start < high]
-            others: dict[int, int] = {}
-            sizes: dict[int, int] = {}
-            for name in names:
-                symbol = provider.functions[name]
-                other = replaced[provider.address(name)] - provider.bias & _ADDRESSES
-                before, after = (other, symbol.value) if back else (symbol.value, other)
-                others.setdefault(before, after)
-                sizes.setdefault(before, symbol.size_bytes)
-            symbols = [FunctionSymbol(*each) for each in sizes.items()]
-            write_words(memory_fd, find_symbols(self._process, own, symbols), others)
-
     def _set_state(self, memory_fd: int, state: int) -> None:
         assert self._base is not None
         at = self._base + self._library.symbols[STATE_VARIABLE]
@@ -180,13 +187,9 @@ class Injection:
         self._base = None
 
     def _withdraw_stopped(self, thread_ids: Sequence[int], memory_fd: int) -> None:
-        replaced = self._replacements()
-        back = _inverse(replaced)
         self._set_state(memory_fd, ringmerge.WITHDRAWN)
-        self._replace_symbols(memory_fd, replaced, back=True)
-        words = stopped_words(self._process, thread_ids, back, self._words)
-        write_words(memory_fd, words, back)
-        replace_registers(thread_ids, back)
+        back = {value: key for key, value in self._replacements().items()}
+        self._replace(thread_ids, memory_fd, back)
 
 
 class _Opened:
@@ -222,7 +225,7 @@ def _find_earlier(space: AddressSpace, library: LibraryFile) -> int | None:
     found = [each for each in space.mappings if is_injected(each.path) and not each.offset]
     if not found:
         return None
-    first: Mapping = found[0]
+    first = found[0]
     memory = space.process.read_memory(first.start, first.end - first.start)
     if not library.is_at(memory):
         raise TargetError("it has the library of another version of tracelloc")
@@ -239,7 +242,3 @@ def _caller_of(thread_ids: Sequence[int]) -> int:
 
 def _pointer(value: int) -> bytes:
     return value.to_bytes(8, "little")
-
-
-def _inverse(values: dict[int, int]) -> dict[int, int]:
-    return {value: key for key, value in values.items()}

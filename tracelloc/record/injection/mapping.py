@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Final
 from tracelloc.errors import TargetError
 from tracelloc.files.elf import NotElfError
 from tracelloc.files.elf.file import ElfFile
+from tracelloc.record.process.memory import PAGE_BYTES
 from tracelloc.record.sources.preloaded import ringmerge
 from tracelloc.record.sources.preloaded.sharedarea import (
     INJECTED_NAME,
@@ -25,7 +25,6 @@ from tracelloc.record.sources.preloaded.sharedarea import (
 
 LIBRARY: Final = Path(__file__).parent / "libtracelloc_injected.abi3.so"
 _AREA_NAME: Final = "tracelloc-preload"
-_PAGE: Final = mmap.PAGESIZE
 _READ, _WRITE, _EXECUTE = 1, 2, 4
 _PRIVATE, _SHARED, _FIXED, _ANONYMOUS = 2, 1, 0x10, 0x20
 _CLOEXEC, _ALLOW_SEALING, _EXEC = 1, 2, 0x10
@@ -37,8 +36,6 @@ _REGISTER_GLOBAL: Final = 4
 _ADD_SEALS: Final = 1033
 _SEALS: Final = 1 | 2 | 4
 """F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW of linux/fcntl.h."""
-_SYS_CLOSE, _SYS_MMAP, _SYS_MUNMAP, _SYS_MADVISE = 3, 9, 11, 28
-_SYS_MEMFD_CREATE, _SYS_MEMBARRIER = 319, 324
 FUNCTIONS: Final = (
     "malloc", "free", "calloc", "realloc", "reallocarray", "posix_memalign", "aligned_alloc",
     "memalign", "valloc", "pvalloc", "fork", "_Fork", "syscall", "prctl", "dlclose", "dlmopen",
@@ -57,7 +54,7 @@ VARIABLES: Final = (
 """What tracelloc reads and writes in the library's memory (probes/preloaded/injected.c)."""
 
 RemoteCall = Callable[..., int]
-"""Makes a system call in the process: number and arguments."""
+"""Makes a system call in the process: name and arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +129,16 @@ class Mapper:
         finally:
             os.close(own)
         for part in library.parts:
-            skipped = part.address % _PAGE
+            skipped = part.address % PAGE_BYTES
             start, end = base + part.address - skipped, base + part.address + part.file_bytes
             self._map(
                 start, end - start, part.protection, _PRIVATE | _FIXED, fd, part.offset - skipped
             )
             if part.protection & _WRITE:
-                os.pwrite(self._memory_fd, bytes(-end % _PAGE), end)
+                os.pwrite(self._memory_fd, bytes(-end % PAGE_BYTES), end)
         self._close(fd)
         guard = base + library.symbols["tracelloc_guard"]
-        self._call(_SYS_MADVISE, guard, _PAGE, _WIPE_ON_FORK)
+        self._call("madvise", guard, PAGE_BYTES, _WIPE_ON_FORK)
         return base
 
     def map_area(self, name_at: int) -> int:
@@ -154,13 +151,13 @@ class Mapper:
         try:
             os.ftruncate(own, ringmerge.FILE_BYTES)
             fcntl.fcntl(own, _ADD_SEALS, _SEALS)
-            control = self._map(0, _PAGE, _READ | _WRITE, _SHARED, fd, 0)
-            self._mapped.append((control, _PAGE))
-            self._call(_SYS_MADVISE, control, _PAGE, _DONT_FORK)
-            self._call(_SYS_MADVISE, control, _PAGE, _DONT_DUMP)
+            control = self._map(0, PAGE_BYTES, _READ | _WRITE, _SHARED, fd, 0)
+            self._mapped.append((control, PAGE_BYTES))
+            self._call("madvise", control, PAGE_BYTES, _DONT_FORK)
+            self._call("madvise", control, PAGE_BYTES, _DONT_DUMP)
             registered = 1
             with suppress(OSError):
-                registered = self._call(_SYS_MEMBARRIER, _REGISTER_GLOBAL, 0, 0)
+                registered = self._call("membarrier", _REGISTER_GLOBAL, 0, 0)
             fields = {
                 "size_bytes": (ringmerge.FILE_BYTES, 8), "pid": (self._pid, 4),
                 "registered": (int(registered == 0), 4), "magic": (ringmerge.MAGIC, 8),
@@ -176,22 +173,22 @@ class Mapper:
         """Removes what has been mapped."""
         for fd in self._descriptors:
             with suppress(OSError):
-                self._call(_SYS_CLOSE, fd)
+                self._call("close", fd)
         for address, size_bytes in self._mapped:
             with suppress(OSError):
-                self._call(_SYS_MUNMAP, address, size_bytes)
+                self._call("munmap", address, size_bytes)
 
     def _map(self, *arguments: int) -> int:
-        return self._call(_SYS_MMAP, *arguments)
+        return self._call("mmap", *arguments)
 
     def _memory_file(self, name_at: int, name: str, flags: int) -> int:
         os.pwrite(self._memory_fd, name.encode() + b"\0", name_at)
         try:
-            fd = self._call(_SYS_MEMFD_CREATE, name_at, flags)
+            fd = self._call("memfd_create", name_at, flags)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            fd = self._call(_SYS_MEMFD_CREATE, name_at, flags & ~_EXEC)
+            fd = self._call("memfd_create", name_at, flags & ~_EXEC)
         self._descriptors.append(fd)
         return fd
 
@@ -210,9 +207,9 @@ class Mapper:
             os.close(path_fd)
 
     def _close(self, fd: int) -> None:
-        self._call(_SYS_CLOSE, fd)
+        self._call("close", fd)
         self._descriptors.remove(fd)
 
 
 def _ceiling(size_bytes: int) -> int:
-    return -(-size_bytes // _PAGE) * _PAGE
+    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES

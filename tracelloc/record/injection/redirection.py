@@ -21,12 +21,11 @@ import numpy.typing as npt
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.memory import PAGE_BYTES, RemoteMemory
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.regions import Region, read_regions, variables_of
 
 Words = npt.NDArray[np.uint64]
 
 _WORD_BYTES: Final = 8
-_RED_ZONE: Final = 128
-"""Bytes below the stack pointer that a function may use (System V ABI, 3.2.2)."""
 _CHUNK_BYTES: Final = 16 << 20
 _STACK_BYTES: Final = 1 << 20
 """How much of each stack is searched again in a stopped process, from its top, in bytes."""
@@ -36,33 +35,14 @@ _FUNCTION_KINDS: Final = 0x12, 0x22, 0x1A, 0x2A
 _SPECIAL: Final = "[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]", "[uprobes]"
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryArea:
-    """Addresses of private memory that is readable and not executable."""
-
-    start: int
-    end: int
-    is_writable: bool
-    file: str
-    """The mapped file; empty: anonymous, as the stacks and the heap."""
-    offset: int
-    """Position of the first byte in the file, in bytes."""
-
-
-def areas_of(maps: str) -> list[MemoryArea]:
-    """Returns the areas in the text of /proc/PID/maps that may have addresses of functions."""
-    found = []
-    for line in maps.splitlines():
-        places, permissions, offset, _, inode, *path = line.split(maxsplit=5)
-        name = path[0] if path else ""
-        if permissions[0] != "r" or permissions[2:4] != "-p" or name in _SPECIAL:
-            continue
-        if name.startswith("/dev/"):
-            continue
-        start, end = (int(place, 16) for place in places.split("-"))
-        file = name if inode != "0" else ""
-        found.append(MemoryArea(start, end, permissions[1] == "w", file, int(offset, 16)))
-    return found
+def private_regions(process: Process) -> list[Region]:
+    """Returns the readable private memory that may have addresses of functions, but for code."""
+    return [
+        region
+        for region in read_regions(process.maps_text())
+        if region.rights[0] == "r" and region.rights[2:] == "-p" and region.path not in _SPECIAL
+        if not region.path.startswith("/dev/")
+    ]
 
 
 class WordFinder:
@@ -112,16 +92,17 @@ class FunctionSymbol:
 
 
 def find_symbols(
-    process: Process, areas: Iterable[MemoryArea], symbols: Iterable[FunctionSymbol]
+    process: Process, places: tuple[int, int], symbols: Iterable[FunctionSymbol]
 ) -> dict[int, int]:
     """Returns address to value of the words with the values of symbols, in the memory of a file.
 
-    ``areas`` are those of the file. A symbol may have several names.
+    ``places``: where the file is mapped. A symbol may have several names.
     """
+    low, high = places
     sizes = {symbol.value: symbol.size_bytes for symbol in symbols}
-    finder = WordFinder(process, sizes)
+    regions = (r for r in private_regions(process) if low <= r.start < high)
     found = {}
-    for at, value in finder.find((area.start, area.end) for area in areas).items():
+    for at, value in WordFinder(process, sizes).find((r.start, r.end) for r in regions).items():
         entry = process.read_memory(at - _WORD_BYTES, _SYMBOL_BYTES)
         is_function = len(entry) == _SYMBOL_BYTES and entry[4] in _FUNCTION_KINDS
         if is_function and int.from_bytes(entry[16:], "little") == sizes[value]:
@@ -131,48 +112,44 @@ def find_symbols(
 
 def earlier_words(process: Process, values: Iterable[int]) -> dict[int, int]:
     """Finds words in all of a running process's memory: where to look again once it is stopped."""
-    areas = areas_of(process.maps_text())
-    return WordFinder(process, values).find((area.start, area.end) for area in areas)
+    return WordFinder(process, values).find((r.start, r.end) for r in private_regions(process))
 
 
 def stopped_words(
     process: Process, thread_ids: Iterable[int], values: Iterable[int], earlier: Iterable[int]
 ) -> dict[int, int]:
     """Finds words in a stopped process: in its files' data, its stacks, and at earlier places."""
-    areas = areas_of(process.maps_text())
     finder = WordFinder(process, values)
-    stacks = [ptrace.registers(each).rsp - _RED_ZONE & -PAGE_BYTES for each in thread_ids]
+    regions = private_regions(process)
+    variables = {region.start for region in variables_of(regions)}
+    red_zones = (ptrace.registers(each).rsp - ptrace.RED_ZONE_BYTES for each in thread_ids)
+    stacks = [address & -PAGE_BYTES for address in red_zones]
     places = np.fromiter(earlier, np.uint64)
     wanted = []
-    for n, area in enumerate(areas):
-        behind = areas[n - 1] if n else None
-        # What follows a file's data without a gap is its zeroed part.
-        is_zeroed = behind is not None and behind.end == area.start and bool(behind.file)
-        has_places = bool(np.any((places >= area.start) & (places < area.end)))
-        if (area.is_writable and (area.file or is_zeroed)) or (area.file and has_places):
-            wanted.append((area.start, area.end))
-        wanted.extend(
-            (top, min(area.end, top + _STACK_BYTES))
-            for top in stacks
-            if area.start <= top < area.end
-        )
+    for region in regions:
+        start, end = region.start, region.end
+        # The loader has made some of the files' data read-only.
+        has_places = region.inode and bool(np.any((places >= start) & (places < end)))
+        if start in variables or has_places:
+            wanted.append((start, end))
+        wanted.extend((top, min(end, top + _STACK_BYTES)) for top in stacks if start <= top < end)
     return finder.find(wanted) | finder.among(places.tolist())
 
 
-def write_words(memory_fd: int, words: Mapping[int, int], replaced: Mapping[int, int]) -> None:
-    """Replaces the values of these words. Raises OSError, with all of them as before.
+def write_words(memory_fd: int, before: Mapping[int, int], after: Mapping[int, int]) -> None:
+    """Writes words, by address, to a stopped process. Raises OSError, with all of them as before.
 
     Memory files may be written where the process itself may not write, if it is stopped by the
     one who writes (proc_pid_mem(5)).
     """
-    done: dict[int, int] = {}
+    done = []
     try:
-        for address, value in words.items():
-            _write(memory_fd, address, replaced[value])
-            done[address] = value
-    except OSError:
-        for address, value in done.items():
+        for address, value in after.items():
             _write(memory_fd, address, value)
+            done.append(address)
+    except OSError:
+        for address in done:
+            _write(memory_fd, address, before[address])
         raise
 
 
@@ -180,17 +157,12 @@ def _write(memory_fd: int, address: int, value: int) -> None:
     os.pwrite(memory_fd, value.to_bytes(_WORD_BYTES, "little"), address)
 
 
-def replace_registers(thread_ids: Iterable[int], replaced: Mapping[int, int]) -> int:
-    """Replaces values of registers of stopped threads. Returns how many there were."""
-    count = 0
+def replace_registers(thread_ids: Iterable[int], replaced: Mapping[int, int]) -> None:
+    """Replaces values of registers of stopped threads."""
     for thread_id in thread_ids:
         values = ptrace.registers(thread_id)
-        known = [
-            name for name in ptrace.REGISTER_NAMES if getattr(values, name) in replaced
-        ]  # fmt: skip
-        for name in known:
+        found = [name for name in ptrace.REGISTER_NAMES if getattr(values, name) in replaced]
+        for name in found:
             setattr(values, name, replaced[getattr(values, name)])
-        if known:
+        if found:
             ptrace.set_registers(thread_id, values)
-            count += len(known)
-    return count

@@ -3,7 +3,7 @@
 The thread runs a ``syscall`` instruction of the C library's with a ``ret`` behind it. Below its
 stack lies a signal frame with its registers, and the address that it returns to is the C library's
 code that restores them from there: if tracelloc is killed at any moment, the thread makes the
-system call and then goes on where it was. (A sleep then begins anew.) A thread is never stopped by
+system call and then goes on where it was. (A sleep then starts again.) A thread is never stopped by
 a signal, which it would get if tracelloc were killed. Layout of the frame: ``struct ucontext`` and
 ``struct sigcontext`` of x86-64 (asm/ucontext.h, asm/sigcontext.h).
 """
@@ -17,10 +17,10 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.errors import TargetError
 from tracelloc.record.process import ptrace
 
-_RED_ZONE: Final = 128
 _UC_FLAGS: Final = 1 | 2 | 4
 """UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS."""
 _KEEP_ALTERNATE_STACK: Final = 0x7FFF
@@ -43,10 +43,10 @@ _NO_CALL: Final = (1 << 64) - 1
 _ALL_SIGNALS: Final = (1 << 64) - 1
 _AT_CALL: Final = signal.SIGTRAP | 0x80
 """Why the thread has stopped, by its status: at a system call."""
-CALL_CODE: Final = bytes.fromhex("0f05c3")
+CALL_CODE: Final = X86_64.system_call_code + b"\xc3"
 """``syscall; ret``."""
-RESTORE_CODE: Final = bytes.fromhex("48c7c00f0000000f05")
-"""``mov $15,%rax; syscall``: rt_sigreturn, as both C libraries write it."""
+RESTORE_CODE: Final = X86_64.signal_frame.return_code
+"""rt_sigreturn, as both C libraries write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,9 @@ class RemoteThread:
         self._place = place
         self._memory_fd = memory_fd
 
-    def call(self, number: int, *arguments: int) -> int:
+    def call(self, name: str, *arguments: int) -> int:
         """Makes a system call. Returns its result. Raises OSError, TargetError."""
+        number = X86_64.system_call(name)
         kept = ptrace.registers(self._thread_id)
         mask = ptrace.signal_mask(self._thread_id)
         # At each of these steps the thread could go on by itself: its registers are either its own
@@ -109,7 +110,7 @@ class RemoteThread:
         self, kept: ptrace.Registers, mask: int, number: int, arguments: tuple[int, ...]
     ) -> None:
         state = ptrace.extended_state(self._thread_id)
-        at = (kept.rsp - _RED_ZONE - len(state) - len(_MAGIC_2)) & -64
+        at = (kept.rsp - ptrace.RED_ZONE_BYTES - len(state) - len(_MAGIC_2)) & -64
         frame = signal_frame(kept, mask, at)
         start = ((at - len(frame) - 16) & -16) + 8
         image = struct.pack("<Q", self._place.restore) + frame

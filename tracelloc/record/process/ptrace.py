@@ -68,6 +68,10 @@ REGISTER_NAMES: Final = (
 """General registers but the stack pointer, in the kernel's order."""
 
 
+RED_ZONE_BYTES: Final = 128
+"""Bytes below the stack pointer that a function may use (System V ABI, 3.2.2)."""
+
+
 class Registers(ctypes.Structure):
     """``struct user_regs_struct`` of x86-64 (sys/user.h)."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tracelloc.record.heapwalk.pieces import read_regions
+from tracelloc.record.process.regions import read_regions
 from tracelloc.record.sources.preloaded.sharedarea import AREA_NAME
 
 _SHARED_MEMORY = "/dev/zero", "/memfd:", "/dev/shm/", "/SYSV"  # noqa: S108 - names in maps

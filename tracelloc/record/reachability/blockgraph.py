@@ -14,12 +14,13 @@ import numpy.typing as npt
 from tracelloc.errors import TargetError
 from tracelloc.model.heapusage import BlockSum, HeapRoot
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
-from tracelloc.record.heapwalk.pieces import PieceReader, Region
+from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.process.memorylimits import closest_limit
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.regions import Region, variables_of
 from tracelloc.record.process.residency import read_resident
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.reachability.areas import searched_areas
@@ -198,14 +199,11 @@ def _variables(reader: PieceReader, regions: list[Region]) -> Iterator[tuple[int
     the walk has not seen.
     """
     left_bytes = _MOST_VARIABLE_BYTES
-    for number, region in enumerate(regions):
-        before = regions[number - 1] if number else region
-        is_bss = not region.inode and before.inode and before.end == region.start
-        if region.rights[:2] == "rw" and (region.inode or is_bss):
-            size_bytes = region.end - region.start
-            left_bytes -= size_bytes
-            if left_bytes >= 0:
-                yield region.start, reader.words(region.start, size_bytes)
+    for region in variables_of(regions):
+        size_bytes = region.end - region.start
+        left_bytes -= size_bytes
+        if left_bytes >= 0:
+            yield region.start, reader.words(region.start, size_bytes)
 
 
 def _program_break(regions: list[Region]) -> np.uint64:

@@ -16,10 +16,11 @@ import numpy.typing as npt
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.exitleaks import ExitLeaks, LeakedStack
 from tracelloc.model.heapusage import BlockSum
-from tracelloc.record.heapwalk.pieces import PieceReader, Region
+from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.regions import Region
 from tracelloc.record.reachability.lostgroups import BlockLinks
 from tracelloc.record.reachability.marking import Marks
 from tracelloc.record.reachability.roots import MemoryKinds, dead_stacks, kernel_words, kinds_of

@@ -12,10 +12,10 @@ import numpy as np
 
 from tracelloc.errors import TracellocError
 from tracelloc.model.heapusage import HeapRoot, RootKind
-from tracelloc.record.heapwalk.pieces import Region
 from tracelloc.record.kernel.registers import RegisterReader, ThreadRegisters
 from tracelloc.record.process.memory import U64
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.regions import Region
 from tracelloc.record.reachability.links import BY_ADDRESS
 from tracelloc.record.reachability.roots import kernel_words_by_kind
 

@@ -17,12 +17,13 @@ import numpy as np
 from tracelloc.model.heapusage import BlockSum
 from tracelloc.model.lostmemory import LostGroup, LostMemory
 from tracelloc.record.heapwalk.classes import ClassTally
-from tracelloc.record.heapwalk.pieces import PieceReader, read_regions
+from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap, while_alive
 from tracelloc.record.heapwalk.walked import NO_ENTRIES, WalkedHeap
 from tracelloc.record.process.memory import Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.regions import read_regions
 from tracelloc.record.process.residency import read_resident
 from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.lostgroups import BlockLinks, LostBlocks, LostStructures

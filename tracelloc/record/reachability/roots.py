@@ -15,11 +15,12 @@ from typing import Final
 import numpy as np
 
 from tracelloc.errors import TracellocError
-from tracelloc.record.heapwalk.pieces import PieceReader, Region
+from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.walked import WalkedHeap
 from tracelloc.record.kernel.registers import RegisterReader
 from tracelloc.record.process.memory import U64
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.regions import Region
 
 _RED_ZONE_BYTES: Final = 128
 """Bytes below the stack pointer that functions may use (x86-64 psABI, 3.2.2)."""

@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelloc.record.heapwalk.pieces import PieceReader, Region
+from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.process.memory import U64, RemoteMemory
+from tracelloc.record.process.regions import Region
 from tracelloc.record.reachability.areas import Area
 from tracelloc.record.reachability.marking import select_words, set_bits
 

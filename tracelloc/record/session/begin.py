@@ -42,32 +42,22 @@ def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> 
     if config.spares_python and not area_mappings(space.mappings):
         # The user has not asked for the preloaded library.
         config = replace(config, use_library=False)
-    injection = _inject(space, config)
+    injection = None
+    if config.injects:
+        injection = Injection(space, allocators_in(space.mapped_modules, config.selection))
+    session = _make(space, config, say, after=injection.withdraw if injection else _nothing)
     try:
-        session = _make(space, config, say, after=injection.withdraw if injection else _nothing)
-    except BaseException:
-        if injection:
-            injection.withdraw()
-        raise
-    try:
-        session.start(space.modules)
+        if injection is not None:
+            STARTUP.note(f"injecting the library into process {process.pid}")
+            injection.begin()
+            space.refresh()
+        session.start(modules)
         if process.start_ticks() != started:
             raise TargetError(f"process {process.pid} has ended, and another one has its PID now")
     except BaseException:
         session.close()
         raise
     return session
-
-
-def _inject(space: AddressSpace, config: TraceConfig) -> Injection | None:
-    """Injects the library if that is wanted. Raises TargetError, with the process as it was."""
-    if not config.injects:
-        return None
-    STARTUP.note(f"injecting the library into process {space.process.pid}")
-    injection = Injection(space, allocators_in(space.mapped_modules, config.selection))
-    injection.begin()
-    space.refresh()
-    return injection
 
 
 def _nothing() -> None:

@@ -133,12 +133,20 @@ def is_used(space: AddressSpace) -> bool:
     for mapping in area_mappings(space.mappings):
         area = _open_area(space.process, mapping, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            fcntl.flock(area, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            if not _takes_lock(area):
+                return True
         finally:
             os.close(area)
     return False
+
+
+def _takes_lock(fd: int) -> bool:
+    """Locks the shared memory for this tracelloc. Returns False if another one has the lock."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 class SharedArea:
@@ -204,13 +212,11 @@ class SharedArea:
             reason = ringmerge.FILTERED
         if reason:
             raise TargetError(f"process {pid} {_reason(reason)}")
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not _takes_lock(self._fd):
             raise TargetError(
                 f"process {pid} reports to another tracelloc through {name}",
                 hint="--preload=off uses probes, which several can have",
-            ) from error
+            )
         return memory
 
     def _begin(self) -> None:
