@@ -11,7 +11,6 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-_WALKS = {True: ("row.h", "window.h", "memo.h", "walk_rows.h"), False: ("walk_fp.h",)}
 
 
 def directory() -> Path:
@@ -25,17 +24,25 @@ def kernel_headers() -> Path:
 
 
 def parts(
-    *, use_rows: bool, trace_mappings: bool = False, python: bool = False, otel: bool = False
+    *,
+    use_rows: bool,
+    machine: str,
+    trace_mappings: bool = False,
+    python: bool = False,
+    otel: bool = False,
 ) -> tuple[str, ...]:
     """Source files, each after those that it depends on.
 
-    ``use_rows``: walk stacks by call-frame information, else by frame pointers. ``python``:
+    ``use_rows``: walk stacks by call-frame information, else by frame pointers. ``machine``: the
+    kernel's name of the processor, such as ``x86_64``. ``python``:
     merge Python frames into stacks. ``otel``: report allocations from OpenTelemetry's probes.
     """
     reports = ("otel.bpf.c",) if otel else ()
     mappings = ("mappings.bpf.c",) if trace_mappings else ()
-    walk = _WALKS[use_rows]
-    tools = ("event.h", "maps.h", "preemption.h", "read.h", "space.h", "stack.h", "scratch.h")
+    rows = "row.h", "window.h", "memo.h", f"step_{machine}.h", "walk_rows.h"
+    walk = rows if use_rows else ("walk_fp.h",)
+    kernel = "event.h", "maps.h", "preemption.h", "read.h"
+    tools = *kernel, f"{machine}.h", "space.h", "stack.h", "scratch.h"
     merged, walker = (("python.h",), ("python.bpf.c",)) if python else ((), ())
     return (
         *tools,
@@ -54,11 +61,22 @@ def parts(
 
 
 def source_text(
-    *, use_rows: bool, trace_mappings: bool = False, python: bool = False, otel: bool = False
+    *,
+    use_rows: bool,
+    machine: str,
+    trace_mappings: bool = False,
+    python: bool = False,
+    otel: bool = False,
 ) -> str:
     """All parts as one C text. Raises OSError if a file is missing."""
     text = ["#include <uapi/linux/ptrace.h>"]
-    for part in parts(use_rows=use_rows, trace_mappings=trace_mappings, python=python, otel=otel):
+    for part in parts(
+        use_rows=use_rows,
+        machine=machine,
+        trace_mappings=trace_mappings,
+        python=python,
+        otel=otel,
+    ):
         lines = (directory() / part).read_text(encoding="utf-8").splitlines()
         text.append(f'#line 1 "{part}"')
         text.extend("" if line.startswith('#include "') else line for line in lines)

@@ -142,13 +142,16 @@ enum function_kind {
  * The cookie of a probe: bits 0-3 hold the function_kind, and bit 4 says whether the function
  * may throw. From bit 8 on, four bits per argument hold its position from 1 to 6, or 0 if all of
  * the function's blocks have the size in bits 44-63. From bit 32 on, twelve bits hold the
- * probe's offset in its page.
+ * probe's offset in its page. From bit 24 on, eight bits say where the function stores its return
+ * address, if calls leave that in a register: in words below the stack pointer at entry; 0: unknown.
  */
 #define COOKIE_KIND 0xf
 #define COOKIE_THROWS 0x10 /* also set for exits: 1 << COOKIE_THROWS_SHIFT */
 #define COOKIE_THROWS_SHIFT 4
 #define COOKIE_ARGUMENT_SHIFT 8
 #define COOKIE_ARGUMENT_BITS 4
+#define COOKIE_SLOT_SHIFT 24
+#define COOKIE_SLOT_MASK 0xff
 #define COOKIE_PLACE_SHIFT 32
 #define COOKIE_PLACE_MASK 0xfff
 #define COOKIE_SIZE_SHIFT 44
@@ -267,13 +270,13 @@ struct python_code {
 enum miss_register {
 	MISS_IP = 0,
 	MISS_SP = 1,
-	MISS_BP = 2,
-	MISS_BX = 3,
-	MISS_R12 = 4,
-	MISS_R13 = 5,
-	MISS_R14 = 6,
-	MISS_R15 = 7,
+	MISS_BP = 2, /* 64-bit Arm: x29 */
+	MISS_OTHERS = 3, /* rbx, r12 to r15; 64-bit Arm: x19 to x28 */
+#if defined(__aarch64__) || defined(__TARGET_ARCH_arm64)
+	MISS_REGISTERS = 13,
+#else
 	MISS_REGISTERS = 8,
+#endif
 };
 
 /*

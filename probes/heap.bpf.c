@@ -13,9 +13,9 @@
  *   An allocation is reported when the allocator returns, so its arguments are kept
  *   per thread in between. Only the outermost call counts (calloc may call malloc).
  *   A call is inside the recorded one if its stack pointer is not above the recorded
- *   one, and if the return address that a return probe wrote there is still in place.
- *   Otherwise longjmp or an exception has left the recorded call, and the new call
- *   replaces it. A function that jumps to another (reallocarray to realloc) has the
+ *   one, and if the recorded call's return address, which a return probe has replaced, is
+ *   still in its frame (is_in_place). Otherwise longjmp or an exception has left the recorded
+ *   call, and the new call replaces it. A function that jumps to another (reallocarray to realloc) has the
  *   same stack pointer, and the kernel reports both returns together: the first one
  *   completes the call, and last_sp identifies the second one.
  *
@@ -26,7 +26,7 @@
  *   either process, and a program that returns 0 requests the return.
  *
  * Functions that may throw
- *   A return probe replaces the return address on the stack. An exception cannot pass the
+ *   A return probe replaces the return address. An exception cannot pass the
  *   new address and would end the target. Functions that may throw (C++'s operator new)
  *   therefore have the program on each of their ret instructions, and no session, in which
  *   another process could request the return. Their return address stays on the stack and in
@@ -50,6 +50,7 @@
 #include "maps.h"
 #include "preemption.h"
 #include "read.h"
+#include "x86_64.h" /* or aarch64.h */
 #include "space.h"
 #include "stack.h"
 #include "scratch.h"
@@ -68,8 +69,6 @@
 #endif
 
 #define SIZE_OVERFLOW 0xffffffffffffffffULL
-/* End of user addresses with four levels of page tables. Higher ones are mapped only on request. */
-#define ADDRESSES (1ULL << 47)
 
 static __always_inline struct control *get_control(void)
 {
@@ -90,20 +89,11 @@ static __always_inline bool is_again(struct pt_regs *ctx, u64 sp, u64 ip)
 	return PT_REGS_SP(ctx) == sp && PT_REGS_IP(ctx) == ip;
 }
 
-static __always_inline u64 word_at(u64 address)
-{
-	u64 word = 0;
-
-	read_user(&word, sizeof(word), (void *)address);
-	return word;
-}
-
 /* Whether the call that begins now is nested in the recorded one. */
 static __always_inline bool is_nested(struct pt_regs *ctx, u64 id, struct call *call)
 {
 	struct space *space;
 	u64 trampoline;
-	u64 word;
 
 	if (!call->sp || PT_REGS_SP(ctx) > call->sp)
 		return false;
@@ -112,11 +102,10 @@ static __always_inline bool is_nested(struct pt_regs *ctx, u64 id, struct call *
 	if (call->return_address) {
 		if (is_again(ctx, call->sp, call->ip))
 			return false;
-		word = word_at(call->sp);
 		/* It may have jumped to a function that has a return probe. */
-		return word == call->return_address || word == trampoline;
+		return is_in_place(ctx, call->sp, call->slot, call->return_address, trampoline);
 	}
-	return !trampoline || word_at(call->sp) == trampoline;
+	return !trampoline || is_in_place(ctx, call->sp, call->slot, trampoline, trampoline);
 }
 
 /*
@@ -290,8 +279,10 @@ static __always_inline struct call *begin_call(struct pt_regs *ctx, u64 id, u64 
 		count(COUNTER_CALL_TABLE_FULL);
 		return NULL;
 	}
-	if (is_nested(ctx, id, call))
+	if (is_nested(ctx, id, call)) {
+		note_jump(ctx, call->sp, &call->slot, cookie);
 		return NULL;
+	}
 	if (call->sp) {
 		count(COUNTER_ABANDONED_CALLS);
 		call->left = 1;
@@ -303,9 +294,10 @@ static __always_inline struct call *begin_call(struct pt_regs *ctx, u64 id, u64 
 	call->out = 0;
 	call->return_address = 0;
 	call->kind = cookie & COOKIE_KIND;
+	note_slot(&call->slot, cookie);
 	if (cookie & COOKIE_THROWS) {
 		call->ip = PT_REGS_IP(ctx);
-		call->return_address = word_at(call->sp);
+		call->return_address = return_address(ctx);
 	}
 	return call;
 }
@@ -347,15 +339,17 @@ static __always_inline bool is_inner_free(struct pt_regs *ctx, struct call *call
 {
 	return call->free_sp && PT_REGS_SP(ctx) <= call->free_sp &&
 	       !is_again(ctx, call->free_sp, call->free_ip) &&
-	       word_at(call->free_sp) == call->free_return;
+	       is_in_place(ctx, call->free_sp, call->free_slot, call->free_return,
+			   call->free_return);
 }
 
 /* Records a function in which further frees are inner ones. */
-static __always_inline void begin_free(struct pt_regs *ctx, struct call *call)
+static __always_inline void begin_free(struct pt_regs *ctx, struct call *call, u64 cookie)
 {
 	call->free_sp = PT_REGS_SP(ctx);
 	call->free_ip = PT_REGS_IP(ctx);
-	call->free_return = word_at(call->free_sp);
+	call->free_return = return_address(ctx);
+	note_slot(&call->free_slot, cookie);
 }
 
 /* Entry of a function that frees. */
@@ -374,7 +368,7 @@ int free_call(struct pt_regs *ctx)
 	if (function == FUNCTION_CACHE_DRAIN) {
 		call = get_call(id);
 		if (call)
-			begin_free(ctx, call);
+			begin_free(ctx, call, cookie);
 		return 0;
 	}
 	if (!address || !is_live(words))
@@ -384,8 +378,9 @@ int free_call(struct pt_regs *ctx)
 		return 0;
 	if (call && is_inner_free(ctx, call)) {
 		kind = EVENT_INNER_FREE;
+		note_jump(ctx, call->free_sp, &call->free_slot, cookie);
 	} else if (call && outer) {
-		begin_free(ctx, call);
+		begin_free(ctx, call, cookie);
 	}
 	if (take_sampled(address))
 		emit_free(words, id, kind, address);

@@ -36,8 +36,10 @@
 #endif
 #endif
 
+/* Bytes of stack of which all can be read if one can. No machine has smaller pages. */
+#define STACK_PAGE 4096
 /* Most bytes of stack memory that one read copies. */
-#define STACK_WINDOW PAGE_SIZE
+#define STACK_WINDOW STACK_PAGE
 /* A frame: the caller's frame pointer, and above it the return address. */
 #define STACK_FRAME_BYTES 16
 
@@ -84,29 +86,26 @@ struct row_set {
  */
 #define KEY_TAG_SHIFT 48
 
-/*
- * The key of a region of 64 KiB of generated code. Its row serves all addresses in the region
- * that have no row of their own. Addresses of programs are below 2^47.
- */
+/* Regions of generated code of 64 KiB: REGION_KEY is the key of one. Its row serves all addresses
+   in the region that have no row of their own. */
 #define REGION_SHIFT 16
-#define REGION_KEY(address) ((address) >> REGION_SHIFT | 1ULL << 47)
 
 /* Ring of struct miss, in pages: 16 MiB hold 800 of the smaller ones. */
 #ifndef MISSES_PAGES
 #define MISSES_PAGES 4096
 #endif
-/* Pages of stack in a miss, including the one with the stack pointer. */
+/* STACK_PAGEs in a miss, including the one with the stack pointer. */
 #define SMALL_MISS_PAGES 5
 #define LARGE_MISS_PAGES 17
 
 struct small_miss {
 	struct miss miss;
-	__u8 stack[SMALL_MISS_PAGES * PAGE_SIZE];
+	__u8 stack[SMALL_MISS_PAGES * STACK_PAGE];
 };
 
 struct large_miss {
 	struct miss miss;
-	__u8 stack[LARGE_MISS_PAGES * PAGE_SIZE];
+	__u8 stack[LARGE_MISS_PAGES * STACK_PAGE];
 };
 #endif
 
@@ -132,6 +131,8 @@ struct call {
 	__u64 free_sp; /* stack pointer at the last entry of a free that may call another */
 	__u64 free_ip; /* address of that free's probe */
 	__u64 free_return; /* its return address */
+	__u32 slot;    /* where the call's function stores its return address (aarch64.h), */
+	__u32 free_slot; /* and the free's */
 	__u64 until_sample; /* bytes until this thread's next sample; 0: not drawn yet */
 	__u32 kind;    /* enum function_kind */
 	__u32 hidden;  /* filtered out by size, or not sampled */

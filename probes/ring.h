@@ -9,8 +9,7 @@
  *   slots taken by user space. Slot n lies at index n modulo the ring's size, a power of two.
  *   A program reserves a slot by advancing the count atomically if there is room. It writes
  *   size_tag last; its bits from EVENT_LAP_BIT on are the lap. So user space mistakes neither
- *   an event of an earlier lap nor an unfinished one for a new event. (x86-64 makes writes
- *   visible in their order.)
+ *   an event of an earlier lap nor an unfinished one for a new event.
  *
  * Order
  *   If one program ends before another one begins, the first has the lower slot. User space
@@ -59,6 +58,5 @@ static __always_inline void finish_slot(struct event *event, u64 slot, u32 slots
 {
 	u64 lap = slot / slots + 1;
 
-	asm volatile("" : : : "memory");
-	*(volatile u64 *)&event->size_tag = size_tag | lap << EVENT_LAP_BIT;
+	store_last(&event->size_tag, size_tag | lap << EVENT_LAP_BIT);
 }

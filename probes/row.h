@@ -54,15 +54,16 @@ enum row_reason {
  *
  * A step:
  *   CFA = sp or x29, plus ROW_CFA_OFFSET;
- *   return address = the word that ROW_ARM_RA names, or x30, & ROW_ARM_ADDRESS: it may have an
+ *   return address = the lower 48 bits of the word that ROW_ARM_RA names, or of x30: it may have an
  *     authentication code in its upper bits, whatever the function's call-frame information says;
  *   x29 = the word at CFA + ROW_ARM_SLOT, unless that is ROW_BP_UNCHANGED or the return address's;
  *   sp = CFA, and x30 is not known any more.
  * x30 is known in the innermost frame, and in one that a signal interrupted. A row that needs it
  * in another frame ends the walk as an unknown register does. The caller is further up the stack:
  * CFA > sp; with ROW_RA_REGISTER also CFA = sp, since that can't happen twice in a row.
- * ROW_FRAME_POINTER: x29 points to a frame record, {x29, x30}, right below the CFA. ROW_SIGNAL: all
- * registers are at sp + ROW_ARM_SIGNAL_..., x30 included. Other fields of these two are to be ignored.
+ * ROW_FRAME_POINTER: x29 points to a frame record, {x29, x30}, right below the CFA: ROW_CFA_OFFSET is
+ * 16, bits 16-31 are to be ignored. ROW_SIGNAL: all registers are at sp + ROW_ARM_SIGNAL_..., x30
+ * included; other fields are to be ignored.
  */
 #define ROW_ARM_KIND(row) ((__u32)((row) & 0xf))
 #define ROW_ARM_RA(row) ((__u32)((row) >> 4 & 0xf))
@@ -73,7 +74,6 @@ enum row_ra {
 };
 /* Bits 16-31 hold words: frames of 32 KiB and more occur, and their slots are far from the CFA. */
 #define ROW_ARM_SLOT(row) (ROW_BP_SLOT(row) * 8)
-#define ROW_ARM_ADDRESS 0xffffffffffffull
 #define ROW_ARM_SIGNAL_FP 544
 #define ROW_ARM_SIGNAL_LR 552
 #define ROW_ARM_SIGNAL_SP 560

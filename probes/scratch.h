@@ -41,8 +41,7 @@ static __always_inline struct scratch *take_scratch(void)
 /* Releases scratch memory. */
 static __always_inline void release_scratch(struct scratch *scratch)
 {
-	asm volatile("" : : : "memory");
-	*(volatile u64 *)&scratch->taken = 0;
+	store_last(&scratch->taken, 0);
 }
 
 /* Whether the stack of this id has been sent to user space. */

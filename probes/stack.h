@@ -25,9 +25,6 @@ static __always_inline void uncount(u32 which)
 /* No window is loaded: every frame pointer is further than a window from here. */
 #define NO_WINDOW 0xffffffff00000000ULL
 
-/* A return has popped the return address; the entry had not. */
-#define RETURN_SP_DELTA 8
-
 /* The stack pointer that the caller of the call just completed goes on with. */
 static __always_inline u64 caller_sp(struct call *call)
 {

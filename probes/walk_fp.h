@@ -70,7 +70,7 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 		}
 		lowest = fp + STACK_FRAME_BYTES;
 		fp = *(u64 *)(scratch->window + (at & (STACK_WINDOW - 8)));
-		pc = *(u64 *)(scratch->window + (at & (STACK_WINDOW - 8)) + 8);
+		pc = CODE_ADDRESS(*(u64 *)(scratch->window + (at & (STACK_WINDOW - 8)) + 8));
 		if (!pc) {
 			flags = 0;
 			goto walked;

@@ -7,14 +7,13 @@
 #include "row.h"
 #include "window.h"
 #include "memo.h"
-
-/* From the saved bp to the saved ip in the kernel's signal frame, both included. */
-#define SIGNAL_BYTES (ROW_SIGNAL_IP - ROW_SIGNAL_BP + 8)
+#include "step_x86_64.h" /* or step_aarch64.h */
 
 /*
  * The row for an address; 0 if there is none. User space may be giving the way to another key:
  * it takes the old key away, writes the row, then the new key, and memory shows it in that
- * order. A key that is still there after its row was read belongs to that row.
+ * order. A key that is still there after its row was read belongs to that row. `none_after` has
+ * the reads happen in this order.
  */
 static __always_inline u64 find_row(u64 address, u64 tag)
 {
@@ -26,10 +25,12 @@ static __always_inline u64 find_row(u64 address, u64 tag)
 	if (!set)
 		return 0;
 	for (u32 way = 0; way < ROW_WAYS; way++) {
-		if (set->keys[way] == key) {
-			u64 row = set->rows[way];
+		u64 found = set->keys[way];
 
-			return set->keys[way] == key ? row : 0;
+		if (found == key) {
+			u64 row = set->rows[(way + none_after(found)) % ROW_WAYS];
+
+			return set->keys[(way + none_after(row)) % ROW_WAYS] == key ? row : 0;
 		}
 	}
 	return 0;
@@ -55,11 +56,7 @@ static __always_inline void fill_miss(struct pt_regs *ctx, struct space *space,
 	miss->registers[MISS_IP] = caller_ip(ctx, call);
 	miss->registers[MISS_SP] = caller_sp(call);
 	miss->registers[MISS_BP] = PT_REGS_FP(ctx);
-	miss->registers[MISS_BX] = ctx->bx;
-	miss->registers[MISS_R12] = ctx->r12;
-	miss->registers[MISS_R13] = ctx->r13;
-	miss->registers[MISS_R14] = ctx->r14;
-	miss->registers[MISS_R15] = ctx->r15;
+	fill_others(ctx, miss->registers + MISS_OTHERS);
 }
 
 /*
@@ -71,8 +68,8 @@ static __always_inline void copy_stack(struct miss *miss, __u8 *to, u32 pages)
 	miss->stack_pages = 0;
 #pragma clang loop unroll(disable)
 	for (u32 page = 0; page < pages; page++) {
-		if (!read_user(to + (u64)page * PAGE_SIZE, PAGE_SIZE,
-			       (void *)(miss->stack_address + (u64)page * PAGE_SIZE)))
+		if (!read_user(to + (u64)page * STACK_PAGE, STACK_PAGE,
+			       (void *)(miss->stack_address + (u64)page * STACK_PAGE)))
 			miss->stack_pages |= 1U << page;
 	}
 }
@@ -91,7 +88,7 @@ static __always_inline bool is_tall(struct scratch *scratch, u64 start)
 {
 #pragma clang loop unroll(disable)
 	for (u32 page = SMALL_MISS_PAGES; page < LARGE_MISS_PAGES; page++) {
-		if (!read_user(scratch->window, 8, (void *)(start + (u64)page * PAGE_SIZE)))
+		if (!read_user(scratch->window, 8, (void *)(start + (u64)page * STACK_PAGE)))
 			return true;
 	}
 	return false;
@@ -113,7 +110,7 @@ static __always_inline bool has_room(void)
 static __always_inline u64 send_miss(struct pt_regs *ctx, struct space *space, struct call *call,
 				     struct scratch *scratch, u64 hash, u64 missing)
 {
-	u64 start = caller_sp(call) & ~(u64)(PAGE_SIZE - 1);
+	u64 start = caller_sp(call) & ~(u64)(STACK_PAGE - 1);
 	/* Nobody else has this thread and this time. */
 	u64 id = mix(mix(hash, current_id()), bpf_ktime_get_ns()) | 1;
 
@@ -164,6 +161,7 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 	u64 pc = caller_ip(ctx, call);
 	u64 hash = first_hash(space);
 	u64 before = 1; /* a return address is looked up by the byte before it */
+	u64 link = 0; /* register with the return address, where there is one; known if !before */
 	struct counted frames;
 	u32 i;
 	u64 id;
@@ -194,30 +192,29 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 		row = find_row(pc - before, tag);
 		if (!row)
 			row = find_row(REGION_KEY(pc), tag);
-		kind = ROW_KIND(row);
-		if (STOPPING_ROWS >> (kind & 15) & 1) {
+		kind = STEP_KIND(row);
+		if ((STOPPING_ROWS >> (kind & 15) & 1) || (before && needs_link(row))) {
 			stack->flags = kind == ROW_END ? 0 : STACK_LOST_MISS;
 			goto walked;
 		}
 		if (kind == ROW_SIGNAL) {
 			memo->far = 1;
 			/* The kernel's frame holds all registers; those from bp to ip are read. */
-			if (read_user(scratch->window, SIGNAL_BYTES,
-				      (void *)(sp + ROW_SIGNAL_BP))) {
+			if (read_user(scratch->window, SIGNAL_IP - SIGNAL_BP + 8,
+				      (void *)(sp + SIGNAL_BP))) {
 				stack->flags = STACK_UNREADABLE;
 				goto walked;
 			}
 			scratch->loaded = 0;
 			bp = *(u64 *)scratch->window;
-			sp = *(u64 *)(scratch->window + (ROW_SIGNAL_SP - ROW_SIGNAL_BP));
-			pc = *(u64 *)(scratch->window + (ROW_SIGNAL_IP - ROW_SIGNAL_BP));
+			link = *(u64 *)(scratch->window + (SIGNAL_LINK - SIGNAL_BP));
+			sp = *(u64 *)(scratch->window + (SIGNAL_SP - SIGNAL_BP));
+			pc = *(u64 *)(scratch->window + (SIGNAL_IP - SIGNAL_BP));
 			/* The address was interrupted: it is looked up as it is. */
 			before = 0;
 			asm volatile("" : "+r"(before));
 			continue;
 		}
-		before = 1;
-		asm volatile("" : "+r"(before));
 		if (kind == ROW_FRAME_POINTER) {
 			scratch->guessed = STACK_GUESSED;
 			/* Not bp itself: the verifier would tell states apart by what it learns of it. */
@@ -226,30 +223,11 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 				goto walked;
 			}
 		}
-		cfa = sp;
-		if (kind != ROW_SP) {
-			cfa = bp;
-			note_use_of_bp(memo);
-		}
-		cfa += ROW_CFA_OFFSET(row);
-		if (kind == ROW_REALIGNED) {
-			u64 at = cfa;
-
-			cfa = read_word(scratch, at);
-			note_word(memo, at, cfa, 1);
-		}
-		pc = read_word(scratch, cfa - 8);
-		note_word(memo, cfa - 8, pc, 1);
-		if (ROW_BP_SLOT(row) != ROW_BP_UNCHANGED) {
-			u64 saved = ROW_BP_SLOT(row) == ROW_BP_AT_BP ? bp : cfa + ROW_BP_SLOT(row);
-
-			if (ROW_BP_SLOT(row) == ROW_BP_AT_BP)
-				note_use_of_bp(memo);
-			bp = read_word(scratch, saved);
-			note_saved_bp(memo, saved, bp);
-		}
-		/* Addresses of programs are below 2^47: the top bit says cfa <= sp. */
-		if (scratch->bad | ((cfa - sp - 1) >> 63)) {
+		cfa = step_to_caller(scratch, memo, row, sp, link, &bp, &pc);
+		before = 1;
+		asm volatile("" : "+r"(before));
+		/* Addresses of programs are below 2^63: the top bit says that cfa - sp is too small. */
+		if (scratch->bad | ((cfa - sp - least_step(row)) >> 63)) {
 			stack->flags = scratch->bad ? STACK_UNREADABLE : STACK_BROKEN;
 			goto walked;
 		}

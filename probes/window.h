@@ -14,7 +14,7 @@
 static __always_inline void load_window(struct scratch *scratch, u64 address)
 {
 	u64 start = address & ~(u64)(SAVED_BYTES - 1);
-	u64 bytes = PAGE_SIZE - (start & (PAGE_SIZE - 1));
+	u64 bytes = STACK_PAGE - (start & (STACK_PAGE - 1));
 
 	scratch->base = start;
 	scratch->loaded = bytes;

@@ -10,7 +10,7 @@ typedef __u64 u64;
 typedef __s64 s64;
 typedef __u32 u32;
 typedef __u8 u8;
-struct pt_regs;
+struct pt_regs { u64 bx, r12, r13, r14, r15; };
 #define __always_inline inline
 #define PAGE_SIZE 4096
 #define BPF_FUNC_ringbuf_query 0
@@ -19,6 +19,8 @@ struct pt_regs;
 #define BPF_RB_FORCE_WAKEUP 0
 #define PT_REGS_IP(ctx) 0
 #define PT_REGS_FP(ctx) 0
+#define PT_REGS_SP(ctx) 0
+#define read_user(to, size, from) 0
 
 static u64 now;
 static u64 bpf_jiffies64(void) { return now; }
@@ -97,6 +99,7 @@ static int output(void *record, u64 bytes, u64 flags) { return record && bytes &
 
 #include "event.h"
 #include "maps.h"
+#include "x86_64.h"
 #include "space.h"
 #include "stack.h"
 #include "spill.h"

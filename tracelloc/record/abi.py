@@ -109,6 +109,8 @@ TAG_BITS: Final = 16
 GENERATION_MASK: Final = 0xFFFFFFFF
 
 MISS_REGISTERS: Final = 8
+STACK_PAGE_BYTES: Final = 4096
+"""Bytes of stack that a bit of ``stack_pages`` stands for (``STACK_PAGE``)."""
 MISS_FIELDS: Final = [
     ("stack_id", "<u8"),
     ("generation", "<u4"),
@@ -158,6 +160,8 @@ class FunctionCode(IntEnum):
 COOKIE_THROWS: Final = 0x10
 COOKIE_ARGUMENT_SHIFT: Final = 8
 COOKIE_ARGUMENT_BITS: Final = 4
+COOKIE_SLOT_SHIFT: Final = 24
+COOKIE_SLOT_MASK: Final = 0xFF
 COOKIE_PLACE_SHIFT: Final = 32
 COOKIE_PLACE_MASK: Final = 0xFFF
 COOKIE_SIZE_SHIFT: Final = 44

@@ -9,12 +9,13 @@ table if it leads back into the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Final
 
 from tracelloc.architecture import of_elf
 from tracelloc.errors import UnsupportedError
+from tracelloc.files.cfi.core import OFFSET
 from tracelloc.files.cfi.module import Cfi
 from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.plt import plt_functions
@@ -24,6 +25,7 @@ from tracelloc.files.machinecode.instruction import CodeFlow, Instruction
 _MOST_INSTRUCTIONS: Final = 8192
 _MOST_IN_FILE: Final = 1 << 18
 """Most instructions to follow in one file: some seconds. jemalloc needs a tenth of them."""
+WORD_BYTES: Final = 8
 _READ_BYTES: Final = 512
 """Bytes of code decoded at once."""
 _NEVER_BACK: Final = (
@@ -51,6 +53,8 @@ class CodePaths:
     """Functions at whose call a path ends."""
     rets: set[int] = field(default_factory=set)
     """Addresses of ret instructions."""
+    calls: set[int] = field(default_factory=set)
+    """Addresses to which calls return."""
     stopped: bool = False
     """Whether a path ended at one of ``stops``."""
     has_refused: bool = False
@@ -73,9 +77,13 @@ class CodeReader:
     def __init__(self, elf: ElfFile) -> None:
         """Raises UnsupportedError for a file of an unknown machine."""
         self._elf = elf
-        self._decode = rules_for(of_elf(elf.machine, elf.bits)).decode
+        architecture = of_elf(elf.machine, elf.bits)
+        self._decode = rules_for(architecture).decode
+        assert architecture is not None
+        self._architecture = architecture
         self._stubs: dict[int, str] | None = None
-        self._starts: Callable[[int], bool] | None = None
+        self._cfi: Cfi | None = None
+        self._has_no_cfi = False
         self._left = _MOST_IN_FILE
 
     def exits(self, entry: int) -> CodePaths:
@@ -91,6 +99,21 @@ class CodeReader:
         """Whether a function never returns without having called one of these."""
         walk = self._walk(entry, others)
         return walk.stopped and not walk.rets and not walk.trouble
+
+    def return_slot(self, entry: int) -> int:
+        """Where a function stores its return address before any call, if calls leave that in a
+        register: in words below the stack pointer at entry. 0 if that is unknown, or differs.
+        """
+        walk = self._walk(entry, Stops())
+        found = {self._stored_at(address) for address in walk.calls}
+        return found.pop() if len(found) == 1 and not walk.trouble else 0
+
+    def _stored_at(self, address: int) -> int:
+        """``return_slot`` for one call, by the address that it returns to."""
+        cfi = self._frame_information()
+        rule = cfi and cfi.rules(address - 1).registers.get(self._architecture.dwarf.return_address)
+        is_stored = rule and rule[0] == OFFSET and rule[1] < 0 and rule[1] % WORD_BYTES == 0
+        return -rule[1] // WORD_BYTES if rule and is_stored else 0
 
     def _walk(self, entry: int, stops: Stops) -> CodePaths:
         walk = CodePaths(stops)
@@ -135,6 +158,7 @@ class CodeReader:
             walk.has_refused |= not instruction.can_have_probe
             return True
         if flow is CodeFlow.CALL:
+            walk.calls.add(instruction.address + instruction.size)
             return self._is_stop(target, walk)
         if flow is CodeFlow.TRAP:
             return True
@@ -176,17 +200,17 @@ class CodeReader:
 
     def _is_function(self, address: int) -> bool:
         """Whether call-frame information says that another function begins here."""
-        if self._starts is None:
+        cfi = self._frame_information()
+        return cfi is not None and cfi.is_start(address)
+
+    def _frame_information(self) -> Cfi | None:
+        if self._cfi is None and not self._has_no_cfi:
             try:
-                self._starts = Cfi(self._elf).is_start
+                self._cfi = Cfi(self._elf)
             except UnsupportedError:
-                self._starts = _never
-        return self._starts(address)
+                self._has_no_cfi = True
+        return self._cfi
 
     def _read(self, address: int) -> bytes:
         offset = self._elf.offset_of(address)
         return b"" if offset is None else self._elf.read(offset, _READ_BYTES)
-
-
-def _never(_address: int) -> bool:
-    return False

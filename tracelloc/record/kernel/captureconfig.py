@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracelloc import probes
+from tracelloc.architecture import native
 from tracelloc.heap import sampling
 from tracelloc.model.events import EVENT_DTYPE
 from tracelloc.record.kernel.compiler import CompiledProbes
@@ -126,6 +127,7 @@ class CaptureConfig:
             iterates = type_numbers() is not None
         text = probes.source_text(
             use_rows=self.use_rows,
+            machine=native().name,
             trace_mappings=self.trace_mappings,
             python=self.python,
             otel=self.otel,

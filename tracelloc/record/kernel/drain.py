@@ -28,6 +28,7 @@ from tracelloc.model.events import (
     joined_events,
 )
 from tracelloc.record.abi import (
+    CONTROL_DTYPE,
     PARITIES,
     SPILL_KEY_FIELDS,
     SPILLED_FIELDS,
@@ -35,7 +36,7 @@ from tracelloc.record.abi import (
     SpillFlag,
 )
 from tracelloc.record.kernel.bpfmaps import Columns, GracePeriod, HashMap, pick
-from tracelloc.record.kernel.records import sort_events
+from tracelloc.record.kernel.records import load_acquire, sort_events, store_release
 from tracelloc.record.kernel.ring import EventRing, StackRing
 
 Mask = npt.NDArray[np.bool_]
@@ -63,6 +64,8 @@ class Drain:
         """``control`` is the shared ``struct control``. Without ``spill``, overflow is lost."""
         self._ring = ring
         self._control = control
+        at = CONTROL_DTYPE.fields["epoch"][1] // 8
+        self._epoch = control.view(np.uint64)[at : at + 1]
         self._spill = spill
         self.overflows = 0
         """How often the ring was found to have overflowed."""
@@ -88,7 +91,8 @@ class Drain:
 
         ``events`` have already been taken out of the ring.
         """
-        self._control["epoch"][0] += 1
+        # Programs that read the new epoch see what was written to `full` before.
+        store_release(self._epoch, load_acquire(self._epoch) + 1)
         spill.grace.wait()
         seen = [events, *self._ring_up_to(spill, self._ring.produced)]
         old, new = _by_parity(joined_events(seen), parity)

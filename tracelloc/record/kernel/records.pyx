@@ -7,6 +7,16 @@ from libc.string cimport memcpy
 
 from tracelloc.model.events cimport EVENT_FORK, EVENT_LAP_BIT, event, kind_of, stack
 
+cdef extern from *:
+    """
+    #define load(place) __atomic_load_n((place), __ATOMIC_ACQUIRE)
+    #define load_head(place) __atomic_load_n((place), __ATOMIC_ACQUIRE)
+    #define store(place, value) __atomic_store_n((place), (value), __ATOMIC_RELEASE)
+    """
+    uint64_t load(const uint64_t* place) noexcept nogil
+    uint32_t load_head(const uint32_t* place) noexcept nogil
+    void store(uint64_t* place, uint64_t value) noexcept nogil
+
 cdef extern from "<linux/bpf.h>":
     enum:
         BPF_RINGBUF_BUSY_BIT
@@ -15,6 +25,21 @@ cdef extern from "<linux/bpf.h>":
 
 cdef enum:
     LAPS = (1 << 64 - EVENT_LAP_BIT) - 1  # mask of the laps that slots distinguish
+
+def load_acquire(const uint64_t[::1] words):
+    """Returns the first word of shared memory; what was written before it is visible then."""
+    return load(&words[0])
+
+
+def store_release(uint64_t[::1] words, uint64_t value):
+    """Writes the first word of shared memory after everything read before."""
+    store(&words[0], value)
+
+
+def read_head(const uint8_t[::1] data, Py_ssize_t at):
+    """Returns the first word of a record's head in a BPF ring buffer: length and flags."""
+    return load_head(<const uint32_t*>&data[at])
+
 
 cdef struct Share:  # records of one image
     uint32_t image
@@ -80,7 +105,7 @@ def copy_events(const uint8_t[::1] slots, uint64_t start, uint8_t[::1] into):
             one = &ring[(start + at) & (room - 1)]
             lap = (start + at) // room + 1
             # Read before the rest of the slot, as it was written last.
-            if (<const volatile uint64_t*>&one.size_tag)[0] >> EVENT_LAP_BIT != lap & LAPS:
+            if load(&one.size_tag) >> EVENT_LAP_BIT != lap & LAPS:
                 n = at
                 break
             copied[at] = one[0]
@@ -176,7 +201,7 @@ cdef class StackRecords:
 
     cdef inline uint32_t head(self, uint64_t position) noexcept nogil:
         """Returns length and flags, which another processor may be writing."""
-        return (<const volatile uint32_t*>&self.data[position & self.mask])[0]
+        return load_head(<const uint32_t*>&self.data[position & self.mask])
 
     cdef inline uint64_t length(self, uint64_t position) noexcept nogil:
         """Returns the length including the head, rounded up to whole words."""

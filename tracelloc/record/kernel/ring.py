@@ -12,7 +12,6 @@ the thread that pumps events.
 from __future__ import annotations
 
 import mmap
-import struct
 from typing import Any, Final
 
 import numpy as np
@@ -20,14 +19,19 @@ import numpy.typing as npt
 
 from tracelloc.model.events import EVENT_DTYPE, Events, Miss, SentStacks
 from tracelloc.record import abi
-from tracelloc.record.kernel.records import StackRecords, copy_events
+from tracelloc.record.kernel.records import (
+    StackRecords,
+    copy_events,
+    read_head,
+    load_acquire,
+    store_release,
+)
 
 HEAD_BYTES: Final = 8
 BUSY: Final = 1 << 31
 DISCARD: Final = 1 << 30
 _LENGTH_MASK: Final = DISCARD - 1
 _PAGE: Final = mmap.PAGESIZE
-_HEAD: Final = struct.Struct("<II")
 
 _MISS_DTYPE: Final = np.dtype(abi.MISS_FIELDS)
 
@@ -40,7 +44,8 @@ class EventRing:
     def __init__(self, slots: Events, positions: npt.NDArray[Any]) -> None:
         """``slots`` are a power of two; ``positions`` count reserved and taken slots."""
         self._slots = slots
-        self._positions = positions["count"]
+        words = positions.view(np.uint64).reshape(len(positions), -1)
+        self._reserved, self._taken = words[0], words[1]
 
     @property
     def room(self) -> int:
@@ -50,12 +55,12 @@ class EventRing:
     @property
     def consumed(self) -> int:
         """Number of slots taken since the start."""
-        return int(self._positions[1])
+        return load_acquire(self._taken)
 
     @property
     def produced(self) -> int:
         """Number of slots reserved since the start."""
-        return int(self._positions[0])
+        return load_acquire(self._reserved)
 
     def take_events(self) -> Events:
         """Copies out all events before the first unfinished one, and frees their slots."""
@@ -64,7 +69,7 @@ class EventRing:
         if start != end:
             count = copy_events(self._slots.view(np.uint8), start, events.view(np.uint8))
             events = events[:count]
-            self._positions[1] = start + count
+            store_release(self._taken, start + count)
         return events
 
 
@@ -88,16 +93,16 @@ class Ring:
     @property
     def consumed(self) -> int:
         """Position up to which records were released, in bytes since the start."""
-        return int(self._consumer[0])
+        return load_acquire(self._consumer)
 
     @consumed.setter
     def consumed(self, position: int) -> None:
-        self._consumer[0] = position
+        store_release(self._consumer, position)
 
     @property
     def produced(self) -> int:
         """Position up to which records were reserved, in bytes since the start."""
-        return int(self._producer[0])
+        return load_acquire(self._producer)
 
     def offset(self, position: int) -> int:
         """Returns the offset in ``data`` of a position."""
@@ -150,7 +155,7 @@ def miss_of(data: memoryview, at: int) -> Miss:
         missing=int(head["missing"]),
         registers=tuple(head["registers"].tolist()),
         stack_address=int(head["stack_address"]),
-        stack=bytes(data[at : at + n_pages * _PAGE]),
+        stack=bytes(data[at : at + n_pages * abi.STACK_PAGE_BYTES]),
         stack_holes=~pages & (1 << n_pages) - 1,
     )
 
@@ -166,7 +171,7 @@ class MissRing(Ring):
         position = self.consumed
         while len(found) < most and position < self.produced:
             at = self.offset(position)
-            length, _ = _HEAD.unpack_from(self.data, at)
+            length = read_head(self.data, at)
             if length & BUSY:
                 break
             if not length & DISCARD:

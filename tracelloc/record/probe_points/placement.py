@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tracelloc.architecture import native
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import Unseen
 from tracelloc.record import abi
@@ -22,7 +23,7 @@ from tracelloc.record.mallocs.discovery import (
 from tracelloc.record.mallocs.families import FAMILIES, LIBC, OPERATORS, OTEL, Family, jemalloc
 from tracelloc.record.mallocs.otel import ARGUMENTS, PROVIDER, usable_places
 from tracelloc.record.mallocs.signatures import FREE_PROGRAM
-from tracelloc.record.worker.targetfile import Offsets, UsdtPlace
+from tracelloc.record.worker.targetfile import Offsets, TargetFile, UsdtPlace
 
 LOADER_HOOK: Final = "_dl_debug_state"
 """The function that dynamic linkers call before and after they change mappings
@@ -176,15 +177,24 @@ def _entry_point(
 ) -> ProbePoint:
     signature = function.signature
     offset = function.offset + beyond_entry
+    place = (offset & abi.COOKIE_PLACE_MASK) << abi.COOKIE_PLACE_SHIFT
     return ProbePoint(
         function.module.open_path,
         offset,
         signature.kind.program,
         f"{function.names[0]} in {base_name(function.module.path)}",
-        cookie=signature.cookie | (offset & abi.COOKIE_PLACE_MASK) << abi.COOKIE_PLACE_SHIFT,
+        cookie=signature.cookie | place | _slot(function.module.elf, function.address),
         returns=signature.kind.returns and not signature.throws,
         is_single_stepped=is_single_stepped,
     )
+
+
+def _slot(elf: TargetFile, address: int) -> int:
+    """Returns the cookie's bits for where a function stores its return address."""
+    if not native().dwarf.has_link_register:
+        return 0
+    words = elf.return_slot(address)
+    return words << abi.COOKIE_SLOT_SHIFT if words <= abi.COOKIE_SLOT_MASK else 0
 
 
 def _cache_points(allocator: Allocator) -> Iterator[ProbePoint]:
@@ -196,10 +206,13 @@ def _cache_points(allocator: Allocator) -> Iterator[ProbePoint]:
     address = elf.thread_cache_drain(frees)
     offset = None if address is None else elf.offset_of(address)
     found = None if offset is None else elf.offsets([(offset, _HEAD_BYTES, ())])
-    if offset is not None and found and found[0] is not None and not found[0][1]:
+    if address is None or offset is None:
+        return
+    if found and found[0] is not None and not found[0][1]:
         label = f"the end of threads in {base_name(allocator.module.path)}"
         place = allocator.module.open_path, offset + found[0][0]
-        yield ProbePoint(*place, FREE_PROGRAM, label, abi.FunctionCode.CACHE_DRAIN)
+        cookie = abi.FunctionCode.CACHE_DRAIN | _slot(elf, address)
+        yield ProbePoint(*place, FREE_PROGRAM, label, cookie)
 
 
 def place_loader(modules: Iterable[Module]) -> list[ProbePoint]:

@@ -153,6 +153,19 @@ class Process:
                 hint=privilege_hint(),
             ) from error
 
+    def _read_as_thread(self, name: str) -> bytes:
+        """Reads a file that a thread has until it ends: from then on the file is empty."""
+        thread_id = self.thread_id
+        while True:
+            try:
+                content = self._read(name, thread_id)
+            except TargetError:
+                content = b""
+            # A thread that is ending may be the only one left when a successor has just begun.
+            if content or (following := self.thread_id) == thread_id:
+                return content or self._read(name, thread_id)
+            thread_id = following
+
     def _stat(self) -> list[str]:
         # The command is in parentheses and may contain any characters, even parentheses.
         return self._read("stat").decode(errors="replace").rpartition(")")[2].split()
@@ -208,7 +221,7 @@ class Process:
 
     def arguments(self) -> list[str]:
         """Returns the words of its command line; none if it has erased them."""
-        words = self._read("cmdline", self.thread_id).split(b"\0")
+        words = self._read_as_thread("cmdline").split(b"\0")
         return [word.decode(errors="replace") for word in words if word]
 
     def start_ticks(self) -> int:
@@ -223,7 +236,7 @@ class Process:
     def preloaded(self) -> list[str]:
         """Returns the libraries that ``LD_PRELOAD`` named at its start."""
         try:
-            entries = self._read("environ", self.thread_id).split(b"\0")
+            entries = self._read_as_thread("environ").split(b"\0")
         except (TargetError, PrivilegeError):
             return []
         for entry in entries:
@@ -241,7 +254,7 @@ class Process:
 
         ``program``: its ``program_paths``, if they are known already.
         """
-        text = self._read("maps", self.thread_id).decode(errors="surrogateescape")
+        text = self._read_as_thread("maps").decode(errors="surrogateescape")
         path, link = program or self.program_paths() or ("", "")
         return text if path == link else text.replace(f" {path}\n", f" {link}\n")
 
@@ -252,7 +265,7 @@ class Process:
     def rss_bytes(self) -> int | None:
         """Returns resident memory; None once the process is gone: a zombie has none."""
         try:
-            pages = int(self._read("statm", self.thread_id).split()[1])
+            pages = int(self._read_as_thread("statm").split()[1])
             return pages * os.sysconf("SC_PAGE_SIZE") or None
         except (TargetError, IndexError):
             return None

@@ -1,7 +1,15 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* The register file a uprobe program gets as its context (kernel order, x86-64). */
+/* The registers that a uprobe program gets as its context, in the kernel's order. */
 #ifndef TRACELLOC_UAPI_LINUX_PTRACE_H
 #define TRACELLOC_UAPI_LINUX_PTRACE_H
+#ifdef __TARGET_ARCH_arm64
+struct pt_regs {
+	unsigned long regs[31];
+	unsigned long sp;
+	unsigned long pc;
+	unsigned long pstate;
+};
+#else
 struct pt_regs {
 	unsigned long r15;
 	unsigned long r14;
@@ -25,4 +33,5 @@ struct pt_regs {
 	unsigned long sp;
 	unsigned long ss;
 };
+#endif
 #endif
