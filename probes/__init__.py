@@ -12,7 +12,6 @@ from importlib.resources import files
 from pathlib import Path
 
 
-
 def directory() -> Path:
     """The directory of the C sources. The package is never a zip archive."""
     return Path(str(files(__name__)))

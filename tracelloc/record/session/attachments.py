@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 from tracelloc.errors import TargetError
 from tracelloc.record.kernel.attach import Attachment, close_soon
@@ -11,6 +12,11 @@ from tracelloc.record.kernel.breakpoints import are_in_place
 from tracelloc.record.kernel.trials import Trial, passes
 from tracelloc.record.process.procfs import Process
 from tracelloc.text import NS_PER_S
+
+_PROVEN_NS: Final = 1_000_000_000
+"""A thread that has run for so long after it got the probes will hardly end the next moment."""
+_MOST_OUTLIVED: Final = 1024
+"""Descriptors that ended threads leave; the oldest are closed beyond."""
 
 
 class Attachments:
@@ -21,6 +27,10 @@ class Attachments:
         self._process = process
         self._attachments: list[Attachment] = []
         self._seen_ns = time.monotonic_ns()
+        self._outlived: list[int] = []
+        """Descriptors of the probes of ended threads. Closing them removes the breakpoints if the
+        thread that has the new ones has ended, too."""
+        self._moved_ns = 0
 
     def add(self, attachment: Attachment) -> None:
         """Takes over probes that are in place."""
@@ -36,24 +46,31 @@ class Attachments:
         ended = {thread_id for thread_id in threads if not self._process.is_running(thread_id)}
         if not ended:
             self._seen_ns = time.monotonic_ns()
+            if self._seen_ns - self._moved_ns > _PROVEN_NS:
+                self._close_outlived()
             return
         thread_id = self._process.thread_id
         if not self._process.is_running(thread_id):
             return
         moved = [attachment for attachment in self._attachments if attachment.thread_id in ended]
-        before: list[int] = []
         try:
             # Probes attached by links see every event as long as the breakpoints stay.
             saw_all = all(
                 each.method.has_links and are_in_place(self._process, each.points) for each in moved
             )
             for attachment in moved:
-                before += attachment.move(thread_id)
+                self._outlived += attachment.move(thread_id)
         except TargetError:  # the new thread has ended as well
             return
         finally:
-            close_soon(before)
+            self._moved_ns = time.monotonic_ns()
+            self._close_outlived(keep=_MOST_OUTLIVED)
         self._tell(min(ended), say, saw_all=saw_all)
+
+    def _close_outlived(self, keep: int = 0) -> None:
+        closed = self._outlived[: len(self._outlived) - keep]
+        del self._outlived[: len(closed)]
+        close_soon(closed)
 
     def _tell(self, ended: int, say: Callable[[str], None], *, saw_all: bool) -> None:
         for_ms = (time.monotonic_ns() - self._seen_ns) * 1000 // NS_PER_S
@@ -72,6 +89,7 @@ class Attachments:
 
     def close(self) -> None:
         """Takes the probes away. May be called twice."""
+        self._close_outlived()
         attachments, self._attachments = self._attachments, []
         for attachment in attachments:
             attachment.close()
