@@ -58,6 +58,7 @@ _BIN_WORDS: Final = 3
 """Words of a cache's bin."""
 _SCAN_BYTES: Final = 4 << 20
 _PAGE_BITS: Final = 12
+_LEAST_ADDRESS: Final = 1 << 16
 _KNOWN: Final = "5.3.0", "5.3.1"
 _VERSION: Final = re.compile(rb"\0([1-9]\d*\.\d+\.\d+)-\d+-g[0-9a-f]{40}\0")
 """What ``mallctl("version")`` returns."""
@@ -206,7 +207,7 @@ def _find_extents(reader: PieceReader, regions: list[Region]) -> _Extents | None
         for tree in _TREES:
             if len(words) <= tree.entries:
                 continue
-            good = (words > 1 << 16) & (words < np.uint64(1 << 47)) & (words & np.uint64(63) == 0)
+            good = _may_lead_on(words, reader) & (words & np.uint64(63) == 0)
             # The whole table holds only such addresses and zeros: most data are refused by that.
             odd = np.concatenate([[0], np.cumsum((words != 0) & ~good)])
             roots = np.flatnonzero(odd[tree.entries :] == odd[: -tree.entries])
@@ -219,6 +220,12 @@ def _find_extents(reader: PieceReader, regions: list[Region]) -> _Extents | None
                 if key is not None and 0 <= at - key <= len(words) - tree.entries:
                     return _read_extents(reader, tree, words[at - key :][: tree.entries])
     return None
+
+
+def _may_lead_on(words: U64, reader: PieceReader) -> Mask:
+    """Which words may be addresses of jemalloc's own memory."""
+    found: Mask = (words > _LEAST_ADDRESS) & (words < np.uint64(reader.address_end))
+    return found
 
 
 def _read_extents(reader: PieceReader, tree: _Tree, root: U64) -> _Extents:
@@ -392,7 +399,7 @@ def _mark_cached(reader: PieceReader, regions: list[Region], entries: U64) -> li
                 good = (room == 0) | (room == span >> np.uint64(3))
                 good &= (span > 0) & (span <= 8 * _CACHE_SLOTS)
                 good &= (left <= span) & ((span | left | head) & np.uint64(7) == 0)
-                good &= (head > 1 << 16) & (head < np.uint64(1 << 47))
+                good &= _may_lead_on(head, reader)
                 good &= ((empty - (ends & low16)) & low16) <= left
                 sure = set()
                 for n in np.flatnonzero(good & (left > 0)).tolist():
