@@ -33,7 +33,7 @@ from tracelloc.record.heapwalk.walked import (
     NotWalkableError,
     WalkedHeap,
 )
-from tracelloc.record.process.memory import PAGE_BYTES, U64
+from tracelloc.record.process.memory import U64
 from tracelloc.record.process.regions import Region
 
 I64 = npt.NDArray[np.int64]
@@ -58,6 +58,8 @@ _BIN_WORDS: Final = 3
 """Words of a cache's bin."""
 _SCAN_BYTES: Final = 4 << 20
 _PAGE_BITS: Final = 12
+_PAGE_BYTES: Final = 1 << _PAGE_BITS
+"""jemalloc's pages, whatever the kernel's are. Debian's builds for 64-bit Arm have larger ones."""
 _LEAST_ADDRESS: Final = 1 << 16
 _KNOWN: Final = "5.3.0", "5.3.1"
 _VERSION: Final = re.compile(rb"\0([1-9]\d*\.\d+\.\d+)-\d+-g[0-9a-f]{40}\0")
@@ -297,7 +299,7 @@ class _Extents:
         self.addresses, back = np.unique(leads_to, return_inverse=True)
         self.rows, _ = reader.memory.read(self.addresses, _DESCRIPTION_BYTES)
         bits = self.rows[:, 0]
-        page = ~np.uint64(PAGE_BYTES - 1)
+        page = ~np.uint64(_PAGE_BYTES - 1)
         self.base, self.size_bytes = self.rows[:, 1] & page, self.rows[:, 2] & page
         self.size_class = ((bits >> np.uint64(20)) & np.uint64(255)).astype(np.int64)
         self.free_count = ((bits >> np.uint64(28)) & np.uint64(1023)).astype(np.int64)
@@ -331,8 +333,8 @@ class _Extents:
         large, kept = np.flatnonzero(self.is_large), np.flatnonzero(self.is_kept)
         # From 5.3.1 on, they need not be of a class. Most begin anywhere in their first page, for
         # which each has one page more.
-        is_padded = bool(np.any(self.rows[large, 1] & np.uint64(PAGE_BYTES - 1)))
-        room = self.size_bytes[large] - np.uint64(PAGE_BYTES * is_padded)
+        is_padded = bool(np.any(self.rows[large, 1] & np.uint64(_PAGE_BYTES - 1)))
+        room = self.size_bytes[large] - np.uint64(_PAGE_BYTES * is_padded)
         large_sizes = np.minimum(_SIZES[self.size_class[large]].astype(np.uint64), room)
         end = np.uint64(BlockState.END)
         entries = np.concatenate([
