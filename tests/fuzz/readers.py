@@ -23,6 +23,7 @@ import numpy as np
 
 from tests.fuzz import mallocheap, pythonheap, sharedarea
 from tests.unit.hostile import MadeSection, elf_bytes, symbol_sections
+from tracelloc.architecture import native, of_elf
 from tracelloc.command.customallocators import parse_custom_allocators
 from tracelloc.errors import MalformedError, TracellocError, UnsupportedError
 from tracelloc.files.cfi.module import Cfi
@@ -52,7 +53,7 @@ from tracelloc.record.worker.readcode import ReadCode
 from tracelloc.record.worker.readstacks import finish_stacks
 from tracelloc.record.worker.targetfile import TargetFile
 from tracelloc.record.worker.unwindtables import UnwindTables
-from tracelloc.record.worker.walklayout import CODE_DTYPE, MISS_DTYPE
+from tracelloc.record.worker.walklayout import CODE_DTYPE, miss_dtype
 from tracelloc.record.worker.walks import StackWalker
 from tracelloc.record.worker.workerfile import WorkerFile
 from tracelloc.show.alerts.suppressions import read_patterns
@@ -132,13 +133,15 @@ def _stacks(data: bytes) -> None:
     """A stack in a file's code, with its registers and memory."""
     with suppress(NotElfError):
         elf = ElfFile.from_bytes(data[512:])
-        registers = np.frombuffer(data[:64].ljust(64, b"\0"), np.uint64)
-        head = np.zeros(1, MISS_DTYPE)
+        machine = of_elf(elf.machine, elf.bits) or native()
+        size_bytes = 8 * len(machine.miss_registers)
+        registers = np.frombuffer(data[:size_bytes].ljust(size_bytes, b"\0"), np.uint64)
+        head = np.zeros(1, miss_dtype(machine))
         head[0] = (registers, 0, int(registers[1]), 0, 512)
-        code = np.array([(0x400000, 1 << 47, 0, 7, 0)], CODE_DTYPE)
+        code = np.array([(0x400000, machine.address_end, 0, 7, 0)], CODE_DTYPE)
         memory = data[:512].ljust(512, b"\0")
         content = code.tobytes() + head.tobytes() + memory
-        finish_stacks({7: ReadCode(elf)}, content, 127, 1, 1)
+        finish_stacks({7: ReadCode(elf)}, content, 127, 1, 1, architecture=machine)
         elf.close()
 
 

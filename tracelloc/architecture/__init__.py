@@ -17,7 +17,10 @@ from tracelloc.architecture.description import Architecture
 from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.errors import UnsupportedError
 
-__all__ = ["ARCHITECTURES", "Architecture", "machine_name", "native", "of_elf", "of_machine"]
+__all__ = [
+    "ARCHITECTURES", "Architecture", "address_bits", "machine_name", "native", "of_elf",
+    "of_machine",
+]  # fmt: skip
 
 ARCHITECTURES: Final = (X86_64, AARCH64)
 _BY_ELF_NAME: Final = {each.elf_name: each for each in ARCHITECTURES}
@@ -40,6 +43,12 @@ def native() -> Architecture:
     if found is None:
         raise UnsupportedError(f"tracelloc does not run on {machine_name()}")
     return found
+
+
+def address_bits() -> int:
+    """Bits of a user-space address on this machine; the most there are on an unknown one."""
+    found = of_machine(machine_name())
+    return max(each.address_bits for each in ARCHITECTURES) if found is None else found.address_bits
 
 
 def of_elf(elf_name: str, bits: int = 64) -> Architecture | None:

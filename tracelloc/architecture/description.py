@@ -44,6 +44,76 @@ class DwarfRegisters:
 
 
 @dataclass(frozen=True, slots=True)
+class GeneralRegisters:
+    """The general registers of a thread by name, as ptrace(2) passes them (NT_PRSTATUS)."""
+
+    names: tuple[str, ...]
+    """In the kernel's order, 64 bits each."""
+    kernel_count: int
+    """How many of them, from the first on, the kernel keeps of each thread: probes/registers.bpf.c
+    reads these (``struct pt_regs``)."""
+    program_counter: str
+    stack_pointer: str
+    frame_pointer: str
+    call_number: str
+    """The register that has the number when a thread makes a system call."""
+    call_arguments: tuple[str, ...]
+    """The registers of a system call's arguments."""
+    call_result: str
+    entered_call: str | None
+    """The register with the number of the system call in which a thread is; None: it has a
+    register set of its own, ``entered_call_set``."""
+    thread_pointer: str | None
+    """The register with the address of a thread's own variables; None: it has a register set of
+    its own, ``thread_pointer_set``."""
+    entered_call_set: int = 0
+    thread_pointer_set: int = 0
+    """Numbers of register sets (NT_…, elf.h); 0: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadLayout:
+    """Where the C libraries keep a thread's own variables and their record of it.
+
+    ELF Handling for Thread-Local Storage, variants I (variables above the thread pointer, the
+    record below) and II (the other way round).
+    """
+
+    program_offset: int | None
+    """Bytes from the thread pointer to the program's own variables, before these are aligned; None:
+    they end at the thread pointer."""
+    record_bytes: int
+    """Most bytes of the C library's record of a thread (``struct pthread``)."""
+    self_words: tuple[int, ...]
+    """Which words from the thread pointer on are the thread pointer itself; none: the first word
+    leads to the thread's vector of modules."""
+    kernel_field: tuple[str, ...]
+    """Members of the kernel's ``struct thread_struct`` that lead to the thread pointer."""
+
+    def record(self, pointer: int) -> tuple[int, int]:
+        """(start, end) of memory with the C library's record of a thread."""
+        if self.program_offset is None:
+            return pointer, pointer + self.record_bytes
+        return max(0, pointer - self.record_bytes), pointer
+
+    def variables(self, pointer: int, most_bytes: int) -> tuple[int, int]:
+        """(start, end) of a thread's own variables, of all modules, given their size at most."""
+        if self.program_offset is None:
+            return max(0, pointer - most_bytes), pointer
+        return pointer, pointer + self.program_offset + most_bytes
+
+    def program_variables(self, pointer: int, size_bytes: int, alignment: int) -> tuple[int, int]:
+        """(start, end) of the program's own variables in a thread.
+
+        ``alignment``: of the variables, a power of two; the thread pointer has at least that.
+        """
+        if self.program_offset is None:
+            return pointer - -(-size_bytes // alignment) * alignment, pointer
+        start = pointer + -(-self.program_offset // alignment) * alignment
+        return start, start + size_bytes
+
+
+@dataclass(frozen=True, slots=True)
 class SignalFrame:
     """How the kernel stores the interrupted registers for a signal handler."""
 
@@ -75,10 +145,17 @@ class Architecture:
     usdt_argument: re.Pattern[str]
     """A 64-bit USDT argument: groups ``register``, or ``base`` and maybe ``displacement``."""
     dwarf: DwarfRegisters
+    miss_registers: tuple[int, ...]
+    """The DWARF numbers of the registers in a miss (``enum miss_register``, probes/event.h), in
+    their order; the first is the program counter."""
+    general: GeneralRegisters
+    threads: ThreadLayout
     signal_frame: SignalFrame
 
     address_bits: int
     """Bits of a user-space address. The others are 0, or a tag or an authentication code."""
+    red_zone_bytes: int
+    """Bytes below the stack pointer that a function may use."""
     return_address_mask: int
     """The bits of a return address that are the address; the others may authenticate it."""
     return_address_bytes: int
@@ -87,6 +164,10 @@ class Architecture:
 
     breakpoint_bytes: int
     """Size of the breakpoint instruction that uprobes put into code."""
+    breakpoint_code: bytes
+    """A breakpoint instruction."""
+    breakpoint_advance: int
+    """Bytes by which the program counter is behind the start of a breakpoint that was reached."""
     longest_call_bytes: int
     """Size of the longest call instruction, prefixes apart."""
     jump_targets: Callable[[bytes, int], set[int]]
@@ -101,10 +182,25 @@ class Architecture:
     """A move of the number of prctl(2) or seccomp(2) into a register."""
     private_stack_code: re.Pattern[bytes] | None
     """Native code of BPF programs that have a private stack per processor; None: not known."""
+    has_preloaded_library: bool
+    """Whether there is a library that reports allocations without probes (probes/preloaded)."""
+    shadow_stack_status: tuple[str, str] | None
+    """The line of /proc/PID/status, and the word in it, of a program with a shadow stack; None: the
+    kernel does not tell."""
     shadow_stack_code: bytes
     """Machine code that calls a function with a shadow stack; empty: none is known.
 
     ``long f(void (*function)(void *))`` returns 0, or the error of the call that enables it."""
+
+    @property
+    def address_end(self) -> int:
+        """The end of a process's address space."""
+        return 1 << self.address_bits
+
+    @property
+    def address_mask(self) -> int:
+        """The bits of a pointer that are the address."""
+        return self.address_end - 1
 
     def system_call(self, name: str) -> int:
         """The number of a system call. Raises KeyError for one that it does not have."""

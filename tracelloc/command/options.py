@@ -11,6 +11,7 @@ from functools import reduce
 from operator import or_
 from pathlib import Path
 
+from tracelloc.architecture import machine_name, of_machine
 from tracelloc.command.commandline import CommandLine, Mode, needs_probes, parse_command_line
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.kernel.captureconfig import CaptureConfig
@@ -141,6 +142,12 @@ def options_of(line: CommandLine) -> Options:
     )
 
 
+def _can_preload() -> bool:
+    """Whether there is a library for this machine that programs could preload."""
+    machine = of_machine(machine_name())
+    return machine is not None and machine.has_preloaded_library
+
+
 def _config_of(given: argparse.Namespace) -> TraceConfig:
     capture = CaptureConfig(
         events_size_bytes=max(mmap.PAGESIZE, given.events_size),
@@ -163,7 +170,7 @@ def _config_of(given: argparse.Namespace) -> TraceConfig:
         max_overhead=None if given.max_overhead is None else OverheadLimit(given.max_overhead),
         injects=given.preload == "inject",
         use_library=given.preload in ("on", "inject")
-        or (given.preload == given.attach == "auto" and not needs_probes(given)),
+        or (given.preload == given.attach == "auto" and not needs_probes(given) and _can_preload()),
         spares_python=given.preload == "auto",
         max_stall_s=given.max_stall,
         reads_memory=not given.no_search,

@@ -1,10 +1,11 @@
 """Usable sizes: what an allocator gives for a requested size, computed or read.
 
 Each formula maps requested sizes to what ``malloc_usable_size`` returns for such a block,
-vectorized, in bytes, for x86-64. They hold for blocks as malloc makes them. A block that realloc
-has shrunk may keep its place (in mimalloc and tcmalloc, up to twice as much as it needs).
-tcmalloc's realloc may add room, and so may an alignment. If there is no reliable formula, the
-size is unknown:
+vectorized, in bytes, for 64-bit processors. (jemalloc's classes are the same with pages of 64 KiB,
+as in Debian's builds for 64-bit Arm.) They hold for blocks as malloc makes them. A block that
+realloc has shrunk may keep its place (in mimalloc and tcmalloc, up to twice as much as it needs).
+tcmalloc's realloc may add room, and so may an alignment. If there is no reliable formula, the size
+is unknown:
 
 * musl rounds to slots, and its ``malloc_usable_size`` returns the requested size;
 * mimalloc beyond 128 KiB rounds differently from version to version, and its checking
@@ -20,6 +21,7 @@ request are left out.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Final
@@ -31,7 +33,8 @@ from tracelloc.model.codefiles import base_name, is_c_library
 from tracelloc.model.figures import U64, Mask
 from tracelloc.model.process import FoundLibrary, MainLibrary, MallocLibrary
 
-PAGE_BYTES: Final = 4096
+PAGE_BYTES: Final = mmap.PAGESIZE
+"""The kernel's pages: glibc maps large blocks in whole ones."""
 
 
 Formula = Callable[[U64], tuple[U64, Mask]]

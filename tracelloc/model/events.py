@@ -144,7 +144,8 @@ class Miss:
     missing: int
     """The address without a row."""
     registers: tuple[int, ...]
-    """By ``enum miss_register``: ip, sp, bp, bx, r12 to r15."""
+    """By ``enum miss_register``, as in ``Architecture.miss_registers``: the program counter, the
+    stack pointer, the frame pointer, others that calls preserve."""
     stack_address: int
     stack: bytes
     """The memory from ``stack_address`` on."""

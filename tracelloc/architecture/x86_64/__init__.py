@@ -8,7 +8,9 @@ from typing import Final
 from tracelloc.architecture.description import (
     Architecture,
     DwarfRegisters,
+    GeneralRegisters,
     SignalFrame,
+    ThreadLayout,
 )
 from tracelloc.architecture.x86_64.calls import LONGEST_CALL_BYTES, ends_in_call, jump_targets
 from tracelloc.architecture.x86_64.systemcalls import SYSTEM_CALLS
@@ -20,6 +22,27 @@ _DWARF: Final = DwarfRegisters(
 )  # fmt: skip
 """AMD64 supplement, figures 3.36 and 3.4. 16 is the return address column, not a register that
 one could name."""
+_GENERAL: Final = GeneralRegisters(
+    names=(
+        "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx",
+        "rsi", "rdi", "orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds",
+        "es", "fs", "gs",
+    ),
+    kernel_count=21,
+    program_counter="rip",
+    stack_pointer="rsp",
+    frame_pointer="rbp",
+    call_number="rax",
+    call_arguments=("rdi", "rsi", "rdx", "r10", "r8", "r9"),
+    call_result="rax",
+    entered_call="orig_rax",
+    thread_pointer="fs_base",
+)  # fmt: skip
+"""``struct user_regs_struct`` (sys/user.h), syscall(2)."""
+_THREADS: Final = ThreadLayout(
+    program_offset=None, record_bytes=1 << 12, self_words=(0, 2), kernel_field=("fsbase",)
+)
+"""The record has 2,304 bytes in glibc, and begins with ``tcbhead_t`` (nptl/tls.h)."""
 _SIGNAL_FRAME: Final = SignalFrame(
     {
         8: 40, 9: 48, 10: 56, 11: 64, 12: 72, 13: 80, 14: 88, 15: 96, 5: 104, 4: 112,
@@ -55,11 +78,17 @@ X86_64: Final = Architecture(
         r"\(%(?P<base>r\w+)\))"
     ),
     dwarf=_DWARF,
+    miss_registers=(16, 7, 6, 3, 12, 13, 14, 15),
+    general=_GENERAL,
+    threads=_THREADS,
     signal_frame=_SIGNAL_FRAME,
     address_bits=47,
+    red_zone_bytes=128,  # AMD64 supplement, 3.2.2
     return_address_mask=(1 << 64) - 1,
     return_address_bytes=8,
-    breakpoint_bytes=1,  # int3
+    breakpoint_bytes=1,
+    breakpoint_code=b"\xcc",  # int3
+    breakpoint_advance=1,
     longest_call_bytes=LONGEST_CALL_BYTES,
     jump_targets=jump_targets,
     ends_in_call=ends_in_call,
@@ -70,5 +99,7 @@ X86_64: Final = Architecture(
     ),
     # add %gs:this_cpu_off,%r9 (emit_private_frame_ptr in arch/x86/net/bpf_jit_comp.c)
     private_stack_code=re.compile(rb"\x65\x4c\x03[\x0c\x0d]", re.DOTALL),
+    has_preloaded_library=True,
+    shadow_stack_status=("x86_Thread_features", "shstk"),
     shadow_stack_code=_SHADOW_STACK,
 )  # fmt: skip

@@ -10,6 +10,8 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
+from mmap import PAGESIZE
+
 cdef extern from "<unistd.h>" nogil:
     int64_t pread64 "pread"(int fd, void* into, size_t size, int64_t offset)
 
@@ -19,8 +21,7 @@ cdef enum:
     FLAGS = 7
     SMALLEST = 32  # bytes of a chunk
     FENCE = 16  # bytes of the headers that end a heap
-    PAGE = 4096
-    PAGES = 1024  # in the cache of the lists' memory
+    PAGES = 1024  # in the cache of the lists' memory, as far as they are needed
 
     STATE_FREE = 0
     STATE_IN_USE = 1
@@ -31,6 +32,9 @@ cdef enum:
     TOO_SMALL = 1
     TOO_LARGE = 2
     FOOT_DIFFERS = 3
+
+cdef uint64_t PAGE = PAGESIZE  # the kernel's
+cdef int PAGE_BITS = PAGESIZE.bit_length() - 1
 
 
 def follow_chunks(
@@ -202,7 +206,7 @@ cdef class ListReader:
 
     cdef bint word_at(self, uint64_t address, uint64_t* into) noexcept nogil:
         """Reads the word at a multiple of 8; false if it is not in memory."""
-        cdef uint64_t page = address // PAGE
+        cdef uint64_t page = address >> PAGE_BITS
         cdef Py_ssize_t slot = page % PAGES
         cdef uint64_t about = 0
         if self.held[slot] != page:
@@ -214,7 +218,7 @@ cdef class ListReader:
             if pread64(self.memory, self.pages + slot * PAGE, PAGE, page * PAGE) != PAGE:
                 return False
             self.held[slot] = page
-        into[0] = (<uint64_t*>(self.pages + slot * PAGE))[(address % PAGE) >> 3]
+        into[0] = (<uint64_t*>(self.pages + slot * PAGE))[(address & (PAGE - 1)) >> 3]
         return True
 
     def follow(

@@ -143,7 +143,7 @@ class ClassNames:
         return readable.removeprefix(_PREFIX) if readable else ""
 
     def _words(self, address: int, count: int) -> list[int]:
-        if address < 0 or address >= 1 << 47:
+        if address < 0 or address >= self._reader.address_end:
             return [0] * count
         raw = self._bytes(address, 8 * count).ljust(8 * count, b"\0")
         words: list[int] = np.frombuffer(raw, np.uint64).tolist()

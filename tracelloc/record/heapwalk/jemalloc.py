@@ -33,7 +33,7 @@ from tracelloc.record.heapwalk.walked import (
     NotWalkableError,
     WalkedHeap,
 )
-from tracelloc.record.process.memory import PAGE_BYTES, U64
+from tracelloc.record.process.memory import U64
 from tracelloc.record.process.regions import Region
 
 I64 = npt.NDArray[np.int64]
@@ -58,6 +58,9 @@ _BIN_WORDS: Final = 3
 """Words of a cache's bin."""
 _SCAN_BYTES: Final = 4 << 20
 _PAGE_BITS: Final = 12
+_PAGE_BYTES: Final = 1 << _PAGE_BITS
+"""jemalloc's pages, whatever the kernel's are. Debian's builds for 64-bit Arm have larger ones."""
+_LEAST_ADDRESS: Final = 1 << 16
 _KNOWN: Final = "5.3.0", "5.3.1"
 _VERSION: Final = re.compile(rb"\0([1-9]\d*\.\d+\.\d+)-\d+-g[0-9a-f]{40}\0")
 """What ``mallctl("version")`` returns."""
@@ -206,7 +209,7 @@ def _find_extents(reader: PieceReader, regions: list[Region]) -> _Extents | None
         for tree in _TREES:
             if len(words) <= tree.entries:
                 continue
-            good = (words > 1 << 16) & (words < np.uint64(1 << 47)) & (words & np.uint64(63) == 0)
+            good = _may_lead_on(words, reader) & (words & np.uint64(63) == 0)
             # The whole table holds only such addresses and zeros: most data are refused by that.
             odd = np.concatenate([[0], np.cumsum((words != 0) & ~good)])
             roots = np.flatnonzero(odd[tree.entries :] == odd[: -tree.entries])
@@ -219,6 +222,12 @@ def _find_extents(reader: PieceReader, regions: list[Region]) -> _Extents | None
                 if key is not None and 0 <= at - key <= len(words) - tree.entries:
                     return _read_extents(reader, tree, words[at - key :][: tree.entries])
     return None
+
+
+def _may_lead_on(words: U64, reader: PieceReader) -> Mask:
+    """Which words may be addresses of jemalloc's own memory."""
+    found: Mask = (words > _LEAST_ADDRESS) & (words < np.uint64(reader.address_end))
+    return found
 
 
 def _read_extents(reader: PieceReader, tree: _Tree, root: U64) -> _Extents:
@@ -290,7 +299,7 @@ class _Extents:
         self.addresses, back = np.unique(leads_to, return_inverse=True)
         self.rows, _ = reader.memory.read(self.addresses, _DESCRIPTION_BYTES)
         bits = self.rows[:, 0]
-        page = ~np.uint64(PAGE_BYTES - 1)
+        page = ~np.uint64(_PAGE_BYTES - 1)
         self.base, self.size_bytes = self.rows[:, 1] & page, self.rows[:, 2] & page
         self.size_class = ((bits >> np.uint64(20)) & np.uint64(255)).astype(np.int64)
         self.free_count = ((bits >> np.uint64(28)) & np.uint64(1023)).astype(np.int64)
@@ -324,8 +333,8 @@ class _Extents:
         large, kept = np.flatnonzero(self.is_large), np.flatnonzero(self.is_kept)
         # From 5.3.1 on, they need not be of a class. Most begin anywhere in their first page, for
         # which each has one page more.
-        is_padded = bool(np.any(self.rows[large, 1] & np.uint64(PAGE_BYTES - 1)))
-        room = self.size_bytes[large] - np.uint64(PAGE_BYTES * is_padded)
+        is_padded = bool(np.any(self.rows[large, 1] & np.uint64(_PAGE_BYTES - 1)))
+        room = self.size_bytes[large] - np.uint64(_PAGE_BYTES * is_padded)
         large_sizes = np.minimum(_SIZES[self.size_class[large]].astype(np.uint64), room)
         end = np.uint64(BlockState.END)
         entries = np.concatenate([
@@ -392,7 +401,7 @@ def _mark_cached(reader: PieceReader, regions: list[Region], entries: U64) -> li
                 good = (room == 0) | (room == span >> np.uint64(3))
                 good &= (span > 0) & (span <= 8 * _CACHE_SLOTS)
                 good &= (left <= span) & ((span | left | head) & np.uint64(7) == 0)
-                good &= (head > 1 << 16) & (head < np.uint64(1 << 47))
+                good &= _may_lead_on(head, reader)
                 good &= ((empty - (ends & low16)) & low16) <= left
                 sure = set()
                 for n in np.flatnonzero(good & (left > 0)).tolist():

@@ -126,7 +126,8 @@ def _find_bins(reader: PieceReader, region: Region, regions: list[Region]) -> li
     own = np.uint64(region.start - 16) + np.uint64(8) * np.arange(len(words), dtype=np.uint64)
     empty = np.zeros(len(words), np.bool_)
     empty[:-1] = (words[:-1] == own[:-1]) & (words[1:] == own[:-1])
-    plausible = (words >= PAGE_BYTES) & (words < np.uint64(1 << 47)) & (words & np.uint64(7) == 0)
+    plausible = (words >= PAGE_BYTES) & (words < np.uint64(reader.address_end))
+    plausible &= words & np.uint64(7) == 0
     # Every start at which one of the 127 pairs is an empty bin.
     starts = np.unique(np.flatnonzero(empty)[:, None] - 2 * np.arange(_BINS))
     starts = starts[(starts >= 2) & (starts + 2 * _BINS + 12 <= len(words))]
@@ -156,7 +157,7 @@ def _circle(reader: PieceReader, address: int, head: int) -> list[ArenaState]:
 
 
 def _state_at(reader: PieceReader, address: int, head: int) -> ArenaState | None:
-    if address & 7 or not 0 < address < 1 << 47:
+    if address & 7 or not 0 < address < reader.address_end:
         return None
     words = reader.words(address, head + _SYSTEM + 16)
     at = head // 8

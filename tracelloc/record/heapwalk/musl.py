@@ -15,7 +15,7 @@ from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
 from tracelloc.record.heapwalk.walked import Arena, BlockState, WalkedHeap
-from tracelloc.record.process.memory import PAGE_BYTES, U64
+from tracelloc.record.process.memory import U64
 
 _UNITS: Final = (
     1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 18, 20, 25, 31, 36, 42, 50, 63, 72, 84, 102, 127, 146,
@@ -23,6 +23,8 @@ _UNITS: Final = (
     3276, 4095, 4680, 5460, 6552, 8191,
 )  # fmt: skip
 """Size classes, in units of 16 bytes."""
+_AREA_BYTES: Final = 4096
+"""Size of a page of descriptions, and unit of mappings' sizes, whatever the kernel's pages are."""
 _META_WORDS: Final = 5
 _MOST_METAS: Final = 101
 """Descriptions in a page."""
@@ -39,13 +41,13 @@ def walk_musl(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
     groups: list[int] = []
     areas: list[tuple[int, int]] = []
     for first, last in zip(resident.starts.tolist(), resident.ends.tolist(), strict=True):
-        pages = np.arange(first, last, PAGE_BYTES).astype(np.uint64)
+        pages = np.arange(first, last, _AREA_BYTES).astype(np.uint64)
         heads, was_read = reader.memory.read(pages, 24)
         good = was_read & (heads[:, 0] != 0) & (heads[:, 2] > 0) & (heads[:, 2] <= _MOST_METAS)
         for page in pages[good].tolist():
             found = _groups_of(reader, page)
             if found:
-                areas.append((page, page + PAGE_BYTES))
+                areas.append((page, page + _AREA_BYTES))
             for group, some in found:
                 groups.append(group)
                 slots.update(some)
@@ -67,7 +69,7 @@ def _groups_of(
     reader: PieceReader, page: int
 ) -> list[tuple[int, dict[int, tuple[int, BlockState]]]]:
     """(address of a group, its slots: size and state by address) of a page of descriptions."""
-    words = reader.words(page, PAGE_BYTES)
+    words = reader.words(page, _AREA_BYTES)
     count = int(words[2])
     metas = words[3 : 3 + _META_WORDS * count].reshape(-1, _META_WORDS)
     used = np.flatnonzero((metas[:, 2] != 0) & (metas[:, 2] & np.uint64(15) == 0))
@@ -81,7 +83,7 @@ def _groups_of(
         if size_class < len(_UNITS) and not (pages and not last):
             stride = 16 * _UNITS[size_class]
         elif size_class == _OWN_MAPPING or pages:
-            stride = pages * PAGE_BYTES - _HEADER_BYTES
+            stride = pages * _AREA_BYTES - _HEADER_BYTES
         else:
             continue
         found.append((group, {

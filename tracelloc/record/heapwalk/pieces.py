@@ -6,16 +6,13 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
+from tracelloc.architecture import native
 from tracelloc.record.heapwalk.chunks import ListReader
 from tracelloc.record.process.memory import PAGE_BYTES, U64, RemoteMemory
 from tracelloc.record.process.regions import Region, read_regions
-
-_HIGHEST: Final = 1 << 47
-"""The end of a process's address space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +79,8 @@ class PieceReader:
         self.memory = memory
         self.read_bytes = 0
         """Bytes copied so far."""
+        self.address_end = native().address_end
+        """The end of the process's address space."""
 
     def regions(self) -> list[Region]:
         """The process's mappings now. Raises TargetError, PrivilegeError."""
@@ -95,7 +94,7 @@ class PieceReader:
         """
         found = np.empty(size_bytes // 8, np.uint64) if into is None else into[: size_bytes // 8]
         end = address + size_bytes
-        if address < 0 or end > _HIGHEST:
+        if address < 0 or end > self.address_end:
             found[:] = 0
             return found
         whole = address & -PAGE_BYTES, -(-end // PAGE_BYTES) * PAGE_BYTES

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from tracelloc.architecture import native
 from tracelloc.errors import TargetError
 from tracelloc.model.codefiles import base_name
 from tracelloc.record.injection.functions import malloc_library
@@ -33,6 +34,8 @@ def check(space: AddressSpace, allocators: Sequence[Allocator]) -> None:
 
 
 def _why_not(process: Process, modules: Sequence[Module]) -> str | None:  # noqa: PLR0911 - a reason each
+    if not native().has_preloaded_library:
+        return f"there is none for {native().title}"
     if process.inner_pid() != process.pid:
         return "it is in another PID namespace"
     if process.state() == "T":

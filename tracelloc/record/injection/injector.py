@@ -95,7 +95,7 @@ class Injection:
                 self._begin_stopped(stopped.thread_ids, memory_fd)
 
     def _begin_stopped(self, thread_ids: Sequence[int], memory_fd: int) -> None:
-        records = [(each, ptrace.registers(each).fs_base) for each in thread_ids]
+        records = [(each, ptrace.registers(each).thread_pointer) for each in thread_ids]
         tid_offset = find_tid_offset(self._process, records)
         if self._base is None:
             self._map(_caller_of(thread_ids), memory_fd, tid_offset)

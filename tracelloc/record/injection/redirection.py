@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.architecture import native
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.memory import PAGE_BYTES, RemoteMemory
 from tracelloc.record.process.procfs import Process
@@ -32,6 +33,11 @@ _STACK_BYTES: Final = 1 << 20
 _SYMBOL_BYTES: Final = 24
 _FUNCTION_KINDS: Final = 0x12, 0x22, 0x1A, 0x2A
 """``st_info`` of global and weak functions, and of those that choose an implementation."""
+_REPLACED: Final = (
+    "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi",
+    "rdi",
+)  # fmt: skip
+"""The general registers of x86-64 but the stack pointer."""
 _SPECIAL: Final = "[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]", "[uprobes]"
 
 
@@ -122,8 +128,9 @@ def stopped_words(
     finder = WordFinder(process, values)
     regions = private_regions(process)
     variables = {region.start for region in variables_of(regions)}
-    red_zones = (ptrace.registers(each).rsp - ptrace.RED_ZONE_BYTES for each in thread_ids)
-    stacks = [address & -PAGE_BYTES for address in red_zones]
+    red_zone_bytes = native().red_zone_bytes
+    pointers = (ptrace.registers(each).stack_pointer for each in thread_ids)
+    stacks = [(pointer - red_zone_bytes) & -PAGE_BYTES for pointer in pointers]
     places = np.fromiter(earlier, np.uint64)
     wanted = []
     for region in regions:
@@ -161,8 +168,8 @@ def replace_registers(thread_ids: Iterable[int], replaced: Mapping[int, int]) ->
     """Replaces values of registers of stopped threads."""
     for thread_id in thread_ids:
         values = ptrace.registers(thread_id)
-        found = [name for name in ptrace.REGISTER_NAMES if getattr(values, name) in replaced]
+        found = [name for name in _REPLACED if values[name] in replaced]
         for name in found:
-            setattr(values, name, replaced[getattr(values, name)])
+            values[name] = replaced[values[name]]
         if found:
             ptrace.set_registers(thread_id, values)

@@ -34,12 +34,11 @@ _FRAME_REGISTERS: Final = (
     "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
     "rdi", "rsi", "rbp", "rbx", "rdx", "rax", "rcx", "rsp", "rip", "eflags",
 )  # fmt: skip
-_ARGUMENTS: Final = "rax", "rdi", "rsi", "rdx", "r10", "r8", "r9"
+_ARGUMENTS: Final = (X86_64.general.call_number, *X86_64.general.call_arguments)
 _RESTARTS: Final = range(512, 515)
 """ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND: the kernel makes the call again."""
 _RESTART_BLOCK: Final = 516
 _SYSCALL_BYTES: Final = 2
-_NO_CALL: Final = (1 << 64) - 1
 _ALL_SIGNALS: Final = (1 << 64) - 1
 _AT_CALL: Final = signal.SIGTRAP | 0x80
 """Why the thread has stopped, by its status: at a system call."""
@@ -82,7 +81,7 @@ class RemoteThread:
             self._await_call()
             ptrace.resume_to_call(self._thread_id)
             self._await_call()
-            result = ctypes.c_int64(ptrace.registers(self._thread_id).rax).value
+            result = ctypes.c_int64(ptrace.registers(self._thread_id)["rax"]).value
             # A call that the stop had interrupted is made again by the kernel behind another stop.
             ptrace.interrupt(self._thread_id)
         finally:
@@ -110,7 +109,7 @@ class RemoteThread:
         self, kept: ptrace.Registers, mask: int, number: int, arguments: tuple[int, ...]
     ) -> None:
         state = ptrace.extended_state(self._thread_id)
-        at = (kept.rsp - ptrace.RED_ZONE_BYTES - len(state) - len(_MAGIC_2)) & -64
+        at = (kept.stack_pointer - X86_64.red_zone_bytes - len(state) - len(_MAGIC_2)) & -64
         frame = signal_frame(kept, mask, at)
         start = ((at - len(frame) - 16) & -16) + 8
         image = struct.pack("<Q", self._place.restore) + frame
@@ -119,10 +118,10 @@ class RemoteThread:
             os.pwrite(self._memory_fd, image, start)
         except OSError as error:
             raise TargetError("there is no room on the stack of a thread of the target") from error
-        values = ptrace.Registers.from_buffer_copy(kept)
+        values = kept.copy()
         for name, value in zip(_ARGUMENTS, (number, *arguments), strict=False):
-            setattr(values, name, value & _NO_CALL)
-        values.rip, values.rsp, values.orig_rax = self._place.call, start, _NO_CALL
+            values[name] = value
+        values["rip"], values["rsp"], values["orig_rax"] = self._place.call, start, ptrace.NO_CALL
         ptrace.set_registers(self._thread_id, values)
 
 
@@ -131,9 +130,9 @@ def rank(values: ptrace.Registers) -> int:
 
     Best is one in a system call that can be made again at any time, then one that sleeps.
     """
-    if values.orig_rax == _NO_CALL:
+    if values.entered_call == ptrace.NO_CALL:
         return 2
-    return int(ctypes.c_int64(values.rax).value == -_RESTART_BLOCK)
+    return int(ctypes.c_int64(values["rax"]).value == -_RESTART_BLOCK)
 
 
 def described(state: bytes) -> bytes:
@@ -150,13 +149,13 @@ def signal_frame(kept: ptrace.Registers, mask: int, state_at: int) -> bytes:
 
     A system call that the stop has interrupted is made again, as the kernel does.
     """
-    values = ptrace.Registers.from_buffer_copy(kept)
-    if kept.orig_rax != _NO_CALL:
-        error = -ctypes.c_int64(kept.rax).value
+    values = kept.copy()
+    if kept.entered_call != ptrace.NO_CALL:
+        error = -ctypes.c_int64(kept["rax"]).value
         if error in _RESTARTS or error == _RESTART_BLOCK:
-            values.rax, values.rip = kept.orig_rax, kept.rip - _SYSCALL_BYTES
+            values["rax"], values["rip"] = kept["orig_rax"], kept["rip"] - _SYSCALL_BYTES
     return _UCONTEXT.pack(
         _UC_FLAGS, 0, 0, _KEEP_ALTERNATE_STACK, 0, 0,
-        *(getattr(values, name) for name in _FRAME_REGISTERS),
-        kept.cs & 0xFFFF, 0, 0, kept.ss & 0xFFFF, 0, 0, 0, 0, state_at, *(0,) * 7, mask,
+        *(values[name] for name in _FRAME_REGISTERS),
+        kept["cs"] & 0xFFFF, 0, 0, kept["ss"] & 0xFFFF, 0, 0, 0, 0, state_at, *(0,) * 7, mask,
     )  # fmt: skip

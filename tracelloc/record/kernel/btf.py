@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -64,14 +65,32 @@ class KernelTypes:
 
     def member_offset(self, struct_name: str, member: str) -> int:
         """A member's offset in bytes. Raises UnsupportedError if there is none."""
+        return self.nested_offset(struct_name, [member])
+
+    def nested_offset(self, struct_name: str, members: Sequence[str]) -> int:
+        """The offset in bytes of a member of a member, and so on. Raises UnsupportedError."""
         number = self.type_id(_STRUCT, struct_name)
+        total = 0
+        for member in members:
+            found = self._member(number, member)
+            if found is None:
+                raise UnsupportedError(f"struct {struct_name} of this kernel has no {member}")
+            offset, number = found
+            total += offset
+        return total
+
+    def _member(self, number: int | None, member: str) -> tuple[int, int] | None:
+        """(offset in bytes, id of its type) of a member of a structure; None if there is none."""
         wanted = self._name_offset(member)
-        if number is not None and wanted:
-            at = int(self._at[number - 1])
-            info = int(self._words[at + 1])
-            members = self._words[at + 3 : at + 3 + 3 * (info & 0xFFFF)]
-            found = np.flatnonzero(members[:-2:3] == wanted)
-            if len(found):
-                bits = int(members[3 * found[0] + 2])
-                return (bits & (0xFFFFFF if info >> 31 else 0xFFFFFFFF)) // 8
-        raise UnsupportedError(f"struct {struct_name} of this kernel has no {member}")
+        if number is None or not 0 < number <= len(self._at) or not wanted:
+            return None
+        at = int(self._at[number - 1])
+        info = int(self._words[at + 1])
+        if info >> 24 & 31 != _STRUCT:
+            return None
+        members = self._words[at + 3 : at + 3 + 3 * (info & 0xFFFF)]
+        found = np.flatnonzero(members[:-2:3] == wanted)
+        if not len(found):
+            return None
+        _, its_type, bits = members[3 * found[0] : 3 * found[0] + 3].tolist()
+        return (bits & (0xFFFFFF if info >> 31 else 0xFFFFFFFF)) // 8, its_type

@@ -8,12 +8,15 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelloc import probes
+from tracelloc.architecture import Architecture, native
 from tracelloc.errors import UnsupportedError
 from tracelloc.record.kernel.btf import FUNCTION, KernelTypes
 from tracelloc.record.kernel.precompiled import compiled
@@ -22,21 +25,24 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.system import syscalls
 
 Rows = npt.NDArray[Any]
-"""An array of ``_ROW``."""
+"""An array of ``row_dtype``."""
 
 _SOURCE: Final = "registers.bpf.c"
 _PROGRAM: Final = "read_registers"
 _ATTACH_TYPE: Final = 28
 """BPF_TRACE_ITER, include/uapi/linux/bpf.h."""
-_ROW: Final = np.dtype([
-    ("pid", np.uint64), ("tid", np.uint64), ("thread_pointer", np.uint64),
-    ("signal_stack", np.uint64), ("registers", np.uint64, 21),
-])  # fmt: skip
-"""``struct thread_registers``."""
-_STACK_POINTER: Final = 19
-"""The stack pointer's number in ``struct pt_regs``."""
 _READ_BYTES: Final = 1 << 16
 _MOST_BYTES: Final = 1 << 28
+
+
+@cache
+def row_dtype(architecture: Architecture) -> np.dtype[Any]:
+    """Returns the layout of ``struct thread_registers``."""
+    return np.dtype([
+        ("pid", np.uint64), ("tid", np.uint64), ("thread_pointer", np.uint64),
+        ("signal_stack", np.uint64),
+        ("registers", np.uint64, (architecture.general.kernel_count,)),
+    ])  # fmt: skip
 
 
 class _IteratorLinkAttr(ctypes.Structure):
@@ -81,7 +87,7 @@ class ThreadRegisters(NamedTuple):
 
     thread_id: int
     thread_pointer: int
-    """Where its thread-local variables are (``fs_base``); 0 if unknown."""
+    """Where its thread-local variables are (``fs_base``, ``tpidr_el0``); 0 if unknown."""
     stack_pointer: int
     signal_stack: int
     """Address of the alternate signal stack; 0 if there is none."""
@@ -103,7 +109,8 @@ class RegisterReader:
             f"-D{name}_OFFSET={types.member_offset('task_struct', member)}"
             for name, member in offsets.items()
         ]
-        flags.append(f"-DTHREAD_POINTER_OFFSET={_thread_pointer_offset(types)}")
+        field = native().threads.kernel_field
+        flags.append(f"-DTHREAD_POINTER_OFFSET={thread_pointer_offset(types, field)}")
         text = (probes.directory() / _SOURCE).read_text(encoding="utf-8")
         code = compiled(text, flags, probes.kernel_headers(), debug=debug)
         self._programs = Programs(code, debug=debug)
@@ -121,13 +128,7 @@ class RegisterReader:
 
     def read_threads(self, process: Process) -> list[ThreadRegisters]:
         """Reads the registers of its threads now, thread by thread. Raises OSError."""
-        return [
-            ThreadRegisters(
-                int(row["tid"]), int(row["thread_pointer"]), int(row["registers"][_STACK_POINTER]),
-                int(row["signal_stack"]), np.delete(row["registers"], _STACK_POINTER),
-            )
-            for row in self._read(process)
-        ]  # fmt: skip
+        return threads_in(self._read(process), native())
 
     def _read(self, process: Process) -> Rows:
         info = _TaskInfo(pid=process.pid)
@@ -153,11 +154,27 @@ class RegisterReader:
         self._programs.close()
 
 
-def _thread_pointer_offset(types: KernelTypes) -> int:
-    """The offset of ``thread.fsbase`` in ``struct task_struct``; 0 if there is none."""
+def threads_in(rows: Rows, architecture: Architecture) -> list[ThreadRegisters]:
+    """Returns the threads in rows of ``row_dtype``."""
+    general = architecture.general
+    at = general.names.index(general.stack_pointer)
+    return [
+        ThreadRegisters(
+            int(row["tid"]), int(row["thread_pointer"]), int(row["registers"][at]),
+            int(row["signal_stack"]), np.delete(row["registers"], at),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def thread_pointer_offset(types: KernelTypes, field: Sequence[str]) -> int:
+    """Returns the offset of the thread pointer in ``struct task_struct``; 0 if there is none.
+
+    ``field``: members that lead to it from ``struct thread_struct``.
+    """
     try:
         outer = types.member_offset("task_struct", "thread")
-        return outer + types.member_offset("thread_struct", "fsbase")
+        return outer + types.nested_offset("thread_struct", field)
     except UnsupportedError:
         return 0
 
@@ -175,4 +192,5 @@ def _rows(attributes: _IteratorLinkAttr) -> Rows:
             found += piece
     finally:
         os.close(iterator)
-    return np.frombuffer(bytes(found[: len(found) // _ROW.itemsize * _ROW.itemsize]), _ROW)
+    row = row_dtype(native())
+    return np.frombuffer(bytes(found[: len(found) // row.itemsize * row.itemsize]), row)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tracelloc.architecture import native
 from tracelloc.errors import PrivilegeError, TargetError, privilege_hint
 from tracelloc.model.codefiles import Mapping, base_name
 from tracelloc.system.syscalls import open_inside, open_regular
@@ -333,8 +334,12 @@ class Process:
         return int(self._stat()[_START_STACK])
 
     def has_shadow_stack(self) -> bool:
-        """Returns whether return addresses are checked against a shadow stack (x86 CET)."""
-        return "shstk" in self._status_words("x86_Thread_features")
+        """Returns whether return addresses are checked against a shadow stack.
+
+        False as well if the kernel does not tell.
+        """
+        found = native().shadow_stack_status
+        return found is not None and found[1] in self._status_words(found[0])
 
     def group_id(self) -> int:
         """Returns the process to which this thread belongs; itself once it is gone."""

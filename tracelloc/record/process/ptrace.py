@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
+
+from tracelloc.architecture import native
+from tracelloc.architecture.description import GeneralRegisters
 
 _CONT: Final = 7
 _SINGLESTEP: Final = 9
 _SYSCALL: Final = 24
-_GETREGS: Final = 12
-_SETREGS: Final = 13
 _DETACH: Final = 17
 _GETEVENTMSG: Final = 0x4201
 _GETSIGINFO: Final = 0x4202
@@ -24,8 +27,10 @@ _SEIZE: Final = 0x4206
 _INTERRUPT: Final = 0x4207
 _LISTEN: Final = 0x4208
 _GETREGSET: Final = 0x4204
+_SETREGSET: Final = 0x4205
 _GETSIGMASK: Final = 0x420A
 _SETSIGMASK: Final = 0x420B
+_NT_PRSTATUS: Final = 1
 _NT_X86_XSTATE: Final = 0x202
 _MOST_STATE_BYTES: Final = 1 << 14
 _SIGNAL_SET_BYTES: Final = 8
@@ -61,36 +66,121 @@ class Event(IntEnum):
     STOP = 128
 
 
-REGISTER_NAMES: Final = (
-    "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi",
-    "rdi",
-)  # fmt: skip
-"""General registers but the stack pointer, in the kernel's order."""
+_WORD: Final = (1 << 64) - 1
+NO_CALL: Final = -1
+"""In place of a system call's number: the thread is in none."""
 
 
-RED_ZONE_BYTES: Final = 128
-"""Bytes below the stack pointer that a function may use (System V ABI, 3.2.2)."""
+class Registers:
+    """The general registers of a stopped thread, by the names of ``GeneralRegisters``.
 
+    Values are unsigned, of 64 bits.
+    """
 
-class Registers(ctypes.Structure):
-    """``struct user_regs_struct`` of x86-64 (sys/user.h)."""
+    __slots__ = ("_of_their_own", "_words", "layout")
 
-    _fields_ = tuple(
-        (name, ctypes.c_uint64)
-        for name in (
-            *REGISTER_NAMES, "orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base",
-            "ds", "es", "fs", "gs",
+    def __init__(
+        self,
+        layout: GeneralRegisters,
+        words: Iterable[int],
+        *,
+        entered_call: int = NO_CALL,
+        thread_pointer: int = 0,
+    ) -> None:
+        """``words``: all values, in the layout's order.
+
+        ``entered_call`` and ``thread_pointer`` are used if the layout has no registers for them.
+        """
+        self.layout = layout
+        self._words = dict(zip(layout.names, words, strict=True))
+        self._of_their_own = entered_call, thread_pointer
+
+    @classmethod
+    def unpack(
+        cls,
+        layout: GeneralRegisters,
+        general: bytes,
+        *,
+        entered_call: bytes = b"",
+        thread_pointer: bytes = b"",
+    ) -> Registers:
+        """Returns the registers in the kernel's register sets.
+
+        A program of 32 bits has other registers: they count as 0, and it is in no system call.
+        """
+        count = len(layout.names)
+        if len(general) != 8 * count:
+            general = bytes(8 * count)
+            if layout.entered_call is not None:
+                at = 8 * layout.names.index(layout.entered_call)
+                general = general[:at] + b"\xff" * 8 + general[at + 8 :]
+            entered_call = thread_pointer = b""
+        call = int.from_bytes(entered_call, "little", signed=True) if entered_call else NO_CALL
+        return cls(
+            layout,
+            struct.unpack(f"<{count}Q", general),
+            entered_call=call,
+            # The second word is an older system's.
+            thread_pointer=int.from_bytes(thread_pointer[:8], "little"),
         )
-    )  # fmt: skip
-    rax: int
-    rcx: int
-    cs: int
-    ss: int
-    orig_rax: int
-    """The number of the system call in which the thread is."""
-    rip: int
-    rsp: int
-    fs_base: int
+
+    def copy(self) -> Registers:
+        """Returns registers that can be changed, with the same values."""
+        call, pointer = self._of_their_own
+        return Registers(
+            self.layout, self._words.values(), entered_call=call, thread_pointer=pointer
+        )
+
+    def __getitem__(self, name: str) -> int:
+        """Returns a register's value."""
+        return self._words[name]
+
+    def __setitem__(self, name: str, value: int) -> None:
+        """Sets a register's value, modulo 2**64."""
+        if name not in self._words:
+            raise KeyError(name)
+        self._words[name] = value & _WORD
+
+    @property
+    def words(self) -> list[int]:
+        """All values, in the layout's order."""
+        return list(self._words.values())
+
+    @property
+    def program_counter(self) -> int:
+        """The address of execution."""
+        return self[self.layout.program_counter]
+
+    @program_counter.setter
+    def program_counter(self, value: int) -> None:
+        self[self.layout.program_counter] = value
+
+    @property
+    def stack_pointer(self) -> int:
+        """The stack pointer."""
+        return self[self.layout.stack_pointer]
+
+    @stack_pointer.setter
+    def stack_pointer(self, value: int) -> None:
+        self[self.layout.stack_pointer] = value
+
+    @property
+    def thread_pointer(self) -> int:
+        """The address of the thread's own variables."""
+        name = self.layout.thread_pointer
+        return self._of_their_own[1] if name is None else self[name]
+
+    @property
+    def entered_call(self) -> int:
+        """The number of the system call in which the thread is; ``NO_CALL``: in none."""
+        name = self.layout.entered_call
+        if name is None:
+            return self._of_their_own[0]
+        return ctypes.c_int64(self[name]).value
+
+    def pack(self) -> bytes:
+        """Returns the kernel's general register set."""
+        return struct.pack(f"<{len(self._words)}Q", *self._words.values())
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -132,21 +222,34 @@ def step(thread_id: int) -> int:
 
 def registers(thread_id: int) -> Registers:
     """Returns the registers of a stopped thread. Raises OSError."""
-    found = Registers()
-    _request(_GETREGS, thread_id, ctypes.addressof(found))
-    return found
+    layout = native().general
+    calls, pointers = layout.entered_call_set, layout.thread_pointer_set
+    return Registers.unpack(
+        layout,
+        _register_set(thread_id, _NT_PRSTATUS),
+        entered_call=_register_set(thread_id, calls) if calls else b"",
+        thread_pointer=_register_set(thread_id, pointers) if pointers else b"",
+    )
 
 
 def set_registers(thread_id: int, values: Registers) -> None:
-    """Sets the registers of a stopped thread. Raises OSError."""
-    _request(_SETREGS, thread_id, ctypes.addressof(values))
+    """Sets the general registers of a stopped thread. Raises OSError."""
+    content = values.pack()
+    area = ctypes.create_string_buffer(content, len(content))
+    vector = (ctypes.c_size_t * 2)(ctypes.addressof(area), len(content))
+    _request(_SETREGSET, thread_id, ctypes.addressof(vector), _NT_PRSTATUS)
 
 
 def extended_state(thread_id: int) -> bytes:
     """Returns the vector and other extended registers of a stopped thread, as an XSAVE area."""
+    return _register_set(thread_id, _NT_X86_XSTATE)
+
+
+def _register_set(thread_id: int, number: int) -> bytes:
+    """Returns a register set of a stopped thread. Raises OSError."""
     area = ctypes.create_string_buffer(_MOST_STATE_BYTES)
     vector = (ctypes.c_size_t * 2)(ctypes.addressof(area), len(area))
-    _request(_GETREGSET, thread_id, ctypes.addressof(vector), _NT_X86_XSTATE)
+    _request(_GETREGSET, thread_id, ctypes.addressof(vector), number)
     return area.raw[: vector[1]]
 
 

@@ -1,8 +1,8 @@
 # cython: language_level=3
 """Which block an address is in: an index of two levels.
 
-A table by bits 28 to 46 of an address leads to tables by bits 9 to 27, which hold the first block
-in each 512 bytes.
+A table by the bits of an address from 28 on leads to tables by bits 9 to 27, which hold the first
+block in each 512 bytes.
 """
 
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
@@ -15,26 +15,31 @@ cdef enum:
     GRANULE_BITS = 9
     LEAF_BITS = 28
     LEAF_GRANULES = 1 << (LEAF_BITS - GRANULE_BITS)
-    LEAVES = 1 << (47 - LEAF_BITS)
 
 cdef struct BlockIndex:
     const uint64_t* starts
     const uint64_t* ends
     Py_ssize_t count
+    Py_ssize_t leaf_count
     uint32_t** leaves  # odd: twice the number of the block that covers the whole leaf, plus 1
 
 
 cdef inline bint open_index(
-    BlockIndex* index, const uint64_t* starts, const uint64_t* ends, Py_ssize_t count
+    BlockIndex* index, const uint64_t* starts, const uint64_t* ends, Py_ssize_t count,
+    int address_bits,
 ) noexcept nogil:
-    """Indexes blocks by address, of which none overlaps another; false if there is no memory."""
+    """Indexes blocks by address, of which none overlaps another; false if there is no memory.
+
+    ``address_bits``: those of user-space addresses.
+    """
     cdef Py_ssize_t at
     index.starts, index.ends, index.count = starts, ends, count
-    index.leaves = <uint32_t**>calloc(LEAVES, sizeof(uint32_t*))
+    index.leaf_count = <Py_ssize_t>1 << (address_bits - LEAF_BITS)
+    index.leaves = <uint32_t**>calloc(index.leaf_count, sizeof(uint32_t*))
     if not index.leaves:
         return False
     for at in range(count):
-        if starts[at] >= ends[at] or ends[at] >> 47 or not enter_block(index, at):
+        if starts[at] >= ends[at] or ends[at] >> address_bits or not enter_block(index, at):
             return False
     return True
 
@@ -67,7 +72,7 @@ cdef inline bint enter_block(BlockIndex* index, Py_ssize_t at) noexcept nogil:
 
 
 cdef inline Py_ssize_t block_at(BlockIndex* index, uint64_t address) noexcept nogil:
-    """The block that an address below 2^47 is in; -1 if there is none."""
+    """The block that a user-space address is in; -1 if there is none."""
     cdef uint32_t* leaf = index.leaves[address >> LEAF_BITS]
     cdef Py_ssize_t at
     if not leaf:
@@ -105,7 +110,7 @@ cdef inline void prefetch_block(BlockIndex* index, uint64_t address) noexcept no
 cdef inline void close_index(BlockIndex* index) noexcept nogil:
     cdef Py_ssize_t at
     if index.leaves:
-        for at in range(LEAVES):
+        for at in range(index.leaf_count):
             if not <uintptr_t>index.leaves[at] & 1:
                 free(index.leaves[at])
     free(index.leaves)

@@ -7,12 +7,14 @@ for new ones: these are no roots, except for the record of the thread at their e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.architecture import native
+from tracelloc.architecture.description import ThreadLayout
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.exitleaks import ExitLeaks, LeakedStack
 from tracelloc.model.heapusage import BlockSum
@@ -30,8 +32,12 @@ from tracelloc.record.reachability.structures import components, led_to
 
 _MOST_EDGES: Final = 1 << 26
 """Most pointers between blocks that are stored: 512 MiB."""
-_RECORD_BYTES: Final = 24
-"""The beginning of glibc's record of a thread (``tcbhead_t``): words 0 and 2 are its address."""
+_HEAD_BYTES: Final = 24
+"""What is read from a thread pointer on: ``tcbhead_t`` of glibc, or its beginning."""
+_VECTOR_ENTRY_BYTES: Final = 16
+"""Size of an entry of a thread's vector of modules (``dtv_t``)."""
+_VARIABLE_BYTES: Final = 1 << 16
+"""Most bytes of a thread's variables that the loader keeps beside the thread pointer."""
 
 
 def find_leaks(
@@ -89,10 +95,26 @@ def _abandoned_stacks(
             for address in (one.stack_pointer, one.thread_pointer)
         )
         # The memory may be another mapping by now.
-        words = np.frombuffer(process.read_memory(pointer, _RECORD_BYTES), np.uint64)
-        is_record = len(words) == 3 and int(words[0]) == int(words[2]) == pointer
-        if is_guarded and is_record and not region.inode and not holds_others:
-            yield region.start, pointer
+        is_usable = is_guarded and not region.inode and not holds_others
+        if is_usable and is_thread_data(process.read_memory, pointer, native().threads):
+            yield region.start, native().threads.record(pointer)[0]
+
+
+def is_thread_data(read: Callable[[int, int], bytes], pointer: int, layout: ThreadLayout) -> bool:
+    """Returns whether a thread pointer still leads to a thread's data.
+
+    ``read`` returns bytes of memory, given address and size; fewer if they can't be read.
+    """
+    words = np.frombuffer(read(pointer, _HEAD_BYTES), np.uint64).tolist()
+    if len(words) < _HEAD_BYTES // 8:
+        return False
+    if layout.self_words:
+        return all(words[n] == pointer for n in layout.self_words)
+    # The vector has two words for each module, of which the first are its own: where the module's
+    # variables of this thread are.
+    raw = read(words[0] + _VECTOR_ENTRY_BYTES, 8)
+    start, end = layout.variables(pointer, _VARIABLE_BYTES)
+    return len(raw) == 8 and start <= int.from_bytes(raw, "little") < end
 
 
 def _are_direct(lost: Mask, marks: Marks) -> Mask:

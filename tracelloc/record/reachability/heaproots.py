@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.architecture import native
 from tracelloc.errors import TracellocError
 from tracelloc.model.heapusage import HeapRoot, RootKind
 from tracelloc.record.kernel.registers import RegisterReader, ThreadRegisters
@@ -19,10 +20,8 @@ from tracelloc.record.process.regions import Region
 from tracelloc.record.reachability.links import BY_ADDRESS
 from tracelloc.record.reachability.roots import kernel_words_by_kind
 
-_BELOW_BYTES: Final = 1 << 16
-"""Most bytes of thread-local variables before a thread pointer that are told from a stack."""
-ABOVE_BYTES: Final = 1 << 12
-"""Bytes from a thread pointer on that hold the C library's record of the thread: 2,304 in glibc."""
+_VARIABLE_BYTES: Final = 1 << 16
+"""Most bytes of a thread's variables that are told from a stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class ThreadData:
     title: str
     """Such as ``thread 17 (worker)``."""
     pointer: int
-    """The address of the C library's record of it, before which its variables are."""
+    """The thread pointer, beside which its variables and the C library's record of it are."""
 
 
 _U64: Final = np.uint64
@@ -135,12 +134,16 @@ class RootParts:
             thread_id = stacks[0].thread_id
             name = f"stack of {titles.of(thread_id)}"
             root = HeapRoot(RootKind.STACK, name, "", (thread_id,))
-        owner = self.number(root)
+        owner, layout = self.number(root), native().threads
         self._cut(region.start, owner)
         for one in threads.with_data_in(region):
-            low = max(region.start, one.thread_pointer - _BELOW_BYTES)
+            ranges = (
+                layout.variables(one.thread_pointer, _VARIABLE_BYTES),
+                layout.record(one.thread_pointer),
+            )
+            low = max(region.start, min(start for start, _ in ranges))
             self._cut(low, owner, is_told_apart=True)
-            self._cut(min(one.thread_pointer + ABOVE_BYTES, region.end), owner)
+            self._cut(min(max(end for _, end in ranges), region.end), owner)
         self._cut(region.end, 1)
 
     def _cut(self, address: int, owner: int, *, is_told_apart: bool = False) -> None:

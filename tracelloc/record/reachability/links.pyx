@@ -9,11 +9,11 @@ conservative garbage collector. Callers pass memory piece by piece, each piece o
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 
+from tracelloc.architecture import address_bits as native_bits
 from tracelloc.record.reachability.blockindex cimport (
     BlockIndex, block_at, close_index, open_index, prefetch_block, prefetch_index,
 )
 
-cdef uint64_t ADDRESS_BITS = (<uint64_t>1 << 47) - 1  # higher bits may be a tag of the program
 cdef enum:
     BATCH = 32
 
@@ -30,6 +30,7 @@ cdef class Links:
     cdef const uint64_t[::1] starts
     cdef const uint64_t[::1] ends
     cdef BlockIndex index
+    cdef uint64_t address_mask  # higher bits may be a tag of the program or of the processor
     cdef uint32_t* edges  # pairs: the block that holds a pointer, the block it leads to
     cdef readonly Py_ssize_t edge_count
     """Pointers from blocks to other blocks."""
@@ -42,14 +43,23 @@ cdef class Links:
     """Pointers for which there was no room."""
     cdef uint32_t* last_root  # of each block: the last root that led to it, not by address
 
-    def __cinit__(self, const uint64_t[::1] starts, const uint64_t[::1] ends, Py_ssize_t most):
-        """Blocks by address; none overlaps another. ``most``: limit of pointers of each kind."""
+    def __cinit__(
+        self, const uint64_t[::1] starts, const uint64_t[::1] ends, Py_ssize_t most,
+        int address_bits=native_bits(),
+    ):
+        """Blocks by address; none overlaps another. ``most``: limit of pointers of each kind.
+
+        ``address_bits``: those of user-space addresses.
+        """
         cdef Py_ssize_t count = starts.shape[0]
         self.starts, self.ends, self.most = starts, ends, most
+        self.address_mask = (<uint64_t>1 << address_bits) - 1
         self.last_root = <uint32_t*>calloc(count + 1, sizeof(uint32_t))
         if not self.last_root:
             raise MemoryError
-        if count and not open_index(&self.index, &starts[0], &ends[0], count):
+        if count and not open_index(
+            &self.index, &starts[0], &ends[0], count, address_bits
+        ):
             raise MemoryError
 
     def __dealloc__(self):
@@ -65,6 +75,7 @@ cdef class Links:
         """
         cdef Py_ssize_t at = 0, n, number, source, target, count = self.starts.shape[0]
         cdef uint64_t word, here, first, last, edge, before = ~<uint64_t>0
+        cdef uint64_t mask = self.address_mask
         cdef Py_ssize_t likely[BATCH]
         if not count:
             return
@@ -75,16 +86,16 @@ cdef class Links:
                 # Blocks lie anywhere: what is needed of some of them is loaded at the same time.
                 n = 0
                 while at < words.shape[0] and n < BATCH:
-                    word = words[at] & ADDRESS_BITS
+                    word = words[at] & mask
                     if first <= word < last:
                         likely[n] = at
                         n += 1
                         prefetch_index(&self.index, word)
                     at += 1
                 for number in range(n):
-                    prefetch_block(&self.index, words[likely[number]] & ADDRESS_BITS)
+                    prefetch_block(&self.index, words[likely[number]] & mask)
                 for number in range(n):
-                    target = block_at(&self.index, words[likely[number]] & ADDRESS_BITS)
+                    target = block_at(&self.index, words[likely[number]] & mask)
                     if target < 0:
                         continue
                     here = address + 8 * likely[number]

@@ -5,7 +5,11 @@ class Marks:
     edge_count: int
     edges_left_out: int
     def __init__(
-        self, starts: npt.NDArray[np.uint64], ends: npt.NDArray[np.uint64], most_edges: int
+        self,
+        starts: npt.NDArray[np.uint64],
+        ends: npt.NDArray[np.uint64],
+        most_edges: int,
+        address_bits: int = ...,
     ) -> None: ...
     def scan(self, words: npt.NDArray[np.uint64], address: int, are_roots: bool = True) -> None: ...
     def scan_packed(
@@ -19,6 +23,7 @@ class Marks:
         targets: npt.NDArray[np.uint32],
     ) -> int: ...
 
+def place_shift(address_bits: int = ...) -> int: ...
 def set_bits(
     starts: npt.NDArray[np.uint64], ends: npt.NDArray[np.uint64], bits: npt.NDArray[np.uint8]
 ) -> None: ...
@@ -27,4 +32,5 @@ def select_words(
     spans: npt.NDArray[np.uint64],
     bits: npt.NDArray[np.uint8],
     packed: npt.NDArray[np.uint64],
+    address_bits: int = ...,
 ) -> int: ...

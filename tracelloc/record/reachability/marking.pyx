@@ -6,19 +6,21 @@ Every aligned word that looks like an address within a block counts as a pointer
 pass memory piece by piece, in any order, each piece once. A pointer from block to block is stored
 until all memory has been scanned, and then followed; with roots first, most need not be stored.
 
-A word's block is found by an index of two levels: a table by bits 28 to 46 of an address leads to
-tables by bits 8 to 27, which hold the first block in each 256 bytes.
+A word's block is found by an index of two levels: a table by the bits of an address from 28 on
+leads to tables by bits 8 to 27, which hold the first block in each 256 bytes. The bits above an
+address may be a tag of the program or of the processor, and don't count.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, qsort, realloc
 from libc.string cimport memset
 
+from tracelloc.architecture import address_bits as native_bits
+
 cdef enum:
     GRANULE_BITS = 8
     LEAF_BITS = 28
     LEAF_GRANULES = 1 << (LEAF_BITS - GRANULE_BITS)
-    LEAVES = 1 << (47 - LEAF_BITS)
     AHEAD = 16  # blocks, a power of two
     NODE_BITS = (1 << 28) - 1
     HAS_ONE = 1 << 28  # the lower bits are where its only pointer leads to
@@ -26,7 +28,6 @@ cdef enum:
     IS_ROOT = 1 << 30
     HUGE_BYTES = 1 << 21
     BATCH = 256  # words looked at together
-    PLACE_SHIFT = 44  # a packed word: place behind the piece's start, address without three bits
 
 cdef extern from *:
     void prefetch "__builtin_prefetch"(const void*) noexcept nogil
@@ -38,7 +39,14 @@ cdef extern from "<sys/mman.h>" nogil:
     int MADV_HUGEPAGE
 
 cdef uint32_t IS_REACHED = <uint32_t>1 << 31
-cdef uint64_t ADDRESS_BITS = (<uint64_t>1 << 47) - 1  # higher bits may be a tag of the program
+
+
+def place_shift(int address_bits=native_bits()):
+    """Where the place begins in a packed word: above the address without its three lowest bits.
+
+    Places count words from the start of a piece of memory.
+    """
+    return address_bits - 3
 
 
 cdef void* zeroed(size_t count, size_t size_bytes) noexcept nogil:
@@ -117,6 +125,9 @@ cdef class Marks:
     cdef const uint64_t[::1] starts
     cdef const uint64_t[::1] ends
     cdef Py_ssize_t count
+    cdef int address_bits
+    cdef uint64_t address_mask
+    cdef Py_ssize_t leaf_count
     cdef uint32_t** leaves  # odd: twice the number of the block that covers the whole leaf, plus 1
     cdef uint8_t* marked
     cdef uint32_t* edges  # pairs: the block that holds a pointer, the block it leads to
@@ -126,24 +137,36 @@ cdef class Marks:
     cdef readonly Py_ssize_t edges_left_out
     """Pointers between blocks that did not fit: their targets count as reachable."""
 
-    def __cinit__(self, const uint64_t[::1] starts, const uint64_t[::1] ends, Py_ssize_t most_edges):
-        """Blocks by address; none overlaps another. ``most_edges``: limit; 8 bytes each."""
+    def __cinit__(
+        self,
+        const uint64_t[::1] starts,
+        const uint64_t[::1] ends,
+        Py_ssize_t most_edges,
+        int address_bits=native_bits(),
+    ):
+        """Blocks by address; none overlaps another. ``most_edges``: limit; 8 bytes each.
+
+        ``address_bits``: those of user-space addresses.
+        """
         cdef Py_ssize_t at
         self.starts, self.ends = starts, ends
         self.count = starts.shape[0]
-        self.leaves = <uint32_t**>calloc(LEAVES, sizeof(uint32_t*))
+        self.address_bits = address_bits
+        self.address_mask = (<uint64_t>1 << address_bits) - 1
+        self.leaf_count = <Py_ssize_t>1 << (address_bits - LEAF_BITS)
+        self.leaves = <uint32_t**>calloc(self.leaf_count, sizeof(uint32_t*))
         self.marked = <uint8_t*>zeroed(self.count + 1, 1)
         self.most_edges = most_edges
         if not self.leaves or not self.marked:
             raise MemoryError
         for at in range(self.count):
-            if ends[at] > ADDRESS_BITS or not self.enter(at):
+            if ends[at] > self.address_mask or not self.enter(at):
                 raise MemoryError
 
     def __dealloc__(self):
         cdef Py_ssize_t at
         if self.leaves:
-            for at in range(LEAVES):
+            for at in range(self.leaf_count):
                 if not <uintptr_t>self.leaves[at] & 1:
                     free(self.leaves[at])
         free(self.leaves)
@@ -227,7 +250,7 @@ cdef class Marks:
         ``are_roots``: whether what lies outside blocks keeps blocks reachable; else it is ignored.
         """
         cdef Py_ssize_t at = 0, count, n, most, source
-        cdef uint64_t first, span, word
+        cdef uint64_t first, span, word, mask = self.address_mask
         cdef uint64_t found[BATCH]
         cdef uint32_t places[BATCH]
         if not self.count:
@@ -241,7 +264,7 @@ cdef class Marks:
                 count = 0
                 for n in range(at, most):
                     # Without a branch: which words are pointers can't be predicted.
-                    word = words[n] & ADDRESS_BITS
+                    word = words[n] & mask
                     found[count] = word
                     places[count] = <uint32_t>n
                     count += word - first < span
@@ -251,6 +274,8 @@ cdef class Marks:
     def scan_packed(self, const uint64_t[::1] packed, uint64_t address, bint are_roots=True):
         """Scans words of contiguous memory that ``select_words`` has selected; see ``scan``."""
         cdef Py_ssize_t at = 0, count, n, source
+        cdef uint64_t mask = self.address_mask
+        cdef int shift = self.address_bits - 3
         cdef uint64_t found[BATCH]
         cdef uint32_t places[BATCH]
         if not self.count:
@@ -260,8 +285,8 @@ cdef class Marks:
             while at < packed.shape[0]:
                 count = min(packed.shape[0] - at, BATCH)
                 for n in range(count):
-                    found[n] = packed[at + n] << 3 & ADDRESS_BITS
-                    places[n] = <uint32_t>(packed[at + n] >> PLACE_SHIFT)
+                    found[n] = packed[at + n] << 3 & mask
+                    places[n] = <uint32_t>(packed[at + n] >> shift)
                 source = self.follow(found, places, count, address, source, are_roots)
                 at += count
 
@@ -425,12 +450,16 @@ def select_words(
     const uint64_t[:, ::1] spans,
     const uint8_t[::1] bits,
     uint64_t[::1] packed,
+    int address_bits=native_bits(),
 ):
     """Selects the words that lead into one of two address ranges (start and end), and packs them.
 
     ``bits``: if there are any, only words that lead to a bit that is set, see ``set_bits``: a few others
-    do. Words are at most 2^20. Returns the number of packed words; -1 if there is no room.
+    do. Places of words have the bits from ``place_shift`` on. Returns the number of packed words; -1
+    if there is no room.
     """
+    cdef uint64_t mask_of_address = (<uint64_t>1 << address_bits) - 1
+    cdef uint64_t place = 0, step = <uint64_t>1 << (address_bits - 3)
     cdef uint64_t first = spans[0, 0], span = spans[0, 1] - first
     cdef uint64_t second = spans[1, 0], other_span = spans[1, 1] - second
     cdef uint64_t word, granule, mask = 8 * <uint64_t>bits.shape[0] - 1
@@ -441,8 +470,9 @@ def select_words(
             most = min(words.shape[0], at + BATCH)
             count = total
             while at < most:
-                word = words[at] & ADDRESS_BITS
-                packed[count] = <uint64_t>at << PLACE_SHIFT | word >> 3
+                word = words[at] & mask_of_address
+                packed[count] = place | word >> 3
+                place += step
                 count += (word - first < span) | (word - second < other_span)
                 at += 1
             if is_filtered:

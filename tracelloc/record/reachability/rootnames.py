@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.architecture import native
 from tracelloc.files.demangle import demangle
 from tracelloc.files.dwarf.variables import Place
 from tracelloc.files.elf import Symbol
@@ -20,7 +21,7 @@ from tracelloc.model.heapusage import HeapRoot, RootKind
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.memory import U64
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.reachability.heaproots import ABOVE_BYTES, RootParts, thread_data_root
+from tracelloc.record.reachability.heaproots import RootParts, thread_data_root
 from tracelloc.record.symbolization.modulesymbols import ModuleSymbols
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.record.worker.client import FileReadError
@@ -75,6 +76,7 @@ class _Naming:
         self._symbolizer = symbolizer
         self._parts = parts
         self._found = found
+        self._layout = native().threads
 
     def _rows(self, start: int, end: int) -> slice:
         """The words in a range of addresses."""
@@ -127,13 +129,14 @@ class _Naming:
 
     def name_threads(self) -> None:
         """Names the words in the threads' own data."""
-        below = self._thread_bytes()
-        ends = [thread.pointer for thread in self._parts.threads[1:]]
-        for thread, end in zip(self._parts.threads, [*ends, 1 << 47], strict=False):
-            above = self._rows(thread.pointer, min(thread.pointer + ABOVE_BYTES, end))
+        most_bytes = self._thread_bytes()
+        pointers = [0, *(each.pointer for each in self._parts.threads), native().address_end]
+        for thread, before, after in zip(self._parts.threads, pointers, pointers[2:], strict=False):
+            start, end = self._layout.record(thread.pointer)
+            record = self._rows(max(start, before), min(end, after))
             name, ids = f"thread-specific data of {thread.title}", (thread.thread_id,)
-            self._set(above, HeapRoot(RootKind.THREAD_LOCAL, name, "", ids))
-            own = self._rows(thread.pointer - below, thread.pointer)
+            self._set(record, HeapRoot(RootKind.THREAD_LOCAL, name, "", ids))
+            own = self._rows(*self._layout.variables(thread.pointer, most_bytes))
             self._set(own, thread_data_root(thread.thread_id, thread.title))
         program = self._space.process.executable()
         for module in self._space.modules:
@@ -149,7 +152,7 @@ class _Naming:
             self._found.numbers[rows] = self._parts.number(root)
 
     def _thread_bytes(self) -> int:
-        """Bytes of thread-local variables in front of a thread pointer, at most."""
+        """Bytes of a thread's variables beside its thread pointer, at most."""
         total = 0
         for module in self._space.mapped_modules:
             try:
@@ -160,16 +163,13 @@ class _Naming:
         return total
 
     def _name_thread_variables(self, symbols: ModuleSymbols) -> None:
-        """Names the program's own thread-local variables, of all threads at once.
-
-        They end at the thread pointer (ELF Handling for Thread-Local Storage, variant II).
-        """
+        """Names the program's own thread-local variables, of all threads at once."""
         layout = symbols.data_layout
-        size_bytes = -(-layout.thread_bytes // layout.thread_alignment) * layout.thread_alignment
+        size = layout.thread_bytes, layout.thread_alignment
         rows, offsets, ids = [], [], []
         for thread in self._parts.threads:
-            start = thread.pointer - size_bytes
-            own = self._rows(start, thread.pointer)
+            start, end = self._layout.program_variables(thread.pointer, *size)
+            own = self._rows(start, end)
             if start >= 0 and own.start < own.stop:
                 rows.append(np.arange(own.start, own.stop))
                 offsets.append(self._found.addresses[own] - np.uint64(start))

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.architecture import native
 from tracelloc.errors import TracellocError
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.walked import WalkedHeap
@@ -22,8 +23,6 @@ from tracelloc.record.process.memory import U64
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import Region
 
-_RED_ZONE_BYTES: Final = 128
-"""Bytes below the stack pointer that functions may use (x86-64 psABI, 3.2.2)."""
 _EPOLL_DATA: Final = re.compile(r"^tfd:.* data: *([0-9a-f]+)", re.MULTILINE)
 """proc_pid_fdinfo(5)."""
 _TIMER_VALUE: Final = re.compile(r"^signal: *\d+/(?:0x)?([0-9a-f]+)", re.MULTILINE)
@@ -112,6 +111,7 @@ def dead_stacks(process: Process, regions: list[Region]) -> list[tuple[int, int]
     A stack is the kernel's own, or a mapping with a guard page before it.
     """
     starts = np.array([region.start for region in regions], np.uint64)
+    red_zone_bytes = native().red_zone_bytes
     found = []
     for pointer in process.stack_pointers():
         at = int(np.searchsorted(starts, np.uint64(pointer), side="right")) - 1
@@ -120,7 +120,7 @@ def dead_stacks(process: Process, regions: list[Region]) -> list[tuple[int, int]
         region, before = regions[at], regions[at - 1] if at else None
         is_guarded = before and before.end == region.start and before.rights.startswith("---")
         if region.path == "[stack]" or is_guarded:
-            found.append((region.start, max(region.start, (pointer - _RED_ZONE_BYTES) & ~7)))
+            found.append((region.start, max(region.start, (pointer - red_zone_bytes) & ~7)))
     return found
 
 

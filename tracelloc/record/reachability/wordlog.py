@@ -15,18 +15,21 @@ from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.process.regions import Region
 from tracelloc.record.reachability.areas import Area
-from tracelloc.record.reachability.marking import select_words, set_bits
+from tracelloc.record.reachability.marking import place_shift, select_words, set_bits
 
 _LEAST_BYTES: Final = 1 << 16
 """Smaller pieces are read for other purposes, or again."""
-_MOST_BYTES: Final = 8 << 20
-"""Most bytes of a piece: a packed word has 20 bits for its place."""
+_WORD_BITS: Final = 64
+_LARGEST_WORD: Final = (1 << _WORD_BITS) - 1
 _MOST_WORDS: Final = 1 << 24
 """Most words that are kept: 128 MiB. Memory behind them is read again."""
 _SPARE_WORDS: Final = 256
 """Room that packing needs beyond what it keeps."""
 _FILTER_BYTES: Final = 1 << 20
-_PLACE_SHIFT: Final = 44
+_PLACE_SHIFT: Final = place_shift()
+_MOST_BYTES: Final = 8 << _WORD_BITS - _PLACE_SHIFT
+"""Most bytes of a piece: a packed word has so many bits for its place. (8 MiB, or 4 MiB with
+addresses of 48 bits.)"""
 
 
 class LoggedPiece(NamedTuple):
@@ -39,7 +42,8 @@ class LoggedPiece(NamedTuple):
 
     def part(self, start: int, end: int) -> U64:
         """The packed words of a part of it."""
-        bounds = [(at - self.start) // 8 << _PLACE_SHIFT for at in (start, end)]
+        places = ((at - self.start) // 8 for at in (start, end))
+        bounds = [min(place << _PLACE_SHIFT, _LARGEST_WORD) for place in places]
         first, last = np.searchsorted(self.words, np.array(bounds, np.uint64))
         return self.words[first:last]
 

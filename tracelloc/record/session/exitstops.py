@@ -15,13 +15,11 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.architecture import native
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 
-_EXIT: Final = 60
-"""exit(2): the thread ends by itself."""
-_EXIT_GROUP: Final = 231
 _OTHERS_S: Final = 1.0
 """How long the other threads of a process may take to end."""
 _CALLER_S: Final = 0.2
@@ -53,6 +51,9 @@ class ExitStops:
         """Thread pointers of threads that have ended by themselves."""
         self._ending: set[int] = set()
         """Ids of such threads that still exist."""
+        self._exit = native().system_call("exit")
+        """A thread ends by itself (exit(2))."""
+        self._exit_group = native().system_call("exit_group")
 
     def note_gone(self, thread_id: int) -> None:
         """Forgets a thread that no longer exists."""
@@ -64,20 +65,20 @@ class ExitStops:
         call = self._add(held, thread_id)
         process = Process(pid)
         is_last = not self._running(process, held)
-        if call == _EXIT and not is_last:
+        if call == self._exit and not is_last:
             self.ended.append(held.threads.pop().thread_pointer)
             self._ending.add(thread_id)
             return held
         if ptrace.event_message(thread_id) & _SIGNAL_BITS:
             return held
-        held.is_end = is_last or call == _EXIT_GROUP
+        held.is_end = is_last or call == self._exit_group
         end_s = time.monotonic() + (_OTHERS_S if held.is_end else _CALLER_S)
         while time.monotonic() < end_s and self._running(process, held):
             other, status = ptrace.wait(must_wait=False)
             if not other:
                 time.sleep(_LOOK_AGAIN_S)
             elif os.WIFSTOPPED(status) and status >> 16 == ptrace.Event.EXIT:
-                held.is_end |= self._add(held, other) == _EXIT_GROUP
+                held.is_end |= self._add(held, other) == self._exit_group
             else:
                 held.others.append((other, status))
         return held
@@ -87,7 +88,7 @@ class ExitStops:
         held.ids.append(thread_id)
         registers = ptrace.registers(thread_id)
         held.threads.append(registers_of(thread_id, registers))
-        return registers.orig_rax
+        return registers.entered_call
 
     def _running(self, process: Process, held: HeldThreads) -> bool:
         """Whether the process has other threads that have not ended."""
@@ -97,5 +98,6 @@ class ExitStops:
 
 def registers_of(thread_id: int, registers: ptrace.Registers) -> ThreadRegisters:
     """The registers of a stopped thread, for pointer searches."""
-    words = np.frombuffer(bytes(registers), np.uint64)
-    return ThreadRegisters(thread_id, registers.fs_base, registers.rsp, 0, words)
+    words = np.array(registers.words, np.uint64)
+    pointer, stack_pointer = registers.thread_pointer, registers.stack_pointer
+    return ThreadRegisters(thread_id, pointer, stack_pointer, 0, words)

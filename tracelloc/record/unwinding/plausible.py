@@ -21,6 +21,10 @@ from tracelloc.record.process.space import AddressSpace
 
 _START_FUNCTIONS: Final = ("_start", "__libc_start_main", "__libc_start_call_main", "start_thread")
 """Outermost functions of static programs."""
+_ENTRY_AT: Final = 24
+"""Offset of ``e_entry`` in an ELF header."""
+_START_BYTES: Final = 128
+"""Most bytes from a program's entry point on that call the C library's start function."""
 _MOST_VERDICTS: Final = 1 << 20
 """Junk differs from stack to stack: at this size, the cache is cleared so that it stays bounded."""
 _LOWEST_CODE: Final = 0x1000
@@ -77,7 +81,8 @@ class FrameChecker:
 
         In a dynamic program, that caller is in the C library, and the next inner frame is a
         function of the program itself. (The C library's other functions have no frame pointers:
-        a stack that ends in one of them ends early.)
+        a stack that ends in one of them ends early.) If the C library has frame pointers, the
+        stack goes on to the program's entry point.
         """
         place = self._space.place(frames[-1] - 1)
         if isinstance(place, Unresolved) or place.module is None:
@@ -87,10 +92,14 @@ class FrameChecker:
                 return False
             inner = self._space.place(frames[-2] - 1)
             return isinstance(inner, Place) and inner.module is not place.module
-        if not self._space.is_static:
+        elf = place.module.elf
+        inside = elf.address_of(place.file_offset)
+        if inside is None:
             return False
-        inside = place.module.elf.address_of(place.file_offset)
-        return inside is not None and place.module.elf.function_at(inside) in _START_FUNCTIONS
+        entry = int.from_bytes(elf.read(_ENTRY_AT, 8), "little")
+        if 0 < entry <= inside < entry + _START_BYTES:
+            return True
+        return self._space.is_static and elf.function_at(inside) in _START_FUNCTIONS
 
     def _is_return_address(self, address: int) -> bool:
         verdict = self._verdicts.get(address)

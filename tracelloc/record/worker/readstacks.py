@@ -7,25 +7,25 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from tracelloc.architecture import native
+from tracelloc.architecture import Architecture, native
 from tracelloc.files.cfi.core import RuleSet, StackCopy, unwind
-from tracelloc.files.cfi.rules import RBP, RBX, RIP, RSP, built_in_rules
+from tracelloc.files.cfi.rules import built_in_rules
 from tracelloc.record.worker.readcode import ReadCode
-from tracelloc.record.worker.walklayout import CODE_DTYPE, GENERATED, MISS_DTYPE
-
-_REGISTERS: Final = (RIP, RSP, RBP, RBX, 12, 13, 14, 15)
-"""DWARF numbers in the order of ``enum miss_register``."""
+from tracelloc.record.worker.walklayout import CODE_DTYPE, GENERATED, miss_dtype
 
 
 class _MappedCode:
     """Mapped code, and the results of lookups in it."""
 
-    def __init__(self, files: Mapping[int, ReadCode], mappings: Any) -> None:
+    def __init__(
+        self, files: Mapping[int, ReadCode], mappings: Any, architecture: Architecture
+    ) -> None:
         self._files = files
+        self._generated = built_in_rules(architecture).frame_pointer
         self._starts: list[int] = mappings["start"].tolist()
         self._mappings: list[tuple[int, int, int, int, int]] = mappings.tolist()
         self.rows: dict[int, int] = {}
@@ -47,7 +47,7 @@ class _MappedCode:
         if since > generation:
             return None
         if number == GENERATED:
-            rules = built_in_rules(native()).frame_pointer
+            rules = self._generated
         else:
             file = self._files.get(number)
             inside = None if file is None else file.elf.address_of(offset + address - start)
@@ -60,24 +60,34 @@ class _MappedCode:
 
 
 def finish_stacks(
-    files: Mapping[int, ReadCode], data: bytes, limit: int, mappings: int, misses: int
+    files: Mapping[int, ReadCode],
+    data: bytes,
+    limit: int,
+    mappings: int,
+    misses: int,
+    *,
+    architecture: Architecture | None = None,
 ) -> tuple[Any, bytes]:
     """Returns per stack its end, guessed frames, number of frames, whether it met unmapped code.
 
-    The bytes are all frames, then addresses, then their rows.
+    The bytes are all frames, then addresses, then their rows. ``architecture``: None: this
+    machine's.
     """
-    code = _MappedCode(files, np.frombuffer(data, CODE_DTYPE, mappings))
+    architecture = architecture or native()
+    code = _MappedCode(files, np.frombuffer(data, CODE_DTYPE, mappings), architecture)
     at = mappings * CODE_DTYPE.itemsize
-    heads = np.frombuffer(data, MISS_DTYPE, misses, at)
-    at += misses * MISS_DTYPE.itemsize
+    head = miss_dtype(architecture)
+    heads = np.frombuffer(data, head, misses, at)
+    at += misses * head.itemsize
     walks, frames = [], list[int]()
     for registers, generation, address, holes, size in heads.tolist():
         code.has_unmapped = False
         walk = unwind(
-            dict(zip(_REGISTERS, registers, strict=True)),
+            dict(zip(architecture.miss_registers, registers, strict=True)),
             StackCopy(address, data[at : at + size], holes),
             code.at(generation),
             limit=limit,
+            architecture=architecture,
         )
         at += size
         walks.append([int(walk.end), walk.fallback_count, len(walk.frames), code.has_unmapped])

@@ -126,5 +126,7 @@ def _fork_sibling() -> int:
     This process has only one thread, so the C library need not know of the fork.
     """
     number = native().system_call("clone")
+    # All but the flags are 0: their order differs between processors.
+    words = (_CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
     # PyDLL keeps the interpreter's lock.
-    return int(ctypes.PyDLL(None).syscall(number, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
+    return int(ctypes.PyDLL(None).syscall(number, *map(ctypes.c_long, words)))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from tracelloc.architecture import native
 from tracelloc.files.elf import NotElfError, Segment
 from tracelloc.files.elf.file import DynamicNames
 from tracelloc.files.elf.segments import SegmentedFile
@@ -308,7 +309,7 @@ def _place(answer: Any) -> UsdtPlace:
     if arguments is not None:
         found = tuple(
             (
-                whole_number(register) & 0xF,
+                whole_number(register) % len(native().usdt_registers),
                 bool(in_memory),
                 whole_number(distance + _FARTHEST) - _FARTHEST,
             )

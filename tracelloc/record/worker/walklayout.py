@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 import numpy as np
+
+from tracelloc.architecture import Architecture
 
 CODE_DTYPE: Final = np.dtype(
     [("start", "<u8"), ("end", "<u8"), ("since", "<i8"), ("file", "<i8"), ("offset", "<u8")]
@@ -15,14 +18,19 @@ GENERATED: Final = -1
 """In place of a file's number: code without a file."""
 UNREADABLE: Final = -2
 """In place of a file's number: a file that can't be read."""
-MISS_DTYPE: Final = np.dtype(
-    [
-        ("registers", "<u8", (8,)),
+
+
+@cache
+def miss_dtype(architecture: Architecture) -> np.dtype[Any]:
+    """Returns the layout of a stack's head.
+
+    That is: its registers, in the order of ``Architecture.miss_registers``, its generation, the
+    address of its copied memory, a mask of missing pages, and how many bytes of it are sent.
+    """
+    return np.dtype([
+        ("registers", "<u8", (len(architecture.miss_registers),)),
         ("generation", "<i8"),
         ("address", "<u8"),
         ("holes", "<u8"),
         ("size", "<i8"),
-    ]
-)
-"""A stack's registers, in the order of ``enum miss_register``, its generation, the address of its
-copied memory, a mask of missing pages, and how many bytes of it are sent."""
+    ])  # fmt: skip

@@ -9,10 +9,11 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.architecture import native
 from tracelloc.files.cfi.walk import End, Walk
 from tracelloc.record.worker.client import CODE_WORKER, AskedFile, FileWorker
 from tracelloc.record.worker.handle import NUMBERS, odd_answers, whole_number
-from tracelloc.record.worker.walklayout import CODE_DTYPE, MISS_DTYPE
+from tracelloc.record.worker.walklayout import CODE_DTYPE, miss_dtype
 
 U64 = npt.NDArray[np.uint64]
 
@@ -29,7 +30,7 @@ class CopiedStack(Protocol):
 
     @property
     def registers(self) -> tuple[int, ...]:
-        """Values by ``enum miss_register``."""
+        """Values in the order of ``Architecture.miss_registers``."""
 
     @property
     def stack_address(self) -> int:
@@ -93,7 +94,7 @@ class StackWalker:
         rows: dict[int, int] = {}
         for first in range(0, len(stacks), _MOST_AT_ONCE):
             some = stacks[first : first + _MOST_AT_ONCE]
-            heads = np.zeros(len(some), MISS_DTYPE)
+            heads = np.zeros(len(some), miss_dtype(native()))
             for number, each in enumerate(some):
                 heads[number] = (
                     each.registers, each.generation, each.stack_address, each.stack_holes,

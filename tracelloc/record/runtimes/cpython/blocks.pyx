@@ -11,6 +11,11 @@ from libc.string cimport memset
 
 from tracelloc.heap.hashing cimport home_of
 
+from tracelloc.architecture import address_bits
+
+cdef uint64_t LEAST_ADDRESS = 4096
+cdef uint64_t ADDRESS_END = <uint64_t>1 << <int>address_bits()
+
 cdef enum:
     POOL_BYTES = 1 << 14
     POOL_WORDS = POOL_BYTES // 8
@@ -71,6 +76,10 @@ def find_blocks(const uint64_t[::1] words, const uint64_t[::1] pools, int64_t[::
                     size_bytes[count] = size
                     count += 1
     return count, changed
+
+
+cdef inline bint is_plausible(uint64_t address) noexcept nogil:
+    return LEAST_ADDRESS <= address < ADDRESS_END
 
 
 cdef class Addresses:
@@ -148,7 +157,7 @@ cdef class Addresses:
         cdef uint64_t address
         for at in range(pointers.shape[0]):
             address = pointers[at] & ~<uint64_t>7
-            if address < 4096 or address >> 47 or self.keys[self.slot(address)]:
+            if not is_plausible(address) or self.keys[self.slot(address)]:
                 continue
             if pools.get(address & ~<uint64_t>(POOL_BYTES - 1)) >= 0:
                 continue
@@ -256,7 +265,7 @@ cdef inline int64_t target_of(const Memory* memory, Addresses pools,
     cdef int32_t pool
     cdef int64_t start
     cdef Py_ssize_t piece
-    if address < 4096 or address >> 47:
+    if not is_plausible(address):
         return NOWHERE
     pool = pools.get(address & ~<uint64_t>(POOL_BYTES - 1))
     if pool >= 0:

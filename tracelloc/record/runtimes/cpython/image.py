@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.architecture import native
 from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.runtimes.cpython.blocks import References
 from tracelloc.record.runtimes.cpython.census import FoundObjects
@@ -256,7 +257,7 @@ class HeapImage:
         rows[:, 1] = (
             np.minimum(rows[:, 1], np.uint64(_MOST_PIECE_BYTES)) // np.uint64(8) * np.uint64(8)
         )
-        good = (rows[:, 1] >= 8) & (rows[:, 0] < np.uint64(1 << 47))
+        good = (rows[:, 1] >= 8) & (rows[:, 0] < np.uint64(native().address_end))
         rows, types = rows[good], types[good]
         order = np.lexsort((-types, rows[:, 0]))
         rows, types = rows[order], types[order]

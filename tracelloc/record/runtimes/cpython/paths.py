@@ -348,9 +348,9 @@ class PathNames:
     def _cached_keys(self, number: int) -> int | None:
         """The table of keys that a class's instances share, recognized by its kind."""
         image = self._python.read(self._types.address(number), 1024)
-        bits = native().address_bits
+        end = native().address_end
         for (pointer,) in struct.iter_unpack("<Q", image[_DICT_OFFSET_AT : len(image) & ~7]):
-            if pointer >> bits or pointer < 4096 or pointer & 7:
+            if pointer >= end or pointer < 4096 or pointer & 7:
                 continue
             header = self._python.read(pointer, 32)
             if len(header) == 32 and header[10] == _SPLIT and header[9] < 16 and header[8] < 16:

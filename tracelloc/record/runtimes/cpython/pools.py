@@ -110,7 +110,8 @@ def find_pools(memory: RemoteMemory) -> U64:
         step = _PAGES_AT_ONCE * PAGE_BYTES
         for low in range(start, mapping.end - POOL_BYTES + 1, step):
             high = min(low + step, mapping.end // POOL_BYTES * POOL_BYTES)
-            present = memory.present_pages(low, high)[:: POOL_BYTES // PAGE_BYTES]
+            present = memory.present_pages(low, high)[:: max(1, POOL_BYTES // PAGE_BYTES)]
+            present = np.repeat(present, max(1, PAGE_BYTES // POOL_BYTES))
             places = np.uint64(low) + np.flatnonzero(present).astype(np.uint64) * np.uint64(
                 POOL_BYTES
             )

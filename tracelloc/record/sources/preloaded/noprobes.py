@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.architecture import native
 from tracelloc.errors import PrivilegeError, TargetError
 from tracelloc.model.codefiles import Mapping
 from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch, Miss, SentStacks
@@ -33,8 +34,6 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.sources.preloaded import ringmerge
 from tracelloc.record.sources.preloaded.vouching import may_vouch
 
-_TRAP: Final = b"\xcc"
-"""The instruction ``int3``."""
 _STOPS: Final = "loader_changes"
 """The program of points at which a process stops."""
 _UNNEEDED: Final = "exception_enter"
@@ -49,6 +48,7 @@ class Breakpoints(Attachment):
         """Inserts them; the process must be stopped. Raises TargetError."""
         self.method, self.points = Method.PERF, points
         self._process = Process(pid)
+        self._trap = native().breakpoint_code
         self._covered: dict[int, bytes] = {}
         """The instructions' first bytes, by address."""
         self.inserted: set[int] = set()
@@ -56,7 +56,7 @@ class Breakpoints(Attachment):
         mappings = self._process.maps().mappings
         for point in points:
             address = _address_of(point.open_path, point.offset, mappings, executable=True)
-            self._covered[address] = self._process.read_memory(address, 1)
+            self._covered[address] = self._process.read_memory(address, len(self._trap))
             self.insert(address)
             if point.counter_offset:
                 # What the kernel does for a probe with a reference counter.
@@ -69,7 +69,7 @@ class Breakpoints(Attachment):
     def insert(self, address: int) -> None:
         """Inserts one of them."""
         self.inserted.add(address)
-        self._write(address, _TRAP)
+        self._write(address, self._trap)
 
     def remove(self, address: int) -> bool:
         """Removes the breakpoint at an address, if there is one. Returns whether there was."""
@@ -149,11 +149,12 @@ class NoProbes(Capture):
         Returns whether the process has mapped new code; None if the trap is the program's own.
         """
         registers = ptrace.registers(thread_id)
-        address = registers.rip - 1
+        address = registers.program_counter - native().breakpoint_advance
         if not any(address in each.inserted for each in self._breakpoints):
             return None
-        registers.rip = address
-        ptrace.set_registers(thread_id, registers)
+        if registers.program_counter != address:
+            registers.program_counter = address
+            ptrace.set_registers(thread_id, registers)
         found = next((each for each in self._breakpoints if each.remove(address)), None)
         if found is None:  # removed since the thread reached it
             return False

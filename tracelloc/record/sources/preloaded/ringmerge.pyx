@@ -21,9 +21,15 @@ cdef extern from "preloaded/area.h":
     #define GLOBAL_EXPEDITED 2  /* enum membarrier_cmd, linux/membarrier.h */
     static uint64_t read_tsc(void)
     {
+    #if defined(__aarch64__)
+        uint64_t count;
+        __asm__ volatile("isb\\n\\tmrs %0, cntvct_el0" : "=r"(count) : : "memory");
+        return count;
+    #else
         uint32_t low, high;
         __asm__ volatile("lfence\\n\\trdtsc" : "=a"(low), "=d"(high) : : "memory");
         return (uint64_t)high << 32 | low;
+    #endif
     }
     static long pass_barrier(void) { return syscall(SYS_membarrier, GLOBAL_EXPEDITED, 0, 0); }
     #include <stddef.h>
@@ -145,7 +151,7 @@ CLOCK_TSC, CLOCK_COUNTER = PRELOAD_CLOCK_TSC, PRELOAD_CLOCK_COUNTER
 _CALIBRATION_S = 0.002
 
 cdef enum:
-    ADDRESS_BITS = 47  # of user space
+    ADDRESS_BITS = 47  # of user space on x86-64; other processors have no library
     LAPS = (1 << 64 - EVENT_LAP_BIT) - 1
     # Bit mask of possible kinds of events.
     KINDS = ((1 << EVENT_RESTORE + 1) - (1 << EVENT_ALLOC)) | 1 << EVENT_INNER_FREE

@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.architecture import native
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.heap import sampling
 from tracelloc.model.codefiles import Mapping
@@ -69,8 +70,11 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 def preloaded_library() -> Path:
     """Returns the library that programs preload. Raises UnsupportedError if missing."""
     if not LIBRARY.exists():
+        machine = native()
         raise UnsupportedError(
-            f"{LIBRARY} is missing: it is built with tracelloc, for x86-64",
+            f"{LIBRARY} is missing: it is built with tracelloc, for {machine.title}"
+            if machine.has_preloaded_library
+            else f"there is no preloaded library for {machine.title}",
             hint="--preload=off needs no library",
         )
     return LIBRARY
