@@ -162,6 +162,8 @@ class Architecture:
     """Bytes that a call pushes. So the stack pointer at a return probe is higher by this many
     than at the entry."""
 
+    instruction_bytes: int
+    """The size of the shortest instruction. Instructions begin at its multiples."""
     breakpoint_bytes: int
     """Size of the breakpoint instruction that uprobes put into code."""
     breakpoint_code: bytes

@@ -10,6 +10,9 @@ from enum import IntEnum, IntFlag
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
+
+from tracelloc.architecture import native
 
 POSITION_FIELDS: Final = [("count", "<u8"), ("unused", ("<u8", (7,)))]
 """``struct position``."""
@@ -108,7 +111,7 @@ TAG_BITS: Final = 16
 """Low bits of a space's tag, which are in the keys of rows; above them is its generation."""
 GENERATION_MASK: Final = 0xFFFFFFFF
 
-MISS_REGISTERS: Final = 8
+MISS_REGISTERS: Final = len(native().miss_registers)
 STACK_PAGE_BYTES: Final = 4096
 """Bytes of stack that a bit of ``stack_pages`` stands for (``STACK_PAGE``)."""
 MISS_FIELDS: Final = [
@@ -129,7 +132,16 @@ ROW_SET_DTYPE: Final = np.dtype([("keys", "<u8", (ROW_WAYS,)), ("rows", "<u8", (
 KEY_TAG_SHIFT: Final = 48
 """Shift of the tag in a row's key, above the address."""
 REGION_SHIFT: Final = 16
-REGION_TAG: Final = 1 << 47
+
+
+def region_keys(regions: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Returns the keys of regions (``REGION_KEY``), given their addresses >> ``REGION_SHIFT``.
+
+    No address of code is such a number: it has fewer bits, or other lowest bits.
+    """
+    if native().instruction_bytes > 1:
+        return regions << np.uint64(2) | np.uint64(1)
+    return regions | np.uint64(1 << 47)
 
 
 NEAR_SPACES: Final = 1024

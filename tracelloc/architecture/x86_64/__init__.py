@@ -86,6 +86,7 @@ X86_64: Final = Architecture(
     red_zone_bytes=128,  # AMD64 supplement, 3.2.2
     return_address_mask=(1 << 64) - 1,
     return_address_bytes=8,
+    instruction_bytes=1,
     breakpoint_bytes=1,
     breakpoint_code=b"\xcc",  # int3
     breakpoint_advance=1,

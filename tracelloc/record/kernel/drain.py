@@ -28,7 +28,6 @@ from tracelloc.model.events import (
     joined_events,
 )
 from tracelloc.record.abi import (
-    CONTROL_DTYPE,
     PARITIES,
     SPILL_KEY_FIELDS,
     SPILLED_FIELDS,
@@ -64,8 +63,7 @@ class Drain:
         """``control`` is the shared ``struct control``. Without ``spill``, overflow is lost."""
         self._ring = ring
         self._control = control
-        at = CONTROL_DTYPE.fields["epoch"][1] // 8
-        self._epoch = control.view(np.uint64)[at : at + 1]
+        self._epoch = control["epoch"]
         self._spill = spill
         self.overflows = 0
         """How often the ring was found to have overflowed."""

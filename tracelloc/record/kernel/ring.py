@@ -22,8 +22,8 @@ from tracelloc.record import abi
 from tracelloc.record.kernel.records import (
     StackRecords,
     copy_events,
-    read_head,
     load_acquire,
+    read_head,
     store_release,
 )
 

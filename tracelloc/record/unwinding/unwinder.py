@@ -25,7 +25,7 @@ from tracelloc.files.cfi.walk import End
 from tracelloc.model.codefiles import Mapping, Unresolved
 from tracelloc.model.events import Miss
 from tracelloc.model.stacks import StackFlag
-from tracelloc.record.abi import REGION_SHIFT, REGION_TAG
+from tracelloc.record.abi import REGION_SHIFT, region_keys
 from tracelloc.record.kernel.rowtable import RowTable
 from tracelloc.record.process.procfs import AddressMap
 from tracelloc.record.process.space import AddressSpace
@@ -183,7 +183,7 @@ class Unwinder:
         keys = np.array(generated_regions(mappings)[:_MOST_REGIONS], np.uint64)
         if len(keys):
             rows = np.full(len(keys), FALLBACK_ROW, np.uint64)
-            self.table.insert(keys | np.uint64(REGION_TAG), rows, self.table.generation)
+            self.table.insert(region_keys(keys), rows, self.table.generation)
 
     def lost_code(self) -> bool:
         """Whether code that was mapped the last time is gone or replaced, by the maps."""
