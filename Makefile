@@ -77,7 +77,7 @@ bench: $(VENV)/.tools ## measure the cost beside other tools' (BENCH_ARGS='--plo
 	$(SUDO) tests/bench/peers.sh
 	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m tests.bench $(BENCH_ARGS)
 
-kernels: $(VENV)/.tools ## run tests on other kernels, in virtual machines (KERNELS='6.18 full'; hours)
+kernels: $(VENV)/.tools ## run tests on other kernels, in virtual machines (KERNELS='6.18 full' or arm64; hours)
 	@tests/system-packages.sh kernels
 	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m tests.kernels $(KERNELS)
 

@@ -85,8 +85,8 @@ test)
     ;;
 kernels)
     need qemu-system-x86 has qemu-system-x86_64
+    need qemu-system-arm has qemu-system-aarch64
     need mmdebstrap has mmdebstrap
-    need busybox-static is_there "/bin/busybox"
     need cpio has cpio
     need zstd has zstd
     need xz-utils has xz

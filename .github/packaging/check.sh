@@ -69,7 +69,7 @@ left=$(find "$root/usr" -path "*tracelloc*")
 install python3-venv python3-bpfcc
 for package in wheel source; do
     case $package in
-    wheel) file=$(cd "$dist" && echo *.whl) ;;
+    wheel) file=$(cd "$dist" && echo *_x86_64.whl) ;;
     source) file=$(cd "$dist" && echo *.tar.gz) && install gcc libc6-dev python3-dev ;;
     esac
     inside python3 -m venv --system-site-packages "/opt/$package"

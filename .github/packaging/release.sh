@@ -1,6 +1,7 @@
 #!/bin/sh
-# Makes the wheel, the source distribution and the .deb in dist/, and checks each. Debian 12's
+# Makes the wheels, the source distribution and the .deb in dist/, and checks each. Debian 12's
 # releases and later ones can use what is made on Debian 12. Arguments: releases to check on.
+# The wheel for 64-bit Arm is not installed anywhere: `make kernels KERNELS=arm64` runs its parts.
 set -eu
 cd "$(dirname "$0")/../.."
 sudo=
@@ -12,14 +13,23 @@ tools=.venv/release
     $tools/bin/pip install --quiet --disable-pip-version-check abi3audit auditwheel build twine
 }
 rm -rf dist build
-DIST_EXTRA_CONFIG=$PWD/.venv/build.cfg $tools/bin/python -m build --outdir dist .
-wheel=$(echo dist/*.whl)
-case $wheel in
-*-cp311-abi3-*) ;;
-*) echo "$wheel is not for all versions of Python" >&2 && exit 1 ;;
-esac
-$tools/bin/abi3audit --strict "$wheel"
-$tools/bin/auditwheel show "$wheel"
+export DIST_EXTRA_CONFIG="$PWD/.venv/build.cfg"
+$tools/bin/python -m build --outdir dist .
+.github/packaging/cross.sh $tools/bin/python -m build --wheel --outdir dist \
+    --config-setting=--build-option=--plat-name=manylinux_2_28_aarch64 .
+wheel=$(echo dist/*_x86_64.whl)
+for each in dist/*.whl; do
+    case $each in
+    *-cp311-abi3-*) ;;
+    *) echo "$each is not for all versions of Python" >&2 && exit 1 ;;
+    esac
+    $tools/bin/abi3audit --strict "$each"
+    $tools/bin/auditwheel show "$each"
+done
+# The wheel for 64-bit Arm has all compiled parts but the preloaded library.
+parts() { $tools/bin/python -m zipfile -l "$1" | grep -o 'tracelloc/.*\.so' | sort; }
+parts "$wheel" | grep -v /libtracelloc >build/parts
+parts dist/*_aarch64.whl | diff build/parts -
 $tools/bin/twine check --strict dist/*
 PYTHON=$tools/bin/python .github/packaging/deb.sh "$wheel" dist
 for suite in "$@"; do

@@ -1,8 +1,9 @@
-"""Boots Debian's kernels in QEMU and runs the demo and ``selection.txt`` in each.
+"""Boots Debian's kernels in QEMU and runs the demo and the selected tests in each.
 
 Usage: python -m tests.kernels [--list] [--out DIRECTORY] [WORD...]
 
-WORD chooses rows by what their names contain. Prints a line for each test as it ends, and a
+WORD chooses rows by what their names contain. Those of 64-bit Arm take hours of their own: they
+run only if a word is arm64. Prints a line for each test as it ends, and a
 table at the end; each row's output, console and results are kept in the directory. Exit
 status 1 if anything failed. Emulated machines are 10 to 20 times slower than this one.
 """
@@ -38,6 +39,15 @@ class Row:
     userland: str = "bookworm"
 
     @property
+    def is_arm(self) -> bool:
+        return "arm64" in self.package
+
+    @property
+    def selection(self) -> str:
+        """The list of tests that are run."""
+        return f"tests/kernels/selection{'-arm64' if self.is_arm else ''}.txt"
+
+    @property
     def name(self) -> str:
         package = self.package.removeprefix("linux-image-").replace("-amd64", "")
         return " ".join(word for word in (package, self.preempt, self.userland) if word)
@@ -54,6 +64,9 @@ ROWS = (
     Row("linux-image-cloud-amd64/trixie-backports", "full"),
     Row("linux-image-rt-amd64/trixie-backports"),
     Row("linux-image-cloud-amd64/sid", userland="trixie"),
+    Row("linux-image-cloud-arm64/trixie", userland="trixie"),
+    Row("linux-image-arm64-16k/trixie", userland="trixie"),
+    Row("linux-image-cloud-arm64/sid", userland="trixie"),
 )
 
 
@@ -92,10 +105,11 @@ def run(row: Row, directory: Path) -> Result:
 def run_once(row: Row, directory: Path) -> Result:
     """Boots a row's machine once.
 
-    What it compiles of the probes does not depend on the kernel: rows with the same userland use
-    what earlier ones have left beside ``directory``.
+    What it compiles of the probes does not depend on the kernel: rows with the same userland and
+    machine use what earlier ones have left beside ``directory``.
     """
-    cache = directory.parent / f"probes-{row.userland}.tar"
+    machine = "arm64-" if row.is_arm else ""
+    cache = directory.parent / f"probes-{machine}{row.userland}.tar"
     directory.mkdir(parents=True, exist_ok=True)
     for old in directory.iterdir():
         old.unlink()
@@ -110,7 +124,7 @@ def run_once(row: Row, directory: Path) -> Result:
     kernel = "?"
     with (directory / "output.txt").open("w") as log:
         guest = subprocess.Popen(
-            [str(HERE / "guest.sh"), row.package, "tests/kernels/inside.sh"],
+            [str(HERE / "guest.sh"), row.package, "tests/kernels/inside.sh", row.selection],
             env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, errors="replace",
         )  # fmt: skip
@@ -184,7 +198,11 @@ def table(results: Iterable[Result]) -> str:
 
 def chosen(words: Iterable[str]) -> list[Row]:
     """Rows whose names contain all of these. Exits with their names if there is none."""
-    rows = [row for row in ROWS if all(word in row.name for word in words)]
+    rows = [
+        row
+        for row in ROWS
+        if all(word in row.name for word in words) and (not row.is_arm or "arm64" in words)
+    ]
     if not rows:
         names = "\n  ".join(row.name for row in ROWS)
         sys.exit(f"no kernel's name contains {' and '.join(words)}; there are\n  {names}")
@@ -197,7 +215,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="show the rows' names")
     parser.add_argument("--out", type=Path, default=Path("/tmp/tracelloc-kernels"))
     options = parser.parse_args(arguments)
-    rows = chosen(options.words)
+    rows = chosen(options.words) if options.words or not options.list else list(ROWS)
     if options.list:
         print("\n".join(row.name for row in rows))
         return 0

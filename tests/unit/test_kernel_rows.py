@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PATIENCE_S
-from tests.kernels.__main__ import ROWS, Result, main, read
+from tests.kernels.__main__ import ROWS, Result, chosen, main, read
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_name_of_the_selection_is_a_test() -> None:
+@pytest.mark.parametrize("selection", sorted({row.selection for row in ROWS}))
+def test_every_name_of_a_selection_is_a_test(selection: str) -> None:
     """pytest runs none at all if it does not know one."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider",
-         "@tests/kernels/selection.txt"],
+         f"@{selection}"],
         cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S,
         check=False,
     )  # fmt: skip
@@ -45,6 +46,13 @@ def test_a_row_with_tests(tmp_path: Path) -> None:
         result = Result(ROWS[0])
         read(result, tmp_path, count - 1)
         assert (result.outcome, result.passed) == (outcome, 1)
+
+
+def test_arm_runs_only_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not any(row.is_arm for row in [*chosen([]), *chosen(["trixie"])])
+    assert len(chosen(["arm64"])) == sum(row.is_arm for row in ROWS)
+    assert main(["--list"]) == 0
+    assert capsys.readouterr().out.splitlines() == [row.name for row in ROWS]
 
 
 def test_an_unknown_word_lists_the_rows() -> None:
