@@ -2,7 +2,7 @@
 /* The registers that a uprobe program gets as its context, in the kernel's order. */
 #ifndef TRACELLOC_UAPI_LINUX_PTRACE_H
 #define TRACELLOC_UAPI_LINUX_PTRACE_H
-#ifdef __TARGET_ARCH_arm64
+#if defined(__aarch64__) || defined(__TARGET_ARCH_arm64)
 struct pt_regs {
 	unsigned long regs[31];
 	unsigned long sp;
