@@ -326,3 +326,76 @@ def test_drain_of_thread_caches() -> None:
 def test_drain_of_thread_caches_in_debian_13() -> None:
     assert drain_in(file_of("trixie", "libc6", "libc.so.6", "arm64")) is not None
     assert drain_in(file_of("trixie", "libjemalloc2", "libjemalloc.so.2", "arm64")) is None
+
+
+PUSHED = re.compile(r"x29, x30, \[sp, #-(\d+)\]!")
+SLOTS = {
+    "malloc": 7, "calloc": 9, "realloc": 13, "reallocarray": 0, "free": 7, "memalign": 5,
+    "posix_memalign": 5, "sbrk": 5, "mremap": 9, "mmap": 0, "pvalloc": 0,
+}  # fmt: skip
+"""reallocarray jumps to realloc; pvalloc has a frame, and jumps to a function that has another one."""
+
+
+def test_where_return_addresses_are_stored() -> None:
+    """Before any call, below the stack pointer at entry, as the functions' first pushes say."""
+    path = library("libc.so.6")
+    elf = open_elf(path)
+    functions = {name: min(places) for name, places in elf.find_functions(SLOTS).items()}
+    reader, found = CodeReader(elf), {}
+    for name, address in functions.items():
+        others = Stops(frozenset(functions.values()) - {address})
+        found[name] = reader.return_slot(address, others)
+        pushes = [o for at, *_, o in listing(path) if address <= at < address + 64]
+        pushed = next((m for operands in pushes if (m := PUSHED.fullmatch(operands))), None)
+        if found[name]:
+            assert pushed is None or found[name] == int(pushed[1]) // 8 - 1, name
+    check_figures(found, SLOTS)
+
+
+def test_slots_that_differ(tmp_path: Path) -> None:
+    """The path through a jump counts, unless it leads to a function that has a slot of its own."""
+    path = assemble(
+        tmp_path,
+        """
+        .globl first, second, bare
+        .type first, %function
+        .type second, %function
+        .type bare, %function
+first:  .cfi_startproc
+        cbz x0, second
+        stp x29, x30, [sp, #-32]!
+        .cfi_def_cfa_offset 32
+        .cfi_offset 29, -32
+        .cfi_offset 30, -24
+        bl bare
+        ldp x29, x30, [sp], #32
+        ret
+        .cfi_endproc
+        .size first, .-first
+second: .cfi_startproc
+        str x30, [sp, #-16]!
+        .cfi_def_cfa_offset 16
+        .cfi_offset 30, -16
+        bl bare
+        ldr x30, [sp], #16
+        ret
+        .cfi_endproc
+        .size second, .-second
+bare:   stp x29, x30, [sp, #-16]!
+        bl bare
+        ldp x29, x30, [sp], #16
+        ret
+        .size bare, .-bare
+        """,
+    )
+    elf = open_elf(path)
+    at = {
+        name: min(places)
+        for name, places in elf.find_functions(["first", "second", "bare"]).items()
+    }
+    reader = CodeReader(elf)
+    alone = Stops(frozenset({at["second"]}))
+    assert reader.return_slot(at["first"], alone) == 3
+    assert reader.return_slot(at["first"], Stops()) == 0
+    assert reader.return_slot(at["second"], Stops()) == 2
+    assert reader.return_slot(at["bare"], Stops()) == 0  # nothing says where

@@ -15,7 +15,7 @@ from typing import Final
 
 from tracelloc.architecture import of_elf
 from tracelloc.errors import UnsupportedError
-from tracelloc.files.cfi.core import OFFSET
+from tracelloc.files.cfi.core import OFFSET, UNDEFINED
 from tracelloc.files.cfi.module import Cfi
 from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.plt import plt_functions
@@ -25,7 +25,8 @@ from tracelloc.files.machinecode.instruction import CodeFlow, Instruction
 _MOST_INSTRUCTIONS: Final = 8192
 _MOST_IN_FILE: Final = 1 << 18
 """Most instructions to follow in one file: some seconds. jemalloc needs a tenth of them."""
-WORD_BYTES: Final = 8
+_WORD_BYTES: Final = 8
+_NO_RULE: Final = (UNDEFINED, 0, b"")
 _READ_BYTES: Final = 512
 """Bytes of code decoded at once."""
 _NEVER_BACK: Final = (
@@ -100,20 +101,25 @@ class CodeReader:
         walk = self._walk(entry, others)
         return walk.stopped and not walk.rets and not walk.trouble
 
-    def return_slot(self, entry: int) -> int:
+    def return_slot(self, entry: int, others: Stops) -> int:
         """Where a function stores its return address before any call, if calls leave that in a
         register: in words below the stack pointer at entry. 0 if that is unknown, or differs.
+
+        It may jump to ``others``, whose own slots count from there on.
         """
-        walk = self._walk(entry, Stops())
+        walk = self._walk(entry, others)
         found = {self._stored_at(address) for address in walk.calls}
         return found.pop() if len(found) == 1 and not walk.trouble else 0
 
     def _stored_at(self, address: int) -> int:
         """``return_slot`` for one call, by the address that it returns to."""
         cfi = self._frame_information()
-        rule = cfi and cfi.rules(address - 1).registers.get(self._architecture.dwarf.return_address)
-        is_stored = rule and rule[0] == OFFSET and rule[1] < 0 and rule[1] % WORD_BYTES == 0
-        return -rule[1] // WORD_BYTES if rule and is_stored else 0
+        rules = None if cfi is None else cfi.rules(address - 1)
+        if rules is None or rules.is_fallback:
+            return 0
+        how, distance, _ = rules.registers.get(self._architecture.dwarf.return_address, _NO_RULE)
+        is_stored = how == OFFSET and distance < 0 and distance % _WORD_BYTES == 0
+        return -distance // _WORD_BYTES if is_stored else 0
 
     def _walk(self, entry: int, stops: Stops) -> CodePaths:
         walk = CodePaths(stops)
@@ -167,7 +173,7 @@ class CodeReader:
             return True
         if not self._is_stop(target, walk):
             behind = self._behind_stub(target, walk)
-            if behind is not None:
+            if behind is not None and not self._is_stop(behind, walk):
                 open_paths.append(behind)
         return flow is CodeFlow.JUMP
 

@@ -6,7 +6,7 @@ can't have a return probe (``tracelloc.files.machinecode.probeoffsets``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -98,14 +98,15 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
         addresses = frozenset(function.address for a in neighbours for function in a.functions)
         functions, unseen = [], list(allocator.unseen)
         for function in allocator.functions:
+            others = addresses - {function.address}
             if _may_be_wrapper(function, allocator.family) and elf.leaves_it_to(
-                function.address, addresses - {function.address}, _KNOWN_NAMES
+                function.address, others, _KNOWN_NAMES
             ):
                 continue
             if function in offsets and offsets[function] is None:
                 unseen.append(Unseen(function.names[0], "its first instructions can't be probed"))
                 continue
-            found = _points_of(function, offsets.get(function))
+            found = _points_of(function, offsets.get(function), others)
             if isinstance(found, Unseen):
                 unseen.append(found)
                 continue
@@ -145,8 +146,13 @@ def _offsets_of(allocator: Allocator) -> dict[AllocatorFunction, Offsets | None]
     return dict(zip(allocator.functions, found, strict=False))
 
 
-def _points_of(function: AllocatorFunction, where: Offsets | None) -> list[ProbePoint] | Unseen:
-    """Returns the probes for one function, or why it gets none."""
+def _points_of(
+    function: AllocatorFunction, where: Offsets | None, others: Collection[int]
+) -> list[ProbePoint] | Unseen:
+    """Returns the probes for one function, or why it gets none.
+
+    ``others`` are the addresses of the functions of its file that have probes, too.
+    """
     if where is None:
         return Unseen(function.names[0], "its code can't be read")
     signature = function.signature
@@ -154,6 +160,8 @@ def _points_of(function: AllocatorFunction, where: Offsets | None) -> list[Probe
     if is_go and function.signature.kind.returns:
         return Unseen(function.names[0], "Go moves its stacks, so its returns can't be probed")
     entry = _entry_point(function, *where)
+    slot = _slot(function.module.elf, function.address, others)
+    entry = replace(entry, cookie=entry.cookie | slot)
     if not signature.throws:
         return [entry]
     walk = function.module.elf.exits(function.address)
@@ -183,17 +191,17 @@ def _entry_point(
         offset,
         signature.kind.program,
         f"{function.names[0]} in {base_name(function.module.path)}",
-        cookie=signature.cookie | place | _slot(function.module.elf, function.address),
+        cookie=signature.cookie | place,
         returns=signature.kind.returns and not signature.throws,
         is_single_stepped=is_single_stepped,
     )
 
 
-def _slot(elf: TargetFile, address: int) -> int:
+def _slot(elf: TargetFile, address: int, others: Collection[int]) -> int:
     """Returns the cookie's bits for where a function stores its return address."""
     if not native().dwarf.has_link_register:
         return 0
-    words = elf.return_slot(address)
+    words = elf.return_slot(address, others)
     return words << abi.COOKIE_SLOT_SHIFT if words <= abi.COOKIE_SLOT_MASK else 0
 
 
@@ -211,7 +219,7 @@ def _cache_points(allocator: Allocator) -> Iterator[ProbePoint]:
     if found and found[0] is not None and not found[0][1]:
         label = f"the end of threads in {base_name(allocator.module.path)}"
         place = allocator.module.open_path, offset + found[0][0]
-        cookie = abi.FunctionCode.CACHE_DRAIN | _slot(elf, address)
+        cookie = abi.FunctionCode.CACHE_DRAIN | _slot(elf, address, frees)
         yield ProbePoint(*place, FREE_PROGRAM, label, cookie)
 
 

@@ -121,9 +121,9 @@ class ReadCode:
         walk = self._reader.exits(entry)
         return [sorted(walk.rets), walk.trouble]
 
-    def return_slot(self, entry: int) -> int:
+    def return_slot(self, entry: int, addresses: Sequence[int]) -> int:
         """Returns ``CodeReader.return_slot``."""
-        return self._reader.return_slot(entry)
+        return self._reader.return_slot(entry, Stops(frozenset(addresses)))
 
     def leaves_it_to(self, entry: int, addresses: Sequence[int], names: Sequence[str]) -> bool:
         """Returns whether a function always calls one of these before it returns."""
@@ -188,7 +188,7 @@ CODE_ANSWERS: Final[dict[str, Callable[..., tuple[Any, bytes]]]] = {
     "function at": lambda file, _, address: (file.name_at(address), b""),
     "offsets": lambda file, _, functions: (file.offsets(functions), b""),
     "exits": lambda file, _, entry: (file.exits(entry), b""),
-    "return slot": lambda file, _, entry: (file.return_slot(entry), b""),
+    "return slot": lambda file, _, *more: (file.return_slot(*more), b""),
     "leaves it": lambda file, _, *more: (file.leaves_it_to(*more), b""),
     "makes filters": lambda file, _: (makes_filters(file.elf), b""),
     "thread cache drain": lambda file, _, *frees: (file.thread_cache_drain(frees), b""),

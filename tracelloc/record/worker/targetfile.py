@@ -261,9 +261,9 @@ class TargetFile(FileHandle, SegmentedFile):
 
         return self._known(FunctionExits([], "its code can't be read"), decode, "exits", entry)
 
-    def return_slot(self, entry: int) -> int:
+    def return_slot(self, entry: int, others: Iterable[int]) -> int:
         """Returns where a function stores its return address: ``CodeReader.return_slot``."""
-        return self._known(0, whole_number, "return slot", entry)
+        return self._known(0, whole_number, "return slot", entry, tuple(sorted(others)))
 
     def leaves_it_to(self, entry: int, addresses: Iterable[int], names: Iterable[str]) -> bool:
         """Returns whether a function always calls one of these before it returns."""
