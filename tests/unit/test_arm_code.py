@@ -333,7 +333,7 @@ SLOTS = {
     "malloc": 7, "calloc": 9, "realloc": 13, "reallocarray": 0, "free": 7, "memalign": 5,
     "posix_memalign": 5, "sbrk": 5, "mremap": 9, "mmap": 0, "pvalloc": 0,
 }  # fmt: skip
-"""reallocarray jumps to realloc; pvalloc has a frame, and jumps to a function that has another one."""
+"""reallocarray jumps to realloc; pvalloc has a frame, and jumps to a function with another."""
 
 
 def test_where_return_addresses_are_stored() -> None:
