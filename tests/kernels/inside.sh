@@ -17,7 +17,7 @@ mkdir -p "$TEST_CACHE/tracelloc"
     x86_64) timeout 600 make -s demo ;;
     *)
         .venv/bin/tracelloc doctor
-        .venv/bin/tracelloc --version && .venv/bin/tracelloc report --text tests/data/demo/leaky.rec
+        .venv/bin/tracelloc --version && .venv/bin/tracelloc report tests/data/demo/leaky.rec
         ;;
     esac
     echo "demo ended with status $?"
