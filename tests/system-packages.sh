@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs what is missing of the system's packages. Argument: run, demo, test, kernels or release.
+# Installs what is missing of the system's packages. Argument: run, demo, test, cross, kernels or
+# release.
 set -eu
 
 missing=
@@ -28,6 +29,14 @@ is_there() { # is_there PATTERN: whether any file matches
 }
 
 has() { command -v "$1"; }
+
+need_cross() { # what compiles for 64-bit Arm (cross.sh)
+    need clang has clang
+    need binutils-aarch64-linux-gnu has aarch64-linux-gnu-ld
+    need libc6-dev-arm64-cross is_there "/usr/aarch64-linux-gnu/lib/libc.so"
+    need_any "libgcc-12-dev-arm64-cross libgcc-13-dev-arm64-cross libgcc-14-dev-arm64-cross" \
+        is_there "/usr/lib/gcc-cross/aarch64-linux-gnu/*/libgcc.a"
+}
 
 case $1 in
 run)
@@ -83,7 +92,9 @@ test)
     need_any "libssl3 libssl3t64" is_there "$libraries/libcrypto.so.3"
     need_any "libllvm14 libllvm18 libllvm19" is_there "$libraries/libLLVM-1*.so*"
     ;;
+cross) need_cross ;;
 kernels)
+    need_cross
     need qemu-system-x86 has qemu-system-x86_64
     need qemu-system-arm has qemu-system-aarch64
     need mmdebstrap has mmdebstrap
@@ -94,6 +105,7 @@ kernels)
     need debian-archive-keyring test -e /usr/share/keyrings/debian-archive-keyring.gpg
     ;;
 release)
+    need_cross
     need mmdebstrap has mmdebstrap
     need debian-archive-keyring test -e /usr/share/keyrings/debian-archive-keyring.gpg
     need git has git

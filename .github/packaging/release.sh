@@ -16,7 +16,7 @@ rm -rf dist build
 export DIST_EXTRA_CONFIG="$PWD/.venv/build.cfg"
 $tools/bin/python -m build --outdir dist .
 .github/packaging/cross.sh $tools/bin/python -m build --wheel --outdir dist \
-    --config-setting=--build-option=--plat-name=manylinux_2_28_aarch64 .
+    --config-setting=--build-option=--plat-name=manylinux_2_31_aarch64 .
 wheel=$(echo dist/*_x86_64.whl)
 for each in dist/*.whl; do
     case $each in
@@ -26,6 +26,9 @@ for each in dist/*.whl; do
     $tools/bin/abi3audit --strict "$each"
     $tools/bin/auditwheel show "$each"
 done
+$tools/bin/auditwheel show dist/*_aarch64.whl | grep -q '"manylinux_2_31_aarch64"' || {
+    echo "the wheel for 64-bit Arm is not what its name says" >&2 && exit 1
+}
 # The wheel for 64-bit Arm has all compiled parts but the preloaded library.
 parts() { $tools/bin/python -m zipfile -l "$1" | grep -o 'tracelloc/.*\.so' | sort; }
 parts "$wheel" | grep -v /libtracelloc >build/parts

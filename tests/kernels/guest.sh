@@ -19,9 +19,9 @@ set -euo pipefail
 [ $# -ge 2 ] || { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" >&2; exit 64; }
 kernel=$1
 shift
-case $kernel in *arm64*) machine=arm64 ;; *) machine=amd64 ;; esac
 LAB=${LAB:-${XDG_CACHE_HOME:-$HOME/.cache}/tracelloc-kernels}
 userland=${LAB_USERLAND:-bookworm}
+case $kernel in *arm64*) machine=arm64 disk=arm64-$userland ;; *) machine=amd64 disk=$userland ;; esac
 tree=$(realpath "$(dirname "$0")/../..")
 # The mirror that this machine's own sources name.
 mirror=${LAB_MIRROR:-$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | grep -v '^ *#' |
@@ -116,8 +116,8 @@ if ! [ -e "$unpacked/initramfs" ]; then
     make_initramfs "$unpacked"
 fi
 made_of=$(cat "$tree/pyproject.toml" "$tree/tests/kernels/image.sh" | sha256sum | cut -c1-12)
-image=$LAB/rootfs-$machine-$userland-$made_of.ext4
-[ -e "$image" ] || rm -f "$LAB/rootfs-$machine-$userland"-*.ext4
+image=$LAB/rootfs-$disk-$made_of.ext4
+[ -e "$image" ] || rm -f "$LAB/rootfs-$disk"-*.ext4
 # In a mount namespace of its own: whatever ends it, none of its mounts are left.
 [ -e "$image" ] || unshare --mount "$tree/tests/kernels/image.sh" $machine "$userland" "$image" "$mirror"
 compiled=$tree
