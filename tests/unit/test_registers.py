@@ -218,6 +218,7 @@ def test_no_library_to_preload_or_to_inject(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sharedarea, "LIBRARY", tmp_path / "none.so")
+    monkeypatch.setattr(sharedarea, "native", lambda: X86_64)
     with pytest.raises(
         UnsupportedError, match="is missing: it is built with tracelloc, for x86-64"
     ):
@@ -247,6 +248,7 @@ def test_started_programs_have_probes_where_there_is_no_library(
 def test_shadow_stacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "status").write_text("Name:\tx\nx86_Thread_features:\tshstk \n")
+    monkeypatch.setattr(procfs, "native", lambda: X86_64)
     assert Process(7, tmp_path).has_shadow_stack()
     monkeypatch.setattr(procfs, "native", lambda: AARCH64)
     assert not Process(7, tmp_path).has_shadow_stack()
@@ -254,6 +256,7 @@ def test_shadow_stacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_registers_in_usdt_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     """An untrusted number is one of the machine's."""
+    monkeypatch.setattr(targetfile, "native", lambda: X86_64)
     answer = ["free", 16, 0, [[31, True, -8], [16, False, 0]], 4, False]
     assert _place(answer).arguments == ((15, True, -8), (0, False, 0))
     monkeypatch.setattr(targetfile, "native", lambda: AARCH64)
