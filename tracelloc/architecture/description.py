@@ -75,8 +75,8 @@ class GeneralRegisters:
 class ThreadLayout:
     """Where the C libraries keep a thread's own variables and their record of it.
 
-    ELF Handling for Thread-Local Storage, variants I (variables above the thread pointer, the
-    record below) and II (the other way round).
+    ELF Handling for Thread-Local Storage: in variant I, variables are above the thread pointer and
+    the record is below, in variant II the reverse.
     """
 
     program_offset: int | None

@@ -1,0 +1,313 @@
+"""Processes of 64-bit Arm as data: addresses of 48 bits, tags, stacks, threads, large pages."""
+
+from __future__ import annotations
+
+import random
+import struct
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.unit.armfiles import library, open_cfi, open_elf
+from tracelloc import architecture
+from tracelloc.architecture import Architecture
+from tracelloc.architecture.aarch64 import AARCH64
+from tracelloc.architecture.x86_64 import X86_64
+from tracelloc.files.cfi.core import RuleSet, StackCopy, unwind
+from tracelloc.files.cfi.rules import built_in_rules
+from tracelloc.files.cfi.walk import End
+from tracelloc.model.codefiles import Mapping, Place
+from tracelloc.model.stacks import StackFlag
+from tracelloc.record.kernel.registers import ThreadRegisters
+from tracelloc.record.process.regions import Region
+from tracelloc.record.reachability import exitleaks, heaproots
+from tracelloc.record.reachability.exitleaks import is_thread_data
+from tracelloc.record.reachability.links import Links
+from tracelloc.record.reachability.marking import Marks, place_shift, select_words
+from tracelloc.record.runtimes.cpython import pools
+from tracelloc.record.unwinding import plausible
+from tracelloc.record.unwinding.plausible import FrameChecker
+from tracelloc.record.worker import readcode
+from tracelloc.record.worker.readcode import ReadCode
+from tracelloc.record.worker.readstacks import finish_stacks
+from tracelloc.record.worker.walklayout import CODE_DTYPE, GENERATED, miss_dtype
+
+LIBRARIES_AT = 0xFFFF_8000_0000
+PROGRAM_AT = 0xAAAA_C000_0000
+TAG = 0xB5 << 56
+"""Of a pointer whose highest byte the processor ignores."""
+SIGNATURE = 0x2F << 48
+"""As in an authenticated pointer."""
+
+
+def u64(*values: int) -> np.ndarray:
+    return np.array(values, np.uint64)
+
+
+# -- pointers
+
+
+@pytest.mark.parametrize(
+    ("word", "bits", "reached"),
+    [
+        (PROGRAM_AT + 8, 48, [0]), (LIBRARIES_AT + 127, 48, [1]), (LIBRARIES_AT + 128, 48, []),
+        (PROGRAM_AT | TAG, 48, [0]), (LIBRARIES_AT | SIGNATURE, 48, [1]),
+        ((PROGRAM_AT + 8) & (1 << 47) - 1, 48, []),
+    ],
+)  # fmt: skip
+def test_pointers_of_48_bits(word: int, bits: int, reached: list[int]) -> None:
+    starts = u64(PROGRAM_AT, LIBRARIES_AT)
+    ends = starts + np.uint64(128)
+    found = np.zeros(2, np.uint8)
+    marks = Marks(starts, ends, 10, bits)
+    marks.scan(u64(word), 8)
+    marks.finish(found)
+    assert np.flatnonzero(found).tolist() == reached
+    packed = np.empty(300, np.uint64)
+    spans = np.array([[PROGRAM_AT, PROGRAM_AT + 128], [LIBRARIES_AT, LIBRARIES_AT + 128]])
+    count = select_words(u64(0, 0, word), spans.astype(np.uint64), u64().astype(np.uint8), packed,
+                         bits)  # fmt: skip
+    assert count == len(reached)
+    assert (packed[:count] >> np.uint64(place_shift(bits))).tolist() == [2] * count
+    found[:] = 0
+    marks = Marks(starts, ends, 10, bits)
+    marks.scan_packed(packed[:count].copy(), 8)
+    marks.finish(found)
+    assert np.flatnonzero(found).tolist() == reached
+    links = Links(starts, ends, 10, bits)
+    links.scan(u64(word), 8, 1)
+    assert links.root_count == len(reached)
+
+
+def test_a_bit_that_is_a_tag_elsewhere() -> None:
+    """Programs of x86-64 may use bit 47 as they like."""
+    start = 0x5555_0000_0000
+    for bits, reached in ((47, 1), (48, 0)):
+        found = np.zeros(1, np.uint8)
+        marks = Marks(u64(start), u64(start + 64), 10, bits)
+        marks.scan(u64(start | 1 << 47), 8)
+        marks.finish(found)
+        assert found.tolist() == [reached]
+    with pytest.raises(MemoryError):
+        Marks(u64(PROGRAM_AT), u64(PROGRAM_AT + 64), 10, 47)
+    with pytest.raises(MemoryError):
+        Links(u64(PROGRAM_AT), u64(PROGRAM_AT + 64), 10, 47)
+
+
+def test_places_at_the_end_of_the_largest_piece() -> None:
+    for bits in (47, 48):
+        words = 1 << 64 - place_shift(bits)
+        packed = np.empty(words + 256, np.uint64)
+        memory = np.zeros(words, np.uint64)
+        memory[-1] = PROGRAM_AT >> 48 - bits
+        spans = np.array([[memory[-1], memory[-1] + np.uint64(8)], [0, 0]], np.uint64)
+        count = select_words(memory, spans, np.zeros(0, np.uint8), packed, bits)
+        assert (packed[:count] >> np.uint64(place_shift(bits))).tolist() == [words - 1]
+
+
+def test_address_bits_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for machine, bits in (("x86_64", 47), ("aarch64", 48), ("riscv64", 48)):
+        monkeypatch.setattr(architecture.platform, "machine", lambda name=machine: name)
+        assert architecture.address_bits() == bits
+    assert (X86_64.address_end, AARCH64.address_mask) == (1 << 47, (1 << 48) - 1)
+
+
+# -- stacks that the probes did not finish
+
+
+def test_registers_of_a_miss() -> None:
+    """In the order of ``enum miss_register``; without the link register."""
+    assert X86_64.miss_registers == (16, 7, 6, 3, 12, 13, 14, 15)
+    assert AARCH64.miss_registers == (32, 31, 29, *range(19, 29))
+    for machine in (X86_64, AARCH64):
+        numbers = machine.dwarf
+        assert machine.miss_registers[:3] == (
+            numbers.program_counter, numbers.stack_pointer, numbers.frame_pointer
+        )  # fmt: skip
+        assert set(machine.miss_registers[2:]) == numbers.callee_saved
+
+
+def test_stacks_are_followed_as_by_the_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Junk with the addresses of functions, signed or not, on a stack of 16 KiB."""
+    monkeypatch.setattr(readcode, "native", lambda: AARCH64)
+    path = library("libc.so.6")
+    cfi, file = open_cfi(path), ReadCode(open_elf(path))
+    sites = cfi.call_sites()[::50].tolist()
+    base, size, stack_at = LIBRARIES_AT, 1 << 30, 0xFFFF_FFF0_0000
+    rng = random.Random(7)
+    code = np.array([(1 << 40, 1 << 41, 0, GENERATED, 0), (base, base + size, 3, 7, 0)], CODE_DTYPE)
+    offsets = {site: cfi._elf.offset_of(site) for site in sites}
+    heads = np.zeros(200, miss_dtype(AARCH64))
+    memories = []
+    for head in heads:
+        pc = base + offsets[rng.choice(sites)] + 1
+        words = [
+            rng.choice([pc, base + offsets[rng.choice(sites)] + 1 | SIGNATURE, (1 << 40) + 64,
+                        stack_at + 8 * rng.randrange(2000)])
+            for _ in range(2048)
+        ]  # fmt: skip
+        memories.append(struct.pack("<2048Q", *words))
+        registers = (pc, stack_at, stack_at + 160, *(rng.randrange(1 << 48) for _ in range(10)))
+        head["registers"], head["generation"] = registers, rng.randrange(2, 6)
+        head["address"], head["size"] = stack_at, 1 << 14
+    data = code.tobytes() + heads.tobytes() + b"".join(memories)
+    walks, answer = finish_stacks({7: file}, data, 127, 2, len(heads), architecture=AARCH64)
+    frames = np.frombuffer(answer, np.uint64).tolist()
+
+    def look_up(address: int, generation: int) -> RuleSet | None:
+        if base <= address < base + size and generation >= 3:
+            inside = cfi._elf.address_of(address - base)
+            return None if inside is None else cfi.rules(inside)
+        return built_in_rules(AARCH64).frame_pointer if 1 << 40 <= address < 1 << 41 else None
+
+    at = 0
+    for head, memory, (end, guesses, count, _) in zip(heads, memories, walks, strict=True):
+        expected = unwind(
+            dict(zip(AARCH64.miss_registers, head["registers"].tolist(), strict=True)),
+            StackCopy(stack_at, memory, 0),
+            partial(look_up, generation=int(head["generation"])),
+            architecture=AARCH64,
+        )
+        assert (tuple(frames[at : at + count]), End(end), guesses) == expected
+        at += count
+    assert len({end for end, *_ in walks}) > 2
+    assert max(count for *_, count, _ in walks) > 3
+    assert all(frame < 1 << 48 for frame in frames[:at])
+    rows = frames[at:]
+    for address, row in zip(rows[: len(rows) // 2], rows[len(rows) // 2 :], strict=True):
+        rules = look_up(address, 3)
+        assert rules is not None
+        assert rules.row(address) == row
+
+
+def test_a_frame_that_needs_the_link_register_ends_a_miss() -> None:
+    rules = RuleSet(31, 16, architecture=AARCH64)
+    registers = dict(zip(AARCH64.miss_registers, (64, 4096, 0, *[0] * 10), strict=True))
+    walk = unwind(registers, StackCopy(4096, bytes(64)), lambda _: rules, architecture=AARCH64)
+    assert (walk.frames, walk.end) == ((64,), End.UNKNOWN_REGISTER)
+
+
+# -- stacks that were walked by frame pointers
+
+
+class Space:
+    """A program at 0x10000 with an entry point, and the C library at 0x40000."""
+
+    is_static = False
+
+    def __init__(self, entry: int) -> None:
+        header = bytes(24) + entry.to_bytes(8, "little")
+        elf = SimpleNamespace(
+            address_of=lambda offset: offset, function_at=lambda _: None, usdt_offsets=(),
+            read=lambda offset, size_bytes: header[offset : offset + size_bytes],
+        )  # fmt: skip
+        self._modules = [
+            SimpleNamespace(path=path, elf=elf) for path in ("/opt/app", "/lib/libc.so.6")
+        ]
+        self._mapping = Mapping(0x10000, 0x80000, 0, True, "08:01", 7, "/opt/app", False)
+
+    def place(self, address: int) -> Place[SimpleNamespace]:
+        module = self._modules[address >= 0x40000]
+        return Place(self._mapping, module, None, address - 0x10000)
+
+
+@pytest.mark.parametrize(
+    ("frames", "entry", "is_whole"),
+    [
+        ((0x15000, 0x41000, 0x41100, 0x11030), 0x1000, True),  # main, two of the C library, _start
+        ((0x15000, 0x41000, 0x41100, 0x11081), 0x1000, False),
+        ((0x15000, 0x41000, 0x41100, 0x11000), 0x1000, False),
+        ((0x15000, 0x10010), 0, False),  # no entry point
+        ((0x15000, 0x41000), 0x1000, True),
+        ((0x41100, 0x41000), 0x1000, False),
+    ],
+)
+def test_stacks_that_reach_the_entry_point_are_whole(
+    monkeypatch: pytest.MonkeyPatch, frames: tuple[int, ...], entry: int, is_whole: bool
+) -> None:
+    monkeypatch.setattr(plausible, "_follows_call", lambda _: True)
+    expected = StackFlag(0) if is_whole else StackFlag.BROKEN
+    assert FrameChecker(Space(entry)).trim(frames, StackFlag(0)) == (frames, expected)
+
+
+# -- threads
+
+POINTER = 0xFFFF_9000_1000
+
+
+def test_where_a_threads_data_is() -> None:
+    below, above = X86_64.threads, AARCH64.threads
+    assert below.record(POINTER) == (POINTER, POINTER + 4096)
+    assert above.record(POINTER) == (POINTER - 2048, POINTER)
+    assert below.variables(POINTER, 100) == (POINTER - 100, POINTER)
+    assert above.variables(POINTER, 100) == (POINTER, POINTER + 116)
+    for alignment, offset in ((1, 16), (16, 16), (64, 64), (4096, 4096)):
+        start = POINTER + offset
+        assert above.program_variables(POINTER, 100, alignment) == (start, start + 100)
+        start = POINTER - -(-100 // alignment) * alignment
+        assert below.program_variables(POINTER, 100, alignment) == (start, POINTER)
+
+
+@pytest.mark.parametrize("machine", [X86_64, AARCH64], ids=lambda each: each.name)
+def test_memory_with_a_threads_data_is_told_apart(
+    monkeypatch: pytest.MonkeyPatch, machine: Architecture
+) -> None:
+    monkeypatch.setattr(heaproots, "native", lambda: machine)
+    region = Region(POINTER - (1 << 20), POINTER + (1 << 20), "rw-p", 0, 0, "")
+    thread = ThreadRegisters(5, POINTER, POINTER - (1 << 18), 0, u64())
+    titles = SimpleNamespace(of=lambda number: f"thread {number}")
+    parts = heaproots.parts_of([region], [thread], titles)
+    told = [(a, b) for a, b, owner in parts.split(region.start, region.end) if owner == 0]
+    variables, record = machine.threads.variables(POINTER, 1 << 16), machine.threads.record(POINTER)
+    assert told == [(min(variables[0], record[0]), max(variables[1], record[1]))]
+
+
+def test_the_data_of_ended_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that points to itself, or a vector that leads to the thread's variables."""
+    vector = POINTER + (1 << 30)
+    monkeypatch.setattr(exitleaks, "native", lambda: AARCH64)
+
+    def read(words: dict[int, int], address: int, size_bytes: int) -> bytes:
+        places = range(address, address + size_bytes, 8)
+        found = [words[place] for place in places if place in words]
+        return struct.pack(f"<{len(found)}Q", *found)
+
+    def is_data(machine: Architecture, head: tuple[int, ...], entry: int | None = None) -> bool:
+        words = {POINTER + 8 * n: word for n, word in enumerate(head)}
+        if entry is not None:
+            words[vector + 16] = entry
+        return is_thread_data(partial(read, words), POINTER, machine.threads)
+
+    assert is_data(X86_64, (POINTER, 1, POINTER))
+    assert not is_data(X86_64, (POINTER, 1, POINTER + 8))
+    assert not is_data(X86_64, (POINTER, 1))
+    assert is_data(AARCH64, (vector, 0, 0), POINTER + 16)
+    assert not is_data(AARCH64, (vector, 0, 0), POINTER - 16)
+    assert not is_data(AARCH64, (vector, 0, 0), POINTER + (1 << 20))
+    assert not is_data(AARCH64, (vector, 0, 0))
+    assert not is_data(AARCH64, (vector,), POINTER + 16)
+
+
+# -- pages
+
+
+@pytest.mark.parametrize("page_bytes", [1 << 12, 1 << 14, 1 << 16])
+def test_pools_in_pages_of_any_size(monkeypatch: pytest.MonkeyPatch, page_bytes: int) -> None:
+    monkeypatch.setattr(pools, "PAGE_BYTES", page_bytes)
+    start, end = 0x10000, 0x10000 + (1 << 18)
+    present = np.zeros((end - start) // page_bytes, np.bool_)
+    present[: len(present) // 2] = True
+
+    class Memory:
+        process = SimpleNamespace(maps_text=lambda: f"{start:x}-{end:x} rw-p 0 00:00 0 \n")
+
+        def present_pages(self, low: int, high: int) -> np.ndarray:
+            return present[(low - start) // page_bytes : (high - start) // page_bytes]
+
+        def read(self, places: np.ndarray, size_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+            return np.zeros((len(places), size_bytes // 8), np.uint64), np.ones(len(places), bool)
+
+    monkeypatch.setattr(pools, "_are_headers", lambda rows: np.ones(len(rows), np.bool_))
+    assert pools.find_pools(Memory()).tolist() == list(range(start, (start + end) // 2, 1 << 14))

@@ -1,0 +1,263 @@
+"""Registers of threads: stopped ones by ptrace(2), waiting ones as the kernel keeps them."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tracelloc.architecture import ARCHITECTURES, Architecture, native
+from tracelloc.architecture.aarch64 import AARCH64
+from tracelloc.architecture.x86_64 import X86_64
+from tracelloc.command import options
+from tracelloc.command.commandline import parse_command_line
+from tracelloc.errors import TargetError, UnsupportedError
+from tracelloc.record.injection import conditions
+from tracelloc.record.kernel.btf import KernelTypes
+from tracelloc.record.kernel.registers import row_dtype, thread_pointer_offset, threads_in
+from tracelloc.record.process import procfs, ptrace
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.ptrace import NO_CALL, Registers
+from tracelloc.record.session import exitstops
+from tracelloc.record.session.exitstops import ExitStops, registers_of
+from tracelloc.record.sources.preloaded import noprobes, sharedarea
+from tracelloc.record.sources.preloaded.noprobes import Breakpoints, NoProbes
+from tracelloc.record.worker import targetfile
+from tracelloc.record.worker.targetfile import _place
+
+ARM_POINTER = 0xFFFF_A000_0700
+
+
+def arm_registers(**changed: int) -> bytes:
+    """A general register set: each register has its number, but for some."""
+    names = AARCH64.general.names
+    return struct.pack("<34Q", *(changed.get(name, n) for n, name in enumerate(names)))
+
+
+def test_registers_of_arm() -> None:
+    given = arm_registers(sp=0xFFFF_F000_0000, pc=0xAAAA_0000_1234)
+    found = Registers.unpack(
+        AARCH64.general, given, entered_call=struct.pack("<i", 94),
+        thread_pointer=struct.pack("<QQ", ARM_POINTER, 77),
+    )  # fmt: skip
+    assert (found["x0"], found["x30"], found["pstate"]) == (0, 30, 33)
+    assert (found.stack_pointer, found.program_counter) == (0xFFFF_F000_0000, 0xAAAA_0000_1234)
+    assert (found.thread_pointer, found.entered_call) == (ARM_POINTER, 94)
+    assert found.pack() == given
+    other = found.copy()
+    other["x8"], other.program_counter, other.stack_pointer = -1, 4, 1 << 70 | 8
+    assert (other["x8"], other.words[32], other["sp"]) == ((1 << 64) - 1, 4, 8)
+    assert (other.thread_pointer, other.entered_call) == (ARM_POINTER, 94)
+    assert found.pack() == given
+    with pytest.raises(KeyError):
+        other["rip"] = 1
+    kept = registers_of(9, found)
+    assert kept[:4] == (9, ARM_POINTER, 0xFFFF_F000_0000, 0)
+    assert kept.words.tolist() == found.words
+
+
+def test_a_thread_of_arm_in_no_call() -> None:
+    for call in (struct.pack("<i", -1), b""):
+        found = Registers.unpack(AARCH64.general, arm_registers(), entered_call=call)
+        assert (found.entered_call, found.thread_pointer) == (NO_CALL, 0)
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES, ids=lambda each: each.name)
+def test_registers_of_programs_of_32_bits(machine: Architecture) -> None:
+    found = Registers.unpack(
+        machine.general, bytes(range(1, 69)), entered_call=b"\1\0\0\0", thread_pointer=b"\1" * 8
+    )
+    assert found.entered_call == NO_CALL
+    assert (found.stack_pointer, found.program_counter, found.thread_pointer) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES, ids=lambda each: each.name)
+def test_descriptions_of_registers(machine: Architecture) -> None:
+    general = machine.general
+    names = {
+        general.program_counter, general.stack_pointer, general.frame_pointer, general.call_number,
+        general.call_result, *general.call_arguments,
+    }  # fmt: skip
+    names |= {general.entered_call, general.thread_pointer} - {None}
+    assert names <= set(general.names)
+    assert len(set(general.names)) == len(general.names)
+    assert (general.entered_call is None) == bool(general.entered_call_set)
+    assert (general.thread_pointer is None) == bool(general.thread_pointer_set)
+    assert {general.stack_pointer, general.program_counter} <= set(
+        general.names[: general.kernel_count]
+    )
+    assert len(machine.breakpoint_code) == machine.breakpoint_bytes
+    assert set(machine.argument_registers) <= set(machine.usdt_registers)
+
+
+def test_a_stopped_process() -> None:
+    """What ptrace(2) says equals what /proc says; registers can be put back."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        pid = process.pid
+        try:
+            found = stopped_registers(pid)
+            line = (Path("/proc") / str(pid) / "syscall").read_text().split()
+            assert found.entered_call == int(line[0])
+            assert [found[name] for name in native().general.call_arguments] == [
+                int(word, 16) for word in line[1:7]
+            ]
+            assert (found.stack_pointer, found.program_counter) == tuple(
+                int(word, 16) for word in line[-2:]
+            )
+            maps = Process(pid).maps()
+            assert maps.find(found.thread_pointer) is not None
+            ptrace.set_registers(pid, found)
+            assert ptrace.registers(pid).pack() == found.pack()
+            assert len(found.pack()) == 8 * len(native().general.names)
+            ptrace.detach(pid)
+        finally:
+            process.kill()
+
+
+def stopped_registers(pid: int) -> Registers:
+    """Stops a process in a system call."""
+    while Process(pid).state() != "S":
+        os.sched_yield()
+    ptrace.seize(pid, 0)
+    ptrace.interrupt(pid)
+    assert os.WIFSTOPPED(os.waitpid(pid, ptrace.WALL)[1])
+    return ptrace.registers(pid)
+
+
+def test_ends_of_threads_by_the_machines_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for machine, exits in ((X86_64, (60, 231)), (AARCH64, (93, 94))):
+        monkeypatch.setattr(exitstops, "native", lambda machine=machine: machine)
+        stops = ExitStops()
+        assert (stops._exit, stops._exit_group) == exits
+
+
+# -- as the kernel keeps them
+
+
+def test_rows_of_waiting_threads() -> None:
+    for machine, count, at in ((X86_64, 21, 19), (AARCH64, 34, 31)):
+        rows = np.zeros(1, row_dtype(machine))
+        assert rows.itemsize == 8 * (4 + count)
+        rows["tid"], rows["thread_pointer"], rows["signal_stack"] = 7, 8, 9
+        rows["registers"] = np.arange(count) + 100
+        (found,) = threads_in(rows, machine)
+        assert found[:4] == (7, 8, 100 + at, 9)
+        assert found.words.tolist() == [100 + n for n in range(count) if n != at]
+
+
+NAMES = b"\0int\0task_struct\0thread\0thread_struct\0uw\0tp_value\0fsbase\0cpu_context\0"
+
+
+def name(text: str) -> int:
+    return NAMES.index(b"\0" + text.encode() + b"\0") + 1
+
+
+def structure(title: str, *members: tuple[str, int, int]) -> bytes:
+    """A type; members have a name, a type's id and an offset in bytes."""
+    head = struct.pack("<3I", name(title) if title else 0, 4 << 24 | len(members), 4096)
+    return head + b"".join(
+        struct.pack("<3I", name(each), kind, 8 * offset) for each, kind, offset in members
+    )
+
+
+def kernel_types(path: Path, *structures: bytes) -> KernelTypes:
+    types = struct.pack("<4I", name("int"), 1 << 24, 4, 32) + b"".join(structures)
+    header = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(NAMES))
+    path.write_bytes(header + types + NAMES)
+    return KernelTypes(path)
+
+
+def test_where_the_kernel_keeps_thread_pointers(tmp_path: Path) -> None:
+    arm = kernel_types(
+        tmp_path / "arm",
+        structure("", ("tp_value", 1, 0), ("cpu_context", 1, 8)),
+        structure("thread_struct", ("cpu_context", 1, 0), ("uw", 2, 112)),
+        structure("task_struct", ("thread", 3, 3000)),
+    )
+    other = kernel_types(
+        tmp_path / "other",
+        structure("thread_struct", ("cpu_context", 1, 0), ("fsbase", 1, 48)),
+        structure("task_struct", ("thread", 2, 3000)),
+    )
+    assert thread_pointer_offset(arm, AARCH64.threads.kernel_field) == 3112
+    assert thread_pointer_offset(other, X86_64.threads.kernel_field) == 3048
+    assert thread_pointer_offset(other, AARCH64.threads.kernel_field) == 0
+    assert thread_pointer_offset(arm, X86_64.threads.kernel_field) == 0
+    assert thread_pointer_offset(arm, ("cpu_context", "tp_value")) == 0  # it is no structure
+
+
+# -- what there is not on all machines
+
+
+@pytest.mark.parametrize(
+    ("machine", "reached"), [(X86_64, 0x1001), (AARCH64, 0x1000)], ids=["x86-64", "arm"]
+)
+def test_breakpoints_of_both_machines(
+    monkeypatch: pytest.MonkeyPatch, machine: Architecture, reached: int
+) -> None:
+    changes = []
+    registers = SimpleNamespace(program_counter=reached)
+    monkeypatch.setattr(noprobes, "native", lambda: machine)
+    monkeypatch.setattr(noprobes.ptrace, "registers", lambda _: registers)
+    monkeypatch.setattr(noprobes.ptrace, "set_registers", lambda *_: changes.append(1))
+    closed = Breakpoints.__new__(Breakpoints)
+    closed._covered, closed.inserted = {}, {0x1000}
+    capture = NoProbes.__new__(NoProbes)
+    capture._breakpoints = [closed]
+    assert capture.take_trap(1) is False
+    assert registers.program_counter == 0x1000
+    assert len(changes) == (reached != 0x1000)
+
+
+def test_no_library_to_preload_or_to_inject(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sharedarea, "LIBRARY", tmp_path / "none.so")
+    monkeypatch.setattr(sharedarea, "native", lambda: X86_64)
+    with pytest.raises(
+        UnsupportedError, match="is missing: it is built with tracelloc, for x86-64"
+    ):
+        sharedarea.preloaded_library()
+    monkeypatch.setattr(sharedarea, "native", lambda: AARCH64)
+    with pytest.raises(UnsupportedError, match="there is no preloaded library for 64-bit Arm"):
+        sharedarea.preloaded_library()
+    monkeypatch.setattr(conditions, "native", lambda: AARCH64)
+    space = SimpleNamespace(mapped_modules=[], process=None)
+    with pytest.raises(TargetError, match="there is none for 64-bit Arm"):
+        conditions.check(space, [])
+
+
+@pytest.mark.parametrize(("machine", "is_used"), [("x86_64", True), ("aarch64", False)])
+def test_started_programs_have_probes_where_there_is_no_library(
+    monkeypatch: pytest.MonkeyPatch, machine: str, is_used: bool
+) -> None:
+    monkeypatch.setattr(options, "machine_name", lambda: machine)
+    assert (
+        options.options_of(parse_command_line(["--", "true"], terminal=False)).trace.use_library
+        == is_used
+    )
+    line = parse_command_line(["--preload=on", "--", "true"], terminal=False)
+    assert options.options_of(line).trace.use_library
+
+
+def test_shadow_stacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "status").write_text("Name:\tx\nx86_Thread_features:\tshstk \n")
+    monkeypatch.setattr(procfs, "native", lambda: X86_64)
+    assert Process(7, tmp_path).has_shadow_stack()
+    monkeypatch.setattr(procfs, "native", lambda: AARCH64)
+    assert not Process(7, tmp_path).has_shadow_stack()
+
+
+def test_registers_in_usdt_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An untrusted number is one of the machine's."""
+    monkeypatch.setattr(targetfile, "native", lambda: X86_64)
+    answer = ["free", 16, 0, [[31, True, -8], [16, False, 0]], 4, False]
+    assert _place(answer).arguments == ((15, True, -8), (0, False, 0))
+    monkeypatch.setattr(targetfile, "native", lambda: AARCH64)
+    assert _place(answer).arguments == ((31, True, -8), (16, False, 0))
