@@ -50,7 +50,7 @@ write_venv() { # the same from wheels, for a machine whose programs can't be run
     for glibc in {17..36}; do platforms+=(--platform "manylinux_2_${glibc}_aarch64"); done
     .venv/bin/python -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
         print(*project['dependencies'], *(need for need in project['optional-dependencies']['dev'] \
-            if need.startswith(('pytest', 'prometheus'))), sep='\n')" >"$work/requirements"
+            if need.startswith(('opentelemetry', 'prometheus', 'protobuf', 'pytest'))), sep='\n')" >"$work/requirements"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --only-binary=:all: \
         "${platforms[@]}" --implementation cp --python-version "${version#python}" \
         --target "$venv/lib/$version/site-packages" --requirement "$work/requirements"
