@@ -74,18 +74,19 @@ def test_random_memory_never_leads_outside() -> None:
 
 def test_lists_that_never_end() -> None:
     """A circle, links out of bounds and to pages that are not there."""
-    memory = mmap.mmap(-1, 4 * 4096)
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 4 * page)
     words = np.frombuffer(memory, np.uint64)
     base = words.ctypes.data
     words[1], words[2] = 33, base + 16  # a chunk that is its own successor
-    words[513], words[514] = 33, 1 << 46
-    words[5], words[6] = 33, base + 4096 * 3 + 16
+    words[page // 8 + 1], words[page // 8 + 2] = 33, 1 << 46
+    words[5], words[6] = 33, base + page * 3 + 16
     descriptors = [os.open(f"/proc/self/{name}", os.O_RDONLY) for name in ("mem", "pagemap")]
     lists = ListReader(*descriptors)
     found = np.zeros(100, np.uint64)
-    limits = base, base + 4 * 4096
+    limits = base, base + 4 * page
     assert lists.follow(base + 16, 32, False, 0, *limits, found) == (100, False)
-    assert lists.follow(base + 4096 + 16, 32, False, 0, *limits, found) == (1, False)
+    assert lists.follow(base + page + 16, 32, False, 0, *limits, found) == (1, False)
     assert lists.absent == 0
     assert lists.follow(base + 48, 32, False, 0, *limits, found) == (1, False)
     assert lists.absent == 1

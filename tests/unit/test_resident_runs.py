@@ -17,6 +17,7 @@ from tracelloc.record.process.memory import PAGE_BYTES, RemoteMemory
 from tracelloc.record.process.procfs import Process
 
 _NORESERVE = 0x4000
+_MAPPED_BYTES = 4096 * PAGE_BYTES
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -46,20 +47,20 @@ def by_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "scan_pages", scan)
 
 
-@pytest.mark.parametrize("mapped", [1 << 24], indirect=True)
+@pytest.mark.parametrize("mapped", [_MAPPED_BYTES], indirect=True)
 def test_runs_are_where_pages_were_written_to(mapped: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """More of them than are asked about at once; pages that were only read hold nothing."""
     monkeypatch.setattr(memory, "_REGIONS", 7)
-    _LIBC.madvise(ctypes.c_void_p(mapped), ctypes.c_size_t(1 << 24), 15)  # MADV_NOHUGEPAGE
+    _LIBC.madvise(ctypes.c_void_p(mapped), ctypes.c_size_t(_MAPPED_BYTES), 15)  # MADV_NOHUGEPAGE
     written = [page for page in range(0, 4096, 5) if page % 3] + [4094, 4095]
     for page in written:
         ctypes.memset(mapped + page * PAGE_BYTES, 1, 1)
     assert ctypes.string_at(mapped + 1003 * PAGE_BYTES, 1) == b"\0"
     expected = [(0, mapped + at * PAGE_BYTES, mapped + (at + 1) * PAGE_BYTES) for at in written]
     expected[-2:] = [(0, mapped + 4094 * PAGE_BYTES, mapped + 4096 * PAGE_BYTES)]
-    found = runs(mapped, mapped + (1 << 24))
+    found = runs(mapped, mapped + _MAPPED_BYTES)
     by_pages(monkeypatch)
-    looked_at = runs(mapped, mapped + (1 << 24))
+    looked_at = runs(mapped, mapped + _MAPPED_BYTES)
     assert set(expected) <= set(looked_at)
     zero = (0, mapped + 1003 * PAGE_BYTES, mapped + 1004 * PAGE_BYTES)
     assert set(looked_at) - set(expected) <= {zero}

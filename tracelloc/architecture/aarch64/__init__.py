@@ -42,7 +42,8 @@ _GENERAL: Final = GeneralRegisters(
 _THREADS: Final = ThreadLayout(
     program_offset=16, record_bytes=1 << 11, self_words=(), kernel_field=("uw", "tp_value")
 )
-"""Two words of the C library's (``tcbhead_t``), then the program's variables."""
+"""Two words of the C library's (``tcbhead_t``), then the program's variables. The record has 1,856
+bytes in glibc 2.41."""
 _REGISTERS_AT: Final = 128 + 176 + 8
 """siginfo, ucontext up to ``uc_mcontext``, which is aligned to 16 bytes, and its fault address."""
 _SIGNAL_FRAME: Final = SignalFrame(
