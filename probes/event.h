@@ -159,12 +159,19 @@ enum function_kind {
 /*
  * The cookie of a probe on allocations that a program itself reports (otel.bpf.c). It holds, for
  * each argument from the first one on, the number of a register (ax, bx, cx, dx, si, di, bp, sp,
- * r8 … r15), whether the argument is in memory, and its distance from the register's address.
+ * r8 … r15; 64-bit Arm: x0 … x30, sp), whether the argument is in memory, and its distance from the
+ * register's address.
  */
 #define OTEL_PLACE_BITS 21
+#if defined(__aarch64__) || defined(__TARGET_ARCH_arm64)
+#define OTEL_REGISTER 0x1f
+#define OTEL_IN_MEMORY 0x20
+#define OTEL_DISPLACEMENT_BITS 15 /* the upper ones */
+#else
 #define OTEL_REGISTER 0xf
 #define OTEL_IN_MEMORY 0x10
 #define OTEL_DISPLACEMENT_BITS 16 /* the upper ones */
+#endif
 
 /*
  * The size in `size_tag` of such an event. The lower bits are the weight, the number of blocks

@@ -325,10 +325,10 @@ static __always_inline bool begin_allocation(struct pt_regs *ctx, struct control
 	call->size = size;
 	call->hidden = size < MIN_SIZE || size > MAX_SIZE || !is_sampled(call, size);
 	if (kind >= FUNCTION_POSIX_MEMALIGN)
-		call->out = first;
+		call->out = BLOCK_ADDRESS(first);
 	/* A resize begins: the old block counts as freed until the resize fails. */
-	if (kind >= FUNCTION_REALLOC && first && take_sampled(first)) {
-		call->old = first;
+	if (kind >= FUNCTION_REALLOC && first && take_sampled(BLOCK_ADDRESS(first))) {
+		call->old = BLOCK_ADDRESS(first);
 		emit_taking(words, id, call);
 	}
 	return true;
@@ -360,7 +360,7 @@ int free_call(struct pt_regs *ctx)
 	u64 id = current_id();
 	u32 function = cookie & COOKIE_KIND;
 	bool outer = function == FUNCTION_OUTER_FREE;
-	u64 address = argument(ctx, cookie, 0);
+	u64 address = BLOCK_ADDRESS(argument(ctx, cookie, 0));
 	u32 kind = EVENT_FREE;
 	struct call *call;
 
@@ -585,7 +585,7 @@ static __always_inline struct call *end_call(struct pt_regs *ctx, u64 cookie, st
 static __always_inline bool end_allocation(struct pt_regs *ctx, struct control *words, u64 id,
 					   struct call *call)
 {
-	u64 address = call_result(ctx, call);
+	u64 address = BLOCK_ADDRESS(call_result(ctx, call));
 
 	if (!address) {
 		/* A realloc to 0 bytes has freed the block. */

@@ -10,39 +10,6 @@
  * of heap.bpf.c holds if the program reports a free before it frees.
  */
 
-/* A register by its number in cookies. */
-static __always_inline u64 otel_register(struct pt_regs *ctx, u32 number)
-{
-	u64 value = 0;
-
-	/* One read each: clang would merge them into one read at a computed offset. */
-#define REGISTER(at, name) \
-	case at: \
-		value = ctx->name; \
-		asm volatile("" : "+r"(value)); \
-		break
-	switch (number) {
-	REGISTER(0, ax);
-	REGISTER(1, bx);
-	REGISTER(2, cx);
-	REGISTER(3, dx);
-	REGISTER(4, si);
-	REGISTER(5, di);
-	REGISTER(6, bp);
-	REGISTER(7, sp);
-	REGISTER(8, r8);
-	REGISTER(9, r9);
-	REGISTER(10, r10);
-	REGISTER(11, r11);
-	REGISTER(12, r12);
-	REGISTER(13, r13);
-	REGISTER(14, r14);
-	REGISTER(15, r15);
-	}
-#undef REGISTER
-	return value;
-}
-
 /* An argument, counted from 0. */
 static __always_inline u64 otel_argument(struct pt_regs *ctx, u64 cookie, u32 which)
 {

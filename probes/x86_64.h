@@ -7,6 +7,8 @@
 #define REGION_KEY(address) ((address) >> REGION_SHIFT | 1ULL << 47)
 /* The address in a saved return address. */
 #define CODE_ADDRESS(word) (word)
+/* The address of a block in a pointer to it. */
+#define BLOCK_ADDRESS(word) (word)
 /* A return has popped the return address; the entry had not. */
 #define RETURN_SP_DELTA 8
 
@@ -56,4 +58,37 @@ static __always_inline void fill_others(struct pt_regs *ctx, u64 *registers)
 	registers[2] = ctx->r13;
 	registers[3] = ctx->r14;
 	registers[4] = ctx->r15;
+}
+
+/* A register by its number in the cookies of OpenTelemetry probes (event.h). */
+static __always_inline u64 otel_register(struct pt_regs *ctx, u32 number)
+{
+	u64 value = 0;
+
+	/* One read each: clang would merge them into one read at a computed offset. */
+#define REGISTER(at, name) \
+	case at: \
+		value = ctx->name; \
+		asm volatile("" : "+r"(value)); \
+		break
+	switch (number) {
+	REGISTER(0, ax);
+	REGISTER(1, bx);
+	REGISTER(2, cx);
+	REGISTER(3, dx);
+	REGISTER(4, si);
+	REGISTER(5, di);
+	REGISTER(6, bp);
+	REGISTER(7, sp);
+	REGISTER(8, r8);
+	REGISTER(9, r9);
+	REGISTER(10, r10);
+	REGISTER(11, r11);
+	REGISTER(12, r12);
+	REGISTER(13, r13);
+	REGISTER(14, r14);
+	REGISTER(15, r15);
+	}
+#undef REGISTER
+	return value;
 }

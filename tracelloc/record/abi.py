@@ -179,8 +179,8 @@ COOKIE_PLACE_MASK: Final = 0xFFF
 COOKIE_SIZE_SHIFT: Final = 44
 """Bits of a probe's cookie (``COOKIE_`` in ``probes/event.h``)."""
 OTEL_PLACE_BITS: Final = 21
-OTEL_IN_MEMORY: Final = 0x10
-OTEL_DISPLACEMENT_BITS: Final = 16
+OTEL_IN_MEMORY: Final = len(native().usdt_registers)
+OTEL_DISPLACEMENT_BITS: Final = OTEL_PLACE_BITS - OTEL_IN_MEMORY.bit_length()
 """Bits of the cookies of OpenTelemetry probes (``OTEL_`` in ``probes/event.h``)."""
 
 

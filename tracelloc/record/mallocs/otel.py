@@ -11,6 +11,7 @@ from typing import Final
 
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import Unseen
+from tracelloc.record import abi
 from tracelloc.record.mallocs.discovery import (
     Allocator,
     AllocatorFunction,
@@ -26,6 +27,8 @@ PROVIDER: Final = "otel_memory"
 ARGUMENTS: Final = {"alloc": 3, "free": 1}
 """The number of arguments of each used probe, by its name."""
 _SIGNATURES: Final[dict[str, Signature]] = {"alloc": ALLOC, "free": FREE}
+_FARTHEST: Final = 1 << abi.OTEL_DISPLACEMENT_BITS - 1
+"""Farthest distance in bytes of an argument from a register's address."""
 _HARMFUL: Final = (
     "it is a nop of five bytes or more: a probe there would kill forked children on Linux 6.18"
 )
@@ -83,6 +86,10 @@ def _why_not(place: UsdtPlace) -> str | None:
         return "there is no nop where it should be"
     if place.is_harmful:
         return _HARMFUL
-    if place.arguments is None or len(place.arguments) < ARGUMENTS[place.name]:
+    if (
+        place.arguments is None
+        or len(place.arguments) < ARGUMENTS[place.name]
+        or any(not -_FARTHEST <= distance < _FARTHEST for *_, distance in place.arguments)
+    ):
         return "its arguments are where they can't be read"
     return None
