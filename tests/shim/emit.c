@@ -10,7 +10,7 @@ typedef __u64 u64;
 typedef __s64 s64;
 typedef __u32 u32;
 typedef __u8 u8;
-struct pt_regs { u64 bx, r12, r13, r14, r15; };
+#include "kernel/include/uapi/linux/ptrace.h"
 #define __always_inline inline
 #define PAGE_SIZE 4096
 #define BPF_FUNC_ringbuf_query 0
