@@ -5,7 +5,8 @@
 echo "running on $(uname -r)"
 case $(uname -v) in
 *PREEMPT_RT*) echo rt ;;
-*) sed 's/.*(\(.*\)).*/\1/' /sys/kernel/debug/sched/preempt ;;
+*PREEMPT_DYNAMIC*) sed 's/.*(\(.*\)).*/\1/' /sys/kernel/debug/sched/preempt ;;
+*) echo "none or voluntary" ;;
 esac >"$OUT/preemption"
 touch .venv/.installed # the files just unpacked are newer
 export TEST_PATIENCE_S=900 TEST_CACHE=/tmp/cache DEMO_SECONDS=10
@@ -16,7 +17,7 @@ mkdir -p "$TEST_CACHE/tracelloc"
     case $(uname -m) in
     x86_64) timeout 600 make -s demo ;;
     *)
-        .venv/bin/tracelloc doctor
+        timeout 600 .venv/bin/tracelloc doctor
         .venv/bin/tracelloc --version && .venv/bin/tracelloc report tests/data/demo/leaky.rec
         ;;
     esac

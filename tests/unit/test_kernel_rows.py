@@ -50,7 +50,8 @@ def test_a_row_with_tests(tmp_path: Path) -> None:
 
 def test_arm_runs_only_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert not any(row.is_arm for row in [*chosen([]), *chosen(["trixie"])])
-    assert len(chosen(["arm64"])) == sum(row.is_arm for row in ROWS)
+    assert chosen(["arm64"]) == [row for row in ROWS if row.is_arm]
+    assert [row.package for row in chosen(["arm64-16k"])] == ["linux-image-arm64-16k/trixie"]
     assert main(["--list"]) == 0
     assert capsys.readouterr().out.splitlines() == [row.name for row in ROWS]
 
