@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* 64-bit Arm: what the probes know of the processor. x86_64.h has the same for x86-64. */
+/*
+ * 64-bit Arm: what the probes know of the processor. x86_64.h has the same for x86-64.
+ *
+ * Other processors may see writes, and do reads, in any order that nothing forbids. What the probes
+ * and user space rely on is tried by the processor's formal model (tests/order).
+ */
 
 /* End of user addresses of 48 bits. Higher ones are mapped only on request. */
 #define ADDRESSES (1ULL << 48)

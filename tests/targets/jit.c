@@ -26,8 +26,13 @@ __attribute__((noinline)) static void keep(void)
 
 int main(int argc, char **argv)
 {
+#ifdef __aarch64__
+    // stp x29, x30, [sp, #-16]!; mov x29, sp; blr x0; ldp x29, x30, [sp], #16; ret
+    static const unsigned code[] = {0xa9bf7bfd, 0x910003fd, 0xd63f0000, 0xa8c17bfd, 0xd65f03c0};
+#else
     // push %rbp; mov %rsp,%rbp; call *%rdi; pop %rbp; ret
     static const unsigned char code[] = {0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3};
+#endif
     unsigned char *page = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
                                -1, 0);
     int functions = argc > 2 ? atoi(argv[2]) : 1;
@@ -38,6 +43,7 @@ int main(int argc, char **argv)
         return 1;
     for (int n = 1; n <= functions; n++)
         memcpy(page + 256 * n, code, sizeof(code));
+    __builtin___clear_cache((char *)page, (char *)page + SIZE);
     mprotect(page, SIZE, PROT_READ | PROT_EXEC);
     snprintf(name, sizeof(name), "/tmp/perf-%d.map", (int)getpid());
     map = fopen(name, "w");
