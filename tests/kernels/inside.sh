@@ -17,7 +17,7 @@ mkdir -p "$TEST_CACHE/tracelloc"
     case $(uname -m) in
     x86_64) timeout 600 make -s demo ;;
     *)
-        .venv/bin/tracelloc doctor
+        timeout 600 .venv/bin/tracelloc doctor
         .venv/bin/tracelloc --version && .venv/bin/tracelloc report tests/data/demo/leaky.rec
         ;;
     esac
