@@ -13,8 +13,12 @@
  * (interrupted instructions) or 3 (the byte before a return address).
  */
 #define REGION_KEY(address) ((address) >> REGION_SHIFT << 2 | 1)
-/* The address in a saved return address, which may have an authentication code above it. */
-#define CODE_ADDRESS(word) ((word) & 0xffffffffffffULL)
+/* The address in a saved return address, which may have an authentication code above it. Bits of
+   addresses depend on the kernel's configuration; given by user space. */
+#ifndef CODE_BITS
+#define CODE_BITS 48
+#endif
+#define CODE_ADDRESS(word) ((word) & ((1ULL << CODE_BITS) - 1))
 /* The address of a block in a pointer to it, whose uppermost byte is ignored, or a tag of memory:
    a resize in place may change that. */
 #define BLOCK_ADDRESS(word) ((word) & ~(0xffULL << 56))

@@ -54,7 +54,7 @@ enum row_reason {
  *
  * A step:
  *   CFA = sp or x29, plus ROW_CFA_OFFSET;
- *   return address = the lower 48 bits of the word that ROW_ARM_RA names, or of x30: it may have an
+ *   return address = the lower bits of the word that ROW_ARM_RA names, or of x30: it may have an
  *     authentication code in its upper bits, whatever the function's call-frame information says;
  *   x29 = the word at CFA + ROW_ARM_SLOT, unless that is ROW_BP_UNCHANGED or the return address's;
  *   sp = CFA, and x30 is not known any more.

@@ -4,6 +4,8 @@ abi-aa); Arm Architecture Reference Manual; the kernel's arch/arm64.
 
 from __future__ import annotations
 
+import ctypes
+import platform
 import re
 from typing import Final
 
@@ -52,6 +54,23 @@ _SIGNAL_FRAME: Final = SignalFrame(
 )
 """``struct rt_sigframe`` (arch/arm64/kernel/signal.c) and ``struct sigcontext``."""
 
+_AT_RANDOM: Final = 25
+"""getauxval(3): the address of bytes on the stack of the main thread, near its end."""
+
+
+def _code_bits() -> int:
+    """Bits of a return address; an authentication code may be above them.
+
+    Kernels are configured for 36 to 52 bits, of which programs get 48 unless they ask for more.
+    Stacks end where the addresses do. On another machine: 48.
+    """
+    if platform.machine() != "aarch64":
+        return 48
+    get = ctypes.CDLL(None).getauxval
+    get.restype, get.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
+    return min(48, int(get(_AT_RANDOM)).bit_length()) or 48
+
+
 AARCH64: Final = Architecture(
     name="aarch64",
     title="64-bit Arm",
@@ -71,7 +90,7 @@ AARCH64: Final = Architecture(
     signal_frame=_SIGNAL_FRAME,
     address_bits=48,
     red_zone_bytes=0,
-    return_address_mask=(1 << 48) - 1,
+    return_address_mask=(1 << _code_bits()) - 1,
     return_address_bytes=0,
     instruction_bytes=4,
     breakpoint_bytes=4,

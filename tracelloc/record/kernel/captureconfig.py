@@ -90,6 +90,9 @@ class CaptureConfig:
             f"-DMIN_SIZE={self.min_block_bytes}ULL",
             f"-DSTOP_SIGNAL={int(STOP_SIGNAL)}",
         ]
+        code_bits = native().return_address_mask.bit_length()
+        if code_bits < 64:
+            flags.append(f"-DCODE_BITS={code_bits}")
         namespace = pid_namespace()
         if namespace is not None:
             flags.append(f"-DPID_NAMESPACE_DEVICE={namespace[0]}ULL")
