@@ -14,7 +14,7 @@ from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
-LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
+LIBRARIES = Path(f"/usr/lib/{os.uname().machine}-linux-gnu")
 PRELOADS = {
     "glibc": "",
     "jemalloc": "libjemalloc.so.2",
