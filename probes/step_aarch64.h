@@ -7,20 +7,21 @@
 #define SIGNAL_LINK ROW_ARM_SIGNAL_LR
 #define SIGNAL_SP ROW_ARM_SIGNAL_SP
 #define SIGNAL_IP ROW_ARM_SIGNAL_PC
-/* Whether the row needs the register with the return address. */
-#define needs_link(row) (ROW_ARM_RA(row) == ROW_RA_REGISTER)
+/* Whether the row needs the register with the return address, which is not known if `before`. */
+#define needs_link(row, before) ((before) && ROW_ARM_RA(row) == ROW_RA_REGISTER)
 /* Bytes by which a caller's frame is further up the stack, at least. */
-#define least_step(row) (needs_link(row) ? 0 : 1)
+#define least_step(row) (ROW_ARM_RA(row) == ROW_RA_REGISTER ? 0 : 1)
 
 /* Steps to the caller: returns its stack pointer, replaces `bp` and `pc` by its own. */
 static __always_inline u64 step_to_caller(struct scratch *scratch, struct memo *memo,
-					  u64 row, u64 sp, u64 link, u64 *bp, u64 *pc)
+					  u64 row, u64 kind, u64 sp, u64 link, u64 *bp,
+					  u64 *pc)
 {
-	s64 slot = STEP_KIND(row) == ROW_FRAME_POINTER ? -STACK_FRAME_BYTES : ROW_ARM_SLOT(row);
+	s64 slot = kind == ROW_FRAME_POINTER ? -STACK_FRAME_BYTES : ROW_ARM_SLOT(row);
 	u32 place = ROW_ARM_RA(row);
 	u64 cfa = sp;
 
-	if (STEP_KIND(row) != ROW_SP) {
+	if (kind != ROW_SP) {
 		cfa = *bp;
 		note_use_of_bp(memo);
 	}

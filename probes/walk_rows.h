@@ -193,7 +193,7 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 		if (!row)
 			row = find_row(REGION_KEY(pc), tag);
 		kind = STEP_KIND(row);
-		if ((STOPPING_ROWS >> (kind & 15) & 1) || (before && needs_link(row))) {
+		if ((STOPPING_ROWS >> (kind & 15) & 1) || needs_link(row, before)) {
 			stack->flags = kind == ROW_END ? 0 : STACK_LOST_MISS;
 			goto walked;
 		}
@@ -215,6 +215,8 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 			asm volatile("" : "+r"(before));
 			continue;
 		}
+		before = 1;
+		asm volatile("" : "+r"(before));
 		if (kind == ROW_FRAME_POINTER) {
 			scratch->guessed = STACK_GUESSED;
 			/* Not bp itself: the verifier would tell states apart by what it learns of it. */
@@ -223,9 +225,7 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 				goto walked;
 			}
 		}
-		cfa = step_to_caller(scratch, memo, row, sp, link, &bp, &pc);
-		before = 1;
-		asm volatile("" : "+r"(before));
+		cfa = step_to_caller(scratch, memo, row, kind, sp, link, &bp, &pc);
 		/* Addresses of programs are below 2^63: the top bit says that cfa - sp is too small. */
 		if (scratch->bad | ((cfa - sp - least_step(row)) >> 63)) {
 			stack->flags = scratch->bad ? STACK_UNREADABLE : STACK_BROKEN;
