@@ -10,6 +10,24 @@
  * of heap.bpf.c holds if the program reports a free before it frees.
  */
 
+/* A register by its number in cookies. */
+static __always_inline u64 otel_register(struct pt_regs *ctx, u32 number)
+{
+	u64 value = 0;
+
+	/* One read each: clang would merge them into one read at a computed offset. */
+#define REGISTER(at, name) \
+	case at: \
+		value = ctx->name; \
+		asm volatile("" : "+r"(value)); \
+		break
+	switch (number) {
+	OTEL_REGISTERS
+	}
+#undef REGISTER
+	return value;
+}
+
 /* An argument, counted from 0. */
 static __always_inline u64 otel_argument(struct pt_regs *ctx, u64 cookie, u32 which)
 {

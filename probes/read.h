@@ -16,3 +16,12 @@ static u32 (*processor_id)(void) = (void *)BPF_FUNC_get_smp_processor_id;
 
 /* The probe's address, also at the function's return. For programs of sessions. */
 static u64 (*probe_address)(void *ctx) = (void *)BPF_FUNC_get_func_ip;
+
+/* The word at an address; 0 if it can't be read. */
+static __always_inline u64 word_at(u64 address)
+{
+	u64 word = 0;
+
+	read_user(&word, sizeof(word), (void *)address);
+	return word;
+}

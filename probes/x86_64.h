@@ -22,14 +22,6 @@
 /* 0, for indices of reads that must happen after `word` was read: x86-64 reads in order. */
 #define none_after(word) 0
 
-static __always_inline u64 word_at(u64 address)
-{
-	u64 word = 0;
-
-	read_user(&word, sizeof(word), (void *)address);
-	return word;
-}
-
 /* The return address of the function that is being entered. */
 static __always_inline u64 return_address(struct pt_regs *ctx)
 {
@@ -60,35 +52,21 @@ static __always_inline void fill_others(struct pt_regs *ctx, u64 *registers)
 	registers[4] = ctx->r15;
 }
 
-/* A register by its number in the cookies of OpenTelemetry probes (event.h). */
-static __always_inline u64 otel_register(struct pt_regs *ctx, u32 number)
-{
-	u64 value = 0;
-
-	/* One read each: clang would merge them into one read at a computed offset. */
-#define REGISTER(at, name) \
-	case at: \
-		value = ctx->name; \
-		asm volatile("" : "+r"(value)); \
-		break
-	switch (number) {
-	REGISTER(0, ax);
-	REGISTER(1, bx);
-	REGISTER(2, cx);
-	REGISTER(3, dx);
-	REGISTER(4, si);
-	REGISTER(5, di);
-	REGISTER(6, bp);
-	REGISTER(7, sp);
-	REGISTER(8, r8);
-	REGISTER(9, r9);
-	REGISTER(10, r10);
-	REGISTER(11, r11);
-	REGISTER(12, r12);
-	REGISTER(13, r13);
-	REGISTER(14, r14);
+/* The registers by their numbers in the cookies of OpenTelemetry probes (event.h). */
+#define OTEL_REGISTERS \
+	REGISTER(0, ax); \
+	REGISTER(1, bx); \
+	REGISTER(2, cx); \
+	REGISTER(3, dx); \
+	REGISTER(4, si); \
+	REGISTER(5, di); \
+	REGISTER(6, bp); \
+	REGISTER(7, sp); \
+	REGISTER(8, r8); \
+	REGISTER(9, r9); \
+	REGISTER(10, r10); \
+	REGISTER(11, r11); \
+	REGISTER(12, r12); \
+	REGISTER(13, r13); \
+	REGISTER(14, r14); \
 	REGISTER(15, r15);
-	}
-#undef REGISTER
-	return value;
-}

@@ -37,9 +37,9 @@ from tracelloc.record.worker.walklayout import CODE_DTYPE, GENERATED, miss_dtype
 LIBRARIES_AT = 0xFFFF_8000_0000
 PROGRAM_AT = 0xAAAA_C000_0000
 TAG = 0xB5 << 56
-"""Of a pointer whose highest byte the processor ignores."""
+"""A pointer's highest byte, which the processor ignores."""
 SIGNATURE = 0x2F << 48
-"""As in an authenticated pointer."""
+"""An authentication code in a pointer."""
 
 
 def u64(*values: int) -> np.ndarray:

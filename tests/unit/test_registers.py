@@ -96,7 +96,7 @@ def test_descriptions_of_registers(machine: Architecture) -> None:
 
 
 def test_a_stopped_process() -> None:
-    """What ptrace(2) says equals what /proc says; registers can be put back."""
+    """ptrace(2) and /proc have the same values; registers can be put back."""
     with subprocess.Popen(["sleep", "60"]) as process:
         pid = process.pid
         try:

@@ -33,7 +33,7 @@ from tracelloc.record.reachability.structures import components, led_to
 _MOST_EDGES: Final = 1 << 26
 """Most pointers between blocks that are stored: 512 MiB."""
 _HEAD_BYTES: Final = 24
-"""What is read from a thread pointer on: ``tcbhead_t`` of glibc, or its beginning."""
+"""Bytes that are read from a thread pointer on: ``tcbhead_t`` of glibc, or its beginning."""
 _VECTOR_ENTRY_BYTES: Final = 16
 """Size of an entry of a thread's vector of modules (``dtv_t``)."""
 _VARIABLE_BYTES: Final = 1 << 16
