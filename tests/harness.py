@@ -30,6 +30,8 @@ from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 
 TARGETS = Path(__file__).parent / "targets"
+LIBRARIES = Path(f"/usr/lib/{os.uname().machine}-linux-gnu")
+"""Where Debian keeps this machine's libraries."""
 IS_SLOW = "TEST_PATIENCE_S" in os.environ
 """Whether the machine is so slow that tracelloc's last report needs more time for names."""
 

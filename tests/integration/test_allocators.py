@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc
+from tests.harness import LIBRARIES, PATIENCE_S, TARGETS, Builder, Target, Tracelloc
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
-LIBRARIES = Path(f"/usr/lib/{os.uname().machine}-linux-gnu")
 PRELOADS = {
     "glibc": "",
     "jemalloc": "libjemalloc.so.2",

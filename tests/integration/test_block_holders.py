@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, run_tracelloc, tracelloc_command
+from tests.harness import LIBRARIES, PATIENCE_S, Builder, Target, run_tracelloc, tracelloc_command
 from tests.integration.test_heapwalk import await_pauses, resident_bytes
 from tracelloc.errors import TargetError
 from tracelloc.model.heapusage import BlockHolders, HolderPath, Keeper, RootKind
@@ -25,7 +25,7 @@ from tracelloc.show.presentation.blockholders import path_text, root_text
 pytestmark = pytest.mark.bpf
 
 TILES = "app::t_tiles (holdings, thread-local of 2 threads)"
-JEMALLOC = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
+JEMALLOC = str(LIBRARIES / "libjemalloc.so.2")
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.harness import Builder, Target, run_tracelloc
+from tests.harness import LIBRARIES, Builder, Target, run_tracelloc
 from tracelloc.record.heapwalk import glibc, mallocstate
 from tracelloc.record.heapwalk.measuring import measure_heap
 from tracelloc.record.heapwalk.walked import NotWalkableError
@@ -133,7 +133,7 @@ def test_what_a_trim_returns(
 
 
 def test_jemalloc(builder: Builder, targets: list[Target]) -> None:
-    library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
+    library = str(LIBRARIES / "libjemalloc.so.2")
     target = Target(
         [builder.cpp("heapusage", "-pthread")], env=os.environ | {"LD_PRELOAD": library}
     )
@@ -152,7 +152,7 @@ def test_jemalloc(builder: Builder, targets: list[Target]) -> None:
 def test_jemalloc_with_slabs_of_seven_pages(
     builder: Builder, targets: list[Target], size: int
 ) -> None:
-    library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
+    library = str(LIBRARIES / "libjemalloc.so.2")
     target = Target([builder.c("oneclass"), str(size)], env=os.environ | {"LD_PRELOAD": library})
     targets.append(target)
     usable = {100: 112}.get(size, size)
@@ -161,7 +161,7 @@ def test_jemalloc_with_slabs_of_seven_pages(
 
 
 def test_another_library_is_refused_by_name(builder: Builder, targets: list[Target]) -> None:
-    library = "/usr/lib/x86_64-linux-gnu/libmimalloc.so.2.0"
+    library = str(LIBRARIES / "libmimalloc.so.2.0")
     target = Target(
         [builder.cpp("heapusage", "-pthread")], env=os.environ | {"LD_PRELOAD": library}
     )

@@ -12,7 +12,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, run_measured, run_tracelloc
+from tests.harness import LIBRARIES, PATIENCE_S, Builder, Target, run_measured, run_tracelloc
 from tests.integration.test_heapwalk import damage
 from tests.integration.test_leaks_now import await_pauses
 from tracelloc.errors import TargetError
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 MOST_BYTES = 300 << 20
 MOST_CPU_S = 20
-JEMALLOC = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
+JEMALLOC = str(LIBRARIES / "libjemalloc.so.2")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, run_tracelloc, tracelloc_command
+from tests.harness import LIBRARIES, PATIENCE_S, Builder, Target, run_tracelloc, tracelloc_command
 from tests.integration.test_heapwalk import await_pauses, page_faults, resident_bytes
 
 pytestmark = pytest.mark.bpf
@@ -129,7 +129,7 @@ def test_without_the_right_to_use_bpf(program: str, targets: list[Target]) -> No
 
 
 def test_jemalloc(program: str, targets: list[Target]) -> None:
-    library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
+    library = str(LIBRARIES / "libjemalloc.so.2")
     target = Target([program], env=os.environ | {"LD_PRELOAD": library})
     targets.append(target)
     await_pauses(target.pid, 1)

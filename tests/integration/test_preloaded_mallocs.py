@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, PRELOADED, Builder, Target, run_tracelloc
-from tests.integration.test_allocators import LIBRARIES, PRELOADS, assert_lives, assert_totals
+from tests.harness import LIBRARIES, PATIENCE_S, PRELOADED, Builder, Target, run_tracelloc
+from tests.integration.test_allocators import PRELOADS, assert_lives, assert_totals
 from tests.integration.test_exact import OPERATIONS
 from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_report
 from tests.integration.test_preloaded import BY_ITSELF, BY_PROBES, said, traced

@@ -111,7 +111,7 @@ def test_address_bits_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for machine, bits in (("x86_64", 47), ("aarch64", 48), ("riscv64", 48)):
         monkeypatch.setattr(architecture.platform, "machine", lambda name=machine: name)
         assert architecture.address_bits() == bits
-    assert (X86_64.address_end, AARCH64.address_mask) == (1 << 47, (1 << 48) - 1)
+    assert (X86_64.address_end, AARCH64.address_end) == (1 << 47, 1 << 48)
 
 
 # -- stacks that the probes did not finish

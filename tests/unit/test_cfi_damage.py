@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from tests.harness import Builder
+from tests.harness import LIBRARIES, Builder
 from tests.unit.unwindrows import decode
 from tracelloc.files.cfi.core import Entries, reason_row
 from tracelloc.files.cfi.module import Cfi
@@ -51,7 +51,7 @@ def rows_at_once(
 
 
 def small_eh_frame() -> tuple[bytes, int]:
-    with Path("/usr/lib/x86_64-linux-gnu/libcrypto.so.3").open("rb") as file:
+    with (LIBRARIES / "libcrypto.so.3").open("rb") as file:
         section = ELFFile(file).get_section_by_name(".eh_frame")
         return section.data()[:20_000], section["sh_addr"]
 

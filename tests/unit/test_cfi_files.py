@@ -17,7 +17,7 @@ import pytest
 from elftools.dwarf.callframe import FDE, CallFrameInfo
 from elftools.elf.elffile import ELFFile
 
-from tests.harness import Builder
+from tests.harness import LIBRARIES, Builder
 from tests.unit.readelfrows import rows_of_readelf
 from tests.unit.unwindrows import Kind, decode
 from tracelloc.architecture.x86_64.calls import ends_in_call
@@ -27,8 +27,6 @@ from tracelloc.files.cfi.core import RuleSet
 from tracelloc.files.cfi.module import Cfi
 from tracelloc.files.cfi.rules import FALLBACK_ROW, SIGNAL_FRAME, SIGNAL_RETURN
 from tracelloc.files.elf import ElfFile
-
-LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 
 
 def library(pattern: str) -> Path:

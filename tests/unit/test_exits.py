@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import LIBRARIES
 from tests.unit.references import target_file
 from tests.unit.test_elf import open_elf
 from tracelloc.files.machinecode.codepaths import CodeReader, Stops
@@ -14,7 +15,6 @@ from tracelloc.record.mallocs.discovery import Module, discover
 from tracelloc.record.mallocs.families import LIBC
 from tracelloc.record.probe_points.placement import plan
 
-LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 FILES = {
     "jemalloc": "libjemalloc.so.2",
     "tcmalloc": "libtcmalloc_minimal.so.4",

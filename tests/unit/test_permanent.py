@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from tests.harness import PRELOADED
+from tests.harness import LIBRARIES, PRELOADED
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
-ZLIB = "/usr/lib/x86_64-linux-gnu/libz.so.1"
+ZLIB = str(LIBRARIES / "libz.so.1")
 """A link to the file that is mapped."""
 
 

@@ -80,8 +80,8 @@ def test_registers_of_programs_of_32_bits(machine: Architecture) -> None:
 def test_descriptions_of_registers(machine: Architecture) -> None:
     general = machine.general
     names = {
-        general.program_counter, general.stack_pointer, general.frame_pointer, general.call_number,
-        general.call_result, *general.call_arguments,
+        general.program_counter, general.stack_pointer, general.call_number,
+        *general.call_arguments,
     }  # fmt: skip
     names |= {general.entered_call, general.thread_pointer} - {None}
     assert names <= set(general.names)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.harness import Builder, Target
+from tests.harness import LIBRARIES, Builder, Target
 from tests.unit.events import records
 from tests.unit.test_views import snapshot_of
 from tracelloc.files.elf import ElfFile
@@ -36,7 +36,6 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.measuring import Measuring
 
-LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 FILES = {
     MallocLibrary.GLIBC: "libc.so.6",
     MallocLibrary.JEMALLOC: "libjemalloc.so.2",

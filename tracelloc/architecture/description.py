@@ -54,12 +54,10 @@ class GeneralRegisters:
     reads these (``struct pt_regs``)."""
     program_counter: str
     stack_pointer: str
-    frame_pointer: str
     call_number: str
     """The register that has the number when a thread makes a system call."""
     call_arguments: tuple[str, ...]
     """The registers of a system call's arguments."""
-    call_result: str
     entered_call: str | None
     """The register with the number of the system call in which a thread is; None: it has a
     register set of its own, ``entered_call_set``."""
@@ -135,8 +133,6 @@ class Architecture:
     """``e_machine`` of ELF files (EM_…, elf.h)."""
     elf_name: str
     """The name of that number, such as ``EM_X86_64``."""
-    is_traced: bool
-    """Whether tracelloc records programs on it; the files of the others can be read."""
 
     argument_registers: tuple[str, ...]
     """The registers of a function's first integer arguments, in order, by capstone's names."""
@@ -198,11 +194,6 @@ class Architecture:
     def address_end(self) -> int:
         """The end of a process's address space."""
         return 1 << self.address_bits
-
-    @property
-    def address_mask(self) -> int:
-        """The bits of a pointer that are the address."""
-        return self.address_end - 1
 
     def system_call(self, name: str) -> int:
         """The number of a system call. Raises KeyError for one that it does not have."""

@@ -31,10 +31,8 @@ _GENERAL: Final = GeneralRegisters(
     kernel_count=21,
     program_counter="rip",
     stack_pointer="rsp",
-    frame_pointer="rbp",
     call_number="rax",
     call_arguments=("rdi", "rsi", "rdx", "r10", "r8", "r9"),
-    call_result="rax",
     entered_call="orig_rax",
     thread_pointer="fs_base",
 )  # fmt: skip
@@ -67,7 +65,6 @@ X86_64: Final = Architecture(
     title="x86-64",
     elf_machine=62,
     elf_name="EM_X86_64",
-    is_traced=True,
     argument_registers=("rdi", "rsi", "rdx", "rcx", "r8", "r9"),  # AMD64 supplement, 3.2.3
     usdt_registers=(
         "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp",
