@@ -65,10 +65,12 @@ class Builder:
 
     def c(self, name: str, *flags: str, compiler: str = "gcc") -> Path:
         """``tests/targets/NAME.c``, with frame pointers unless flags say otherwise."""
+        # On 64-bit Arm, gcc's own helpers for atomic operations need glibc.
+        is_bare = (compiler, os.uname().machine) == ("musl-gcc", "aarch64")
         return self._build(
             name,
             [compiler, "-O1", "-g", "-Wall", "-Wextra", "-fno-builtin", *FRAME_POINTERS, "-pthread",
-             str(TARGETS / f"{name}.c"), *flags],
+             *(["-mno-outline-atomics"] if is_bare else []), str(TARGETS / f"{name}.c"), *flags],
         )  # fmt: skip
 
     def cpp(self, name: str, *flags: str) -> Path:

@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,8 @@ LIMIT_S: Final = 60.0
 """After this the units that are done are counted."""
 LIVE_BLOCKS: Final = 1000
 """Of the program that forks: its children begin with a copy of what is known of them."""
+BUSY: Final = 12
+"""Programs that never wait, beside the one measured."""
 FILES: Final = 50
 COMMANDS: Final = 500
 _TRUE: Final = "/bin/true"
@@ -72,13 +74,16 @@ class Running:
     """Works for about so many seconds, or until all is done that there is, at most ``LIMIT_S``."""
 
 
+Start = Callable[[Path], AbstractContextManager[Running]]
+
+
 @dataclass(frozen=True)
 class Row:
     """A program."""
 
     name: str
     unit: str
-    start: Callable[[Path], AbstractContextManager[Running]]
+    start: Start
     commands: tuple[str, ...] = ()
     """What must be installed."""
     again: bool = False
@@ -119,6 +124,14 @@ def _forks(scratch: Path, *, program: Path, arguments: Sequence[str] = ()) -> It
     with _started([str(program), str(LIVE_BLOCKS), *arguments], scratch) as process:
         read_line(process.stdout, "forks")
         yield Running(process.pid, work)
+
+
+@contextmanager
+def _beside_busy(start: Start, scratch: Path) -> Iterator[Running]:
+    with ExitStack() as busy:
+        for _ in range(BUSY):
+            busy.enter_context(_started(["sh", "-c", "while :; do :; done"], scratch))
+        yield busy.enter_context(start(scratch))
 
 
 def _shell_work(process: subprocess.Popen[bytes], count: Callable[[], int]) -> Done:
@@ -311,6 +324,14 @@ def rows(program: Path) -> list[Row]:
         Row(f"make -j2, {FILES} files", "files/s", _make, ("make", "cc"), again=True),
         Row("pgbench -C", "connections/s", _postgres, ("pgbench",), warms_up=True),
         Row(f"shell, {COMMANDS} commands", "commands/s", _shell),
+        Row(f"{FORK}, load {BUSY}", "forks/s", partial(_beside_busy, forks), warms_up=True),
+        Row(
+            f"pgbench -C, load {BUSY}",
+            "connections/s",
+            partial(_beside_busy, _postgres),
+            ("pgbench",),
+            warms_up=True,
+        ),
     ]
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,29 @@ def test_a_tree(
     assert threads or not any(report["unmatched_frees"] for report in reports.values())
     ended = {pid for pid, report in reports.items() if report["ended"]}
     assert ended == {pid for pid, *_ in family} - {target.pid}
+
+
+def test_who_has_priority(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """The thread that waits for forks; all others only while a process waits for them."""
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", directory=tmp_path)
+    target.ask("tree 4 0")
+
+    def priorities() -> list[int]:
+        """Of all threads of tracelloc and its workers that have real-time priority."""
+        found = []
+        for pid in [tracer.process.pid, *Process(tracer.process.pid).child_ids()]:
+            for thread in Process(pid).thread_ids():
+                with suppress(ProcessLookupError):
+                    found.append(os.sched_getparam(thread).sched_priority)
+        return [priority for priority in found if priority]
+
+    end_s = time.monotonic() + PATIENCE_S
+    while priorities() != [2] and time.monotonic() < end_s:
+        time.sleep(0.02)
+    assert priorities() == [2]
+    assert tracer.stop() == 0, tracer.messages
 
 
 def test_a_full_ring(builder: Builder, targets: list[Target], tmp_path: Path) -> None:

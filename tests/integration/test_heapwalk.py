@@ -42,11 +42,15 @@ def page_faults(pid: int) -> list[str]:
     return [fields[7], fields[9]]
 
 
+PAUSE = {"x86_64": 34, "aarch64": 73}[os.uname().machine]
+"""The number of the system call of pause(3): pause, ppoll."""
+
+
 def await_pauses(pid: int, threads: int) -> None:
     """Waits until so many threads are in pause(2)."""
     for _ in range(1000):
         calls = [(task / "syscall").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
-        if sum(call.startswith("34 ") for call in calls) == threads:
+        if sum(call.startswith(f"{PAUSE} ") for call in calls) == threads:
             return
         time.sleep(0.02)
     pytest.fail("the threads don't get there")

@@ -123,10 +123,19 @@ NOINLINE static void clear()
 static void *in_register(void *)
 {
     node *first = list(1000);
-    // pause(2): the list's only pointer is in %rbx, once what list() left below %rsp is gone.
+    // The list's only pointer is in a register, in a call that never returns, once what list() left
+    // below the stack pointer is gone.
+#ifdef __aarch64__
+    asm volatile("mov x19, %0; mov %0, xzr; sub x9, sp, #512; mov x10, #64;"
+                 "1: str xzr, [x9], #8; subs x10, x10, #1; b.ne 1b;"
+                 "mov x0, xzr; mov x1, xzr; mov x2, xzr; mov x3, xzr; mov x4, #8;"
+                 "mov x8, #73; svc #0" // ppoll
+                 : "+r"(first)::"x0", "x1", "x2", "x3", "x4", "x8", "x9", "x10", "x19", "cc", "memory");
+#else
     asm volatile("mov %0, %%rbx; lea -512(%%rsp), %%rdi; mov $64, %%ecx; xor %%eax, %%eax; rep stosq;"
-                 "mov $34, %%eax; syscall"
+                 "mov $34, %%eax; syscall" // pause
                  : "+a"(first)::"rbx", "rcx", "rdi", "r11", "memory");
+#endif
     return nullptr;
 }
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Final
 
 from tracelloc.errors import TargetError
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.urgency import Urgency
 
 _STOP_S: Final = 2.0
 """How long threads may take to stop; those that wait for a vfork(2) child stop after it."""
@@ -27,21 +28,22 @@ class StoppedProcess:
         self._process = process
         self._seized: set[int] = set()
         self._stopped: set[int] = set()
+        self._undo = ExitStack()
 
     def __enter__(self) -> StoppedProcess:
         """Stops them. Raises TargetError, with all threads running again."""
-        try:
+        with ExitStack() as undo:
+            undo.enter_context(Urgency())
+            undo.callback(self._resume)
             self._stop()
-        except BaseException:
-            self._resume()
-            raise
+            self._undo = undo.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
-        self._resume()
+        self._undo.close()
 
     @property
     def thread_ids(self) -> list[int]:

@@ -44,6 +44,7 @@ from tracelloc.record.kernel.method import Method
 from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM, MAPPING_PROGRAM
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.urgency import Urgency
 from tracelloc.system import syscalls
 
 _PMU: Final = Path("/sys/bus/event_source/devices/uprobe")
@@ -149,10 +150,11 @@ class Attachment:
         self._links: list[int] = []
         self._events: list[int] = []
         try:
-            if method.has_links:
-                self._attach_links(pid)
-            if not method.has_links or self.thread_id != pid:
-                self.move(self.thread_id)
+            with Urgency():
+                if method.has_links:
+                    self._attach_links(pid)
+                if not method.has_links or self.thread_id != pid:
+                    self.move(self.thread_id)
         except BaseException:
             self.close()
             raise
@@ -287,13 +289,18 @@ def _close_all(descriptors: Iterable[int]) -> None:
     Each close waits until no processor can still be in the probe; in parallel, they
     wait for the same grace period.
     """
-    list(_CLOSERS.map(os.close, descriptors))
+    list(_CLOSERS.map(_close, descriptors))
+
+
+def _close(descriptor: int) -> None:
+    with Urgency():
+        os.close(descriptor)
 
 
 def close_soon(descriptors: Iterable[int]) -> None:
     """Closes the descriptors of probes without waiting."""
     for descriptor in descriptors:
-        _CLOSERS.submit(os.close, descriptor)
+        _CLOSERS.submit(_close, descriptor)
 
 
 def _read_pmu() -> tuple[int, int]:

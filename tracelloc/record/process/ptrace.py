@@ -16,6 +16,7 @@ from typing import Final
 
 from tracelloc.architecture import native
 from tracelloc.architecture.description import GeneralRegisters
+from tracelloc.record.process import urgency
 
 _CONT: Final = 7
 _SINGLESTEP: Final = 9
@@ -303,10 +304,4 @@ def wait(*, must_wait: bool = True) -> tuple[int, int]:
     False. Raises ChildProcessError if none are left, InterruptedError if a signal handler
     ran.
     """
-    status = ctypes.c_int()
-    options = WALL | _WNOTHREAD | (0 if must_wait else os.WNOHANG)
-    thread_id = _libc.waitpid(-1, ctypes.byref(status), options)
-    if thread_id < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    return thread_id, status.value
+    return urgency.wait(WALL | _WNOTHREAD | (0 if must_wait else os.WNOHANG))

@@ -21,8 +21,9 @@ from typing import Final, Protocol
 from tracelloc.errors import TargetError
 from tracelloc.record.kernel.captureconfig import STOP_SIGNAL
 from tracelloc.record.kernel.registers import ThreadRegisters
-from tracelloc.record.process import ptrace
+from tracelloc.record.process import ptrace, urgency
 from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.urgency import Urgency
 from tracelloc.record.session.exitstops import ExitStops
 from tracelloc.record.session.program import CaughtProgram, TracedProgram
 from tracelloc.record.session.stoppedthreads import StoppedThreads
@@ -240,15 +241,16 @@ class Follower:
             pid, use, done = self._holding.get()
             done.set_running_or_notify_cancel()
             threads = StoppedThreads(pid)
-            try:
-                threads.stop()
-                ended = [] if self._exits is None else list(self._exits.ended)
-                use(threads.registers(), ended)
-            except BaseException as error:  # noqa: BLE001 - raised again by who is waiting
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-            threads.resume()
+            with Urgency():
+                try:
+                    threads.stop()
+                    ended = [] if self._exits is None else list(self._exits.ended)
+                    use(threads.registers(), ended)
+                except BaseException as error:  # noqa: BLE001 - raised again by who is waiting
+                    done.set_exception(error)
+                else:
+                    done.set_result(None)
+                threads.resume()
             for each, status in threads.others:
                 with suppress(ProcessLookupError):
                     self._handle_change(watcher, each, status)
@@ -262,7 +264,10 @@ class Follower:
         self._begun.set()
         watcher = None if self._ending else self._watchers.get()
         if watcher is not None:
-            self._follow_on(watcher)
+            try:
+                self._follow_on(watcher)
+            finally:
+                urgency.relax()
 
     def _follow_on(self, watcher: Watcher) -> None:
         while not self._ending:

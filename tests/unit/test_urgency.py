@@ -1,0 +1,178 @@
+"""Real-time priority for the threads of tracelloc while a thread of the target waits for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tracelloc.record.process import urgency
+from tracelloc.record.process.urgency import Urgency
+
+USUAL = (os.SCHED_OTHER, 0)
+HELPING = (os.SCHED_RR, 1)
+WAITING = (os.SCHED_RR, 2)
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="real-time priority needs root")
+
+
+def policy_of(thread: int) -> tuple[int, int]:
+    policy = os.sched_getscheduler(thread)
+    return policy & ~os.SCHED_RESET_ON_FORK, os.sched_getparam(thread).sched_priority
+
+
+def policies() -> dict[int, tuple[int, int]]:
+    return {int(task.name): policy_of(int(task.name)) for task in Path("/proc/self/task").iterdir()}
+
+
+class Idle:
+    """A thread that waits, and runs what it is given."""
+
+    def __init__(self, first: Callable[[], None] = lambda: None) -> None:
+        self._first, self._end, self._begun = first, threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        self._begun.wait()
+        self.id = self._thread.native_id or 0
+
+    def _run(self) -> None:
+        self._first()
+        self._begun.set()
+        self._end.wait()
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def idle() -> Iterator[Idle]:
+    thread = Idle()
+    yield thread
+    thread.close()
+
+
+def test_all_threads_while_somebody_waits(idle: Idle) -> None:
+    assert policy_of(idle.id) == USUAL
+    with Urgency():
+        assert set(policies().values()) == {HELPING}
+        with Urgency():
+            pass
+        assert policy_of(idle.id) == HELPING
+    assert set(policies().values()) == {USUAL}
+
+
+def test_what_is_created_meanwhile_does_not_get_it() -> None:
+    with Urgency():
+        thread = Idle()
+        child = subprocess.Popen(["sleep", "60"])
+        try:
+            assert (policy_of(thread.id), policy_of(child.pid)) == (USUAL, USUAL)
+        finally:
+            child.kill()
+            child.wait()
+            thread.close()
+
+
+@pytest.mark.parametrize(
+    ("policy", "priority"), [(os.SCHED_BATCH, 0), (os.SCHED_RR, 1), (os.SCHED_FIFO, 3)]
+)
+def test_what_others_have_set_stays(policy: int, priority: int) -> None:
+    def choose() -> None:
+        os.sched_setscheduler(0, policy, os.sched_param(priority))
+
+    thread = Idle(choose)
+    try:
+        with Urgency():
+            assert policy_of(thread.id) == (policy, priority)
+        assert policy_of(thread.id) == (policy, priority)
+    finally:
+        thread.close()
+
+
+def test_a_wait_is_urgent_until_the_next_one(idle: Idle) -> None:
+    """The thread that waits keeps its priority, whoever else is urgent meanwhile."""
+    found: list[object] = []
+
+    def wait_for_child() -> None:
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+            assert child.stdin is not None
+            found.append(urgency.wait(os.WNOHANG))
+            ending = threading.Timer(0.1, child.stdin.close)
+            ending.start()
+            found.append(urgency.wait(0) == (child.pid, 0))
+            child.returncode = 0
+            found.append((policy_of(idle.id), policy_of(0)))
+            with Urgency():
+                pass
+            found.append((policy_of(idle.id), policy_of(0)))
+            with pytest.raises(ChildProcessError):
+                urgency.wait(0)
+            found.append((policy_of(idle.id), policy_of(0)))
+
+    thread = threading.Thread(target=wait_for_child)
+    thread.start()
+    thread.join()
+    urgent = (HELPING, WAITING)
+    assert found == [(0, 0), True, urgent, urgent, (USUAL, WAITING)]
+
+
+def test_a_wait_that_ends_early(idle: Idle) -> None:
+    def wait_for_child() -> None:
+        with subprocess.Popen(["true"]) as child:
+            assert urgency.wait(0) == (child.pid, 0)
+            child.returncode = 0
+            during.append(policy_of(idle.id))
+            urgency.relax()
+            urgency.relax()
+
+    during: list[tuple[int, int]] = []
+    thread = threading.Thread(target=wait_for_child)
+    thread.start()
+    thread.join()
+    assert during == [HELPING]
+    assert policy_of(idle.id) == USUAL
+
+
+def test_signals_interrupt_a_wait() -> None:
+    """As the follower is woken: a handler is there, and another thread sends the signal."""
+    program = """
+import os, signal, threading
+from tracelloc.record.process import urgency
+signal.signal(signal.SIGUSR1, lambda *_: None)
+child = os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
+def nudge():
+    while not done.wait(.02):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+done = threading.Event()
+threading.Thread(target=nudge).start()
+try:
+    urgency.wait(0)
+except InterruptedError:
+    print("interrupted")
+done.set()
+os.kill(child, signal.SIGKILL)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout == "interrupted\n"
+
+
+def test_without_the_right_nothing_changes() -> None:
+    program = """
+import os
+os.setgid(65534); os.setuid(65534)
+from tracelloc.record.process.urgency import Urgency
+with Urgency():
+    print(os.sched_getscheduler(0), os.sched_getparam(0).sched_priority)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout.split() == [str(os.SCHED_OTHER), "0"]

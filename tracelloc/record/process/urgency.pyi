@@ -1,0 +1,25 @@
+"""Real-time priority for this process's threads while the target waits for them."""
+
+from types import TracebackType
+from typing import Self
+
+class Urgency:
+    """A context in which threads of the target are stopped, or about to be."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...  # fmt: skip
+
+def wait(options: int) -> tuple[int, int]:
+    """Waits by waitpid(2) for any thread or process; urgent from its change until the next call.
+
+    The calling thread keeps its priority, so that it wakes up at once.
+
+    Returns (its id, status); id 0 if nothing has changed and WNOHANG is among the options. Raises
+    OSError.
+    """
+
+def relax() -> None:
+    """Ends the urgency of the calling thread's last ``wait``."""

@@ -1,0 +1,139 @@
+# cython: language_level=3
+"""Real-time priority for this process's threads while the target waits for them.
+
+On a busy machine, a thread that wakes up waits for the turns of others, some milliseconds each,
+and the target's thread waits with it. So whoever stops one asks for priority until it goes on. All
+threads of this process get it, since each of them may have a lock that is needed, such as the
+interpreter's: that is why the wait for events is compiled, and asks before it takes that lock.
+
+The policy is SCHED_RR, with the lowest real-time priorities (sched(7)). Threads and processes that
+are created meanwhile do not get it. Without the right to it (CAP_SYS_NICE), nothing changes.
+"""
+
+import os
+
+from libc.errno cimport errno
+
+cdef extern from *:
+    """
+    #include <dirent.h>
+    #include <pthread.h>
+    #include <sched.h>
+    #include <stdlib.h>
+    #include <sys/syscall.h>
+    #include <sys/wait.h>
+    #include <unistd.h>
+
+    #ifndef SCHED_RESET_ON_FORK
+    #define SCHED_RESET_ON_FORK 0x40000000
+    #endif
+    #define URGENT (SCHED_RR | SCHED_RESET_ON_FORK)
+    enum { USUAL, HELPING, WAITING }; /* priorities */
+
+    static pthread_mutex_t urgency_lock = PTHREAD_MUTEX_INITIALIZER;
+    static int urgency_users;
+    static __thread int waits_urgently;
+
+    /* Any other policy or priority was somebody else's wish. */
+    static void replace_priority(pid_t thread, int old, int new)
+    {
+        struct sched_param found = { .sched_priority = -1 }, wanted = { .sched_priority = new };
+
+        sched_getparam(thread, &found);
+        if (found.sched_priority == old
+            && sched_getscheduler(thread) == (old == USUAL ? SCHED_OTHER : URGENT))
+            sched_setscheduler(thread, new == USUAL ? SCHED_OTHER : URGENT, &wanted);
+    }
+
+    static void replace_priorities(int old, int new)
+    {
+        DIR *threads = opendir("/proc/self/task");
+        struct dirent *each;
+
+        while (threads && (each = readdir(threads)))
+            if (atoi(each->d_name))
+                replace_priority(atoi(each->d_name), old, new);
+        if (threads)
+            closedir(threads);
+    }
+
+    static void begin_urgency(void)
+    {
+        pthread_mutex_lock(&urgency_lock);
+        if (urgency_users++ == 0)
+            replace_priorities(USUAL, HELPING);
+        pthread_mutex_unlock(&urgency_lock);
+    }
+
+    static void end_urgency(void)
+    {
+        pthread_mutex_lock(&urgency_lock);
+        if (--urgency_users == 0)
+            replace_priorities(HELPING, USUAL);
+        pthread_mutex_unlock(&urgency_lock);
+    }
+
+    static void relax(void)
+    {
+        if (waits_urgently)
+            end_urgency();
+        waits_urgently = 0;
+    }
+
+    static pid_t wait_urgently(int *status, int options)
+    {
+        pid_t found = waitpid(-1, status, options | WNOHANG);
+
+        if (found <= 0)
+            relax();
+        if (found == 0 && !(options & WNOHANG)) {
+            replace_priority(0, USUAL, WAITING); /* to wake up at once */
+            found = waitpid(-1, status, options);
+        }
+        if (found > 0 && !waits_urgently) {
+            begin_urgency();
+            waits_urgently = 1;
+        }
+        return found;
+    }
+    """
+    void begin_urgency() noexcept nogil
+    void end_urgency() noexcept nogil
+    void c_relax "relax"() noexcept nogil
+    int wait_urgently(int* status, int options) noexcept nogil
+
+
+class Urgency:
+    """A context in which threads of the target are stopped, or about to be."""
+
+    def __enter__(self):
+        with nogil:
+            begin_urgency()
+        return self
+
+    def __exit__(self, *_error):
+        with nogil:
+            end_urgency()
+
+
+def wait(int options):
+    """Waits by waitpid(2) for any thread or process; urgent from its change until the next call.
+
+    The calling thread keeps its priority, so that it wakes up at once.
+
+    Returns (its id, status); id 0 if nothing has changed and WNOHANG is among the options. Raises
+    OSError.
+    """
+    cdef int status = 0, found, code
+    with nogil:
+        found = wait_urgently(&status, options)
+        code = errno
+    if found < 0:
+        raise OSError(code, os.strerror(code))
+    return found, status
+
+
+def relax():
+    """Ends the urgency of the calling thread's last ``wait``."""
+    with nogil:
+        c_relax()
