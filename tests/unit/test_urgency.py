@@ -18,6 +18,9 @@ USUAL = (os.SCHED_OTHER, 0)
 HELPING = (os.SCHED_RR, 1)
 WAITING = (os.SCHED_RR, 2)
 
+OWN = 0x20000000
+"""Waits for children of the calling thread alone (__WNOTHREAD, waitpid(2))."""
+
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="real-time priority needs root")
 
 
@@ -102,17 +105,17 @@ def test_a_wait_is_urgent_until_the_next_one(idle: Idle) -> None:
     def wait_for_child() -> None:
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
             assert child.stdin is not None
-            found.append(urgency.wait(os.WNOHANG))
+            found.append(urgency.wait(OWN | os.WNOHANG))
             ending = threading.Timer(0.1, child.stdin.close)
             ending.start()
-            found.append(urgency.wait(0) == (child.pid, 0))
+            found.append(urgency.wait(OWN) == (child.pid, 0))
             child.returncode = 0
             found.append((policy_of(idle.id), policy_of(0)))
             with Urgency():
                 pass
             found.append((policy_of(idle.id), policy_of(0)))
             with pytest.raises(ChildProcessError):
-                urgency.wait(0)
+                urgency.wait(OWN)
             found.append((policy_of(idle.id), policy_of(0)))
 
     thread = threading.Thread(target=wait_for_child)
@@ -125,7 +128,7 @@ def test_a_wait_is_urgent_until_the_next_one(idle: Idle) -> None:
 def test_a_wait_that_ends_early(idle: Idle) -> None:
     def wait_for_child() -> None:
         with subprocess.Popen(["true"]) as child:
-            assert urgency.wait(0) == (child.pid, 0)
+            assert urgency.wait(OWN) == (child.pid, 0)
             child.returncode = 0
             during.append(policy_of(idle.id))
             urgency.relax()
