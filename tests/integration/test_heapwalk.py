@@ -53,7 +53,7 @@ def await_pauses(pid: int, threads: int) -> None:
         if sum(call.startswith(f"{PAUSE} ") for call in calls) == threads:
             return
         time.sleep(0.02)
-    pytest.fail("the threads don't get there")
+    pytest.fail(f"the threads are in other calls: {calls}")
 
 
 def check_to_the_byte(target: Target) -> None:
