@@ -146,7 +146,8 @@ def test_a_clean_program(targets: list[Target]) -> None:
     target = Target(["/usr/bin/python3", "-c", code])
     targets.append(target)
     done = run_tracelloc("leaks", "-p", target.pid)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr in ("", "tracelloc: searching for lost blocks…\n")  # where that takes long
     assert re.fullmatch(r"==> .*: nothing lost of .* in [34],\d\d\d blocks in use\n\n", done.stdout)
 
 

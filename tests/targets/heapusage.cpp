@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 namespace app {
@@ -64,6 +65,7 @@ static void *fill(void *)
 
 int main(int, char **arguments)
 {
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); // the kernel would change what is resident
     bool foreign = arguments[1] && !strcmp(arguments[1], "sbrk");
     has_many_heaps = arguments[1] && !strcmp(arguments[1], "heaps");
     pthread_barrier_init(&filled, nullptr, 4);
