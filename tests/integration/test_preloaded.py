@@ -3,6 +3,7 @@ takes no harm."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -582,7 +583,14 @@ def little_processor_time(pid: int) -> Iterator[None]:
             (group / "cpu.cfs_quota_us").write_text("5000")
         else:
             (group / "cpu.max").write_text("5000 100000")
-        (group / "cgroup.procs").write_text(str(pid))
+        end_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                (group / "cgroup.procs").write_text(str(pid))
+                break
+            except OSError as error:  # some kernels don't move real-time threads
+                if error.errno != errno.EINVAL or time.monotonic() > end_s:
+                    raise
         yield
     finally:
         for each in (group / "cgroup.procs").read_text().split():

@@ -4,7 +4,7 @@ from types import TracebackType
 from typing import Self
 
 class Urgency:
-    """A context in which threads of the target are stopped, or about to be."""
+    """A context in which the target waits for this process, or soon does."""
 
     def __enter__(self) -> Self: ...
     def __exit__(

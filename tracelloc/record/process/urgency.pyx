@@ -2,9 +2,10 @@
 """Real-time priority for this process's threads while the target waits for them.
 
 On a busy machine, a thread that wakes up waits for the turns of others, some milliseconds each,
-and the target's thread waits with it. So whoever stops one asks for priority until it goes on. All
-threads of this process get it, since each of them may have a lock that is needed, such as the
-interpreter's: that is why the wait for events is compiled, and asks before it takes that lock.
+and the target's thread waits with it. So whoever stops one, or makes the kernel take locks that
+forks need, as it does for probes, asks for priority until it goes on. All threads of this process
+get it, since each of them may have a lock that is needed, such as the interpreter's: that is why
+the wait for events is compiled, and asks before it takes that lock.
 
 The policy is SCHED_RR, with the lowest real-time priorities (sched(7)). Threads and processes that
 are created meanwhile do not get it. Without the right to it (CAP_SYS_NICE), nothing changes.
@@ -17,6 +18,7 @@ from libc.errno cimport errno
 cdef extern from *:
     """
     #include <dirent.h>
+    #include <errno.h>
     #include <pthread.h>
     #include <sched.h>
     #include <stdlib.h>
@@ -75,9 +77,12 @@ cdef extern from *:
 
     static void relax(void)
     {
+        int code = errno; /* of the wait */
+
         if (waits_urgently)
             end_urgency();
         waits_urgently = 0;
+        errno = code;
     }
 
     static pid_t wait_urgently(int *status, int options)
@@ -88,6 +93,7 @@ cdef extern from *:
             relax();
         if (found == 0 && !(options & WNOHANG)) {
             replace_priority(0, USUAL, WAITING); /* to wake up at once */
+            replace_priority(0, HELPING, WAITING);
             found = waitpid(-1, status, options);
         }
         if (found > 0 && !waits_urgently) {
@@ -104,7 +110,7 @@ cdef extern from *:
 
 
 class Urgency:
-    """A context in which threads of the target are stopped, or about to be."""
+    """A context in which the target waits for this process, or soon does."""
 
     def __enter__(self):
         with nogil:
