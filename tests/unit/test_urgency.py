@@ -16,7 +16,7 @@ from tracelloc.record.process.urgency import Urgency
 
 USUAL = (os.SCHED_OTHER, 0)
 HELPING = (os.SCHED_RR, 1)
-WAITING = (os.SCHED_RR, 2)
+CLAIMED = (os.SCHED_RR, 2)
 
 OWN = 0x20000000
 """Waits for children of the calling thread alone (__WNOTHREAD, waitpid(2))."""
@@ -99,10 +99,12 @@ def test_what_others_have_set_stays(policy: int, priority: int) -> None:
 
 
 def test_a_wait_is_urgent_until_the_next_one(idle: Idle) -> None:
-    """The thread that waits keeps its priority, whoever else is urgent meanwhile."""
+    """A thread that has claimed priority keeps it."""
     found: list[object] = []
 
     def wait_for_child() -> None:
+        with Urgency():
+            urgency.claim()
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
             assert child.stdin is not None
             found.append(urgency.wait(OWN | os.WNOHANG))
@@ -121,8 +123,8 @@ def test_a_wait_is_urgent_until_the_next_one(idle: Idle) -> None:
     thread = threading.Thread(target=wait_for_child)
     thread.start()
     thread.join()
-    urgent = (HELPING, WAITING)
-    assert found == [(0, 0), True, urgent, urgent, (USUAL, WAITING)]
+    urgent = (HELPING, CLAIMED)
+    assert found == [(0, 0), True, urgent, urgent, (USUAL, CLAIMED)]
 
 
 def test_a_wait_that_ends_early(idle: Idle) -> None:

@@ -43,6 +43,7 @@ from tracelloc.record import abi
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM, MAPPING_PROGRAM
 from tracelloc.record.probe_points.placement import ProbePoint
+from tracelloc.record.process import urgency
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.urgency import Urgency
 from tracelloc.system import syscalls
@@ -63,7 +64,7 @@ _UPROBE_SESSION: Final = 57
 _SESSION_PROGRAMS: Final = (ALLOCATOR_PROGRAM, MAPPING_PROGRAM)
 """Programs that also run at function returns."""
 
-_CLOSERS: Final = ThreadPoolExecutor(64, thread_name_prefix="detach")
+_CLOSERS: Final = ThreadPoolExecutor(64, thread_name_prefix="detach", initializer=urgency.claim)
 """Threads that close descriptors, started on demand."""
 
 
@@ -289,18 +290,13 @@ def _close_all(descriptors: Iterable[int]) -> None:
     Each close waits until no processor can still be in the probe; in parallel, they
     wait for the same grace period.
     """
-    list(_CLOSERS.map(_close, descriptors))
-
-
-def _close(descriptor: int) -> None:
-    with Urgency():
-        os.close(descriptor)
+    list(_CLOSERS.map(os.close, descriptors))
 
 
 def close_soon(descriptors: Iterable[int]) -> None:
     """Closes the descriptors of probes without waiting."""
     for descriptor in descriptors:
-        _CLOSERS.submit(_close, descriptor)
+        _CLOSERS.submit(os.close, descriptor)
 
 
 def _read_pmu() -> tuple[int, int]:

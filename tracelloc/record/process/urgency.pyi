@@ -12,10 +12,11 @@ class Urgency:
         trace: TracebackType | None,
     ) -> None: ...  # fmt: skip
 
+def claim() -> None:
+    """Gives the calling thread priority for good: it works only while the target waits."""
+
 def wait(options: int) -> tuple[int, int]:
     """Waits by waitpid(2) for any thread or process; urgent from its change until the next call.
-
-    The calling thread keeps its priority, so that it wakes up at once.
 
     Returns (its id, status); id 0 if nothing has changed and WNOHANG is among the options. Raises
     OSError.

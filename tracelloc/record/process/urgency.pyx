@@ -30,40 +30,48 @@ cdef extern from *:
     #define SCHED_RESET_ON_FORK 0x40000000
     #endif
     #define URGENT (SCHED_RR | SCHED_RESET_ON_FORK)
-    enum { USUAL, HELPING, WAITING }; /* priorities */
+    enum { HELPING = 1, OWN }; /* priorities */
+    enum { MOST = 256 };
 
     static pthread_mutex_t urgency_lock = PTHREAD_MUTEX_INITIALIZER;
-    static int urgency_users;
+    static int urgency_users, raised_count;
+    static pid_t raised[MOST];
     static __thread int waits_urgently;
 
-    /* Any other policy or priority was somebody else's wish. */
-    static void replace_priority(pid_t thread, int old, int new)
+    static int set_priority(pid_t thread, int priority)
     {
-        struct sched_param found = { .sched_priority = -1 }, wanted = { .sched_priority = new };
+        struct sched_param wanted = { .sched_priority = priority };
 
-        sched_getparam(thread, &found);
-        if (found.sched_priority == old
-            && sched_getscheduler(thread) == (old == USUAL ? SCHED_OTHER : URGENT))
-            sched_setscheduler(thread, new == USUAL ? SCHED_OTHER : URGENT, &wanted);
+        return sched_setscheduler(thread, priority ? URGENT : SCHED_OTHER, &wanted);
     }
 
-    static void replace_priorities(int old, int new)
+    static void raise_all(void)
     {
         DIR *threads = opendir("/proc/self/task");
         struct dirent *each;
 
-        while (threads && (each = readdir(threads)))
-            if (atoi(each->d_name))
-                replace_priority(atoi(each->d_name), old, new);
+        while (threads && raised_count < MOST && (each = readdir(threads))) {
+            pid_t thread = atoi(each->d_name);
+
+            /* Any other policy was somebody else's wish, or is for good. */
+            if (thread && sched_getscheduler(thread) == SCHED_OTHER && !set_priority(thread, HELPING))
+                raised[raised_count++] = thread;
+        }
         if (threads)
             closedir(threads);
+    }
+
+    static void lower_all(void)
+    {
+        while (raised_count)
+            set_priority(raised[--raised_count], 0);
     }
 
     static void begin_urgency(void)
     {
         pthread_mutex_lock(&urgency_lock);
         if (urgency_users++ == 0)
-            replace_priorities(USUAL, HELPING);
+            raise_all();
         pthread_mutex_unlock(&urgency_lock);
     }
 
@@ -71,7 +79,19 @@ cdef extern from *:
     {
         pthread_mutex_lock(&urgency_lock);
         if (--urgency_users == 0)
-            replace_priorities(HELPING, USUAL);
+            lower_all();
+        pthread_mutex_unlock(&urgency_lock);
+    }
+
+    static void claim(void)
+    {
+        pid_t own = syscall(SYS_gettid);
+
+        pthread_mutex_lock(&urgency_lock);
+        for (int at = 0; at < raised_count; at++)
+            if (raised[at] == own)
+                raised[at--] = raised[--raised_count];
+        set_priority(own, OWN);
         pthread_mutex_unlock(&urgency_lock);
     }
 
@@ -91,11 +111,8 @@ cdef extern from *:
 
         if (found <= 0)
             relax();
-        if (found == 0 && !(options & WNOHANG)) {
-            replace_priority(0, USUAL, WAITING); /* to wake up at once */
-            replace_priority(0, HELPING, WAITING);
+        if (found == 0 && !(options & WNOHANG))
             found = waitpid(-1, status, options);
-        }
         if (found > 0 && !waits_urgently) {
             begin_urgency();
             waits_urgently = 1;
@@ -105,6 +122,7 @@ cdef extern from *:
     """
     void begin_urgency() noexcept nogil
     void end_urgency() noexcept nogil
+    void c_claim "claim"() noexcept nogil
     void c_relax "relax"() noexcept nogil
     int wait_urgently(int* status, int options) noexcept nogil
 
@@ -122,10 +140,14 @@ class Urgency:
             end_urgency()
 
 
+def claim():
+    """Gives the calling thread priority for good: it works only while the target waits."""
+    with nogil:
+        c_claim()
+
+
 def wait(int options):
     """Waits by waitpid(2) for any thread or process; urgent from its change until the next call.
-
-    The calling thread keeps its priority, so that it wakes up at once.
 
     Returns (its id, status); id 0 if nothing has changed and WNOHANG is among the options. Raises
     OSError.

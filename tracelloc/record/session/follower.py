@@ -256,6 +256,7 @@ class Follower:
                     self._handle_change(watcher, each, status)
 
     def _follow(self, begin: Callable[[], None]) -> None:
+        urgency.claim()
         try:
             begin()
         except BaseException as error:  # noqa: BLE001 - raised again by who is waiting
