@@ -256,9 +256,9 @@ class Follower:
                     self._handle_change(watcher, each, status)
 
     def _follow(self, begin: Callable[[], None]) -> None:
-        urgency.claim()
         try:
             begin()
+            urgency.claim()  # not before: a program started by now inherits no priority
         except BaseException as error:  # noqa: BLE001 - raised again by who is waiting
             self._trouble = error
             self._ending = True
