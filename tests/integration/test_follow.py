@@ -118,7 +118,7 @@ def test_who_has_priority(builder: Builder, targets: list[Target], tmp_path: Pat
     target.ask("tree 4 0")
 
     def priorities() -> list[int]:
-        """Of all threads of tracelloc and its workers that have real-time priority."""
+        """The real-time priorities of threads of tracelloc and its workers."""
         found = []
         for pid in [tracer.process.pid, *Process(tracer.process.pid).child_ids()]:
             for thread in Process(pid).thread_ids():

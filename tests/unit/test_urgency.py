@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -29,8 +28,11 @@ def policy_of(thread: int) -> tuple[int, int]:
     return policy & ~os.SCHED_RESET_ON_FORK, os.sched_getparam(thread).sched_priority
 
 
-def policies() -> dict[int, tuple[int, int]]:
-    return {int(task.name): policy_of(int(task.name)) for task in Path("/proc/self/task").iterdir()}
+def output_of(program: str) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    return ran.stdout
 
 
 class Idle:
@@ -60,14 +62,28 @@ def idle() -> Iterator[Idle]:
     thread.close()
 
 
-def test_all_threads_while_somebody_waits(idle: Idle) -> None:
-    assert policy_of(idle.id) == USUAL
+def test_all_threads_while_somebody_waits() -> None:
+    """In a process of its own, whose threads are all known."""
+    program = """
+import os, threading
+from tracelloc.record.process.urgency import Urgency
+def show():
+    tasks = [int(task) for task in os.listdir("/proc/self/task")]
+    print([os.sched_getparam(task).sched_priority for task in tasks])
+end = threading.Event()
+threads = [threading.Thread(target=end.wait) for _ in range(2)]
+for each in threads:
+    each.start()
+show()
+with Urgency():
+    show()
     with Urgency():
-        assert set(policies().values()) == {HELPING}
-        with Urgency():
-            pass
-        assert policy_of(idle.id) == HELPING
-    assert set(policies().values()) == {USUAL}
+        pass
+    show()
+show()
+end.set()
+"""
+    assert output_of(program).splitlines() == ["[0, 0, 0]", *2 * ["[1, 1, 1]"], "[0, 0, 0]"]
 
 
 def test_what_is_created_meanwhile_does_not_get_it() -> None:
@@ -145,7 +161,7 @@ def test_a_wait_that_ends_early(idle: Idle) -> None:
 
 
 def test_signals_interrupt_a_wait() -> None:
-    """As the follower is woken: a handler is there, and another thread sends the signal."""
+    """As the follower's wait ends: another thread sends a signal that has a handler."""
     program = """
 import os, signal, threading
 from tracelloc.record.process import urgency
@@ -163,10 +179,7 @@ except InterruptedError:
 done.set()
 os.kill(child, signal.SIGKILL)
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert ran.stdout == "interrupted\n"
+    assert output_of(program) == "interrupted\n"
 
 
 def test_without_the_right_nothing_changes() -> None:
@@ -177,7 +190,4 @@ from tracelloc.record.process.urgency import Urgency
 with Urgency():
     print(os.sched_getscheduler(0), os.sched_getparam(0).sched_priority)
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert ran.stdout.split() == [str(os.SCHED_OTHER), "0"]
+    assert output_of(program).split() == [str(os.SCHED_OTHER), "0"]

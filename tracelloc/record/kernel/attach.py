@@ -43,9 +43,8 @@ from tracelloc.record import abi
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM, MAPPING_PROGRAM
 from tracelloc.record.probe_points.placement import ProbePoint
-from tracelloc.record.process import urgency
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.process.urgency import Urgency
+from tracelloc.record.process.urgency import Urgency, claim
 from tracelloc.system import syscalls
 
 _PMU: Final = Path("/sys/bus/event_source/devices/uprobe")
@@ -64,7 +63,7 @@ _UPROBE_SESSION: Final = 57
 _SESSION_PROGRAMS: Final = (ALLOCATOR_PROGRAM, MAPPING_PROGRAM)
 """Programs that also run at function returns."""
 
-_CLOSERS: Final = ThreadPoolExecutor(64, thread_name_prefix="detach", initializer=urgency.claim)
+_CLOSERS: Final = ThreadPoolExecutor(64, thread_name_prefix="detach", initializer=claim)
 """Threads that close descriptors, started on demand."""
 
 
@@ -151,11 +150,10 @@ class Attachment:
         self._links: list[int] = []
         self._events: list[int] = []
         try:
-            with Urgency():
-                if method.has_links:
-                    self._attach_links(pid)
-                if not method.has_links or self.thread_id != pid:
-                    self.move(self.thread_id)
+            if method.has_links:
+                self._attach_links(pid)
+            if not method.has_links or self.thread_id != pid:
+                self.move(self.thread_id)
         except BaseException:
             self.close()
             raise
@@ -168,7 +166,8 @@ class Attachment:
         """
         events: list[int] = []
         try:
-            self._open_events(thread_id, events)
+            with Urgency():
+                self._open_events(thread_id, events)
         except BaseException:
             _close_all(events)
             raise
@@ -182,8 +181,9 @@ class Attachment:
 
         # Sorting is stable, and keeps exits before entries.
         probes = _probes(self.points, self.method)
-        for _, group in groupby(sorted(probes, key=kind), key=kind):
-            self._links.append(self._link(pid, list(group)))
+        with Urgency():
+            for _, group in groupby(sorted(probes, key=kind), key=kind):
+                self._links.append(self._link(pid, list(group)))
 
     def _link(self, pid: int, probes: Sequence[_Probe]) -> int:
         """Returns the descriptor of a link for probes with one program in one file."""

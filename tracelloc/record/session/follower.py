@@ -21,9 +21,9 @@ from typing import Final, Protocol
 from tracelloc.errors import TargetError
 from tracelloc.record.kernel.captureconfig import STOP_SIGNAL
 from tracelloc.record.kernel.registers import ThreadRegisters
-from tracelloc.record.process import ptrace, urgency
+from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.process.urgency import Urgency
+from tracelloc.record.process.urgency import Urgency, claim, relax
 from tracelloc.record.session.exitstops import ExitStops
 from tracelloc.record.session.program import CaughtProgram, TracedProgram
 from tracelloc.record.session.stoppedthreads import StoppedThreads
@@ -258,7 +258,7 @@ class Follower:
     def _follow(self, begin: Callable[[], None]) -> None:
         try:
             begin()
-            urgency.claim()  # not before: a program started by now inherits no priority
+            claim()  # not before: a program started by now inherits no priority
         except BaseException as error:  # noqa: BLE001 - raised again by who is waiting
             self._trouble = error
             self._ending = True
@@ -268,7 +268,7 @@ class Follower:
             try:
                 self._follow_on(watcher)
             finally:
-                urgency.relax()
+                relax()
 
     def _follow_on(self, watcher: Watcher) -> None:
         while not self._ending:
