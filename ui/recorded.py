@@ -150,6 +150,8 @@ def _facts_of(recording: AnyRecording, root: Snapshot) -> Facts:
     about = recording.about
     snapshots = count_words(recording)
     version, host = about.get("version", "?"), about.get("host", "?")
+    if root.target.machine:
+        host += f" ({root.target.machine})"
     tool = f"{about.get('tool', 'tracelloc')} {version}"
     by = f"{tool} on {host}" if "single" not in about else about.get("tool", "?")
     return Facts(

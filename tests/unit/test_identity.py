@@ -42,7 +42,7 @@ def test_targets(text: str | None, expected: str, pod: str, tmp_path: Path) -> N
     assert (target.exec_count, target.number) == (3, 5)
     assert target.executable == "/opt/shop/bin/server"
     assert (target.container_id, target.pod_uid) == (expected, pod)
-    assert target.host == os.uname().nodename
+    assert (target.host, target.machine) == (os.uname().nodename, os.uname().machine)
 
 
 def test_a_child_and_what_it_executes(tmp_path: Path) -> None:

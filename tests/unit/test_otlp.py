@@ -92,14 +92,16 @@ def test_mappings_have_build_ids_and_frames_types() -> None:
 
 def test_who_it_is() -> None:
     target = Target(42, "server", 7, executable="/opt/shop/bin/server-1.2",
-                    container_id=CONTAINER, host="node-3", pod_uid="0e7a")  # fmt: skip
+                    container_id=CONTAINER, host="node-3", machine="aarch64",
+                    pod_uid="0e7a")  # fmt: skip
     found = replace(small(), target=target)
     message = decoded_file(written(found))
     assert resource_of(message.resource_profiles[0].resource) == {
         "service.name": "server", "process.pid": 42, "process.parent_pid": 7,
         "process.executable.name": "server-1.2",
         "process.executable.path": "/opt/shop/bin/server-1.2",
-        "container.id": CONTAINER, "host.name": "node-3", "k8s.pod.uid": "0e7a",
+        "container.id": CONTAINER, "k8s.pod.uid": "0e7a",
+        "host.name": "node-3", "host.arch": "arm64",
     }  # fmt: skip
 
 

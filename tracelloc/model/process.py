@@ -26,6 +26,8 @@ class Target:
     """ID of its container, 64 hexadecimal digits."""
     host: str = ""
     """Name of the machine."""
+    machine: str = ""
+    """Architecture of the machine, as ``uname -m`` prints it."""
     pod_uid: str = ""
     """UID of its Kubernetes pod."""
 

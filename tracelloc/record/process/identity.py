@@ -22,7 +22,7 @@ _LARGEST_BYTES: Final = 1 << 16
 
 def target_of(process: Process, exec_count: int, number: int) -> Target:
     """Describes a process as a target. Raises TargetError and PrivilegeError."""
-    groups = _control_groups(process)
+    groups, system = _control_groups(process), os.uname()
     return Target(
         process.pid,
         process.command(),
@@ -31,7 +31,8 @@ def target_of(process: Process, exec_count: int, number: int) -> Target:
         number,
         executable=process.executable() or "",
         container_id=_last(_CONTAINER, groups),
-        host=os.uname().nodename,
+        host=system.nodename,
+        machine=system.machine,
         pod_uid=_last(_POD, groups).replace("_", "-"),
     )
 
