@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -64,7 +65,7 @@ def test_a_heap_that_lies(
     assert found >= 20
 
 
-@pytest.mark.parametrize("kind", ["mappings", "reserved", "restless", "tangle"])
+@pytest.mark.parametrize("kind", ["mappings", "reserved", "restless", "copies", "tangle"])
 def test_memory_that_sprawls(builder: Builder, targets: list[Target], kind: str) -> None:
     """What is lost is found, and nothing else, in bounded time and memory."""
     target = Target([builder.c("sprawl"), kind])
@@ -78,7 +79,20 @@ def test_memory_that_sprawls(builder: Builder, targets: list[Target], kind: str)
         blocks[group["usable_bytes"]] += group["blocks"]
     assert 99 <= blocks.pop(1000) <= 100
     assert 99_990 <= blocks.pop(56, 0) <= 100_000 or kind != "tangle"
+    assert blocks.pop(303_088, 0) == (3 if kind == "copies" else 0)
     assert not blocks
+
+
+def test_what_only_looks_like_blocks(builder: Builder, targets: list[Target]) -> None:
+    """Headers in memory that is not glibc's, as of a virtual machine's programs."""
+    target = Target([builder.c("sprawl"), "copies"])
+    targets.append(target)
+    found = json.loads(run_tracelloc("heap", "-p", target.pid, "--json").stdout)
+    assert found["coverage"] == 1
+    (mapped,) = (arena for arena in found["arenas"] if arena["name"] == "mappings")
+    assert (mapped["in_use_blocks"], mapped["system_bytes"]) == (3, 3 * 303_104)
+    (note,) = found["notes"]
+    assert note.startswith("20.0 MiB that looks like 1,024 blocks of glibc is not counted: ")
 
 
 class SteppedSearch(LostBlockSearch):
@@ -120,6 +134,22 @@ def test_what_happens_between_searches(
         assert 98 <= search.lost.pop(0) <= 100
         assert search.lost == [0]
         target.ask("go on")
+
+
+def test_searches_that_do_not_agree(
+    builder: Builder,
+    targets: list[Target],
+    searches: list[LostBlockSearch],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If the last one still differs from the one before it, the result is said to be uncertain."""
+    target = Target([builder.c("reveal")])
+    targets.append(target)
+    for most, expected in ((1, 1), (2, 0)):
+        monkeypatch.setattr(lostblocks, "_MOST_SEARCHES", most)
+        found = search_of(Process(target.pid), searches).find()
+        assert found.lost.count >= 98
+        assert len([note for note in found.notes if "search again" in note]) == expected
 
 
 def test_processes_that_are_killed_meanwhile(

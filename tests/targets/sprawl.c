@@ -3,6 +3,8 @@
 //   mappings  8,000 mappings beside each other, each with one page in memory and a hole
 //   reserved  32 TiB that may not be accessed, and 32 TiB of which few pages are in memory
 //   restless  two threads that map and unmap, and make and free large blocks, all the time
+//   copies    64 MiB in which every 16th page begins as a mapped block of glibc does, and three such
+//             blocks, which are lost
 //   tangle    100,000 blocks, each with seven pointers to any others; all are lost
 //
 // Loses 100 blocks of 1,000 bytes, says "ready", and ends with its input.
@@ -15,7 +17,7 @@
 
 #include "command.h"
 
-enum { MAPPINGS = 8000, PAGE = 4096, TANGLED = 100000, POINTERS = 7, LOST = 100 };
+enum { MAPPINGS = 8000, PAGE = 4096, TANGLED = 100000, POINTERS = 7, LOST = 100, COPIED = 64 << 20 };
 
 static const size_t RESERVED = (size_t)2 << 40;
 
@@ -52,6 +54,19 @@ static void *be_restless(void *unused)
             munmap(memory[n], 16 * PAGE);
     }
     return unused;
+}
+
+__attribute__((noinline)) static void copy_headers(void)
+{
+    size_t *memory = (size_t *)map(COPIED, PROT_READ | PROT_WRITE);
+
+    for (size_t at = PAGE; at + 8 * PAGE < COPIED; at += 16 * PAGE)
+        memory[at / sizeof(size_t) + 1] = 5 * PAGE | 2;
+    for (int n = 0; n < 3; n++) {
+        char *volatile lost = malloc(300000);
+
+        lost[0] = 1;
+    }
 }
 
 __attribute__((noinline)) static void tangle(void)
@@ -108,6 +123,8 @@ int main(int count, char **words)
     } else if (!strcmp(kind, "restless")) {
         pthread_create(&thread, NULL, be_restless, NULL);
         pthread_create(&thread, NULL, be_restless, NULL);
+    } else if (!strcmp(kind, "copies")) {
+        copy_headers();
     } else if (!strcmp(kind, "tangle")) {
         tangle();
     }

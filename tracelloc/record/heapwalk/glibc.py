@@ -138,8 +138,9 @@ def walk_glibc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
         mark_cached(reader, lists, states, walk.walked)
         walk.walked.absent_links = lists.absent
     skipped = [*walk.heaps, *((r.start, r.end) for r in regions if r.path.startswith("[stack"))]
-    said_bytes = parameters.mapped_bytes if parameters else None
-    mapped = find_mapped(reader, regions, skipped, said_bytes, tally)
+    sum_at = parameters.mapped_sum_at if parameters else None
+    mapped, notes = find_mapped(reader, regions, skipped, sum_at, tally)
+    walk.walked.notes += notes
     if len(mapped.entries) or mapped.system_bytes:
         walk.walked.arenas.append(mapped)
     return walk.walked

@@ -88,8 +88,8 @@ class MallocParameters:
     """What is known of ``mp_``."""
 
     sbrk_base: int
-    mapped_bytes: int
-    """Bytes of all blocks that are mappings of their own (``mmapped_mem``)."""
+    mapped_sum_at: int
+    """Address of the bytes of all blocks that are mappings of their own (``mmapped_mem``)."""
 
 
 def find_arena_states(reader: PieceReader, regions: list[Region]) -> list[ArenaState]:
@@ -187,7 +187,7 @@ def find_parameters(
         base = int(words[at])
         is_base = heap[0].start <= base < heap[-1].end if heap else base == 0 and bins[at] == 64
         if at >= 2 and is_base:
-            return MallocParameters(base, int(words[at - 2]))
+            return MallocParameters(base, begin + 8 * (at - 2))
     return None
 
 

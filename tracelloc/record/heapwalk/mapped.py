@@ -8,7 +8,7 @@ side are one line of maps.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.walked import NO_ENTRIES, Arena, BlockState
 from tracelloc.record.process.memory import PAGE_BYTES, U64
 from tracelloc.record.process.regions import Region
+from tracelloc.text import format_size, plural
 
 _FLAG: Final = 2
 _PLACES: Final = (0, *(alignment - 16 for alignment in (32, 64, 128, 256, 512, 1024, 2048, 4096)))
@@ -25,56 +26,117 @@ _PLACES: Final = (0, *(alignment - 16 for alignment in (32, 64, 128, 256, 512, 1
 _PAGES_AT_ONCE: Final = 1 << 14
 
 
+class _Mapping(NamedTuple):
+    """A mapping that is one block."""
+
+    chunk: int
+    """Address of the header."""
+    start: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.start
+
+
 def find_mapped(
     reader: PieceReader,
     regions: list[Region],
     skipped: list[tuple[int, int]],
-    said_bytes: int | None,
+    sum_at: int | None,
     tally: ClassTally,
-) -> Arena:
-    """Finds all such blocks outside the ``skipped`` ranges. ``said_bytes``: their sum by glibc."""
-    rows: list[tuple[int, int, int]] = []
+) -> tuple[Arena, list[str]]:
+    """Finds all such blocks outside the ``skipped`` ranges. ``sum_at``: where glibc has their sum.
+
+    Memory of other processes, as in a virtual machine or in a copy of a heap, has such headers,
+    too. If more is found than glibc has mapped, only blocks that begin or end a line of maps
+    count, or that lie side by side with one that does. Also returns notes on others.
+    """
+    found: list[_Mapping] = []
+    certain = set[_Mapping]()
     for region in regions:
         if not region.is_anonymous or any(a < region.end and region.start < b for a, b in skipped):
             continue
-        rows += _chunks_in(reader, region)
-    found = sum(end - start for _, start, end in rows)
-    entries = np.empty(2 * len(rows), np.uint64)
-    for number, (chunk, _, end) in enumerate(rows):
-        entries[2 * number] = chunk | BlockState.MAPPED
-        entries[2 * number + 1] = end | BlockState.END
+        some = _mappings_in(reader, region)
+        found += some
+        certain |= _at_borders(some, region)
+    # The search takes a while, and the sum is of now.
+    found = _still_there(reader, found)
+    total = sum(each.size_bytes for each in found)
+    sum_bytes = total if sum_at is None else reader.word(sum_at)
+    notes: list[str] = []
+    if total > sum_bytes and not certain.issuperset(found):
+        others = [each for each in found if each not in certain]
+        found = [each for each in found if each in certain]
+        size = format_size(sum(each.size_bytes for each in others))
+        note = f"{size} that looks like {plural(len(others), 'block')} of glibc is not counted: "
+        notes.append(
+            note + "glibc has mapped less; it may be memory of a virtual machine, or a copy"
+        )
+    return _arena_of(reader, found, sum_bytes, tally), notes
+
+
+def _at_borders(mappings: list[_Mapping], region: Region) -> set[_Mapping]:
+    """Selects those that are side by side from the start of the line of maps on, or to its end."""
+    found = set[_Mapping]()
+    start, end = region.start, region.end
+    for each in mappings:
+        if each.start != start:
+            break
+        found.add(each)
+        start = each.end
+    for each in reversed(mappings):
+        if each.end != end:
+            break
+        found.add(each)
+        end = each.start
+    return found
+
+
+def _still_there(reader: PieceReader, mappings: list[_Mapping]) -> list[_Mapping]:
+    """Selects the mappings that are blocks still."""
+    places = np.array([each.chunk for each in mappings], np.uint64)
+    heads, was_read = reader.memory.read(places, 16)
+    kept = was_read & (heads[:, 1] & np.uint64(7) == _FLAG)
+    return [each for each, is_kept in zip(mappings, kept.tolist(), strict=True) if is_kept]
+
+
+def _arena_of(
+    reader: PieceReader, mappings: list[_Mapping], sum_bytes: int, tally: ClassTally
+) -> Arena:
+    entries = np.empty(2 * len(mappings), np.uint64)
+    for number, each in enumerate(mappings):
+        entries[2 * number] = each.chunk | BlockState.MAPPED
+        entries[2 * number + 1] = each.end | BlockState.END
     arena = Arena(
-        "mappings", MallocLibrary.GLIBC, entries if rows else NO_ENTRIES,
-        found if said_bytes is None else said_bytes,
-        header_bytes=sum(chunk - start for chunk, start, _ in rows),
+        "mappings", MallocLibrary.GLIBC, entries if mappings else NO_ENTRIES, sum_bytes,
+        header_bytes=sum(each.chunk - each.start for each in mappings),
     )  # fmt: skip
-    if rows:
+    if mappings:
         words, _ = reader.memory.read(entries[::2] & ~np.uint64(7), 24)
         tally.note(entries, np.arange(0, len(entries), 2), words[:, 2])
     return arena
 
 
-def _chunks_in(reader: PieceReader, region: Region) -> list[tuple[int, int, int]]:
-    """(chunk, start and end of its mapping) of all blocks in one line of maps."""
-    found: list[tuple[int, int, int]] = []
+def _mappings_in(reader: PieceReader, region: Region) -> list[_Mapping]:
+    """All blocks in one line of maps, by address."""
+    found: list[_Mapping] = []
     at = low = region.start
     runs = list(reader.memory.resident_runs([(region.start, region.end)], lambda: True))
     for _, first, last in runs:
         at = max(at, first)
         while at < last:
             pages = np.arange(at, min(last, at + _PAGES_AT_ONCE * PAGE_BYTES), PAGE_BYTES)
-            chunk = _first_header(reader, pages.astype(np.uint64), region, low)
-            if chunk is None:
+            mapping = _first_header(reader, pages.astype(np.uint64), region, low)
+            if mapping is None:
                 at = int(pages[-1]) + PAGE_BYTES
                 continue
-            found.append(chunk)
-            at = low = chunk[2]
+            found.append(mapping)
+            at = low = mapping.end
     return found
 
 
-def _first_header(
-    reader: PieceReader, pages: U64, region: Region, low: int
-) -> tuple[int, int, int] | None:
+def _first_header(reader: PieceReader, pages: U64, region: Region, low: int) -> _Mapping | None:
     """The first block whose header lies in one of these pages."""
     # Most often a block begins just here.
     for some in (pages[:1], pages[1:]):
@@ -91,5 +153,5 @@ def _first_header(
             for less in (0, 16):
                 end = chunk + int(size[n] & ~np.uint64(7)) + less
                 if end % PAGE_BYTES == 0 and end <= region.end and start >= low:
-                    return chunk, start, end
+                    return _Mapping(chunk, start, end)
     return None

@@ -102,7 +102,8 @@ class LostBlockSearch:
             is_settled = lost is not None and len(search.lost.starts) == len(lost.starts)
             lost = search.lost
             if not len(lost.starts) or is_settled or number == _MOST_SEARCHES:
-                return self._report(search, in_use, number)
+                found = self._report(search, in_use, number)
+                return found if is_settled or not len(lost.starts) else _with_doubt(found)
             del search  # the next one takes as much memory
             time.sleep(max(0.0, began_s + _APART_S - time.monotonic()))
 
@@ -162,6 +163,14 @@ class LostBlockSearch:
         if not size_bytes:
             return group
         return replace(group, contents=reader.words(group.example, size_bytes).tobytes())
+
+
+def _with_doubt(found: LostMemory) -> LostMemory:
+    note = (
+        f"the last of {found.searches} searches still found pointers to blocks that the others "
+        "had not: search again to see which blocks stay lost"
+    )
+    return replace(found, notes=(*found.notes, note))
 
 
 def _links(search: _Search, lost: LostBlocks) -> BlockLinks:
