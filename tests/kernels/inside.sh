@@ -14,7 +14,7 @@ mkdir -p "$TEST_CACHE/tracelloc"
 [ ! -e .lab-cache.tar ] || tar -C "$TEST_CACHE/tracelloc" -xf .lab-cache.tar
 {
     export XDG_CACHE_HOME="$TEST_CACHE"
-    timeout 900 make -s demo
+    timeout 900 make -s demo CC=gcc
     echo "demo ended with status $?"
 } >"$OUT/demo.txt" 2>&1
 tail -1 "$OUT/demo.txt"

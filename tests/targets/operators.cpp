@@ -114,7 +114,7 @@ void work(int number, int turn)
         How how = static_cast<How>((dice >> 20) % static_cast<unsigned>(How::COUNT));
         bool quiet = how == How::NOTHROW || how == How::ALIGNED_NOTHROW;
         if (n % 50 == 0 && (quiet || !meek))
-            ask_too_much(how, (std::size_t{1} << 47) - 4096 * (dice >> 24), n / 100 % 5);
+            ask_too_much(how, (std::size_t{1} << 48) - 4096 * (dice >> 24), n / 100 % 5);
         if (slot.block)
             drop(slot);
         else
