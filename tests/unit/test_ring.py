@@ -205,7 +205,7 @@ def miss(stack_id: int, stack: bytes, pages: int) -> bytes:
 def test_misses_across_the_end(kernel: Kernel, before_end: int) -> None:
     ring = MissRing(kernel.fd, SIZE)
     kernel.start_at(ring, 7 * SIZE - before_end)
-    stack = os.urandom(2 * PAGE)
+    stack = os.urandom(2 * abi.STACK_PAGE_BYTES)
     kernel.produce(miss(40, stack, 0b10))
     kernel.produce(miss(41, b"", 0), DISCARD)
     kernel.produce(miss(42, b"", 0))

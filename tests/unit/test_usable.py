@@ -149,7 +149,7 @@ def test_words_of_a_process() -> None:
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     everything = np.frombuffer(memory, np.uint64)
     everything[:] = np.arange(len(everything))
-    address = np.arange(start, start + 64 * page, 8, np.uint64)
+    address = np.arange(start, start + 64 * page, page // 512, np.uint64)
     rng = np.random.default_rng(5)
     for share in (1.0, 0.1, 0.002):
         some = np.sort(rng.choice(address, round(len(address) * share), replace=False))
@@ -170,6 +170,9 @@ def test_words_of_a_process() -> None:
     assert not read_words(1 << 22, address, never())[1].any()
 
 
+MAPPED = -(-200_016 // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
 @pytest.mark.parametrize(
     ("request_bytes", "word", "usable_bytes"),
     [
@@ -185,10 +188,10 @@ def test_words_of_a_process() -> None:
         (24, 0, None),
         (24, 0xFFFFFFFFFFFFFFF1, None),
         # A mapping ends where a page does; it begins 16 bytes before the block.
-        (200_000, 0x31002, 0x31000 - 16),
-        (200_000, 0x32002, 0x32000 - 16),
-        (200_000, 0x31012, None),
-        (200_000, 0x30002, None),
+        (200_000, MAPPED | 2, MAPPED - 16),
+        (200_000, MAPPED + mmap.PAGESIZE | 2, MAPPED + mmap.PAGESIZE - 16),
+        (200_000, MAPPED | 0x12, None),
+        (200_000, MAPPED - mmap.PAGESIZE | 2, None),
         (200_000, 0x7FFFFFFFF002, None),
     ],
 )

@@ -48,6 +48,7 @@ _MMAP_THRESHOLD: Final = 128 << 10
 """Size from which glibc maps blocks; it rises when such a block is freed (mallopt(3))."""
 
 _TC_PAGE: Final = 8192
+_TC_LEAST_SPAN: Final = max(_TC_PAGE, PAGE_BYTES)
 _TC_LARGEST_SMALL: Final = 256 << 10
 _TC_MOST_MOVED: Final = 32
 _MI_LARGEST_BIN: Final = 128 << 10
@@ -162,14 +163,14 @@ def mimalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
 
 
 def tcmalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
-    """Classes up to 256 KiB, whole pages of 8 KiB beyond.
+    """Classes up to 256 KiB, whole pages of 8 KiB beyond; of the kernel's where they are larger.
 
     gperftools' src/common.cc, ``SizeMap::Init``, as it is built by default.
     """
     classes = _tcmalloc_classes()
     small = size_bytes <= np.uint64(_TC_LARGEST_SMALL)
     at = np.searchsorted(classes, np.minimum(size_bytes, np.uint64(_TC_LARGEST_SMALL)))
-    usable = np.where(small, classes[at], _rounded(size_bytes, _TC_PAGE))
+    usable = np.where(small, classes[at], _rounded(size_bytes, _TC_LEAST_SPAN))
     return usable, np.ones(len(size_bytes), np.bool_)
 
 
@@ -205,9 +206,9 @@ def _tcmalloc_span(size: int) -> int:
     at_once = min(max((64 << 10) // size, 2), _TC_MOST_MOVED) // 4
     span = 0
     while span == 0 or span // size < at_once:
-        span += _TC_PAGE
+        span += _TC_LEAST_SPAN
         while span % size > span >> 3:
-            span += _TC_PAGE
+            span += _TC_LEAST_SPAN
     return span
 
 
