@@ -15,11 +15,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "command.h"
 
 #define NOINLINE __attribute__((noinline))
-#define PAGE 4096ul
+#define PAGE ((unsigned long)sysconf(_SC_PAGESIZE))
 #define ROOM (1ul << 16)
 #define SLOTS 64
 
