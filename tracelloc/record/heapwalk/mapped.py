@@ -23,7 +23,8 @@ from tracelloc.text import format_size, plural
 _FLAG: Final = 2
 _PLACES: Final = (0, *(alignment - 16 for alignment in (32, 64, 128, 256, 512, 1024, 2048, 4096)))
 """Where a header may be in a page."""
-_PAGES_AT_ONCE: Final = 1 << 14
+_MOST_PAGES: Final = 1 << 14
+"""Most pages that are searched at once."""
 
 
 class _Mapping(NamedTuple):
@@ -123,35 +124,35 @@ def _mappings_in(reader: PieceReader, region: Region) -> list[_Mapping]:
     found: list[_Mapping] = []
     at = low = region.start
     runs = list(reader.memory.resident_runs([(region.start, region.end)], lambda: True))
+    # Most often a block begins where the one before it ends; else it may be far.
+    ahead = 1
     for _, first, last in runs:
         at = max(at, first)
         while at < last:
-            pages = np.arange(at, min(last, at + _PAGES_AT_ONCE * PAGE_BYTES), PAGE_BYTES)
+            pages = np.arange(at, min(last, at + ahead * PAGE_BYTES), PAGE_BYTES)
             mapping = _first_header(reader, pages.astype(np.uint64), region, low)
             if mapping is None:
                 at = int(pages[-1]) + PAGE_BYTES
+                ahead = min(2 * ahead, _MOST_PAGES)
                 continue
             found.append(mapping)
             at = low = mapping.end
+            ahead = 1
     return found
 
 
 def _first_header(reader: PieceReader, pages: U64, region: Region, low: int) -> _Mapping | None:
     """The first block whose header lies in one of these pages."""
-    # Most often a block begins just here.
-    for some in (pages[:1], pages[1:]):
-        if not len(some):
-            continue
-        places = (some[:, None] + np.array(_PLACES, np.uint64)).reshape(-1)
-        heads, was_read = reader.memory.read(places, 16)
-        distance, size = heads[:, 0], heads[:, 1]
-        good = was_read & (size & np.uint64(7) == _FLAG) & (size >= PAGE_BYTES - 64)
-        good &= distance <= places
-        good &= (places - distance) & np.uint64(PAGE_BYTES - 1) == 0
-        for n in np.flatnonzero(good).tolist():
-            start, chunk = int(places[n] - distance[n]), int(places[n])
-            for less in (0, 16):
-                end = chunk + int(size[n] & ~np.uint64(7)) + less
-                if end % PAGE_BYTES == 0 and end <= region.end and start >= low:
-                    return _Mapping(chunk, start, end)
+    places = (pages[:, None] + np.array(_PLACES, np.uint64)).reshape(-1)
+    heads, was_read = reader.memory.read(places, 16)
+    distance, size = heads[:, 0], heads[:, 1]
+    good = was_read & (size & np.uint64(7) == _FLAG) & (size >= PAGE_BYTES - 64)
+    good &= distance <= places
+    good &= (places - distance) & np.uint64(PAGE_BYTES - 1) == 0
+    for n in np.flatnonzero(good).tolist():
+        start, chunk = int(places[n] - distance[n]), int(places[n])
+        for less in (0, 16):
+            end = chunk + int(size[n] & ~np.uint64(7)) + less
+            if end % PAGE_BYTES == 0 and end <= region.end and start >= low:
+                return _Mapping(chunk, start, end)
     return None
