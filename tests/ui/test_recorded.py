@@ -266,14 +266,14 @@ def test_gaps_between_snapshots_are_gaps_of_the_curves(tmp_path: Path) -> None:
 def test_who_recorded_it(tmp_path: Path) -> None:
     path = tmp_path / "other.rec"
     trace = traces(10.0)[0]
-    root = replace(trace.root, target=replace(trace.root.target, machine="aarch64"))
+    root = replace(trace.root, target=replace(trace.root.target, machine="arm64"))
     writer = write(path, [replace(trace, processes=(root,))])
     writer.describe({"host": "box", "version": "1.2"})
     writer.close()
 
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await go(app, pilot, next(view.key for view in app.state.views if view.name == "log"))
-        assert "by tracelloc 1.2 on box (aarch64) in" in "\n".join(text_of(app))
+        assert "by tracelloc 1.2 on box (arm64) in" in "\n".join(text_of(app))
 
     drive(source_of(path), steps)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tracelloc.architecture import native
 from tracelloc.model.process import Target
 from tracelloc.record.process.identity import forked_target, renamed_target, target_of
 from tracelloc.record.process.procfs import Process
@@ -42,7 +43,7 @@ def test_targets(text: str | None, expected: str, pod: str, tmp_path: Path) -> N
     assert (target.exec_count, target.number) == (3, 5)
     assert target.executable == "/opt/shop/bin/server"
     assert (target.container_id, target.pod_uid) == (expected, pod)
-    assert (target.host, target.machine) == (os.uname().nodename, os.uname().machine)
+    assert (target.host, target.machine) == (os.uname().nodename, native().short_name)
 
 
 def test_a_child_and_what_it_executes(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_mappings_have_build_ids_and_frames_types() -> None:
 
 def test_who_it_is() -> None:
     target = Target(42, "server", 7, executable="/opt/shop/bin/server-1.2",
-                    container_id=CONTAINER, host="node-3", machine="aarch64",
+                    container_id=CONTAINER, host="node-3", machine="arm64",
                     pod_uid="0e7a")  # fmt: skip
     found = replace(small(), target=target)
     message = decoded_file(written(found))

@@ -129,6 +129,8 @@ class Architecture:
     """The kernel's name (``platform.machine()``)."""
     title: str
     """The name for people."""
+    short_name: str
+    """The name that Debian, Go and OpenTelemetry (``host.arch``) give it."""
     elf_machine: int
     """``e_machine`` of ELF files (EM_…, elf.h)."""
     elf_name: str

@@ -27,7 +27,7 @@ class Target:
     host: str = ""
     """Name of the machine."""
     machine: str = ""
-    """Architecture of the machine, as ``uname -m`` prints it."""
+    """Architecture of the machine (``Architecture.short_name``)."""
     pod_uid: str = ""
     """UID of its Kubernetes pod."""
 

@@ -72,6 +72,7 @@ def _code_bits() -> int:
 AARCH64: Final = Architecture(
     name="aarch64",
     title="64-bit Arm",
+    short_name="arm64",
     elf_machine=183,
     elf_name="EM_AARCH64",
     argument_registers=tuple(f"x{number}" for number in range(8)),  # AAPCS64, 6.8.2

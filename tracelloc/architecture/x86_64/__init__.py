@@ -63,6 +63,7 @@ _SHADOW_STACK: Final = bytes.fromhex(
 X86_64: Final = Architecture(
     name="x86_64",
     title="x86-64",
+    short_name="amd64",
     elf_machine=62,
     elf_name="EM_X86_64",
     argument_registers=("rdi", "rsi", "rdx", "rcx", "r8", "r9"),  # AMD64 supplement, 3.2.3

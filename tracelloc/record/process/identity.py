@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from tracelloc.architecture import native
 from tracelloc.errors import TargetError
 from tracelloc.model.process import Target
 from tracelloc.record.process.procfs import Process
@@ -22,7 +23,7 @@ _LARGEST_BYTES: Final = 1 << 16
 
 def target_of(process: Process, exec_count: int, number: int) -> Target:
     """Describes a process as a target. Raises TargetError and PrivilegeError."""
-    groups, system = _control_groups(process), os.uname()
+    groups = _control_groups(process)
     return Target(
         process.pid,
         process.command(),
@@ -31,8 +32,8 @@ def target_of(process: Process, exec_count: int, number: int) -> Target:
         number,
         executable=process.executable() or "",
         container_id=_last(_CONTAINER, groups),
-        host=system.nodename,
-        machine=system.machine,
+        host=os.uname().nodename,
+        machine=native().short_name,
         pod_uid=_last(_POD, groups).replace("_", "-"),
     )
 

@@ -45,8 +45,6 @@ _COUNTS: Final = (
 """Report keys that count losses."""
 _FRAME_TYPES: Final = {"[Python]": "cpython"}
 """Frame types by the text in place of a file; frames of other files are native."""
-_ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-"""The semantic conventions' names of machines."""
 _U64: Final = (1 << 64) - 1
 _MOST: Final = (1 << 63) - 1
 
@@ -99,7 +97,7 @@ def _resource(profile: Profile) -> dict[str, AttributeValue]:
         "container.id": target.container_id,
         "k8s.pod.uid": target.pod_uid,
         "host.name": target.host,
-        "host.arch": _ARCHITECTURES.get(target.machine, target.machine),
+        "host.arch": target.machine,
     }
     return {key: value for key, value in found.items() if value}
 
