@@ -142,7 +142,7 @@ def test_searches_that_do_not_agree(
     searches: list[LostBlockSearch],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If the last one still differs from the one before it, the result is said to be uncertain."""
+    """A note reports that the last two searches differ."""
     target = Target([builder.c("reveal")])
     targets.append(target)
     for most, expected in ((1, 1), (2, 0)):

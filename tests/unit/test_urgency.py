@@ -161,7 +161,7 @@ def test_a_wait_that_ends_early(idle: Idle) -> None:
 
 
 def test_signals_interrupt_a_wait() -> None:
-    """As the follower's wait ends: another thread sends a signal that has a handler."""
+    """Another thread sends a signal that has a handler, which is how the follower is woken."""
     program = """
 import os, signal, threading
 from tracelloc.record.process import urgency

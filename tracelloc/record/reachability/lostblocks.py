@@ -99,11 +99,11 @@ class LostBlockSearch:
             search = self._search(lost)
             if lost is None:
                 in_use = BlockSum(len(search.blocks.starts), int(search.blocks.size_bytes().sum()))
-            is_settled = lost is not None and len(search.lost.starts) == len(lost.starts)
+            count = len(search.lost.starts)
+            is_settled = not count or (lost is not None and count == len(lost.starts))
             lost = search.lost
-            if not len(lost.starts) or is_settled or number == _MOST_SEARCHES:
-                found = self._report(search, in_use, number)
-                return found if is_settled or not len(lost.starts) else _with_doubt(found)
+            if is_settled or number == _MOST_SEARCHES:
+                return self._report(search, in_use, number, is_settled=is_settled)
             del search  # the next one takes as much memory
             time.sleep(max(0.0, began_s + _APART_S - time.monotonic()))
 
@@ -124,7 +124,9 @@ class LostBlockSearch:
         scanner.scan_all(kinds_of(self._process, reader, heap), log)
         return _Search(heap, blocks, tally, scanner.finish(), scanner.marks)
 
-    def _report(self, search: _Search, in_use: BlockSum, searches: int) -> LostMemory:
+    def _report(
+        self, search: _Search, in_use: BlockSum, searches: int, *, is_settled: bool
+    ) -> LostMemory:
         reader = PieceReader(RemoteMemory(self._process))
         gone = search.lost
         lost = LostBlocks(gone.starts, gone.size_bytes(), gone.overhead_bytes)
@@ -143,6 +145,11 @@ class LostBlockSearch:
             notes.append(
                 f"registers were not searched ({self._root_words.missing}): "
                 "blocks that only a register points to count as lost"
+            )
+        if not is_settled:
+            notes.append(
+                f"the last of {searches} searches still found pointers to blocks that the others "
+                "had not: search again to see which blocks stay lost"
             )
         return LostMemory(
             time_s=time.time(),
@@ -163,14 +170,6 @@ class LostBlockSearch:
         if not size_bytes:
             return group
         return replace(group, contents=reader.words(group.example, size_bytes).tobytes())
-
-
-def _with_doubt(found: LostMemory) -> LostMemory:
-    note = (
-        f"the last of {found.searches} searches still found pointers to blocks that the others "
-        "had not: search again to see which blocks stay lost"
-    )
-    return replace(found, notes=(*found.notes, note))
 
 
 def _links(search: _Search, lost: LostBlocks) -> BlockLinks:
