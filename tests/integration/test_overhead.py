@@ -9,15 +9,19 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PATIENCE_S, PRELOADED, Builder, Target, Tracelloc
-from tests.integration.test_attach import METHODS
+from tests.integration.test_attach import METHODS, NEEDS_MULTI
 from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.kernel.child import IDLE_PROGRAM, Child
 from tracelloc.record.kernel.method import Method
-from tracelloc.record.kernel.overhead import measure_traps
+from tracelloc.record.kernel.overhead import Meter, measure_traps
+from tracelloc.record.kernel.proginfo import program_info, statistics
 from tracelloc.record.session.eventcosts import EventCosts, RateMeter
 from tracelloc.text import NS_PER_S
 
 pytestmark = [pytest.mark.bpf, pytest.mark.alone]
+
+FAMILY = 64
 
 
 def pairs_ns(target: Target, milliseconds: int) -> float:
@@ -89,11 +93,42 @@ def test_traps(method: Method) -> None:
     capture = Capture(config, method)
     try:
         capture.load()
-        costs = measure_traps(method, capture.program)
+        costs = measure_traps(method, capture.program, neighbours=True)
     finally:
         capture.close()
     assert 20 < costs.cheap_ns <= costs.stepped_ns < 1e6
     assert costs.return_ns >= 0
+    assert costs.neighbour_ns is not None
+    assert 1 < costs.neighbour_ns < costs.cheap_ns
+
+
+@NEEDS_MULTI
+def test_family() -> None:
+    """A hit costs more the more processes have the same library probed, and that is said."""
+    method = Method.MULTI
+    capture = Capture(CaptureConfig(events_size_bytes=4096, stacks_size_bytes=4096), method)
+    try:
+        capture.load()
+        costs = measure_traps(method, capture.program, neighbours=True)
+        fd = capture.program(IDLE_PROGRAM)
+        with Child() as child, Child() as other, statistics():
+            untraced_ns = child.ask("cost")
+            points = [other.point()] * FAMILY
+            siblings = other.probed(method, capture.program, *points)
+            probes = child.probed(method, capture.program, child.point())
+            families = [[child.point()], *([point] for point in points)]
+            meter = Meter(lambda: [child.process], {"free_call": fd}, families)
+            before = program_info(fd).run_cnt
+            truth_ns = child.ask("cost") - untraced_ns
+            hits = program_info(fd).run_cnt - before
+            used = meter.used(costs)
+            probes.close()
+            siblings.close()
+    finally:
+        capture.close()
+    assert used is not None
+    assert truth_ns > 2 * costs.cheap_ns
+    assert used[0] / hits == pytest.approx(truth_ns, rel=0.5)
 
 
 def test_rate() -> None:

@@ -35,7 +35,7 @@ def _once(calls: int) -> float:
 
 def cost() -> float:
     """Returns nanoseconds per call."""
-    return min(_once(300) for _ in range(6))
+    return min(_once(300) for _ in range(20))
 
 
 def thread() -> float:

@@ -4,6 +4,10 @@ Each hit of a probe costs two parts. The kernel's trap is measured once on a sma
 with a program that does nothing. The BPF program's own time is added up by the kernel while
 BPF_ENABLE_STATS (Linux 5.8) is on. That costs some nanoseconds per hit, so tracelloc turns it
 on only briefly now and then, or permanently if overhead is limited.
+
+The kernel asks the probes of all processes at a place which of them a hit concerns, one after the
+other (``handler_chain()`` in kernel/events/uprobes.c), so each further process with the same
+library makes every hit dearer.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +34,8 @@ _GAP_S: Final = 10.0
 """Time between measurements."""
 _LOOK_S: Final = 0.1
 """How often a limited overhead is checked."""
+_NEIGHBOURS: Final = 16
+"""Probes of another process in a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,9 @@ class TrapCosts:
     """At a single-stepped instruction."""
     return_ns: float
     """At a function's return."""
+    neighbour_ns: float | None
+    """More, at entries and returns, for each other process with a probe at the same place; None:
+    not measured."""
 
 
 class Meter:
@@ -51,17 +60,19 @@ class Meter:
         self,
         processes: Callable[[], Iterable[Process]],
         programs: Mapping[str, int],
-        points: Collection[ProbePoint],
+        points: Sequence[Sequence[ProbePoint]],
     ) -> None:
         """``processes`` returns those traced now; ``programs`` are descriptors by name.
 
-        Use within ``statistics``.
+        ``points``: of each process. Use within ``statistics``.
         """
         self._processes = processes
         # Programs that run in tracelloc's own processes cost the targets nothing.
         self._programs = {n: fd for n, fd in programs.items() if not n.startswith(IDLE_PROGRAM)}
-        self._stepped = _mostly_stepped(points)
-        self._returning = {p.program for p in points if p.returns}
+        every = [point for each in points for point in each]
+        self._stepped = _mostly_stepped(every)
+        self._returning = {point.program for point in every if point.returns}
+        self._neighbours = _mean_neighbours(points)
         self._before = {name: program_info(fd) for name, fd in self._programs.items()}
         self._cpu_ns = self._read_cpu()
 
@@ -89,7 +100,8 @@ class Meter:
         for name, fd in self._programs.items():
             info, before = program_info(fd), self._before[name]
             count = info.run_cnt - before.run_cnt
-            spent_ns += info.run_time_ns - before.run_time_ns + count * self._trap_ns(name, costs)
+            hit_ns = self._trap_ns(name, costs) + self._neighbours * (costs.neighbour_ns or 0)
+            spent_ns += info.run_time_ns - before.run_time_ns + count * hit_ns
         return spent_ns, cpu_ns
 
     def _trap_ns(self, program: str, costs: TrapCosts) -> float:
@@ -107,12 +119,23 @@ def _mostly_stepped(points: Iterable[ProbePoint]) -> set[str]:
     return {program for program, excess in balance.items() if excess > 0}
 
 
-def measure_traps(method: Method, program: Callable[[str], int]) -> TrapCosts:
+def _mean_neighbours(points: Iterable[Sequence[ProbePoint]]) -> float:
+    """Returns how many other processes have a probe at the same place, on average.
+
+    Of each process's points, the first stands for all.
+    """
+    places = Counter((each[0].open_path, each[0].offset) for each in points if each)
+    return sum(n * (n - 1) for n in places.values()) / max(1, places.total())
+
+
+def measure_traps(
+    method: Method, program: Callable[[str], int], *, neighbours: bool = False
+) -> TrapCosts:
     """Measures trap costs on a child process; takes some tenths of a second.
 
     ``program`` returns descriptors of BPF programs loaded for ``method``; the traps of session
-    returns cost as much as others. Raises TracellocError, ChildEndedError or OSError if
-    measuring fails.
+    returns cost as much as others. ``neighbours``: whether to measure ``neighbour_ns``. Raises
+    TracellocError, ChildEndedError or OSError if measuring fails.
     """
     method = Method.MULTI if method.has_links else method
     with Child() as child:
@@ -129,7 +152,18 @@ def measure_traps(method: Method, program: Callable[[str], int]) -> TrapCosts:
         both_ns = delay_ns(child.point(returns=True))
         # If the entry is emulated, there is no single-stepped instruction to measure.
         stepped_ns = cheap_ns if child.has_cheap_entry else delay_ns(child.point(at_entry=True))
-        return TrapCosts(cheap_ns, max(stepped_ns, cheap_ns), max(0.0, both_ns - cheap_ns))
+        neighbour_ns = None
+        if neighbours:
+            with Child() as other:
+                points = [other.point()] * _NEIGHBOURS
+                attachment = other.probed(method, program, *points)
+                try:
+                    among_ns = delay_ns(child.point())
+                finally:
+                    attachment.close()
+            neighbour_ns = max(0.0, among_ns - cheap_ns) / _NEIGHBOURS
+        return_ns = max(0.0, both_ns - cheap_ns)
+        return TrapCosts(cheap_ns, max(stepped_ns, cheap_ns), return_ns, neighbour_ns)
 
 
 def require_measuring() -> None:
@@ -156,7 +190,7 @@ class OverheadWatch:
         processes: Callable[[], Iterable[Process]],
         method: Method,
         programs: Callable[[], Mapping[str, int]],
-        points: Callable[[], Collection[ProbePoint]],
+        points: Callable[[], Sequence[Sequence[ProbePoint]]],
         account: OverheadAccount | None = None,
     ) -> None:
         """Starts at once. See ``Meter``; ``programs`` returns those loaded now.
@@ -169,6 +203,7 @@ class OverheadWatch:
         self._method = method
         self._programs = programs
         self._points = points
+        self._costs: TrapCosts | None = None
         self._account = account
         self._failure: Exception | None = None
         self._stopping = threading.Event()
@@ -194,15 +229,20 @@ class OverheadWatch:
             if self._account is not None:
                 self._keep_account(self._account)
                 return
-            costs = self._measure_traps()
             while not self._stopping.is_set():
-                self._measure_once(costs)
+                self._measure_once()
                 self._stopping.wait(_GAP_S)
         except (OSError, ChildEndedError, TracellocError) as failure:
             self._failure = failure
 
-    def _measure_traps(self) -> TrapCosts:
-        return measure_traps(self._method, lambda name: self._programs()[name])
+    def _trap_costs(self) -> TrapCosts:
+        """Measures them once, and again when neighbours come."""
+        neighbours = _mean_neighbours(self._points()) > 0
+        known = self._costs
+        if known is None or (neighbours and known.neighbour_ns is None):
+            program = lambda name: self._programs()[name]  # noqa: E731
+            known = self._costs = measure_traps(self._method, program, neighbours=neighbours)
+        return known
 
     def _meter(self) -> Meter:
         return Meter(self._processes, self._programs(), self._points())
@@ -211,9 +251,8 @@ class OverheadWatch:
         with statistics():
             # CPU time used while the traps are measured counts as well.
             meter, since_s = self._meter(), time.monotonic()
-            costs = self._measure_traps()
             while not self._stopping.is_set():
-                used, now_s = meter.used(costs), time.monotonic()
+                used, now_s = meter.used(self._trap_costs()), time.monotonic()
                 meter = self._meter()
                 if used is not None:
                     account.add(*used, now_s - since_s)
@@ -221,7 +260,8 @@ class OverheadWatch:
                 since_s = now_s
                 self._stopping.wait(_LOOK_S)
 
-    def _measure_once(self, costs: TrapCosts) -> None:
+    def _measure_once(self) -> None:
+        costs = self._trap_costs()
         with statistics():
             meter = self._meter()
             self._stopping.wait(_STRETCH_S)

@@ -69,7 +69,7 @@ class Upkeep:
             lambda: [tracee.process for tracee in self._processes.living],
             self._capture.method,
             lambda: self._capture.programs,
-            lambda: list(root.probes.points),
+            lambda: [list(tracee.probes.points) for tracee in self._processes.living],
             self._account,
         )
         if self._capture.method.has_links and not self._config.follow:
