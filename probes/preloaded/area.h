@@ -17,8 +17,12 @@
 
 /* Number of rings. Each thread takes one; threads that find none share the first one. */
 #define PRELOAD_RINGS 256
-/* Slots per ring, a power of two. */
-#define PRELOAD_SLOTS 16384
+/*
+ * Slots of a ring: 2 to the power of this. The first rings are larger, so that the few threads of
+ * most programs are read less often, which costs the profiler less.
+ */
+#define PRELOAD_SLOTS_LOG2(ring) ((ring) < PRELOAD_LARGE_RINGS ? 16 : 14)
+#define PRELOAD_LARGE_RINGS 8
 /* Slots reserved for signal handlers: if only these are free, the ring is full. */
 #define PRELOAD_SPARE_SLOTS 64
 /* Size of the record ring in bytes, a power of two. */
@@ -181,7 +185,13 @@ struct preload_row_set {
 #define PRELOAD_AT_RINGS (PRELOAD_AT_SAMPLED + 8UL * PRELOAD_SAMPLED_SETS * PRELOAD_SAMPLED_WAYS)
 #define PRELOAD_RING_BYTES PRELOAD_CEIL(sizeof(struct preload_ring))
 #define PRELOAD_AT_SLOTS (PRELOAD_AT_RINGS + PRELOAD_RINGS * PRELOAD_RING_BYTES)
-#define PRELOAD_SLOTS_BYTES PRELOAD_CEIL(PRELOAD_SLOTS * sizeof(struct event))
-#define PRELOAD_BYTES (PRELOAD_AT_SLOTS + PRELOAD_RINGS * PRELOAD_SLOTS_BYTES)
+#define PRELOAD_SLOTS_BYTES(ring) PRELOAD_CEIL(sizeof(struct event) << PRELOAD_SLOTS_LOG2(ring))
+/* The slots of a ring; those of the one after the last are the end. */
+#define PRELOAD_SLOTS_AT(ring) \
+	(PRELOAD_AT_SLOTS + ((ring) < PRELOAD_LARGE_RINGS ? \
+		(ring) * PRELOAD_SLOTS_BYTES(0) : \
+		PRELOAD_LARGE_RINGS * PRELOAD_SLOTS_BYTES(0) + \
+			((ring) - PRELOAD_LARGE_RINGS) * PRELOAD_SLOTS_BYTES(PRELOAD_LARGE_RINGS)))
+#define PRELOAD_BYTES PRELOAD_SLOTS_AT(PRELOAD_RINGS)
 
 #endif

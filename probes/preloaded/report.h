@@ -27,7 +27,8 @@ static __attribute__((noinline)) int take_ring(void)
 						__ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 			number = n;
 	}
-	me.slots = (struct event *)(guard.area + PRELOAD_AT_SLOTS + number * PRELOAD_SLOTS_BYTES);
+	me.slots = (struct event *)(guard.area + PRELOAD_SLOTS_AT(number));
+	me.slots_log2 = PRELOAD_SLOTS_LOG2(number);
 	me.ring = ring_at(number);
 	me.taken = 0;
 	me.ring->busy = 0;
@@ -87,6 +88,12 @@ static inline void end_report(void)
 		__atomic_store_n(&me.ring->lock, 0, __ATOMIC_RELEASE);
 }
 
+/* Slots of this thread's ring that others than signal handlers may use. */
+static inline u64 most_slots(void)
+{
+	return (1UL << me.slots_log2) - PRELOAD_SPARE_SLOTS;
+}
+
 /* Waits for a free slot. Returns whether there is one. */
 static int await_slot(struct preload_control *control, struct preload_ring *ring)
 {
@@ -94,7 +101,7 @@ static int await_slot(struct preload_control *control, struct preload_ring *ring
 
 	for (u32 tries = 0;; tries++) {
 		me.taken = *(volatile u64 *)&ring->taken;
-		if (ring->reserved - me.taken < PRELOAD_SLOTS - PRELOAD_SPARE_SLOTS)
+		if (ring->reserved - me.taken < most_slots())
 			return 1;
 		if (!is_wanted(control) || !may_wait(control, tries, begun))
 			return 0;
@@ -108,7 +115,7 @@ static inline void emit(u32 kind, u64 address, u64 size, u64 stack_id)
 	u64 slot = 1;
 	struct event *event;
 
-	if (unlikely(*(volatile u64 *)&ring->reserved - me.taken >= PRELOAD_SLOTS - PRELOAD_SPARE_SLOTS) &&
+	if (unlikely(*(volatile u64 *)&ring->reserved - me.taken >= most_slots()) &&
 	    !await_slot(control, ring)) {
 		lose(kind);
 		return;
@@ -117,7 +124,7 @@ static inline void emit(u32 kind, u64 address, u64 size, u64 stack_id)
 		slot = __atomic_fetch_add(&ring->reserved, 1, __ATOMIC_SEQ_CST);
 	else
 		__asm__ volatile("xaddq %0, %1" : "+r"(slot), "+m"(ring->reserved) : : "memory");
-	event = &me.slots[slot % PRELOAD_SLOTS];
+	event = &me.slots[slot & ((1UL << me.slots_log2) - 1)];
 	event->time_ns = stamp_now(control);
 	event->address = address;
 	event->stack_id = stack_id;
@@ -125,7 +132,7 @@ static inline void emit(u32 kind, u64 address, u64 size, u64 stack_id)
 	event->image = control->space.image;
 	__atomic_store_n(&event->size_tag,
 			 size | (u64)kind << EVENT_SIZE_BITS |
-				 (slot / PRELOAD_SLOTS + 1) << EVENT_LAP_BIT,
+				 ((slot >> me.slots_log2) + 1) << EVENT_LAP_BIT,
 			 __ATOMIC_RELEASE);
 }
 

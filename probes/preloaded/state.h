@@ -33,6 +33,7 @@ struct thread {
 	u32 inside;       /* calls under way, including signal handlers', that may use the shared memory */
 	u32 throws;       /* the call under way is an operator new, which an exception may leave */
 	u32 tid;
+	u32 slots_log2;   /* of the ring */
 };
 
 #endif

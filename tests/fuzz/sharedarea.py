@@ -78,8 +78,8 @@ class FuzzedArea:
             elif what == RECORD:
                 self._record(small, value)
             elif what == RACE:
-                slots = ringmerge.AT_SLOTS + ring * ringmerge.SLOTS_BYTES
-                race.append((slots + small % 4096 * 8, value))
+                slots_at, _ = ringmerge.slots_of(ring)
+                race.append((slots_at + small % 4096 * 8, value))
             else:
                 self._now_ns += value % 10**9
                 self._take(race, whole=small % 16 == 1)
@@ -90,12 +90,12 @@ class FuzzedArea:
         """Reserves a slot and writes an event, which may be none."""
         slot = self._get(self._ring(ring))
         self._set(self._ring(ring), slot + 1)
-        at = ringmerge.AT_SLOTS + ring * ringmerge.SLOTS_BYTES
-        at += slot % ringmerge.SLOTS * EVENT_DTYPE.itemsize
+        at, slots = ringmerge.slots_of(ring)
+        at += slot % slots * EVENT_DTYPE.itemsize
         kind, size = small & 15, value & 0xFFFF
         if small & 16:
             size = value >> 10
-        tag = size | kind << EVENT_SIZE_BITS | slot // ringmerge.SLOTS + 1 << EVENT_LAP_BIT
+        tag = size | kind << EVENT_SIZE_BITS | slot // slots + 1 << EVENT_LAP_BIT
         stamp = value if small & 32 else self._stamp
         self._stamp += 1
         self._set(ringmerge.FIELDS["counter"], self._stamp + 1)

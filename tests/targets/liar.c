@@ -32,6 +32,7 @@
 #include "command.h"
 
 #define RING 5
+#define SLOTS (1ul << PRELOAD_SLOTS_LOG2(RING))
 
 static uint8_t *area;
 static uint64_t dice = 88172645463325252u;
@@ -103,19 +104,19 @@ static void report(uint64_t address, uint64_t size, uint64_t stack_id)
 {
     volatile uint64_t *reserved = (uint64_t *)&ring_at(RING)->reserved;
     uint64_t slot = *reserved;
-    struct event *event = (struct event *)(area + PRELOAD_AT_SLOTS + RING * PRELOAD_SLOTS_BYTES);
+    struct event *event = (struct event *)(area + PRELOAD_SLOTS_AT(RING));
 
-    while (*reserved - *(volatile uint64_t *)&ring_at(RING)->taken >= PRELOAD_SLOTS - 64)
+    while (*reserved - *(volatile uint64_t *)&ring_at(RING)->taken >= SLOTS - 64)
         usleep(100);
     *reserved = slot + 1;
-    event += slot % PRELOAD_SLOTS;
+    event += slot % SLOTS;
     event->time_ns = __rdtsc();
     event->address = address;
     event->stack_id = stack_id;
     event->tid = (uint32_t)getpid();
     __atomic_store_n((uint64_t *)&event->size_tag,
                      size | (uint64_t)EVENT_ALLOC << EVENT_SIZE_BITS |
-                         (slot / PRELOAD_SLOTS + 1) << EVENT_LAP_BIT,
+                         (slot / SLOTS + 1) << EVENT_LAP_BIT,
                      __ATOMIC_RELEASE);
 }
 
@@ -173,7 +174,7 @@ static void make_noise(void)
     area[draw() % 5000] = (uint8_t)draw();
     words[draw() % (PRELOAD_RECORD_BYTES / 8)] = draw();
     ((uint64_t *)ring_at(draw() % PRELOAD_RINGS))[draw() % 40] = draw() >> draw() % 64;
-    ((uint64_t *)(area + PRELOAD_AT_SLOTS))[draw() % (8 * PRELOAD_SLOTS_BYTES / 8)] = draw();
+    ((uint64_t *)(area + PRELOAD_AT_SLOTS))[draw() % ((PRELOAD_SLOTS_AT(8) - PRELOAD_AT_SLOTS) / 8)] = draw();
 }
 
 static void lie(const char *way, uint64_t n)

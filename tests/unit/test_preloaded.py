@@ -68,14 +68,18 @@ class Area:
     def write(
         self, number: int, slot: int, stamp: int, address: int, kind: int = EventKind.ALLOC
     ) -> None:
-        at = ringmerge.AT_SLOTS + number * ringmerge.SLOTS_BYTES
-        at += slot % ringmerge.SLOTS * EVENT_DTYPE.itemsize
-        lap = slot // ringmerge.SLOTS + 1
+        at, slots = ringmerge.slots_of(number)
+        at += slot % slots * EVENT_DTYPE.itemsize
+        lap = slot // slots + 1
         tag = 16 | kind << EVENT_SIZE_BITS | (lap << EVENT_LAP_BIT & (1 << 64) - 1)
         self.memory[at : at + 40] = struct.pack("<QQQQII", address, tag, 0, stamp, 1, 0)
 
     def rings(self) -> AreaRings:
         return AreaRings(memoryview(self.memory), IMAGE, 1)
+
+
+def slots_in(ring: int) -> int:
+    return ringmerge.slots_of(ring)[1]
 
 
 def take(rings: AreaRings, now_ns: int = 2, *, whole: bool = False) -> list[int]:
@@ -100,7 +104,7 @@ class Thread:
     def step(self) -> None:
         if self._slot is None:
             taken = self._area.get(self._area.ring(self._number) + 64)
-            if self._area.get(self._area.ring(self._number)) - taken < ringmerge.SLOTS:
+            if self._area.get(self._area.ring(self._number)) - taken < slots_in(self._number):
                 self._slot = self._area.reserve(self._number)
         elif self._stamp is None:
             self._stamp = self._area.stamp()
@@ -119,7 +123,7 @@ def test_any_interleaving_is_in_order_and_complete(seed: int) -> None:
     area = Area()
     # Rings that are near the end of a lap, which earlier threads have had.
     for number in range(6):
-        before = ringmerge.SLOTS * dice.randrange(6) - dice.randrange(2)
+        before = slots_in(number) * dice.randrange(6) - dice.randrange(2)
         area.set(area.ring(number), max(0, before))
     area.own(6)
     threads = [Thread(area, number) for number in range(6)]
@@ -207,11 +211,11 @@ def test_garbage() -> None:
     area.own(10)
     rings = area.rings()
     for number in range(8):
-        area.set(area.ring(number), dice.choice([5, ringmerge.SLOTS, 1 << 63, (1 << 64) - 1]))
+        area.set(area.ring(number), dice.choice([5, slots_in(number), 1 << 63, (1 << 64) - 1]))
         area.set(area.ring(number) + 64, dice.getrandbits(64))
     size = 64 * EVENT_DTYPE.itemsize
     for number in range(8):
-        at = ringmerge.AT_SLOTS + number * ringmerge.SLOTS_BYTES
+        at, _ = ringmerge.slots_of(number)
         area.memory[at : at + size] = dice.randbytes(size)
     for kind in range(16):
         area.write(9, area.reserve(9), area.stamp(), 1000 + kind, kind)

@@ -13,11 +13,9 @@ AT_FILTER: Final[int]
 AT_RINGS: Final[int]
 AT_SLOTS: Final[int]
 RING_BYTES: Final[int]
-SLOTS_BYTES: Final[int]
 GAPS: Final[int]
 RECORD_BYTES: Final[int]
 FILE_BYTES: Final[int]
-SLOTS: Final[int]
 RINGS: Final[int]
 ROW_SETS: Final[int]
 MOST_FRAMES: Final[int]
@@ -42,12 +40,13 @@ WITHDRAWN: Final[int]
 VOUCHED: Final[int]
 
 def ticks_per_second() -> float: ...
+def slots_of(ring: int) -> tuple[int, int]: ...
 
 class AreaRings:
     damaged: int
     abandoned: int
     is_unfinished: bool
-    fullest: int
+    fullest: float
     is_quiet: bool
     is_damaged: bool
     inside: int

@@ -8,6 +8,7 @@ process may write anything: this side counts positions itself, and drops impossi
 
 from time import monotonic_ns, sleep
 
+from libc.math cimport ldexp
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from tracelloc.model.events cimport (
@@ -106,13 +107,13 @@ cdef extern from "preloaded/area.h":
         PRELOAD_RECORD_MISS
         PRELOAD_CLOCK_TSC
         PRELOAD_RINGS
-        PRELOAD_SLOTS
         PRELOAD_RING_BYTES
-        PRELOAD_SLOTS_BYTES
         PRELOAD_AT_RINGS
         PRELOAD_AT_SLOTS
         PRELOAD_BYTES
         PRELOAD_CLOCK_COUNTER
+    uint64_t PRELOAD_SLOTS_AT(uint64_t ring) noexcept nogil
+    int PRELOAD_SLOTS_LOG2(uint64_t ring) noexcept nogil
     uint64_t read_tsc() noexcept nogil
     long pass_barrier() noexcept nogil
     uint64_t load(const uint64_t* place) noexcept nogil
@@ -132,9 +133,9 @@ FIELDS = {
 MAGIC = <uint64_t>PRELOAD_MAGIC
 AT_ROWS, AT_KNOWN, AT_RECORDS = PRELOAD_AT_ROWS, PRELOAD_AT_KNOWN, PRELOAD_AT_RECORDS
 AT_GAPS, AT_FILTER, AT_RINGS = PRELOAD_AT_GAPS, PRELOAD_AT_FILTER, PRELOAD_AT_RINGS
-AT_SLOTS, RING_BYTES, SLOTS_BYTES = PRELOAD_AT_SLOTS, PRELOAD_RING_BYTES, PRELOAD_SLOTS_BYTES
+AT_SLOTS, RING_BYTES = PRELOAD_AT_SLOTS, PRELOAD_RING_BYTES
 """Offsets and sizes of the parts of the file."""
-RECORD_BYTES, FILE_BYTES, SLOTS, RINGS = PRELOAD_RECORD_BYTES, PRELOAD_BYTES, PRELOAD_SLOTS, PRELOAD_RINGS
+RECORD_BYTES, FILE_BYTES, RINGS = PRELOAD_RECORD_BYTES, PRELOAD_BYTES, PRELOAD_RINGS
 GAPS = PRELOAD_GAPS
 DEEP_BIND, NAMESPACE, NO_CLOCK = PRELOAD_DEEP_BIND, PRELOAD_NAMESPACE, PRELOAD_NO_CLOCK
 FILTERED, NO_ROOM, LOCKED = PRELOAD_FILTERED, PRELOAD_NO_ROOM, PRELOAD_LOCKED
@@ -163,6 +164,7 @@ cdef double MOST_BYTES = 2.0 ** 62  # allocated bytes beyond which totals could 
 
 cdef struct Source:  # a ring with written events
     const event* slots
+    int log2  # of their number
     uint64_t next, end  # slots
     uint64_t stamp  # of the next event; NEVER if none is left
 
@@ -175,10 +177,19 @@ def ticks_per_second():
     return (read_tsc() - begun) * 1e9 / (monotonic_ns() - begun_ns)
 
 
+def slots_of(int ring):
+    """Returns (offset of a ring's slots in the file, their number)."""
+    return PRELOAD_SLOTS_AT(ring), 1 << PRELOAD_SLOTS_LOG2(ring)
+
+
+cdef inline const event* event_at(const Source* source, uint64_t slot) noexcept nogil:
+    return &source.slots[slot & (<uint64_t>1 << source.log2) - 1]
+
+
 cdef inline bint is_written(const Source* source, uint64_t slot) noexcept nogil:
     """Returns whether a slot has been written in its lap."""
-    return load(&source.slots[slot % PRELOAD_SLOTS].size_tag) >> EVENT_LAP_BIT == (
-        slot // PRELOAD_SLOTS + 1 & LAPS
+    return load(&event_at(source, slot).size_tag) >> EVENT_LAP_BIT == (
+        (slot >> source.log2) + 1 & LAPS
     )
 
 
@@ -204,7 +215,7 @@ cdef class AreaRings:
     cdef readonly int64_t damaged  # impossible events
     cdef readonly int64_t abandoned  # events that were never written
     cdef readonly bint is_unfinished  # a thread is writing an event
-    cdef readonly uint64_t fullest  # used slots of the fullest ring at the last look
+    cdef readonly double fullest  # used share of the fullest ring at the last look, 0 to 1
     cdef double total_bytes  # of all allocations so far
     cdef bint is_frozen  # slots reserved from now on are ignored
     cdef uint64_t[PRELOAD_RINGS] ends  # if frozen: the end of each ring
@@ -288,7 +299,7 @@ cdef class AreaRings:
         cdef uint64_t cut, now
         cdef Py_ssize_t count = 0
         cdef int ring
-        self.is_unfinished, self.fullest = False, 0
+        self.is_unfinished, self.fullest = False, 0.0
         now = self.clock()
         if (<preload_control*>&self.area[0]).registered and pass_barrier():
             raise OSError("membarrier")
@@ -308,12 +319,11 @@ cdef class AreaRings:
             reserved = self.ends[number]
         source.next = source.end = self.taken[number]
         source.stamp = NEVER
-        if reserved - source.next > PRELOAD_SLOTS:
+        source.log2 = PRELOAD_SLOTS_LOG2(number)
+        if reserved - source.next > <uint64_t>1 << source.log2:
             reserved = source.next  # damaged: its events are ignored
             self.damaged += 1
-        source.slots = <const event*>(
-            &self.area[PRELOAD_AT_SLOTS] + number * <Py_ssize_t>PRELOAD_SLOTS_BYTES
-        )
+        source.slots = <const event*>&self.area[PRELOAD_SLOTS_AT(number)]
         if self.is_abandoned(source, reserved, number, now_ns):
             self.taken[number] += 1
             source.next = source.end = self.taken[number]
@@ -321,16 +331,16 @@ cdef class AreaRings:
             if not is_written(source, source.end):
                 break
             source.end += 1
-        self.fullest = max(self.fullest, reserved - source.next)
+        self.fullest = max(self.fullest, ldexp(<double>(reserved - source.next), -source.log2))
         if source.end > source.next:
-            source.stamp = source.slots[source.next % PRELOAD_SLOTS].time_ns
+            source.stamp = event_at(source, source.next).time_ns
         if source.end == reserved:
             self.bounds[number] = now
         else:
             self.is_unfinished = True
             if source.end > source.next:
                 self.bounds[number] = max(
-                    self.bounds[number], source.slots[(source.end - 1) % PRELOAD_SLOTS].time_ns
+                    self.bounds[number], event_at(source, source.end - 1).time_ns
                 )
             if cut[0] != NEVER:
                 cut[0] = min(cut[0], self.bounds[number])
@@ -400,14 +410,13 @@ cdef class AreaRings:
 
         Impossible events are dropped.
         """
-        cdef const event* slots = source.slots
         cdef uint64_t at = source.next, end = min(source.end, at + <uint64_t>room)
         cdef uint64_t begun = self.begun, stamp = source.stamp, left_out = 0
         cdef int64_t begun_ns = self.begun_ns, time_ns
         cdef double since_ns
         cdef event* one = to
         while at < end and stamp <= limit:
-            one[0] = slots[at % PRELOAD_SLOTS]
+            one[0] = event_at(source, at)[0]
             # A stamp may be anything: times must not decrease or be in the future.
             since_ns = <double><int64_t>(stamp - begun) * scale
             time_ns = begun_ns + <int64_t>min(max(since_ns, -1e15), 1e15)
@@ -421,7 +430,7 @@ cdef class AreaRings:
             else:
                 left_out += 1
             at += 1
-            stamp = slots[at % PRELOAD_SLOTS].time_ns  # of another lap, if none is left
+            stamp = event_at(source, at).time_ns  # of another lap, if none is left
         source.next = at
         source.stamp = stamp if at < source.end else NEVER
         self.damaged += left_out

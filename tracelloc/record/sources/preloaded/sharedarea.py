@@ -352,7 +352,7 @@ class SharedArea:
     @property
     def ring_share(self) -> float:
         """How full the fullest ring was, 0 to 1."""
-        return 0.0 if self._rings is None else self._rings.fullest / ringmerge.SLOTS
+        return 0.0 if self._rings is None else self._rings.fullest
 
     @property
     def is_quiet(self) -> bool:
