@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -43,12 +43,26 @@ _kept: list[Any] = []
 """bcc unloads a program with the object that compiled it."""
 
 
+class _Everywhere(Attachment):
+    """Probes in all processes of the machine."""
+
+    def _link(self, pid: int, probes: Sequence[Any]) -> int:
+        del pid
+        return super()._link(0, probes)
+
+
 @contextmanager
-def empty_probes(allocator: Allocator, *, shifted: bool) -> Iterator[None]:
-    """Empty probes on malloc, its return and free, at their entries or the best places."""
+def empty_probes(
+    allocator: Allocator, *, shifted: bool, everywhere: bool = False
+) -> Iterator[None]:
+    """Empty probes on malloc, its return and free, at their entries or the best places.
+
+    ``everywhere``: in all processes that have the same library.
+    """
     try:
         points = allocator.points("empty", shifted=shifted)
-        attachment = Attachment(Method.MULTI, allocator.pid, points, lambda _name: _program())
+        kind = _Everywhere if everywhere else Attachment
+        attachment = kind(Method.MULTI, allocator.pid, points, lambda _name: _program())
     except (TracellocError, OSError) as error:
         raise SkippedError(f"uprobe_multi links: {error}") from error
     try:

@@ -1,7 +1,8 @@
 """What does ``--follow`` cost programs that start many others?
 
 Programs that live by making others are measured, each beside itself untraced.
-tracelloc is attached as a user would, with text reports to a file.
+tracelloc is attached as a user would, with text reports to a file. In between they are measured
+with three empty probes in all processes, the least that any tracer of malloc and free costs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from tests.bench.allocator import find_allocator
+from tests.bench.empty import empty_probes
 from tests.bench.processes import PATIENCE_S, SkippedError, end
 from tests.harness import read_line, tracelloc_command
 from tracelloc.record.process.procfs import Process
@@ -281,17 +284,20 @@ class Figures:
     unit: str
     untraced: list[float] = field(default_factory=list)
     """Units per second."""
+    empty: list[float] = field(default_factory=list)
+    """Likewise, with empty probes in all processes."""
     followed: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
     """tracelloc's own, per unit."""
     untraced_fork_ns: list[int] = field(default_factory=list)
     followed_fork_ns: list[int] = field(default_factory=list)
 
-    def note(self, alone: Done, done: Done, cpu_s: float) -> None:
+    def note(self, alone: Done, empty: Done, done: Done, cpu_s: float) -> None:
         """Takes in a round."""
-        if not alone.units or not done.units:
+        if not alone.units or not empty.units or not done.units:
             raise SkippedError(f"nothing was done in {LIMIT_S:.0f} s")
         self.untraced.append(alone.units / alone.seconds)
+        self.empty.append(empty.units / empty.seconds)
         self.followed.append(done.units / done.seconds)
         self.cpu_s.append(cpu_s / done.units)
         if alone.in_fork_ns is not None and done.in_fork_ns is not None:
@@ -306,11 +312,13 @@ class Figures:
         return {
             "unit": self.unit,
             "untraced_rate": statistics.median(self.untraced),
+            "empty_rate": statistics.median(self.empty),
             "followed_rate": statistics.median(self.followed),
             "slowdown_ratio": statistics.median(alone / done for alone, done in rates),
             "profiler_cpu_s": statistics.median(self.cpu_s),
             "stop_per_fork_ns": statistics.median(stops) if stops else None,
             "untraced_rates": self.untraced,
+            "empty_rates": self.empty,
             "followed_rates": self.followed,
         }
 
@@ -344,6 +352,8 @@ def measure(row: Row, seconds: float, scratch: Path, figures: dict[str, Figures]
     with row.start(scratch) as running:
         running.work(seconds / 10)
         alone = running.work(seconds)
+        with empty_probes(find_allocator(running.pid), shifted=True, everywhere=True):
+            empty = running.work(seconds)
         with _followed(running.pid, scratch) as profiler:
             if row.warms_up:
                 running.work(seconds / 10)
@@ -352,5 +362,5 @@ def measure(row: Row, seconds: float, scratch: Path, figures: dict[str, Figures]
                 done = running.work(seconds)
                 after_s = profiler.cpu_s()
                 mine = figures.setdefault(name, Figures(row.unit))
-                mine.note(alone, done, after_s - before_s)
+                mine.note(alone, empty, done, after_s - before_s)
                 before_s = after_s

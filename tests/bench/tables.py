@@ -234,13 +234,15 @@ def _follow(results: Results) -> Iterator[str]:
         row = figures.as_row()
         stop_ns = row["stop_per_fork_ns"]
         rows.append(
-            [name, f"{row['untraced_rate']:,.1f}", f"{row['followed_rate']:,.1f} {row['unit']}",
-             f"{row['slowdown_ratio']:.2f}", f"{1000 * row['profiler_cpu_s']:,.2f}",
+            [name, f"{row['untraced_rate']:,.1f}", f"{row['empty_rate']:,.1f}",
+             f"{row['followed_rate']:,.1f} {row['unit']}", f"{row['slowdown_ratio']:.2f}",
+             f"{1000 * row['profiler_cpu_s']:,.2f}",
              "-" if stop_ns is None else f"{stop_ns / 1e6:,.2f}"]
         )  # fmt: skip
     if rows:
         yield "Programs that make others, with --follow (medians; profiler's CPU and stop per unit)"
-        head = ["", "untraced", "followed", "times slower", "ms of CPU", "ms stopped in fork"]
+        head = ["", "untraced", "empty probes", "followed"]
+        head += ["times slower", "ms of CPU", "ms stopped in fork"]
         yield from _table(head, rows)
         cpu = {name: figures.as_row()["profiler_cpu_s"] for name, figures in results.follow.items()}
         if following.FORK in cpu and following.EXEC in cpu:
