@@ -186,7 +186,7 @@ cdef class Core:
                 self.done = 0
             self._own_blocks()
             while at < n and self.need == NOTHING:
-                if at + AHEAD < n:
+                if at + AHEAD < n and events[at + AHEAD].address != events[at + AHEAD - 1].address:
                     fetch_block(self.blocks, events[at + AHEAD].address)
                 if (self.done & 1 or in_order and self._come_and_go(&events[at], n - at)
                         or self._apply(&events[at], in_order, late)):
