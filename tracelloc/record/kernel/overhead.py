@@ -240,8 +240,10 @@ class OverheadWatch:
         neighbours = _mean_neighbours(self._points()) > 0
         known = self._costs
         if known is None or (neighbours and known.neighbour_ns is None):
-            program = lambda name: self._programs()[name]  # noqa: E731
-            known = self._costs = measure_traps(self._method, program, neighbours=neighbours)
+            known = measure_traps(
+                self._method, lambda name: self._programs()[name], neighbours=neighbours
+            )
+            self._costs = known
         return known
 
     def _meter(self) -> Meter:
