@@ -142,6 +142,10 @@ def test_what_falls_is_not_growing(tmp_path: Path) -> None:
     assert without_falling(findings, growth, live) is findings
     live[stack] -= 1
     assert without_falling(findings, growth, live).suspects == ()
+    # Its parent or child has used more stacks since.
+    known = stack + 1
+    assert known < len(findings.codes)
+    assert without_falling(findings, growth[:known], live[:known]).suspects == ()
 
 
 def test_a_fall_is_on_the_screen_at_once(tmp_path: Path) -> None:

@@ -17,10 +17,11 @@ from tracelloc.verdict.parameters import P
 def without_falling(findings: Findings, growth_per_min: I64, live_bytes: I64) -> Findings:
     """Returns the findings without growing stacks that have just lost much; these are *deciding*.
 
-    ``growth_per_min``, ``live_bytes``: of each stack now.
+    ``growth_per_min``, ``live_bytes``: of each stack now; stacks at the end that only other
+    processes have used may be missing.
     """
     sites, count = findings.sites, len(findings.codes)
-    growth, live = growth_per_min[:count], live_bytes[:count]
+    growth, live = _first(growth_per_min, count), _first(live_bytes, count)
     is_growing = sites.code == CODE_OF[Verdict.GROWING]
     falls = is_growing & (_falls(growth, live) | _fell_since(sites.alive_bytes[:count], live))
     kept: list[Suspect] = []
@@ -45,6 +46,14 @@ def without_falling(findings: Findings, growth_per_min: I64, live_bytes: I64) ->
             verdict_in_s=np.where(falls, 0.0, sites.verdict_in_s),
         ),
     )
+
+
+def _first(figures: I64, count: int) -> I64:
+    """Returns the figures of the first ``count`` stacks; 0 for those missing."""
+    first = np.zeros(count, np.int64)
+    known = figures[:count]
+    first[: len(known)] = known
+    return first
 
 
 def _fell_since(judged: F64, live: I64) -> Mask:
