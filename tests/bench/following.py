@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from tests.bench.allocator import find_allocator
 from tests.bench.empty import empty_probes
-from tests.bench.processes import PATIENCE_S, SkippedError, end
+from tests.bench.processes import PATIENCE_S, SkippedError, cpu_seconds, end
 from tests.harness import read_line, tracelloc_command
 from tracelloc.record.process.procfs import Process
 
@@ -249,12 +249,10 @@ class Profiler:
 
     def cpu_s(self) -> float:
         """CPU time of all its threads, once it has nothing left to do."""
-        # The kernel's number of another process's clock, include/linux/posix-timers.h.
-        clock = (~self._process.pid << 3) | 2
-        now_s = time.clock_gettime(clock)
+        now_s = cpu_seconds(self._process.pid)
         for _ in range(round(PATIENCE_S / _IDLE_S)):
             time.sleep(_IDLE_S)
-            before_s, now_s = now_s, time.clock_gettime(clock)
+            before_s, now_s = now_s, cpu_seconds(self._process.pid)
             if now_s - before_s < _IDLE_S / 20:
                 break
         return now_s

@@ -104,7 +104,7 @@ def test_traps(method: Method) -> None:
 
 @NEEDS_MULTI
 def test_family() -> None:
-    """A hit costs more the more processes have the same library probed, and that is said."""
+    """The estimate includes the probes of other processes in the same library."""
     method = Method.MULTI
     capture = Capture(CaptureConfig(events_size_bytes=4096, stacks_size_bytes=4096), method)
     try:

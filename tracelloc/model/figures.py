@@ -120,6 +120,14 @@ class Totals:
 COLUMNS: Final = tuple(f.name for f in fields(Totals) if f.name != "sample_bytes")
 
 
+def resized(figures: I64, stacks: int) -> I64:
+    """Returns a copy of the figures of the first ``stacks`` stacks; 0 for those missing."""
+    copy = np.zeros(stacks, np.int64)
+    known = figures[:stacks]
+    copy[: len(known)] = known
+    return copy
+
+
 def _rounded(parts: I64) -> I64:
     return (parts + COUNT_PARTS // 2) // COUNT_PARTS
 
@@ -209,8 +217,7 @@ class History:
         """
         added = []
         for held in self._held:
-            larger = np.zeros(max(len(held), len(live_bytes)), np.int64)
-            larger[: len(held)] = held
+            larger = resized(held, max(len(held), len(live_bytes)))
             larger[: len(live_bytes)] += live_bytes
             added.append(larger)
         self._held = added

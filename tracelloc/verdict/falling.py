@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracelloc.model.figures import F64, I64, Mask
+from tracelloc.model.figures import F64, I64, Mask, resized
 from tracelloc.model.verdicts import CODE_OF, Findings, Suspect, Verdict
 from tracelloc.verdict.parameters import P
 
@@ -21,7 +21,7 @@ def without_falling(findings: Findings, growth_per_min: I64, live_bytes: I64) ->
     processes have used may be missing.
     """
     sites, count = findings.sites, len(findings.codes)
-    growth, live = _first(growth_per_min, count), _first(live_bytes, count)
+    growth, live = resized(growth_per_min, count), resized(live_bytes, count)
     is_growing = sites.code == CODE_OF[Verdict.GROWING]
     falls = is_growing & (_falls(growth, live) | _fell_since(sites.alive_bytes[:count], live))
     kept: list[Suspect] = []
@@ -46,14 +46,6 @@ def without_falling(findings: Findings, growth_per_min: I64, live_bytes: I64) ->
             verdict_in_s=np.where(falls, 0.0, sites.verdict_in_s),
         ),
     )
-
-
-def _first(figures: I64, count: int) -> I64:
-    """Returns the figures of the first ``count`` stacks; 0 for those missing."""
-    first = np.zeros(count, np.int64)
-    known = figures[:count]
-    first[: len(known)] = known
-    return first
 
 
 def _fell_since(judged: F64, live: I64) -> Mask:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -142,11 +143,8 @@ def measure_traps(
         untraced_ns = child.ask("cost")
 
         def delay_ns(*points: ProbePoint) -> float:
-            attachment = child.probed(method, program, *points)
-            try:
+            with closing(child.probed(method, program, *points)):
                 return child.ask("cost") - untraced_ns
-            finally:
-                attachment.close()
 
         cheap_ns = delay_ns(child.point())
         both_ns = delay_ns(child.point(returns=True))
@@ -156,11 +154,8 @@ def measure_traps(
         if neighbours:
             with Child() as other:
                 points = [other.point()] * _NEIGHBOURS
-                attachment = other.probed(method, program, *points)
-                try:
+                with closing(other.probed(method, program, *points)):
                     among_ns = delay_ns(child.point())
-                finally:
-                    attachment.close()
             neighbour_ns = max(0.0, among_ns - cheap_ns) / _NEIGHBOURS
         return_ns = max(0.0, both_ns - cheap_ns)
         return TrapCosts(cheap_ns, max(stepped_ns, cheap_ns), return_ns, neighbour_ns)
@@ -237,14 +232,13 @@ class OverheadWatch:
 
     def _trap_costs(self) -> TrapCosts:
         """Measures them once, and again when neighbours come."""
-        neighbours = _mean_neighbours(self._points()) > 0
-        known = self._costs
-        if known is None or (neighbours and known.neighbour_ns is None):
-            known = measure_traps(
-                self._method, lambda name: self._programs()[name], neighbours=neighbours
-            )
-            self._costs = known
-        return known
+        if self._costs is None or self._costs.neighbour_ns is None:
+            neighbours = _mean_neighbours(self._points()) > 0
+            if self._costs is None or neighbours:
+                self._costs = measure_traps(
+                    self._method, lambda name: self._programs()[name], neighbours=neighbours
+                )
+        return self._costs
 
     def _meter(self) -> Meter:
         return Meter(self._processes, self._programs(), self._points())

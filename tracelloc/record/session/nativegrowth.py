@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tracelloc.heap.heap import Heap
-from tracelloc.model.figures import F64, I64
+from tracelloc.model.figures import F64, I64, resized
 from tracelloc.model.objects import FunctionLine, NativeGrowth, ObjectCensus, TypeSuspect
 
 _MOST_POINTS: Final = 8
@@ -70,8 +70,8 @@ class NativeGrowths:
         if len(points) < _LEAST_POINTS or not suspects:
             return {}
         size = max(len(point.live_count) for point in points)
-        counts = np.stack([_padded(point.live_count, size) for point in points])
-        growth = _padded(points[-1].live_bytes, size) - _padded(points[0].live_bytes, size)
+        counts = np.stack([resized(point.live_count, size) for point in points])
+        growth = resized(points[-1].live_bytes, size) - resized(points[0].live_bytes, size)
         candidates = np.flatnonzero(
             (counts[-1] - counts[0] >= _LEAST_GROWTH) & (growth >= _LEAST_BYTES)
         )
@@ -88,14 +88,10 @@ class NativeGrowths:
             native = [(stack, caller) for stack, caller in callers if caller is not None]
             if native and minutes > 0:
                 own = [stack for stack, _ in native]
-                live = int(_padded(points[-1].live_bytes, size)[own].sum())
+                live = int(resized(points[-1].live_bytes, size)[own].sum())
                 rate = float(growth[own].sum()) / minutes
                 found[name] = NativeGrowth(rate, live, tuple(own), native[0][1])
         return found
-
-
-def _padded(column: I64, size: int) -> I64:
-    return np.concatenate([column, np.zeros(size - len(column), np.int64)])
 
 
 def _deviations(points: Sequence[_Point], name: str, counts: I64) -> F64:

@@ -8,7 +8,6 @@ process may write anything: this side counts positions itself, and drops impossi
 
 from time import monotonic_ns, sleep
 
-from libc.math cimport ldexp
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from tracelloc.model.events cimport (
@@ -330,7 +329,7 @@ cdef class AreaRings:
             if not is_written(source, source.end):
                 break
             source.end += 1
-        self.fullest = max(self.fullest, ldexp(<double>(reserved - source.next), -source.log2))
+        self.fullest = max(self.fullest, (reserved - source.next) / <double>(1 << source.log2))
         if source.end > source.next:
             source.stamp = event_at(source, source.next).time_ns
         if source.end == reserved:
