@@ -56,7 +56,6 @@ SPOKEN_OF = re.compile(
 """Commands in running text that are forms, not examples."""
 LOOKS = " (objects|heap|holders|leaks) "
 """Subcommands that look at a process without tracing it."""
-DEMO_RECORDING = ROOT / "tests/data/demo/leaky.rec"
 AT_ONCE = 4
 DURATION = "1s"
 STARTED = ("server", "mydaemon", "integration-tests")
