@@ -78,7 +78,7 @@ def test_doctor(row: str) -> None:
     others = "attach by the library", "start a program", "look into a heap", "whole machine"
     probes = "yes" if row == "root" else "no"
     assert found == [(probes, "attach by probes"), *(("yes", way) for way in others)]
-    attach = "by probes" if row == "root" else "with --preload inject only"
+    attach = "by probes" if row == "root" else "by the library only"
     first = f"tracelloc -p PID traces {attach}, tracelloc -- CMD by the preloaded library"
     assert done.stdout.splitlines()[0] == first
     assert ("without root" in done.stdout, "sudo" in done.stdout) == (False, row == "user")
@@ -121,11 +121,40 @@ def test_injecting(row: str, leaky: str) -> None:
 
 def test_a_program_with_the_library_needs_no_rights(leaky: str) -> None:
     """Not in containers: there the library can't know what the filter of system calls does."""
-    (library,) = [SEEN_AT / LIBRARY.relative_to(ROOT)]
+    library = str(SEEN_AT / LIBRARY.relative_to(ROOT))
     options = "--json", "--count", "2"
-    done = run("user", *TRACELLOC, "-p", "PID", *options, beside=leaky, preload=str(library))
+    done = run("user", *TRACELLOC, "-p", "PID", *options, beside=leaky, preload=library)
     assert reports_of(done)[-1]["lost_events"] == 0
     assert "events come by the preloaded library, not by probes" in done.stderr
+
+
+def test_yama_leaves_what_is_started(leaky: str) -> None:
+    """Nobody but root inspects processes that are no children: kernel.yama.ptrace_scope is 1."""
+    yama = PYTHON, "-m", "tests.yama"
+    done = run("user", *yama, "doctor")
+    assert done.returncode == 0, done
+    assert done.stdout.startswith(
+        "tracelloc -p PID traces by the library only, tracelloc -- CMD by the preloaded library\n"
+    )
+    started = (
+        "yes      attach by the library  tracelloc -p PID, if it was started with the library\n"
+    )
+    assert started in done.stdout
+    assert "no       look into a heap" in done.stdout
+    done = run("user", *yama, "-p", "PID", "--text", beside=leaky)
+    assert done.returncode == 1
+    assert "here work tracelloc -- CMD, LD_PRELOAD=$(tracelloc library-path) CMD" in done.stderr
+    done = run("user", *yama, "-p", "PID", "--preload", "inject", beside=leaky)
+    assert done.returncode == 1
+    assert "can't be injected into process" in done.stderr
+    assert "this user may not read its memory; tracelloc doctor has other ways" in done.stderr
+    options = "--json", "--count", "2"
+    library = str(SEEN_AT / LIBRARY.relative_to(ROOT))
+    done = run("user", *yama, "-p", "PID", *options, beside=leaky, preload=library)
+    assert reports_of(done)[-1]["lost_events"] == 0
+    done = run("user", *yama, "--text", "--", leaky, "1")
+    assert done.returncode == 0
+    assert "lost 0 events" in done.stderr
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -38,7 +38,7 @@ def diagnosis_lines(findings: Sequence[Finding]) -> Iterator[str]:
 
 def _choice(working: set[str]) -> str:
     """How -p PID and -- CMD will trace, given the ways that work."""
-    attach = "by probes" if PROBES in working else "with --preload inject only"
+    attach = "by probes" if PROBES in working else "by the library only"
     by_library = "by the preloaded library" if has_library() else "by probes"
     parts = [
         f"tracelloc -p PID traces {attach}" if {PROBES, LIBRARY} & working else "",

@@ -24,6 +24,7 @@ PROBES, LIBRARY, START, HEAP, MACHINE = (
     "attach by probes", "attach by the library", "start a program", "look into a heap",
     "whole machine",
 )  # fmt: skip
+_REFUSED: Final = "ptrace(2) is refused here"
 TRACING: Final = PROBES, LIBRARY, START
 YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
 """Documentation/admin-guide/LSM/Yama.rst."""
@@ -34,7 +35,7 @@ LOCKDOWN: Final = Path("/sys/kernel/security/lockdown")
 def refusal_of_probes(why: TracellocError, process: Process) -> TracellocError:
     """Returns the error that a process can't be probed, with what works here instead."""
     pid, ways = process.pid, []
-    if may_read := can_be_read(process):
+    if may_read := process.can_be_read():
         ways.append(f"tracelloc leaks -p {pid} and heap -p {pid}")
     if has_library():
         ways.append("tracelloc -- CMD")
@@ -60,54 +61,43 @@ def is_filtered() -> bool:
     return Process(os.getpid()).has_seccomp_filter()
 
 
-def can_be_read(process: Process) -> bool:
-    """Returns whether the kernel lets tracelloc read a process's memory (ptrace(2))."""
-    try:
-        os.close(os.open(process.memory_directory / "mem", os.O_RDONLY | os.O_CLOEXEC))
-    except OSError:
-        return False
-    return True
-
-
 def find_ways() -> list[Finding]:
     """Tries each way on processes of tracelloc's own. They change nothing else."""
     probes = why_not_probed()
     with _other_process(is_child=False) as other:
-        may_read, may_stop = can_be_read(other), _can_be_stopped(other)
+        may_read, may_stop = other.can_be_read(), _can_be_stopped(other)
     with _other_process(is_child=True) as child:
         may_start = _can_be_stopped(child)
     library = "" if has_library() else "there is no library for this machine"
-    filters = "" if may_vouch() else "the filter of system calls here would end the program"
-    stopping = "ptrace(2) is refused here"
+    if not library and not may_vouch():
+        library = "the filter of system calls here would end the program"
+    attached = [
+        "tracelloc -p PID --preload inject" * may_stop,
+        "tracelloc -p PID, if it was started with the library" * (not is_filtered()),
+    ]
+    no_library = library or ("" if any(attached) else _REFUSED)
+    no_start = "" if probes.state is FindingState.YES else library
+    whose = ": processes of this user" if os.geteuid() else ""
     return [
         probes,
+        _way(LIBRARY, no_library, "; ".join(filter(None, attached))),
         _way(
-            LIBRARY, library or filters or ("" if may_stop else stopping), _ptrace_cure(),
-            "tracelloc -p PID --preload inject"
-            + "; a program started with the library needs nothing" * (not is_filtered()),
+            START,
+            no_start if may_start else _REFUSED,
+            "tracelloc -- CMD, record, run --leaks, pytest --tracelloc",
         ),
         _way(
-            START, _why_not_started(probes, library or filters, may_start=may_start),
-            _ptrace_cure(), "tracelloc -- CMD, record, run --leaks, pytest --tracelloc",
-        ),
-        _way(
-            HEAP, "" if may_read else "the memory of other processes can't be read",
-            _ptrace_cure(), "tracelloc heap, leaks, holders -p PID: processes of this user"
-            if os.geteuid() else "tracelloc heap, leaks, holders -p PID",
+            HEAP,
+            "" if may_read else "the memory of other processes can't be read",
+            f"tracelloc heap, leaks, holders -p PID{whose}",
         ),
         Finding(FindingState.YES, MACHINE, f"tracelloc top: {_seen()}"),
-    ]  # fmt: skip
+    ]
 
 
-def _why_not_started(probes: Finding, library: str, *, may_start: bool) -> str:
-    if not may_start:
-        return "ptrace(2) is refused here"
-    return "" if probes.state is FindingState.YES else library
-
-
-def _way(about: str, why_not: str, cure: str, text: str) -> Finding:
+def _way(about: str, why_not: str, text: str) -> Finding:
     if why_not:
-        return Finding(FindingState.NO, about, why_not, cure)
+        return Finding(FindingState.NO, about, why_not, _ptrace_cure())
     return Finding(FindingState.YES, about, text)
 
 

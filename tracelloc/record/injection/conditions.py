@@ -42,6 +42,8 @@ def _why_not(process: Process, modules: Sequence[Module]) -> str | None:  # noqa
         return "it is stopped (SIGSTOP); let it continue first"
     if process.tracer_id():
         return "another debugger traces it"
+    if not process.can_be_read():
+        return "this user may not read its memory"
     if process.has_seccomp_filter(shared_filters(process)):
         return "it filters its system calls (seccomp)"
     if process.has_shadow_stack():

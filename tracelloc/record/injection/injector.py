@@ -75,7 +75,7 @@ class Injection:
             why = error.message if isinstance(error, TargetError) else error.strerror
             raise TargetError(
                 f"the library can't be injected into process {self._process.pid}: {why}",
-                hint="leave --preload out to use probes",
+                hint="tracelloc doctor has other ways",
             ) from error
 
     def begin(self) -> None:

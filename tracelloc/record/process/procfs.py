@@ -380,6 +380,14 @@ class Process:
         except (OSError, ValueError, OverflowError):
             return b""
 
+    def can_be_read(self) -> bool:
+        """Returns whether the kernel lets tracelloc read its memory (ptrace(2))."""
+        try:
+            os.close(os.open(f"{self.memory_directory}/mem", os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:
+            return False
+        return True
+
     def thread_ids(self) -> set[int]:
         """Returns its current threads; empty once the process is gone."""
         try:
