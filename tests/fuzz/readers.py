@@ -72,19 +72,6 @@ _PYTHON_HEAD_WORDS = 10
 STACK = struct.pack("<8Q", 0x401010, 0x401008, 0x401010, 0, 0, 0, 0, 0).ljust(512, b"\x10")
 """Registers and the memory of a stack."""
 PYTHON = struct.pack("<10Q", 0x1000, 7, 0x1000, 256, 0x1100, 64, 0x1140, 64, 0x1180, 64)
-HEAPTRACK = b"""v 10500 3
-X ./a.out
-s 5 a.out
-s 4 main
-s 3 a.c
-i 1000 1 2 3 7
-t 1 0
-a 10 1
-+ 0
-+ 0
-- 0
-c 64
-"""
 
 
 def _note(name: bytes, arguments: bytes) -> bytes:
@@ -412,7 +399,7 @@ READERS: dict[str, Reader] = {
     "processes": _processes, "perfmap": _perf_map, "filters": _filters, "allocators": _allocators,
     "pprof": _profile(".pb.gz"), "json": _profile(".json"), "folded": _profile(".folded"),
     "suppressions": _suppressions, "names": _names, "recording": _recording, "moment": _moment,
-    "answers": _answers, "stacks": _stacks, "python": _python, "heaptrack": _profile(".txt"),
+    "answers": _answers, "stacks": _stacks, "python": _python,
     "shared area": sharedarea.play, "heap": _heap, "python heap": pythonheap.play,
     "malloc heap": mallocheap.play,
 }  # fmt: skip
@@ -520,7 +507,7 @@ def seeds(reader: str, directory: Path) -> list[bytes]:
         "perfmap": [b"1000 10 one\n0x2000 20 two words\n", b"1000 10 JS:*f /a.js:1:2\n"],
         "filters": [FILTERS], "allocators": [ALLOCATORS], "answers": ANSWERS,
         "python": [PYTHON + struct.pack("<2Q", 1, 0x4242424242424242) * 30],
-        "heap": [_heap_image()], "heaptrack": [HEAPTRACK], "usdt": [NOTES],
+        "heap": [_heap_image()], "usdt": [NOTES],
         "shared area": sharedarea.honest(), "python heap": pythonheap.honest(),
         "malloc heap": [mallocheap.honest()],
         "suppressions": [b"# known\nleak:foo*\nleak:^a$\n"],

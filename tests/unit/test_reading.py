@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -295,3 +296,18 @@ def test_figures_that_cannot_be_true(tmp_path: Path) -> None:
     path.write_bytes(b"".join(EXPORTERS[".json"].write(huge, Metric.BYTES)))
     with pytest.raises(TracellocError, match="its peak_bytes are implausibly large"):
         read_profile(path)
+
+
+def test_memory_has_a_limit_where_files_are_read(tmp_path: Path) -> None:
+    """One that takes more than there is ends the command, not the machine."""
+    (tmp_path / "a.folded").write_text("main 5\n")
+    code = (
+        "import resource, sys\n"
+        "from tracelloc.command.cli import main\n"
+        "main(['diff', sys.argv[1], sys.argv[1]])\n"
+        "print(resource.getrlimit(resource.RLIMIT_DATA)[0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "a.folded"], capture_output=True, text=True
+    )
+    assert 0 < int(done.stdout.split()[-1]) < 1 << 62

@@ -180,8 +180,7 @@ def add_all(parser: argparse.ArgumentParser) -> None:
 def add_recordings(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     """Recordings as positional arguments."""
     about = (
-        "recording, file of heaptrack, or profile: pprof, tracelloc's JSON, folded stacks; several "
-        "are shown as one"
+        "recording, or profile: pprof, tracelloc's JSON, folded stacks; several are shown as one"
     )
     parser.add_argument("files", type=Path, nargs=nargs, metavar="FILE", help=about)
 

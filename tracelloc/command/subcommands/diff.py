@@ -1,9 +1,9 @@
 """Shows what grew and what shrank from one profile to another.
 
 Profiles are recordings (their last snapshot, or RECORDING@TIME), pprof files (also those of Go and
-others), files of heaptrack, JSON snapshots and folded stacks. With -o, the difference is written to
-a file instead; in flame graphs, colors show growth. Several runs of each side show what is noise:
-figures are medians, and have changed if no run of one side reaches the other's.
+others), JSON snapshots and folded stacks. With -o, the difference is written to a file instead; in
+flame graphs, colors show growth. Several runs of each side show what is noise: figures are medians,
+and have changed if no run of one side reaches the other's.
 """
 
 from __future__ import annotations

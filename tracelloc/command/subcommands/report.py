@@ -26,7 +26,7 @@ _FORMATS: Final = ["text", "json", *FORMATS]
 def _add_arguments(parser: ArgumentParser) -> None:
     add = partial(add_option, parser)
     parser.add_argument("file", type=Path, metavar="FILE",
-        help="recording, file of heaptrack, or profile: pprof, tracelloc's JSON, folded stacks")
+        help="recording, or profile: pprof, tracelloc's JSON, folded stacks")
     add_at(parser, "the snapshot to show")
     add("--since TIME", "show what has changed since this snapshot")
     add("--format", f"format of the standard output: {', '.join(_FORMATS)} (default "

@@ -1,4 +1,4 @@
-"""Readers of profiles, of other tools and tracelloc: pprof, heaptrack, folded stacks, JSON.
+"""Readers of profiles, of other tools and tracelloc: pprof, folded stacks, JSON.
 
 Snapshots in JSON are as tracelloc.show.export.jsonfile describes and writes them. Folded stacks may
 have two figures per line, as a difference has them.
@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracelloc.errors import MalformedError, TracellocError, UsageError
-from tracelloc.files.elf.sections import SectionError, unzstd
 from tracelloc.model.codefiles import Unresolved
 from tracelloc.model.frames import Frame
 from tracelloc.model.process import Target
 from tracelloc.show.export.jsonfile import FORMAT, VERSION
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.filters.files import load_filters
-from tracelloc.show.importers import heaptrack, pprof
+from tracelloc.show.importers import pprof
 from tracelloc.show.presentation.combined import joined, trace_profiles
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import FIGURES, MappedFile, Metric, Profile, Sample
@@ -38,13 +37,12 @@ _MOST_JSON_BYTES: Final = 1 << 30
 _LARGEST_SUM: Final = 1 << 60
 """Largest sum of a figure over all stacks."""
 GZIP: Final = b"\x1f\x8b"
-ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _LEGACY: Final = b"heap_v2/", b"heap profile:"
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
 def read_profile(path: Path, time_text: str | None = None) -> Profile:
-    """Reads pprof, heaptrack, JSON snapshots, folded stacks or recordings, told by the content.
+    """Reads pprof, JSON snapshots, folded stacks or recordings, told by the content.
 
     ``time_text`` selects a snapshot of a recording; None: the last one. Raises TracellocError,
     in one line, for a damaged file or one of another format.
@@ -62,8 +60,6 @@ def read_profile(path: Path, time_text: str | None = None) -> Profile:
             )
         if content.lstrip()[:1] == b"{":
             profile = read_json(content)
-        elif heaptrack.is_heaptrack(content):
-            profile = heaptrack.read(content, path.stat().st_mtime)
         elif not is_text(content):
             profile = pprof.read(content, path.stat().st_mtime)
         else:
@@ -74,8 +70,7 @@ def read_profile(path: Path, time_text: str | None = None) -> Profile:
     except MalformedError as error:
         raise TracellocError(
             f"{path} cannot be read: {error}",
-            hint="known are recordings, pprof files, JSON snapshots, heaptrack's files and folded "
-            "stacks",
+            hint="known are recordings, pprof files, JSON snapshots and folded stacks",
         ) from error
     return profile
 
@@ -104,8 +99,6 @@ def content_of(path: Path) -> bytes:
     """Returns the content of a file, unpacked. Raises OSError and MalformedError."""
     with path.open("rb") as stream:
         packed = stream.read(LARGEST_BYTES + 1)
-    if packed[:4] == ZSTD:
-        return _unpacked_zstd(packed)
     if packed[:2] != GZIP:
         if len(packed) > LARGEST_BYTES:
             raise MalformedError("it is larger than 256 MiB")
@@ -119,20 +112,6 @@ def content_of(path: Path) -> bytes:
         raise MalformedError("it is larger than 256 MiB, unpacked")
     if not unpacker.eof:
         raise MalformedError("it ends too early")
-    return content
-
-
-def _unpacked_zstd(packed: bytes) -> bytes:
-    try:
-        content = unzstd(packed, LARGEST_BYTES)
-    except SectionError as error:
-        raise MalformedError(
-            "it is compressed by zstd: install the Python package zstandard"
-        ) from error
-    except Exception as error:  # the kinds depend on who implements zstd
-        raise MalformedError(f"its compression is damaged ({error})") from error
-    if len(content) > LARGEST_BYTES:
-        raise MalformedError("it is larger than 256 MiB, unpacked")
     return content
 
 

@@ -6,7 +6,7 @@ what was freed is 0. Verdicts, growth and single blocks need more than one profi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -15,13 +15,13 @@ import numpy as np
 
 from tracelloc.errors import MalformedError
 from tracelloc.model.blocks import BlockSelection
+from tracelloc.model.codefiles import CodeModule, Place, Unresolved
 from tracelloc.model.figures import I64, History, Peak, Points, Totals
-from tracelloc.model.frames import Frame
+from tracelloc.model.frames import Frame, unnamed
 from tracelloc.model.losses import Counter, Oddities
 from tracelloc.model.process import Overhead
 from tracelloc.model.stacks import CallStacks, StackFlag
 from tracelloc.show.filters import Filters
-from tracelloc.show.importers.heaptracktrace import FileNames
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import Metric, Profile, Sample
 from tracelloc.show.recording.writer import RecordingWriter
@@ -34,6 +34,34 @@ _FIRST_ADDRESS: Final = 1 << 52
 _MAX_BYTES: Final = 1 << 40
 _MAX_S: Final = 1e9
 _START_NS: Final = 1 << 40
+
+
+class FileNames:
+    """Names that a file has: a ``show.presentation.naming.Symbols``."""
+
+    version = waiting = 0
+
+    def __init__(self) -> None:
+        self.frames: dict[int, list[Frame]] = {}
+
+    def symbols_of(self, _number: int) -> FileNames:
+        """Returns the names of the only process."""
+        return self
+
+    def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:  # noqa: ARG002 - nothing takes time
+        """Returns True: no more names will become known."""
+        return True
+
+    def peek(self, addresses: Iterable[int]) -> list[Frame]:
+        """Returns the frames of these addresses."""
+        found: list[Frame] = []
+        for address in addresses:
+            found += self.frames.get(address) or [unnamed(address, None, None, Unresolved.UNMAPPED)]
+        return found
+
+    def place(self, _address: int) -> Place[CodeModule] | Unresolved:
+        """Returns no place: frames have all that is known."""
+        return Unresolved.UNMAPPED
 
 
 class _FrameAddresses:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tracelloc.errors import MalformedError, TracellocError
-from tracelloc.show.importers import content_of, heaptrack, is_text, read_profile
-from tracelloc.show.importers.heaptracktrace import convert
+from tracelloc.show.importers import content_of, is_text, read_profile
 from tracelloc.show.importers.profiletrace import convert_profile
 from tracelloc.show.recording.container import is_recording
 from tracelloc.show.recording.joined import AnyRecording, JoinedTraces
 from tracelloc.show.recording.reader import RecordedTrace
-from tracelloc.text import Progress, format_percent
 
 
 def open_recordings(paths: Sequence[Path]) -> AnyRecording:
@@ -31,33 +29,20 @@ def open_recording(path: Path) -> RecordedTrace:
     except (OSError, MalformedError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise TracellocError(f"{path} cannot be read: {why}") from error
-    if heaptrack.is_heaptrack(content):
-        return _converted(path, lambda into, note: convert(content, path, into, note))
     profile = read_profile(path)
-    return _converted(path, lambda into, _: convert_profile(profile, _tool_of(content), into))
+    try:
+        # Only the open file remains, which goes away with tracelloc.
+        with tempfile.TemporaryDirectory(prefix="tracelloc-") as directory:
+            into = Path(directory) / path.name
+            convert_profile(profile, _tool_of(content), into)
+            recording = RecordedTrace(into)
+            recording.path = path
+            return recording
+    except MalformedError as error:
+        raise TracellocError(f"{path} cannot be read: {error}") from error
 
 
 def _tool_of(content: bytes) -> str:
     if content.lstrip()[:1] == b"{":
         return "tracelloc's snapshot"
     return "folded stacks" if is_text(content) else "pprof"
-
-
-def _converted(
-    path: Path, convert_to: Callable[[Path, Callable[[float], None]], None]
-) -> RecordedTrace:
-    progress = Progress()
-    try:
-        # Only the open file remains, which goes away with tracelloc.
-        with tempfile.TemporaryDirectory(prefix="tracelloc-") as directory:
-            into = Path(directory) / path.name
-            convert_to(into, lambda share: progress.note(
-                f"reading {path.name}, {format_percent(share, 0)}"
-            ))  # fmt: skip
-            recording = RecordedTrace(into)
-            recording.path = path
-            return recording
-    except MalformedError as error:
-        raise TracellocError(f"{path} cannot be read: {error}") from error
-    finally:
-        progress.end()
