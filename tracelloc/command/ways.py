@@ -43,7 +43,7 @@ def refusal_of_probes(why: TracellocError, process: Process) -> TracellocError:
             ways.append("LD_PRELOAD=$(tracelloc library-path) CMD, then -p")
         if may_read:
             ways.append(f"tracelloc -p {pid} --preload inject")
-    works = f"here work {', '.join(ways)}; " if ways else ""
+    works = f"what works here: {', '.join(ways)}; " if ways else ""
     return PrivilegeError(why.message, hint=f"{works}tracelloc doctor says how to get probes")
 
 
