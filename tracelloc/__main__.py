@@ -22,7 +22,7 @@ def _leave() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:  # noqa: SIM105 - contextlib would have to be imported
             stream.flush()
-        except (AttributeError, OSError, ValueError):  # closed, or nobody reads
+        except (OSError, ValueError):  # closed, or nobody reads
             pass
     os._exit(_status)
 
@@ -33,13 +33,26 @@ def main() -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # In the middle of an import, anything may be made of an exception.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from tracelloc.streams import claim_streams  # noqa: PLC0415
+
+    claim_streams()
     if sys.argv[1:] == ["--version"]:
-        print(f"tracelloc {__version__}")
-        return 0
+        return _show_version()
     from tracelloc.command.cli import main as command  # noqa: PLC0415 - takes most of a second
 
     _status = command()
     return _status
+
+
+def _show_version() -> int:
+    from tracelloc.command.failures import report_failure  # noqa: PLC0415
+    from tracelloc.errors import OutputError  # noqa: PLC0415
+
+    try:
+        print(f"tracelloc {__version__}", flush=True)
+    except OutputError as error:
+        return report_failure(error, debug=False)
+    return 0
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from typing import Final
 
 
@@ -54,6 +55,17 @@ _SCARCE: Final = {
     errno.ENOMEM: "there is no memory left for it; --sample, --min-size or a larger --max-memory "
     "may help",
 }
+
+
+class OutputError(TracellocError):
+    """A stream can't be written. If its reader has gone, that is the end, but no news."""
+
+    def __init__(self, name: str, error: OSError) -> None:
+        why = "it is closed" if error.errno == errno.EBADF else error.strerror
+        super().__init__(f"{name} cannot be written: {why}")
+        if error.errno == errno.EPIPE:
+            # As if SIGPIPE had ended it.
+            self.exit_code, self.is_reported = 128 + signal.SIGPIPE, True
 
 
 class TargetError(TracellocError):

@@ -173,7 +173,7 @@ def test_closed_stdout(target: Target, tmp_path: Path) -> None:
         assert f" pid={target.pid} ".encode() in tracer.stdout.readline()
         tracer.stdout.close()
         messages = tracer.stderr.read().decode()
-    assert tracer.returncode == 0
+    assert tracer.returncode == 141
     allocators, *others = messages.splitlines()
     assert allocators.startswith("tracelloc: malloc libraries: malloc in ")
     assert others == [f"tracelloc: wrote {flames}"]

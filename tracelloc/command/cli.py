@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _command(arguments, began_s)
         finally:
-            _spare_stdout()
+            sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - a last resort: it is one line
         return report_failure(error, debug=debug)
 
@@ -108,11 +108,3 @@ def _heed_interrupts() -> None:
     """Makes ^C raise an exception from now on; before, it ended the process at once."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _spare_stdout() -> None:
-    """Keeps the interpreter from reporting a closed standard output at exit."""
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -165,7 +165,7 @@ class Run:
         """Notes a write error, so that the other outputs are still written."""
         # The last one is raised.
         self._add_trouble(error, is_said=not self._is_finishing)
-        if not self._is_finishing:
+        if not (self._is_finishing or getattr(error, "is_reported", False)):
             self.messages.say(f"error: {error}")
             if isinstance(error, TracellocError):
                 error.is_reported = True
@@ -179,7 +179,7 @@ class Run:
         if self._is_unsaid:
             self.messages.say_aside(f"error: {self.troubles[-1]}")
         self.troubles.append(error)
-        self._is_unsaid = not is_said
+        self._is_unsaid = not (is_said or getattr(error, "is_reported", False))
 
     def end_early(self, why: str) -> None:
         """Ends tracing, as ^C does, with an error. From any thread."""
