@@ -288,8 +288,8 @@ def _add_reports(group: Any) -> None:
         "and the last report are complete, and one every 6 hours)")
     add("--json-full", "repeat a stack's frames in each JSON report (default: as above)")
     add("--count N", "end after N reports", type=positive_type)
-    add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C)",
-        type=duration_type)
+    add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C); a CMD "
+        "that still runs then is waited for", type=duration_type)
 
 
 def _add_files(group: Any) -> None:

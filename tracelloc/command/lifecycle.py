@@ -326,8 +326,8 @@ class LaunchStart:
         terminal = self._program.terminal
         if self._program.is_running():
             name, pid = printable(self._program.name), self._program.pid
-            message = f"tracelloc: no longer tracing; {name} (process {pid}) runs on"
-            print(message, file=sys.stderr, flush=True)
+            waits = f"waiting for {name} (process {pid}) to end, Ctrl-C ends it"
+            print(f"tracelloc: no longer tracing; {waits}", file=sys.stderr, flush=True)
             if terminal is not None:
                 terminal.pass_on(sys.stdout.buffer)
         status = self._launch.finish()

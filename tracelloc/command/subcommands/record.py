@@ -37,8 +37,8 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_bounds(group)
     add("--events", "record every event, the newest ones in at most half of the file: snapshots "
         "then have single blocks")
-    add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C)",
-        type=duration_type)
+    add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C); a CMD "
+        "that still runs then is waited for", type=duration_type)
     add_sources(group)
 # fmt: on
 
