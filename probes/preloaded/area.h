@@ -12,7 +12,7 @@
 #include <linux/types.h>
 #include "../event.h"
 
-#define PRELOAD_MAGIC 0x31656e616c6c7274ULL
+#define PRELOAD_MAGIC 0x32656e616c6c7274ULL
 #define PRELOAD_PAGE 4096
 
 /* Number of rings. Each thread takes one; threads that find none share the first one. */
@@ -62,6 +62,12 @@ enum preload_clock {
  */
 #define PRELOAD_VOUCHED 0x8000
 
+/*
+ * The shared memory's descriptor is kept at this number or above: a profiler without privileges can
+ * open the memory by /proc/PID/fd only.
+ */
+#define PRELOAD_KEPT_FD 100
+
 /* Values of the library's variable tracelloc_preload_state, which is 0 at first. */
 enum preload_state {
 	PRELOAD_READY = 1,   /* the file exists */
@@ -88,12 +94,13 @@ struct preload_control {
 	__u32 pid;        /* process id in its own namespace; written by the library */
 	__u32 registered; /* whether membarrier(2) reaches the process; written by the library */
 	__u64 size_bytes; /* size of the file; written by the library */
-	__u32 unused_first;
+	__u32 state;      /* enum preload_state as of the start; written by the preloaded library */
 	__u32 is_late;    /* the awaited profiler did not come in time; written by the library */
 	__u32 why_not;    /* enum preload_reason; written by the library */
 	__u32 gave_up;    /* a thread waited for `max_stall`; set by the library, cleared by the profiler */
 	__u64 waited;     /* time that threads have waited for the profiler, in ticks; written by the library */
-	__u64 unused[2];
+	__u64 next;   /* address of the malloc that is called; written by the preloaded library */
+	__u64 unused;
 	/*
 	 * Id of the profiler's thread while it wants events, else 0. This word is on that thread's
 	 * list of robust futexes: if the profiler dies, the kernel clears the id, and the process

@@ -48,6 +48,7 @@
 #define MFD_CLOEXEC 1
 #define MFD_ALLOW_SEALING 2
 #define F_ADD_SEALS 1033
+#define F_DUPFD_CLOEXEC 1030
 #define F_SEAL_SEAL 1
 #define F_SEAL_SHRINK 2
 #define F_SEAL_GROW 4

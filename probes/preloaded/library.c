@@ -122,10 +122,7 @@ static u64 limit_of(u32 resource)
 	return limit.now;
 }
 
-/*
- * Descriptor of the shared memory until the profiler has come, else -1: a profiler without privileges
- * can open it by /proc/PID/fd only.
- */
+/* Descriptor of the shared memory; -1 if there is none. */
 static long area_file = -1;
 
 /* Creates the shared memory; if that fails, the library stays idle. Returns the state. */
@@ -170,9 +167,11 @@ static enum preload_state make_area(void)
 	control->pid = system_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
 	control->registered = !system_call(SYS_membarrier,
 					   MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0, 0, 0, 0);
+	control->next = (u64)next.malloc;
+	control->state = is_preceded ? PRELOAD_PRECEDED : PRELOAD_READY;
 	__atomic_store_n(&control->magic, PRELOAD_MAGIC, __ATOMIC_RELEASE);
 	guard.control = control;
-	return is_preceded ? PRELOAD_PRECEDED : PRELOAD_READY;
+	return control->state;
 }
 
 /* Initializes once, at the first allocation or from the constructor. Other threads wait. */
@@ -192,8 +191,11 @@ static __attribute__((noinline, used)) void begin_once(void)
 		tracelloc_preload_ready();
 		if (guard.control && !is_preceded)
 			await_profiler(guard.control);
-		if (area_file >= 0)
+		if (area_file >= 0) {
+			if (!tracelloc_preload_awaited)
+				system_call(SYS_fcntl, area_file, F_DUPFD_CLOEXEC, PRELOAD_KEPT_FD, 0, 0, 0);
 			system_call(SYS_close, area_file, 0, 0, 0, 0, 0);
+		}
 		__atomic_store_n(&done, 1, __ATOMIC_RELEASE);
 	}
 	while (!__atomic_load_n(&done, __ATOMIC_ACQUIRE))

@@ -23,11 +23,11 @@ from tracelloc.record.injection.mapping import library_file
 from tracelloc.record.mallocs.discovery import EVERYTHING
 from tracelloc.record.mallocs.otel import allocators_in
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.process.space import AddressSpace, is_injected
 from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
-from tracelloc.record.sources.preloaded.sharedarea import STATE_VARIABLE, is_injected
+from tracelloc.record.sources.preloaded.sharedarea import STATE_VARIABLE
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -126,7 +126,7 @@ def test_nothing_leads_to_a_withdrawn_library(builder: Builder, targets: list[Ta
         session.close()
     try:
         assert not redirection.earlier_words(process, places)
-        state = process.read_memory(library.start + symbols[STATE_VARIABLE], 4)
+        state = process.read_memory(library.start + symbols[STATE_VARIABLE[0]], 4)
         assert int.from_bytes(state, "little") == 6
     finally:
         space.close()

@@ -121,6 +121,6 @@ def check_leaks(line: CommandLine, wanted: LeakCheckOptions) -> int:
     """Runs a program and reports what it leaked. Returns the exit status. Raises TracellocError."""
     check_machine(machine_name())
     options = options_of(line)
-    config = replace(options.trace.with_library_only, checks_exit=True)
+    config = replace(options.trace.with_library_only, checks_exit=True, reads_memory=False)
     options = replace(options, trace=config)
     return trace(options, start_of(options), LeakCheck(wanted))

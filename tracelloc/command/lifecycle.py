@@ -18,6 +18,7 @@ from functools import partial
 from typing import Final, NoReturn, Protocol
 
 from tracelloc.command.options import Options
+from tracelloc.command.ways import refusal_of_probes
 from tracelloc.errors import PrivilegeError, TargetError
 from tracelloc.model.exitleaks import ExitLeaks
 from tracelloc.record.kernel import capabilities as system
@@ -35,7 +36,11 @@ from tracelloc.record.session.launch import Launch
 from tracelloc.record.session.program import CaughtProgram, TracedProgram
 from tracelloc.record.session.session import Session
 from tracelloc.record.session.terminal import ProgramTerminal
-from tracelloc.record.sources.preloaded.sharedarea import LIBRARY, preloaded_library
+from tracelloc.record.sources.preloaded.sharedarea import (
+    LIBRARY,
+    area_mappings,
+    preloaded_library,
+)
 from tracelloc.startup import STARTUP, heeded
 from tracelloc.system.invoker import effective_user, invoker
 from tracelloc.system.safefiles.writing import discard_unfinished
@@ -160,9 +165,19 @@ class Start(Protocol):
 class AttachStart:
     """A process that runs, or a control group of them."""
 
-    def __init__(self, process: Process, group: MemoryGroup | None = None) -> None:
-        """``process``: of the group, the one to begin with."""
+    def __init__(
+        self,
+        process: Process,
+        group: MemoryGroup | None = None,
+        *,
+        is_unprivileged: bool = False,
+    ) -> None:
+        """``process``: of the group, the one to begin with.
+
+        ``is_unprivileged``: only the library can be used.
+        """
         self._process, self._group = process, group
+        self._is_unprivileged = is_unprivileged
         self._follower: Follower | None = None
         self._joiner: GroupJoiner | None = None
 
@@ -172,6 +187,9 @@ class AttachStart:
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Attaches. Raises TracellocError."""
+        if self._is_unprivileged:
+            config = config.with_library_only
+            say(f"without {system.lacking()}: only the library reports, and no child is traced")
         session = self._attach(config, say)
         if config.follow:
             self._follower = Follower()
@@ -273,9 +291,7 @@ class LaunchStart:
         """Starts the program. If it raises TracellocError, the program has not run."""
         if self._is_unprivileged:
             config = config.with_library_only
-            say(
-                "without root: only the preloaded library reports, and what it starts is not traced"
-            )
+            say(f"without {system.lacking()}: only the library reports, and no child is traced")
         launch = self._launch = Launch(self._program, config, say)
         try:
             if self._early_signal is not None:
@@ -347,10 +363,14 @@ def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start
         return CaughtStart(options.name)
     if options.pid is not None:
         process = open_target(options.pid)
-        system.check_all()
+        why = system.why_no_probes()
+        if why is not None and not _is_served_by_library(process, options):
+            raise refusal_of_probes(why, process)
         system.raise_file_limit()
-        return AttachStart(process, options.group)
-    is_unprivileged = not options.trace.without_probes and _lacks_privileges(options)
+        return AttachStart(process, options.group, is_unprivileged=why is not None)
+    why = None if options.trace.without_probes else system.why_no_probes()
+    if why is not None and not options.trace.use_library:
+        raise why
     file_limit = system.raise_file_limit()
     who = effective_user() if options.as_root else invoker()
     wants_library = options.trace.use_library and (
@@ -358,17 +378,15 @@ def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start
     )
     preloaded = preloaded_library() if wants_library else None
     program = TracedProgram(options.command, who, file_limit, terminal, preloaded)
-    return LaunchStart(program, is_unprivileged=is_unprivileged)
+    return LaunchStart(program, is_unprivileged=why is not None)
 
 
-def _lacks_privileges(options: Options) -> bool:
-    """Whether probes are not permitted, but not needed either. Raises TracellocError."""
-    try:
-        system.check_all()
-    except PrivilegeError:
-        if not options.trace.use_library:
-            raise
-        return True
+def _is_served_by_library(process: Process, options: Options) -> bool:
+    """Whether the library reports a running process's allocations, or is to be injected."""
+    if not options.trace.use_library:
+        return False
+    with suppress(PrivilegeError):
+        return options.trace.injects or bool(area_mappings(process.maps().mappings))
     return False
 
 

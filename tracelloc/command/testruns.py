@@ -208,6 +208,8 @@ def serve_tests(line: CommandLine, suppressions: Iterable[Path]) -> int:
         variables={VARIABLE: " ".join([str(theirs.fileno()), *added]), **added},
     )
     start = LaunchStart(program)
-    config = replace(options.trace.with_library_only, in_parts=True, max_stall_s=_STALL_S)
-    options = replace(options, trace=config, top=0)
+    trace_config = replace(
+        options.trace.with_library_only, in_parts=True, reads_memory=False, max_stall_s=_STALL_S
+    )
+    options = replace(options, trace=trace_config, top=0)
     return trace(options, start, TestRun(channel, start, patterns))

@@ -18,8 +18,8 @@ from tracelloc.record.mallocs.interposed import (
     filter_maker,
 )
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.sources.preloaded.sharedarea import is_injected
+from tracelloc.record.process.space import AddressSpace, is_injected
+from tracelloc.record.sources.preloaded.vouching import shared_filters
 
 _TID_OFFSETS: Final = 0x2D0, 0x30
 """Where glibc and musl keep a thread's id in ``struct pthread``, in bytes from %fs."""
@@ -42,7 +42,7 @@ def _why_not(process: Process, modules: Sequence[Module]) -> str | None:  # noqa
         return "it is stopped (SIGSTOP); let it continue first"
     if process.tracer_id():
         return "another debugger traces it"
-    if process.has_seccomp_filter():
+    if process.has_seccomp_filter(shared_filters(process)):
         return "it filters its system calls (seccomp)"
     if process.has_shadow_stack():
         return "it has a shadow stack"

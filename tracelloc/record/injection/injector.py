@@ -40,12 +40,11 @@ from tracelloc.record.injection.stopped import StoppedProcess
 from tracelloc.record.mallocs.discovery import Allocator
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.process.space import AddressSpace, is_injected
 from tracelloc.record.sources.preloaded import ringmerge
 from tracelloc.record.sources.preloaded.sharedarea import (
     NEXT_VARIABLE,
     STATE_VARIABLE,
-    is_injected,
     is_used,
 )
 
@@ -152,7 +151,7 @@ class Injection:
                 "tracelloc_rare": b"".join(_pointer(address(name)) for name in CALLED_RARELY),
                 "tracelloc_tid_offset": _pointer(tid_offset),
                 "tracelloc_first_stack": _pointer(self._process.start_stack()),
-                NEXT_VARIABLE: _pointer(address("malloc")),
+                NEXT_VARIABLE[0]: _pointer(address("malloc")),
                 "tracelloc_guard": _pointer(control),
             }
             for name, value in values.items():
@@ -173,7 +172,7 @@ class Injection:
 
     def _set_state(self, memory_fd: int, state: int) -> None:
         assert self._base is not None
-        at = self._base + self._library.symbols[STATE_VARIABLE]
+        at = self._base + self._library.symbols[STATE_VARIABLE[0]]
         os.pwrite(memory_fd, state.to_bytes(4, "little"), at)
 
     def withdraw(self) -> None:

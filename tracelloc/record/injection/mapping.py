@@ -16,14 +16,10 @@ from tracelloc.errors import TargetError
 from tracelloc.files.elf import NotElfError
 from tracelloc.files.elf.file import ElfFile
 from tracelloc.record.process.memory import PAGE_BYTES
+from tracelloc.record.process.space import INJECTED_FILE, INJECTED_NAME
 from tracelloc.record.sources.preloaded import ringmerge
-from tracelloc.record.sources.preloaded.sharedarea import (
-    INJECTED_NAME,
-    NEXT_VARIABLE,
-    STATE_VARIABLE,
-)
+from tracelloc.record.sources.preloaded.sharedarea import NEXT_VARIABLE, STATE_VARIABLE
 
-LIBRARY: Final = Path(__file__).parent / "libtracelloc_injected.abi3.so"
 _AREA_NAME: Final = "tracelloc-preload"
 _READ, _WRITE, _EXECUTE = 1, 2, 4
 _PRIVATE, _SHARED, _FIXED, _ANONYMOUS = 2, 1, 0x10, 0x20
@@ -34,6 +30,8 @@ _DONT_FORK, _DONT_DUMP, _WIPE_ON_FORK = 10, 16, 18
 _REGISTER_GLOBAL: Final = 4
 """MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED."""
 _ADD_SEALS: Final = 1033
+_KEEP: Final = 1030
+"""F_DUPFD_CLOEXEC."""
 _SEALS: Final = 1 | 2 | 4
 """F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW of linux/fcntl.h."""
 FUNCTIONS: Final = (
@@ -48,8 +46,8 @@ VARIABLES: Final = (
     "tracelloc_rare",
     "tracelloc_tid_offset",
     "tracelloc_first_stack",
-    STATE_VARIABLE,
-    NEXT_VARIABLE,
+    STATE_VARIABLE[0],
+    NEXT_VARIABLE[0],
 )
 """What tracelloc reads and writes in the library's memory (probes/preloaded/injected.c)."""
 
@@ -107,7 +105,7 @@ class LibraryFile:
 @cache
 def library_file() -> LibraryFile:
     """Returns the library. Raises TargetError."""
-    return LibraryFile(LIBRARY)
+    return LibraryFile(INJECTED_FILE)
 
 
 class Mapper:
@@ -166,6 +164,11 @@ class Mapper:
                 os.pwrite(own, value.to_bytes(size, "little"), ringmerge.FIELDS[name])
         finally:
             os.close(own)
+        if not os.access(
+            f"/proc/{self._pid}/map_files/{control:x}-{control + PAGE_BYTES:x}", os.F_OK
+        ):
+            # Without CAP_CHECKPOINT_RESTORE, only a descriptor leads to the memory.
+            self._call("fcntl", fd, _KEEP, ringmerge.KEPT_FD)
         self._close(fd)
         return control
 

@@ -42,7 +42,7 @@ class Capture:
     is_quiet = True
     has_stacks = True
     has_probes = True
-    """Whether it can probe functions, and notices that the first process executes a program."""
+    """Whether it can probe functions."""
 
     def __init__(
         self, config: CaptureConfig, method: Method | None = None, *, debug: bool = False
@@ -281,6 +281,10 @@ class Capture:
                 continue
             self._watching.append(self._bpf.load(name, RAW_TRACEPOINT))
             self._tracepoints.append(self._bpf.attach_tracepoint(name, tracepoint))
+
+    def notices_execs(self) -> bool:
+        """Returns whether its words count the programs that the first process executes."""
+        return True
 
     def take_trap(self, _thread_id: int) -> bool | None:
         """Returns None: the trap of a stopped thread is the program's own."""

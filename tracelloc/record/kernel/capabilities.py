@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.architecture import ARCHITECTURES, machine_name, of_machine
-from tracelloc.errors import PrivilegeError, UnsupportedError
+from tracelloc.errors import PrivilegeError, TracellocError, UnsupportedError
 from tracelloc.system import syscalls
 
 MINIMUM_KERNEL: Final = (6, 1)
@@ -35,11 +35,33 @@ CAPABILITIES: Final = {
     "CAP_SYS_PTRACE": 19, ALL: 21, "CAP_PERFMON": 38, "CAP_BPF": 39, MAPPED_FILES: 40,
 }  # fmt: skip
 """By number, include/uapi/linux/capability.h."""
-_ROOT_HINT: Final = "run it with sudo, or give it CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE"
+_ROOT_HINT: Final = f"run it with sudo, or give it {', '.join(NEEDED)}"
+_CONTAINER_HINT: Final = (
+    "docker run --privileged has it, or --cap-add BPF --cap-add PERFMON --cap-add SYS_PTRACE "
+    "with a seccomp profile that allows bpf(2)"
+)
+
+
+def lacking() -> str:
+    """Returns what a user lacks where probes are refused, in a word."""
+    return "BPF" if os.geteuid() == 0 else "root"
+
+
+def why_no_probes() -> TracellocError | None:
+    """Returns why nothing can be probed here; None if it can. Raises UnsupportedError.
+
+    It raises on machines where nothing else works either.
+    """
+    check_machine(machine_name())
+    try:
+        check_all()
+    except (PrivilegeError, UnsupportedError) as error:
+        return error
+    return None
 
 
 def check_all() -> None:
-    """Raises UnsupportedError or PrivilegeError for the first missing requirement."""
+    """Raises UnsupportedError or PrivilegeError for the first missing requirement of probes."""
     check_machine(machine_name())
     check_kernel(platform.release())
     check_capabilities(Path("/proc/self/status").read_text())
@@ -71,8 +93,14 @@ def check_kernel(release: str) -> None:
 def check_capabilities(status: str) -> None:
     """Raises PrivilegeError without root's capabilities; ``status`` is /proc/self/status."""
     held = held_capabilities(status)
-    if ALL not in held and not held.issuperset(NEEDED):
-        raise PrivilegeError("tracing needs root", hint=_ROOT_HINT)
+    missing = [name for name in NEEDED if name not in held]
+    if ALL in held or not missing:
+        return
+    if lacking() == "root":
+        raise PrivilegeError("probes need root", hint=_ROOT_HINT)
+    raise PrivilegeError(
+        f"probes need {', '.join(missing)}, which root lacks here", hint=_CONTAINER_HINT
+    )
 
 
 def held_capabilities(status: str) -> set[str]:
@@ -100,8 +128,7 @@ def explain_bpf_refusal(code: int) -> None:
     if code in (errno.EPERM, errno.EACCES):
         raise PrivilegeError(
             "the kernel refuses BPF here",
-            hint="a container needs --privileged (or CAP_BPF and CAP_PERFMON and a seccomp "
-            "profile that allows bpf); under kernel lockdown it cannot be had",
+            hint=f"{_CONTAINER_HINT}; under kernel lockdown it cannot be had",
         )
     raise UnsupportedError(f"the kernel cannot create BPF maps: {os.strerror(code)}")
 

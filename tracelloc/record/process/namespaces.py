@@ -39,6 +39,18 @@ def other_pid_namespace(process: Process) -> PidNamespace | None:
     return None if found == _at("/proc/self/ns/pid") else found
 
 
+def is_in_our_container(process: Process) -> bool:
+    """Returns whether tracelloc runs in a container, and the process in the same one."""
+    if pid_namespace() is None:
+        return False
+    names, places = ("pid", "mnt"), (f"{process.memory_directory}/ns", "/proc/self/ns")
+    try:
+        theirs, ours = ([_at(f"{place}/{name}") for name in names] for place in places)
+    except OSError:
+        return False
+    return theirs == ours
+
+
 def _at(path: str) -> PidNamespace:
     status = os.stat(path)
     # The kernel's own encoding of a device number (new_encode_dev, include/linux/kdev_t.h).

@@ -31,6 +31,8 @@ _READ_BYTES: Final = 1 << 16
 _ADDRESS_SPACE: Final = "Max address space"
 _START_STACK: Final = 25
 """Index of ``startstack`` in /proc/PID/stat, from the state on (proc_pid_stat(5))."""
+_PROGRAM_ADDRESSES: Final = 23, 25, 42, 44, 45
+"""Indexes of startcode, startstack, start_data, start_brk and arg_start there."""
 
 
 def boot_id(root: Path = PROC) -> str:
@@ -332,6 +334,14 @@ class Process:
     def start_stack(self) -> int:
         """Returns where the first thread's stack began; 0 if unknown (proc_pid_stat(5))."""
         return int(self._stat()[_START_STACK])
+
+    def program_addresses(self) -> tuple[int, ...]:
+        """Returns where code, stack, data and arguments of its program are, as it was executed.
+
+        Zeros where they may not be known (proc_pid_stat(5)).
+        """
+        fields = self._stat()
+        return tuple(int(fields[number]) for number in _PROGRAM_ADDRESSES)
 
     def has_shadow_stack(self) -> bool:
         """Returns whether return addresses are checked against a shadow stack.

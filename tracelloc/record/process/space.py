@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 from tracelloc.errors import TargetError, scarcity
 from tracelloc.files.elf import NotElfError
@@ -34,6 +36,15 @@ from tracelloc.record.worker.client import FileReadError
 from tracelloc.record.worker.targetfile import TargetFile
 from tracelloc.record.worker.unwindtables import UnwindTables
 
+INJECTED_NAME: Final = "libtracelloc-injected.so"
+"""The library's name if it was injected into a running process (``record/injection``)."""
+INJECTED_FILE: Final = Path(__file__).parents[1] / "injection" / "libtracelloc_injected.abi3.so"
+
+
+def is_injected(path: str) -> bool:
+    """Returns whether a mapping with this path is of the library, as injected."""
+    return path.startswith(f"/memfd:{INJECTED_NAME}")
+
 
 class MappedFiles:
     """Files that are or were mapped by any process: each opened once."""
@@ -48,7 +59,13 @@ class MappedFiles:
 
     def open(self, process: Process, mapping: Mapping) -> Module:
         """Returns the module of a mapped file. Raises OSError, NotElfError, FileReadError."""
-        descriptor = process.open_mapping(mapping)
+        try:
+            descriptor = process.open_mapping(mapping)
+        except OSError:
+            if is_injected(mapping.path):
+                # Only root may open it by its mapping.
+                return self.open_image(INJECTED_FILE.read_bytes(), mapping)
+            raise
         status = os.fstat(descriptor)
         # While the file is open here, its inode can't be reused; but the file may be written to.
         key = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)

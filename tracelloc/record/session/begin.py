@@ -34,11 +34,12 @@ def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> 
         modules = find_allocators(space, config.selection)
     except TargetError as error:
         modules = space.modules
-        if config.selection.only is not None or not otel_allocators(modules):
+        if config.without_probes or config.selection.only or not otel_allocators(modules):
             raise
         say(f"{error.message}: its own sampled reports are used instead ({PROVIDER}:alloc)")
         config = config.with_otel
-    config = config.with_python(config.follow or has_supported(modules))
+    may_have_python = not config.without_probes and (config.follow or has_supported(modules))
+    config = config.with_python(may_have_python)
     if config.spares_python and not area_mappings(space.mappings):
         # The user has not asked for the preloaded library.
         config = replace(config, use_library=False)
@@ -82,7 +83,7 @@ def _make(
     after: Callable[[], None] = _nothing,
 ) -> Session:
     """``after`` is called once the library is not used any more."""
-    capture = _capture(config, say)
+    capture = _capture(config, say, None if waiting else space.process)
     config = config.with_python(capture.config.python)
     try:
         sources = _sources(capture, config, say, after)
@@ -110,10 +111,13 @@ def _sources(capture: Capture, config: TraceConfig, say: Say, after: Callable[[]
     return Sources([preloaded, capture], partial(PreloadedLink, preloaded), preloaded.set_hiding)
 
 
-def _capture(config: TraceConfig, say: Say) -> Capture:
-    """Returns the probes, without Python frames if the kernel refuses the programs for them."""
+def _capture(config: TraceConfig, say: Say, running: Process | None) -> Capture:
+    """Returns the probes, without Python frames if the kernel refuses the programs for them.
+
+    ``running``: the process, unless tracelloc starts it.
+    """
     if config.without_probes:
-        return NoProbes(config.capture)
+        return NoProbes(config.capture, running)
     capture = Capture(config.capture, config.method, debug=config.debug)
     if not config.capture.python:
         return capture
@@ -122,7 +126,7 @@ def _capture(config: TraceConfig, say: Say) -> Capture:
     except UnsupportedError as error:
         capture.close()
         say(f"stacks have no frames of Python: {error}")
-        return _capture(config.with_python(False), say)
+        return _capture(config.with_python(False), say, running)
     except BaseException:
         capture.close()
         raise

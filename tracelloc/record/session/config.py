@@ -80,13 +80,8 @@ class TraceConfig:
 
     @property
     def with_library_only(self) -> TraceConfig:
-        """A copy that needs no privileges, for a program that tracelloc starts.
-
-        Registers of running threads can't be read, so pointers to blocks are not searched for.
-        """
-        return replace(
-            self, use_library=True, spares_python=False, without_probes=True, reads_memory=False
-        )
+        """A copy that needs no privileges, for a program that tracelloc starts."""
+        return replace(self, use_library=True, spares_python=False, without_probes=True)
 
     @property
     def with_otel(self) -> TraceConfig:

@@ -153,7 +153,7 @@ class Processes:
 
     def _note_images(self) -> None:
         """Detects programs executed by processes that do not stop for it."""
-        if self._config.follow or not self._capture.has_probes:
+        if self._config.follow or not self._capture.notices_execs():
             return
         root = self.root
         execs = root.words.image - root.image

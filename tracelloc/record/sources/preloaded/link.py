@@ -24,7 +24,7 @@ from tracelloc.record.mallocs.interposed import (
 )
 from tracelloc.record.probe_points.placement import place_loader, place_marker
 from tracelloc.record.process.procfs import parse_maps
-from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.process.space import AddressSpace, is_injected
 from tracelloc.record.runtimes.supported import has_supported
 from tracelloc.record.sources.preloaded.sharedarea import (
     NEXT_VARIABLE,
@@ -33,12 +33,10 @@ from tracelloc.record.sources.preloaded.sharedarea import (
     STATE_VARIABLE,
     SharedArea,
     area_mappings,
-    is_injected,
+    read_field,
 )
 from tracelloc.record.sources.preloaded.source import PreloadedSource
 
-_WORD_BYTES: Final = 4
-_ADDRESS_BYTES: Final = 8
 _LOOK_AFTER_S: Final = 0.25
 _LOOK_AFTER_TIMES: Final = 50
 """Seccomp checks wait this many times as long as one takes."""
@@ -311,9 +309,9 @@ class PreloadedLink:
             self._marker = self._source.attach(self._space.process.pid, points)
 
     def _settle(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> None:
-        begun = self._read(STATE_VARIABLE, _WORD_BYTES)
+        begun = self._read(*STATE_VARIABLE)
         if begun:
-            self._next_malloc = self._read(NEXT_VARIABLE, _ADDRESS_BYTES)
+            self._next_malloc = self._read(*NEXT_VARIABLE)
             other = self._other(modules, allocators)
             if begun == PRECEDED and not all(map(self._is_called_by_it, allocators)):
                 other = "another malloc comes before it"
@@ -345,12 +343,18 @@ class PreloadedLink:
     def _is_injected(self) -> bool:
         return self._library is not None and is_injected(self._library.path)
 
-    def _read(self, variable: str, size_bytes: int) -> int:
-        """Returns the value of a variable of the library; 0 if it is not yet initialized."""
+    def _read(self, variable: str, field: str, size_bytes: int) -> int:
+        """Returns the value of a variable of the library; 0 if it is not yet initialized.
+
+        Of a process whose memory may not be read (ptrace(2)), it is the value at the start.
+        """
         assert self._library is not None
-        at = self._space.object(self._library, variable)
-        word = b"" if at is None else self._space.process.read_memory(at, size_bytes)
-        return int.from_bytes(word, "little")
+        at, process = self._space.object(self._library, variable), self._space.process
+        word = b"" if at is None else process.read_memory(at, size_bytes)
+        if word:
+            return int.from_bytes(word, "little")
+        areas = area_mappings(self._space.mappings)
+        return read_field(process, areas[0], field, size_bytes) if areas else 0
 
     def _leave(self, why: str) -> None:
         """Leaves the process to probes. Raises TargetError if there are none."""

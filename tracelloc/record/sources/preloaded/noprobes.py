@@ -1,15 +1,17 @@
 """A capture without probes, for users who may not load BPF programs.
 
-Only the preloaded library reports events then, in a program that tracelloc starts and follows by
-ptrace(2). Where probes would stop the program, it has breakpoints: in the dynamic linker, until
-the library is mapped, and in the library, until that is initialized. Both are gone before any of
-the program's own code runs, so its children have none.
+Only the library reports events then. A program that tracelloc starts is followed by ptrace(2).
+Where probes would stop the program, it has breakpoints: in the dynamic linker, until the library is
+mapped, and in the library, until that is initialized. Both are gone before any of the program's own
+code runs, so its children have none. A process that runs already has none at all, and is not
+followed: that it executes another program is seen in /proc.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -24,6 +26,7 @@ from tracelloc.model.losses import Counter
 from tracelloc.record import abi
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.bpf import Capture
+from tracelloc.record.kernel.capabilities import lacking
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.rowtable import RowMemory
@@ -37,6 +40,8 @@ from tracelloc.record.sources.preloaded.vouching import may_vouch
 _STOPS: Final = "loader_changes"
 """The program of points at which a process stops."""
 _UNNEEDED: Final = "exception_enter"
+_IMAGE_S: Final = 0.1
+"""How often it is checked whether a running process has executed another program."""
 _CONSISTENT: Final = 0
 """RT_CONSISTENT, link.h."""
 
@@ -44,8 +49,8 @@ _CONSISTENT: Final = 0
 class Breakpoints(Attachment):
     """Breakpoints in one process, each until a thread reaches it."""
 
-    def __init__(self, pid: int, points: Sequence[ProbePoint]) -> None:
-        """Inserts them; the process must be stopped. Raises TargetError."""
+    def __init__(self, pid: int, points: Sequence[ProbePoint], *, is_stopped: bool = True) -> None:
+        """Inserts them, in a process that is stopped; in others, none. Raises TargetError."""
         self.method, self.points = Method.PERF, points
         self._process = Process(pid)
         self._trap = native().breakpoint_code
@@ -54,7 +59,7 @@ class Breakpoints(Attachment):
         self.inserted: set[int] = set()
         """Addresses of all breakpoints that there have been."""
         mappings = self._process.maps().mappings
-        for point in points:
+        for point in points if is_stopped else ():
             address = _address_of(point.open_path, point.offset, mappings, executable=True)
             self._covered[address] = self._process.read_memory(address, len(self._trap))
             self.insert(address)
@@ -117,7 +122,11 @@ class NoProbes(Capture):
     method = Method.PERF
     written = ()
 
-    def __init__(self, config: CaptureConfig) -> None:
+    def __init__(self, config: CaptureConfig, running: Process | None = None) -> None:
+        """``running``: the process, unless tracelloc starts it."""
+        self._running = running
+        self._image = self._look_at_image()
+        self._image_due_s = 0.0
         self.config = config
         self.misses_fd, self.mappings = -1, None
         self.wakeups_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -136,10 +145,11 @@ class NoProbes(Capture):
         others = [p for p in points if p.program not in (_STOPS, _UNNEEDED)]
         if others:
             raise PrivilegeError(
-                f"{others[0].label} needs a probe, and probes need root",
-                hint="run tracelloc as root (sudo)",
+                f"{others[0].label} needs a probe, and probes need {lacking()}",
+                hint="tracelloc doctor has what helps here",
             )
-        found = Breakpoints(pid, [p for p in points if p.program == _STOPS])
+        stops = [p for p in points if p.program == _STOPS]
+        found = Breakpoints(pid, stops, is_stopped=self._running is None)
         self._breakpoints.append(found)
         return found
 
@@ -174,6 +184,21 @@ class NoProbes(Capture):
     def forget_image(self) -> None:
         """Forgets the breakpoints of a program that is gone."""
         self._breakpoints = []
+
+    def _look_at_image(self) -> tuple[int, ...]:
+        """Returns addresses by which the kernel tells two programs of the process apart."""
+        try:
+            return () if self._running is None else self._running.program_addresses()
+        except TargetError:  # it has ended
+            return self._image
+
+    def notices_execs(self) -> bool:
+        """See ``Capture``; of a running process, it counts them itself."""
+        if self._running is not None and time.monotonic() >= self._image_due_s:
+            self._image_due_s = time.monotonic() + _IMAGE_S
+            before, self._image = self._image, self._look_at_image()
+            self._spaces["image"][0] += before != self._image
+        return self._running is not None
 
     def new_space(self) -> SpaceWords:
         """Returns the control words of the only address space."""

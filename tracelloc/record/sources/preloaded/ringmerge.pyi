@@ -37,6 +37,7 @@ LIMITED: Final[int]
 READY: Final[int]
 WITHDRAWN: Final[int]
 VOUCHED: Final[int]
+KEPT_FD: Final[int]
 
 def ticks_per_second() -> float: ...
 def slots_of(ring: int) -> tuple[int, int]: ...

@@ -39,7 +39,7 @@ cdef extern from "preloaded/area.h":
         PLACE(why_not), PLACE(leaving), PLACE(gave_up), PLACE(waited), PLACE(max_stall),
         PLACE(min_size), PLACE(clears), PLACE(max_size), PLACE(clock), PLACE(max_frames), PLACE(may_call),
         PLACE(counter), PLACE(samples), PLACE(space), PLACE(records_reserved), PLACE(records_taken), PLACE(counters),
-        PLACE(registered),
+        PLACE(registered), PLACE(state), PLACE(next),
     };
     #define load(place) __atomic_load_n((place), __ATOMIC_SEQ_CST)
     #define store(place, value) __atomic_store_n((place), (value), __ATOMIC_RELEASE)
@@ -59,6 +59,8 @@ cdef extern from "preloaded/area.h":
         AT_size_bytes
         AT_is_late
         AT_why_not
+        AT_state
+        AT_next
         AT_leaving
         PRELOAD_DEEP_BIND
         PRELOAD_NAMESPACE
@@ -73,6 +75,7 @@ cdef extern from "preloaded/area.h":
         PRELOAD_WITHDRAWN
         PRELOAD_READY
         PRELOAD_VOUCHED
+        PRELOAD_KEPT_FD
         AT_gave_up
         AT_waited
         AT_max_stall
@@ -119,6 +122,7 @@ cdef extern from "preloaded/area.h":
 
 FIELDS = {
     "magic": AT_magic, "pid": AT_pid, "size_bytes": AT_size_bytes,
+    "state": AT_state, "next": AT_next,
     "is_late": AT_is_late, "why_not": AT_why_not, "leaving": AT_leaving,
     "gave_up": AT_gave_up, "waited": AT_waited, "max_stall": AT_max_stall,
     "holder": AT_holder, "min_size": AT_min_size, "clears": AT_clears, "max_size": AT_max_size, "clock": AT_clock,
@@ -140,6 +144,7 @@ FILTERED, NO_ROOM, LOCKED = PRELOAD_FILTERED, PRELOAD_NO_ROOM, PRELOAD_LOCKED
 """Why a process does not report all events (``enum preload_reason``)."""
 REFUSED, PRECEDED, CONFINED, LIMITED = PRELOAD_REFUSED, PRELOAD_PRECEDED, PRELOAD_CONFINED, PRELOAD_LIMITED
 READY, WITHDRAWN = PRELOAD_READY, PRELOAD_WITHDRAWN
+KEPT_FD = PRELOAD_KEPT_FD
 VOUCHED = PRELOAD_VOUCHED
 """States of the library after its initialization (``enum preload_state``)."""
 ROW_SETS, MOST_FRAMES = 1 << PRELOAD_ROW_SETS_LOG2, PRELOAD_MOST_FRAMES

@@ -38,9 +38,9 @@ LIBRARY: Final = Path(__file__).parent / "libtracelloc.abi3.so"
 """The library that programs preload."""
 AREA_NAME: Final = "/memfd:tracelloc-preload"
 """The name of the shared memory in /proc/PID/maps."""
-INJECTED_NAME: Final = "libtracelloc-injected.so"
-"""The library's name if it was injected into a running process (``record/injection``)."""
-STATE_VARIABLE: Final = "tracelloc_preload_state"
+STATE_VARIABLE: Final = "tracelloc_preload_state", "state", 4
+"""A variable of the library, the field of the shared memory that has it as of the start, and their
+size in bytes. The state is 0 before the library's initialization."""
 PRECEDED: Final = ringmerge.PRECEDED
 """The variable's value if the program calls another malloc before the library's."""
 REFUSALS: Final = {
@@ -50,8 +50,8 @@ REFUSALS: Final = {
     ringmerge.WITHDRAWN: "it was injected earlier, and is not in use",
 }
 """Why there is no shared memory, by the variable's value (``enum preload_state``)."""
-NEXT_VARIABLE: Final = "tracelloc_preload_next"
-"""The variable with the address of the malloc that the library calls."""
+NEXT_VARIABLE: Final = "tracelloc_preload_next", "next", 8
+"""The address of the malloc that the library calls."""
 
 _F_GET_SEALS: Final = 1034
 _SEALS: Final = 2 | 4
@@ -83,11 +83,6 @@ def preloaded_library() -> Path:
 def area_mappings(mappings: Iterable[Mapping]) -> list[Mapping]:
     """Returns the mappings of the shared memory: a page, and all of it once there are events."""
     return [mapping for mapping in mappings if mapping.path.startswith(AREA_NAME)]
-
-
-def is_injected(path: str) -> bool:
-    """Returns whether a mapping with this path is of the library, as injected."""
-    return path.startswith(f"/memfd:{INJECTED_NAME}")
 
 
 def usable_clock() -> int:
@@ -130,6 +125,18 @@ def _open_area(process: Process, mapping: Mapping, flags: int) -> int:
             if entry.stat().st_ino == mapping.inode and str(entry.readlink()).startswith(AREA_NAME):
                 return os.open(entry, flags)
         raise
+
+
+def read_field(process: Process, mapping: Mapping, name: str, size_bytes: int) -> int:
+    """Returns a field of the shared memory; 0 if it can't be read."""
+    try:
+        area = _open_area(process, mapping, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return 0
+    try:
+        return int.from_bytes(os.pread(area, size_bytes, ringmerge.FIELDS[name]), "little")
+    finally:
+        os.close(area)
 
 
 def is_used(space: AddressSpace) -> bool:

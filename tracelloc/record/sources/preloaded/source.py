@@ -24,7 +24,7 @@ from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.sources.preloaded.sharedarea import SharedArea
-from tracelloc.record.sources.preloaded.vouching import inherited_filters
+from tracelloc.record.sources.preloaded.vouching import shared_filters
 
 _WAITS_MS: Final = 0, 10
 """The reader must poll: the process makes no system call to wake it."""
@@ -79,7 +79,7 @@ class PreloadedSource:
 
     def connect(self, process: Process, mapping: Mapping, words: SpaceWords) -> None:
         """Takes a process's events from its library from now on. Raises TargetError."""
-        inherited = inherited_filters() if self.is_alone else 0
+        inherited = shared_filters(process) if self.is_alone else 0
         area = SharedArea(process, mapping, words.image, inherited)
         area.set_up(
             max_frames=self._config.max_frames,

@@ -1,4 +1,4 @@
-"""Filters of system calls that tracelloc shares with the program that it starts.
+"""Filters of system calls that tracelloc shares with the process that it traces.
 
 Container engines filter the calls of every process. The preloaded library makes none under a
 filter, since that might end the program. Filters that tracelloc itself has can be tried first.
@@ -11,6 +11,7 @@ import os
 from functools import cache
 from typing import Final
 
+from tracelloc.record.process.namespaces import is_in_our_container
 from tracelloc.record.process.procfs import Process
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
@@ -22,9 +23,15 @@ _CALLS: Final = (
 )  # fmt: skip
 
 
-def inherited_filters() -> int:
-    """Returns how many of tracelloc's own filters permit what the library does."""
-    return Process(os.getpid()).seccomp_filters() if may_vouch() else 0
+def shared_filters(process: Process) -> int:
+    """Returns how many filters a process shares with tracelloc that permit what the library does.
+
+    A child has inherited them. A container's engine begins them for each of its processes.
+    """
+    own = Process(os.getpid())
+    is_child = process.parent_pid() == own.pid
+    is_shared = own.has_seccomp_filter() and (is_child or is_in_our_container(process))
+    return own.seccomp_filters() if is_shared and may_vouch() else 0
 
 
 @cache

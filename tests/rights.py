@@ -1,0 +1,126 @@
+"""Executes a command with the rights that people first try a tool with. Needs root.
+
+    python -m tests.rights container|nobpf|user -- CMD [ARG...]
+
+``container``: as root in a container by Docker's defaults; ``nobpf``: as root with all capabilities,
+in a container that refuses bpf(2); ``user``: an ordinary user without any capability.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+USER: Final = 65534
+"""nobody: the ordinary user."""
+KINDS: Final = "container", "nobpf", "user"
+
+# Docker Engine 28, docs.docker.com/engine/security/seccomp and /engine/containers/run: what a
+# container may not call without further capabilities, by the numbers of x86-64, and what it may.
+_REFUSED_BY_DOCKER: Final = (
+    135, 139, 153, 155, 156, 159, 161, 163, 164, 165, 166, 167, 168, 169, 170, 171, 172, 173, 174,
+    175, 176, 177, 178, 179, 180, 205, 212, 227, 237, 238, 239, 246, 248, 249, 250, 256, 272, 279,
+    298, 300, 303, 304, 305, 308, 312, 313, 320, 321, 323, 425, 426, 427, 428, 429, 430, 431, 432,
+    433, 442,
+)  # fmt: skip
+_DOCKER_CAPABILITIES: Final = 0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31
+"""CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, NET_RAW,
+SYS_CHROOT, MKNOD, AUDIT_WRITE, SETFCAP."""
+_BPF: Final = 321
+_EPERM: Final = 1
+
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_NEW_NAMESPACES: Final = 0x20000 | 0x20000000
+"""CLONE_NEWNS | CLONE_NEWPID, linux/sched.h."""
+_PRIVATE: Final = 1 << 18 | 1 << 14
+"""MS_PRIVATE | MS_REC, sys/mount.h."""
+_DROP_BOUNDING: Final = 24
+_SET_SECCOMP: Final = 22, 2
+"""PR_SET_SECCOMP, SECCOMP_MODE_FILTER."""
+_LAST_CAPABILITY: Final = Path("/proc/sys/kernel/cap_last_cap")
+
+
+def _checked(result: int) -> None:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _refuse(calls: Sequence[int]) -> None:
+    """Makes system calls fail with EPERM from here on (seccomp(2))."""
+    load, equal, ret = 0x20, 0x15, 0x06
+    lines = [(load, 0, 0, 0)]  # seccomp_data.nr
+    lines += [(equal, len(calls) - n, 0, call) for n, call in enumerate(calls)]
+    lines += [(ret, 0, 0, 0x7FFF0000), (ret, 0, 0, 0x00050000 | _EPERM)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
+    program = struct.pack("HxxxxxxQ", len(lines), ctypes.addressof(code))
+    buffer = ctypes.create_string_buffer(program)
+    _checked(_LIBC.prctl(*_SET_SECCOMP, ctypes.c_void_p(ctypes.addressof(buffer)), 0, 0))
+
+
+def _keep_capabilities(kept: Sequence[int]) -> None:
+    """Gives up all other capabilities, for this program and those that it executes."""
+    for number in range(int(_LAST_CAPABILITY.read_text()) + 1):
+        if number not in kept:
+            _checked(_LIBC.prctl(_DROP_BOUNDING, number, 0, 0, 0))
+    mask = sum(1 << number for number in kept)
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    header = ctypes.create_string_buffer(struct.pack("II", 0x20080522, 0))
+    data = ctypes.create_string_buffer(struct.pack("6I", low, low, 0, high, high, 0))
+    _checked(_LIBC.capset(header, data))
+
+
+def in_new_namespaces() -> None:
+    """Continues as the first process in PID and mount namespaces of its own."""
+    _checked(_LIBC.unshare(_NEW_NAMESPACES))
+    child = os.fork()
+    if child:
+        status = os.waitpid(child, 0)[1]
+        os._exit(os.waitstatus_to_exitcode(status) & 0x7F)
+    _checked(_LIBC.mount(None, b"/", None, _PRIVATE, None))
+    _checked(_LIBC.mount(b"proc", b"/proc", b"proc", 0, None))
+
+
+def _as_container() -> None:
+    in_new_namespaces()
+    # Docker begins the filter while it still may; the program gets fewer rights with its exec.
+    _refuse(_REFUSED_BY_DOCKER)
+    _keep_capabilities(_DOCKER_CAPABILITIES)
+
+
+def _without_bpf() -> None:
+    in_new_namespaces()
+    _refuse([_BPF])
+
+
+def _as_user() -> None:
+    os.setgroups([])
+    os.setresgid(USER, USER, USER)
+    os.setresuid(USER, USER, USER)
+
+
+TAKE: Final[dict[str, Callable[[], None]]] = {
+    "container": _as_container, "nobpf": _without_bpf, "user": _as_user,
+}  # fmt: skip
+
+
+def main(kind: str, separator: str, *command: str) -> None:
+    """Takes the rights of a kind, and executes the command."""
+    assert separator == "--"
+    TAKE[kind]()
+    if kind != "user":
+        # The namespace's first process ignores signals that it does not handle.
+        child = os.fork()
+        if child:
+            while (ended := os.wait())[0] != child:
+                pass
+            os._exit(os.waitstatus_to_exitcode(ended[1]) & 0xFF)
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
