@@ -72,6 +72,19 @@ class TargetError(TracellocError):
     """The process can't be traced: gone, not a program, nothing in it to hook."""
 
 
+NOT_EXECUTABLE_STATUS: Final = 126
+NOT_FOUND_STATUS: Final = 127
+"""Exit statuses that shells use for programs that can't be run."""
+
+
+class ProgramError(TracellocError):
+    """The program can't be executed; ``exit_code`` is the one that shells use."""
+
+    def __init__(self, name: str, code: int) -> None:
+        super().__init__(f"cannot execute {name}: {os.strerror(code)}")
+        self.exit_code = NOT_FOUND_STATUS if code == errno.ENOENT else NOT_EXECUTABLE_STATUS
+
+
 class UnsupportedError(TracellocError):
     """The kernel, machine or bcc can't do what tracing needs."""
 

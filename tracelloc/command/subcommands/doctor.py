@@ -10,21 +10,22 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import Final
 
-from tracelloc.command.arguments import add_option, pid_type
+from tracelloc.command.processargument import add_process, named_pid
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.errors import TracellocError
 from tracelloc.text import print_lines, progress_of
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
-    add_option(parser, "-p --pid PID", "process to check as well", type=pid_type)
+    add_process(parser, "process to check as well")
 
 
 def _run(given: Namespace) -> None:
+    pid = named_pid(given)
     from tracelloc.command.doctor import diagnose, diagnosis_lines, failures
 
     with progress_of("looking"):
-        findings = diagnose(given.pid)
+        findings = diagnose(pid)
     print_lines(diagnosis_lines(findings))
     sys.stdout.flush()
     if failures(findings):

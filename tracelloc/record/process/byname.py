@@ -45,6 +45,11 @@ def find_target(name: str, root: Path = PROC) -> int:
     )
 
 
+def is_running(name: str, root: Path = PROC) -> bool:
+    """Returns whether ``find_target`` would find processes."""
+    return any(name in _names_of(process) for process in _processes(root))
+
+
 def _processes(root: Path) -> Iterator[Process]:
     """Yields the processes that a name could refer to, by PID."""
     for pid in sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdecimal()):
