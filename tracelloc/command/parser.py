@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, NoReturn
 
-from tracelloc.command.arguments import add_all
-from tracelloc.command.processargument import could_be_process, take_plain_process
+from tracelloc.command.arguments import add_all, is_pid
+from tracelloc.command.processargument import take_plain
 from tracelloc.command.subcommands import (
     Subcommand,
     SubcommandGroup,
@@ -111,18 +111,20 @@ def whole_parser() -> Parser:
 
 def parse_trace(arguments: Sequence[str]) -> argparse.Namespace:
     """Arguments before ``--``. Raises UsageError, with what was probably meant."""
-    parser = build_parser()
 
     def is_process(word: str) -> bool:
-        return "--wait" in arguments or could_be_process(word)
+        from tracelloc.record.process.byname import is_running  # noqa: PLC0415 - help needs none
 
+        return "--wait" in arguments or is_pid(word) or is_running(word)
+
+    parser = build_parser()
     if arguments and not (arguments[0].startswith("-") or is_process(arguments[0])):
         _refuse(arguments, arguments, parser.flags())
     given, unknown = parser.parse_known_args(arguments)
     # A positional argument would swallow what belongs to an unknown option.
     if len(unknown) == 1 and not unknown[0].startswith("-") and is_process(unknown[0]):
         given.process = unknown.pop()
-        take_plain_process(given)
+        take_plain(given)
     if unknown:
         _refuse(arguments, unknown, parser.flags())
     return given
@@ -139,7 +141,7 @@ def parse_subcommand(subcommand: Subcommand, arguments: Sequence[str]) -> argpar
     if unknown:
         parser.error(f"{_UNKNOWN}{shlex.join(unknown)}")
     if hasattr(given, "process"):
-        take_plain_process(given)
+        take_plain(given)
     return given
 
 

@@ -18,7 +18,7 @@ from tracelloc.command.arguments import (
     add_watch,
     duration_type,
 )
-from tracelloc.command.processargument import add_plain_process, settle_target
+from tracelloc.command.processargument import add_process, settle_target
 from tracelloc.command.recordoptions import add_bounds, record_options
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.startup import import_numpy
@@ -28,7 +28,7 @@ from tracelloc.startup import import_numpy
 def _add_arguments(parser: ArgumentParser) -> None:
     # Its --max-size is the file's.
     parser.conflict_handler = "resolve"
-    add_plain_process(parser)
+    add_process(parser)
     add_tracing(parser.add_argument_group("what to trace"))
     add_probes(parser.add_argument_group("probes"))
     add_watch(parser.add_argument_group("watching"))
