@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from tracelloc.errors import PrivilegeError, TracellocError
+from tracelloc.errors import PrivilegeError, TracellocError, UnsupportedError
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
@@ -21,7 +21,9 @@ def refusal_of_probes(why: TracellocError, process: Process) -> TracellocError:
         if may_read:
             ways.append(f"tracelloc -p {pid} --preload inject")
     works = f"here work {', '.join(ways)}; " if ways else ""
-    return PrivilegeError(why.message, hint=f"{works}tracelloc doctor says how to get probes")
+    is_missing = isinstance(why, UnsupportedError)
+    how = why.hint if is_missing else "tracelloc doctor says how to get probes"
+    return PrivilegeError(why.message, hint=f"{works}{how}")
 
 
 def can_be_read(process: Process) -> bool:
