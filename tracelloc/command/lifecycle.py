@@ -23,8 +23,8 @@ from tracelloc.errors import PrivilegeError, TargetError
 from tracelloc.model.exitleaks import ExitLeaks
 from tracelloc.record.kernel import capabilities as system
 from tracelloc.record.machine.groups import members_of
+from tracelloc.record.process.byname import open_target
 from tracelloc.record.process.memorylimits import MemoryGroup
-from tracelloc.record.process.opentarget import open_target
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.record.session.begin import attach_to

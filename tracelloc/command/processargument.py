@@ -55,7 +55,7 @@ def named_pid(given: Namespace) -> int | None:
 
 def named_process(given: Namespace) -> Process:
     """Opens the named process. Raises UsageError if none is named, and TargetError."""
-    from tracelloc.record.process.opentarget import open_target
+    from tracelloc.record.process.byname import open_target
 
     pid = named_pid(given)
     if pid is None:

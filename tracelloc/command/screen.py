@@ -19,7 +19,7 @@ from tracelloc.model.process import Target
 from tracelloc.model.processlist import ProcessInfo
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.kernel import capabilities as system
-from tracelloc.record.process.opentarget import open_target
+from tracelloc.record.process.byname import open_target
 from tracelloc.record.process.processlist import ProcessScan
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.show.filters import NamedStack
