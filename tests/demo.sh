@@ -1,27 +1,50 @@
 #!/bin/sh
-# Traces the sample program until its leak is proven. Arguments: the program, tracelloc, the
-# file for the flame graph, a recording of the program.
+# Traces the sample program until its leak is proven: by probes where they work, else by the
+# library. Arguments: the program, tracelloc, the file for the flame graph. DEMO_SECONDS: at most.
 set -eu
 
-seconds=$DEMO_SECONDS
-page=$3
-recording=$4
-# It is ended here, however long tracelloc takes to start.
-"$1" $((seconds + 900)) >/dev/null 2>&1 </dev/null &
-target=$!
-trap 'kill $target 2>/dev/null || true' EXIT INT TERM
+if [ "$1" = end ]; then # the leak is found: ends the program, which standard input names
+    kill "$(sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' | head -n 1)"
+    exit
+fi
 
-status=0
-"$2" -p "$target" --text --interval 5 --duration "$seconds" --fail-if leak -o "$page" || status=$?
+program=$1 page=$3 seconds=${DEMO_SECONDS:-120} target='' stopped=''
+status=$(mktemp)
+trap 'rm -f "$status"; kill $target 2>/dev/null || true' EXIT
+trap stopped=yes INT # tracelloc ends by it as well, and writes what it has found
+trap 'exit 143' TERM
+
+# Prints messages, a line per report and, at the end, the call stack that leaks with its proof.
+shorten() {
+    trap '' INT
+    awk '/^tracelloc: / || / live=.* lost=/ { print; fflush(); is_proof = 0 }
+         /^==>/ || /^$/ || / suspect=/ { is_proof = 0 }
+         / suspect=leaking / { proof = "\n"; is_proof = 1 }
+         is_proof { proof = proof $0 "\n" }
+         END { printf "%s", proof }'
+}
+
+echo "leaky, a small server, loses 160 bytes per request."
+set -- "$2" --text --interval 10 --duration "$seconds" --fail-if leak -o "$page"
+sudo=
+[ "$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || sudo=sudo
+if $sudo "$1" doctor 2>/dev/null | grep -q '^yes  *attach by probes'; then
+    echo "It runs already. Probes work here, so tracelloc attaches to it:"
+    "$program" $((seconds + 900)) >/dev/null 2>&1 </dev/null &
+    target=$!
+    set -- $sudo "$@" -p "$target"
+else
+    echo "Probes are refused here (tracelloc doctor says why), so it is started with the library:"
+    set -- "$@" --on-leak "'$(realpath "$0")' end" -- "$program" "$seconds"
+fi
+{ "$@" 2>&1 || echo $? >"$status"; } | shorten
+result=$(cat "$status")
+
 echo
-case $status in
+case $stopped$result in
+    yes*) echo "Stopped." ;;
     3) echo "The leak is proven: nothing in the program points to these blocks any more." ;;
-    0) echo "$seconds s are too short for a verdict (make demo DEMO_SECONDS=90)." ;;
-    *) exit "$status" ;;
+    '') echo "$seconds s were too short for a verdict (make demo DEMO_SECONDS=120)." ;;
+    *) exit "$result" ;;
 esac
-echo "This is the end of a recording of the same program, three minutes long:"
-echo
-"$2" report "$recording" --top 1 | sed -n '1,8p'
-echo
-echo "The recording on a screen, with a time line: $2 open $recording"
-echo "Live memory as a flame graph, to be opened in a browser: $(pwd)/$page"
+echo "Live memory as a flame graph, for a browser: $(realpath "$page")"

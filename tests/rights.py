@@ -1,16 +1,20 @@
-"""Executes a command with the rights that people first try a tool with. Needs root.
+"""Runs a command with the rights that people first try a tool with. Needs root.
 
-    python -m tests.rights container|nobpf|user -- CMD [ARG...]
+    python -m tests.rights root|container|nobpf|user [--beside PROGRAM [ARG...]] -- CMD [ARG...]
 
-``container``: as root in a container by Docker's defaults; ``nobpf``: as root with all capabilities,
-in a container that refuses bpf(2); ``user``: an ordinary user without any capability.
+The checkout is at /mnt, in a mount namespace of its own.
+``container``: as root in a container by Docker's defaults; ``nobpf``: as root with all
+capabilities, in a container that refuses bpf(2); ``user``: an ordinary user without any.
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import os
+import signal
 import struct
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +22,9 @@ from typing import Final
 
 USER: Final = 65534
 """nobody: the ordinary user."""
-KINDS: Final = "container", "nobpf", "user"
+ROOT: Final = Path(__file__).parents[1]
+SEEN_AT: Final = Path("/mnt")
+"""Where the command finds the checkout."""
 
 # Docker Engine 28, docs.docker.com/engine/security/seccomp and /engine/containers/run: what a
 # container may not call without further capabilities, by the numbers of x86-64, and what it may.
@@ -35,10 +41,12 @@ _BPF: Final = 321
 _EPERM: Final = 1
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
-_NEW_NAMESPACES: Final = 0x20000 | 0x20000000
-"""CLONE_NEWNS | CLONE_NEWPID, linux/sched.h."""
+_NEW_MOUNTS: Final = 0x20000
+_NEW_PIDS: Final = 0x20000000
+"""CLONE_NEWNS, CLONE_NEWPID, linux/sched.h."""
+_BIND: Final = 1 << 12
 _PRIVATE: Final = 1 << 18 | 1 << 14
-"""MS_PRIVATE | MS_REC, sys/mount.h."""
+"""MS_BIND, MS_PRIVATE | MS_REC, sys/mount.h."""
 _DROP_BOUNDING: Final = 24
 _SET_SECCOMP: Final = 22, 2
 """PR_SET_SECCOMP, SECCOMP_MODE_FILTER."""
@@ -74,26 +82,24 @@ def _keep_capabilities(kept: Sequence[int]) -> None:
     _checked(_LIBC.capset(header, data))
 
 
-def in_new_namespaces() -> None:
-    """Continues as the first process in PID and mount namespaces of its own."""
-    _checked(_LIBC.unshare(_NEW_NAMESPACES))
+def _in_new_namespace() -> None:
+    """Continues as the first process in a PID namespace of its own."""
+    _checked(_LIBC.unshare(_NEW_PIDS))
     child = os.fork()
     if child:
-        status = os.waitpid(child, 0)[1]
-        os._exit(os.waitstatus_to_exitcode(status) & 0x7F)
-    _checked(_LIBC.mount(None, b"/", None, _PRIVATE, None))
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
     _checked(_LIBC.mount(b"proc", b"/proc", b"proc", 0, None))
 
 
 def _as_container() -> None:
-    in_new_namespaces()
+    _in_new_namespace()
     # Docker begins the filter while it still may; the program gets fewer rights with its exec.
     _refuse(_REFUSED_BY_DOCKER)
     _keep_capabilities(_DOCKER_CAPABILITIES)
 
 
 def _without_bpf() -> None:
-    in_new_namespaces()
+    _in_new_namespace()
     _refuse([_BPF])
 
 
@@ -104,23 +110,42 @@ def _as_user() -> None:
 
 
 TAKE: Final[dict[str, Callable[[], None]]] = {
-    "container": _as_container, "nobpf": _without_bpf, "user": _as_user,
+    "root": lambda: None, "container": _as_container, "nobpf": _without_bpf, "user": _as_user,
 }  # fmt: skip
 
 
-def main(kind: str, separator: str, *command: str) -> None:
-    """Takes the rights of a kind, and executes the command."""
-    assert separator == "--"
-    TAKE[kind]()
-    if kind != "user":
-        # The namespace's first process ignores signals that it does not handle.
-        child = os.fork()
-        if child:
-            while (ended := os.wait())[0] != child:
-                pass
-            os._exit(os.waitstatus_to_exitcode(ended[1]) & 0xFF)
-    os.execvp(command[0], command)
+def _begin(command: Sequence[str], variables: dict[str, str]) -> int:
+    """Starts a program that nobody waits for before the end. Returns its PID."""
+    with open(os.devnull, "r+") as null:
+        streams = [(os.POSIX_SPAWN_DUP2, null.fileno(), number) for number in range(3)]
+        return os.posix_spawn(command[0], command, os.environ | variables, file_actions=streams)
+
+
+def main() -> int:
+    """Takes the rights of a kind, and runs the command. Returns its exit status."""
+    parser = argparse.ArgumentParser(prog="tests.rights", description=__doc__)
+    parser.add_argument("--preload", default="", help="LD_PRELOAD of the program beside it")
+    parser.add_argument("--beside", nargs="+", default=(), help="a program; PID stands for its PID")
+    parser.add_argument("kind", choices=TAKE)
+    own, command = sys.argv[1:], []
+    if "--" in own:
+        own, command = own[: own.index("--")], own[own.index("--") + 1 :]
+    given = parser.parse_args(own)
+    # Others may be unable to look into the directory that this checkout lies in.
+    _checked(_LIBC.unshare(_NEW_MOUNTS))
+    _checked(_LIBC.mount(None, b"/", None, _PRIVATE, None))
+    _checked(_LIBC.mount(bytes(ROOT), str(SEEN_AT).encode(), None, _BIND, None))
+    os.environ |= {"PYTHONPATH": str(SEEN_AT), "HOME": "/nonexistent"}
+    os.chdir("/")
+    TAKE[given.kind]()
+    beside = _begin(given.beside, {"LD_PRELOAD": given.preload}) if given.beside else 0
+    command = [str(beside) if word == "PID" else word for word in command]
+    try:
+        return subprocess.run(command, check=False).returncode & 0xFF
+    finally:
+        if beside:
+            os.kill(beside, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(main())

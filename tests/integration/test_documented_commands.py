@@ -56,7 +56,6 @@ SPOKEN_OF = re.compile(
 """Commands in running text that are forms, not examples."""
 LOOKS = " (objects|heap|holders|leaks) "
 """Subcommands that look at a process without tracing it."""
-DEMO_RECORDING = ROOT / "tests/data/demo/leaky.rec"
 AT_ONCE = 4
 DURATION = "1s"
 STARTED = ("server", "mydaemon", "integration-tests")
@@ -341,14 +340,11 @@ def test_the_demo_ends_and_writes_its_page(scene: Scene) -> None:
     place = scene.place()
     shutil.copy(place / "shop", place / "leaky")
     result = subprocess.run(
-        [ROOT / "tests/demo.sh", "./leaky", "bin/tracelloc", "leaky.html", DEMO_RECORDING],
+        [ROOT / "tests/demo.sh", "./leaky", "bin/tracelloc", "leaky.html"],
         cwd=place, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
         timeout=PATIENCE_S, env=os.environ | {"DEMO_SECONDS": "1"},
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    assert "==> " in result.stdout
-    verdict = result.stdout.partition("This is the end of a recording")[2]
-    assert "suspect=leaking" in verdict
-    assert "nothing in the process points to" in verdict
-    assert 'in="record_request ← handle_request" at=leaky.c:32' in verdict
+    assert "Probes work here, so tracelloc attaches to it:" in result.stdout
+    assert "1 s were too short for a verdict" in result.stdout
     check_file(place / "leaky.html")

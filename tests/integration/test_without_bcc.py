@@ -67,7 +67,7 @@ def check_all_ways(
             assert said[0].startswith("tracelloc: error: bcc is not installed; ")
             assert said[0].endswith(PACKAGES)
         else:
-            assert said[0].startswith("tracelloc: error: probes need root; ")
+            assert said[0].startswith("tracelloc: error: probes need root (sudo); ")
     done = run(0, "-p", pid, "--preload", "inject", "--text", "--count", "1")
     assert "events come by the injected library, not by probes" in done.stderr
 

@@ -95,6 +95,7 @@ class FakeCapture:
     waits_ms: tuple[int, int] = (5, 100)
     method: Method = Method.PERF
     overflows: int = 0
+    notices_execs: Callable[[], bool] = lambda: True
     attached: list[int] = field(default_factory=list)
     closed: list[int] = field(default_factory=list)
     refused: set[int] = field(default_factory=set)

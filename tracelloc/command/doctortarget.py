@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tracelloc.command.finding import Finding, FindingState
-from tracelloc.errors import TracellocError
+from tracelloc.errors import TargetError, TracellocError
 from tracelloc.heap.usable import main_library
 from tracelloc.model.codefiles import base_name
+from tracelloc.record.injection.conditions import check
 from tracelloc.record.mallocs.discovery import EVERYTHING, Module, discover
 from tracelloc.record.mallocs.found import found_of
+from tracelloc.record.mallocs.otel import allocators_in
 from tracelloc.record.probe_points.placement import Plan, plan
 from tracelloc.record.process.byname import open_target
 from tracelloc.record.process.procfs import VDSO, Process
@@ -22,7 +24,7 @@ from tracelloc.record.symbolization.inventory import ModuleReport, take_inventor
 from tracelloc.show.presentation.facts import unseen_lines
 from tracelloc.text import plural
 
-_GOOD, _MISSING, _FAILS = FindingState
+_GOOD, _MISSING, _FAILS, *_ = FindingState
 _MOST_NAMED: Final = 8
 """Most names listed one by one."""
 
@@ -40,6 +42,7 @@ def target_findings(pid: int) -> Iterator[Finding]:
         modules = find_allocators(space, EVERYTHING)
         check_survival(process)
         yield from _probes(process, plan(discover(modules)))
+        yield from _injection(space)
         yield from _followers(process)
         yield from _unwinding(space.modules)
         for runtime in runtimes_of(space.modules):
@@ -94,6 +97,13 @@ def _others_breakpoints(process: Process, planned: Plan) -> list[str]:
 
 _BREAKPOINT: Final = b"\xcc"
 """int3, which uprobes and debuggers put in place of an instruction."""
+
+
+def _injection(space: AddressSpace) -> Iterator[Finding]:
+    try:
+        check(space, allocators_in(space.mapped_modules, EVERYTHING))
+    except TargetError as error:
+        yield Finding(_MISSING, "library", f"it can't be injected: {error.message}")
 
 
 def _followers(process: Process) -> Iterator[Finding]:

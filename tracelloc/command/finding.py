@@ -13,7 +13,10 @@ class FindingState(Enum):
     MISSING = "missing"
     """Tracing works, but something will be missing."""
     FAILS = "fails"
-    """Tracing will not work."""
+    """The process can't be traced."""
+    YES = "yes"
+    """A way works."""
+    NO = "no"
 
 
 @dataclass(frozen=True, slots=True)

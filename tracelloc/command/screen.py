@@ -18,7 +18,6 @@ from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import Target
 from tracelloc.model.processlist import ProcessInfo
 from tracelloc.model.wanted import Wanted
-from tracelloc.record.kernel import capabilities as system
 from tracelloc.record.process.byname import open_target
 from tracelloc.record.process.processlist import ProcessScan
 from tracelloc.record.session.terminal import ProgramTerminal
@@ -194,7 +193,6 @@ class _ScreenMessages(Messages):
 
 def run_screen(options: Options) -> int:
     """Traces with a screen until the user leaves. Raises TracellocError."""
-    system.check_all()
     for name in ("COLUMNS", "LINES"):
         # The terminal knows its size, and tells when it changes; these don't.
         os.environ.pop(name, None)

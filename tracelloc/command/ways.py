@@ -1,12 +1,34 @@
-"""What works here without probes, for the user who was refused them."""
+"""The ways to trace, or to look at, a process: which of them work here, and what helps if not."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
 
+from tracelloc.command.finding import Finding, FindingState
 from tracelloc.errors import PrivilegeError, TracellocError, UnsupportedError
+from tracelloc.record.kernel.capabilities import why_no_probes
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.kernel.child import ChildEndedError
+from tracelloc.record.kernel.trials import trap_costs, usable_methods
+from tracelloc.record.process import ptrace
+from tracelloc.record.process.namespaces import pid_namespace
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
+from tracelloc.record.sources.preloaded.sharedarea import preloaded_library
+from tracelloc.record.sources.preloaded.vouching import may_vouch
+
+PROBES, LIBRARY, START, HEAP, MACHINE = (
+    "attach by probes", "attach by the library", "start a program", "look into a heap",
+    "whole machine",
+)  # fmt: skip
+TRACING: Final = PROBES, LIBRARY, START
+YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
+"""Documentation/admin-guide/LSM/Yama.rst."""
+LOCKDOWN: Final = Path("/sys/kernel/security/lockdown")
+"""kernel_lockdown(7)."""
 
 
 def refusal_of_probes(why: TracellocError, process: Process) -> TracellocError:
@@ -14,9 +36,9 @@ def refusal_of_probes(why: TracellocError, process: Process) -> TracellocError:
     pid, ways = process.pid, []
     if may_read := can_be_read(process):
         ways.append(f"tracelloc leaks -p {pid} and heap -p {pid}")
-    if LIBRARY.exists():
+    if has_library():
         ways.append("tracelloc -- CMD")
-        if not Process(os.getpid()).has_seccomp_filter():
+        if not is_filtered():
             ways.append("LD_PRELOAD=$(tracelloc library-path) CMD, then -p")
         if may_read:
             ways.append(f"tracelloc -p {pid} --preload inject")
@@ -26,6 +48,20 @@ def refusal_of_probes(why: TracellocError, process: Process) -> TracellocError:
     return PrivilegeError(why.message, hint=f"{works}{how}")
 
 
+def has_library() -> bool:
+    """Returns whether there is a library for this machine that programs can preload."""
+    try:
+        preloaded_library()
+    except TracellocError:
+        return False
+    return True
+
+
+def is_filtered() -> bool:
+    """Returns whether a filter of system calls applies: under one, a preloaded library is idle."""
+    return Process(os.getpid()).has_seccomp_filter()
+
+
 def can_be_read(process: Process) -> bool:
     """Returns whether the kernel lets tracelloc read a process's memory (ptrace(2))."""
     try:
@@ -33,3 +69,141 @@ def can_be_read(process: Process) -> bool:
     except OSError:
         return False
     return True
+
+
+def find_ways() -> list[Finding]:
+    """Tries each way on processes of tracelloc's own. They change nothing else."""
+    probes = why_not_probed()
+    with _other_process(is_child=False) as other:
+        may_read, may_stop = can_be_read(other), _can_be_stopped(other)
+    with _other_process(is_child=True) as child:
+        may_start = _can_be_stopped(child)
+    library = "" if has_library() else "there is no library for this machine"
+    filters = "" if may_vouch() else "the filter of system calls here would end the program"
+    stopping = "ptrace(2) is refused here"
+    return [
+        probes,
+        _way(
+            LIBRARY, library or filters or ("" if may_stop else stopping), _ptrace_cure(),
+            "tracelloc -p PID --preload inject"
+            + "; a program started with the library needs nothing" * (not is_filtered()),
+        ),
+        _way(
+            START, _why_not_started(probes, library or filters, may_start=may_start),
+            _ptrace_cure(), "tracelloc -- CMD, record, run --leaks, pytest --tracelloc",
+        ),
+        _way(
+            HEAP, "" if may_read else "the memory of other processes can't be read",
+            _ptrace_cure(), "tracelloc heap, leaks, holders -p PID: processes of this user"
+            if os.geteuid() else "tracelloc heap, leaks, holders -p PID",
+        ),
+        Finding(FindingState.YES, MACHINE, f"tracelloc top: {_seen()}"),
+    ]  # fmt: skip
+
+
+def _why_not_started(probes: Finding, library: str, *, may_start: bool) -> str:
+    if not may_start:
+        return "ptrace(2) is refused here"
+    return "" if probes.state is FindingState.YES else library
+
+
+def _way(about: str, why_not: str, cure: str, text: str) -> Finding:
+    if why_not:
+        return Finding(FindingState.NO, about, why_not, cure)
+    return Finding(FindingState.YES, about, text)
+
+
+def why_not_probed() -> Finding:
+    """Compiles the probes, and tries some on a child process."""
+    try:
+        why = why_no_probes()
+        if why is not None:
+            return Finding(FindingState.NO, PROBES, why.message, why.hint)
+        if "[confidentiality]" in _text(LOCKDOWN):
+            what = "this kernel forbids BPF programs to read memory (lockdown)"
+            return Finding(FindingState.NO, PROBES, what, "boot with lockdown=integrity")
+        CaptureConfig().compile()
+        method = usable_methods()[0]
+        costs = trap_costs(method)
+    except TracellocError as error:
+        return Finding(FindingState.NO, PROBES, error.message, error.hint)
+    except (ChildEndedError, OSError) as error:
+        return Finding(FindingState.NO, PROBES, f"a child process can't be probed: {error}")
+    pair_ns = 2 * costs.cheap_ns + costs.return_ns
+    return Finding(
+        FindingState.YES,
+        PROBES,
+        f"tracelloc -p PID, {method.title}: a malloc and its free cost {pair_ns / 1000:.1f} µs, "
+        f"unwinding not included; a slow probe {costs.stepped_ns / 1000:.1f} µs more",
+    )
+
+
+def _ptrace_cure() -> str:
+    """What lets tracelloc inspect processes that are not its children."""
+    scope = _text(YAMA).strip()
+    if scope == "3":  # until the next boot
+        return "remove kernel.yama.ptrace_scope=3 from sysctl.d, and reboot"
+    if scope in ("1", "2") and os.geteuid():
+        return "sudo sysctl kernel.yama.ptrace_scope=0, or run it as root (sudo)"
+    return "docker run --cap-add SYS_PTRACE" if os.geteuid() == 0 else "run it as root (sudo)"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _seen() -> str:
+    """Which processes the machine's list has."""
+    if pid_namespace() is not None:
+        return "the processes of this container (docker run --pid=host shows all)"
+    return "all processes" if Path("/proc/1/stat").exists() else "processes of this user (hidepid)"
+
+
+def _can_be_stopped(process: Process) -> bool:
+    """Returns whether ptrace(2) of a process is permitted, which is traced from then on."""
+    try:
+        ptrace.seize(process.pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _other_process(*, is_child: bool) -> Iterator[Process]:
+    """A process of this user that waits for its end: a child, or none that Yama takes for one."""
+    ending, end = os.pipe()
+    told, tell = os.pipe()
+
+    def wait_for_end() -> None:
+        os.close(end)
+        os.write(tell, os.getpid().to_bytes(4, "little"))
+        os.read(ending, 1)
+
+    def orphan() -> None:
+        _forked(wait_for_end)
+
+    child = _forked(wait_for_end if is_child else orphan)
+    if not is_child:
+        os.waitpid(child, 0)
+    process = Process(int.from_bytes(os.read(told, 4), "little"))
+    try:
+        yield process
+    finally:
+        os.close(end)
+        with suppress(ChildProcessError):  # neither a child nor traced
+            os.waitpid(process.pid, ptrace.WALL)
+        for fd in (ending, told, tell):
+            os.close(fd)
+
+
+def _forked(work: Callable[[], None]) -> int:
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return pid

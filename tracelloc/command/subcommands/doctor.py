@@ -1,7 +1,8 @@
-"""Checks whether tracing will work here.
+"""Lists which ways of tracing work here, and what helps where one does not.
 
-It checks the machine and, with -p, a process. It reports what is missing, what will be slow, and
-how to fix it. Nothing is traced. The exit status is 0 if tracing will work.
+It tries each way on processes of its own and, with -p, reads what a process has: what will be
+missing, what will be slow, and how to fix it. Nothing is traced. The exit status is 0 if any way of
+tracing works.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 def _run(given: Namespace) -> None:
     pid = named_pid(given)
-    from tracelloc.command.doctor import diagnose, diagnosis_lines, failures
+    from tracelloc.command.doctor import diagnose, diagnosis_lines, why_not_traced
 
     with progress_of("looking"):
         findings = diagnose(pid)
     print_lines(diagnosis_lines(findings))
     sys.stdout.flush()
-    if failures(findings):
-        raise TracellocError("tracing will not work here")
+    if why := why_not_traced(findings):
+        raise TracellocError(why)
 
 
 SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.CHECK, _add_arguments, _run)

@@ -37,7 +37,7 @@ CAPABILITIES: Final = {
     "CAP_SYS_PTRACE": 19, ALL: 21, "CAP_PERFMON": 38, "CAP_BPF": 39, MAPPED_FILES: 40,
 }  # fmt: skip
 """By number, include/uapi/linux/capability.h."""
-_ROOT_HINT: Final = f"run it with sudo, or give it {', '.join(NEEDED)}"
+_ROOT_HINT: Final = f"run it as root, or give it {', '.join(NEEDED)}"
 _CONTAINER_HINT: Final = (
     "docker run --privileged has it, or --cap-add BPF --cap-add PERFMON --cap-add SYS_PTRACE "
     "with a seccomp profile that allows bpf(2)"
@@ -108,7 +108,7 @@ def check_capabilities(status: str) -> None:
     if ALL in held or not missing:
         return
     if lacking() == "root":
-        raise PrivilegeError("probes need root", hint=_ROOT_HINT)
+        raise PrivilegeError("probes need root (sudo)", hint=_ROOT_HINT)
     raise PrivilegeError(
         f"probes need {', '.join(missing)}, which root lacks here", hint=_CONTAINER_HINT
     )

@@ -19,6 +19,7 @@ from tracelloc import probes
 from tracelloc.architecture import Architecture, native
 from tracelloc.errors import UnsupportedError
 from tracelloc.record.kernel.btf import FUNCTION, KernelTypes
+from tracelloc.record.kernel.capabilities import check_bpf
 from tracelloc.record.kernel.precompiled import compiled
 from tracelloc.record.kernel.programs import TRACING, Programs
 from tracelloc.record.process.procfs import Process
@@ -100,6 +101,7 @@ class RegisterReader:
 
     def __init__(self, *, debug: bool = False) -> None:
         """Compiles it, the first time, and loads it. Raises UnsupportedError, PrivilegeError."""
+        check_bpf()
         types = KernelTypes()
         target = types.type_id(FUNCTION, "bpf_iter_task")
         if target is None:

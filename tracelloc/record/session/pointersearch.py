@@ -25,6 +25,11 @@ from tracelloc.record.session.supervision import Supervisor
 from tracelloc.text import NS_PER_S
 
 POINTER_SEARCH: Final = "pointer search"
+REGISTERS: Final = "reading of registers"
+_NO_REGISTERS: Final = (
+    "registers are not searched for pointers ({why}): blocks that only a register points to "
+    "count as lost"
+)
 _OLD_NS: Final = 10 * NS_PER_S
 """Pointers to younger blocks may be in registers, or being moved."""
 _PAUSE_NS: Final = 10 * NS_PER_S
@@ -114,6 +119,9 @@ class PointerSearches:
         try:
             if self._begin_root_words is not None:
                 self._root_words, self._begin_root_words = self._begin_root_words(), None
+                if missing := self._root_words.missing:
+                    self._supervisor.count(REGISTERS)
+                    self._supervisor.say(_NO_REGISTERS.format(why=missing))
             old, has_all = self._old_blocks(heap, now_ns - _OLD_NS)
             found = search(one.process, old, may_go_on, self._root_words)
         except (PrivilegeError, OSError) as error:

@@ -14,13 +14,15 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Final, TypeVar
 
-from tracelloc.errors import TargetError, TracellocError, scarcity
+from tracelloc.errors import PrivilegeError, TargetError, TracellocError, scarcity
 from tracelloc.record.process.procfs import Process
 from tracelloc.text import printable
 
 Say = Callable[[str], None]
 
 _T = TypeVar("_T")
+_OF_ENDED: Final = TargetError, PrivilegeError
+"""Errors that a process causes which has ended: nobody but root may inspect what is left of it."""
 _MOST_FAILURES: Final = 3
 """Failures in a row after which a task is given up."""
 _FIRST_DELAY_S: Final = 1.0
@@ -89,7 +91,7 @@ class Supervisor:
         try:
             result = work()
         except Exception as error:  # noqa: BLE001 - counted and reported
-            if not (pid and isinstance(error, TargetError) and _is_ending(Process(pid))):
+            if not (pid and isinstance(error, _OF_ENDED) and _is_ending(Process(pid))):
                 self.note_failure(task, pid, error)
             return None
         if failed is not None:

@@ -1,0 +1,212 @@
+"""Every way to use tracelloc, with the rights that people have where they first try it.
+
+``tests/rights.py`` makes them with namespaces, capabilities and seccomp.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import PATIENCE_S, Builder
+from tests.rights import ROOT, SEEN_AT, USER
+from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.bpf,  # that the kernel has it, for the row that may use it
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give rights up"),
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="the library is for x86-64"),
+]
+ROWS = "root", "container", "nobpf", "user"
+WITHOUT_BPF = ROWS[1:]
+PYTHON = str(SEEN_AT / Path(sys.executable).relative_to(ROOT))
+TRACELLOC = PYTHON, "-m", "tracelloc"
+LACKS = {"container": "BPF", "nobpf": "BPF", "user": "root"}
+REFUSED = {
+    "container": "probes need CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, which root lacks here; ",
+    "nobpf": "the kernel refuses BPF here; ",
+    "user": "probes need root (sudo); ",
+}
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A directory of the row's user that everybody may look into, unlike pytest's own."""
+    row = request.node.callspec.params["row"] if hasattr(request.node, "callspec") else "user"
+    with tempfile.TemporaryDirectory(prefix="rights-") as directory:
+        Path(directory).chmod(0o755)
+        os.chown(directory, *([USER if row == "user" else 0] * 2))
+        yield Path(directory)
+
+
+@pytest.fixture
+def leaky(builder: Builder, place: Path) -> str:
+    return str(shutil.copy(builder.c("leaky"), place / "leaky"))
+
+
+def run(
+    row: str, *command: str | Path, beside: str = "", preload: str = "", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    options = [*(["--beside", beside, "100"] if beside else []), "--preload", preload]
+    return subprocess.run(
+        [sys.executable, "-m", "tests.rights", row, *options, "--", *map(str, command)],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        cwd=ROOT, env=os.environ | {"PYTHONPYCACHEPREFIX": "/nonexistent"} | variables,
+    )  # fmt: skip
+
+
+def reports_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
+    assert done.returncode == 0, done
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_doctor(row: str) -> None:
+    done = run(row, *TRACELLOC, "doctor")
+    assert done.returncode == 0, done
+    found = re.findall(r"^(yes|no) +(\S+(?: \S+)*)  ", done.stdout, re.MULTILINE)
+    others = "attach by the library", "start a program", "look into a heap", "whole machine"
+    probes = "yes" if row == "root" else "no"
+    assert found == [(probes, "attach by probes"), *(("yes", way) for way in others)]
+    attach = "by probes" if row == "root" else "with --preload inject only"
+    first = f"tracelloc -p PID traces {attach}, tracelloc -- CMD by the preloaded library"
+    assert done.stdout.splitlines()[0] == first
+    assert ("without root" in done.stdout, "sudo" in done.stdout) == (False, row == "user")
+
+
+@pytest.mark.parametrize("row", WITHOUT_BPF)
+def test_attaching_names_what_works(row: str, leaky: str) -> None:
+    done = run(row, *TRACELLOC, "-p", "PID", "--text", beside=leaky)
+    assert done.returncode == 1, done
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"tracelloc: error: {REFUSED[row]}here work tracelloc leaks -p "), line
+    ways = ["heap -p ", "tracelloc -- CMD", "LD_PRELOAD=$(tracelloc library-path) CMD, then -p",
+            "--preload inject; tracelloc doctor says how to get probes"]  # fmt: skip
+    # A filter of system calls keeps the library idle in what the user starts.
+    assert [way in line for way in ways] == [True, True, row == "user", True]
+
+
+def test_a_process_of_another_user_leaves_what_one_can_start() -> None:
+    done = run("user", *TRACELLOC, "-p", "1", "--text")
+    assert done.returncode == 1, done
+    assert done.stderr == (
+        "tracelloc: error: probes need root (sudo); here work tracelloc -- CMD, "
+        "LD_PRELOAD=$(tracelloc library-path) CMD, then -p; tracelloc doctor says how to get "
+        "probes\n"
+    )
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_injecting(row: str, leaky: str) -> None:
+    options = "--json", "--count", "2", "--preload", "inject"
+    done = run(row, *TRACELLOC, "-p", "PID", *options, beside=leaky)
+    last = reports_of(done)[-1]
+    assert "events come by the injected library, not by probes" in done.stderr
+    assert last["lost_events"] == 0
+    (first, *_) = last["top_allocators"]  # type: ignore[misc]
+    assert {"record_request", "cache_lookup"} & {frame["symbol"] for frame in first["stack"]}
+    words = f"without {LACKS.get(row)}: only the library reports, and no child is traced"
+    assert (words in done.stderr) is (row != "root")
+
+
+def test_a_program_with_the_library_needs_no_rights(leaky: str) -> None:
+    """Not in containers: there the library can't know what the filter of system calls does."""
+    (library,) = [SEEN_AT / LIBRARY.relative_to(ROOT)]
+    options = "--json", "--count", "2"
+    done = run("user", *TRACELLOC, "-p", "PID", *options, beside=leaky, preload=str(library))
+    assert reports_of(done)[-1]["lost_events"] == 0
+    assert "events come by the preloaded library, not by probes" in done.stderr
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_starting_a_program(row: str, leaky: str, place: Path) -> None:
+    done = run(row, *TRACELLOC, "--json", "--report", place / "report.json", "--", leaky, "1")
+    assert done.returncode == 0, done
+    last = json.loads((place / "report.json").read_text().splitlines()[-1])
+    assert last["live_allocations"] == last["allocations"] - last["frees"]
+    assert last["lost_events"] == last["unmatched_frees"] == 0
+    assert ("no child is traced" in done.stderr) is (row != "root")
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_recording(row: str, leaky: str, place: Path) -> None:
+    done = run(row, *TRACELLOC, "record", "-o", place / "a.rec", "--", leaky, "1")
+    assert done.returncode == 0, done
+    done = run(row, *TRACELLOC, "report", place / "a.rec")
+    assert done.returncode == 0, done
+    assert "==> lost 0 events, 0 unmatched frees, 0 truncated stacks" in done.stdout
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_checking_for_leaks(row: str, leaky: str) -> None:
+    done = run(row, *TRACELLOC, "run", "--leaks", "--", leaky, "1")
+    assert done.returncode == 3, done
+    assert "record_request" in done.stderr
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("command", ["heap", "leaks", "holders"])
+def test_looking_into_a_heap(row: str, command: str, leaky: str) -> None:
+    done = run(row, *TRACELLOC, command, "-p", "PID", beside=leaky)
+    assert done.returncode == (3 if command == "leaks" else 0), done
+    assert "leaky (" in done.stdout
+    if command == "leaks":
+        unread = "registers were not searched (the kernel refuses BPF here)"
+        assert (unread in done.stdout) is (row != "root")
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_whole_machine(row: str, leaky: str) -> None:
+    done = run(row, *TRACELLOC, "top", "--json", "--count", "1", "--interval", "1", beside=leaky)
+    assert done.returncode == 0, done
+    assert '"leaky"' in done.stdout
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_pytest(row: str, place: Path) -> None:
+    (place / "test_one.py").write_text("def test_one():\n    assert len(b'x' * 1_000_000)\n")
+    words = "-m", "pytest", "-p", "no:cacheprovider", "--tracelloc", "-c", "/dev/null"
+    done = run(row, PYTHON, *words, f"--rootdir={place}", place / "test_one.py")
+    assert done.returncode == 0, done
+    assert "1 passed" in done.stdout
+    assert "977 KiB" in done.stdout
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_demo(row: str, leaky: str, place: Path) -> None:
+    tracelloc = place / "tracelloc"
+    tracelloc.write_text(f'#!/bin/sh\nexec {" ".join(TRACELLOC)} "$@"\n')
+    tracelloc.chmod(0o755)
+    words = SEEN_AT / "tests/demo.sh", leaky, tracelloc, place / "leaky.html"
+    done = run(row, *words, DEMO_SECONDS="2")
+    assert done.returncode == 0, done
+    way = "Probes work here" if row == "root" else "it is started with the library"
+    assert way in done.stdout
+    assert "2 s were too short for a verdict" in done.stdout
+    assert "record_request" in (place / "leaky.html").read_text()
+
+
+def test_the_leak_is_proven_without_rights(leaky: str, place: Path) -> None:
+    """By the same search, and within the same time, as with probes: in JSON, and for rules."""
+    report = place / "report.json"
+    options = "--json", "--report", report, "--interval", "5", "--fail-if", "leak"
+    end = f"{SEEN_AT}/tests/demo.sh end"
+    done = run("user", *TRACELLOC, *options, "--on-leak", end, "--", leaky, "150")
+    assert done.returncode == 3, done
+    last = json.loads(report.read_text().splitlines()[-1])
+    (suspect,) = [one for one in last["suspects"] if one["verdict"] == "leaking"]
+    assert suspect["stack"][0]["symbol"] == "record_request"
+    assert suspect["unreachable_blocks"] > 0.5 * suspect["searched_blocks"] > 0
+    assert {"task": "reading of registers", "count": 1} in last["failed_tasks"]
+    assert "registers are not searched for pointers" in done.stderr
+    assert last["elapsed_s"] < 120
