@@ -33,26 +33,21 @@ def main() -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # In the middle of an import, anything may be made of an exception.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from tracelloc.command.failures import report_failure  # noqa: PLC0415
+    from tracelloc.errors import OutputError  # noqa: PLC0415
     from tracelloc.streams import claim_streams  # noqa: PLC0415
 
     claim_streams()
     if sys.argv[1:] == ["--version"]:
-        return _show_version()
+        try:
+            print(f"tracelloc {__version__}", flush=True)
+        except OutputError as error:
+            return report_failure(error, debug=False)
+        return 0
     from tracelloc.command.cli import main as command  # noqa: PLC0415 - takes most of a second
 
     _status = command()
     return _status
-
-
-def _show_version() -> int:
-    from tracelloc.command.failures import report_failure  # noqa: PLC0415
-    from tracelloc.errors import OutputError  # noqa: PLC0415
-
-    try:
-        print(f"tracelloc {__version__}", flush=True)
-    except OutputError as error:
-        return report_failure(error, debug=False)
-    return 0
 
 
 if __name__ == "__main__":
