@@ -22,7 +22,7 @@ def _leave() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:  # noqa: SIM105 - contextlib would have to be imported
             stream.flush()
-        except (AttributeError, OSError, ValueError):  # closed, or nobody reads
+        except (OSError, ValueError):  # closed, or nobody reads
             pass
     os._exit(_status)
 
@@ -33,8 +33,16 @@ def main() -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # In the middle of an import, anything may be made of an exception.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from tracelloc.command.failures import report_failure  # noqa: PLC0415
+    from tracelloc.errors import OutputError  # noqa: PLC0415
+    from tracelloc.streams import claim_streams  # noqa: PLC0415
+
+    claim_streams()
     if sys.argv[1:] == ["--version"]:
-        print(f"tracelloc {__version__}")
+        try:
+            print(f"tracelloc {__version__}", flush=True)
+        except OutputError as error:
+            return report_failure(error, debug=False)
         return 0
     from tracelloc.command.cli import main as command  # noqa: PLC0415 - takes most of a second
 

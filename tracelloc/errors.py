@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from typing import Final
 
 
@@ -56,8 +57,32 @@ _SCARCE: Final = {
 }
 
 
+class OutputError(TracellocError):
+    """A stream can't be written. If its reader has gone, that is the end, but no news."""
+
+    def __init__(self, name: str, error: OSError) -> None:
+        why = "it is closed" if error.errno == errno.EBADF else error.strerror
+        super().__init__(f"{name} cannot be written: {why}")
+        if error.errno == errno.EPIPE:
+            # As if SIGPIPE had ended it.
+            self.exit_code, self.is_reported = 128 + signal.SIGPIPE, True
+
+
 class TargetError(TracellocError):
     """The process can't be traced: gone, not a program, nothing in it to hook."""
+
+
+NOT_EXECUTABLE_STATUS: Final = 126
+NOT_FOUND_STATUS: Final = 127
+"""Exit statuses that shells use for programs that can't be run."""
+
+
+class ProgramError(TracellocError):
+    """The program can't be executed; ``exit_code`` is the one that shells use."""
+
+    def __init__(self, name: str, code: int) -> None:
+        super().__init__(f"cannot execute {name}: {os.strerror(code)}")
+        self.exit_code = NOT_FOUND_STATUS if code == errno.ENOENT else NOT_EXECUTABLE_STATUS
 
 
 class UnsupportedError(TracellocError):

@@ -67,6 +67,11 @@ def import_numpy() -> None:
         del os.environ[variable]
 
 
-def heeded(numbers: Iterable[int]) -> list[int]:
-    """Returns the signals that tracelloc's parent does not have it ignore, as nohup(1) does."""
-    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+def heeded(numbers: Iterable[int], *, interrupts: bool = False) -> list[int]:
+    """Returns the signals that tracelloc's parent does not have it ignore, as nohup(1) does.
+
+    ``interrupts``: SIGINT always. A shell script has it ignored in what it runs in the background,
+    though ``kill -INT`` is how it ends that.
+    """
+    always = {signal.SIGINT} if interrupts else set()
+    return [n for n in numbers if n in always or signal.getsignal(n) is not signal.SIG_IGN]

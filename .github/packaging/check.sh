@@ -1,6 +1,7 @@
 #!/bin/sh
-# Installs each package in a new Debian and traces a program outside of it. Needs root. Arguments:
-# the release (bookworm, trixie, ...), the folder of the packages.
+# Installs each package in a new Debian and traces a program outside of it, and what needs no BPF there
+# as root and as an ordinary user. Needs root. Arguments: the release (bookworm, trixie, ...), the
+# folder of the packages.
 set -eu
 
 # What is mounted here ends with this process, however that ends.
@@ -43,6 +44,29 @@ works() { # works PROGRAM: its version, its view of the machine, and a trace
     # With its line: compressed debug information was read, too.
     grep -q 'record_request.*leaky\.c:' "$work/log" || { cat "$work/log" >&2; exit 1; }
 }
+without_probes() { # without_probes USER PROGRAM: all that this user can do without BPF
+    as() { inside setpriv --reuid="$1" --regid="$1" --clear-groups env HOME="/home/$1" sh -euc "$2"; }
+    rm -rf "$root/home/$1"
+    command install -d -o "$1" -g "$1" "$root/home/$1"
+    as "$1" "cd; tracelloc=$2"'
+        expect() { # expect STATUS WORDS COMMAND...: it ends so, and says this
+            status=$1 words=$2 ended=0
+            shift 2
+            "$@" >log 2>&1 || ended=$?
+            [ $ended = $status ] && grep -q "$words" log || { echo "status $ended: $*"; cat log; exit 1; }
+        }
+        expect 0 "record_request" $tracelloc --preload on --text --top 9 -- /opt/leaky 3
+        expect 0 "recorded .* snapshots" $tracelloc record --preload on -o a.rec -- /opt/leaky 3
+        expect 0 "record_request" $tracelloc report --top 9 a.rec
+        expect 3 "record_request" $tracelloc run -- /opt/leaky 3
+        /opt/leaky 60 & pid=$!
+        sleep 2
+        expect 3 " lost, of " $tracelloc leaks $pid
+        expect 0 " in use in " $tracelloc heap $pid
+        expect 0 "" $tracelloc holders $pid
+        expect 0 "leaky 60" $tracelloc top --count 1 --top 1000
+        kill $pid' >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+}
 
 gcc -O1 -g -fno-optimize-sibling-calls -pthread -o "$work/leaky" tests/targets/leaky.c
 objcopy --compress-debug-sections=zstd "$work/leaky"
@@ -62,11 +86,24 @@ install "/root/$(cd "$dist" && echo *.deb)"
 step "the .deb is installed"
 works tracelloc
 step "it traces"
+cp "$work/leaky" "$root/opt/"
+without_probes 0 tracelloc
+without_probes 1000 tracelloc
+step "it works without probes, also for an ordinary user"
 inside apt-get purge -y -qq tracelloc >/dev/null 2>&1
 left=$(find "$root/usr" -path "*tracelloc*")
 [ -z "$left" ] || { echo "left behind: $left" >&2; exit 1; }
 
-install python3-venv python3-bpfcc
+install python3-venv
+inside python3 -m venv /opt/plain
+inside /opt/plain/bin/pip install --quiet "/root/$(cd "$dist" && echo *_x86_64.whl)"
+without_probes 0 /opt/plain/bin/tracelloc
+without_probes 1000 /opt/plain/bin/tracelloc
+inside /opt/plain/bin/tracelloc -p "$target" >"$work/log" 2>&1 && exit 1
+grep -q 'bcc is not installed.*python3-bpfcc' "$work/log" || { cat "$work/log" >&2; exit 1; }
+step "the wheel works without bcc, also for an ordinary user"
+
+install python3-bpfcc
 for package in wheel source; do
     case $package in
     wheel) file=$(cd "$dist" && echo *_x86_64.whl) ;;

@@ -92,6 +92,36 @@ def test_under_nohup_a_hangup_is_ignored(target: Target, tmp_path: Path) -> None
             tracer.kill()
 
 
+@pytest.mark.parametrize("is_launched", [False, True])
+def test_in_the_background_of_a_script(is_launched: bool, target: Target, tmp_path: Path) -> None:
+    """A shell without job control has SIGINT ignored. It ends a trace, but is for no program."""
+    reports = tmp_path / "reports"
+    options = ["--json-full", "--interval", "0.1", "--report", reports]
+    traced = ["--", "sleep", "1h"] if is_launched else ["-p", target.pid]
+    command = tracelloc_command(*options, *traced)
+    script = '"$@" & echo $!; wait $!'
+    with subprocess.Popen(
+        ["sh", "-c", script, "sh", *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, bufsize=0,
+    ) as shell:  # fmt: skip
+        pid = int(read_line(shell.stdout, "sh"))
+        try:
+            while "tracing" not in read_line(shell.stderr, "tracelloc"):
+                pass
+            os.kill(pid, signal.SIGINT)
+            if is_launched:
+                seen = len(reports.read_text().splitlines())
+                deadline = time.monotonic() + PATIENCE_S
+                while len(reports.read_text().splitlines()) < seen + 3:
+                    assert time.monotonic() < deadline
+                    assert shell.poll() is None
+                os.kill(pid, signal.SIGTERM)
+            assert shell.wait(PATIENCE_S) == (128 + signal.SIGTERM if is_launched else 0)
+        finally:
+            if shell.poll() is None:
+                os.kill(pid, signal.SIGKILL)
+
+
 def test_usr1_writes_and_goes_on(target: Target, tmp_path: Path) -> None:
     flames = tmp_path / "app.fg"
     tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames, directory=tmp_path)
@@ -173,7 +203,7 @@ def test_closed_stdout(target: Target, tmp_path: Path) -> None:
         assert f" pid={target.pid} ".encode() in tracer.stdout.readline()
         tracer.stdout.close()
         messages = tracer.stderr.read().decode()
-    assert tracer.returncode == 0
+    assert tracer.returncode == 141
     allocators, *others = messages.splitlines()
     assert allocators.startswith("tracelloc: malloc libraries: malloc in ")
     assert others == [f"tracelloc: wrote {flames}"]

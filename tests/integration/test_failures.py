@@ -145,7 +145,7 @@ def test_a_program_goes_on_with_its_own_exit_status(
         if part == "follower":
             fifo.write_text("end")
         else:
-            tracer.wait_for("no longer tracing; sh (process")
+            tracer.wait_for("no longer tracing; waiting for sh (process")
             fifo.write_text("end")
         assert tracer.finish() == 7, tracer.messages
         assert sum("made up" in line for line in tracer.messages) == 1, tracer.messages

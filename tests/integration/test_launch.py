@@ -272,9 +272,15 @@ def test_after_the_trace_the_command_runs_on_and_it_is_said(tmp_path: Path) -> N
         "--text", "--duration", "0.2", "--", "sh", "-c", f"cat {fifo(tmp_path)}; exit 4",
         directory=tmp_path,
     )  # fmt: skip
-    tracer.wait_for("no longer tracing; sh (process")
+    tracer.wait_for("no longer tracing; waiting for sh (process")
     (tmp_path / "fifo").write_text("end")
     assert tracer.finish() == 4
+
+
+def test_an_interrupt_ends_a_command_that_is_waited_for(tmp_path: Path) -> None:
+    tracer = Tracelloc("--text", "--duration", "0.2", "--", "sleep", "1h", directory=tmp_path)
+    tracer.wait_for("to end, Ctrl-C ends it")
+    assert tracer.stop() == 128 + signal.SIGINT
 
 
 def fifo(directory: Path) -> Path:
@@ -324,7 +330,7 @@ def test_after_a_broken_rule_the_command_is_waited_for(tmp_path: Path) -> None:
         "--text", "--interval", "100ms", "--fail-if", "live > 1", "--", "sh", "-c", script,
         directory=tmp_path,
     )  # fmt: skip
-    tracer.wait_for("no longer tracing; sh (process")
+    tracer.wait_for("no longer tracing; waiting for sh (process")
     (tmp_path / "fifo").write_text("go on\n")
     assert tracer.finish() == 3
     assert (tmp_path / "end").read_text() == "end\n"

@@ -17,8 +17,8 @@ from tests.integration.test_allocators import preloaded
 from tests.integration.test_attach import HAS_MULTI, WAYS
 from tests.integration.test_trials import cache, claim  # noqa: F401 - a fixture
 from tracelloc.record.kernel.captureconfig import CaptureConfig
-from tracelloc.record.process.byname import find_target
-from tracelloc.record.process.processlist import ProcessScan, open_target
+from tracelloc.record.process.byname import find_target, open_target
+from tracelloc.record.process.processlist import ProcessScan
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.harness import Builder, Target, made_once
+from tests.integration.test_without_bcc import check_all_ways
 from tracelloc import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -38,9 +41,9 @@ def build_packages(out: Path) -> None:
     for name in tracked():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, source / name, follow_symlinks=False)
-    # Compiling takes longer than the tests.
+    # Compiling takes longer than the tests. (The preloaded library needs its options.)
     project = source / "pyproject.toml"
-    project.write_text(project.read_text().replace('"-O2", "-g0"', '"-O0", "-g0"'))
+    project.write_text(re.sub(r'\["-O\d", "-g0"\]', '["-O0", "-g0"]', project.read_text()))
     for command in (["init", "--quiet"], ["add", "--all"]):
         subprocess.run(["git", *command], cwd=source, check=True, timeout=60)
     settings = source.with_name("build.cfg")
@@ -117,6 +120,46 @@ def test_wheel_works_in_a_clean_environment(
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert "==> 0 top allocations" in result.stdout
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+@pytest.mark.parametrize("is_root", [True, False], ids=["root", "nobody"])
+def test_wheel_works_without_bcc(
+    is_root: bool,
+    wheel: Path,
+    builder: Builder,
+    targets: list[Target],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In an environment that sees nothing of the distribution's Python, with pytest's plug-in."""
+    user = [] if is_root else ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    with tempfile.TemporaryDirectory() as name:
+        public = Path(name)
+        public.chmod(0o755)
+        if not is_root:
+            os.chown(public, 65534, 65534)
+        monkeypatch.chdir(public)
+        monkeypatch.setenv("HOME", name)
+        for program in ("endings", "lost"):
+            shutil.copy(builder.c(program), public / program)
+        shutil.copy(wheel, public)
+        subprocess.run([*user, "/usr/bin/python3", "-m", "venv", "venv"], check=True, timeout=120)
+        subprocess.run(
+            [*user, "venv/bin/pip", "install", "--quiet", "--disable-pip-version-check",
+             public / wheel.name, "pytest"],
+            check=True, capture_output=True, timeout=300,
+        )  # fmt: skip
+        target = Target([*user, public / "lost"])
+        targets.append(target)
+        command = [*user, public / "venv/bin/tracelloc"]
+        check_all_ways(command, public / "endings", target, is_root=is_root)
+        (public / "test_it.py").write_text("def test_it(): pass\n")
+        done = subprocess.run(
+            [*user, "venv/bin/python", "-m", "pytest", "--tracelloc", "test_it.py"],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert "memory of 1 test (tracelloc)" in done.stdout, done.stdout + done.stderr
 
 
 def test_runs_from_a_bare_checkout() -> None:

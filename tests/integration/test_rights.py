@@ -89,7 +89,9 @@ def test_attaching_names_what_works(row: str, leaky: str) -> None:
     done = run(row, *TRACELLOC, "-p", "PID", "--text", beside=leaky)
     assert done.returncode == 1, done
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"tracelloc: error: {REFUSED[row]}what works here: tracelloc leaks -p "), line
+    assert line.startswith(
+        f"tracelloc: error: {REFUSED[row]}what works here: tracelloc leaks -p "
+    ), line
     ways = ["heap -p ", "tracelloc -- CMD", "LD_PRELOAD=$(tracelloc library-path) CMD, then -p",
             "--preload inject; tracelloc doctor says how to get probes"]  # fmt: skip
     # A filter of system calls keeps the library idle in what the user starts.
@@ -143,7 +145,9 @@ def test_yama_leaves_what_is_started(leaky: str) -> None:
     assert "no       look into a heap" in done.stdout
     done = run("user", *yama, "-p", "PID", "--text", beside=leaky)
     assert done.returncode == 1
-    assert "what works here: tracelloc -- CMD, LD_PRELOAD=$(tracelloc library-path) CMD" in done.stderr
+    assert (
+        "what works here: tracelloc -- CMD, LD_PRELOAD=$(tracelloc library-path) CMD" in done.stderr
+    )
     done = run("user", *yama, "-p", "PID", "--preload", "inject", beside=leaky)
     assert done.returncode == 1
     assert "can't be injected into process" in done.stderr

@@ -254,7 +254,7 @@ def test_a_command_beside_the_screen(builder: Builder, tmp_path: Path) -> None:
         terminal.wait_for("^hello qu/it")
         terminal.press("C-]")
         terminal.wait_for("Enter: type into the program")
-        terminal.leave("no longer tracing; sh")
+        terminal.leave("no longer tracing; waiting for sh")
         # Where it was typed into before, ^C is for it now.
         terminal.press("C-c")
         terminal.wait_for(f"ended with {128 + signal.SIGINT}")

@@ -20,7 +20,7 @@ MODULES = sorted(
     for path in folder.rglob(pattern)
 )
 
-GROUND = ["errors", "text", "startup", "probes", "tracelloc", "architecture"]
+GROUND = ["errors", "text", "startup", "streams", "probes", "tracelloc", "architecture"]
 """What every room may import: errors, text for people, processors, the sources of the probes."""
 KNOWS = {
     "model": [],

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tracelloc.command.cli import main
 from tracelloc.command.options import parse_options
-from tracelloc.command.subcommands import subcommand_names
+from tracelloc.command.parser import parse_subcommand
+from tracelloc.command.subcommands import find_subcommand, subcommand_names
 from tracelloc.errors import UsageError
 from tracelloc.show import manual
 
@@ -58,7 +60,11 @@ BEFORE = "? (the subcommand comes before all options)"
         ("ls -l", f"{UNKNOWN}ls -l; did you mean tracelloc -- ls -l?"),
         ("ls -p", f"{UNKNOWN}ls -p; did you mean tracelloc -- ls -p?"),
         ("--top 3 ls --json", f"{UNKNOWN}ls; did you mean tracelloc --top 3 -- ls --json?"),
-        ("123", f"{UNKNOWN}123; did you mean tracelloc -p 123?"),
+        ("123 456", f"{UNKNOWN}123 456; did you mean tracelloc -p 123?"),
+        ("123 -p 456", "--pid and 123 both name a process; leave out one"),
+        ("-n x 123", "--name and 123 both name a process; leave out one"),
+        ("0", f"{UNKNOWN}0; did you mean tracelloc -p 0?"),
+        ("123 -- ls", "-p traces a running process, -- CMD starts one; leave out one of them"),
         ("-p 1 --intervall 2s", f"{UNKNOWN}--intervall 2s; did you mean --interval?"),
         ("-p 1 --max-overhead 0", "--max-overhead must be between 0.1% and 1000%"),
         (
@@ -75,6 +81,60 @@ def test_wrong_calls_say_what_to_do(call: str, said: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse_options(call.split())
     assert str(raised.value) == said
+
+
+def test_a_process_needs_no_option() -> None:
+    """By its PID, or by a name that a process has; with --wait, one that some process will have."""
+    assert parse_options(["123", "--json"]).pid == 123
+    assert parse_options(["--top", "3", "123"]).pid == 123
+    name = Path(sys.executable).resolve().name
+    assert parse_options([name, "--json"]).name == name
+    assert parse_options(["--json", name]).name == name
+    assert parse_options(["no-such-name", "--wait"]).name == "no-such-name"
+
+
+@pytest.mark.parametrize(
+    ("subcommand", "call", "pid", "name", "what"),
+    [
+        ("leaks", "123", 123, None, None),
+        ("leaks", "-p 123", 123, None, None),
+        ("heap", "shop --json", None, "shop", None),
+        ("objects", "--json -n shop", None, "shop", None),
+        ("doctor", "", None, None, None),
+        ("record", "shop --duration 1", None, "shop", None),
+        ("holders", "shop", None, "shop", None),
+        ("holders", "123 64", 123, None, "64"),
+        ("holders", "shop --top 3 app::Session", None, "shop", "app::Session"),
+        ("holders", "64 -p 123", 123, None, "64"),
+        ("holders", "-n shop", None, "shop", None),
+    ],
+)
+def test_processes_of_subcommands(
+    subcommand: str, call: str, pid: int | None, name: str | None, what: str | None
+) -> None:
+    given = parse_subcommand(find_subcommand(subcommand), call.split())
+    assert (given.pid, given.name, getattr(given, "what", None)) == (pid, name, what)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("leaks", "a process is required; write its PID or its name"),
+        ("leaks shop -p 1", "--pid and shop both name a process; leave out one"),
+        ("leaks -n shop -p 1", "--pid and --name both name a process; leave out one"),
+        ("holders -p 1 shop 64", "--pid and shop both name a process; leave out one"),
+        ("heap 1 2", f"{UNKNOWN}2; tracelloc heap --help shows the options"),
+        ("run ./x -v", f"{UNKNOWN}./x; did you mean tracelloc run -- ./x -v?"),
+        ("run --top 3 x", f"{UNKNOWN}x; did you mean tracelloc run --top 3 -- x?"),
+        ("record ./x", f"{UNKNOWN}./x; did you mean tracelloc record -- ./x?"),
+        ("run", "a program is required; tracelloc run --leaks -- CMD [ARG...]"),
+    ],
+)
+def test_wrong_calls_of_subcommands(
+    call: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(call.split()) == 2
+    assert capsys.readouterr().err == f"tracelloc: error: {said}\n"
 
 
 def test_pids_are_numbers() -> None:
@@ -99,6 +159,20 @@ def test_manual(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     assert capsysbinary.readouterr().out.decode() == manual.text_of("verdicts")
     assert main(["help", "verdict"]) == 0
     assert capsysbinary.readouterr().out.decode() == manual.text_of("verdicts")
+
+
+@pytest.mark.parametrize("name", subcommand_names())
+def test_every_subcommand_has_a_page(name: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """A topic of the manual, or else its options."""
+    assert main(["help", name]) == 0
+    page = capfdbinary.readouterr().out.decode()
+    if name in manual.topics() or name in manual.ALIASES:
+        assert page == manual.text_of(manual.find_topic(name))
+    else:
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        assert page == capfdbinary.readouterr().out.decode() != ""
+        assert page.startswith(f"usage: tracelloc {name} ")
 
 
 @pytest.mark.parametrize(

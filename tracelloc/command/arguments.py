@@ -72,8 +72,13 @@ count_type, positive_type = _whole(0), _whole(1)
 _between: Final = _whole(0, MOST_BETWEEN, "more than {} other allocations are not supported")
 
 
+def is_pid(word: str) -> bool:
+    """Whether a word is a PID rather than a name."""
+    return word.isascii() and word.isdigit() and 0 < int(word[:19]) < 1 << 31
+
+
 def _pid_number(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text[:19]) < 1 << 31:
+    if not is_pid(text):
         raise ValueError(f"{text!r} is not a PID, a whole number of at least 1; -n takes a name")
     return int(text)
 
@@ -287,8 +292,8 @@ def _add_reports(group: Any) -> None:
         "and the last report are complete, and one every 6 hours)")
     add("--json-full", "repeat a stack's frames in each JSON report (default: as above)")
     add("--count N", "end after N reports", type=positive_type)
-    add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C)",
-        type=duration_type)
+    add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C); a CMD "
+        "that still runs then is waited for", type=duration_type)
 
 
 def _add_files(group: Any) -> None:

@@ -16,7 +16,8 @@ from tracelloc.command.commandline import (
     what_begins,
 )
 from tracelloc.command.failures import report_failure
-from tracelloc.command.parser import subcommand_parser
+from tracelloc.command.parser import parse_subcommand
+from tracelloc.command.processargument import settle_target
 from tracelloc.command.subcommands import find_subcommand, subcommand_names
 from tracelloc.startup import STARTUP, import_numpy, take_own_variables
 
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _command(arguments, began_s)
         finally:
-            _spare_stdout()
+            sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - a last resort: it is one line
         return report_failure(error, debug=debug)
 
@@ -53,7 +54,7 @@ def _run_subcommand(name: str, arguments: list[str]) -> int:
     command: tuple[str, ...] = ()
     if subcommand.takes_command:
         arguments, command = split_command(arguments)
-    given = subcommand_parser(subcommand).parse_args(arguments)
+    given = parse_subcommand(subcommand, arguments)
     given.command = command
     if subcommand.reads_files:
         import_numpy()
@@ -73,7 +74,8 @@ def has_screen() -> bool:
 
 
 def _run(line: CommandLine, began_s: float) -> int:
-    # Imported late: --help and usage errors need none of the slow imports.
+    settle_target(line.given, line.command)
+    # Imported late: --help and wrong calls need none of the slow imports.
     from tracelloc.record.worker.zygote import ZYGOTE  # noqa: PLC0415
 
     # It gets ready while this process does.
@@ -108,11 +110,3 @@ def _heed_interrupts() -> None:
     """Makes ^C raise an exception from now on; before, it ended the process at once."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _spare_stdout() -> None:
-    """Keeps the interpreter from reporting a closed standard output at exit."""
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

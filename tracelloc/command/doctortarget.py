@@ -14,7 +14,7 @@ from tracelloc.record.mallocs.discovery import EVERYTHING, Module, discover
 from tracelloc.record.mallocs.found import found_of
 from tracelloc.record.mallocs.otel import allocators_in
 from tracelloc.record.probe_points.placement import Plan, plan
-from tracelloc.record.process.processlist import open_target
+from tracelloc.record.process.byname import open_target
 from tracelloc.record.process.procfs import VDSO, Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.known import runtimes_of

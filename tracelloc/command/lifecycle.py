@@ -23,8 +23,8 @@ from tracelloc.errors import PrivilegeError, TargetError
 from tracelloc.model.exitleaks import ExitLeaks
 from tracelloc.record.kernel import capabilities as system
 from tracelloc.record.machine.groups import members_of
+from tracelloc.record.process.byname import open_target
 from tracelloc.record.process.memorylimits import MemoryGroup
-from tracelloc.record.process.processlist import open_target
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.record.session.begin import attach_to
@@ -56,11 +56,13 @@ to the process and to its group."""
 class Signals:
     """The requests of all signals received so far."""
 
-    def __init__(self, take: Callable[[int], bool], *, stops: bool) -> None:
+    def __init__(
+        self, take: Callable[[int], bool], *, stops: bool, has_command: bool = False
+    ) -> None:
         """Catches them from here on.
 
         ``take`` gets those that would end us, and says whether they end tracing. ``stops``: whether
-        a ^Z suspends us.
+        a ^Z suspends us. ``has_command``: a program is started, which ignores what we ignore.
         """
         self.is_ending = False
         self._last: tuple[int, float] | None = None
@@ -79,7 +81,7 @@ class Signals:
         for end in (self._receiver, self._sender):
             end.setblocking(False)
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
-        for number in heeded(_ENDING):
+        for number in heeded(_ENDING, interrupts=not has_command):
             signal.signal(number, self._note_end)
         if not stops:
             signal.signal(signal.SIGTSTP, self._note_stop)
@@ -342,8 +344,8 @@ class LaunchStart:
         terminal = self._program.terminal
         if self._program.is_running():
             name, pid = printable(self._program.name), self._program.pid
-            message = f"tracelloc: no longer tracing; {name} (process {pid}) runs on"
-            print(message, file=sys.stderr, flush=True)
+            waits = f"waiting for {name} (process {pid}) to end, Ctrl-C ends it"
+            print(f"tracelloc: no longer tracing; {waits}", file=sys.stderr, flush=True)
             if terminal is not None:
                 terminal.pass_on(sys.stdout.buffer)
         status = self._launch.finish()

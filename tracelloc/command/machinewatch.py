@@ -178,7 +178,7 @@ class MachineWatch:
 def _end_event() -> threading.Event:
     """Returns an event that signals set from now on."""
     ended = threading.Event()
-    for number in heeded((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
+    for number in heeded((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), interrupts=True):
         signal.signal(number, lambda *_: ended.set())
     return ended
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, NoReturn
 
-from tracelloc.command.arguments import add_all
+from tracelloc.command.arguments import add_all, is_pid
+from tracelloc.command.processargument import take_plain
 from tracelloc.command.subcommands import (
     Subcommand,
     SubcommandGroup,
@@ -18,7 +19,7 @@ from tracelloc.command.subcommands import (
 )
 from tracelloc.errors import UsageError
 
-_USAGE: Final = """tracelloc [-p PID | -n NAME] [options]
+_USAGE: Final = """tracelloc [[-p] PID | [-n] NAME] [options]
        tracelloc [options] -- CMD [ARG...]
        tracelloc SUBCOMMAND ..."""
 _DESCRIPTION: Final = (
@@ -31,6 +32,7 @@ _EPILOG: Final = (
     "30s, 5m, 2h. Ctrl-C ends tracing, SIGUSR1 writes the files, SIGUSR2 sets a mark."
 )
 
+_UNKNOWN: Final = "unrecognized arguments: "
 _OTHER_NAMES: Final = {"--verbose": "--debug", "-v": "--debug", "-V": "--version"}
 """Options of other programs, and what they are called here."""
 
@@ -100,7 +102,7 @@ def subcommand_parser(subcommand: Subcommand) -> Parser:
 def whole_parser() -> Parser:
     """Options and subcommands in one, for completions and the man page."""
     parser = build_parser()
-    parser.usage = "tracelloc [options] [-p PID | -n NAME | -- CMD [ARG...] | SUBCOMMAND]"
+    parser.usage = "tracelloc [options] [[-p] PID | [-n] NAME | -- CMD [ARG...] | SUBCOMMAND]"
     parsers = parser.add_subparsers(prog="tracelloc", title="subcommands", metavar="SUBCOMMAND")
     for one in all_subcommands():
         one.add_arguments(parsers.add_parser(one.name, help=one.summary, description=one.about))
@@ -109,18 +111,50 @@ def whole_parser() -> Parser:
 
 def parse_trace(arguments: Sequence[str]) -> argparse.Namespace:
     """Arguments before ``--``. Raises UsageError, with what was probably meant."""
+
+    def is_process(word: str) -> bool:
+        from tracelloc.record.process.byname import is_running  # noqa: PLC0415 - help needs none
+
+        return "--wait" in arguments or is_pid(word) or is_running(word)
+
     parser = build_parser()
-    if arguments and not arguments[0].startswith("-"):
+    if arguments and not (arguments[0].startswith("-") or is_process(arguments[0])):
         _refuse(arguments, arguments, parser.flags())
     given, unknown = parser.parse_known_args(arguments)
+    # A positional argument would swallow what belongs to an unknown option.
+    if len(unknown) == 1 and not unknown[0].startswith("-") and is_process(unknown[0]):
+        given.process = unknown.pop()
+        take_plain(given)
     if unknown:
         _refuse(arguments, unknown, parser.flags())
     return given
 
 
+def parse_subcommand(subcommand: Subcommand, arguments: Sequence[str]) -> argparse.Namespace:
+    """A subcommand's arguments before ``--``. Raises UsageError."""
+    parser = subcommand_parser(subcommand)
+    given, unknown = parser.parse_known_intermixed_args(arguments)
+    process = getattr(given, "process", None) or ""
+    word = process if "/" in process else next(iter(unknown), "-")
+    if subcommand.takes_command and not word.startswith("-"):
+        raise UsageError(f"{_UNKNOWN}{word}", hint=_command_hint(parser.prog, arguments, word))
+    if unknown:
+        parser.error(f"{_UNKNOWN}{shlex.join(unknown)}")
+    if hasattr(given, "process"):
+        take_plain(given)
+    return given
+
+
+def _command_hint(program: str, arguments: Sequence[str], word: str) -> str:
+    """Suggests that a command begins with this word."""
+    at = arguments.index(word)
+    meant = [*program.split(), *arguments[:at], "--", *arguments[at:]]
+    return f"did you mean {shlex.join(meant)}?"
+
+
 def _refuse(arguments: Sequence[str], unknown: Sequence[str], flags: Iterable[str]) -> NoReturn:
     word = unknown[0]
-    message = f"unrecognized arguments: {shlex.join(unknown)}"
+    message = f"{_UNKNOWN}{shlex.join(unknown)}"
     if word.startswith("-"):
         name = word.partition("=")[0]
         close = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else get_close_matches(name, flags, 1)
@@ -130,7 +164,5 @@ def _refuse(arguments: Sequence[str], unknown: Sequence[str], flags: Iterable[st
     elif close := get_close_matches(word, subcommand_names(), 1):
         hint = f"did you mean tracelloc {close[0]}? (the subcommand comes before all options)"
     else:
-        at = arguments.index(word)
-        meant = ["tracelloc", *arguments[:at], "--", *arguments[at:]]
-        hint = f"did you mean {shlex.join(meant)}?"
+        hint = _command_hint("tracelloc", arguments, word)
     raise UsageError(message, hint=hint)

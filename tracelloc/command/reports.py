@@ -11,7 +11,7 @@ from typing import Final
 from tracelloc.command.commandline import Mode
 from tracelloc.command.outputs import Messages, open_report
 from tracelloc.command.run import HURRY_PATIENCE_S, Run
-from tracelloc.errors import TracellocError
+from tracelloc.errors import OutputError
 from tracelloc.show.presentation.naming import REPORT_PATIENCE_S
 from tracelloc.show.presentation.packageadvice import hints_of
 from tracelloc.show.presentation.processfacts import losses_line
@@ -165,12 +165,11 @@ class Reports:
         try:
             self._stream.write(text.encode(errors="backslashreplace"))
             self._stream.flush()
-        except BrokenPipeError:
+        except (OSError, OutputError) as error:
             self._is_open = False
-        except OSError as error:
-            self._is_open = False
-            trouble = TracellocError(f"{self._name} cannot be written: {error.strerror}")
-            run.note_trouble(trouble)
+            if isinstance(error, OSError):
+                error = OutputError(self._name, error)
+            run.note_trouble(error)
         else:
             self._count += 1
 

@@ -165,7 +165,7 @@ class Run:
         """Notes a write error, so that the other outputs are still written."""
         # The last one is raised.
         self._add_trouble(error, is_said=not self._is_finishing)
-        if not self._is_finishing:
+        if not (self._is_finishing or getattr(error, "is_reported", False)):
             self.messages.say(f"error: {error}")
             if isinstance(error, TracellocError):
                 error.is_reported = True
@@ -179,7 +179,7 @@ class Run:
         if self._is_unsaid:
             self.messages.say_aside(f"error: {self.troubles[-1]}")
         self.troubles.append(error)
-        self._is_unsaid = not is_said
+        self._is_unsaid = not (is_said or getattr(error, "is_reported", False))
 
     def end_early(self, why: str) -> None:
         """Ends tracing, as ^C does, with an error. From any thread."""
@@ -289,7 +289,9 @@ def trace(options: Options, start: Start, front: FrontEnd) -> int:
 def _trace(options: Options, start: Start, front: FrontEnd) -> int:
     """Returns the exit status if tracelloc decides it, else 0."""
     say = front.messages.say_aside
-    signals = Signals(start.take_signal, stops=not options.trace.follow)
+    signals = Signals(
+        start.take_signal, stops=not options.trace.follow, has_command=bool(options.command)
+    )
     with ExitStack() as stack:
         filters, warnings = load_filters(
             options.filters_paths, options.filter_groups, standing=options.use_filters

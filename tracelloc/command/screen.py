@@ -18,7 +18,8 @@ from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import Target
 from tracelloc.model.processlist import ProcessInfo
 from tracelloc.model.wanted import Wanted
-from tracelloc.record.process.processlist import ProcessScan, open_target
+from tracelloc.record.process.byname import open_target
+from tracelloc.record.process.processlist import ProcessScan
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.filters.files import load_filters

@@ -11,7 +11,6 @@ from typing import Final
 from tracelloc.command.options import Options
 from tracelloc.errors import TargetError
 from tracelloc.record.machine.groups import NoGroupError, find_group, members_of
-from tracelloc.record.process.byname import find_target
 from tracelloc.record.process.memorylimits import MemoryGroup
 from tracelloc.startup import STARTUP
 from tracelloc.text import printable
@@ -21,16 +20,7 @@ _EVERY_S: Final = 0.1
 
 
 def with_target(options: Options) -> Options:
-    """The options with the PID of the process; of a control group, the oldest one's.
-
-    There is none yet if a program is to be waited for.
-
-    Raises TargetError.
-    """
-    if options.name is not None and options.waits:
-        return options
-    if options.name is not None:
-        return replace(options, pid=find_target(options.name))
+    """The options with the PID of a control group's oldest process. Raises TargetError."""
     if options.group_name is not None:
         group = _found_group(options.group_name, waits=options.waits)
         members = members_of(group)

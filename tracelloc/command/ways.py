@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.command.finding import Finding, FindingState
-from tracelloc.errors import PrivilegeError, TracellocError
+from tracelloc.errors import PrivilegeError, TracellocError, UnsupportedError
 from tracelloc.record.kernel.capabilities import why_no_probes
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.child import ChildEndedError
@@ -44,7 +44,9 @@ def refusal_of_probes(why: TracellocError, process: Process) -> TracellocError:
         if may_read:
             ways.append(f"tracelloc -p {pid} --preload inject")
     works = f"what works here: {', '.join(ways)}; " if ways else ""
-    return PrivilegeError(why.message, hint=f"{works}tracelloc doctor says how to get probes")
+    is_missing = isinstance(why, UnsupportedError)
+    how = why.hint if is_missing else "tracelloc doctor says how to get probes"
+    return PrivilegeError(why.message, hint=f"{works}{how}")
 
 
 def has_library() -> bool:

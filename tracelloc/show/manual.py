@@ -20,7 +20,8 @@ _START: Final = """\
 
 6. `tracelloc run --leaks -- CMD`: what a test program leaked at its end, without root
 
-`-n NAME` takes a name in place of a PID; `-- CMD` starts a program under tracing.
+`-n NAME` takes a name in place of a PID, and either may stand alone: `tracelloc leaks shop`.
+`-- CMD` starts a program under tracing.
 """
 _GROUPS: Final = {
     "Look": (

@@ -9,12 +9,13 @@ import ctypes
 import errno
 import os
 import stat
-from typing import ClassVar, Final
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from tracelloc.architecture import native
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _OPENAT2: Final = 437
 _PERF_FLAG_FD_CLOEXEC: Final = 8

@@ -1,4 +1,4 @@
-"""Lists which ways of tracing work here, and what helps where one does not.
+"""Lists the ways of tracing that work here, and what helps.
 
 It tries each way on processes of its own and, with -p, reads what a process has: what will be
 missing, what will be slow, and how to fix it. Nothing is traced. The exit status is 0 if any way of
@@ -11,21 +11,22 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import Final
 
-from tracelloc.command.arguments import add_option, pid_type
+from tracelloc.command.processargument import add_process, named_pid
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.errors import TracellocError
 from tracelloc.text import print_lines, progress_of
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
-    add_option(parser, "-p --pid PID", "process to check as well", type=pid_type)
+    add_process(parser, "process to check as well")
 
 
 def _run(given: Namespace) -> None:
+    pid = named_pid(given)
     from tracelloc.command.doctor import diagnose, diagnosis_lines, why_not_traced
 
     with progress_of("looking"):
-        findings = diagnose(given.pid)
+        findings = diagnose(pid)
     print_lines(diagnosis_lines(findings))
     sys.stdout.flush()
     if why := why_not_traced(findings):

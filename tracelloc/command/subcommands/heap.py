@@ -15,9 +15,9 @@ from tracelloc.command.arguments import (
     add_option,
     count_type,
     duration_type,
-    pid_type,
     positive_type,
 )
+from tracelloc.command.processargument import add_process, named_process
 from tracelloc.command.repeating import reading_heap, report_numbers
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines, progress_of
@@ -28,7 +28,7 @@ _CONTENTS_BYTES: Final = 64
 # fmt: off
 def _add_arguments(parser: ArgumentParser) -> None:
     add = partial(add_option, parser)
-    add("-p --pid PID", "process to inspect", type=pid_type, required=True)
+    add_process(parser, "process to inspect")
     add("--every TIME", "look again each TIME, until Ctrl-C or the end of the process",
         type=duration_type)
     add("--count N", "end after N looks", type=positive_type)
@@ -41,14 +41,13 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _run(given: Namespace) -> None:
+    process = named_process(given)
     from tracelloc.model.process import Target
     from tracelloc.record.heapwalk.measuring import measure_heap, measure_memory
     from tracelloc.record.heapwalk.walked import NotWalkableError
-    from tracelloc.record.process.processlist import open_target
     from tracelloc.show.presentation.memoryparts import part_lines
     from tracelloc.show.report.heap import heap_json, heap_lines
 
-    process = open_target(given.pid)
     target = Target(process.pid, process.command())
     contents_bytes = _CONTENTS_BYTES if given.contents else 0
     for _ in report_numbers(given.every, given.count):

@@ -12,7 +12,8 @@ from contextlib import closing
 from functools import partial
 from typing import Final
 
-from tracelloc.command.arguments import add_option, pid_type, positive_type
+from tracelloc.command.arguments import add_option, positive_type
+from tracelloc.command.processargument import add_process, named_process
 from tracelloc.command.repeating import reading_heap
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines, progress_of
@@ -21,18 +22,18 @@ from tracelloc.text import print_lines, progress_of
 # fmt: off
 def _add_arguments(parser: ArgumentParser) -> None:
     add = partial(add_option, parser)
+    add_process(parser, "process to inspect")
     parser.add_argument("what", metavar="WHAT", nargs="?", help="a C++ class (app::Session), a "
         "size in bytes (64), or an address (0x55ff365b8cf0): whose holders to show; without it, "
         "what keeps most of the heap")
-    add("-p --pid PID", "process to inspect", type=pid_type, required=True)
     add("--top N", "holders to list (default 10)", type=positive_type, default=10)
     add("--json", "one line of JSON")
 # fmt: on
 
 
 def _run(given: Namespace) -> None:
+    process = named_process(given)
     from tracelloc.model.process import Target
-    from tracelloc.record.process.processlist import open_target
     from tracelloc.record.reachability.blockholders import HolderFinder, selection
     from tracelloc.show.report.holders import (
         holder_lines_of,
@@ -41,7 +42,6 @@ def _run(given: Namespace) -> None:
         top_holders_json,
     )
 
-    process = open_target(given.pid)
     target = Target(process.pid, process.command())
     with (
         closing(HolderFinder(process, debug=given.debug)) as finder,

@@ -17,9 +17,9 @@ from tracelloc.command.arguments import (
     add_option,
     count_type,
     duration_type,
-    pid_type,
     positive_type,
 )
+from tracelloc.command.processargument import add_process, named_process
 from tracelloc.command.repeating import reading_heap, report_numbers
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.show.alerts.rules import FAILED_STATUS
@@ -34,7 +34,7 @@ _CONTENTS_BYTES: Final = 64
 # fmt: off
 def _add_arguments(parser: ArgumentParser) -> None:
     add = partial(add_option, parser)
-    add("-p --pid PID", "process to search", type=pid_type, required=True)
+    add_process(parser, "process to search")
     add("--every TIME", "search again each TIME, until Ctrl-C or the end of the process, and list "
         "only what is new", type=duration_type)
     add("--count N", "end after N reports", type=positive_type)
@@ -49,8 +49,8 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _run(given: Namespace) -> int:
+    process = named_process(given)
     from tracelloc.model.process import Target
-    from tracelloc.record.process.processlist import open_target
     from tracelloc.record.reachability.lostblocks import LostBlockSearch
     from tracelloc.show.alerts.suppressions import read_patterns
     from tracelloc.show.report.leaks import describe, leak_lines, leaks_json
@@ -61,7 +61,6 @@ def _run(given: Namespace) -> int:
         texts = describe(group), group.class_name
         return any(match(text) for match in patterns for text in texts)
 
-    process = open_target(given.pid)
     target = Target(process.pid, process.command())
     status = 0
     contents_bytes = _CONTENTS_BYTES if given.contents else 0

@@ -14,9 +14,9 @@ from tracelloc.command.arguments import (
     add_option,
     count_type,
     duration_type,
-    pid_type,
     positive_type,
 )
+from tracelloc.command.processargument import add_process, named_process
 from tracelloc.command.repeating import report_numbers
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines, progress_of
@@ -31,7 +31,7 @@ _GROWING_TYPES: Final = 5
 # fmt: off
 def _add_arguments(parser: ArgumentParser) -> None:
     add = partial(add_option, parser)
-    add("-p --pid PID", "process to inspect", type=pid_type, required=True)
+    add_process(parser, "process to inspect")
     add("--every TIME", "count again each TIME, until Ctrl-C or the end of the process, and show "
         "what has changed since the first count", type=duration_type)
     add("--count N", "end after N counts", type=positive_type)
@@ -43,12 +43,11 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _run(given: Namespace) -> None:
+    process = named_process(given)
     from tracelloc.model.process import Target
-    from tracelloc.record.process.processlist import open_target
     from tracelloc.record.runtimes.supported import object_counter
     from tracelloc.show.report.census import json_census, text_census, wanted_types
 
-    process = open_target(given.pid)
     counter = object_counter(process)
     target = Target(process.pid, process.command())
     first: ObjectCensus | None = None

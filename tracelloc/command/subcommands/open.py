@@ -8,20 +8,21 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Final
 
-from tracelloc.command.arguments import add_at, add_names, add_option, add_recordings, pid_type
+from tracelloc.command.arguments import add_at, add_names, add_recordings
+from tracelloc.command.processargument import add_process, named_pid
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.errors import UsageError
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
     add_recordings(parser, "*")
-    about = "the recording that is being written of this process"
-    add_option(parser, "-p --pid PID", about, type=pid_type)
+    add_process(parser, "the recording that is being written of this process", plain=False)
     add_at(parser, "the snapshot to begin with")
     add_names(parser)
 
 
 def _run(given: Namespace) -> None:
+    given.pid = named_pid(given)
     if bool(given.files) == (given.pid is not None):
         raise UsageError("open needs a FILE, or -p PID of a process that is being recorded")
     from tracelloc.command.cli import has_screen

@@ -18,6 +18,7 @@ from tracelloc.command.arguments import (
     add_watch,
     duration_type,
 )
+from tracelloc.command.processargument import add_process, settle_target
 from tracelloc.command.recordoptions import add_bounds, record_options
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.startup import import_numpy
@@ -27,6 +28,7 @@ from tracelloc.startup import import_numpy
 def _add_arguments(parser: ArgumentParser) -> None:
     # Its --max-size is the file's.
     parser.conflict_handler = "resolve"
+    add_process(parser)
     add_tracing(parser.add_argument_group("what to trace"))
     add_probes(parser.add_argument_group("probes"))
     add_watch(parser.add_argument_group("watching"))
@@ -37,14 +39,15 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_bounds(group)
     add("--events", "record every event, the newest ones in at most half of the file: snapshots "
         "then have single blocks")
-    add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C)",
-        type=duration_type)
+    add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C); a CMD "
+        "that still runs then is waited for", type=duration_type)
     add_sources(group)
 # fmt: on
 
 
 def _run(given: Namespace) -> int:
     line, wanted = record_options(given, given.command)
+    settle_target(line.given, line.command)
     import_numpy()
     from tracelloc.command.record import record
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from tracelloc.command.arguments import add_option, count_type
 from tracelloc.command.commandline import recorded_command_line
+from tracelloc.command.processargument import settle_target
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.errors import UsageError
 from tracelloc.startup import import_numpy
@@ -22,7 +23,7 @@ from tracelloc.startup import import_numpy
 # fmt: off
 def _add_arguments(parser: ArgumentParser) -> None:
     add = partial(add_option, parser)
-    add("--leaks", "report blocks that nothing points to at the end of CMD")
+    add("--leaks", "report blocks that nothing points to at the end of CMD (the default)")
     add("--suppressions FILE", "leaks that are known, in LeakSanitizer's syntax: lines of "
         "leak:PATTERN, compared with functions, source files and modules (repeatable)",
         action="append", type=Path, default=[])
@@ -36,11 +37,10 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _run(given: Namespace) -> int:
-    if not (given.leaks or given.tests):
-        raise UsageError("nothing to check", hint="tracelloc run --leaks -- CMD reports leaks")
     if not given.command:
         raise UsageError("a program is required", hint="tracelloc run --leaks -- CMD [ARG...]")
     line = recorded_command_line(Namespace(debug=given.debug), given.command)
+    settle_target(line.given, line.command)
     from tracelloc.record.worker.zygote import ZYGOTE
 
     # It gets ready while this process does.

@@ -10,26 +10,27 @@ from argparse import ArgumentParser, Namespace
 from functools import partial
 from typing import Final
 
-from tracelloc.command.arguments import add_option, pid_type
+from tracelloc.command.arguments import add_option
+from tracelloc.command.processargument import add_process, named_process
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
     add = partial(add_option, parser)
-    add("-p --pid PID", "process to inspect", type=pid_type, required=True)
+    add_process(parser, "process to inspect")
     add("--json", "one JSON array instead of text")
 
 
 def _run(given: Namespace) -> None:
-    from tracelloc.record.process.processlist import open_target
+    process = named_process(given)
     from tracelloc.record.symbolization.inventory import (
         json_inventory,
         take_inventory,
         text_inventory,
     )
 
-    reports = take_inventory(open_target(given.pid))
+    reports = take_inventory(process)
     print_lines([json_inventory(reports)] if given.json else text_inventory(reports))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import importlib.util
 import os
 import platform
 import re
@@ -13,6 +14,7 @@ from typing import Final
 
 from tracelloc.architecture import ARCHITECTURES, machine_name, of_machine
 from tracelloc.errors import PrivilegeError, TracellocError, UnsupportedError
+from tracelloc.record.kernel.compiler import INSTALL_HINT
 from tracelloc.system import syscalls
 
 MINIMUM_KERNEL: Final = (6, 1)
@@ -44,7 +46,14 @@ _CONTAINER_HINT: Final = (
 
 def lacking() -> str:
     """Returns what a user lacks where probes are refused, in a word."""
-    return "BPF" if os.geteuid() == 0 else "root"
+    if os.geteuid() != 0:
+        return "root"
+    return "BPF" if has_bcc() else "bcc"
+
+
+def has_bcc() -> bool:
+    """Returns whether this Python has bcc, which compiles the probes, or a package of its name."""
+    return importlib.util.find_spec("bcc") is not None
 
 
 def why_no_probes() -> TracellocError | None:
@@ -66,6 +75,8 @@ def check_all() -> None:
     check_kernel(platform.release())
     check_capabilities(Path("/proc/self/status").read_text())
     check_bpf()
+    if not has_bcc():
+        raise UnsupportedError("bcc is not installed", hint=INSTALL_HINT)
 
 
 def check_machine(machine: str) -> None:

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 INSTALL_HINT: Final = (
     "install the distribution's package: apt install python3-bpfcc (Debian, Ubuntu), "
-    "dnf install python3-bcc (Fedora, RHEL); a virtual environment must be made by "
-    "/usr/bin/python3 with --system-site-packages"
+    "dnf install python3-bcc (Fedora, RHEL); only the distribution's own Python sees it, and "
+    "environments made by /usr/bin/python3 -m venv --system-site-packages"
 )
 INSTRUCTION_BYTES: Final = 8
 LOAD_MAP: Final = (0x18, 1)

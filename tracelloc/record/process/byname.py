@@ -1,4 +1,4 @@
-"""Finds the process with a given name."""
+"""Finds the process with a given name, and opens processes; imports nothing slow."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Final
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.model.codefiles import base_name
 from tracelloc.record.process.listing import user_name
+from tracelloc.record.process.namespaces import absence_hint
 from tracelloc.record.process.procfs import PROC, Process
 from tracelloc.text import format_time, printable
 
@@ -43,6 +44,11 @@ def find_target(name: str, root: Path = PROC) -> int:
     raise TargetError(
         f"{len(found)} processes are called {printable(name)}, choose one by -p:\n{lines}"
     )
+
+
+def is_running(name: str, root: Path = PROC) -> bool:
+    """Returns whether ``find_target`` would find processes."""
+    return any(name in _names_of(process) for process in _processes(root))
 
 
 def _processes(root: Path) -> Iterator[Process]:
@@ -96,3 +102,38 @@ def _line_of(process: Process) -> str:
     if len(command) > _LONGEST_COMMAND:
         command = f"{command[: _LONGEST_COMMAND - 1]}…"
     return f"    {process.pid:>7}  {user:<12} {started}  {command}"
+
+
+def open_target(pid: int) -> Process:
+    """Returns the process with this PID. Raises TargetError with the reason if untraceable."""
+    process = Process(pid)
+    if pid == os.getpid():
+        raise TargetError("tracelloc cannot trace itself", hint="name another process")
+    if not process.directory.exists():
+        raise TargetError(f"there is no process {pid}", hint=absence_hint())
+    if process.is_kernel_thread():
+        raise TargetError(
+            f"{pid} ({printable(process.command())}) is a kernel thread", hint="name a user process"
+        )
+    if not process.exists():
+        raise TargetError(f"process {pid} ({printable(process.command())}) has already ended")
+    # If it is not readable, attaching reports why.
+    with suppress(OSError):
+        check_bits(process)
+    return process
+
+
+def check_bits(process: Process) -> None:
+    """Raises TargetError if the program is a 32-bit program, OSError if it can't be read."""
+    if is_32_bit(process):
+        raise TargetError(
+            f"process {process.pid} ({printable(process.command())}) is a 32-bit program",
+            hint="tracelloc traces 64-bit programs",
+        )
+
+
+def is_32_bit(process: Process) -> bool:
+    """Returns whether the program is a 32-bit program. Raises OSError."""
+    with open(process.memory_directory / "exe", "rb") as executable:
+        # The fifth byte of an ELF file is its class (EI_CLASS).
+        return executable.read(5)[4:] == b"\x01"

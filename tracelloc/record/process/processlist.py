@@ -18,18 +18,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tracelloc.errors import TargetError, TracellocError
+from tracelloc.errors import TracellocError
 from tracelloc.files.elf import NotElfError
 from tracelloc.model.codefiles import FileId, Mapping, base_name
 from tracelloc.model.processlist import ProcessInfo, Trouble
 from tracelloc.record.mallocs.discovery import families_in
 from tracelloc.record.mallocs.families import OPERATORS
+from tracelloc.record.process.byname import is_32_bit
 from tracelloc.record.process.listing import command_line, user_name
-from tracelloc.record.process.namespaces import absence_hint
 from tracelloc.record.process.procfs import PROC, Process
 from tracelloc.record.worker.client import FileReadError, FileWorker
 from tracelloc.record.worker.targetfile import TargetFile
-from tracelloc.text import NS_PER_S, printable
+from tracelloc.text import NS_PER_S
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _KERNEL_THREAD: Final = 0x00200000
@@ -182,7 +182,7 @@ class ProcessScan:
             return None, Trouble.ENDED if stat.state in "ZX" else Trouble.SELF
         process = Process(pid, self._root)
         try:
-            if _is_32_bit(process):
+            if is_32_bit(process):
                 return None, Trouble.BITS
             found = self._allocator_of(process, process.maps().mappings)
         except (PermissionError, TracellocError):
@@ -260,38 +260,3 @@ def _info(pid: int, stat: _Stat, seen: _Seen, now_ns: int) -> ProcessInfo:
 def by_growth(info: ProcessInfo) -> tuple[int, int, int]:
     """Returns a sort key: the fastest growing first, then the largest."""
     return -info.growth_bytes_per_min, -info.rss_bytes, info.pid
-
-
-def open_target(pid: int) -> Process:
-    """Returns the process with this PID. Raises TargetError with the reason if untraceable."""
-    process = Process(pid)
-    if pid == os.getpid():
-        raise TargetError("tracelloc cannot trace itself", hint="name another process")
-    if not process.directory.exists():
-        raise TargetError(f"there is no process {pid}", hint=absence_hint())
-    if process.is_kernel_thread():
-        raise TargetError(
-            f"{pid} ({printable(process.command())}) is a kernel thread", hint="name a user process"
-        )
-    if not process.exists():
-        raise TargetError(f"process {pid} ({printable(process.command())}) has already ended")
-    # If it is not readable, attaching reports why.
-    with suppress(OSError):
-        check_bits(process)
-    return process
-
-
-def check_bits(process: Process) -> None:
-    """Raises TargetError if the program is a 32-bit program, OSError if it can't be read."""
-    if _is_32_bit(process):
-        raise TargetError(
-            f"process {process.pid} ({printable(process.command())}) is a 32-bit program",
-            hint="tracelloc traces 64-bit programs",
-        )
-
-
-def _is_32_bit(process: Process) -> bool:
-    """Returns whether the program is a 32-bit program. Raises OSError."""
-    with open(process.memory_directory / "exe", "rb") as executable:
-        # The fifth byte of an ELF file is its class (EI_CLASS).
-        return executable.read(5)[4:] == b"\x01"

@@ -22,7 +22,7 @@ from tracelloc.record.probe_points.placement import (
     place_loader,
     plan,
 )
-from tracelloc.record.process.processlist import check_bits
+from tracelloc.record.process.byname import check_bits
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.attachments import Attachments
 from tracelloc.record.session.survival import check_survival

@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
-from tracelloc.errors import TracellocError
+from tracelloc.errors import NOT_EXECUTABLE_STATUS, ProgramError
 from tracelloc.record.kernel.capabilities import FileLimit
 from tracelloc.record.kernel.execcatcher import ExecCatcher
 from tracelloc.record.session.terminal import ProgramTerminal
@@ -25,20 +25,9 @@ from tracelloc.record.sources.preloaded.launching import (
 )
 from tracelloc.system.environment import environment_of, with_variables
 from tracelloc.system.invoker import Invoker
-from tracelloc.text import printable
 
-_NOT_FOUND: Final = 127
-_NOT_EXECUTABLE: Final = 126
 _SIGNAL_STATUS: Final = 128
-"""Exit statuses that shells use for programs that can't be run or were ended by a signal."""
-
-
-class ProgramError(TracellocError):
-    """The program can't be executed; ``exit_code`` is the one that shells use."""
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.exit_code = _NOT_FOUND if code == errno.ENOENT else _NOT_EXECUTABLE
+"""Exit status that shells use for programs that a signal ended, less its number."""
 
 
 class TracedProgram:
@@ -110,7 +99,7 @@ class TracedProgram:
         except OSError as error:
             os.write(failure_fd, str(error.errno).encode())
         finally:
-            os._exit(_NOT_EXECUTABLE)
+            os._exit(NOT_EXECUTABLE_STATUS)
 
     def go(self) -> None:
         """Makes the process execute the command. Raises ProgramError if it can't."""
@@ -124,9 +113,7 @@ class TracedProgram:
             # Exec closes the other end.
             text = failure.read()
         if text:
-            code = int(text)
-            name = printable(self._command[0])
-            raise ProgramError(f"cannot execute {name}: {os.strerror(code)}", code)
+            raise ProgramError(self._command[0], int(text))
         self.has_begun = True
 
     def refuse(self) -> None:

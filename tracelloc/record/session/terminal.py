@@ -17,6 +17,8 @@ import threading
 from contextlib import suppress
 from typing import BinaryIO, Final
 
+from tracelloc.errors import OutputError
+
 _KEPT_BYTES: Final = 4 << 20
 """Bytes of output that are kept: its end."""
 _PIECE_BYTES: Final = 1 << 16
@@ -88,7 +90,7 @@ class ProgramTerminal:
                     self._first += surplus
                 for stream, line_end in self._copies:
                     # The reader may be gone, or the disk full: the program goes on.
-                    with suppress(OSError):
+                    with suppress(OSError, OutputError):
                         stream.write(piece.replace(_LINE_END, line_end))
                         stream.flush()
 

@@ -1,0 +1,83 @@
+"""Without bcc everything works but probes. What needs these names the package that is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.harness import PATIENCE_S, USES_LIBRARY, Builder, Target
+
+pytestmark = pytest.mark.skipif(USES_LIBRARY, reason="has a process that the library reports of")
+
+WITHOUT = """
+import sys
+sys.modules["bcc"] = None
+from tracelloc.__main__ import main
+sys.exit(main())
+"""
+PACKAGES = (
+    "install the distribution's package: apt install python3-bpfcc (Debian, Ubuntu), "
+    "dnf install python3-bcc (Fedora, RHEL); only the distribution's own Python sees it, and "
+    "environments made by /usr/bin/python3 -m venv --system-site-packages"
+)
+
+
+def check_all_ways(
+    command: Sequence[str | Path], program: Path, target: Target, *, is_root: bool
+) -> None:
+    """Has an installation do all that it can for a user, in the current directory.
+
+    ``program``: ``endings.c``. ``target``: ``lost.c``, the user's own.
+    """
+
+    def run(status: int, *arguments: object) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [str(word) for word in (*command, *arguments)],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == status, (arguments, done.stdout, done.stderr)
+        return done
+
+    run(0, "--json", "--report", "report.json", "--", program, "reachable")
+    last = json.loads(Path("report.json").read_text().splitlines()[-1])
+    assert (last["live_bytes"], last["live_allocations"], last["lost_events"]) == (128, 2, 0)
+    run(5, "record", "-o", "a.rec", "--", program, "fail")
+    run(0, "record", "-o", "b.rec", "--", program, "reachable")
+    assert "128 B" in run(0, "report", "b.rec").stdout
+    assert "endings" in run(0, "diff", "a.rec", "b.rec").stdout
+    run(0, "merge", "a.rec", "b.rec", "-o", "both.rec")
+    assert "leaked 200 bytes in 2 blocks" in run(3, "run", "--", program, "direct").stderr
+    pid = target.pid
+    assert target.ask("5 0") == "done"
+    for words in ("heap", "holders", "symbols"):
+        assert run(0, words, pid).stdout
+    assert "lost" in run(3, "leaks", pid).stdout
+    assert f" {pid} " in run(0, "top", "--count", "1", "--top", "1000").stdout
+    for needs_probes in (["-p", pid, "--text"], ["--mmap", "--", program]):
+        said = run(1, *needs_probes).stderr.splitlines()
+        assert len(said) == 1
+        if is_root:
+            assert said[0].startswith("tracelloc: error: bcc is not installed; ")
+            assert said[0].endswith(PACKAGES)
+        else:
+            assert said[0].startswith("tracelloc: error: probes need root (sudo); ")
+    done = run(0, "-p", pid, "--preload", "inject", "--text", "--count", "1")
+    assert "events come by the injected library, not by probes" in done.stderr
+
+
+def test_everything_but_probes_works(
+    builder: Builder, targets: list[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Target([builder.c("lost")])
+    targets.append(target)
+    monkeypatch.chdir(tmp_path)
+    check_all_ways(
+        [sys.executable, "-c", WITHOUT], builder.c("endings"), target, is_root=os.geteuid() == 0
+    )

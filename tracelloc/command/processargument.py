@@ -1,0 +1,84 @@
+"""The process that a command line names, by -p PID, -n NAME or a plain word; the command, too.
+
+Nothing slow is imported to refuse what there is not, and for help nothing of ``record``.
+"""
+
+# ruff: noqa: PLC0415
+from __future__ import annotations
+
+import errno
+import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tracelloc.command.arguments import add_option, is_pid, pid_type
+from tracelloc.errors import ProgramError, UsageError
+
+if TYPE_CHECKING:
+    from tracelloc.record.process.procfs import Process
+
+
+def add_process(parser: ArgumentParser, about: str = "", *, plain: bool = True) -> None:
+    """``-p`` and ``-n``, unless there are; and a plain word for either, see ``take_plain``."""
+    name = "its name in ps, executable, argv[0] or script, instead"
+    if about:
+        add_option(parser, "-p --pid PID", about, type=pid_type)
+        add_option(parser, "-n --name NAME", name, type=str)
+    if plain:
+        about = "PID or name of the process, without -p or -n"
+        parser.add_argument("process", metavar="PROCESS", nargs="?", help=about)
+
+
+def take_plain(given: Namespace) -> None:
+    """Takes a plain word for what ``-p`` or ``-n`` take. Raises UsageError."""
+    word = given.process
+    named = [option for option in ("pid", "name", "group") if getattr(given, option, None)]
+    if word is not None and named and getattr(given, "what", word) is None:
+        given.what, word = word, None
+    if len(named) + (word is not None) > 1:
+        both = " and ".join([*(f"--{option}" for option in named), word or ""][:2])
+        raise UsageError(f"{both} both name a process", hint="leave out one")
+    if word is not None and is_pid(word):
+        given.pid = int(word)
+    elif word is not None:
+        given.name = word
+
+
+def named_pid(given: Namespace) -> int | None:
+    """Returns the PID of the named process; None if none is named. Raises TargetError."""
+    from tracelloc.record.process.byname import find_target
+
+    pid: int | None = given.pid
+    return pid if given.name is None else find_target(given.name)
+
+
+def named_process(given: Namespace) -> Process:
+    """Opens the named process. Raises UsageError if none is named, and TargetError."""
+    from tracelloc.record.process.byname import open_target
+
+    pid = named_pid(given)
+    if pid is None:
+        raise UsageError("a process is required", hint="write its PID or its name")
+    return open_target(pid)
+
+
+def settle_target(given: Namespace, command: Sequence[str]) -> None:
+    """Finds the PID of a name. Raises TargetError or ProgramError for what there is not."""
+    if command and not _may_exist(command[0]):
+        raise ProgramError(command[0], errno.ENOENT)
+    if not (command or given.pid is given.name is None or given.wait):
+        given.pid, given.name = named_process(given).pid, None
+
+
+def _may_exist(program: str) -> bool:
+    """Whether there is such a file, as far as one can see: who executes it may see more."""
+    for place in [""] if "/" in program else os.get_exec_path():
+        try:
+            os.stat(os.path.join(place, program))  # noqa: PTH118 - as execvp joins them
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            pass
+        return True
+    return False
