@@ -78,6 +78,7 @@ test)
     need binutils-aarch64-linux-gnu has aarch64-linux-gnu-objdump
     need libc6-dev-arm64-cross is_there "/usr/aarch64-linux-gnu/lib/libc.so"
     need libstdc++6-arm64-cross is_there "/usr/aarch64-linux-gnu/lib/libstdc++.so.6"
+    need libhwasan0-arm64-cross is_there "/usr/aarch64-linux-gnu/lib/libhwasan.so.0"
     need llvm has llvm-symbolizer
     need libc6-dbg is_there "/usr/lib/debug/.build-id/*/*.debug"
     need nodejs has node

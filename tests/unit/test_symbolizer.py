@@ -23,6 +23,8 @@ from tracelloc.record.symbolization.modulesymbols import ModuleSymbols
 from tracelloc.record.symbolization.sourcemap import SourceMap
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 
+FUNCTIONS_OF_CHAIN = "innermost", "middle", "outermost", "recurse", "main"
+
 
 @contextmanager
 def symbolizing(pid: int, sources: SourceMap | None = None) -> Iterator[Symbolizer]:
@@ -267,14 +269,19 @@ def test_generated_code_is_named_when_its_map_appears(
         perf_map.unlink(missing_ok=True)
 
 
-def test_many_addresses_at_once() -> None:
-    """This process: the same frames whether asked one by one or all together."""
+def test_many_addresses_at_once(chain: tuple[Target, Path]) -> None:
+    """The same frames whether asked one by one or all together; each function by its name."""
+    target, path = chain
     rng = np.random.default_rng(1)
-    code = [m for m in Process(os.getpid()).maps().mappings if m.executable and m.is_file]
-    addresses = [int(rng.integers(m.start + 1, m.end)) for m in code for _ in range(40)]
-    with symbolizing(os.getpid()) as symbolizer:
+    mappings = Process(target.pid).maps().mappings
+    code = [m for m in mappings if m.executable and m.is_file]
+    addresses = [int(rng.integers(m.start + 1, m.end)) for m in code for _ in range(100)]
+    own = {address_in(target.pid, path, name): name for name in FUNCTIONS_OF_CHAIN}
+    addresses = rng.permutation([*addresses, *own]).tolist()
+    with symbolizing(target.pid) as symbolizer:
         together = frames_of(symbolizer, addresses, PATIENCE_S)
-    with symbolizing(os.getpid()) as symbolizer:
+    with symbolizing(target.pid) as symbolizer:
         alone = [f for a in addresses for f in frames_of(symbolizer, [a], PATIENCE_S)]
+    assert len(code) >= 3
     assert together == alone
-    assert sum(frame.symbol is not None for frame in together) > len(addresses) // 2
+    assert {f.address: f.symbol for f in together if f.address in own} == own
