@@ -133,7 +133,7 @@ def family_ns(capture: Capture) -> tuple[float, float, float]:
         points = [other.point()] * FAMILY
         siblings = other.probed(Method.MULTI, capture.program, *points)
         probes = child.probed(Method.MULTI, capture.program, child.point())
-        families = [[child.point()], *([point] for point in points)]
+        families = [[point] for point in [points[0], *points]]
         meter = Meter(lambda: [child.process], {"free_call": fd}, families)
         before = program_info(fd)
         truth_ns = child.ask("cost") - untraced_ns
