@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         for path, package in unknown.items():
             print(f"\n{path} ({package}) is not declared in tests/system-packages.sh", end="")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Counts skipped tests by reason in the file ``TEST_SKIPPED``, for all sessions of a target."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", ())
+    )
+    if path := os.environ.get("TEST_SKIPPED"):
+        with open(path, "a") as file:
+            file.writelines(f"{n} skipped: {reason}\n" for reason, n in reasons.most_common())
 
 
 @pytest.fixture(scope="session")
