@@ -154,10 +154,11 @@ echo "installing$missing"
 grep -e '^Need to get' -e '^After this' "$log" || true
 # shellcheck disable=SC2086
 apt -y install $missing &
+lines() { grep -c "^$1" "$log" || true; }
 said=
 while kill -0 $! 2>/dev/null; do
     sleep 2
-    now="$(grep -c '^Get:' "$log") of $count packages fetched, $(grep -c '^Setting up' "$log") set up"
+    now="$(lines Get:) of $count packages fetched, $(lines "Setting up") set up"
     [ "$now" = "$said" ] || echo "$now"
     said=$now
 done
