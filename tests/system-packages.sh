@@ -140,6 +140,7 @@ apt() { # apt ARGUMENT...: apt-get, with what it says in the log
     ${SUDO-sudo} env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 \
         apt-get -q --no-install-recommends "$@" >"$log" 2>&1
 }
+lines() { grep -c "^$1" "$log" || true; } # lines START: how many the log has
 # Package lists are fetched only if what there is does not lead to the packages.
 # shellcheck disable=SC2086
 apt --simulate install $missing || {
@@ -147,14 +148,13 @@ apt --simulate install $missing || {
     apt update
     apt --simulate install $missing || { cat "$log" >&2; exit 1; }
 }
-count=$(grep -c '^Inst ' "$log")
+count=$(lines "Inst ")
 # shellcheck disable=SC2086
 apt --assume-no install $missing || true
 echo "installing$missing"
 grep -e '^Need to get' -e '^After this' "$log" || true
 # shellcheck disable=SC2086
 apt -y install $missing &
-lines() { grep -c "^$1" "$log" || true; }
 said=
 while kill -0 $! 2>/dev/null; do
     sleep 2
