@@ -9,7 +9,7 @@ SUDO := $(shell command -v sudo >/dev/null && { id -nG | grep -qwE 'sudo|wheel|a
 PREFIX ?= $(if $(SUDO),/usr/local,$(HOME)/.local)
 endif
 PREFIX ?= /usr/local
-export SUDO
+PACKAGES := env "SUDO=$(SUDO)" tests/system-packages.sh
 MAN_PAGE := tracelloc/docs/tracelloc.1
 DEMO := $(VENV)/demo
 DEMO_SECONDS ?= 90
@@ -60,8 +60,8 @@ test: $(VENV)/.tools ## run the tests, those that trace real processes included
 long: $(VENV)/.long ## run the others: more compilers, rare and hostile programs, sanitizers, times
 	@rm -f $(SKIPPED)
 	tests/sanitized.sh $(VENV)/sanitized "$(CURDIR)/$(BIN)/python"
-	$(PYTEST) --numprocesses 5 --dist worksteal -m "long and not alone" tests/unit tests/ui \
-	    tests/integration $(PYTEST_ARGS)
+	$(PYTEST) --numprocesses 5 --dist worksteal -m "long and not alone and not nightly" \
+	    tests/unit tests/ui tests/integration $(PYTEST_ARGS)
 	$(PYTEST) -m alone tests/integration $(PYTEST_ARGS)
 	@cat $(SKIPPED)
 
@@ -100,7 +100,7 @@ bench: $(VENV)/.long ## measure the cost beside other tools' (BENCH_ARGS='--plot
 	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m tests.bench $(BENCH_ARGS)
 
 kernels: $(VENV)/.tools ## run tests on other kernels, in virtual machines (KERNELS='6.18 full' or arm64; hours)
-	@tests/system-packages.sh kernels
+	@$(PACKAGES) kernels
 	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m tests.kernels $(KERNELS)
 
 screenshots: $(VENV)/.long ## make the pictures in img/ again
@@ -114,7 +114,7 @@ docs: $(VENV)/.developer ## write the man page again, after a change of options
 	    --output $(MAN_PAGE)
 
 release: $(VENV)/.installed ## make packages in dist/, and install each in new Debian systems (RELEASES)
-	@tests/system-packages.sh release
+	@$(PACKAGES) release
 	.github/packaging/release.sh $${RELEASES:-bookworm trixie}
 
 clean: ## remove the environment and everything built
@@ -122,7 +122,7 @@ clean: ## remove the environment and everything built
 
 # bcc belongs to the distribution's own Python, so the environment is made from that one.
 $(VENV)/.installed: pyproject.toml tests/system-packages.sh $(shell find tracelloc -name "*.p[xy][xd]") probes/event.h $(wildcard probes/preloaded/*.[ch])
-	@tests/system-packages.sh run
+	@$(PACKAGES) run
 	$(PYTHON) -m venv --system-site-packages $(VENV)
 	@printf '[build_ext]\nparallel = %s\n' "$$(nproc)" >$(VENV)/build.cfg
 	@# pip keeps to itself what the build prints. A file would have two writers.
@@ -138,18 +138,18 @@ $(VENV)/.developer: $(VENV)/.installed
 	@touch $@
 
 $(VENV)/.tools: $(VENV)/.developer
-	@tests/system-packages.sh test
+	@$(PACKAGES) test
 	@touch $@
 
 $(VENV)/.long: $(VENV)/.tools
-	@tests/system-packages.sh long
+	@$(PACKAGES) long
 	@touch $@
 
 $(VENV)/.nightly: $(VENV)/.long
-	@tests/system-packages.sh nightly
+	@$(PACKAGES) nightly
 	@touch $@
 
 $(DEMO)/leaky: tests/targets/leaky.c $(VENV)/.installed
-	@tests/system-packages.sh demo
+	@$(PACKAGES) demo
 	@mkdir -p $(DEMO)
 	$(CC) -O1 -g -fno-omit-frame-pointer -fno-optimize-sibling-calls -pthread -o $@ $<

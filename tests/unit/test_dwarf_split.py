@@ -64,7 +64,7 @@ def children() -> set[str]:
     return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
-@pytest.mark.parametrize("kind", ["cpp", "rust"])
+@pytest.mark.parametrize("kind", ["cpp", pytest.param("rust", marks=pytest.mark.long)])
 def test_inlined_functions(kind: str, request: pytest.FixtureRequest) -> None:
     path: Path = request.getfixturevalue(kind)
     addresses = addresses_in_functions(path, ADDRESSES)
