@@ -134,6 +134,7 @@ def test_zombie() -> None:
     process.wait(PATIENCE_S)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="32-bit programs of x86")
 def test_32_bit_target(builder: Builder, targets: list[Target]) -> None:
     program = builder.c("plain", "-m32")
