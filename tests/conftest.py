@@ -6,11 +6,14 @@ import gc
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests import declared
 from tests.forked import FORKER
 from tests.harness import Builder, Target
 from tracelloc.errors import TracellocError
@@ -34,6 +37,11 @@ os.environ["XDG_CACHE_HOME"] = "/dev/null"
 # except where root would leave files in someone else's directories.
 sys.dont_write_bytecode = Path(__file__).stat().st_uid != os.geteuid()
 
+# Set by continuous integration: then nothing is skipped that a machine of ours can do, and what
+# tests use of the system must belong to packages of ``system-packages.sh``.
+IS_COMPLETE = bool(os.environ.get("TEST_COMPLETE"))
+sys.addaudithook(declared.note)
+
 
 def _cannot_trace() -> str | None:
     try:
@@ -46,7 +54,7 @@ def _cannot_trace() -> str | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Without BPF those tests are skipped with the reason; where it must work, they fail."""
     reason = _cannot_trace()
-    if reason is None or os.environ.get("CI"):
+    if reason is None or IS_COMPLETE:
         return
     for item in items:
         if item.get_closest_marker("bpf"):
@@ -61,6 +69,34 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Adds what a worker of xdist has used."""
+    declared.used.update(getattr(node, "workeroutput", {}).get("used", ()))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails the session if it used something that no list of packages declares."""
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["used"] = sorted(declared.used)
+    elif IS_COMPLETE and (unknown := declared.undeclared(declared.used)):
+        for path, package in unknown.items():
+            print(f"\n{path} ({package}) is not declared in tests/system-packages.sh", end="")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Counts skipped tests by reason in the file ``TEST_SKIPPED``, for all sessions of a target."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", ())
+    )
+    if path := os.environ.get("TEST_SKIPPED"):
+        with open(path, "a") as file:
+            file.writelines(f"{n} skipped: {reason}\n" for reason, n in reasons.most_common())
 
 
 @pytest.fixture(scope="session")

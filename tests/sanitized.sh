@@ -7,7 +7,7 @@ python=$2
 
 rm -rf "$copy"
 mkdir -p "$copy"
-cp -r tracelloc ui probes tests filters.toml pyproject.toml README.md LICENSE "$copy"
+cp -r .github tracelloc ui probes tests filters.toml pyproject.toml README.md LICENSE "$copy"
 find "$copy/tracelloc" -name '*.so' -delete
 find "$copy/tracelloc" -name '*.pyx' -exec sed -i \
     's/boundscheck=False, wraparound=False/boundscheck=True, wraparound=False/' {} +
@@ -15,7 +15,7 @@ cd "$copy"
 # Compiling takes longer than the tests.
 sed -i 's/"-O2", "-g0"/"-O0", "-g"/' pyproject.toml
 CFLAGS="-fsanitize=address,undefined -fno-sanitize-recover=undefined" \
-LDFLAGS="-fsanitize=address,undefined" \
+LDFLAGS="-fsanitize=address,undefined" PYTHONPATH=.github/packaging \
     "$python" -c 'import setuptools; setuptools.setup()' -q build_ext --inplace --parallel 2 >build.log 2>&1 || {
     cat build.log >&2
     exit 1

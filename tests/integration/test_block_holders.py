@@ -230,6 +230,7 @@ def test_jemalloc(program: Path, targets: list[Target]) -> None:
         assert [kept(keeper)[:2] for keeper in tiles.keepers] == [("app::t_tiles", 202)]
 
 
+@pytest.mark.long
 def test_rust(builder: Builder, targets: list[Target]) -> None:
     target = Target([builder.rust("holdings")])
     targets.append(target)

@@ -10,6 +10,8 @@ import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
 
+pytestmark = [pytest.mark.bpf, pytest.mark.long]  # they take Rust and Go
+
 COUNT = 300
 NODES = {
     "std::pair<int const, shop::Item> (tree node)": 32 + 48,

@@ -15,7 +15,7 @@ from tests.harness import Builder, Target, run_tracelloc
 from tests.integration.test_heapwalk import check_to_the_byte, check_trim, heap_of
 from tests.integration.test_leaks_now import LOST, await_pauses, check_lost, search
 
-pytestmark = [pytest.mark.bpf, pytest.mark.long]
+pytestmark = [pytest.mark.bpf, pytest.mark.nightly]
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -68,6 +68,7 @@ def test_usage(arguments: list[str], words: str) -> None:
     assert words in line
 
 
+@pytest.mark.bpf
 def test_a_file_that_is_not_there_is_no_wrong_usage() -> None:
     line = said(run_tracelloc("-p", os.getpid(), "--filters", "/nonexistent.toml"), 1)
     assert "cannot be read: No such file" in line
@@ -96,6 +97,7 @@ def test_a_name_of_many_processes(tmp_path: Path) -> None:
     assert all(line.endswith(f"  {command[:59]}…") for line in lines)
 
 
+@pytest.mark.bpf
 def test_a_pid_of_another_namespace() -> None:
     inside = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-m", "tracelloc"]
     done = subprocess.run(
@@ -134,6 +136,8 @@ def test_zombie() -> None:
     process.wait(PATIENCE_S)
 
 
+@pytest.mark.bpf
+@pytest.mark.long
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="32-bit programs of x86")
 def test_32_bit_target(builder: Builder, targets: list[Target]) -> None:
     program = builder.c("plain", "-m32")
@@ -178,6 +182,7 @@ def test_names_in_errors_are_printable() -> None:
     assert r"\x1b]0;x\x07" in line
 
 
+@pytest.mark.bpf
 def test_filters_name_file_rule_and_key(tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text('[[rule]]\npattern = "x"\n[[rule]]\npatern = "y"\n')

@@ -33,6 +33,7 @@ def folded_sum(path: Path) -> int:
     return sum(int(line.rpartition(" ")[2]) for line in path.read_text().splitlines())
 
 
+@pytest.mark.long
 def test_all_formats_equal_the_report(
     builder: Builder, targets: list[Target], tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_all_formats_equal_the_report(
     assert losses.items() <= attributes_of(otlp, first).items()
 
 
+@pytest.mark.long
 def test_pprof_has_build_ids_lines_and_places(
     builder: Builder, targets: list[Target], tmp_path: Path
 ) -> None:

@@ -13,6 +13,8 @@ import pytest
 from tests.harness import PATIENCE_S, read_line
 from tracelloc.record.process.procfs import Process
 
+pytestmark = pytest.mark.bpf
+
 SLOW = """
 import signal, sys, time
 from tracelloc.command import cli

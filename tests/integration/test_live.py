@@ -30,6 +30,7 @@ def fetch(url: str) -> bytes:
     return content
 
 
+@pytest.mark.long
 def test_listen(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     target = Target([builder.c("chain")])
     targets.append(target)

@@ -181,7 +181,7 @@ def test_restarts(builder: Builder, group: ControlGroup, shop: Target, tmp_path:
     assert "event=rule" not in again.text()
 
 
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
+@pytest.mark.nightly
 def test_prometheus(group: ControlGroup, shop: Target, tmp_path: Path) -> None:
     """It scrapes, and the shipped alert fires for the group that is nearly full."""
     alerts = DOCS / "files" / "prometheus-alerts.yml"

@@ -119,6 +119,7 @@ def reports_of(target: Target, *options: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.bpf
 def test_a_trace_has_the_account(parts: Target) -> None:
     rss_bytes = rss_of(parts.pid)
     (report,) = reports_of(parts)
@@ -129,6 +130,7 @@ def test_a_trace_has_the_account(parts: Target) -> None:
     assert near(account["parts"]["in_use"], BLOCKS * CHUNK)
 
 
+@pytest.mark.bpf
 def test_who_pins_pages(parts: Target) -> None:
     """The blocks from before tracing that are left, one in 32, are the stack that keeps most."""
     parts.ask("free")
@@ -140,6 +142,7 @@ def test_who_pins_pages(parts: Target) -> None:
     assert pins[0]["stack"][0]["symbol"] == "blocks of 1,000 B"
 
 
+@pytest.mark.bpf
 def test_text_has_it_once(parts: Target, tmp_path: Path) -> None:
     title = "==> resident memory:"
     tracer = Tracelloc("-p", parts.pid, "--text", "--interval", "0.3", directory=tmp_path)

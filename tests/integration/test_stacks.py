@@ -211,6 +211,7 @@ RUST_CHAINS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mangling", ["legacy", "v0"])
 def test_rust(builder: Builder, targets: list[Target], tmp_path: Path, mangling: str) -> None:
     """Around the program's own frames there are only the standard library's. Which ones

@@ -44,6 +44,7 @@ def test_generated_code_in_a_report(
     assert frames[2][:2] == ("main", "jit.c")
 
 
+@pytest.mark.long
 @pytest.mark.bpf
 def test_javascript(targets: list[Target], tmp_path: Path) -> None:
     """Functions of a real just-in-time compiler, named with file and line."""

@@ -7,6 +7,7 @@ files are missing.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -156,7 +157,7 @@ class FakeSource:
         self.holders: dict[int, BlockHolders] = {}
         self.history = History(START_NS)
         self.series = Series(START_NS)
-        self.invoker = Invoker(0, 0, self.directory, self.directory)
+        self.invoker = Invoker(os.geteuid(), os.getegid(), self.directory, self.directory)
         self.filters = Filters([shipped_rules()])
         self._namer = Namer(FakeSymbolizer(frames), self.filters)
         self.next_address = 0x7F0000001000

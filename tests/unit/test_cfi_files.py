@@ -344,6 +344,7 @@ def test_the_kernel_page() -> None:
     assert decode(cfi.row(address)).cfa_offset == 8
 
 
+@pytest.mark.long
 def test_other_machines(builder: Builder) -> None:
     with pytest.raises(UnsupportedError):
         open_cfi(builder.c("plain", "-m32"))

@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.unit.leaks import HANDLERS, LEAK, watched
 from tests.unit.profiles import small
 from tests.unit.test_export_formats import decoded, go_pprof, written
@@ -78,6 +80,7 @@ def test_paths_of_suspects_lead_through_the_flame_graph() -> None:
         assert node
 
 
+@pytest.mark.long
 def test_pprof_says_whose_each_stack_is(tmp_path: Path) -> None:
     profile = family()
     path = tmp_path / "all.pb.gz"

@@ -174,6 +174,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", PROGRAMS, ids=" ".join)
 def test_every_rust_name_of_a_program_is_right(builder: Builder, rust: str, flags: tuple[str, ...]):
     names = [n for n in symbols(builder.rust("names", *flags)) if is_rust(n)]
@@ -190,12 +191,14 @@ def test_every_rust_name_of_a_program_is_right(builder: Builder, rust: str, flag
         assert r"Square<-7, true, '\''>" in readable
 
 
+@pytest.mark.long
 def test_every_name_of_rust_itself_is_right(rust: str) -> None:
     names = [name for name in rust_libraries() if is_rust(name)]
     assert len(names) > 1500
     assert [demangle(n) for n in names] == [expected(rust, n, pyderust.demangle(n)) for n in names]
 
 
+@pytest.mark.long
 def test_v0_equals_cxxfilt() -> None:
     names = [name for name in rust_libraries() if name.startswith("_R")][::20]
     pairs = zip(names, gnu(names), strict=True)
@@ -204,6 +207,7 @@ def test_v0_equals_cxxfilt() -> None:
     assert different == []
 
 
+@pytest.mark.long
 def test_broken_v0_names_stay_as_they_are() -> None:
     chance = random.Random(7)
     names = [name for name in rust_libraries() if name.startswith("_R")][::20]
@@ -304,6 +308,7 @@ def test_hostile_names(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.long
 def test_names_broken_at_random(
     rust: str, fresh: cxxnames._Helper, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -209,6 +209,7 @@ def test_from_several_threads(builder: Builder) -> None:
     assert found == [expected] * 4
 
 
+@pytest.mark.long
 def test_32_bit(builder: Builder) -> None:
     lines = SourceLines(open_elf(builder.c("churn", "-m32")))
     assert lines.chains([0x1234]) == [()]

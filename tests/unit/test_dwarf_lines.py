@@ -96,7 +96,13 @@ def assert_equal(mine: list[Chain], expected: list[Chain]) -> None:
     assert len(wrong) <= WRONG * len(pairs), wrong[:3]
 
 
-@pytest.mark.parametrize(("kind", "inlined_share"), KINDS, ids=[kind for kind, _ in KINDS])
+@pytest.mark.parametrize(
+    ("kind", "inlined_share"),
+    [
+        pytest.param(*each, marks=[pytest.mark.long] if "rustc" in each[0] else [], id=each[0])
+        for each in KINDS
+    ],
+)
 def test_chains_equal_llvm(
     builder: Builder, tmp_path: Path, kind: str, inlined_share: float
 ) -> None:

@@ -39,6 +39,7 @@ def libc() -> Path:
     return Path(line.split(maxsplit=5)[5])
 
 
+@pytest.mark.long
 def test_symbols_equal_nm(builder: Builder) -> None:
     """Every byte of every function is found under one of the names nm has for it."""
     path = builder.rust("chain")
@@ -140,6 +141,7 @@ def headers_of(data: bytes) -> Headers:
     return Headers(lambda offset, size: data[offset : offset + size])
 
 
+@pytest.mark.long
 def test_headers_equal_pyelftools(builder: Builder, tmp_path: Path) -> None:
     """Programs, a library, an object file, one of 32 bits and another byte order."""
     source, big = tmp_path / "one.c", tmp_path / "big.o"

@@ -68,6 +68,7 @@ def test_heap_is_pprof(serve: Serve) -> None:
     assert (head.status, head.content) == (200, b"")
 
 
+@pytest.mark.long
 def test_go_reads_it_live(serve: Serve, tmp_path: Path) -> None:
     endpoint = serve(small)
     top = go_pprof(
@@ -166,6 +167,7 @@ def test_metrics_of_nothing() -> None:
     list(text_string_to_metric_families(metrics([profile([])])))
 
 
+@pytest.mark.long
 def test_page_refreshes(serve: Serve, tmp_path: Path) -> None:
     bytes_held = [100]
 

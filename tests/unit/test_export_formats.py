@@ -162,6 +162,7 @@ def test_pprof_default_sample_type(metric: Metric, name: str) -> None:
     assert name in [text[each.type] for each in message.sample_type]
 
 
+@pytest.mark.long
 def test_go_reads_peaks(tmp_path: Path) -> None:
     """They are what is shown first, and can be subtracted from files without them."""
     plain, peak = tmp_path / "a.pb.gz", tmp_path / "peak.pb.gz"
@@ -175,6 +176,7 @@ def test_go_reads_peaks(tmp_path: Path) -> None:
     assert [each.value[4] for each in message.sample] == [0, 0, 0, 6]
 
 
+@pytest.mark.long
 def test_go_reads_pprof(tmp_path: Path) -> None:
     path = tmp_path / "a.pb.gz"
     path.write_bytes(written(".pb.gz", small()))
@@ -199,6 +201,7 @@ def test_go_reads_pprof(tmp_path: Path) -> None:
     assert "grow" not in focused
 
 
+@pytest.mark.long
 def test_go_subtracts_pprof(tmp_path: Path) -> None:
     a, b = tmp_path / "a.pb.gz", tmp_path / "b.pb.gz"
     a.write_bytes(written(".pb.gz", profile(list(small().samples[:1]))))
@@ -208,6 +211,7 @@ def test_go_subtracts_pprof(tmp_path: Path) -> None:
     assert "grow" not in top
 
 
+@pytest.mark.long
 def test_go_reads_templates_whole(tmp_path: Path) -> None:
     found = large(20, 6)
     path = tmp_path / "a.pb.gz"
@@ -218,6 +222,7 @@ def test_go_reads_templates_whole(tmp_path: Path) -> None:
     assert leaf in top
 
 
+@pytest.mark.long
 def test_go_reads_a_difference(tmp_path: Path) -> None:
     found = difference(small(), profile(list(small().samples[1:])))
     path = tmp_path / "d.pb.gz"

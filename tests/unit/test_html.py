@@ -84,6 +84,7 @@ def figures(chrome: Chrome) -> dict[str, list[str]]:
     return {name: rest for name, *rest in rows}
 
 
+@pytest.mark.long
 def test_hover_shows_figures_and_the_whole_stack(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, small())
     assert text(chrome, "#title") == "server process 42"
@@ -102,6 +103,7 @@ def test_hover_shows_figures_and_the_whole_stack(chrome: Chrome, tmp_path: Path)
     assert found["growth"] == ["60 B/min", "100 %"]
 
 
+@pytest.mark.long
 def test_zoom_by_click_and_keys(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, small())
     whole = place(chrome, "all")["width"]
@@ -123,6 +125,7 @@ def test_zoom_by_click_and_keys(chrome: Chrome, tmp_path: Path) -> None:
     assert place(chrome, "[runtime]")["width"] == pytest.approx(whole, abs=0.5)
 
 
+@pytest.mark.long
 def test_search_gives_the_share(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, small())
     plain = pixel(chrome, "push")
@@ -142,6 +145,7 @@ def test_search_gives_the_share(chrome: Chrome, tmp_path: Path) -> None:
     assert text(chrome, "#share") == "not a regular expression"
 
 
+@pytest.mark.long
 def test_search_finds_files(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, small())
     chrome.key("/")
@@ -149,6 +153,7 @@ def test_search_finds_files(chrome: Chrome, tmp_path: Path) -> None:
     assert text(chrome, "#share") == "41.9 % · 300 B · 1 frame"
 
 
+@pytest.mark.long
 def test_metrics_inverted_flipped_and_growth(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, small())
     whole = place(chrome, "all")["width"]
@@ -183,6 +188,7 @@ def test_metrics_inverted_flipped_and_growth(chrome: Chrome, tmp_path: Path) -> 
 METRICS = "[...document.querySelectorAll('#metrics button')].map(button => button.innerText)"
 
 
+@pytest.mark.long
 def test_peak_and_temporary_allocations(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, small())
     assert chrome.evaluate(METRICS) == ["Bytes", "Blocks", "Allocated", "Growth"]
@@ -209,6 +215,7 @@ def test_peak_and_temporary_allocations(chrome: Chrome, tmp_path: Path) -> None:
     assert "6 temporary allocations" in text(chrome, "#subtitle")
 
 
+@pytest.mark.long
 def test_themes_and_print(chrome: Chrome, tmp_path: Path) -> None:
     try:
         for name, dark in (("dark", True), ("light", False)):
@@ -223,6 +230,7 @@ def test_themes_and_print(chrome: Chrome, tmp_path: Path) -> None:
     assert chrome.print().startswith(b"%PDF")
 
 
+@pytest.mark.long
 def test_difference_is_coloured_by_growth(chrome: Chrome, tmp_path: Path) -> None:
     main = frame("main")
     before = profile([sample(1, [frame("a"), main], (100, 1, 100, 1, 0)),
@@ -244,6 +252,7 @@ def test_difference_is_coloured_by_growth(chrome: Chrome, tmp_path: Path) -> Non
     assert "100 B less than before" in text(chrome, "#subtitle")
 
 
+@pytest.mark.long
 def test_names_stay_names(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, hostile())
     for word in ("script", "img", "svg"):
@@ -275,6 +284,7 @@ def test_names_stay_names(chrome: Chrome, tmp_path: Path) -> None:
     assert "<script>" in chrome.evaluate("document.title")
 
 
+@pytest.mark.long
 def test_the_policy_stops_what_gets_in(chrome: Chrome, tmp_path: Path) -> None:
     content = b"".join(EXPORTERS[".html"].write(small(), Metric.BYTES))
     path = tmp_path / "broken.html"
@@ -285,6 +295,7 @@ def test_the_policy_stops_what_gets_in(chrome: Chrome, tmp_path: Path) -> None:
     assert chrome.evaluate("page.tree.size") > 5
 
 
+@pytest.mark.long
 def test_thirty_thousand_frames(chrome: Chrome, tmp_path: Path) -> None:
     found = large(1600)
     seconds = [open_page(chrome, tmp_path, found) for _ in range(2)]
@@ -295,11 +306,13 @@ def test_thirty_thousand_frames(chrome: Chrome, tmp_path: Path) -> None:
     assert took <= 2000
 
 
+@pytest.mark.long
 def test_an_empty_profile_has_a_page(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, profile([]))
     assert "0 B live" in text(chrome, "#subtitle")
 
 
+@pytest.mark.long
 def test_pages_are_whole_without_the_checkout() -> None:
     assert shutil.which("chromium-headless-shell") or shutil.which("chromium")
     content = b"".join(EXPORTERS[".html"].write(small(), Metric.BYTES)).decode()
@@ -307,6 +320,7 @@ def test_pages_are_whole_without_the_checkout() -> None:
     assert not re.search(r"(src|href)=|https?://|@import|url\(", content)
 
 
+@pytest.mark.long
 def test_suspects_stand_above_and_lead_to_their_frames(chrome: Chrome, tmp_path: Path) -> None:
     hostile_name = "<img src=x onerror=window.hacked=1>"
     found = watched(200.0, hostile_name)

@@ -380,7 +380,11 @@ def test_the_service_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "tracelloc-watch.service"
     path.write_text(unit.replace("=tracelloc w", f'="{sys.executable}" -m tracelloc w'))
     done = subprocess.run(
-        ["systemd-analyze", "verify", path], capture_output=True, text=True, timeout=60, check=False
+        ["systemd-analyze", "verify", "--man=no", path],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0
     assert "tracelloc-watch" not in done.stderr

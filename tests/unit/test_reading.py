@@ -185,6 +185,7 @@ func main() { runtime.MemProfileRate = 1; leak(); runtime.GC()
 """
 
 
+@pytest.mark.long
 def test_profiles_of_go_are_read(tmp_path: Path, go_cache: Path) -> None:
     (tmp_path / "leak.go").write_text(GO)
     out = tmp_path / "go.pb.gz"

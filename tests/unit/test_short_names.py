@@ -97,6 +97,7 @@ def names_of(path: Path, *options: str) -> list[str]:
     return sorted({demangle(line.split()[-1]) for line in text.splitlines() if line.strip()})
 
 
+@pytest.mark.long
 def test_whole_programs(builder: Builder) -> None:
     found = subprocess.run(
         ["g++", "-print-file-name=libstdc++.so.6"], capture_output=True, text=True

@@ -63,6 +63,7 @@ def test_always_well_formed(found: Profile) -> None:
         ET.fromstring(written(found, metric))
 
 
+@pytest.mark.long
 def test_names_stay_names(chrome: Chrome, tmp_path: Path) -> None:
     content = written(hostile())
     assert set(map(printable, HOSTILE)) <= {" ".join(n.split(" ")) for n in frames(content)}
@@ -74,6 +75,7 @@ def test_names_stay_names(chrome: Chrome, tmp_path: Path) -> None:
     assert chrome.evaluate("document.querySelectorAll('script').length") == 1
 
 
+@pytest.mark.long
 def test_zoom_and_search(chrome: Chrome, tmp_path: Path) -> None:
     path = tmp_path / "a.svg"
     path.write_bytes(written(small()))

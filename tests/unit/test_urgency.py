@@ -185,8 +185,8 @@ os.kill(child, signal.SIGKILL)
 def test_without_the_right_nothing_changes() -> None:
     program = """
 import os
-os.setgid(65534); os.setuid(65534)
 from tracelloc.record.process.urgency import Urgency
+os.setgid(65534); os.setuid(65534)
 with Urgency():
     print(os.sched_getscheduler(0), os.sched_getparam(0).sched_priority)
 """

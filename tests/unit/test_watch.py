@@ -304,7 +304,7 @@ def test_whose_rights_the_command_has(
     )
     said: list[str] = []
     who = invoker() if is_caller else effective_user()
-    command = LeakCommand([sys.executable, "-c", code], said.append, PATIENCE_S, who)
+    command = LeakCommand(["/usr/bin/python3", "-c", code], said.append, PATIENCE_S, who)
     command.queue_new_leaks(watched(200.0).snapshot(), watched(200.0).namer)
     command.close()
     found = json.loads(capfd.readouterr().err)
