@@ -21,7 +21,7 @@ from tracelloc.show.presentation.objects import type_suspects
 from tracelloc.show.presentation.processfacts import Forecast
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.show.presentation.suspects import suspects_of, unsure_growth
-from tracelloc.show.presentation.tracing import tracing_cost, window_words
+from tracelloc.show.presentation.tracing import tracing_cost
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     NS_PER_S,
@@ -125,10 +125,8 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
     if picture.process_count > 1 and snapshot.merged is None:
         who.append(f" 1 of {picture.process_count:,} (T: all)", "not bold")
     left = [Text("tracelloc", "dim"), who, Text(clean(", ".join(facts.allocators)), "dim")]
-    traced = f"traced {format_duration(snapshot.elapsed_ns // NS_PER_S)}"
-    words = window_words(snapshot)
     if not picture.is_profile:
-        left.append(Text(words, "bold") if words else Text(traced))
+        left.append(Text(f"traced {format_duration(snapshot.elapsed_ns // NS_PER_S)}"))
     if state:
         left.append(Text(f" {state} ", "bold reverse"))
     if picture.is_profile:

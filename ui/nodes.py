@@ -281,7 +281,7 @@ class NodesView(LineView[Nodes]):
 def maker(_source: Source) -> Callable[[ViewSelection], Nodes]:
     """Makes the call tree of all stacks; the search only marks functions in it."""
     tree: LiveTree | None = None
-    tree_of = ((0, 1), False)
+    tree_of = (0, False)
 
     def nodes(selection: ViewSelection) -> Nodes:
         nonlocal tree, tree_of

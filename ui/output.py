@@ -23,7 +23,7 @@ from textual import events
 
 from tracelloc.show.presentation.facts import unseen_lines
 from tracelloc.show.presentation.processfacts import losses_line, memory_lines
-from tracelloc.show.presentation.tracing import overhead_line, window_sentence
+from tracelloc.show.presentation.tracing import overhead_line
 from tracelloc.text import (
     NS_PER_S,
     format_duration,
@@ -299,8 +299,6 @@ def log_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
     totals = snapshot.totals
     yield f"target     {target_name(snapshot)}"
     yield from _capture_lines(selection, facts)
-    if (window := window_sentence(snapshot)) is not None:
-        yield f"shown      {window}"
     if snapshot.sample_bytes is not None:
         distance = format_size(snapshot.sample_bytes)
         yield f"sampled    one per {distance}: figures with ~ are estimates"
@@ -339,7 +337,7 @@ def log_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
 
 def _capture_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
     """Returns lines on the source of events, or on the recording's origin."""
-    traced = format_duration(selection.snapshot.tracing_ns // NS_PER_S)
+    traced = format_duration(selection.snapshot.elapsed_ns // NS_PER_S)
     if not facts.ring_slots:
         yield f"recorded   {traced} up to this snapshot, by {facts.method}"
         return

@@ -319,7 +319,7 @@ class State:
     def leave(self) -> None:
         """Quits; asks first if more than ``_ASKED_FROM_S`` of tracing would be lost."""
         is_asked = isinstance(self.app.screen, QuitDialog)
-        elapsed_ns = 0 if self.picture is None else self.picture.snapshot.tracing_ns
+        elapsed_ns = 0 if self.picture is None else self.picture.snapshot.elapsed_ns
         if self.source.writes_files or is_asked or elapsed_ns < _ASKED_FROM_S * NS_PER_S:
             self.app.exit()
             return

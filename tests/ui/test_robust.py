@@ -17,7 +17,7 @@ from textual.widgets._footer import FooterKey
 from tests.ui.screens import HOSTILE, SIZES, harmless, text_of
 from tests.ui.source import LEAK, FakeSource, drive, press, settle, shop, tick, until
 from tracelloc.errors import TargetError
-from tracelloc.model.process import Target, TracedWindow
+from tracelloc.model.process import Target
 from tracelloc.ui.app import LiveApp, failure_of
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.header import header
@@ -337,23 +337,6 @@ def test_a_snapshot_per_tick(source: FakeSource) -> None:
     before = source.taken
     drive(source, _tick_twice)
     assert source.taken == before + 3
-
-
-def test_header_says_which_window_it_is_of(source: FakeSource) -> None:
-    """Where probes are off in between, however narrow the screen is."""
-    window = TracedWindow(3, 0.05, 15_000_000_000, False, 10, 100)
-
-    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
-        await settle(app, pilot)
-        picture = app.state.picture
-        assert picture is not None
-        picture = replace(picture, snapshot=replace(picture.snapshot, window=window))
-        for width in (80, 120):
-            text = header(picture, source.facts, "", width, 2).plain
-            assert "window 3 of " in text.splitlines()[0]
-            assert ", ended 15 s ago, probes off" in text.splitlines()[0]
-
-    drive(source, steps)
 
 
 def test_keys_that_were_replaced_are_gone(source: FakeSource) -> None:

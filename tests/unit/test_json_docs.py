@@ -29,7 +29,6 @@ from tracelloc.model.process import (
     FoundLibrary,
     Limit,
     MallocLibrary,
-    TracedWindow,
     Unseen,
 )
 from tracelloc.model.verdicts import Suppressed
@@ -129,7 +128,6 @@ def whole_snapshot() -> tuple[Snapshot, Namer]:
         usage=usage(snapshot.time_s, pinned=pinned, in_use=30, free=20, other=30),
         first_usage=usage(in_use=30),
         gaps=(Gap(1.0, 2.0, 3, "tracelloc could not keep up"),),
-        window=TracedWindow(2, 0.05, None, True, 5, 10),
         mappings=Mappings((MappedStack(stack, 1, 4096, snapshot.now_ns),), 4096),
     ), found.namer  # fmt: skip
 

@@ -16,7 +16,6 @@ from tests.harness import PATIENCE_S
 from tests.unit.stage import A, Stage, Stages
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.model.wanted import Wanted
-from tracelloc.record.kernel.overheadlimit import OverheadLimit
 from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.runtimes.cpython.types import are_mapped
@@ -229,24 +228,3 @@ def test_a_limit_that_cannot_be_kept_ends_the_trace(
 
     play.session._upkeep._overhead = Unmeasured()  # type: ignore[assignment]
     assert "--max-overhead can't measure it here" in wait_for_failure(play.session)
-
-
-def test_a_process_that_cannot_be_probed_again(
-    stage: Stages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between two windows: the others have their next one."""
-    monkeypatch.setattr("tracelloc.record.session.session.require_measuring", lambda: None)
-    play = stage(max_overhead=OverheadLimit(0.05))
-    child = play.start()
-    play.session.forked(play.root, 7, child, shares=False)
-    one, two = play.session.processes.every
-    assert play.session.windows is not None
-    play.capture.pause = lambda: None  # type: ignore[attr-defined]
-    play.capture.forget_window = lambda _pid: None  # type: ignore[attr-defined]
-    for paused in (True, False, True, False):
-        with play.session._lock:
-            monkeypatch.setattr(two.probes, "resume", fail(UnsupportedError("no more files")))
-            play.session.windows.set_paused(paused=paused)
-    assert (one.is_paused, two.is_paused) == (False, True)
-    assert one.windows.number == 3
-    assert play.now()[child].losses.failed_tasks == {"reattaching": 2}

@@ -230,7 +230,7 @@ def add_tracing(group: Any) -> None:
         "estimate the rest: less overhead, but estimates (default: every allocation)",
         type=size_type)
     add("--max-overhead PCT", "limit of the probes' CPU time, in percent of the program's own: "
-        "above it, probes are detached and reattached, and each report covers one measuring window "
+        "if they cost more than is granted for a minute, tracing ends, and files are written "
         "(default: no limit)", type=type_of(parse_percent))
     add("--earlier", "blocks that a running process allocated before tracing: count them by class "
         "and size, and follow their frees (on, the default), or ignore them (off)",

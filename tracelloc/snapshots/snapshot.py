@@ -31,7 +31,6 @@ from tracelloc.model.process import (
     Runtime,
     Target,
     TemporaryPolicy,
-    TracedWindow,
 )
 from tracelloc.model.stacks import PARTIAL_REASONS, CallStacks, Frames, StackFlag
 from tracelloc.model.verdicts import Findings
@@ -133,8 +132,6 @@ class ProcessStatus:
     """By thread id, if threads or blocks are wanted."""
     gaps: tuple[Gap, ...] = ()
     """Missing stretches of the figures, in the order of time; empty: they are complete."""
-    window: TracedWindow | None = None
-    """The part of the time that the figures cover; None: all since ``started_ns``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +141,7 @@ class Snapshot(ProcessStatus):
     time_s: float
     """Wall clock, seconds since 1970."""
     now_ns: int
-    """Time of the snapshot, CLOCK_MONOTONIC, as births of blocks; the end of an ended window."""
+    """Time of the snapshot, CLOCK_MONOTONIC, as births of blocks."""
     totals: Totals
     """Per stack; a copy."""
     growth_per_min: I64
@@ -188,18 +185,13 @@ class Snapshot(ProcessStatus):
 
     @property
     def elapsed_ns(self) -> int:
-        """Nanoseconds since tracing began, or the length of the window."""
+        """Nanoseconds since tracing began."""
         return self.now_ns - self.started_ns
 
     @property
-    def tracing_ns(self) -> int:
-        """Nanoseconds since tracing began."""
-        return self.elapsed_ns if self.window is None else self.window.total_ns
-
-    @property
-    def table_number(self) -> tuple[int, int]:
+    def table_number(self) -> int:
         """Identifies the process's table; tables with different numbers are unrelated."""
-        return self.target.exec_count, 1 if self.window is None else self.window.number
+        return self.target.exec_count
 
     @property
     def sample_bytes(self) -> int | None:

@@ -17,7 +17,7 @@ from tracelloc.model.events import EVENT_DTYPE, EventBatch, Miss, SentStacks
 from tracelloc.model.losses import Counter
 from tracelloc.record import abi
 from tracelloc.record.kernel.attach import PLAIN, Attachment, attach_type
-from tracelloc.record.kernel.bpfmaps import HashMap, delete_entry, set_entry, take_entry
+from tracelloc.record.kernel.bpfmaps import delete_entry, set_entry, take_entry
 from tracelloc.record.kernel.captureconfig import MAPPING_SLOTS, CaptureConfig
 from tracelloc.record.kernel.drain import Drain, Spill, StackDrain
 from tracelloc.record.kernel.method import Method
@@ -189,14 +189,6 @@ class Capture:
         """Starts or stops the probes' reports."""
         self._control["reporting"][0] = abi.Reporting.LIVE if live else abi.Reporting.STOPPED
 
-    def pause(self) -> None:
-        """Stops reports of allocations and frees, before the probes are detached.
-
-        Each program checks at its start, so once an event of an address is left out, all later
-        ones are as well.
-        """
-        self._control["reporting"][0] = abi.Reporting.PAUSED
-
     def set_stop_at_loads(self, stop: bool) -> None:
         """Sets whether a thread gets the stop signal after the loader has mapped something."""
         self._control["stop_at_loads"][0] = stop
@@ -322,14 +314,6 @@ class Capture:
         sampled = self._bpf.map_fd("sampled")
         for address in addresses.tolist():
             set_entry(sampled, ctypes.c_uint64(address), ctypes.c_uint64(0))
-
-    def forget_window(self, pid: int) -> None:
-        """Drops pending calls and sampled blocks; no probe may be attached."""
-        self.forget_threads(pid, lambda _: True)
-        if self.config.sample_bytes is not None:
-            sampled = HashMap(self._bpf.map_fd("sampled"), [("address", "<u8")], [("no", "<u8")])
-            for _ in sampled.take_entries(lambda keys: np.ones(len(keys), np.bool_)):
-                pass
 
     def close(self) -> None:
         """Unloads the programs and frees the maps."""

@@ -1,8 +1,8 @@
-"""Accounts for what probes cost the target, and decides when to detach them.
+"""Accounts for what probes cost the target, and says when that is more than allowed.
 
 The limit is a share of the CPU time that the target needs for its own work. What the probes cost
-is a debt, which the target's work repays: each second of work repays that share of a second. A
-window may run up the debt of a minute's work. Then the probes are off until it is repaid.
+is a debt, which the target's work repays: each second of work repays that share of a second. The
+debt of a minute's work is allowed, so that a short burst of allocations ends no trace.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from tracelloc.text import NS_PER_S
 
 PERIOD_S: Final = 60.0
 """How far ahead probes may use up their allowance, in seconds."""
-_LONGEST_PERIODS: Final = 5
-"""Debts are dropped after this many periods without probes: the target may have gone idle."""
 _SAFETY: Final = 1.25
 """Estimated costs are multiplied by this: they omit what probes do to caches."""
 _LEAST_DEBT_NS: Final = 10_000_000
-"""Debt that never detaches probes: the resolution of CPU times."""
+"""Debt that is always allowed: the resolution of CPU times."""
 _BATCH_NS: Final = 50_000_000
 _BATCH_S: Final = 1.0
 """CPU time, or time, that is counted at once, well above that resolution."""
@@ -41,10 +39,9 @@ class OverheadAccount:
 
     def __init__(self, limit: OverheadLimit) -> None:
         self.limit = limit
-        self.must_pause = False
-        """Whether the probes must be detached now."""
+        self.is_exceeded = False
+        """Whether the probes have cost more than allowed."""
         self._debt_ns = 0.0
-        self._paused_s = 0.0
         self._own_cores: float | None = None
         """Processors that the target's own work used lately."""
         self._probe_ns = self._cpu_ns = 0.0
@@ -53,7 +50,7 @@ class OverheadAccount:
 
     @property
     def share(self) -> float | None:
-        """The probes' share of the target's CPU time so far, including time without probes."""
+        """The probes' share of the target's CPU time so far."""
         return self._probe_ns / self._cpu_ns if self._cpu_ns else None
 
     def add(self, probe_ns: float, cpu_ns: float, elapsed_s: float) -> None:
@@ -74,12 +71,5 @@ class OverheadAccount:
         before = cores if self._own_cores is None else self._own_cores
         self._own_cores = before + (cores - before) * min(1.0, elapsed_s / _RATE_S)
         self._debt_ns = max(0.0, self._debt_ns + probe_ns - share * work_ns)
-        if not self.must_pause:
-            ahead_ns = share * self._own_cores * self.limit.period_s * NS_PER_S
-            self.must_pause = self._debt_ns > max(ahead_ns, _LEAST_DEBT_NS)
-            self._paused_s = 0.0
-            return
-        self._paused_s += elapsed_s
-        if self._paused_s >= _LONGEST_PERIODS * self.limit.period_s:
-            self._debt_ns = 0.0
-        self.must_pause = self._debt_ns > 0
+        ahead_ns = share * self._own_cores * self.limit.period_s * NS_PER_S
+        self.is_exceeded |= self._debt_ns > max(ahead_ns, _LEAST_DEBT_NS)

@@ -71,7 +71,7 @@ class TraceConfig:
         All frees must be reported, and the blocks must be of the libraries that are traced.
         """
         is_whole = self.capture.sample_bytes is None and not self.capture.otel
-        everything = self.selection.only is None and self.max_overhead is None
+        everything = self.selection.only is None
         return self.counts_earlier and self.reads_memory and is_whole and everything
 
     def is_wanted(self, process: Process) -> bool:

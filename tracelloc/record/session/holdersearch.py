@@ -70,10 +70,6 @@ class HeldProcess(Protocol):
     holders_ns: int
     """When that was; 0: not yet."""
 
-    @property
-    def is_paused(self) -> bool:
-        """Whether its probes are detached for now, so that frees are not seen."""
-
 
 class HolderSearches:
     """Schedules searches. Call ``run_due`` with the session's lock, ``close`` without it."""
@@ -187,7 +183,7 @@ def growing_stacks(one: HeldProcess) -> dict[int, list[int]]:
 
 
 def _is_due(one: HeldProcess, now_ns: int) -> bool:
-    if one.is_paused or one.heap.unreachable.is_refused:
+    if one.heap.unreachable.is_refused:
         return False
     stacks = growing_stacks(one)
     is_new = not stacks.keys() <= one.holders.keys()

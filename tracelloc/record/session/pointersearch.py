@@ -58,10 +58,6 @@ class Searched(Protocol):
     heap: Heap
 
     @property
-    def is_paused(self) -> bool:
-        """Whether its probes are detached for now, so that frees are not seen."""
-
-    @property
     def is_growing(self) -> bool:
         """Whether blocks of some stack seem to accumulate."""
 
@@ -170,5 +166,5 @@ def _has_old(one: Searched, now_ns: int) -> bool:
     The first search finds blocks of some seconds to be old: the next one may be much later.
     """
     began_ns = one.heap.table.cohorts.start_ns
-    may = not one.is_paused and not one.heap.unreachable.is_refused
+    may = not one.heap.unreachable.is_refused
     return may and began_ns is not None and now_ns - began_ns > _OLD_NS * 3 // 2

@@ -94,7 +94,6 @@ class ProbeSet:
         self._attachments = Attachments(space.process)
         self._allocators: list[Allocator] = []
         self._has_throwing = False
-        self._is_paused = False
         self._link = link
         self._withheld: list[ProbePoint] = []
         """Points in files whose blocks the preloaded library reports."""
@@ -104,7 +103,6 @@ class ProbeSet:
         self._check_by_s: float | None = None
         """Deadline for the last executed program to map an allocator; None: it was checked."""
         self.points: list[ProbePoint] = []
-        """All points, even while the probes are paused."""
         self.found: tuple[FoundLibrary, ...] = ()
         """The allocators of all programs so far, in the order of discovery; only grows."""
 
@@ -129,7 +127,7 @@ class ProbeSet:
         if not points and not self._withheld:
             return
         try:
-            self._attach(points)
+            self._attachments.add(self._capture.attach(self._space.process.pid, points))
         except TracellocError as error:
             self._trouble, self._withheld = error, withheld
             self._flaw = f"a file can't be probed: {error}"
@@ -204,35 +202,6 @@ class ProbeSet:
         """
         ranges = code_ranges(self._space, self._allocators if self.is_replaced else ())
         return LeadingFrames(ranges) if ranges else None
-
-    def _attach(self, points: Sequence[ProbePoint]) -> None:
-        """Attaches these points; while paused, only the dynamic linker's."""
-        if self._is_paused:
-            points = [point for point in points if point.program == _LOADER_PROGRAM]
-        if points:
-            self._attachments.add(self._capture.attach(self._space.process.pid, points))
-
-    def pause(self) -> None:
-        """Detaches all probes except the dynamic linker's, until ``resume``."""
-        before, self._attachments = self._attachments, Attachments(self._space.process)
-        self._is_paused = True
-        try:
-            with suppress(TargetError):  # it may have ended
-                self._attach(self.points)
-        finally:
-            # Only now, so that the dynamic linker's calls are never missed.
-            before.close()
-
-    def resume(self) -> None:
-        """Attaches all probes again. Raises TracellocError, and is then still paused."""
-        before, self._attachments = self._attachments, Attachments(self._space.process)
-        self._is_paused = False
-        try:
-            self._attach(self.points)
-        except BaseException:
-            self._attachments, self._is_paused = before, True
-            raise
-        before.close()
 
     def attach_like(self, parent: ProbeSet) -> None:
         """Attaches a parent's probes to its forked child. Raises TracellocError."""

@@ -49,7 +49,6 @@ from tracelloc.record.session.processes import Processes
 from tracelloc.record.session.supervision import Say, Supervisor, reason_of, say_nothing
 from tracelloc.record.session.tracee import Tracee
 from tracelloc.record.session.upkeep import JUDGING, Upkeep
-from tracelloc.record.session.windows import Windows
 from tracelloc.record.sources.seam import Sources
 from tracelloc.snapshots.snapshot import CaptureStatus, Snapshot, TraceSnapshot
 from tracelloc.snapshots.taking import take_snapshot
@@ -123,13 +122,6 @@ class Session:
         self._first_heaps = FirstHeaps(
             config, supervisor, self._lock, self._drain_all, self._upkeep.accounts.update
         )
-        self.windows: Windows | None = None
-        """None unless overhead is limited."""
-        if limit := config.max_overhead:
-            self.windows = Windows(
-                capture, self.processes, limit, self._drain_rest,
-                clock_ns=clocks.now_ns, supervisor=supervisor,
-            )  # fmt: skip
 
     @property
     def root(self) -> Tracee:
@@ -239,10 +231,7 @@ class Session:
             if last is not None:
                 return replace(last, time_s=status.time_s)
             process = tracee.status(now_ns, outside.get(tracee, Outside()), share)
-            shown = tracee.shown
-            is_shared = status.is_shared or shown.number > 1
-            capture = replace(status, now_ns=shown.ended_ns or now_ns, is_shared=is_shared)
-            last = take_snapshot(shown.heap, process, capture, wanted)
+            last = take_snapshot(tracee.heap, process, status, wanted)
             if tracee.target.has_ended:
                 tracee.last_snapshots[wanted] = last
             return last
@@ -439,8 +428,8 @@ class Session:
                     self._see_off()
                     if self._failure is None and pace.is_upkeep_due():
                         self._upkeep.run_due(self._clocks.now_ns())
-                        if self.windows is not None:
-                            self.windows.set_paused(paused=self._upkeep.must_pause)
+                        if self._when_failed is not None and (excess := self._upkeep.take_excess()):
+                            self._when_failed(excess)
                 if self._failure is not None or any(fd == self._wake_fd for fd, _ in ready):
                     return
 

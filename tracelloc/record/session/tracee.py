@@ -39,11 +39,9 @@ from tracelloc.record.session.outside import Outside, OutsideReader
 from tracelloc.record.session.ownmappings import allocators_stacks
 from tracelloc.record.session.probeset import ProbeSet
 from tracelloc.record.session.supervision import Supervisor
-from tracelloc.record.session.windowbook import ShownWindow, WindowBook
 from tracelloc.record.sources.seam import Sources
 from tracelloc.record.unwinding.source import StackSource
 from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot
-from tracelloc.text import NS_PER_S
 from tracelloc.verdict.judge import Judge, KnownLosses
 
 PROBING: Final = "probing of libraries"
@@ -87,7 +85,8 @@ class Tracee:
         self.image = words.image
         """The number of the memory image that ``heap`` describes."""
         self.is_starting, self._has_begun = is_starting, has_begun
-        self.windows, self.series = WindowBook(now_ns, config.max_overhead), Series(now_ns)
+        self.started_ns, self.series = now_ns, Series(now_ns)
+        """``started_ns``: when its tracing began, CLOCK_MONOTONIC."""
         self._supervisor, self.outside = supervisor, OutsideReader(space, supervisor)
         with_loader = config.capture.use_rows or config.follow or is_starting
         self.probes = ProbeSet(
@@ -116,7 +115,7 @@ class Tracee:
 
     def _forget_image(self, now_ns: int, trampoline: int | None = None) -> None:
         """Resets what is known about the memory image."""
-        self.windows.last, self._trampoline = None, trampoline
+        self._trampoline = trampoline
         self.earlier = None
         self.accounted_ns = 0
         """When its memory was last accounted for, CLOCK_MONOTONIC."""
@@ -155,7 +154,7 @@ class Tracee:
         self.probes.attach(modules, all_loaded=True)
         self.source.leading = self.probes.leading()
         self.source.await_rows()
-        self.windows.restart(now_ns)
+        self.started_ns = now_ns
         self.outside.residency.restart()
         self.heap = self.heap.renewed(now_ns, self.heap.stacks)
 
@@ -254,45 +253,6 @@ class Tracee:
         self.source.close()
         self.space.close()
 
-    # Windows, if overhead is limited.
-
-    @property
-    def started_ns(self) -> int:
-        """When its tracing, or its last window, began."""
-        return self.windows.started_ns
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether the probes are detached for now."""
-        return self.windows.ended_ns is not None
-
-    @property
-    def shown(self) -> ShownWindow:
-        """The window that snapshots show: the current one, or the one before."""
-        windows = self.windows
-        return windows.last or ShownWindow(
-            windows.number,
-            windows.started_ns,
-            windows.ended_ns,
-            self.heap,
-            self.series,
-            self.findings,
-        )
-
-    def end_window(self, now_ns: int) -> None:
-        """Ends the window; the probes were detached then, and their events are applied."""
-        self.judge(now_ns)
-        self.windows.end(now_ns)
-        self.windows.run_due(now_ns)
-
-    def begin_window(self, now_ns: int) -> None:
-        """Begins a window with an empty table: it is unknown which earlier blocks are live."""
-        self.windows.begin(now_ns, self.shown)
-        self._events_before += self.heap.table.events
-        self.heap = self.heap.renewed(now_ns, self.heap.stacks)
-        self.series = Series(now_ns)
-        self._forget_findings(now_ns)
-
     # Upkeep.
 
     def look_after(self, say: Callable[[str], None]) -> None:
@@ -326,9 +286,6 @@ class Tracee:
         self._costs.note(now_ns, self.events, self.probes.report_costs())
         if self._cpu.is_due(now_ns):
             self._cpu.note(now_ns, self.process.cpu_ns())
-        if self.is_paused:
-            return
-        self.windows.run_due(now_ns)
         self.outside.thread_names.see(table.threads().tid)
         if self.heap.history.is_due(now_ns):
             self.heap.history.sample(now_ns, table.totals.live_bytes)
@@ -341,7 +298,7 @@ class Tracee:
 
     def judge_on(self, now_ns: int, until_ns: int) -> None:
         """Judges some more stacks if due, until this thread has used that much CPU time."""
-        if self.is_paused or self._is_in_parts:
+        if self._is_in_parts:
             return
         if self._looking is None and self._judge.is_due(now_ns):
             self._looking = self._look(now_ns)
@@ -359,8 +316,7 @@ class Tracee:
 
     def judge(self, now_ns: int) -> None:
         """Judges all stacks at once."""
-        # They were judged when the window ended.
-        if self.is_paused or self._is_in_parts:
+        if self._is_in_parts:
             return
         self._looking = None
         for findings in self._look(now_ns):
@@ -453,44 +409,38 @@ class Tracee:
         return self._runtimes[1]
 
     def measured(self, snapshot: Snapshot, longest_s: float = LONGEST_S) -> Snapshot:
-        """Adds usable sizes to a snapshot, unless its blocks may be dead by now.
+        """Adds usable sizes to a snapshot.
 
         Blocks that can't be read within ``longest_s`` are read the next time.
         """
-        window = snapshot.window
-        if window is not None and window.ended_ago_ns is not None:
-            return snapshot
         return self.outside.measured(snapshot, longest_s)
 
     def status(self, now_ns: int, outside: Outside, probe_share: float | None) -> ProcessStatus:
         """The parts of a snapshot other than the heap."""
-        mappings, shown = None, self.shown
+        mappings = None
         if self._capture.config.trace_mappings:
-            ranges = shown.heap.ranges
+            ranges = self.heap.ranges
             mappings = ranges.mappings(allocators_stacks(ranges, self.probes.found, self.space))
         rate = self._costs.rate(now_ns - self.started_ns, self.events)
         share = self._costs.share(now_ns - self.started_ns, rate, self._cpu.cores, probe_share)
-        if shown.ended_ns is not None:
-            rate = shown.heap.table.events * NS_PER_S / max(1, shown.ended_ns - shown.started_ns)
         return ProcessStatus(
             target=self.target,
-            started_ns=shown.started_ns,
+            started_ns=self.started_ns,
             overhead=Overhead(rate, share, self.probes.slow_probes),
             cpu_cores=self._cpu.cores,
             rss_bytes=outside.rss_bytes,
             memory=outside.memory,
             usage=self.usage,
             first_usage=self._first_usage,
-            series=shown.series.points(),
+            series=self.series.points(),
             allocators=self.probes.found,
             runtimes=self.runtimes(),
             earlier=self.earlier,
             mappings=mappings,
-            findings=shown.findings,
+            findings=self.findings,
             holders=self.holders,
             gaps=self.gaps.gaps,
             objects=self._joined_objects(),
             stack_methods=self.source.methods(),
             thread_names=outside.thread_names,
-            window=self.windows.facts(shown, now_ns),
         )

@@ -7,6 +7,7 @@ import time
 from functools import partial
 from typing import Final
 
+from tracelloc.errors import TracellocError
 from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.overhead import OverheadWatch
 from tracelloc.record.kernel.overheadlimit import OverheadAccount
@@ -21,7 +22,7 @@ from tracelloc.record.session.pointersearch import POINTER_SEARCH, PointerSearch
 from tracelloc.record.session.processes import Processes
 from tracelloc.record.session.supervision import Supervisor
 from tracelloc.record.session.sweeper import Sweeper
-from tracelloc.text import NS_PER_S
+from tracelloc.text import NS_PER_S, format_percent
 
 JUDGING: Final = "judging"
 _SWEEP_NS: Final = 5 * NS_PER_S
@@ -80,10 +81,15 @@ class Upkeep:
         """The share of the processes' time that the probes take; None if unknown yet."""
         return None if self._overhead is None else self._overhead.probe_share
 
-    @property
-    def must_pause(self) -> bool:
-        """Whether the probes must be detached because they cost too much."""
-        return self._account is not None and self._account.must_pause
+    def take_excess(self) -> TracellocError | None:
+        """Returns, once, the error that the probes have cost more than the limit."""
+        if self._account is None or not self._account.is_exceeded:
+            return None
+        account, self._account = self._account, None
+        return TracellocError(
+            f"the probes cost more than --max-overhead {format_percent(account.limit.share)}",
+            hint="tracing has ended; --preload inject costs less, --sample a little less",
+        )
 
     def run_due(self, now_ns: int) -> None:
         """Runs the tasks that are due, each supervised.

@@ -19,7 +19,6 @@ from tracelloc.show.presentation.naming import Namer, Namers
 from tracelloc.show.presentation.processfacts import losses_line
 from tracelloc.show.presentation.profile import FIGURES, MappedFile, Profile, Sample
 from tracelloc.show.presentation.suspects import NamedSuspect, name_suspects, suspects_of
-from tracelloc.show.presentation.tracing import window_sentence
 from tracelloc.snapshots.snapshot import Snapshot, StackStat, TraceSnapshot
 from tracelloc.text import NS_PER_S, printable, sampling_of
 
@@ -94,8 +93,6 @@ def is_of_mappings(sample: Sample) -> bool:
 
 def _notes(snapshot: Snapshot) -> list[str]:
     notes = [losses_line(snapshot)]
-    if (window := window_sentence(snapshot)) is not None:
-        notes.insert(0, window)
     if snapshot.sample_bytes is not None:
         notes.append(f"estimated from samples, {sampling_of(snapshot.sample_bytes)}")
     return notes

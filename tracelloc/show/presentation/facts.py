@@ -22,7 +22,7 @@ from tracelloc.show.presentation.processfacts import memory_facts
 from tracelloc.show.presentation.sharedframes import PartShare
 from tracelloc.show.presentation.shortnames import shorten
 from tracelloc.show.presentation.suspects import NamedSuspect
-from tracelloc.show.presentation.tracing import completeness_facts, tracing_cost, window_facts
+from tracelloc.show.presentation.tracing import completeness_facts, tracing_cost
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S, plural, printable
 
@@ -56,7 +56,6 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "elapsed_s": round(snapshot.elapsed_ns / NS_PER_S, 3),
         "completeness": completeness_facts(snapshot),
         "sample_bytes": snapshot.sample_bytes,
-        "window": window_facts(snapshot),
         "live_bytes": snapshot.live_bytes,
         "live_allocations": snapshot.live_count,
         "live_stacks": snapshot.live_stacks,

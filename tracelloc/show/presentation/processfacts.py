@@ -71,7 +71,7 @@ class Account:
     traced_share: float | None
     """Share of the growth that is in traced blocks or the walked heap.
 
-    None with little growth or measuring windows.
+    None with little growth.
     """
     sentence: str
 
@@ -154,7 +154,7 @@ def account(snapshot: Snapshot) -> Account | None:
     if (by_parts := growth_by_parts(snapshot)) is not None:
         share = None
         grown = by_parts.growth_bytes - by_parts.file_bytes
-        if grown >= _NOTABLE_BYTES and snapshot.window is None:
+        if grown >= _NOTABLE_BYTES:
             share = (by_parts.heap_bytes + (mapped or 0)) / grown
         return Account(growth, traced, overhead, mapped, share, by_parts.sentence)
     return Account(
@@ -162,10 +162,7 @@ def account(snapshot: Snapshot) -> Account | None:
         traced_bytes=traced,
         overhead_bytes=overhead,
         mapped_bytes=mapped,
-        # Blocks of a window do not explain growth from before it.
-        traced_share=known / growth
-        if growth >= _NOTABLE_BYTES and snapshot.window is None
-        else None,
+        traced_share=known / growth if growth >= _NOTABLE_BYTES else None,
         sentence=_sentence(snapshot, memory, growth, known, overhead or 0),
     )
 
@@ -210,8 +207,6 @@ def _sentence(
     if overhead >= _NOTABLE_BYTES:
         added = f", {format_size(overhead)} of it overhead of the malloc library"
     traced = f"{format_size(known)} in {what}{added}"
-    if snapshot.window is not None:
-        return f"{rss}, {signed}, {format_size(known)} in {what} of one window"
     if growth < _NOTABLE_BYTES:
         is_more = known >= _NOTABLE_BYTES + max(0, growth)
         return f"{rss}, {signed}, {traced}{_why_more(snapshot) if is_more else ''}"

@@ -191,7 +191,7 @@ class Profile:
     """Whether frames have their file: those of folded stacks do not."""
     metrics: frozenset[Metric] = frozenset(Metric)
     """Metrics that the profile has; figures of others are 0."""
-    table_number: tuple[int, int] = (0, 1)
+    table_number: int = 0
     """Identifies the process's live table; totals of another table began at zero."""
     parts: Sequence[Profile] = ()
     """The profiles of each process, if several are merged."""

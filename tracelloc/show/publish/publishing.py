@@ -40,7 +40,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 class AllocatedBefore:
     """Allocations of a process's stacks at the time of the last profile."""
 
-    table_number: tuple[int, int]
+    table_number: int
     """See ``Profile``."""
     totals: dict[tuple[int, bool], tuple[int, int]] = field(default_factory=dict)
     """(bytes, blocks) by stack and whether they are mappings."""

@@ -23,7 +23,6 @@ from tracelloc.show.presentation.tracing import completeness_word
 from tracelloc.show.report.content import Request
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
-    NS_PER_S,
     about_of,
     format_duration,
     format_percent,
@@ -61,12 +60,6 @@ def _figures(snapshot: Snapshot) -> Iterator[str]:
     about = about_of(snapshot.sample_bytes)
     if snapshot.gaps:
         yield f"figures={completeness_word(snapshot)}"
-    if snapshot.window is not None:
-        yield f"window={snapshot.window.number}"
-        yield f"length={_joined(format_duration(snapshot.elapsed_ns / NS_PER_S))}"
-        if snapshot.window.ended_ago_ns is not None:
-            ago = _joined(format_duration(snapshot.window.ended_ago_ns / NS_PER_S))
-            yield f"ended_ago={ago}"
     yield f"live={about}{size_word(snapshot.live_bytes)}"
     yield f"blocks={about}{snapshot.live_count}"
     yield f"growth={about}{signed_size_word(int(snapshot.growth_per_min.sum()))}/min"

@@ -37,7 +37,7 @@ from tracelloc.show.presentation.processfacts import (
     waste_text,
     why_uncertain,
 )
-from tracelloc.show.presentation.tracing import incompleteness, overhead_line, window_sentence
+from tracelloc.show.presentation.tracing import incompleteness, overhead_line
 from tracelloc.show.report.beforetracing import earlier_part
 from tracelloc.show.report.content import (
     Entry,
@@ -63,16 +63,6 @@ from tracelloc.text import format_percent, format_size, plural, printable
 
 _NOTABLE_PINNED_BYTES: Final = 1 << 20
 """Free bytes in hardly used pages from which a report lists what keeps them."""
-
-
-def window_part(given: Request) -> SectionContent | None:
-    """Makes the section on the time span of figures; None if tracing was continuous."""
-    snapshot = given.snapshot
-    sentence, window = window_sentence(snapshot), snapshot.window
-    if sentence is None or window is None:
-        return None
-    state = window.number, window.ended_ago_ns is None
-    return SectionContent([f"==> {sentence}"], said_again_if=state)
 
 
 def completeness_part(given: Request) -> SectionContent | None:
@@ -290,7 +280,6 @@ class ReportSection:
 
 REPORT: Final = (
     ReportSection(completeness_part),
-    ReportSection(window_part),
     ReportSection(suspects_part),
     ReportSection(allocations_part),
     ReportSection(old_allocations_part, json_place=2),

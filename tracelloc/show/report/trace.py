@@ -8,7 +8,6 @@ from typing import Any
 
 from tracelloc.model.process import FollowCounts
 from tracelloc.show.presentation.naming import Namers
-from tracelloc.show.presentation.tracing import window_words
 from tracelloc.show.report.content import EarlierReports, ReportStyle, Request
 from tracelloc.show.report.sections import report_facts, report_lines
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
@@ -65,7 +64,7 @@ def _traced_line(snapshot: Snapshot) -> str:
     elapsed_s = snapshot.elapsed_ns / NS_PER_S
     rate = snapshot.events / elapsed_s if elapsed_s > 0 else 0.0
     about = about_of(snapshot.sample_bytes)
-    traced = window_words(snapshot) or f"{format_duration(elapsed_s)} traced"
+    traced = f"{format_duration(elapsed_s)} traced"
     return (
         f"{traced}, {about}{format_size(snapshot.live_bytes)} "
         f"in {about}{snapshot.live_count:,} allocations from {snapshot.live_stacks:,} stacks, "

@@ -1,0 +1,60 @@
+"""``--max-overhead``: a trace whose probes cost more ends, with all that it has seen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Builder, Target, Tracelloc
+
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
+
+
+@pytest.mark.parametrize("mode", ["--json", "--text"])
+def test_a_trace_that_costs_too_much_ends_with_its_files(
+    builder: Builder, targets: list[Target], tmp_path: Path, mode: str
+) -> None:
+    """storm does nothing but allocate, and would be many times as slow."""
+    target = Target([builder.c("storm", "-O2"), 1, 12, 10])
+    targets.append(target)
+    tracer = Tracelloc(
+        "-p", target.pid, mode, "--max-overhead", "2%", "-o", tmp_path / "a.json",
+        directory=tmp_path,
+    )  # fmt: skip
+    target.say("4000")
+    assert tracer.finish() == 1
+    message = (
+        "tracelloc: error: the probes cost more than --max-overhead 2.0 %; tracing has ended; "
+        "--preload inject costs less, --sample a little less"
+    )
+    assert tracer.messages.count(message) == 1
+    figures = json.loads((tmp_path / "a.json").read_text())["figures"]
+    assert figures["lost_events"] == 0
+    assert figures["incomplete"] is None
+    assert 0 < figures["live_allocations"] <= 11
+    target.hear()
+    assert int(target.ask("50").split()[0]) > 0  # it runs on, without probes
+
+
+def test_probes_that_cost_less_stay_and_earlier_blocks_are_counted(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    target.ask("alloc 30 1000")
+    tracer = Tracelloc(
+        "-p", target.pid, "--json", "--json-full", "--max-overhead", "500%", "--earlier", "on",
+        directory=tmp_path,
+    )  # fmt: skip
+    target.ask("alloc 50 100")
+    target.ask("free 35")
+    tracer.await_report(lambda report: report["frees"] >= 35)
+    assert tracer.stop() == 0
+    last = tracer.last()
+    assert last["unmatched_frees"] == 0
+    assert (
+        last["allocations"] - last["frees"] + last["earlier"]["allocations"]
+        == (last["live_allocations"])
+    )
