@@ -32,7 +32,7 @@ def test_a_trace_that_costs_too_much_ends_with_its_files(
     assert tracer.messages.count(message) == 1
     figures = json.loads((tmp_path / "a.json").read_text())["figures"]
     assert figures["lost_events"] == 0
-    assert figures["incomplete"] is None
+    assert figures["completeness"]["state"] == "complete"
     assert 0 < figures["live_allocations"] <= 11
     target.hear()
     assert int(target.ask("50").split()[0]) > 0  # it runs on, without probes
@@ -54,7 +54,5 @@ def test_probes_that_cost_less_stay_and_earlier_blocks_are_counted(
     assert tracer.stop() == 0
     last = tracer.last()
     assert last["unmatched_frees"] == 0
-    assert (
-        last["allocations"] - last["frees"] + last["earlier"]["allocations"]
-        == (last["live_allocations"])
-    )
+    assert last["allocations"] - last["frees"] == last["live_allocations"]
+    assert last["earlier"]["allocations"] > 0
