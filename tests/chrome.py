@@ -27,7 +27,7 @@ class Chrome:
         self, profile: Path, width: int = 1280, height: int = 800, *, scale: float = 1
     ) -> None:
         found = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-        assert found is not None, "tests/system-packages.sh test installs it"
+        assert found is not None, "tests/system-packages.sh long installs it"
         read_end, self._out = os.pipe()
         self._in, write_end = os.pipe()
         self._process = subprocess.Popen(
