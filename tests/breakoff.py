@@ -15,12 +15,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tracelloc.record.injection.injector import Injection
 from tracelloc.record.mallocs.discovery import EVERYTHING
 from tracelloc.record.mallocs.otel import allocators_in
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.sources.injected.injector import Injection
 
 STEPS = (
     "seize", "interrupt", "set_registers", "set_signal_mask", "resume_to_call", "resume", "detach",

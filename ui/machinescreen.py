@@ -12,8 +12,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from tracelloc.model.machine import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
-from tracelloc.show.report.machine import by_growth, by_size, by_urgency, headline, hints
+from tracelloc.machine.machinememory import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
+from tracelloc.machine.machinetext import by_growth, by_size, by_urgency, headline, hints
 from tracelloc.text import format_estimate, format_size, plural, signed_size
 from tracelloc.ui.dialogs import Dialog
 from tracelloc.ui.keyfooter import KeyFooter

@@ -3,7 +3,7 @@
  * libtracelloc-injected.so: the preloaded library (library.c) for a process that runs already. The
  * profiler maps it, makes the shared memory, and then replaces the addresses of the C library's
  * functions by those of the functions here, while all threads are stopped
- * (tracelloc/record/injection). So the loader does not know this library: it has no thread-local
+ * (tracelloc/record/sources/injected). So the loader does not know this library: it has no thread-local
  * variables (threadtable.h), no relocations and no initialization, and calls no function but those
  * whose addresses the profiler has written to it.
  */

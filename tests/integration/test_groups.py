@@ -17,7 +17,7 @@ import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, read_line, run_tracelloc, started
 from tests.integration.test_follow import assert_family, by_process, kept
-from tracelloc.record.machine.groups import find_group, members_of
+from tracelloc.machine.groups import find_group, members_of
 
 pytestmark = pytest.mark.bpf
 

@@ -17,9 +17,6 @@ from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc, run_t
 from tests.integration.test_exact import OPERATIONS, assert_equal, by_site
 from tests.integration.test_preloaded import said
 from tests.integration.test_preloaded_mallocs import assert_totals, linked
-from tracelloc.record.injection import redirection
-from tracelloc.record.injection.functions import ReplacedFunctions
-from tracelloc.record.injection.mapping import library_file
 from tracelloc.record.mallocs.discovery import EVERYTHING
 from tracelloc.record.mallocs.otel import allocators_in
 from tracelloc.record.process.procfs import Process
@@ -27,6 +24,9 @@ from tracelloc.record.process.space import AddressSpace, is_injected
 from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
+from tracelloc.record.sources.injected import redirection
+from tracelloc.record.sources.injected.functions import ReplacedFunctions
+from tracelloc.record.sources.injected.mapping import library_file
 from tracelloc.record.sources.preloaded.sharedarea import STATE_VARIABLE
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]

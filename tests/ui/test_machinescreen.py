@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 
 from tests.ui.screens import HOSTILE, MIB, SIZES, ViewApp, compare, drive, harmless, text_of
 from tracelloc.command import machinescreen
-from tracelloc.model.machine import (
+from tracelloc.machine.machinememory import (
     GroupMemory,
     MachineMemory,
     MemoryKind,

@@ -31,7 +31,8 @@ KNOWS = {
     "snapshots": ["model", "heap", "verdict"],
     "record": ["model", "system", "files", "heap", "verdict", "snapshots"],
     "show": ["model", "system", "files", "heap", "verdict", "snapshots"],
-    "ui": ["model", "system", "files", "heap", "verdict", "snapshots", "show"],
+    "machine": ["model", "system", "files", "record", "show"],
+    "ui": ["model", "system", "files", "heap", "verdict", "snapshots", "show", "machine"],
     "testing": [],
     "command": [
         "model",
@@ -42,6 +43,7 @@ KNOWS = {
         "snapshots",
         "record",
         "show",
+        "machine",
         "ui",
         "testing",
     ],

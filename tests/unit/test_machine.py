@@ -14,11 +14,11 @@ import pytest
 
 from tests.harness import Target, as_nobody
 from tracelloc.errors import TargetError
-from tracelloc.model.machine import MachineMemory, MemoryKind
-from tracelloc.record.machine.groups import GroupReader, find_group, name_of
-from tracelloc.record.machine.history import GrowthHistory
-from tracelloc.record.machine.processes import ProcessReader
-from tracelloc.show.report.machine import by_growth, by_size, machine_json, machine_lines
+from tracelloc.machine.groups import GroupReader, find_group, name_of
+from tracelloc.machine.history import GrowthHistory
+from tracelloc.machine.machinememory import MachineMemory, MemoryKind
+from tracelloc.machine.machinetext import by_growth, by_size, machine_json, machine_lines
+from tracelloc.machine.processes import ProcessReader
 
 MIB = 1 << 20
 STATUS = """Name:\t{name}

@@ -18,19 +18,19 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.unit.test_docs import DOCS
 from tests.unit.test_machine import Machine
-from tracelloc.command import killreports
-from tracelloc.command.killreports import KillWatch
-from tracelloc.command.watchjobs import KILL_SUFFIX, WatchFiles
 from tracelloc.errors import UsageError
-from tracelloc.record.machine.pressure import group_kills, machine_kills, memory_pressure
-from tracelloc.show.machine.machinerules import (
+from tracelloc.machine import killreports
+from tracelloc.machine.killreports import KillWatch
+from tracelloc.machine.machinemetrics import LargestNames, MachineMetrics, WatchCounts
+from tracelloc.machine.machinerules import (
     MachineRule,
     WatchConfig,
     parse_machine_rule,
     parse_watch_config,
 )
-from tracelloc.show.machine.subjects import RuleBook, Subject, subjects_of
-from tracelloc.show.publish.machinemetrics import LargestNames, MachineMetrics, WatchCounts
+from tracelloc.machine.pressure import group_kills, machine_kills, memory_pressure
+from tracelloc.machine.subjects import RuleBook, Subject, subjects_of
+from tracelloc.machine.watchjobs import KILL_SUFFIX, WatchFiles
 from tracelloc.show.publish.openmetrics import metrics_text
 
 FILES = DOCS / "files"

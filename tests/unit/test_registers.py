@@ -17,7 +17,6 @@ from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.command import options
 from tracelloc.command.commandline import parse_command_line
 from tracelloc.errors import TargetError, UnsupportedError
-from tracelloc.record.injection import conditions
 from tracelloc.record.kernel.btf import KernelTypes
 from tracelloc.record.kernel.registers import row_dtype, thread_pointer_offset, threads_in
 from tracelloc.record.process import procfs, ptrace
@@ -25,6 +24,7 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.ptrace import NO_CALL, Registers
 from tracelloc.record.session import exitstops
 from tracelloc.record.session.exitstops import ExitStops, registers_of
+from tracelloc.record.sources.injected import conditions
 from tracelloc.record.sources.preloaded import noprobes, sharedarea
 from tracelloc.record.sources.preloaded.noprobes import Breakpoints, NoProbes
 from tracelloc.record.worker import targetfile

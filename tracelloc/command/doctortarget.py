@@ -9,7 +9,6 @@ from tracelloc.command.finding import Finding, FindingState
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.heap.usable import main_library
 from tracelloc.model.codefiles import base_name
-from tracelloc.record.injection.conditions import check
 from tracelloc.record.mallocs.discovery import EVERYTHING, Module, discover
 from tracelloc.record.mallocs.found import found_of
 from tracelloc.record.mallocs.otel import allocators_in
@@ -20,6 +19,7 @@ from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.known import runtimes_of
 from tracelloc.record.session.probeset import find_allocators
 from tracelloc.record.session.survival import check_survival
+from tracelloc.record.sources.injected.conditions import check
 from tracelloc.record.symbolization.inventory import ModuleReport, take_inventory
 from tracelloc.show.presentation.facts import unseen_lines
 from tracelloc.text import plural

@@ -20,9 +20,9 @@ from typing import Final, NoReturn, Protocol
 from tracelloc.command.options import Options
 from tracelloc.command.ways import refusal_of_probes
 from tracelloc.errors import PrivilegeError, TargetError
+from tracelloc.machine.groups import members_of
 from tracelloc.model.exitleaks import ExitLeaks
 from tracelloc.record.kernel import capabilities as system
-from tracelloc.record.machine.groups import members_of
 from tracelloc.record.process.byname import open_target
 from tracelloc.record.process.memorylimits import MemoryGroup
 from tracelloc.record.process.procfs import Process

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from contextlib import closing
 
-from tracelloc.record.machine.processes import ProcessReader
+from tracelloc.machine.processes import ProcessReader
 from tracelloc.ui.driver import restored_terminal
 from tracelloc.ui.machinescreen import MachineScreen
 from tracelloc.ui.picker import ScreenApp

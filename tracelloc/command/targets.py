@@ -10,7 +10,7 @@ from typing import Final
 
 from tracelloc.command.options import Options
 from tracelloc.errors import TargetError
-from tracelloc.record.machine.groups import NoGroupError, find_group, members_of
+from tracelloc.machine.groups import NoGroupError, find_group, members_of
 from tracelloc.record.process.memorylimits import MemoryGroup
 from tracelloc.startup import STARTUP
 from tracelloc.text import printable

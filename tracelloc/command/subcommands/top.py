@@ -38,9 +38,9 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 def _run(given: Namespace) -> None:
     from tracelloc.command.cli import has_screen
+    from tracelloc.machine.machinetext import by_growth, by_size, machine_json, machine_lines
+    from tracelloc.machine.processes import ProcessReader
     from tracelloc.record.kernel.capabilities import raise_file_limit
-    from tracelloc.record.machine.processes import ProcessReader
-    from tracelloc.show.report.machine import by_growth, by_size, machine_json, machine_lines
 
     raise_file_limit()
     if has_screen() and not (given.text or given.json or given.count):

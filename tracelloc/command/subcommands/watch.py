@@ -44,10 +44,10 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _run(given: Namespace) -> None:
-    from tracelloc.command.machinewatch import watch
+    from tracelloc.machine.machinerules import WatchConfig, parse_watch_config
+    from tracelloc.machine.machinewatch import watch
     from tracelloc.record.kernel.capabilities import raise_file_limit
     from tracelloc.show.filters.files import given_text
-    from tracelloc.show.machine.machinerules import WatchConfig, parse_watch_config
 
     if given.example is not None:
         print(

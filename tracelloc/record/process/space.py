@@ -37,8 +37,10 @@ from tracelloc.record.worker.targetfile import TargetFile
 from tracelloc.record.worker.unwindtables import UnwindTables
 
 INJECTED_NAME: Final = "libtracelloc-injected.so"
-"""The library's name if it was injected into a running process (``record/injection``)."""
-INJECTED_FILE: Final = Path(__file__).parents[1] / "injection" / "libtracelloc_injected.abi3.so"
+"""The library's name if it was injected into a running process (``record/sources/injected``)."""
+INJECTED_FILE: Final = (
+    Path(__file__).parents[1] / "sources" / "injected" / "libtracelloc_injected.abi3.so"
+)
 
 
 def is_injected(path: str) -> bool:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 from tracelloc.errors import TargetError, UnsupportedError
-from tracelloc.record.injection.injector import Injection
 from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.mallocs.otel import PROVIDER, allocators_in, otel_allocators
 from tracelloc.record.process.procfs import Process
@@ -17,6 +16,7 @@ from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.probeset import find_allocators
 from tracelloc.record.session.session import Session
 from tracelloc.record.session.supervision import Say, say_nothing
+from tracelloc.record.sources.injected.injector import Injection
 from tracelloc.record.sources.preloaded.link import PreloadedLink
 from tracelloc.record.sources.preloaded.noprobes import NoProbes
 from tracelloc.record.sources.preloaded.sharedarea import area_mappings

@@ -11,8 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tracelloc.command.recordedstacks import report_on, stack_name
-from tracelloc.command.watchjobs import (
+from tracelloc.machine.machinememory import MachineMemory, ProcessMemory
+from tracelloc.machine.pressure import group_kills, machine_kills
+from tracelloc.machine.recordedstacks import report_on, stack_name
+from tracelloc.machine.subjects import Subject
+from tracelloc.machine.watchjobs import (
     KILL_SUFFIX,
     RECORDING_SUFFIX,
     EventLog,
@@ -20,9 +23,6 @@ from tracelloc.command.watchjobs import (
     WatchJobs,
     facts_of,
 )
-from tracelloc.model.machine import MachineMemory, ProcessMemory
-from tracelloc.record.machine.pressure import group_kills, machine_kills
-from tracelloc.show.machine.subjects import Subject
 from tracelloc.show.report.loglines import size_word
 from tracelloc.text import format_percent, plural, printable
 

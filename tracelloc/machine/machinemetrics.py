@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tracelloc.model.machine import GroupMemory, MachineMemory
+from tracelloc.machine.machinememory import GroupMemory, MachineMemory
 from tracelloc.show.publish.openmetrics import family_lines, label_text
 
 MOST_NAMES: Final = 20

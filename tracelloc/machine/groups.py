@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.errors import TargetError
-from tracelloc.model.machine import GroupMemory
-from tracelloc.record.machine.history import GrowthHistory
+from tracelloc.machine.history import GrowthHistory
+from tracelloc.machine.machinememory import GroupMemory
 from tracelloc.record.process.identity import POD
 from tracelloc.record.process.memorylimits import (
     CGROUPS,

@@ -21,11 +21,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from tracelloc.command.recordedstacks import report_on, stack_name
-from tracelloc.model.machine import ProcessMemory
+from tracelloc.machine.machinememory import ProcessMemory
+from tracelloc.machine.machinerules import WatchConfig
+from tracelloc.machine.recordedstacks import report_on, stack_name
+from tracelloc.machine.subjects import Breach, Subject
 from tracelloc.show.alerts.rules import ON_LEAK_PATIENCE_S
-from tracelloc.show.machine.machinerules import WatchConfig
-from tracelloc.show.machine.subjects import Breach, Subject
 from tracelloc.text import printable
 
 EventLog = Callable[[Mapping[str, str]], None]

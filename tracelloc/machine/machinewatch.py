@@ -17,21 +17,21 @@ from contextlib import closing, suppress
 from dataclasses import asdict
 from typing import Any, Final
 
-from tracelloc.command.killreports import KillReporter, KillWatch
-from tracelloc.command.watchjobs import WatchFiles, WatchJobs
 from tracelloc.errors import TracellocError
-from tracelloc.model.machine import MachineMemory
-from tracelloc.record.machine.pressure import memory_pressure
-from tracelloc.record.machine.processes import ProcessReader
+from tracelloc.machine.killreports import KillReporter, KillWatch
+from tracelloc.machine.machinememory import MachineMemory
+from tracelloc.machine.machinemetrics import MachineMetrics, WatchCounts
+from tracelloc.machine.machinerules import WatchConfig
+from tracelloc.machine.machinetext import by_growth
+from tracelloc.machine.pressure import memory_pressure
+from tracelloc.machine.processes import ProcessReader
+from tracelloc.machine.subjects import Breach, RuleBook, Subject, subjects_of
+from tracelloc.machine.watchjobs import WatchFiles, WatchJobs
 from tracelloc.record.process.procfs import boot_id
-from tracelloc.show.machine.machinerules import WatchConfig
-from tracelloc.show.machine.subjects import Breach, RuleBook, Subject, subjects_of
 from tracelloc.show.publish.endpoint import Endpoint, listen_on
-from tracelloc.show.publish.machinemetrics import MachineMetrics, WatchCounts
 from tracelloc.show.publish.openmetrics import metrics_text
 from tracelloc.show.publish.secrets import LISTEN_TOKEN, read_secret
 from tracelloc.show.report.loglines import event_line, signed_size_word, size_word
-from tracelloc.show.report.machine import by_growth
 from tracelloc.startup import heeded
 
 _STATUS_EVERY_S: Final = 60.0

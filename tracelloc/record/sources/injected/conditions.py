@@ -8,8 +8,6 @@ from typing import Final
 from tracelloc.architecture import native
 from tracelloc.errors import TargetError
 from tracelloc.model.codefiles import base_name
-from tracelloc.record.injection.functions import malloc_library
-from tracelloc.record.injection.mapping import library_file
 from tracelloc.record.mallocs.discovery import Allocator, Module, is_preloaded_library
 from tracelloc.record.mallocs.interposed import (
     asked_operators,
@@ -19,6 +17,8 @@ from tracelloc.record.mallocs.interposed import (
 )
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace, is_injected
+from tracelloc.record.sources.injected.functions import malloc_library
+from tracelloc.record.sources.injected.mapping import library_file
 from tracelloc.record.sources.preloaded.vouching import shared_filters
 
 _TID_OFFSETS: Final = 0x2D0, 0x30

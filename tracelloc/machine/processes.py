@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tracelloc.model.machine import (
+from tracelloc.machine.groups import GroupReader
+from tracelloc.machine.history import GrowthHistory
+from tracelloc.machine.machinememory import (
     WINDOWS_S,
     MachineMemory,
     MemoryKind,
     ProcessMemory,
 )
-from tracelloc.record.machine.groups import GroupReader
-from tracelloc.record.machine.history import GrowthHistory
 from tracelloc.record.process.listing import command_line, user_name
 from tracelloc.record.process.memorylimits import MemoryGroup, memory_group, numbers_in
 from tracelloc.record.process.procfs import PROC

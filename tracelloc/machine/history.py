@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.model.machine import WINDOWS_S, MemoryTrend
+from tracelloc.machine.machinememory import WINDOWS_S, MemoryTrend
 
 LONGEST_S: Final = 3700.0
 _LEAST_S: Final = 10.0

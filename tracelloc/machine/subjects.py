@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from tracelloc.model.machine import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
-from tracelloc.show.machine.machinerules import MachineRule, WatchConfig, WatchTarget
-from tracelloc.show.report.machine import by_growth
+from tracelloc.machine.machinememory import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
+from tracelloc.machine.machinerules import MachineRule, WatchConfig, WatchTarget
+from tracelloc.machine.machinetext import by_growth
 from tracelloc.text import format_percent, format_size
 
 PressureReader = Callable[[str], float | None]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from tracelloc.model.machine import (
+from tracelloc.machine.machinememory import (
     GroupMemory,
     MachineMemory,
     MemoryKind,

@@ -8,11 +8,11 @@ from typing import Final
 
 from tracelloc.errors import TargetError
 from tracelloc.model.codefiles import base_name, is_c_library
-from tracelloc.record.injection.redirection import FunctionSymbol
-from tracelloc.record.injection.remotecalls import CALL_CODE, RESTORE_CODE, CallPlace
 from tracelloc.record.mallocs.discovery import Allocator, Module
 from tracelloc.record.mallocs.interposed import may_be_behind
 from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.sources.injected.redirection import FunctionSymbol
+from tracelloc.record.sources.injected.remotecalls import CALL_CODE, RESTORE_CODE, CallPlace
 from tracelloc.record.worker.client import FileReadError
 
 _MALLOC: Final = (

@@ -19,15 +19,19 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from tracelloc.errors import TargetError
-from tracelloc.record.injection.conditions import check, find_tid_offset
-from tracelloc.record.injection.functions import (
+from tracelloc.record.mallocs.discovery import Allocator
+from tracelloc.record.process import ptrace
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace, is_injected
+from tracelloc.record.sources.injected.conditions import check, find_tid_offset
+from tracelloc.record.sources.injected.functions import (
     CALLED_OFTEN,
     CALLED_RARELY,
     Provider,
     ReplacedFunctions,
 )
-from tracelloc.record.injection.mapping import LibraryFile, Mapper, library_file
-from tracelloc.record.injection.redirection import (
+from tracelloc.record.sources.injected.mapping import LibraryFile, Mapper, library_file
+from tracelloc.record.sources.injected.redirection import (
     FunctionSymbol,
     earlier_words,
     find_symbols,
@@ -35,12 +39,8 @@ from tracelloc.record.injection.redirection import (
     stopped_words,
     write_words,
 )
-from tracelloc.record.injection.remotecalls import RemoteThread, rank
-from tracelloc.record.injection.stopped import StoppedProcess
-from tracelloc.record.mallocs.discovery import Allocator
-from tracelloc.record.process import ptrace
-from tracelloc.record.process.procfs import Process
-from tracelloc.record.process.space import AddressSpace, is_injected
+from tracelloc.record.sources.injected.remotecalls import RemoteThread, rank
+from tracelloc.record.sources.injected.stopped import StoppedProcess
 from tracelloc.record.sources.preloaded import ringmerge
 from tracelloc.record.sources.preloaded.sharedarea import (
     NEXT_VARIABLE,

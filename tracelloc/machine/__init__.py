@@ -1,0 +1,1 @@
+"""The memory of all processes: ``tracelloc top`` and ``watch``."""

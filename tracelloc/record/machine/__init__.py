@@ -1,1 +1,0 @@
-"""The memory of all processes and control groups of the machine, without tracing any."""

@@ -1,1 +1,0 @@
-"""What is watched on a whole machine: targets, and rules on their memory."""
