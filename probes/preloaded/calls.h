@@ -8,11 +8,6 @@
 #include "report.h"
 #include "sample.h"
 #include "walk.h"
-#ifdef PRELOAD_INJECTED
-#include "otelnone.h"
-#else
-#include "otel.h"
-#endif
 
 /*
  * Whether the current call is made inside another one. `at` and `outer` are the addresses of their
@@ -89,12 +84,10 @@ static void restore(u64 address)
 		if (is_inside(at, me.call)) { \
 			moved = invoke; \
 		} else { \
-			int wanted = is_wanted(guard.control), hidden, taken; \
+			int wanted = is_wanted(guard.control), taken; \
 			u64 asked = bytes; \
+			int hidden = wanted && is_hidden(asked); \
 \
-			if (block && unlikely(!otel_is_idle())) \
-				otel_note_free((u64)block); \
-			hidden = wanted && is_hidden(asked); \
 			if (wanted && !hidden && unlikely(is_sampling(guard.control))) \
 				wanted = begin_sample(frame); \
 			/* Calls made inside, including frees, are part of this one. */ \
@@ -102,9 +95,7 @@ static void restore(u64 address)
 			taken = wanted && block && report(EVENT_REALLOC_FREE, (u64)block); \
 			moved = invoke; \
 			me.call = 0; \
-			if (moved && !wanted) \
-				otel_note_alloc((u64)moved, asked); \
-			else if (moved && !hidden) \
+			if (moved && wanted && !hidden) \
 				report_block(frame, (u64)moved, asked); \
 			else if (!moved && taken && asked) \
 				restore((u64)block); \
@@ -185,8 +176,6 @@ static __attribute__((noinline)) void traced_free(releasing function, void *bloc
 		function(block, a, b);
 		return;
 	}
-	if (unlikely(!otel_is_idle()))
-		otel_note_free((u64)block);
 	if (!is_wanted(guard.control)) {
 		function(block, a, b);
 		return;
@@ -205,7 +194,7 @@ static __attribute__((noinline)) void traced_free(releasing function, void *bloc
 }
 
 #define FRAME ((const u64 *)__builtin_frame_address(0))
-#define IS_IDLE likely(!is_wanted(guard.control) && otel_is_idle())
+#define IS_IDLE likely(!is_wanted(guard.control))
 /* Makes an ordinary call, not a tail call, so that the frame stays. */
 #define TRACED_BETWEEN(begin, call, end) \
 	({ \

@@ -10,12 +10,12 @@
  *   library reports that, and the profiler requests no events.
  *   The library makes system calls at process start, when a thread takes a ring, when a stack has
  *   grown into new pages, and while a thread waits. None of them changes errno. The library never
- *   allocates. If it is idle, a call costs two loads and a jump.
+ *   allocates. If it is idle, a call costs a load and a jump.
  *
  * Whether events are wanted
  *   `holder` in the shared page is set while the profiler wants events; if the profiler dies, the
- *   kernel clears it. Each call checks once, at its beginning, whether the profiler or
- *   OpenTelemetry's (otel.h) wants events. A forked child does not have the shared memory
+ *   kernel clears it. Each call checks once, at its beginning, whether the profiler
+ *   wants events. A forked child does not have the shared memory
  *   (MADV_DONTFORK; see fork_by); its `guard` is zeroed (MADV_WIPEONFORK), so it is idle. A child
  *   of vfork(2) runs in its parent's memory and reports for its parent.
  *
@@ -135,7 +135,6 @@ static enum preload_state make_area(void)
 		has_filter = 1;
 		return PRELOAD_CONFINED;
 	}
-	otel_begin();
 	if (limit_of(RLIMIT_AS) != RLIM_INFINITY)
 		return PRELOAD_LIMITED;
 	/* Growing a file beyond the limit would kill the process. */
