@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tracelloc.architecture import machine_name, of_machine
 from tracelloc.command.commandline import CommandLine, Mode, needs_probes, parse_command_line
+from tracelloc.command.outputs import outputs_of
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
@@ -21,9 +22,8 @@ from tracelloc.record.mallocs.discovery import MallocChoice
 from tracelloc.record.process.memorylimits import MemoryGroup
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.show.alerts.rules import WatchOptions
-from tracelloc.show.export import FOLDED, PPROF, check_otlp, exporter_for
-from tracelloc.show.export.outputfile import PRIVATE, OutputFile
-from tracelloc.show.presentation.profile import METRICS
+from tracelloc.show.export import check_otlp
+from tracelloc.show.export.outputfile import OutputFile
 from tracelloc.show.publish.address import PUSH_INTERVAL_S, ListenAddress, PushConfig
 from tracelloc.show.publish.secrets import LISTEN_TOKEN, PUSH_PASSWORD, authorization, read_secret
 from tracelloc.show.report.optional import wanted_by
@@ -206,13 +206,3 @@ def _push_of(given: argparse.Namespace) -> PushConfig | None:
         is_otlp,
         tuple(headers.items()),
     )
-
-
-def outputs_of(given: argparse.Namespace) -> tuple[OutputFile, ...]:
-    """Returns the requested files. Raises UsageError."""
-    named = ((FOLDED, getattr(given, "flamegraph", None)), (PPROF, getattr(given, "pprof", None)))
-    chosen = [(exporter, path) for exporter, path in named if path]
-    chosen += [(exporter_for(path), path) for path in given.output]
-    metric = METRICS[given.metric]
-    mode = PRIVATE if given.output_mode is None else given.output_mode
-    return tuple(OutputFile(Path(path), kind, metric, mode) for kind, path in chosen)

@@ -6,6 +6,7 @@ go to standard error while tracing: lines, and one that shows progress.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
@@ -15,10 +16,12 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from tracelloc.errors import TracellocError
+from tracelloc.show.export import FOLDED, PPROF, exporter_for
 from tracelloc.show.export.outputfile import PRIVATE, OutputFile
 from tracelloc.show.export.special import check_special, is_special, open_special
 from tracelloc.show.presentation.combined import joined, trace_profiles
 from tracelloc.show.presentation.naming import Namers
+from tracelloc.show.presentation.profile import METRICS
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.safefiles.writing import (
     open_output,
@@ -152,3 +155,13 @@ class Messages:
     def end_progress(self) -> None:
         """Starts the next message on a new line."""
         leave_status()
+
+
+def outputs_of(given: argparse.Namespace) -> tuple[OutputFile, ...]:
+    """Returns the requested files. Raises UsageError."""
+    named = ((FOLDED, getattr(given, "flamegraph", None)), (PPROF, getattr(given, "pprof", None)))
+    chosen = [(exporter, path) for exporter, path in named if path]
+    chosen += [(exporter_for(path), path) for path in given.output]
+    metric = METRICS[given.metric]
+    mode = PRIVATE if given.output_mode is None else given.output_mode
+    return tuple(OutputFile(Path(path), kind, metric, mode) for kind, path in chosen)

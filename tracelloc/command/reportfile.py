@@ -8,8 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tracelloc.command.options import outputs_of
-from tracelloc.command.outputs import Messages, write_files
+from tracelloc.command.outputs import Messages, outputs_of, write_files
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.show.export import FORMATS, Exporter
 from tracelloc.show.filters.files import load_filters

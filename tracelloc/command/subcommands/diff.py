@@ -69,7 +69,7 @@ def _read(given: Namespace, note: Callable[[str], None]) -> Comparison:
 
 
 def _run(given: Namespace) -> int:
-    from tracelloc.command.options import outputs_of
+    from tracelloc.command.outputs import outputs_of
     from tracelloc.show.presentation.combined import difference
     from tracelloc.show.report.comparison import markdown_lines
     from tracelloc.show.report.diff import diff_report

@@ -22,7 +22,6 @@ from typing import Final
 
 from tracelloc.record.process.memorylimits import closest_limit
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.worker.client import workers_memory
 from tracelloc.text import format_size
 
 LEAST_BYTES: Final = 256 << 20
@@ -58,6 +57,8 @@ def default_budget() -> int:
 
 def own_memory() -> int:
     """Resident bytes of this process, and of those that read the target's files."""
+    from tracelloc.record.worker.client import workers_memory  # noqa: PLC0415 - none without a trace
+
     return (Process(os.getpid()).rss_bytes() or 0) + workers_memory()
 
 
