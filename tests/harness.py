@@ -397,6 +397,14 @@ sys.exit(main())
 """
 
 
+def open_files(pid: int) -> list[str]:
+    """The targets of a process's descriptors; skips the test if it is another user's."""
+    try:
+        return [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    except PermissionError:
+        refused("another user's open files can't be listed")
+
+
 def refused(what: str) -> NoReturn:
     """Skips a test for what the machine refuses; fails it where ``TEST_COMPLETE`` asks for all."""
     if os.environ.get("TEST_COMPLETE"):
@@ -405,7 +413,8 @@ def refused(what: str) -> NoReturn:
 
 
 @cache
-def _may_mount() -> bool:
+def may_mount() -> bool:
+    """Whether this user may mount file systems."""
     return subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode == 0
 
 
@@ -425,7 +434,7 @@ def run_without_privileges(*arguments: str | int) -> subprocess.CompletedProcess
     mount namespace of its own.
     """
     root = str(TARGETS.parents[1])
-    if not _may_mount():
+    if not may_mount():
         refused("a mount namespace is refused")
     python = sys.executable.replace(root, "/mnt", 1)
     bind = 'mount --bind "$0" /mnt && cd / && exec "$@"'
@@ -445,7 +454,7 @@ def as_nobody(*arguments: str | Path | int, module: str = "tracelloc") -> list[s
     Unlike in ``run_without_privileges``, the user has executed it.
     """
     root = str(TARGETS.parents[1])
-    if not _may_mount():
+    if not may_mount():
         refused("a mount namespace is refused")
     python = sys.executable.replace(root, "/mnt", 1)
     bind = 'mount --bind "$0" /mnt && exec env "$@"'

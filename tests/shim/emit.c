@@ -24,6 +24,7 @@ typedef __u8 u8;
 
 static u64 now;
 static u64 bpf_jiffies64(void) { return now; }
+u64 bpf_get_current_pid_tgid(void);
 static u64 bpf_ktime_get_ns(void) { return now << 20; }
 
 // A map: an array, or few entries, found one by one. As in the kernel's hash maps an entry

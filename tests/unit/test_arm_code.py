@@ -42,7 +42,7 @@ def listing(path: Path) -> list[tuple[int, int, str, str]]:
 SIMULATED = re.compile(r"b|bl|b\.[a-z]{2}|cbn?z|tbn?z|br|blr|ret|adrp?")
 REFUSED = re.compile(
     r"brk|hlt|svc|msr|eret|ld?a?xr[bh]?|st?l?xr[bh]?|[ls][dt][la]?xp|ldaxr[bh]?|ldxr[bh]?|ldaxp|"
-    r"casp\w*|retaa|retab|braa|yield|wfe|wfi|sev|autiasp|udf|xaflag|sevl"
+    r"casp\w*|retaa|retab|braa|yield|wfe|wfi|sev|autiasp|udf|xaflag|sevl|chkfeat|smst\w+"
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import TARGETS
+from tests.harness import TARGETS, open_files
 from tests.unit.references import addresses_in_functions, inlined_names, llvm, open_elf, places
 from tracelloc.files.dwarf import sourcelines
 from tracelloc.files.dwarf.sourcelines import (
@@ -81,7 +81,7 @@ def test_inlined_functions(kind: str, request: pytest.FixtureRequest) -> None:
     assert sum(len(chain) > 1 for chain in mine) > 0.3 * ADDRESSES
     assert lines.reason is None
     (pid,) = children() - before
-    inherited = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    inherited = open_files(int(pid))
     assert {name for name in inherited if not name.startswith(("pipe:", "/dev/null"))} <= {
         str(path), f"{path}.dwp", f"{path}-shelves.dwo"
     }  # fmt: skip

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from tests.blockholders import KEPT
+from tests.harness import may_mount
 from tests.unit.recordedtraces import START_S, assert_equal, namers, traces
 from tracelloc.command.record import Recorder
 from tracelloc.command.recordoptions import RecordOptions
@@ -433,7 +434,7 @@ def mounted(where: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", where], check=True)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+@pytest.mark.skipif(not may_mount(), reason="mounting is refused")
 def test_a_target_that_can_not_be_written_is_refused(tmp_path: Path) -> None:
     anybodys = tmp_path / "anybodys"
     anybodys.mkdir()
@@ -494,7 +495,7 @@ def test_a_reader_that_is_stopped_ends_the_recording_at_its_limit(tmp_path: Path
     assert len(recording.moments) == writer.count > 1
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+@pytest.mark.skipif(not may_mount(), reason="mounting is refused")
 @pytest.mark.parametrize("is_filled", [False, True], ids=["by it", "by others"])
 def test_a_full_disk_leaves_what_is_recorded(tmp_path: Path, is_filled: bool) -> None:
     with mounted(tmp_path / "disk", "size=512k") as disk:

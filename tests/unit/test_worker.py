@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 from tests.faultyworker import CRASH, add_fault, faulty_script
-from tests.harness import PATIENCE_S, Builder, refused
+from tests.harness import PATIENCE_S, Builder, open_files, refused
 from tests.unit.references import addresses_in_functions, open_elf, target_file
 from tests.unit.test_elf import libc
 from tracelloc.architecture import native
@@ -538,8 +538,7 @@ def test_files_are_closed(program: Path, worker: FileWorker, opened: Open) -> No
         file = opened(program)
         file.symbols([1])
         file.close()
-    kept = [str(link.readlink()) for link in Path(f"/proc/{pid_of(worker)}/fd").iterdir()]
-    assert kept.count(str(program)) <= 1
+    assert open_files(pid_of(worker)).count(str(program)) <= 1
 
 
 def held(descriptor: int) -> list[int]:
