@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +26,24 @@ from tracelloc.system.confined import OWN_USERS, start_confined
 ADDRESSES = 600
 
 
-def opened_up(directory: Path) -> Path:
-    """A directory that user nobody can look into."""
-    for each in (directory, *directory.parents[:3]):
-        if each.owner() == Path("~").expanduser().owner() and each != Path("/tmp"):
-            each.chmod(0o755)
-    return directory
+@contextmanager
+def open_directory() -> Iterator[Path]:
+    """A directory that user nobody can look into, unlike pytest's own."""
+    with tempfile.TemporaryDirectory(prefix="split-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return opened_up(tmp_path_factory.mktemp("split"))
+def directory() -> Iterator[Path]:
+    with open_directory() as path:
+        yield path
 
 
-@pytest.fixture(autouse=True)
-def still_open(directory: Path) -> None:
-    """Another run of tests beside this one closes the directory that they share."""
-    opened_up(directory)
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with open_directory() as path:
+        yield path
 
 
 @pytest.fixture(scope="module")
@@ -162,10 +166,10 @@ def test_newest_of_those_with_versions(tmp_path: Path, monkeypatch: pytest.Monke
     ids=["silent", "ends", "garbage", "incomplete", "empty", "endless line"],
 )
 def test_one_that_fails(
-    cpp: Path, tmp_path: Path, script: str, reason: str, monkeypatch: pytest.MonkeyPatch
+    cpp: Path, place: Path, script: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once is enough: killed, said why, not tried again."""
-    command = opened_up(tmp_path) / "llvm-symbolizer"
+    command = place / "llvm-symbolizer"
     command.write_text(f"#!/bin/sh\n{script}\n")
     command.chmod(0o755)
     started: list[object] = []
@@ -186,21 +190,21 @@ def test_one_that_fails(
     assert len(started) == 1
 
 
-def test_files_that_others_may_not_read(cpp: Path, tmp_path: Path) -> None:
+def test_files_that_others_may_not_read(cpp: Path, place: Path) -> None:
     source = str(TARGETS / "shelves.cpp")
     command = ["g++", "-std=c++20", "-O2", "-g", "-gsplit-dwarf", source, "-o", "secret"]
-    subprocess.run(command, cwd=opened_up(tmp_path), check=True)
-    (other,) = tmp_path.glob("*.dwo")
+    subprocess.run(command, cwd=place, check=True)
+    (other,) = place.glob("*.dwo")
     other.chmod(0o600)
-    lines = SourceLines(open_elf(tmp_path / "secret"))
-    lines.chains(addresses_in_functions(tmp_path / "secret", 50))
+    lines = SourceLines(open_elf(place / "secret"))
+    lines.chains(addresses_in_functions(place / "secret", 50))
     reason = f"inlined functions are described in {other}, which other users may not read"
     assert lines.reason == reason
 
 
-def test_path_of_a_file_that_lost_its_name(cpp: Path, tmp_path: Path) -> None:
+def test_path_of_a_file_that_lost_its_name(cpp: Path, place: Path) -> None:
     """A deleted file, or one with an odd name, is reached through our descriptor."""
-    path = tmp_path / "copy"
+    path = place / "copy"
     path.write_bytes(cpp.read_bytes())
     elf = open_elf(path)
     assert reachable_path(elf) == str(path)
@@ -209,8 +213,7 @@ def test_path_of_a_file_that_lost_its_name(cpp: Path, tmp_path: Path) -> None:
     assert reachable_path(elf) == ours
     path.write_bytes(b"another one")
     assert reachable_path(elf) == ours
-    opened_up(tmp_path)
-    odd = tmp_path / 'odd" name\n'
+    odd = place / 'odd" name\n'
     odd.write_bytes(cpp.read_bytes())
     elf = open_elf(odd)
     assert reachable_path(elf) == f"/proc/self/fd/{elf.descriptor()}"

@@ -81,7 +81,6 @@ class Traced:
     findings: Findings | None = None
     holders: Mapping[int, BlockHolders] = field(default_factory=dict)
     holders_ns: int = 0
-    is_paused: bool = False
 
     def __post_init__(self) -> None:
         self.findings = self.findings or findings_of(self.heap)
@@ -157,9 +156,7 @@ def test_no_search_for_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     one.heap.unreachable = UnreachableBlocks()
     assert lab.run_due(120, one) == 0
     note_search(one.heap, lost=24)
-    one.is_paused = True
-    assert lab.run_due(160, one) == 0
-    one.is_paused, one.heap.unreachable.is_refused = False, True
+    one.heap.unreachable.is_refused = True
     assert lab.run_due(200, one) == 0
     one.heap.unreachable.is_refused = False
     assert lab.run_due(240, one) == 1

@@ -31,7 +31,6 @@ class Traced:
     number: int
     process: Process = field(default_factory=lambda: Process(1))
     heap: Heap = field(default_factory=lambda: Heap(0))
-    is_paused: bool = False
     is_growing: bool = True
 
 
@@ -82,13 +81,9 @@ def test_every_ten_seconds_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lab.run_due(50, one) == 0
 
 
-def test_rarely_where_nothing_grows_and_never_while_probes_are_off(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rarely_where_nothing_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Lab(monkeypatch), Traced(1, is_growing=False)
     assert [lab.run_due(at_s, one) for at_s in (61, 72, 120, 133)] == [1, 1, 0, 1]
-    one.is_paused = True
-    assert lab.run_due(500, one) == 0
 
 
 def test_processes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
