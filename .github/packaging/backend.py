@@ -31,6 +31,19 @@ class BuildExtensions(build_ext):
         self.shared_utility_qualified_name = "tracelloc._cyutility"
         self.numbers = itertools.count(1)
 
+    def build_extensions(self) -> None:
+        """Generates the shared module first: that changes options of Cython for all threads."""
+        from Cython.Build import cythonize  # noqa: PLC0415 (not before setuptools)
+
+        shared = [ext for ext in self.extensions if ext.name == self.shared_utility_qualified_name]
+        cythonize(
+            shared,
+            quiet=True,
+            force=self.force,
+            shared_utility_qualified_name=self.shared_utility_qualified_name,
+        )
+        super().build_extensions()
+
     def build_extension(self, ext: Extension) -> None:
         """Compiles one module. Runs in several threads."""
         if progress := os.environ.get("BUILD_PROGRESS"):
