@@ -72,7 +72,7 @@ def test_text_says_so(builder: Builder, targets: list[Target], tmp_path: Path) -
     target.ask("alloc 1 100")
     assert tracer.stop() == 0
     assert "==> 1 program executed since, now exe" in tracer.text()
-    assert any("has begun another program, exe: its table" in line for line in tracer.messages)
+    assert any("executed exe; its live table was reset" in line for line in tracer.messages)
 
 
 def test_a_program_without_an_allocator(
@@ -137,7 +137,7 @@ def test_a_program_whose_libraries_are_not_mapped_yet(builder: Builder, tmp_path
         "--preload=off", "--json", "--interval", 60, "--",
         "bash", "-c", f"LD_DEBUG=files exec {program} 7 2>{fifo}", directory=tmp_path,
     )  # fmt: skip
-    tracer.wait_for("has begun another program")
+    tracer.wait_for("its live table was reset")
     os.set_blocking(reading, True)
     os.close(filling)
     while os.read(reading, 1 << 16):
@@ -167,7 +167,7 @@ def test_a_program_that_ends_before_it_is_checked(
     tracer = Tracelloc("-p", target.pid, "--json", "--preload=off", directory=tmp_path)
     target.ask("alloc 50 100")
     target.say(f"become {bare}")
-    tracer.wait_for("has begun another program")
+    tracer.wait_for("its live table was reset")
     target.say("end")
     target.process.wait(PATIENCE_S)
     assert tracer.finish() == 0

@@ -214,7 +214,7 @@ def test_tracing_without_root(program: Path, public: Path) -> None:
     assert last["lost_events"] == 0
     messages = done.stderr.decode()
     assert "without root: only the library reports" in messages
-    assert "has begun another program, endings: its table is empty" in messages
+    assert "executed endings; its live table was reset" in messages
     recording = public / "endings.rec"
     command = as_nobody("record", "-o", recording, "--", program, "fail")
     done = subprocess.run(

@@ -26,7 +26,7 @@ from tracelloc.model.events import (
 from tracelloc.model.losses import Counter
 from tracelloc.model.stacks import StackFlag
 from tracelloc.record import abi
-from tracelloc.record.kernel import programnames
+from tracelloc.record.kernel import bpf
 from tracelloc.record.mallocs.families import MAPPINGS
 from tracelloc.record.mallocs.signatures import ALLOC, POSIX_MEMALIGN, FunctionKind, Signature
 
@@ -148,13 +148,13 @@ def test_every_program_is_loaded() -> None:
     programs = re.findall(
         r"^(?:int |CALL_PROGRAM\()(\w+)(?:\(struct pt_regs|,)", source, re.MULTILINE
     )
-    assert set(programs) == set(programnames.PROGRAMS)
+    assert set(programs) == set(bpf.PROGRAMS)
     assert set(re.findall(r"^int (\w+)\(u64 \*arguments", source, re.MULTILINE)) == set(
-        programnames.TRACEPOINTS
+        bpf.TRACEPOINTS
     )
     source = (probes.directory() / "otel.bpf.c").read_text()
     reports = re.findall(r"^int (\w+)\(struct pt_regs", source, re.MULTILINE)
-    assert set(reports) == set(programnames.OTEL_PROGRAMS) - set(programs)
+    assert set(reports) == set(bpf.OTEL_PROGRAMS) - set(programs)
 
 
 def test_sizes_of_maps() -> None:

@@ -137,7 +137,7 @@ def test_without_following_the_probes_tell_of_programs(stage: Stages) -> None:
     assert play.figures() == {play.root: (5, 1)}
     assert play.now()[play.root].target.exec_count == 2
     (line,) = play.said
-    assert line.startswith(f"process {play.root} has begun another program, sleep")
+    assert line.startswith(f"process {play.root} executed sleep")
 
 
 def test_a_process_that_shares_memory_works_on_its_parents(stage: Stages) -> None:

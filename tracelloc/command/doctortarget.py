@@ -17,8 +17,7 @@ from tracelloc.record.process.byname import open_target
 from tracelloc.record.process.procfs import VDSO, Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.known import runtimes_of
-from tracelloc.record.session.probeset import find_allocators
-from tracelloc.record.session.survival import check_survival
+from tracelloc.record.session.probeset import check_survival, find_allocators
 from tracelloc.record.sources.injected.conditions import check
 from tracelloc.record.symbolization.inventory import ModuleReport, take_inventory
 from tracelloc.show.presentation.facts import unseen_lines

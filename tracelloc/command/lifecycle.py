@@ -28,11 +28,10 @@ from tracelloc.record.process.memorylimits import MemoryGroup
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.record.session.begin import attach_to
-from tracelloc.record.session.caught import CaughtLaunch
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.follower import Follower
 from tracelloc.record.session.groupjoiner import GroupJoiner
-from tracelloc.record.session.launch import Launch
+from tracelloc.record.session.launch import CaughtLaunch, Launch
 from tracelloc.record.session.program import CaughtProgram, TracedProgram
 from tracelloc.record.session.session import Session
 from tracelloc.record.session.terminal import ProgramTerminal

@@ -6,7 +6,7 @@ import ctypes
 import mmap
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +22,36 @@ from tracelloc.record.kernel.captureconfig import MAPPING_SLOTS, CaptureConfig
 from tracelloc.record.kernel.drain import Drain, Spill, StackDrain
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.proginfo import program_info
-from tracelloc.record.kernel.programnames import TRACEPOINTS, program_names
 from tracelloc.record.kernel.programs import KPROBE, RAW_TRACEPOINT, Programs
 from tracelloc.record.kernel.pythonprograms import connect_walker
 from tracelloc.record.kernel.ring import EventRing, MissRing, Ring, StackRing
 from tracelloc.record.kernel.rowtable import RowMemory
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.kernel.trials import is_missed_by_links, usable_methods
+from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM, FREE_PROGRAM, MAPPING_PROGRAM
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.startup import STARTUP
+
+PROGRAMS: Final = (
+    ALLOCATOR_PROGRAM,
+    FREE_PROGRAM,
+    "loader_changes",
+    "exception_enter",
+    "do_nothing",
+)
+"""The programs for uprobes in ``probes/heap.bpf.c``."""
+
+OTEL_PROGRAMS: Final = ("otel_alloc", "otel_free", "loader_changes", "do_nothing")
+"""Uprobe programs for programs that report their own allocations: ``probes/otel.bpf.c``."""
+TRACEPOINTS: Final = {"process_execs": "sched_process_exec", "process_forks": "task_newtask"}
+"""Programs that run for every process, and their raw tracepoints; the second is attached
+only if children are followed."""
+
+
+def program_names(*, mappings: bool, otel: bool) -> tuple[str, ...]:
+    """Returns the names of the uprobe programs to load."""
+    names = OTEL_PROGRAMS if otel else PROGRAMS
+    return (*names, MAPPING_PROGRAM) if mappings else names
 
 
 class Capture:

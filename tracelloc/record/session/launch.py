@@ -189,3 +189,13 @@ class Launch:
         self.stop_following()
         self.program.abandon()
         return self.program.wait()
+
+
+class CaughtLaunch(Launch):
+    """Follows a caught program as one that tracelloc starts; a ``follower.Watcher``."""
+
+    def begin(self) -> None:
+        """Lets the program run, and waits until it is traced. Raises TracellocError."""
+        # The kernel has reported the exec before anyone followed the process.
+        self.executed(self.program.pid, same_thread=True)
+        super().begin()

@@ -12,6 +12,7 @@ from tracelloc.model.blocks import Blocks
 from tracelloc.model.process import FoundLibrary
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.bpf import Capture
+from tracelloc.record.kernel.trials import Trial, passes
 from tracelloc.record.mallocs.discovery import Allocator, MallocChoice, Module
 from tracelloc.record.mallocs.found import found_of, why_no_allocator
 from tracelloc.record.mallocs.otel import allocators_in, why_no_reports
@@ -23,9 +24,9 @@ from tracelloc.record.probe_points.placement import (
     plan,
 )
 from tracelloc.record.process.byname import check_bits
+from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.attachments import Attachments
-from tracelloc.record.session.survival import check_survival
 from tracelloc.record.sources.seam import SourceLink
 from tracelloc.record.unwinding.leading import LeadingFrames, code_ranges
 from tracelloc.text import printable
@@ -320,3 +321,18 @@ class ProbeSet:
         if self._link is not None:
             self._link.begin_image(same_thread=same_thread)
         self._has_throwing = False
+
+
+def check_survival(process: Process) -> None:
+    """Raises TargetError if return probes would end this process on this kernel."""
+    if process.has_seccomp_filter() and not passes(Trial.SECCOMP):
+        _refuse(process, "it runs under a seccomp filter", "6.12.14, 6.13.3 and 6.14")
+    if process.has_shadow_stack() and not passes(Trial.SHADOW_STACK):
+        _refuse(process, "it has a shadow stack", "6.11")
+
+
+def _refuse(process: Process, why: str, fixed: str) -> None:
+    raise TargetError(
+        f"tracing would kill process {process.pid} on this kernel: {why}",
+        hint=f"Linux {fixed} or newer do not have that bug",
+    )

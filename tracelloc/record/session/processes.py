@@ -173,7 +173,7 @@ class Processes:
         root = self.root
         if root.target.exec_count:
             pid, command = root.process.pid, printable(root.target.command)
-            self._say(f"process {pid} has begun another program, {command}: its table is empty")
+            self._say(f"process {pid} executed {command}; its live table was reset")
 
     def knows(self, pid: int) -> bool:
         """Whether this process is part of the trace, traced or not."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -11,20 +11,22 @@ from typing import Final
 import numpy as np
 
 from tracelloc.heap.heap import Heap
+from tracelloc.heap.ranges import RangeTable
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.blocks import EarlierBlocks
-from tracelloc.model.codefiles import FileId, base_name, is_runtime
+from tracelloc.model.codefiles import FileId, base_name, is_c_library, is_runtime
 from tracelloc.model.heapusage import NO_MEMORY, BlockHolders, HeapUsage
 from tracelloc.model.losses import Counter, count_lost
 from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.parts import PartFigures
-from tracelloc.model.process import Overhead, Runtime, Target
+from tracelloc.model.process import FoundLibrary, Overhead, Runtime, Target
 from tracelloc.model.verdicts import Findings
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.mallocs.discovery import Module
+from tracelloc.record.mallocs.families import MAPPINGS
 from tracelloc.record.process.cpumeter import CpuMeter
 from tracelloc.record.process.identity import renamed_target
 from tracelloc.record.process.space import AddressSpace
@@ -36,7 +38,6 @@ from tracelloc.record.session.gapbook import GapBook
 from tracelloc.record.session.measuring import LONGEST_S
 from tracelloc.record.session.objectstacks import ObjectStacks
 from tracelloc.record.session.outside import Outside, OutsideReader
-from tracelloc.record.session.ownmappings import allocators_stacks
 from tracelloc.record.session.probeset import ProbeSet
 from tracelloc.record.session.supervision import Supervisor
 from tracelloc.record.sources.seam import Sources
@@ -444,3 +445,26 @@ class Tracee:
             stack_methods=self.source.methods(),
             thread_names=outside.thread_names,
         )
+
+
+def allocators_stacks(
+    ranges: RangeTable, found: Iterable[FoundLibrary], space: AddressSpace
+) -> set[int]:
+    """Returns the stacks by which allocator libraries map memory, such as in their own threads.
+
+    What they map during a call of their functions is not reported at all. The C library is
+    excluded: outside these calls, it maps memory for thread stacks.
+    """
+    libraries = {
+        allocator.file
+        for allocator in found
+        if allocator.family != MAPPINGS.name and ".so" in base_name(allocator.file)
+    }
+
+    def file_of(stack: int) -> str | None:
+        frames = ranges.stacks.frames(stack)
+        mapping = space.find(frames[0] - 1) if frames else None
+        return None if mapping is None or is_c_library(mapping.path) else mapping.path
+
+    stacks = {each.stack for each in ranges.ranges()}
+    return {stack for stack in stacks if file_of(stack) in libraries}

@@ -210,7 +210,7 @@ def _named(table: I64, names: Sequence[str], wanted: Iterable[str]) -> dict[str,
 
 def _rows(table: I64, count: int) -> I64:
     if len(table) != count:
-        raise MalformedError("a table has not the rows that it should")
+        raise MalformedError("wrong number of rows")
     return table
 
 
@@ -226,7 +226,7 @@ def _found(facts: dict[str, Any], table: I64, names: Sequence[str]) -> Findings:
     if any(not suspect.members for suspect in suspects) or not all(
         0 <= stack < len(sites) for stack in stacks
     ):
-        raise MalformedError("a suspect has stacks that there are not")
+        raise MalformedError("a suspect has an unknown stack number")
     if len(sites) and not 0 <= int(sites.code.max()) < len(VERDICTS):
         raise MalformedError("a verdict is not known")
     return Findings(

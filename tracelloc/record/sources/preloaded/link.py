@@ -327,7 +327,7 @@ class PreloadedLink:
             areas = self._areas_now()
         if not areas:
             if begun:
-                self._leave("the process was forked off the one that has it")
+                self._leave("the library belongs to the parent process")
             return
         try:
             self._source.connect(self._space.process, areas[0], self._words)
