@@ -86,6 +86,6 @@ def _parts(rows: sqlite3.Cursor, key: ProcessKey, one: Snapshot) -> Iterator[Eve
 def _check(events: Events, stacks: int, now_ns: int) -> None:
     """Raises MalformedError for events that can't have happened by ``now_ns``."""
     if len(events) and int(events["stack_id"].max()) >= stacks:
-        raise MalformedError("an event has an unknown stack number")
+        raise MalformedError("events have unknown stack numbers")
     if len(events) and int(events["time_ns"].max()) > now_ns + NS_PER_S:
         raise MalformedError("events are of later times")
