@@ -147,4 +147,4 @@ def test_symbols_without_a_process() -> None:
     assert done.stderr == "tracelloc: error: there is no process 4194304\n"
     done = symbols()
     assert done.returncode == 2
-    assert "-p/--pid" in done.stderr
+    assert "a process is required" in done.stderr
