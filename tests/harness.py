@@ -419,7 +419,7 @@ def may_mount() -> bool:
 
 
 @cache
-def _bytecode_of_nobody() -> str:
+def bytecode_of_nobody() -> str:
     """A folder for bytecode, which takes nobody two seconds to make."""
     folder = Path(tempfile.mkdtemp(prefix="bytecode-"))
     os.chown(folder, 65534, 65534)
@@ -442,7 +442,7 @@ def run_without_privileges(*arguments: str | int) -> subprocess.CompletedProcess
     return subprocess.run(
         [*command, *map(str, arguments)],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-        env=os.environ | {"PYTHONPYCACHEPREFIX": _bytecode_of_nobody()},
+        env=os.environ | {"PYTHONPYCACHEPREFIX": bytecode_of_nobody()},
     )  # fmt: skip
 
 
@@ -459,7 +459,7 @@ def as_nobody(*arguments: str | Path | int, module: str = "tracelloc") -> list[s
     python = sys.executable.replace(root, "/mnt", 1)
     bind = 'mount --bind "$0" /mnt && exec env "$@"'
     variables = [
-        "PYTHONPATH=/mnt", "HOME=/nonexistent", f"PYTHONPYCACHEPREFIX={_bytecode_of_nobody()}",
+        "PYTHONPATH=/mnt", "HOME=/nonexistent", f"PYTHONPYCACHEPREFIX={bytecode_of_nobody()}",
     ]  # fmt: skip
     user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     words = [*variables, *user, python, "-m", module, *map(str, arguments)]

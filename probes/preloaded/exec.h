@@ -69,9 +69,9 @@ static void clear(char *text)
 
 /*
  * Restores the environment if tracelloc has changed it. Code that looks for the auxiliary vector
- * after the environment's end finds one more entry there, of type AT_IGNORE.
+ * after the environment's end finds one more entry there, of type AT_IGNORE. Returns whether it has.
  */
-static void restore_environment(char **entries)
+static int restore_environment(char **entries)
 {
 	const char *preloads = NULL;
 	u32 n = 0, bytes = 0;
@@ -81,7 +81,7 @@ static void restore_environment(char **entries)
 	if (entries[n] && entries[n + 1] && !entries[n + 2])
 		preloads = behind(entries[n + 1], LAUNCH_PRELOAD);
 	if (!preloads)
-		return;
+		return 0;
 	while (preloads[bytes] && preloads[bytes] != ':')
 		bytes++;
 	for (u32 at = 0; bytes < LAUNCH_PATH_BYTES && at < bytes; at++)
@@ -93,6 +93,7 @@ static void restore_environment(char **entries)
 	while (n--)
 		if (*entries[n] == LAUNCH_HIDDEN && behind(entries[n] + 1, LAUNCH_PRELOAD + 1))
 			*entries[n] = *LAUNCH_PRELOAD;
+	return 1;
 }
 
 /* Bytes at the beginning of a program's file that are searched for names of needed libraries. */

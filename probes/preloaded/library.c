@@ -191,9 +191,13 @@ static __attribute__((noinline, used)) void begin_once(void)
 		if (guard.control && !is_preceded)
 			await_profiler(guard.control);
 		if (area_file >= 0) {
-			if (!tracelloc_preload_awaited)
-				system_call(SYS_fcntl, area_file, F_DUPFD_CLOEXEC, PRELOAD_KEPT_FD, 0, 0, 0);
+			long kept = tracelloc_preload_awaited
+					    ? -1
+					    : system_call(SYS_fcntl, area_file, F_DUPFD_CLOEXEC,
+							  PRELOAD_KEPT_FD, 0, 0, 0);
+
 			system_call(SYS_close, area_file, 0, 0, 0, 0, 0);
+			area_file = kept;
 		}
 		__atomic_store_n(&done, 1, __ATOMIC_RELEASE);
 	}
@@ -207,5 +211,7 @@ __attribute__((constructor)) static void construct(int n, char **words, char **e
 	(void)n;
 	(void)words;
 	begin_once();
-	restore_environment(&environ && environ ? environ : entries);
+	/* Whoever has started it needs no descriptor, and the program is to find none. */
+	if (restore_environment(&environ && environ ? environ : entries) && area_file >= 0)
+		system_call(SYS_close, area_file, 0, 0, 0, 0, 0);
 }

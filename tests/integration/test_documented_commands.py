@@ -37,6 +37,7 @@ NOT_RUN = {
     "make lint": "is run beside the tests, on the whole tree",
     "make test": "would run this test",
     "make long": "is run beside this test, on the whole tree",
+    "make nightly": "takes other packages",
     "sudo tracelloc -n shop --wait": "waits for a program: test_groups starts one",
     "sudo tracelloc --group": "needs a control group: test_groups has one",
     "sudo tracelloc watch": "runs until a signal comes: test_machine_watch runs it",
@@ -47,7 +48,6 @@ NOT_RUN = {
     "crictl ": "needs a container runtime",
     "kubectl ": "needs a cluster",
     "./shop &": "is the target: every command has one of its own",
-    "LD_PRELOAD=": "is the target, with the library",
 }
 """Beginnings of lines, and why they are not run."""
 SPOKEN_OF = re.compile(

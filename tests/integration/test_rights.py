@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder
+from tests.harness import PATIENCE_S, Builder, bytecode_of_nobody
 from tests.rights import ROOT, SEEN_AT, USER
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
@@ -58,10 +58,11 @@ def run(
     row: str, *command: str | Path, beside: str = "", preload: str = "", **variables: str
 ) -> subprocess.CompletedProcess[str]:
     options = [*(["--beside", beside, "100"] if beside else []), "--preload", preload]
+    bytecode = {"PYTHONPYCACHEPREFIX": bytecode_of_nobody()} if row == "user" else {}
     return subprocess.run(
         [sys.executable, "-m", "tests.rights", row, *options, "--", *map(str, command)],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-        cwd=ROOT, env=os.environ | {"PYTHONPYCACHEPREFIX": "/nonexistent"} | variables,
+        cwd=ROOT, env=os.environ | bytecode | variables,
     )  # fmt: skip
 
 

@@ -35,7 +35,12 @@ _NOBODY: Final = 65534
 _MISSING_STATUS: Final = 4
 _PASSED_ON: Final = ("http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _SCRIPT: Final = f"""
-import sys, urllib.error, urllib.request
+import encodings.idna, os, sys, urllib.error, urllib.request
+if os.geteuid() == 0:
+    # Only now: others may be unable to look into the directory that Python is in.
+    os.setgroups([])
+    os.setgid({_NOBODY})
+    os.setuid({_NOBODY})
 url, most_bytes = sys.argv[1], int(sys.argv[2])
 request = urllib.request.Request(url, headers={{"User-Agent": "tracelloc"}})
 try:
@@ -114,7 +119,6 @@ class DebugServers:
 
 def _fetch(address: str, file: IO[bytes], environment: Mapping[str, str]) -> tuple[int | None, str]:
     """Downloads into a file. Returns the status of the process that did it, and its reason."""
-    rights = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _SCRIPT, address, str(_MOST_BYTES)],
@@ -122,7 +126,6 @@ def _fetch(address: str, file: IO[bytes], environment: Mapping[str, str]) -> tup
             text=True, errors="replace", timeout=_LONGEST_S, check=False,
             env={name: environment[name] for name in _PASSED_ON if name in environment},
             start_new_session=True,  # Ctrl-C is for tracelloc
-            **rights,  # type: ignore[call-overload]
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return None, f"no file within {_LONGEST_S} s"
