@@ -51,7 +51,7 @@ def note(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def undeclared(paths: Iterable[str]) -> dict[str, str]:
-    """Those that exist and belong to no declared package: the package, or what to say instead."""
+    """Returns existing paths that no declared package owns, with the package that does."""
     there = {os.path.realpath(path) for path in paths if Path(path).exists()}
     there = {path for path in there if path.startswith(SYSTEM) and not path.startswith(_NOT_OURS)}
     owners, declared = _owners(there), _with_dependencies(_declared())

@@ -11,7 +11,7 @@ from tracelloc.files.cfi.module import Cfi
 from tracelloc.files.elf import ElfFile
 
 LIBRARIES = Path("/usr/aarch64-linux-gnu/lib")
-"""Of Debian's packages libc6-arm64-cross and others: the files of its arm64 packages."""
+"""Files for arm64, from Debian's packages libc6-arm64-cross and others."""
 
 
 def library(name: str) -> Path:

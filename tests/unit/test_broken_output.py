@@ -74,7 +74,7 @@ def start(call: str, pid: int, **options: Any) -> subprocess.Popen[bytes]:
 
 
 def end_of(process: subprocess.Popen[bytes]) -> tuple[int, list[str]]:
-    """The exit status, and what is said of errors."""
+    """Returns the exit status and the error output."""
     said = process.communicate(REQUEST, timeout=180)[1].decode()
     assert "Traceback" not in said
     assert "Exception ignored" not in said

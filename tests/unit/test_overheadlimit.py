@@ -13,7 +13,7 @@ LOOK_S = 0.1
 def seconds_until_exceeded(
     share: float, factor: float, cores: float = 1.0, most_s: float = 600
 ) -> float | None:
-    """Of a target that uses so many processors; the probes cost ``factor`` times its own work."""
+    """The target uses so many processors; the probes cost ``factor`` times its own work."""
     account = OverheadAccount(OverheadLimit(share))
     for look in range(round(most_s / LOOK_S)):
         cpu_ns = cores * LOOK_S * NS_PER_S

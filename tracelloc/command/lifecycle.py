@@ -189,8 +189,7 @@ class AttachStart:
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Attaches. Raises TracellocError."""
         if self._is_unprivileged:
-            config = config.with_library_only
-            say(f"without {system.lacking()}: only the library reports, and no child is traced")
+            config = _by_library_only(config, say)
         session = self._attach(config, say)
         if config.follow:
             self._follower = Follower()
@@ -291,8 +290,7 @@ class LaunchStart:
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Starts the program. If it raises TracellocError, the program has not run."""
         if self._is_unprivileged:
-            config = config.with_library_only
-            say(f"without {system.lacking()}: only the library reports, and no child is traced")
+            config = _by_library_only(config, say)
         launch = self._launch = Launch(self._program, config, say)
         try:
             if self._early_signal is not None:
@@ -380,6 +378,11 @@ def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start
     preloaded = preloaded_library() if wants_library else None
     program = TracedProgram(options.command, who, file_limit, terminal, preloaded)
     return LaunchStart(program, is_unprivileged=why is not None)
+
+
+def _by_library_only(config: TraceConfig, say: Say) -> TraceConfig:
+    say(f"without {system.lacking()}: only the library reports, and no child is traced")
+    return config.with_library_only
 
 
 def _is_served_by_library(process: Process, options: Options) -> bool:

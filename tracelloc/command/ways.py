@@ -17,7 +17,7 @@ from tracelloc.record.kernel.trials import trap_costs, usable_methods
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.namespaces import pid_namespace
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.sources.preloaded.sharedarea import preloaded_library
+from tracelloc.record.sources.preloaded import sharedarea
 from tracelloc.record.sources.preloaded.vouching import may_vouch
 
 PROBES, LIBRARY, START, HEAP, MACHINE = (
@@ -25,6 +25,7 @@ PROBES, LIBRARY, START, HEAP, MACHINE = (
     "whole machine",
 )  # fmt: skip
 _REFUSED: Final = "ptrace(2) is refused here"
+_UNREADABLE: Final = "the memory of other processes can't be read"
 TRACING: Final = PROBES, LIBRARY, START
 YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
 """Documentation/admin-guide/LSM/Yama.rst."""
@@ -51,11 +52,7 @@ def refusal_of_probes(why: TracellocError, process: Process) -> TracellocError:
 
 def has_library() -> bool:
     """Returns whether there is a library for this machine that programs can preload."""
-    try:
-        preloaded_library()
-    except TracellocError:
-        return False
-    return True
+    return sharedarea.LIBRARY.exists()
 
 
 def is_filtered() -> bool:
@@ -90,7 +87,7 @@ def find_ways() -> list[Finding]:
         ),
         _way(
             HEAP,
-            "" if may_read else "the memory of other processes can't be read",
+            "" if may_read else _UNREADABLE,
             f"tracelloc heap, leaks, holders -p PID{whose}",
         ),
         Finding(FindingState.YES, MACHINE, f"tracelloc top: {_seen()}"),
@@ -99,7 +96,8 @@ def find_ways() -> list[Finding]:
 
 def _way(about: str, why_not: str, text: str) -> Finding:
     if why_not:
-        return Finding(FindingState.NO, about, why_not, _ptrace_cure())
+        cure = _ptrace_cure() if why_not in (_REFUSED, _UNREADABLE) else ""
+        return Finding(FindingState.NO, about, why_not, cure)
     return Finding(FindingState.YES, about, text)
 
 
