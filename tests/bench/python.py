@@ -48,7 +48,7 @@ def _measure(target: Target, *, merged: bool) -> dict[int, float]:
         session = begin.attach_to(Process(target.pid), TraceConfig())
     found = {}
     try:
-        programs = [session._capture.program(name) for name in ("allocator_call", "free_call")]
+        programs = [session._probes.program(name) for name in ("allocator_call", "free_call")]
         with statistics():
             for depth in DEPTHS:
                 target.ask(str(depth))

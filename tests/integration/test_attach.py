@@ -135,7 +135,7 @@ def test_operators_are_in_no_session(builder: Builder, targets: list[Target]) ->
     targets.append(target)
     with closing(attach_to(Process(target.pid), TraceConfig())) as session:
         assert session.method is Method.SESSION
-        programs = session._capture.programs
+        programs = session._probes.programs
     plain = ALLOCATOR_PROGRAM + attach.PLAIN
     assert {plain, ALLOCATOR_PROGRAM} < programs.keys()
 

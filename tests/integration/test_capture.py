@@ -170,7 +170,7 @@ def test_a_thread_that_begins_while_ended_ones_are_dropped(
     target = Target([builder.c("churn"), 1])
     targets.append(target)
     with tracing(target) as session:
-        forget = session._capture.forget_threads
+        forget = session._probes.forget_threads
         assert target.ask("go") == "done"
         listed: list[int] = []
 
@@ -196,7 +196,7 @@ def test_nothing_is_left_of_the_thread_that_had_the_slot_before(
     with tracing(target, max_threads=512) as session:
         left = ctypes.c_uint64.from_buffer(bytearray(b"\xff" * 4096))
         for slot in range(512):
-            set_entry(session._capture._bpf.map_fd("calls"), ctypes.c_uint32(slot), left)
+            set_entry(session._probes._bpf.map_fd("calls"), ctypes.c_uint32(slot), left)
         assert target.ask("go") == "done"
         session.stop()
         snapshot = session.snapshot().root

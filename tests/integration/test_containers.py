@@ -70,8 +70,8 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.begin import attach_to
 session = attach_to(Process(target.pid), TraceConfig())
-dropped, forget = [], session._capture.forget_threads
-session._capture.forget_threads = lambda *given: dropped.append(forget(*given)) or dropped[-1]
+dropped, forget = [], session._probes.forget_threads
+session._probes.forget_threads = lambda *given: dropped.append(forget(*given)) or dropped[-1]
 assert target.ask("go") == "done"
 session.root.drop_ended_threads()
 session.close()

@@ -26,7 +26,6 @@ from tracelloc.model.events import (
 from tracelloc.model.losses import Counter
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.abi import SPACE_DTYPE, ForkFlag
-from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.spacewords import SpaceWords
@@ -34,6 +33,7 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
+from tracelloc.record.sources.seam import ProbeSource, Sources
 from tracelloc.snapshots.snapshot import Snapshot
 
 A, F = EventKind.ALLOC, EventKind.FREE
@@ -90,8 +90,6 @@ class FakeCapture:
     rows: None = None
     is_urgent = False
     is_quiet = has_stacks = has_probes = True
-    mappings: None = None
-    misses_fd: int = -1
     waits_ms: tuple[int, int] = (5, 100)
     method: Method = Method.PERF
     overflows: int = 0
@@ -106,15 +104,14 @@ class FakeCapture:
         self.free_slots = list(range(self.config.max_spaces))
         self.slot_of: dict[int, int] = {}
         self.counts = np.zeros(len(Counter), np.uint64)
-        self.wakeups_fd = os.eventfd(0)
+        self.wakeup_fds = [os.eventfd(0)]
         self.drain, self.stacks = Drain(), Stacks()
 
-    @property
-    def written(self) -> tuple[int, ...]:
-        return ()
+    def until_now(self) -> Callable[[], bool]:
+        return lambda: not self.drain.records
 
-    def has_read(self, _written: tuple[int, ...]) -> bool:
-        return not self.drain.records
+    def take_mappings(self) -> Events:
+        return np.empty(0, EVENT_DTYPE)
 
     def take_fork(self, thread_id: int) -> ForkFlag | None:
         return self.forks.pop(thread_id, None)
@@ -165,7 +162,7 @@ class FakeCapture:
         return FakeProbes(pid, self.closed)
 
     def close(self) -> None:
-        os.close(self.wakeups_fd)
+        os.close(self.wakeup_fds[0])
 
 
 @dataclass
@@ -229,7 +226,7 @@ def stage() -> Iterator[Stages]:
         config = CaptureConfig(follow=follow, max_spaces=8, use_rows=False, spill_entries=0)
         capture, said = FakeCapture(config), list[str]()
         session = Session(
-            cast("Capture", capture),
+            Sources(cast("ProbeSource", capture)),
             TraceConfig(config, **settings),
             AddressSpace(Process(pid)),
             said.append,

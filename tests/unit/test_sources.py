@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from tests.unit.events import records
 from tests.unit.stage import FakeCapture
 from tracelloc.model.events import EventKind
 from tracelloc.record.kernel.captureconfig import CaptureConfig
-from tracelloc.record.sources.seam import EventSource, Sources
+from tracelloc.record.sources.seam import Sources
 
 
 class Failing(FakeCapture):
@@ -34,7 +34,7 @@ def source(kind: type[FakeCapture] = FakeCapture, addresses: tuple[int, ...] = (
 
 def test_a_source_that_fails_ends_alone() -> None:
     failing, probes = source(Failing), source(addresses=(1, 2))
-    batch, has_stacks = Sources(cast("list[EventSource]", [failing, probes])).take_events()
+    batch, has_stacks = Sources(probes, failing).take_events()
     assert batch.events["address"].tolist() == [1, 2]
     assert has_stacks
     assert str(failing.failure) == "a wild length"
@@ -44,13 +44,13 @@ def test_nothing_replaces_the_probes() -> None:
     probes = source()
     probes.take_events = Failing.take_events.__get__(probes)
     with pytest.raises(ValueError, match="a wild length"):
-        Sources([probes]).take_events()
+        Sources(probes).take_events()
 
 
 def test_sources_apply_in_their_order_and_urgent_ones_alone_if_asked() -> None:
     first, probes = source(addresses=(1,)), source(addresses=(2, 3))
     first.is_urgent = True
-    sources = Sources([first, probes])
+    sources = Sources(probes, first)
     assert sources.are_urgent
     assert sources.take_events(only_urgent=True)[0].events["address"].tolist() == [1]
     first.drain.records = [records([(EventKind.ALLOC, 9, 8, 1, 1)])]
@@ -62,4 +62,4 @@ def test_counters_are_sums() -> None:
     first, probes = source(), source()
     first.counts += np.uint64(2)
     probes.counts += np.uint64(3)
-    assert set(Sources([first, probes]).counters().tolist()) == {5}
+    assert set(Sources(probes, first).counters().tolist()) == {5}

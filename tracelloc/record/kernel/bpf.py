@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tracelloc.errors import UnsupportedError
 from tracelloc.heap import sampling
-from tracelloc.model.events import EVENT_DTYPE, EventBatch, Miss, SentStacks
+from tracelloc.model.events import EVENT_DTYPE, NO_EVENTS, EventBatch, Events, Miss, SentStacks
 from tracelloc.model.losses import Counter
 from tracelloc.record import abi
 from tracelloc.record.kernel.attach import PLAIN, Attachment, attach_type
@@ -55,7 +55,7 @@ def program_names(*, mappings: bool, otel: bool) -> tuple[str, ...]:
 
 
 class Capture:
-    """The BPF programs, their rings, counters and control words: an ``EventSource``."""
+    """The BPF programs, their rings, counters and control words: a ``ProbeSource``."""
 
     waits_ms = 5, 100
     """How long the rings may be left unread, with many events and with few."""
@@ -82,28 +82,26 @@ class Capture:
             simpler=lambda: config.compile(debug=debug, iterates=False),
             debug=debug,
         )
-        self.wakeups_fd = self._bpf.map_fd("wakeups")
-        """Readable for epoll when the ring of events is half full."""
-        self._wakeups = Ring(self.wakeups_fd, mmap.PAGESIZE)
+        wakeup_fds = [self._bpf.map_fd("wakeups")]
+        self._wakeups = Ring(wakeup_fds[0], mmap.PAGESIZE)
+        self.wakeup_fds: Sequence[int] = wakeup_fds
+        """Readable for epoll when the ring of events is half full, and at every miss."""
         self._rings: list[Ring | EventRing] = []
         self._misses: MissRing | None = None
-        self.misses_fd = -1
-        """Readable for epoll at every miss; -1 if there are none."""
         self.rows: RowMemory | None = None
         """The unwind rows of all address spaces, if stacks are walked by rows."""
         if config.use_rows:
-            self.misses_fd = self._bpf.map_fd("misses")
-            self._misses = MissRing(self.misses_fd, config.misses_size_bytes)
+            wakeup_fds.append(self._bpf.map_fd("misses"))
+            self._misses = MissRing(wakeup_fds[-1], config.misses_size_bytes)
             self._rings.append(self._misses)
             self.rows = RowMemory(self._shared("rows", abi.ROW_SET_DTYPE, config.row_sets))
         self._counters = self._shared("counters", np.dtype(np.uint64), len(Counter))
         self._threads = self._shared("threads", np.dtype(np.uint64), config.max_threads)
         self._control = self._shared("control", abi.CONTROL_DTYPE, 1)
         self._drain = self._make_drain(config)
-        self.mappings: EventRing | None = None
-        """The ring of mmap and munmap events, if they are traced."""
+        self._mappings: EventRing | None = None
         if config.trace_mappings:
-            self.mappings = self._event_ring("mappings", MAPPING_SLOTS)
+            self._mappings = self._event_ring("mappings", MAPPING_SLOTS)
         spaces = config.max_spaces if config.follow else 1
         self._spaces = self._shared("spaces", abi.SPACE_DTYPE, spaces)
         if config.follow:
@@ -240,18 +238,17 @@ class Capture:
         """Raises the error, since nothing can replace the probes."""
         raise error
 
-    @property
-    def written(self) -> tuple[int, ...]:
-        """The position up to which the probes have written each ring."""
-        return tuple(ring.produced for ring in self._rings)
+    def take_mappings(self) -> Events:
+        """Takes all mmap and munmap events, if they are traced."""
+        return NO_EVENTS if self._mappings is None else self._mappings.take_events()
 
-    def has_read(self, written: tuple[int, ...]) -> bool:
-        """Returns whether everything up to ``written`` has been taken out of the rings.
+    def until_now(self) -> Callable[[], bool]:
+        """Returns a function that tells whether all that is written by now has been taken.
 
         Records behind one that another processor has not finished stay in the ring.
         """
-        rings = zip(self._rings, written, strict=True)
-        return all(ring.consumed >= position for ring, position in rings)
+        written = [(ring, ring.produced) for ring in self._rings]
+        return lambda: all(ring.consumed >= position for ring, position in written)
 
     def new_space(self) -> SpaceWords:
         """Returns the control words of one more address space. Raises UnsupportedError."""

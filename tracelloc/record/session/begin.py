@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.record.kernel.bpf import Capture
@@ -17,11 +16,10 @@ from tracelloc.record.session.probeset import find_allocators
 from tracelloc.record.session.session import Session
 from tracelloc.record.session.supervision import Say, say_nothing
 from tracelloc.record.sources.injected.injector import Injection
-from tracelloc.record.sources.preloaded.link import PreloadedLink
 from tracelloc.record.sources.preloaded.noprobes import NoProbes
 from tracelloc.record.sources.preloaded.sharedarea import area_mappings
 from tracelloc.record.sources.preloaded.source import PreloadedSource
-from tracelloc.record.sources.seam import Sources
+from tracelloc.record.sources.seam import ProbeSource, Sources
 from tracelloc.startup import STARTUP
 
 
@@ -83,51 +81,54 @@ def _make(
     after: Callable[[], None] = _nothing,
 ) -> Session:
     """``after`` is called once the library is not used any more."""
-    capture = _capture(config, say, None if waiting else space.process)
-    config = config.with_python(capture.config.python)
+    probes, config = _probes(config, say, None if waiting else space.process)
     try:
-        sources = _sources(capture, config, say, after)
-        return Session(capture, config, space, say, sources=sources, waiting=waiting)
+        sources = _sources(probes, config, say, after)
+        return Session(sources, config, space, say, waiting=waiting)
     except BaseException:
-        capture.close()
+        probes.close()
         raise
 
 
-def _sources(capture: Capture, config: TraceConfig, say: Say, after: Callable[[], None]) -> Sources:
+def _sources(
+    probes: ProbeSource, config: TraceConfig, say: Say, after: Callable[[], None]
+) -> Sources:
     """Returns the probes, preceded by the preloaded library if it may be used."""
-    if not config.use_library or capture.rows is None:
-        return Sources([capture])
+    if not config.use_library or probes.rows is None:
+        return Sources(probes)
     preloaded = PreloadedSource(
-        capture.rows,
-        capture.config,
+        probes.rows,
+        config.capture,
         say=say,
-        attach=capture.attach,
+        attach=probes.attach,
         is_alone=config.without_probes,
         spares_python=config.spares_python,
         max_stall_s=config.max_stall_s,
         in_parts=config.in_parts,
         after=after,
     )
-    return Sources([preloaded, capture], partial(PreloadedLink, preloaded), preloaded.set_hiding)
+    return Sources(probes, preloaded)
 
 
-def _capture(config: TraceConfig, say: Say, running: Process | None) -> Capture:
+def _probes(
+    config: TraceConfig, say: Say, running: Process | None
+) -> tuple[ProbeSource, TraceConfig]:
     """Returns the probes, without Python frames if the kernel refuses the programs for them.
 
-    ``running``: the process, unless tracelloc starts it.
+    ``running``: the process, unless tracelloc starts it. The settings are those that are used.
     """
     if config.without_probes:
-        return NoProbes(config.capture, running)
+        return NoProbes(config.capture, running), config
     capture = Capture(config.capture, config.method, debug=config.debug)
     if not config.capture.python:
-        return capture
+        return capture, config
     try:
         capture.load()
     except UnsupportedError as error:
         capture.close()
         say(f"stacks have no frames of Python: {error}")
-        return _capture(config.with_python(False), say, running)
+        return _probes(config.with_python(False), say, running)
     except BaseException:
         capture.close()
         raise
-    return capture
+    return capture, config

@@ -13,6 +13,8 @@ from tracelloc.record.kernel.overheadlimit import OverheadLimit
 from tracelloc.record.mallocs.discovery import EVERYTHING, MallocChoice
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.memorybudget import MemoryBudget
+from tracelloc.record.session.supervision import Supervisor
+from tracelloc.record.sources.seam import Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,17 @@ class TraceConfig:
         """
         python = python and not self.capture.otel
         return replace(self, capture=replace(self.capture, python=python))
+
+
+@dataclass(frozen=True, slots=True)
+class TraceContext:
+    """What all processes of a trace share."""
+
+    sources: Sources
+    config: TraceConfig
+    supervisor: Supervisor
+    clock_ns: Callable[[], int]
+    """CLOCK_MONOTONIC."""
 
 
 @dataclass(frozen=True, slots=True)

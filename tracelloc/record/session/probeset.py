@@ -11,7 +11,7 @@ from tracelloc.errors import TargetError, TracellocError
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.process import FoundLibrary
 from tracelloc.record.kernel.attach import Attachment
-from tracelloc.record.kernel.bpf import Capture
+from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.kernel.trials import Trial, passes
 from tracelloc.record.mallocs.discovery import Allocator, MallocChoice, Module
 from tracelloc.record.mallocs.found import found_of, why_no_allocator
@@ -27,7 +27,7 @@ from tracelloc.record.process.byname import check_bits
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.attachments import Attachments
-from tracelloc.record.sources.seam import SourceLink
+from tracelloc.record.sources.seam import Sources
 from tracelloc.record.unwinding.leading import LeadingFrames, code_ranges
 from tracelloc.text import printable
 
@@ -76,26 +76,22 @@ class ProbeSet:
 
     def __init__(
         self,
-        capture: Capture,
+        sources: Sources,
         space: AddressSpace,
+        words: SpaceWords,
         selection: MallocChoice,
-        link: SourceLink | None,
         *,
         with_loader: bool,
     ) -> None:
-        """Attaches nothing yet.
-
-        ``link``: to a source that may replace probes. ``with_loader``: whether to probe the
-        dynamic linker.
-        """
-        self._capture = capture
+        """Attaches nothing yet. ``with_loader``: whether to probe the dynamic linker."""
+        self._source = sources.probes
         self._space = space
         self._selection = selection
         self._with_loader = with_loader
         self._attachments = Attachments(space.process)
         self._allocators: list[Allocator] = []
         self._has_throwing = False
-        self._link = link
+        self._link = sources.link(space, words)
         self._withheld: list[ProbePoint] = []
         """Points in files whose blocks the preloaded library reports."""
         self._flaw, self._has_ended = "", False
@@ -114,7 +110,7 @@ class ProbeSet:
 
         Raises TracellocError; then it has attached nothing in these files.
         """
-        if self._capture.has_probes and not self._selection.otel:  # else there is no return probe
+        if self._source.has_probes and not self._selection.otel:  # else there is no return probe
             check_survival(self._space.process)
         withheld = self._withheld
         planned = plan(allocators_in(modules, self._selection))
@@ -128,7 +124,7 @@ class ProbeSet:
         if not points and not self._withheld:
             return
         try:
-            self._attachments.add(self._capture.attach(self._space.process.pid, points))
+            self._attachments.add(self._source.attach(self._space.process.pid, points))
         except TracellocError as error:
             self._trouble, self._withheld = error, withheld
             self._flaw = f"a file can't be probed: {error}"
@@ -188,11 +184,11 @@ class ProbeSet:
                 say(f"warning: {error}")
 
     def report_costs(self) -> tuple[float, float] | None:
-        """See ``SourceLink.costs``."""
+        """See ``PreloadedLink.costs``."""
         return None if self._link is None else self._link.costs()
 
     def own_ranges(self) -> list[tuple[int, int]]:
-        """See ``SourceLink.own_ranges``."""
+        """See ``PreloadedLink.own_ranges``."""
         return [] if self._link is None else self._link.own_ranges()
 
     def leading(self) -> LeadingFrames | None:
@@ -207,7 +203,7 @@ class ProbeSet:
     def attach_like(self, parent: ProbeSet) -> None:
         """Attaches a parent's probes to its forked child. Raises TracellocError."""
         pid = self._space.process.pid
-        self.take_over(self._capture.attach(pid, parent.points), parent)
+        self.take_over(self._source.attach(pid, parent.points), parent)
         self.found = parent.found
 
     def take_over(self, attachment: Attachment, lender: ProbeSet) -> None:
@@ -286,7 +282,7 @@ class ProbeSet:
         # No thread allocates until this is done.
         try:
             self._link.begin_hand_over()
-            self._capture.note_sampled(live().address)
+            self._source.note_sampled(live().address)
             self.attach((), all_loaded=True)
         except TracellocError as error:
             pid = self._space.process.pid
@@ -314,7 +310,7 @@ class ProbeSet:
     def clear(self, *, same_thread: bool) -> None:
         """Detaches and forgets the probes, for another program.
 
-        ``same_thread``: see ``SourceLink.begin_image``.
+        ``same_thread``: see ``PreloadedLink.begin_image``.
         """
         self._attachments.close()
         self.points, self._allocators, self._withheld = [], [], []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -23,17 +23,14 @@ from tracelloc.errors import TracellocError
 from tracelloc.heap.heap import Heap
 from tracelloc.model.events import EventBatch, Events
 from tracelloc.record.kernel.attach import Attachment
-from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.drain import by_image
 from tracelloc.record.kernel.records import find_fork
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.identity import forked_target, target_of
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.session.config import TraceConfig
-from tracelloc.record.session.supervision import Supervisor
-from tracelloc.record.session.tracee import Tracee
-from tracelloc.record.sources.seam import Sources
+from tracelloc.record.session.config import TraceContext
+from tracelloc.record.session.tracee import Stage, Tracee
 from tracelloc.record.unwinding.feed import StackFeed
 from tracelloc.text import printable
 
@@ -41,22 +38,11 @@ from tracelloc.text import printable
 class Processes:
     """Not thread safe: the session's lock guards it."""
 
-    def __init__(
-        self,
-        capture: Capture,
-        sources: Sources,
-        config: TraceConfig,
-        space: AddressSpace,
-        *,
-        waiting: bool,
-        clock_ns: Callable[[], int],
-        supervisor: Supervisor,
-    ) -> None:
+    def __init__(self, context: TraceContext, space: AddressSpace, *, waiting: bool) -> None:
         """``space``: of the first process. ``waiting``: it has yet to execute its program."""
-        self._capture, self._sources = capture, sources
-        self._config = config
-        self._clock_ns = clock_ns
-        self._supervisor, self._say = supervisor, supervisor.say
+        self._context, self._config = context, context.config
+        self._probes, self._clock_ns = context.sources.probes, context.clock_ns
+        self._say = context.supervisor.say
         self.files = space.files
         """The files that all of them have mapped."""
         self._image_numbers = itertools.count(1)
@@ -73,16 +59,17 @@ class Processes:
         """By thread: children whose fork mark is still to come; None: not traced."""
         self._moves = 0
         self.feed = StackFeed(
-            sources,
-            finishes=config.capture.use_rows,
-            guard=partial(supervisor.run, "reading stacks", gives_up=False),
+            context.sources,
+            finishes=context.config.capture.use_rows,
+            guard=partial(context.supervisor.run, "reading stacks", gives_up=False),
         )
         self._closer = ThreadPoolExecutor(8, thread_name_prefix="closer")
         self.untraced_count = 0
         """Processes that should have been traced, but were not."""
         self.every: list[Tracee] = []
         """All processes in the order of their start, including ended ones."""
-        self.root = self._add(space, self._new_heap(), is_starting=waiting, has_begun=not waiting)
+        stage = Stage.WAITING if waiting else Stage.RUNNING
+        self.root = self._add(space, self._new_heap(), stage=stage)
 
     def _new_heap(self) -> Heap:
         config, sample_bytes = self._config, self._config.capture.table_sample_bytes
@@ -153,7 +140,7 @@ class Processes:
 
     def _note_images(self) -> None:
         """Detects programs executed by processes that do not stop for it."""
-        if self._config.follow or not self._capture.notices_execs():
+        if self._config.follow or not self._probes.notices_execs():
             return
         root = self.root
         execs = root.words.image - root.image
@@ -195,7 +182,7 @@ class Processes:
             tracee.begin(modules, self._clock_ns())
         except TracellocError:
             tracee.end()
-            self._capture.free_space(tracee.words)
+            self._probes.free_space(tracee.words)
             raise
         # Only now: of a block, the allocation may be probed before the free is.
         self._enter(tracee)
@@ -227,8 +214,8 @@ class Processes:
     def executed(self, pid: int, *, same_thread: bool) -> None:
         """A process has executed a program. Raises TracellocError for the first process."""
         if not self._config.follow:
-            if not self._capture.has_probes:
-                self._capture.forget_image()
+            if not self._probes.has_probes:
+                self._probes.forget_image()
                 self._begin_program(self.root, same_thread=False)
                 self._report_exec()
             # Else the probes report it themselves.
@@ -257,13 +244,13 @@ class Processes:
 
     def ended(self, pid: int) -> None:
         """A process has ended."""
-        self._supervisor.run("releasing", pid, partial(self._release, pid), gives_up=False)
+        self._context.supervisor.run("releasing", pid, partial(self._release, pid), gives_up=False)
 
     def _release(self, pid: int) -> None:
         self._left_out.pop(pid, None)
         if pid in self._sharing:
             _, probes = self._sharing.pop(pid)
-            self._capture.unassign(pid)
+            self._probes.unassign(pid)
             self._closer.submit(probes.close)
         tracee = self._by_pid.get(pid)
         if tracee is not None:
@@ -275,7 +262,7 @@ class Processes:
         closing = [(tracee.process.pid, tracee.probes.detach) for tracee in self.living]
         closing += [(pid, probes.close) for pid, (_, probes) in self._sharing.items()]
         for pid, close in closing:
-            self._supervisor.run("detaching", pid, close, gives_up=False)
+            self._context.supervisor.run("detaching", pid, close, gives_up=False)
         self._closer.shutdown()
 
     def close(self) -> None:
@@ -308,18 +295,14 @@ class Processes:
             target = target_of(process, exec_count, number)
         else:
             target = forked_target(process, parent.target, number)
-        words = self._capture.new_space()
+        words = self._probes.new_space()
         words.begin(next(self._image_numbers), None if parent is None else parent.words)
         return Tracee(
             target,
             space,
             heap,
-            capture=self._capture,
-            sources=self._sources,
-            words=words,
-            config=self._config,
-            supervisor=self._supervisor,
-            now_ns=self._clock_ns(),
+            words,
+            self._context,
             parent=parent,
             **how,
         )
@@ -327,7 +310,7 @@ class Processes:
     def _enter(self, tracee: Tracee) -> None:
         """Adds a process: from now on, its probes report."""
         pid = tracee.process.pid
-        self._capture.assign(pid, tracee.words)
+        self._probes.assign(pid, tracee.words)
         self.every.append(tracee)
         self._by_pid[pid] = self._by_image[tracee.image] = tracee
         self.feed.add(tracee.image, tracee.source)
@@ -362,7 +345,7 @@ class Processes:
             tracee.load()
 
     def _renew(self, tracee: Tracee, **how: Any) -> None:
-        self._supervisor.forget(tracee.process.pid)
+        self._context.supervisor.forget(tracee.process.pid)
         self.feed.drop(tracee.image)
         self._by_image.pop(tracee.image, None)
         try:
@@ -376,7 +359,7 @@ class Processes:
         process = Process(pid)
         is_wanted = self._config.is_wanted(process)
         lender, probes = self._sharing.pop(pid, (None, None))
-        self._capture.unassign(pid)
+        self._probes.unassign(pid)
         if self.is_full or not is_wanted:
             if probes is not None:
                 probes.close()
@@ -387,7 +370,7 @@ class Processes:
         if lender is not None and same_thread:
             space = lender.space.fork(process)
             space.begin_image(keep_modules=True)
-        tracee = self._add(space, self._new_heap(), exec_count=1, is_starting=True)
+        tracee = self._add(space, self._new_heap(), exec_count=1, stage=Stage.LOADING)
         if lender is not None and probes is not None:
             if same_thread:
                 # The probes are in files that the new program maps as well, as most do.
@@ -399,27 +382,27 @@ class Processes:
             tracee.load()
 
     def _share(self, parent: Tracee, child_pid: int) -> None:
-        probes = self._capture.attach(child_pid, parent.probes.points)
-        self._capture.assign(child_pid, parent.words)
+        probes = self._probes.attach(child_pid, parent.probes.points)
+        self._probes.assign(child_pid, parent.words)
         self._sharing[child_pid] = parent, probes
 
     def _end(self, tracee: Tracee) -> None:
         pid = tracee.process.pid
-        self._supervisor.forget(pid)
+        self._context.supervisor.forget(pid)
         del self._by_pid[pid]
         self._forks.pop(pid, None)
         self.feed.drop(tracee.image)
         self._by_image.pop(tracee.image, None)
-        self._capture.unassign(pid)
-        self._sources.forget_threads(pid, lambda _: True)
+        self._probes.unassign(pid)
+        self._context.sources.forget_threads(pid, lambda _: True)
         tracee.end()
         for child_pid in [child for child, (owner, _) in self._sharing.items() if owner is tracee]:
             # What the child does with that memory until it executes, it does alone.
             _, probes = self._sharing.pop(child_pid)
-            self._capture.unassign(child_pid)
+            self._probes.unassign(child_pid)
             self._closer.submit(probes.close)
             self._leave_out(child_pid, is_wanted=False)
-        self._capture.free_space(tracee.words)
+        self._probes.free_space(tracee.words)
 
     def _forget(self, tracee: Tracee) -> None:
         """Drops a process that will not be traced after all."""

@@ -1,4 +1,4 @@
-"""A trace: one capture, its processes, and snapshots of them all.
+"""A trace: its sources of events, its processes, and snapshots of them all.
 
 The pump thread drains the rings, applies events and does the upkeep; it never symbolizes. The
 follower's thread, if there is one, reports when processes fork, execute, load libraries and end.
@@ -28,7 +28,6 @@ from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch
 from tracelloc.model.exitleaks import ExitLeaks
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.abi import ForkFlag
-from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overhead import require_measuring
 from tracelloc.record.kernel.registers import ThreadRegisters
@@ -37,7 +36,7 @@ from tracelloc.record.process.identity import open_end
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.session.config import Clocks, TraceConfig
+from tracelloc.record.session.config import Clocks, TraceConfig, TraceContext
 from tracelloc.record.session.exitcheck import leaks_at_exit
 from tracelloc.record.session.firstheaps import FirstHeaps
 from tracelloc.record.session.followload import FollowLoad
@@ -71,24 +70,22 @@ class Session:
 
     def __init__(
         self,
-        capture: Capture,
+        sources: Sources,
         config: TraceConfig,
         space: AddressSpace,
         say: Say = say_nothing,
         *,
-        sources: Sources | None = None,
         waiting: bool = False,
         clocks: Clocks = _REAL,
     ) -> None:
-        """Takes over the capture and the sources (None: the capture is the only one).
+        """Takes over the sources.
 
         ``space``: of the process that the trace begins with.
 
         ``waiting``: that process has not executed its program yet. ``say`` gets messages about
         the processes, on any thread; it must not wait for a snapshot.
         """
-        self._capture = capture
-        self._sources = sources = sources or Sources([capture])
+        self._sources, self._probes = sources, sources.probes
         self._config = config
         self._clocks = clocks
         self._lock = threading.RLock()
@@ -107,18 +104,11 @@ class Session:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.end_fd = open_end(space.process.pid, follow=config.follow)
         """Readable once all processes have ended."""
-        self.processes = Processes(
-            capture,
-            sources,
-            config,
-            space,
-            waiting=waiting,
-            clock_ns=clocks.now_ns,
-            supervisor=supervisor,
-        )
+        context = TraceContext(sources, config, supervisor, clocks.now_ns)
+        self.processes = Processes(context, space, waiting=waiting)
         self.parts = Parts(self._lock, self._drain, sources, self.processes, clocks.now_ns)
         self._pump_thread = threading.Thread(target=self._pump, name="pump", daemon=True)
-        self._upkeep = Upkeep(capture, config, self.processes, supervisor, self._lock)
+        self._upkeep = Upkeep(context, self.processes, self._lock)
         self._first_heaps = FirstHeaps(
             config, supervisor, self._lock, self._drain_all, self._upkeep.accounts.update
         )
@@ -131,18 +121,18 @@ class Session:
     @property
     def method(self) -> Method:
         """How probes are attached; valid after attaching."""
-        return self._capture.method
+        return self._probes.method
 
     @property
     def how(self) -> str:
         """How events come, in words."""
-        return self.method.title if self._capture.has_probes else "the preloaded library"
+        return self.method.title if self._probes.has_probes else "the preloaded library"
 
     def start(self, modules: Sequence[Module] = ()) -> None:
         """Attaches to the first process's mapped files and goes live. Raises TracellocError."""
         if self._config.max_overhead is not None:
             require_measuring()
-        self._capture.watch(self.root.process.pid)
+        self._probes.watch(self.root.process.pid)
         self.stop_at_loads(stop=self._config.follow or self.root.is_starting)
         if modules:
             self.root.begin(modules, self._clocks.now_ns())
@@ -185,7 +175,7 @@ class Session:
 
     def stop_at_loads(self, *, stop: bool) -> None:
         """Sets whether followed processes stop when code is newly mapped, before it runs."""
-        self._capture.set_stop_at_loads(stop)
+        self._probes.set_stop_at_loads(stop)
 
     def begin_upkeep(self) -> None:
         """Begins upkeep; the first probes are in place."""
@@ -220,7 +210,7 @@ class Session:
             self._clocks.wall_s(),
             now_ns,
             self._sources.counters(),
-            self._capture.overflows,
+            self._probes.overflows,
             self._config.follow or self.root.target.exec_count > 0,
             self.supervisor.failures,
         )
@@ -289,10 +279,10 @@ class Session:
         with self._stopping(forks=1):
             if child_pid in self._ended:
                 self._see_off()
-            said = self._capture.take_fork(thread_id)
+            said = self._probes.take_fork(thread_id)
             shares = shares if said is None else ForkFlag.SHARES in said
             marked_by = None if said is None or ForkFlag.MARKED not in said else thread_id
-            if not shares and (marked_by is None or self._capture.mappings is not None):
+            if not shares and (marked_by is None or self._config.capture.trace_mappings):
                 # Mappings have no such mark, so no event may come in between.
                 self._drain_all()
             self.processes.forked(pid, child_pid, shares=shares, marked_by=marked_by)
@@ -306,12 +296,12 @@ class Session:
             self.processes.executed(pid, same_thread=same_thread)
 
     def trapped(self, thread_id: int) -> bool | None:
-        """A thread has stopped at a breakpoint. Returns whether code was mapped; see ``Capture``.
+        """A thread has stopped at a breakpoint. Returns as ``ProbeSource.take_trap``.
 
         For the thread that follows the process.
         """
         with self._lock:
-            return self._capture.take_trap(thread_id)
+            return self._probes.take_trap(thread_id)
 
     def exiting(self, pid: int, threads: Sequence[ThreadRegisters], ended: Sequence[int]) -> None:
         """The launched program ends and is held: searches for leaked blocks, if it is to."""
@@ -410,13 +400,12 @@ class Session:
             self.failed(failure)
 
     def _pump_until_stopped(self) -> None:
-        capture, pace = self._capture, Pace(self._sources)
+        pace = Pace(self._sources)
         with select.epoll() as poll:
-            # Edge-triggered: the ring is readable whenever it is not empty.
-            poll.register(capture.wakeups_fd, select.EPOLLIN | select.EPOLLET)
             poll.register(self._wake_fd, select.EPOLLIN)
-            if capture.misses_fd >= 0:
-                poll.register(capture.misses_fd, select.EPOLLIN | select.EPOLLET)
+            for descriptor in self._probes.wakeup_fds:
+                # Edge-triggered: a ring is readable whenever it is not empty.
+                poll.register(descriptor, select.EPOLLIN | select.EPOLLET)
             while True:
                 ready = pace.wait(poll)
                 with self._lock:
@@ -435,10 +424,10 @@ class Session:
 
     def _drain_all(self) -> None:
         """Applies all events that a process reported before it stopped."""
-        written = self._capture.written
+        has_all = self._probes.until_now()
         self._drain()
         looks = 1
-        while not self._capture.has_read(written) and looks < _MOST_LOOKS:
+        while not has_all() and looks < _MOST_LOOKS:
             time.sleep(_LOOK_AGAIN_S)
             self._drain()
             looks += 1
@@ -459,9 +448,7 @@ class Session:
 
     def _drain_now(self, *, whole: bool) -> EventBatch:
         batch, has_stacks = self._sources.take_events(only_urgent=not whole)
-        rest = NO_EVENTS
-        if whole and self._capture.mappings is not None:
-            rest = self._capture.mappings.take_events()
+        rest = self._probes.take_mappings() if whole else NO_EVENTS
         # Only now: the stacks that these events refer to were sent before them.
         if has_stacks:
             self.processes.feed.take_stacks()

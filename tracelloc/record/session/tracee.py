@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum, auto
 from functools import partial
 from typing import Final
 
@@ -23,7 +24,6 @@ from tracelloc.model.parts import PartFigures
 from tracelloc.model.process import FoundLibrary, Overhead, Runtime, Target
 from tracelloc.model.verdicts import Findings
 from tracelloc.model.wanted import Wanted
-from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.mallocs.families import MAPPINGS
@@ -32,15 +32,13 @@ from tracelloc.record.process.identity import renamed_target
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.known import collects_garbage, is_python_name, runtimes_of
 from tracelloc.record.runtimes.seam import ObjectWatch
-from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.config import TraceContext
 from tracelloc.record.session.eventcosts import EventCosts
 from tracelloc.record.session.gapbook import GapBook
 from tracelloc.record.session.measuring import LONGEST_S
 from tracelloc.record.session.objectstacks import ObjectStacks
 from tracelloc.record.session.outside import Outside, OutsideReader
 from tracelloc.record.session.probeset import ProbeSet
-from tracelloc.record.session.supervision import Supervisor
-from tracelloc.record.sources.seam import Sources
 from tracelloc.record.unwinding.source import StackSource
 from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot
 from tracelloc.verdict.judge import Judge, KnownLosses
@@ -48,6 +46,16 @@ from tracelloc.verdict.judge import Judge, KnownLosses
 PROBING: Final = "probing of libraries"
 _FIRST_LOOK_NS: Final = 1_000_000_000
 """Age at which a process that the trace did not begin with is first judged."""
+
+
+class Stage(Enum):
+    """How far the start of a process has come."""
+
+    WAITING = auto()
+    """Another program must be executed first."""
+    LOADING = auto()
+    """Libraries are not mapped yet."""
+    RUNNING = auto()
 
 
 class Tracee:
@@ -62,41 +70,33 @@ class Tracee:
         target: Target,
         space: AddressSpace,
         heap: Heap,
-        *,
-        capture: Capture,
-        sources: Sources,
         words: SpaceWords,
-        config: TraceConfig,
-        supervisor: Supervisor,
-        now_ns: int,
+        context: TraceContext,
+        *,
         parent: Tracee | None = None,
-        is_starting: bool = False,
-        has_begun: bool = True,
+        stage: Stage = Stage.RUNNING,
     ) -> None:
-        """Probes nothing yet.
-
-        ``parent``: the process from which it was forked. ``is_starting``: its libraries are not
-        mapped yet. ``has_begun`` is False for a process that has yet to execute the program to
-        be traced.
-        """
+        """Probes nothing yet. ``parent``: the process from which it was forked."""
+        config, now_ns = context.config, context.clock_ns()
         self.process, self.space = space.process, space
         self.target, self.heap = target, heap
         self.words = words
         """Settings of its address space for the probes."""
         self.image = words.image
         """The number of the memory image that ``heap`` describes."""
-        self.is_starting, self._has_begun = is_starting, has_begun
+        self._stage = stage
         self.started_ns, self.series = now_ns, Series(now_ns)
         """``started_ns``: when its tracing began, CLOCK_MONOTONIC."""
-        self._supervisor, self.outside = supervisor, OutsideReader(space, supervisor)
-        with_loader = config.capture.use_rows or config.follow or is_starting
+        self._supervisor = context.supervisor
+        self.outside = OutsideReader(space, context.supervisor)
+        with_loader = config.capture.use_rows or config.follow or self.is_starting
         self.probes = ProbeSet(
-            capture, space, config.selection, sources.link(space, words), with_loader=with_loader
+            context.sources, space, words, config.selection, with_loader=with_loader
         )
-        self.gaps = GapBook(sources, self.probes)
+        self.gaps = GapBook(context.sources, self.probes)
         """What is missing from its figures."""
         self.source: StackSource = StackSource(
-            space, heap.stacks, words, rows=capture.rows, config=config.capture,
+            space, heap.stacks, words, rows=context.sources.probes.rows, config=config.capture,
             on_modules=self._see, like=None if parent is None else parent.source,
         )  # fmt: skip
         self._runtimes: tuple[tuple[FileId, ...], tuple[Runtime, ...]] | None = None
@@ -105,8 +105,7 @@ class Tracee:
         """When some of its stacks were judged last."""
         self.last_snapshots: dict[Wanted, Snapshot] = {}
         """Snapshots by kind. An ended process does not change, so one of each kind suffices."""
-        self._capture, self._config, self._cpu = capture, config, CpuMeter()
-        self._sources = sources
+        self._sources, self._config, self._cpu = context.sources, config, CpuMeter()
         self._costs, self._events_before = EventCosts(), 0
         self.earlier: EarlierBlocks | None
         """Blocks from before tracing that are in its heap; None if there are none."""
@@ -143,6 +142,11 @@ class Tracee:
         self._looking: Iterator[Findings | None] | None = None
 
     @property
+    def is_starting(self) -> bool:
+        """Whether its libraries are not mapped yet."""
+        return self._stage is not Stage.RUNNING
+
+    @property
     def events(self) -> int:
         """Events applied since tracing started, in all its programs."""
         return self._events_before + self.heap.table.events
@@ -173,10 +177,10 @@ class Tracee:
         to allocate nothing. If it does not stop, ``look_after`` reports why.
         """
         # The program that tracelloc launches does not count.
-        exec_count = self.target.exec_count + execs * self._has_begun
+        has_begun = self._stage is not Stage.WAITING
+        exec_count = self.target.exec_count + execs * has_begun
         self.target = renamed_target(self.process, self.target, exec_count)
-        self.is_starting = is_stopped or not self._has_begun
-        self._has_begun = True
+        self._stage = Stage.RUNNING if has_begun and not is_stopped else Stage.LOADING
         self.image = self.words.image
         self._events_before += self.heap.table.events
         # Stack numbers continue, so that earlier snapshots keep theirs.
@@ -199,7 +203,7 @@ class Tracee:
         self.source.refresh()
         self.probes.settle(all_loaded=True)
         if self.is_starting:
-            self.is_starting = False
+            self._stage = Stage.RUNNING
             self.probes.check()
 
     def begin_part(self, now_ns: int) -> None:
@@ -372,7 +376,7 @@ class Tracee:
 
     def mapped_ranges(self) -> list[tuple[int, int]] | None:
         """Address ranges (start, end) that the program itself has mapped; None if not traced."""
-        if not self._capture.config.trace_mappings:
+        if not self._config.capture.trace_mappings:
             return None
         others = allocators_stacks(self.heap.ranges, self.probes.found, self.space)
         ranges = self.heap.ranges.ranges()
@@ -419,7 +423,7 @@ class Tracee:
     def status(self, now_ns: int, outside: Outside, probe_share: float | None) -> ProcessStatus:
         """The parts of a snapshot other than the heap."""
         mappings = None
-        if self._capture.config.trace_mappings:
+        if self._config.capture.trace_mappings:
             ranges = self.heap.ranges
             mappings = ranges.mappings(allocators_stacks(ranges, self.probes.found, self.space))
         rate = self._costs.rate(now_ns - self.started_ns, self.events)

@@ -8,11 +8,10 @@ from functools import partial
 from typing import Final
 
 from tracelloc.errors import TracellocError
-from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.overhead import OverheadWatch
 from tracelloc.record.kernel.overheadlimit import OverheadAccount
 from tracelloc.record.reachability.roots import RootWords
-from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.config import TraceContext
 from tracelloc.record.session.holdersearch import HOLDER_SEARCH, HolderSearches
 from tracelloc.record.session.memoryaccounts import MEMORY_ACCOUNT, MemoryAccounts
 from tracelloc.record.session.memorybudget import MemoryStage
@@ -20,7 +19,6 @@ from tracelloc.record.session.objectcounts import ObjectCounts
 from tracelloc.record.session.outside import CENSUS
 from tracelloc.record.session.pointersearch import POINTER_SEARCH, PointerSearches
 from tracelloc.record.session.processes import Processes
-from tracelloc.record.session.supervision import Supervisor
 from tracelloc.record.session.sweeper import Sweeper
 from tracelloc.text import NS_PER_S, format_percent
 
@@ -36,13 +34,12 @@ class Upkeep:
 
     def __init__(
         self,
-        capture: Capture,
-        config: TraceConfig,
+        context: TraceContext,
         processes: Processes,
-        supervisor: Supervisor,
         lock: threading.RLock,
     ) -> None:
-        self._capture = capture
+        config, supervisor = context.config, context.supervisor
+        self._probes = context.sources.probes
         self._config = config
         self._processes = processes
         self._supervisor = supervisor
@@ -63,18 +60,18 @@ class Upkeep:
     def begin(self) -> None:
         """Begins the tasks that need the first probes: overhead estimates, sweeping children."""
         root = self._processes.root
-        if self._is_over or not (root.probes.points and self._capture.programs):
+        if self._is_over or not (root.probes.points and self._probes.programs):
             # A program may end before its libraries are mapped, or be traced without probes.
             return
         self._overhead = OverheadWatch(
             lambda: [tracee.process for tracee in self._processes.living],
-            self._capture.method,
-            lambda: self._capture.programs,
+            self._probes.method,
+            lambda: self._probes.programs,
             lambda: [list(tracee.probes.points) for tracee in self._processes.living],
             self._account,
         )
-        if self._capture.method.has_links and not self._config.follow:
-            self._sweeper = Sweeper(root.process, self._capture.program)
+        if self._probes.method.has_links and not self._config.follow:
+            self._sweeper = Sweeper(root.process, self._probes.program)
 
     @property
     def probe_share(self) -> float | None:

@@ -1,22 +1,29 @@
 """The interface between event sources and the session that applies their events.
 
 A session has several sources: the probes, and the preloaded library. No block is reported by two
-sources: while a process's library reports, its malloc library has no probes (``SourceLink``).
+sources: while a process's library reports, its malloc library has no probes (``PreloadedLink``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.model.events import EventBatch, Miss, SentStacks, joined_batch
+from tracelloc.model.events import EventBatch, Events, Miss, SentStacks, joined_batch
+from tracelloc.model.figures import U64
 from tracelloc.model.losses import Counter
+from tracelloc.record.abi import ForkFlag
+from tracelloc.record.kernel.attach import Attachment
+from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.rowtable import RowMemory
 from tracelloc.record.kernel.spacewords import SpaceWords
-from tracelloc.record.mallocs.discovery import Allocator
+from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.sources.preloaded.link import PreloadedLink
+from tracelloc.record.sources.preloaded.source import PreloadedSource
 
 Record = TypeVar("Record")
 
@@ -65,85 +72,93 @@ class EventSource(Protocol):
         """Stops reading after an error. Raises the error if nothing can replace the source."""
 
 
-class SourceLink(Protocol):
-    """Decides whether a source replaces the probes of one process. With the session's lock."""
+class ProbeSource(EventSource, Protocol):
+    """The source of all blocks that no other source reports: the probes, or what replaces them."""
+
+    wakeup_fds: Sequence[int]
+    """Readable for epoll when events are to be taken before ``waits_ms`` has passed."""
+    rows: RowMemory | None
+    """The unwind rows of all address spaces, if stacks are walked by rows."""
+    has_probes: bool
+    """Whether it can probe functions."""
 
     @property
-    def is_expected(self) -> bool:
-        """Whether the process has the source, but it is not yet initialized."""
+    def method(self) -> Method:
+        """The attach method; final once probes are attached."""
 
     @property
-    def is_settled(self) -> bool:
-        """Whether the choice between source and probes is final."""
+    def programs(self) -> Mapping[str, int]:
+        """The descriptors of the uprobe programs, by name."""
 
     @property
-    def replaces_probes(self) -> bool:
-        """Whether functions that the source interposes need no probes, as far as is known."""
+    def overflows(self) -> int:
+        """How often the ring of events was found to have overflowed."""
 
-    @property
-    def must_hand_over(self) -> bool:
-        """Whether probes must take over now, while the process waits."""
+    def program(self, name: str) -> int:
+        """Returns the descriptor of a program."""
 
-    def decide_use(self, allocators: Iterable[Allocator], *, all_loaded: bool) -> None:
-        """Decides whether the source is used.
+    def take_mappings(self) -> Events:
+        """Takes all mmap and munmap events, if they are traced."""
 
-        ``allocators`` are all known ones. ``all_loaded``: the initial libraries are loaded.
+    def until_now(self) -> Callable[[], bool]:
+        """Returns a function that tells whether all that is reported by now has been taken."""
+
+    def attach(self, pid: int, points: Sequence[ProbePoint]) -> Attachment:
+        """Attaches probes. Raises TracellocError, and has then attached nothing."""
+
+    def note_sampled(self, addresses: U64) -> None:
+        """Makes the probes report the frees of blocks that they did not see allocated."""
+
+    def new_space(self) -> SpaceWords:
+        """Returns the control words of one more address space. Raises UnsupportedError."""
+
+    def free_space(self, words: SpaceWords) -> None:
+        """Makes the slot of an unused address space available again."""
+
+    def assign(self, pid: int, words: SpaceWords) -> None:
+        """Assigns an address space to a process, if children are traced."""
+
+    def unassign(self, pid: int) -> None:
+        """Stops tracing the process. Only if children are followed."""
+
+    def watch(self, pid: int) -> None:
+        """Notices from now on when this process executes a program. Raises UnsupportedError."""
+
+    def notices_execs(self) -> bool:
+        """Returns whether its words count the programs that the first process executes."""
+
+    def forget_image(self) -> None:
+        """Handles the end of the first process's memory image."""
+
+    def set_stop_at_loads(self, stop: bool) -> None:
+        """Sets whether a thread gets the stop signal after the loader has mapped something."""
+
+    def take_trap(self, thread_id: int) -> bool | None:
+        """Handles the trap of a stopped thread. Returns whether the process has mapped code.
+
+        None if the trap is the program's own.
         """
 
-    def is_behind(self, allocator: Allocator) -> bool:
-        """Returns whether the source reports all blocks of an allocator, as far as is known."""
-
-    def report_choice(self) -> None:
-        """Reports the choice to the user, once."""
-
-    def look_after(self) -> None:
-        """Checks whether probes must take over; to be called regularly."""
-
-    def begin_hand_over(self) -> None:
-        """Starts replacing the source by probes; ends with ``end_hand_over``."""
-
-    def end_hand_over(self) -> None:
-        """Lets the process continue, once its probes are attached."""
-
-    def take_flaw(self) -> str:
-        """Takes the reason why events were missed since the last time; empty if none were."""
-
-    def costs(self) -> tuple[float, float] | None:
-        """Returns what reports cost the process, in ns; None while probes report.
-
-        CPU time per event, and for how long threads have waited for tracelloc so far.
-        """
-
-    def own_ranges(self) -> list[tuple[int, int]]:
-        """Returns (start, end) of the memory that the process has only for tracelloc."""
-
-    def begin_image(self, *, same_thread: bool) -> None:
-        """Handles an exec of the process; ``same_thread`` is whether its first thread called it."""
-
-    def close(self) -> None:
-        """Ends every wait in the process. May be called twice."""
-
-
-LinkMaker = Callable[[AddressSpace, SpaceWords], SourceLink | None]
+    def take_fork(self, thread_id: int) -> ForkFlag | None:
+        """Takes what was recorded of the process that this thread forked; None if nothing was."""
 
 
 class Sources:
-    """All sources of a session, read as one; sources that replace probes come first."""
+    """All sources of a session, read as one: the probes, and what may replace some of them."""
 
-    def __init__(
-        self,
-        every: Sequence[EventSource],
-        link: LinkMaker = lambda _space, _words: None,
-        set_hiding: Callable[[bool], None] = lambda _hiding: None,
-    ) -> None:
-        """``every`` is in the order in which events are applied, the probes last.
+    def __init__(self, probes: ProbeSource, preloaded: PreloadedSource | None = None) -> None:
+        """Events of the preloaded library are applied before those of probes."""
+        self.probes, self._preloaded = probes, preloaded
+        self._every: Sequence[EventSource] = [probes] if preloaded is None else [preloaded, probes]
 
-        ``link`` connects a process to a source that may replace its probes, or returns None.
-        ``set_hiding``: see ``PreloadedSource.set_hiding``.
-        """
-        self.set_hiding = set_hiding
-        self._every = every
-        self.link = link
+    def link(self, space: AddressSpace, words: SpaceWords) -> PreloadedLink | None:
+        """Connects a process to the library, if that may replace its probes."""
+        return None if self._preloaded is None else PreloadedLink(self._preloaded, space, words)
+
+    def set_hiding(self, hiding: bool) -> None:
+        """See ``PreloadedSource``."""
+        if self._preloaded is not None:
+            self._preloaded.set_hiding(hiding)
 
     @property
     def waits_ms(self) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -20,12 +20,11 @@ import numpy.typing as npt
 
 from tracelloc.architecture import native
 from tracelloc.errors import PrivilegeError, TargetError
-from tracelloc.model.codefiles import Mapping
-from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch, Miss, SentStacks
+from tracelloc.model.codefiles import Mapping as CodeMapping
+from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch, Events, Miss, SentStacks
 from tracelloc.model.losses import Counter
 from tracelloc.record import abi
 from tracelloc.record.kernel.attach import Attachment
-from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.kernel.capabilities import lacking
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
@@ -112,15 +111,15 @@ class Breakpoints(Attachment):
         self._covered = {}
 
 
-class NoProbes(Capture):
-    """No events and no counters, and breakpoints instead of probes."""
+class NoProbes:
+    """The ``ProbeSource`` without probes: no events, no counters, and breakpoints to stop at."""
 
     waits_ms = 100, 100
-    has_stacks = False
-    has_probes = False
+    is_urgent = has_stacks = has_probes = False
+    is_quiet = True
     overflows = 0
     method = Method.PERF
-    written = ()
+    programs: Final[Mapping[str, int]] = {}
 
     def __init__(self, config: CaptureConfig, running: Process | None = None) -> None:
         """``running``: the process, unless tracelloc starts it."""
@@ -128,17 +127,11 @@ class NoProbes(Capture):
         self._image = self._look_at_image()
         self._image_due_s = 0.0
         self.config = config
-        self.misses_fd, self.mappings = -1, None
-        self.wakeups_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.wakeup_fds: Sequence[int] = ()
         self._memory = mmap.mmap(-1, config.row_sets * abi.ROW_SET_DTYPE.itemsize)
-        self.rows = RowMemory(np.frombuffer(self._memory, abi.ROW_SET_DTYPE))
+        self.rows: RowMemory | None = RowMemory(np.frombuffer(self._memory, abi.ROW_SET_DTYPE))
         self._spaces = np.zeros(1, abi.SPACE_DTYPE)
         self._breakpoints: list[Breakpoints] = []
-
-    @property
-    def programs(self) -> dict[str, int]:
-        """No programs."""
-        return {}
 
     def attach(self, pid: int, points: Sequence[ProbePoint]) -> Breakpoints:
         """Makes a stopped process stop at these points. Raises PrivilegeError for other probes."""
@@ -204,13 +197,13 @@ class NoProbes(Capture):
         """Returns the control words of the only address space."""
         return SpaceWords(self._spaces, 0)
 
-    def has_read(self, _written: tuple[int, ...]) -> bool:
-        """Returns True: there is nothing to read."""
-        return True
-
     def take_events(self) -> EventBatch:
         """Takes no events."""
         return EventBatch(NO_EVENTS, NO_PAIRS, 0, overflowed=False)
+
+    def take_mappings(self) -> Events:
+        """Takes no events."""
+        return NO_EVENTS
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
         """Takes no stacks."""
@@ -224,6 +217,10 @@ class NoProbes(Capture):
         """Returns None: no child is traced."""
         return None
 
+    def until_now(self) -> Callable[[], bool]:
+        """Returns a function that returns True: there is nothing to read."""
+        return lambda: True
+
     def counters(self) -> npt.NDArray[np.uint64]:
         """Returns counters that are 0."""
         return np.zeros(len(Counter), np.uint64)
@@ -232,19 +229,23 @@ class NoProbes(Capture):
         """Returns 0: there is no state of threads."""
         return 0
 
+    def program(self, name: str) -> int:
+        """Raises KeyError: there are no programs."""
+        raise KeyError(name)
+
+    def fail(self, error: Exception) -> None:
+        """Raises the error."""
+        raise error
+
     def _do_nothing(self, *_what: Any, **_how: Any) -> None:
         """Does nothing: there is nothing in the kernel."""
 
     watch: Any = _do_nothing
-    assign = unassign = free_space = set_live = set_stop_at_loads = note_sampled = watch
-
-    def close(self) -> None:
-        """Frees the memory."""
-        os.close(self.wakeups_fd)
+    assign = unassign = free_space = set_live = set_stop_at_loads = note_sampled = close = watch
 
 
 def _address_of(
-    open_path: str, offset: int, mappings: Sequence[Mapping], *, executable: bool
+    open_path: str, offset: int, mappings: Sequence[CodeMapping], *, executable: bool
 ) -> int:
     """Returns where an offset of a file is mapped. Raises TargetError."""
     inode = os.stat(open_path).st_ino
