@@ -38,3 +38,9 @@ def snapshot_of(
         counters[counter] = count
     status = replace(ProcessStatus(TARGET, 0, Overhead(0, None, ())), **process)
     return take_snapshot(heap, status, CaptureStatus(time_s, now_ns, counters), wanted)
+
+
+def with_facets(snapshot: Snapshot, **results: Any) -> Snapshot:
+    """A snapshot with results of facets, by name (``FACET_RESULTS``); None: without that one."""
+    known = {**snapshot.facets, **results}
+    return replace(snapshot, facets={name: one for name, one in known.items() if one is not None})

@@ -11,8 +11,10 @@ import pytest
 from tests.harness import PATIENCE_S, Builder, Target, frames_of
 from tracelloc.model.heapusage import BlockHolders
 from tracelloc.model.verdicts import CODE_OF, Verdict
+from tracelloc.record.facets import holders, pointers
+from tracelloc.record.facets.holders import HoldersFacet
+from tracelloc.record.facets.pointers import PointersFacet
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session import holdersearch, pointersearch
 from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
@@ -35,11 +37,11 @@ def target(builder: Builder, targets: list[Target]) -> Target:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches as often as possible, for blocks that are a second old."""
-    for module in (pointersearch, holdersearch):
-        monkeypatch.setattr(module, "_OLD_NS", 1_000_000_000)
+    for module, kind in ((pointers, PointersFacet), (holders, HoldersFacet)):
+        monkeypatch.setattr(module, "OLD_NS", 1_000_000_000)
         monkeypatch.setattr(module, "_PAUSE_NS", 1_000_000_000)
-        monkeypatch.setattr(module, "_SHARE", 1e9)
-    monkeypatch.setattr(holdersearch, "_AGAIN_NS", 1_000_000_000)
+        monkeypatch.setattr(kind, "share", 1e9)
+    monkeypatch.setattr(holders, "_AGAIN_NS", 1_000_000_000)
 
 
 def steps(session: Session, target: Target, command: str) -> Iterator[Snapshot]:
@@ -113,6 +115,6 @@ def test_no_search_for_what_is_proven_lost(target: Target) -> None:
                 break
         assert session.root.heap.unreachable.last_counts()[1].any()
         assert not one.holders
-        assert session.root.holders_ns == 0
+        assert session.root.facets["holders"].result is None
     finally:
         session.close()

@@ -10,11 +10,12 @@ import pytest
 
 from tests.harness import TARGETS, Target, run_tracelloc
 from tracelloc.model.objects import TypeSuspect
+from tracelloc.record.facets import objects
+from tracelloc.record.facets.objects import ObjectsFacet
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.cpython.holders import CYCLE, UNCOLLECTED
 from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
-from tracelloc.record.session import objectcounts
 from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 
@@ -119,7 +120,7 @@ def suspect_of(
     """Traces the program while it keeps something; a clock of its own counts objects."""
     # No counts but those that are asked for here.
     for pause in ("_PAUSE_NS", "_QUIET_NS"):
-        monkeypatch.setattr(objectcounts, pause, 1 << 62)
+        monkeypatch.setattr(objects, pause, 1 << 62)
     target = Target([PYTHON, TARGETS / "holders.py"])
     targets.append(target)
     session, times_s = attach_to(Process(target.pid), TraceConfig()), iter(range(10**9, 10**10, 5))
@@ -130,14 +131,16 @@ def suspect_of(
             target.ask(words)
             # The events are in the figures before the objects are counted.
             session.snapshot()
-            root.objects.update_findings()
+            facet._watch.update_findings()
             findings = session.snapshot().root.objects
         assert findings is not None
         (suspect,) = findings.suspects
         return suspect
 
     watched = PythonObjectWatch(root.process, root.space, lambda: float(next(times_s)))
-    watched.on_census, root.outside.objects = root.objects.on_census, watched
+    facet = root.facets["objects"]
+    assert isinstance(facet, ObjectsFacet)
+    watched.on_census, facet._watch = facet._watch.on_census, watched
     yield watch
     session.close()
 

@@ -27,7 +27,7 @@ from tracelloc.model.codefiles import CodeModule, Mapping, Place, Unresolved
 from tracelloc.model.events import EventKind
 from tracelloc.model.figures import History
 from tracelloc.model.frames import Frame
-from tracelloc.model.heapusage import BlockHolders
+from tracelloc.model.heapusage import BlockHolders, SuspectHolders
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import MainLibrary, MemoryUsage, Overhead, Target
 from tracelloc.model.processlist import ProcessInfo
@@ -212,7 +212,7 @@ class FakeSource:
             memory=self.memory,
             series=self.series.points(),
             findings=self.findings,
-            holders=self.holders,
+            facets={"holders": SuspectHolders(self.holders)},
             thread_names={101: "worker-1", 102: "worker-2"},
         )
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
 from tests.pythonobjects import SESSION, census, growing
+from tests.snapshots import with_facets
 from tests.ui.screens import SIZES, compare, text_of
 from tests.ui.source import LEAK, FakeSource, drive, press, shop, tick
 from tracelloc.model.objects import ObjectFindings
@@ -24,7 +24,7 @@ class PythonSource(FakeSource):
 
     def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
         one, *others = super().take_snapshot(wanted).processes
-        return TraceSnapshot((replace(one, objects=growing(one.time_s)), *others))
+        return TraceSnapshot((with_facets(one, objects=growing(one.time_s)), *others))
 
 
 def python_shop(directory: Path) -> FakeSource:
@@ -65,7 +65,7 @@ class CountingSource(FakeSource):
     def take_snapshot(self, wanted: Wanted) -> TraceSnapshot:
         one = super().take_snapshot(wanted).root
         first, now = (census(one.time_s - ago_s, dict=(9, 900)) for ago_s in (self.counted_s, 0))
-        return TraceSnapshot((replace(one, objects=ObjectFindings(now, first)),))
+        return TraceSnapshot((with_facets(one, objects=ObjectFindings(now, first)),))
 
 
 def test_until_objects_are_counted_a_row_says_so(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from tests.ui.screens import SIZES, compare, text_of
 from tests.ui.source import FakeSource, drive, press, shop
 from tests.unit.memoryusages import arena, usage
-from tracelloc.model.heapusage import MemoryPart
+from tracelloc.model.heapusage import HeapUsages, MemoryPart
 from tracelloc.model.wanted import Wanted
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.ui.app import LiveApp
@@ -35,7 +35,7 @@ class WalkedSource(FakeSource):
         kept_bytes = np.maximum(one.series.rss_bytes, 0) // 2
         one = replace(one, series=replace(one.series, kept_bytes=kept_bytes))
         first = usage(in_use=289, free=1, stacks=3, files=4, data=1)
-        return TraceSnapshot((replace(one, usage=now, first_usage=first),))
+        return TraceSnapshot((replace(one, facets={"heap": HeapUsages(now, first)}),))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -71,7 +71,7 @@ class MappedSource(FakeSource):
         now = usage(one.time_s - 3, other=300, in_use=7)
         items = {MemoryPart.OTHER: (("[vdso]", 8192),)}
         now = replace(now, account=replace(now.account, items=items))
-        return TraceSnapshot((replace(one, usage=now, first_usage=now),))
+        return TraceSnapshot((replace(one, facets={"heap": HeapUsages(now, now)}),))
 
 
 def test_only_large_items_of_a_part_are_named(tmp_path: Path) -> None:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.blockholders import KEPT
+from tests.unit.inspected import Lab, Traced
 from tests.unit.leaks import watched
 from tracelloc.errors import UnsupportedError
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.unreachable import UnreachableBlocks
 from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
-from tracelloc.model.heapusage import BlockHolders
+from tracelloc.model.heapusage import BlockHolders, SuspectHolders
 from tracelloc.model.verdicts import CODE_OF, Findings, Judgement, Member, Suspect, Verdict
-from tracelloc.record.process.procfs import Process
-from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.session import holdersearch
-from tracelloc.record.session.holdersearch import HolderSearches
-from tracelloc.record.session.supervision import Supervisor
-from tracelloc.text import NS_PER_S
+from tracelloc.record.facets import holders
+from tracelloc.record.facets.holders import HoldersFacet
 
 BLOCKS = {0x10: 1, 0x20: 1, 0x30: 2, 0x40: 3}
 """The stack of each block."""
@@ -71,33 +67,22 @@ def suspect(*stacks: int) -> Suspect:
     return Suspect(judgement, tuple(Member(each, 1.0, 0.5) for each in stacks), None)
 
 
-@dataclass
-class Traced:
-    """A process of which nothing is real."""
-
-    heap: Heap = field(default_factory=lambda: heap_of(BLOCKS))
-    process: Process = field(default_factory=lambda: Process(1))
-    space: AddressSpace = field(default_factory=lambda: cast("AddressSpace", None))
-    findings: Findings | None = None
-    holders: Mapping[int, BlockHolders] = field(default_factory=dict)
-    holders_ns: int = 0
-
-    def __post_init__(self) -> None:
-        self.findings = self.findings or findings_of(self.heap)
+def growing(heap: Heap | None = None, at_once: int = 8192) -> Traced:
+    """A process whose stacks all grow."""
+    heap = heap or heap_of(BLOCKS)
+    return Traced(heap, findings=findings_of(heap), at_once=at_once)
 
 
-class Lab:
+class Searches(Lab):
     """Searches that find what they are told to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, failure: Exception | None = None) -> None:
-        self.said: list[str] = []
+        super().__init__(HoldersFacet, monkeypatch)
         self.asked: list[list[list[int]]] = []
         self.found: list[BlockHolders] = []
         """What the next searches find, if not the usual."""
         self._failure = failure
-        monkeypatch.setattr(holdersearch, "HolderFinder", lambda *_, **__: self)
-        monkeypatch.setattr(holdersearch, "_SHARE", 1e9)
-        self.searches = HolderSearches(threading.RLock(), Supervisor(self.said.append), None)
+        monkeypatch.setattr(holders, "HolderFinder", lambda *_, **__: self)
 
     def holders_of_each(self, each: Sequence[Iterable[Any]], most: int) -> list[BlockHolders]:
         self.asked.append([sorted(map(int, addresses)) for addresses in each])
@@ -109,79 +94,83 @@ class Lab:
     def close(self) -> None:
         """There is nothing to close."""
 
-    def run_due(self, at_s: float, one: Traced) -> int:
+    def count_due(self, at_s: float, one: Traced) -> int:
         """How many searches that has made."""
         before = len(self.asked)
-        self.searches.run_due([one], int(at_s * NS_PER_S))
-        self.searches.turns.wait(10)
+        self.run_due(at_s, one)
         return len(self.asked) - before
+
+    def holders(self, one: Traced) -> Mapping[int, BlockHolders]:
+        """Found by the last search."""
+        found: SuspectHolders | None = self.facet(one).result
+        assert found is not None
+        return found.by_stack
 
 
 def test_one_search_for_all_that_grow_and_rarely_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab, one = Lab(monkeypatch), Traced()
-    assert [lab.run_due(at_s, one) for at_s in (40, 75, 339, 341)] == [1, 0, 0, 1]
+    lab, one = Searches(monkeypatch), growing()
+    assert [lab.count_due(at_s, one) for at_s in (40, 75, 339, 341)] == [1, 0, 0, 1]
     assert lab.asked[0] == [[0x40], [0x30], [0x10, 0x20]]
-    assert list(one.holders) == [3, 2, 1]
-    assert one.holders[1] == KEPT
+    assert list(lab.holders(one)) == [3, 2, 1]
+    assert lab.holders(one)[1] == KEPT
 
 
 def test_a_stack_that_begins_to_grow_is_searched_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab, one = Lab(monkeypatch), Traced()
+    lab, one = Searches(monkeypatch), growing()
     assert one.findings is not None
     codes = one.findings.sites.code.copy()
     codes[3] = CODE_OF[Verdict.BUSY]
     later = one.findings
     one.findings = replace(later, sites=replace(later.sites, code=codes))
-    assert lab.run_due(40, one) == 1
+    assert lab.count_due(40, one) == 1
     one.findings = later
-    assert [lab.run_due(at_s, one) for at_s in (50, 71)] == [0, 1]
+    assert [lab.count_due(at_s, one) for at_s in (50, 71)] == [0, 1]
     assert lab.asked == [[[0x30], [0x10, 0x20]], [[0x40], [0x30], [0x10, 0x20]]]
 
 
 def test_all_stacks_of_a_suspect_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab, one = Lab(monkeypatch), Traced()
+    lab, one = Searches(monkeypatch), growing()
     one.findings = findings_of(one.heap, [suspect(2, 1)])
-    assert lab.run_due(40, one) == 1
+    assert lab.count_due(40, one) == 1
     assert lab.asked == [[[0x10, 0x20, 0x30], [0x40]]]
-    assert list(one.holders) == [2, 3]
+    assert list(lab.holders(one)) == [2, 3]
 
 
 def test_no_search_for_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no holders. Before a pointer search, that is unknown."""
-    lab, one = Lab(monkeypatch), Traced(heap=heap_of({16 * n: 1 for n in range(1, 101)}))
+    lab, one = Searches(monkeypatch), growing(heap_of({16 * n: 1 for n in range(1, 101)}))
     note_search(one.heap, lost=25)
-    assert lab.run_due(40, one) == 0
+    assert lab.count_due(40, one) == 0
     one.findings = findings_of(one.heap, [suspect(1)])
-    assert lab.run_due(80, one) == 0
+    assert lab.count_due(80, one) == 0
     one.heap.unreachable = UnreachableBlocks()
-    assert lab.run_due(120, one) == 0
+    assert lab.count_due(120, one) == 0
     note_search(one.heap, lost=24)
     one.heap.unreachable.is_refused = True
-    assert lab.run_due(200, one) == 0
+    assert lab.count_due(200, one) == 0
     one.heap.unreachable.is_refused = False
-    assert lab.run_due(240, one) == 1
+    assert lab.count_due(240, one) == 1
 
 
 def test_what_seems_to_be_shared_is_searched_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """The program may be changing its container."""
-    lab, one = Lab(monkeypatch), Traced()
+    lab, one = Searches(monkeypatch), growing()
     lab.found = [replace(KEPT, keepers=()), KEPT]
-    assert lab.run_due(40, one) == 2
-    assert one.holders == dict.fromkeys((3, 2, 1), KEPT)
+    assert lab.count_due(40, one) == 2
+    assert lab.holders(one) == dict.fromkeys((3, 2, 1), KEPT)
 
 
 def test_some_of_many_blocks_are_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holdersearch, "_MOST_BLOCKS", 2)
-    monkeypatch.setattr(holdersearch, "_AT_ONCE", 1)
-    lab, one = Lab(monkeypatch), Traced(heap=heap_of({16 * n: 1 for n in range(1, 50)}))
-    assert lab.run_due(40, one) == 1
+    monkeypatch.setattr(holders, "_MOST_BLOCKS", 2)
+    lab, one = Searches(monkeypatch), growing(heap_of({16 * n: 1 for n in range(1, 50)}), at_once=1)
+    assert lab.count_due(40, one) == 1
     ((addresses,),) = lab.asked
     assert len(set(addresses)) == 2
-    assert one.holders[1].is_sample
+    assert lab.holders(one)[1].is_sample
 
 
 def test_a_heap_that_cannot_be_walked_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab, one = Lab(monkeypatch, UnsupportedError("its malloc library is unknown")), Traced()
-    assert [lab.run_due(at_s, one) for at_s in (40, 80, 400)] == [1, 0, 0]
+    lab, one = Searches(monkeypatch, UnsupportedError("its malloc library is unknown")), growing()
+    assert [lab.count_due(at_s, one) for at_s in (40, 80, 400)] == [1, 0, 0]
     (line,) = lab.said
     assert "holder search of process 1 failed: its malloc library is unknown;" in line

@@ -22,7 +22,13 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import EarlierBlocks, EarlierKind, MappedStack, Mappings
 from tracelloc.model.events import EventKind
-from tracelloc.model.heapusage import BlockSum, PinnedPages, PinningStack
+from tracelloc.model.heapusage import (
+    BlockSum,
+    HeapUsages,
+    PinnedPages,
+    PinningStack,
+    SuspectHolders,
+)
 from tracelloc.model.losses import Gap
 from tracelloc.model.process import (
     FollowCounts,
@@ -117,16 +123,18 @@ def whole_snapshot() -> tuple[Snapshot, Namer]:
     libc = FoundLibrary("malloc", "/lib/libc.so.6", ("malloc",), (), MallocLibrary.GLIBC)
     pins = PinningStack(stack, 2 << 20, BlockSum(3, 300))
     pinned = PinnedPages(3 << 20, BlockSum(4, 400), ((100, BlockSum(4, 400)),), (pins,))
+    now = usage(snapshot.time_s, pinned=pinned, in_use=30, free=20, other=30)
     return replace(
         snapshot,
         allocators=(replace(libc, not_probed=(unseen,)),),
         findings=replace(snapshot.findings, suppressed=suppressed),
-        objects=growing(snapshot.time_s),
         earlier=EarlierBlocks((EarlierKind(stack, "app::Circle", 1, 1 << 40, 3, 264),), 1.0),
         old_blocks=snapshot.top_blocks,
-        holders={each.stack: KEPT for each in snapshot.findings.suspects},
-        usage=usage(snapshot.time_s, pinned=pinned, in_use=30, free=20, other=30),
-        first_usage=usage(in_use=30),
+        facets={
+            "objects": growing(snapshot.time_s),
+            "holders": SuspectHolders({each.stack: KEPT for each in snapshot.findings.suspects}),
+            "heap": HeapUsages(now, usage(in_use=30)),
+        },
         gaps=(Gap(1.0, 2.0, 3, "tracelloc could not keep up"),),
         mappings=Mappings((MappedStack(stack, 1, 4096, snapshot.now_ns),), 4096),
     ), found.namer  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import SentStacks
 from tracelloc.model.stacks import NO_STACK, StackFlag
-from tracelloc.record.session.memorybudget import (
+from tracelloc.record.tasks.memorybudget import (
     LEAST_BYTES,
     MemoryBudget,
     MemoryStage,
@@ -95,7 +95,7 @@ def test_folded_stacks_whose_events_come_first() -> None:
 
 
 ENFORCED = """
-from tracelloc.record.session.memorybudget import MemoryBudget
+from tracelloc.record.tasks.memorybudget import MemoryBudget
 MemoryBudget(64 << 20).enforce()
 small = bytearray(128 << 20)
 try:

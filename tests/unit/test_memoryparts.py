@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.unit.memoryusages import MIB, arena, usage
 from tests.unit.test_memory import with_memory
-from tracelloc.model.heapusage import BlockSum, HeapUsage, MemoryPart, PinnedPages
+from tracelloc.model.heapusage import BlockSum, HeapUsage, HeapUsages, MemoryPart, PinnedPages
 from tracelloc.model.process import MallocLibrary
 from tracelloc.show.presentation.alerts import alert_of
 from tracelloc.show.presentation.memoryparts import (
@@ -23,7 +23,8 @@ def walked(now: HeapUsage, first: HeapUsage) -> Snapshot:
     """A snapshot whose heap was walked, and has grown by 100 MiB by the kernel's figures."""
     snapshot = with_memory(anonymous=100 * MIB)
     now = replace(now, time_s=snapshot.time_s)
-    return replace(snapshot, usage=now, first_usage=first, rss_bytes=now.account.own_bytes)
+    usages = {"heap": HeapUsages(now, first)}
+    return replace(snapshot, facets=usages, rss_bytes=now.account.own_bytes)
 
 
 def test_growth_by_fragmentation_is_explained() -> None:
@@ -70,7 +71,7 @@ def test_shared_memory_that_grows_is_named() -> None:
     snapshot = with_memory()
     assert snapshot.memory is not None
     memory = replace(snapshot.memory, now=replace(snapshot.memory.now, shared=100 * MIB))
-    snapshot = replace(snapshot, usage=now, first_usage=usage(arenas=()), memory=memory)
+    snapshot = replace(snapshot, facets={"heap": HeapUsages(now, usage(arenas=()))}, memory=memory)
     alert = alert_of(snapshot)
     assert alert is not None
     assert alert.sentence.endswith(
@@ -148,7 +149,7 @@ def test_why_memory_is_kept() -> None:
     assert "tcache_count=0" in list(kept_sentences(cached))[-1]
     peak = usage(in_use=20, free=80, arenas=arenas, trimmable_bytes=79 * MIB)
     assert "the program can call malloc_trim(0)" in list(kept_sentences(peak))[-1]
-    alert = alert_of(replace(with_memory(), usage=found, first_usage=found))
+    alert = alert_of(replace(with_memory(), facets={"heap": HeapUsages(found, found)}))
     assert alert is not None
     assert alert.short == "100 MiB freed, but kept by glibc"
     jemalloc = usage(in_use=20, free=90, arenas=(arena("all arenas", 0, MallocLibrary.JEMALLOC),))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from tests.pythonobjects import SESSION, census, growing
+from tests.snapshots import with_facets
 from tests.unit.leaks import watched
 from tests.unit.reports import json_report, text_report
 from tracelloc.model.objects import (
@@ -138,12 +138,12 @@ def test_mostly_bounded() -> None:
 def with_objects(verdict: Verdict = Verdict.GROWING) -> tuple[Snapshot, Namer]:
     found = watched(400.0)
     snapshot = found.snapshot()
-    return replace(snapshot, objects=growing(snapshot.time_s, verdict)), found.namer
+    return with_facets(snapshot, objects=growing(snapshot.time_s, verdict)), found.namer
 
 
 def test_rows_of_types_among_the_suspects() -> None:
     snapshot, namer = with_objects()
-    plain = replace(snapshot, objects=None)
+    plain = with_facets(snapshot, objects=None)
     lines = [line.partition(" server ")[2] for line in text_report(snapshot, namer, 5)]
     assert (
         "suspect=growing rate=+200KiB/min since=2023-11-14T22:12:20Z for=1m parts=1 "
@@ -174,7 +174,7 @@ def test_a_type_that_grows_no_more_is_said_once() -> None:
     snapshot, namer = with_objects()
     earlier = EarlierProcessReports()
     said_lines = []
-    for one in (snapshot, replace(snapshot, objects=None), replace(snapshot, objects=None)):
+    for one in (snapshot, with_facets(snapshot, objects=None), with_facets(snapshot, objects=None)):
         earlier.begin(is_full=False, is_first=False)
         request = Request(one, namer, ReportStyle(5), None, earlier)
         said_lines.append([line for line in report_lines(request) if " type=" in line])
@@ -193,7 +193,7 @@ def test_the_section_of_objects() -> None:
     assert {row["type"]: row["objects_change"] for row in found["types"]} == {
         "dict": 600, SESSION: 600, "str": -100,
     }  # fmt: skip
-    nothing = replace(snapshot, objects=ObjectFindings(trouble="no Python objects were found"))
+    nothing = with_facets(snapshot, objects=ObjectFindings(trouble="no Python objects were found"))
     assert ("==> Python's objects were not counted: no Python objects were found") in text_report(
         nothing, namer, 2, show={"objects"}
     )

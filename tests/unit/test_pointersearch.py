@@ -7,31 +7,19 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 
+from tests.unit.inspected import Lab, Traced
 from tracelloc.errors import PrivilegeError, TargetError
-from tracelloc.heap.heap import Heap
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
+from tracelloc.record.facets import pointers, schedule, seam
+from tracelloc.record.facets.pointers import PointersFacet
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability.search import PointerSearch
-from tracelloc.record.session import background, pointersearch
-from tracelloc.record.session.pointersearch import PointerSearches
-from tracelloc.record.session.supervision import Supervisor
 from tracelloc.text import NS_PER_S
-
-
-@dataclass
-class Traced:
-    """A process of which nothing is real."""
-
-    number: int
-    process: Process = field(default_factory=lambda: Process(1))
-    heap: Heap = field(default_factory=lambda: Heap(0))
-    is_growing: bool = True
 
 
 def ended() -> Process:
@@ -41,16 +29,14 @@ def ended() -> Process:
     return Process(child.pid)
 
 
-class Lab:
+class Searches(Lab):
     """Searches that find what they are told to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, failure: Exception | None = None) -> None:
-        self.said: list[str] = []
+        super().__init__(PointersFacet, monkeypatch)
         self.asked: list[Blocks] = []
         self._failure = failure
-        monkeypatch.setattr(pointersearch, "search", self._search)
-        monkeypatch.setattr(pointersearch, "_SHARE", 1e9)
-        self.searches = PointerSearches(threading.RLock(), Supervisor(self.said.append))
+        monkeypatch.setattr(pointers, "search", self._search)
 
     def _search(self, process: Process, blocks: Blocks, *_how: object) -> PointerSearch:
         del process
@@ -59,59 +45,61 @@ class Lab:
             raise self._failure
         return PointerSearch(blocks, np.zeros(len(blocks), np.bool_), 0)
 
-    def run_due(self, at_s: float, *processes: Traced) -> int:
+    def count_due(self, at_s: float, *processes: Traced) -> int:
         """How many searches that has made."""
         before = len(self.asked)
-        self.searches.run_due(processes, int(at_s * NS_PER_S))
-        self.searches.turns.wait(10)
+        self.run_due(at_s, *processes)
         return len(self.asked) - before
 
 
 def test_every_ten_seconds_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab, one = Lab(monkeypatch), Traced(1)
+    lab, one = Searches(monkeypatch), Traced()
     made = np.zeros(2, EVENT_DTYPE)
     made["address"], made["time_ns"] = (0x10, 0x20), (1 * NS_PER_S, 20 * NS_PER_S)
     made["size_tag"], made["stack_id"] = 5 | EventKind.ALLOC << EVENT_SIZE_BITS, 1
     one.heap.table.apply(made)
-    assert [lab.run_due(at_s, one) for at_s in (12, 17, 18, 26, 27, 37)] == [0, 1, 0, 0, 1, 1]
+    assert [lab.count_due(at_s, one) for at_s in (12, 17, 18, 26, 27, 37)] == [0, 1, 0, 0, 1, 1]
     # When the first one is due, there are blocks that are old.
     assert [blocks.address.tolist() for blocks in lab.asked] == [[0x10], [0x10], [0x10, 0x20]]
     assert len(one.heap.unreachable.blocks) == 1
-    lab.searches.turns.close()
-    assert lab.run_due(50, one) == 0
+    lab.schedule.close()
+    assert lab.count_due(50, one) == 0
 
 
 def test_rarely_where_nothing_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab, one = Lab(monkeypatch), Traced(1, is_growing=False)
-    assert [lab.run_due(at_s, one) for at_s in (61, 72, 120, 133)] == [1, 1, 0, 1]
+    lab, one = Searches(monkeypatch), Traced(is_growing=False)
+    assert [lab.count_due(at_s, one) for at_s in (61, 72, 120, 133)] == [1, 1, 0, 1]
 
 
 def test_processes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab, one, two = Lab(monkeypatch), Traced(1), Traced(2)
+    lab, one, two = Searches(monkeypatch), Traced(), Traced()
     for at_s in (20, 21, 22, 31, 32):
-        lab.run_due(at_s, one, two)
+        lab.count_due(at_s, one, two)
     assert one.heap.unreachable.searches == two.heap.unreachable.searches == 2
 
 
 def test_without_the_right_to_read_it_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab, one = Lab(monkeypatch, PrivilegeError("memory of process 1 may not be read")), Traced(1)
-    assert [lab.run_due(at_s, one) for at_s in (20, 31, 42)] == [1, 0, 0]
+    lab, one = (
+        Searches(monkeypatch, PrivilegeError("memory of process 1 may not be read")),
+        Traced(),
+    )
+    assert [lab.count_due(at_s, one) for at_s in (20, 31, 42)] == [1, 0, 0]
     assert one.heap.unreachable.is_refused
     (line,) = lab.said
     assert "pointer search of process 1 failed: memory of process 1 may not be read;" in line
 
 
 def test_one_that_cannot_be_searched_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab, one, two = Lab(monkeypatch), Traced(1), Traced(2, Process(os.getpid()))
+    lab, one, two = Searches(monkeypatch), Traced(), Traced(process=Process(os.getpid()))
 
     def search(process: Process, blocks: Blocks, *how: object) -> PointerSearch:
         if process == two.process:
             raise OSError(errno.EFBIG, "its mappings have terabytes")
         return lab._search(process, blocks, *how)
 
-    monkeypatch.setattr(pointersearch, "search", search)
+    monkeypatch.setattr(pointers, "search", search)
     for at_s in range(20, 60):
-        lab.run_due(at_s, one, two)
+        lab.count_due(at_s, one, two)
     assert len(lab.asked) == 4
     assert [each.heap.unreachable.is_refused for each in (one, two)] == [False, True]
     (line,) = lab.said
@@ -119,45 +107,45 @@ def test_one_that_cannot_be_searched_is_left_alone(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_process_that_ends_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab, one = Lab(monkeypatch, TargetError("process has ended")), Traced(1, ended())
-    assert [lab.run_due(at_s, one) for at_s in (20, 31)] == [1, 1]
+    lab, one = Searches(monkeypatch, TargetError("process has ended")), Traced(process=ended())
+    assert [lab.count_due(at_s, one) for at_s in (20, 31)] == [1, 1]
     assert not lab.said
     assert not one.heap.unreachable.is_refused
 
 
 def test_a_search_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory may be such that reading it waits for the process: others are searched, we end."""
-    lab, one, two = Lab(monkeypatch), Traced(1), Traced(2, is_growing=False)
+    lab, one, two = Searches(monkeypatch), Traced(), Traced(is_growing=False)
     for_ever = threading.Event()
-    monkeypatch.setattr(pointersearch, "search", lambda *_: for_ever.wait() and None)
-    monkeypatch.setattr(background, "_LAST_S", 0.01)
+    monkeypatch.setattr(pointers, "search", lambda *_: for_ever.wait() and None)
+    monkeypatch.setattr(schedule, "_LAST_S", 0.01)
     try:
-        lab.searches.run_due([one], 20 * NS_PER_S)
-        stuck = lab.searches.turns._working
-        lab.searches.run_due([one], 619 * NS_PER_S)
-        assert lab.searches.turns._working is stuck
+        lab.schedule.run_due([lab.facet(one)], 20 * NS_PER_S)
+        stuck = lab.schedule._working
+        lab.schedule.run_due([lab.facet(one)], 619 * NS_PER_S)
+        assert lab.schedule._working is stuck
         assert not lab.said
-        lab.searches.run_due([one, two], 620 * NS_PER_S)
-        assert lab.searches.turns._working is not stuck
+        lab.schedule.run_due([lab.facet(one), lab.facet(two)], 620 * NS_PER_S)
+        assert lab.schedule._working is not stuck
         (said,) = lab.said
         assert "pointer search of process 1 failed: it takes more than 600 s" in said
         assert (one.heap.unreachable.is_refused, two.heap.unreachable.is_refused) == (True, False)
-        lab.searches.turns.close()
+        lab.schedule.close()
     finally:
         for_ever.set()
 
 
 def test_a_search_that_takes_too_much_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab, one = Lab(monkeypatch), Traced(1)
-    monkeypatch.setattr(pointersearch, "_MOST_CPU_NS", 1)
+    lab, one = Searches(monkeypatch), Traced()
+    monkeypatch.setattr(seam, "_MOST_CPU_NS", 1)
 
     def search(
         _process: Process, _blocks: Blocks, may_go_on: Callable[[], bool], _roots: object
     ) -> None:
         assert not may_go_on()
 
-    monkeypatch.setattr(pointersearch, "search", search)
+    monkeypatch.setattr(pointers, "search", search)
     lab.run_due(20, one)
     assert one.heap.unreachable.is_refused
     assert len(lab.said) == 1
-    assert lab.run_due(40, one) == 0
+    assert lab.count_due(40, one) == 0

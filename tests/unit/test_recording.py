@@ -22,12 +22,14 @@ import pytest
 
 from tests.blockholders import KEPT
 from tests.harness import may_mount
+from tests.snapshots import with_facets
 from tests.unit.recordedtraces import START_S, assert_equal, namers, traces
 from tracelloc.command.record import Recorder
 from tracelloc.command.recordoptions import RecordOptions
 from tracelloc.command.run import Run
 from tracelloc.errors import TracellocError
 from tracelloc.model.figures import History
+from tracelloc.model.heapusage import SuspectHolders
 from tracelloc.model.process import Target
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namers
@@ -62,7 +64,8 @@ def test_holders_of_stacks_come_back(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path / "held.rec", max_bytes=200 << 20, max_s=1e9)
     root = traces(10.0)[-1].root
     for holders in ({}, {1: KEPT}):
-        one = replace(root, time_s=root.time_s + len(holders), holders=holders)
+        one = replace(root, time_s=root.time_s + len(holders))
+        one = with_facets(one, holders=SuspectHolders(holders))
         writer.add(TraceSnapshot((one,)), namers(10.0))
     writer.close()
     recording = RecordedTrace(tmp_path / "held.rec")

@@ -21,7 +21,7 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.runtimes.cpython.types import are_mapped
 from tracelloc.record.session import outside
 from tracelloc.record.session.session import Session
-from tracelloc.record.session.supervision import BoundedWork, Supervisor
+from tracelloc.record.tasks.supervision import BoundedWork, Supervisor
 from tracelloc.show.presentation.processfacts import losses_line
 from tracelloc.text import NS_PER_S
 
@@ -149,7 +149,7 @@ def test_upkeep_that_fails_does_not_end_the_trace(stage: Stages) -> None:
 
 def test_a_census_that_never_ends(stage: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory may be such that reading it waits for the process: snapshots don't."""
-    monkeypatch.setattr(outside, "_CENSUS_PATIENCE_S", 0.2)
+    monkeypatch.setattr(outside, "_FACET_PATIENCE_S", 0.2)
     play = stage()
     root = play.session.root
     began, may_end = threading.Event(), threading.Event()
@@ -158,13 +158,13 @@ def test_a_census_that_never_ends(stage: Stages, monkeypatch: pytest.MonkeyPatch
         began.set()
         return may_end.wait(PATIENCE_S) and False
 
-    monkeypatch.setattr(root.objects._search, "has_python", hang)
+    monkeypatch.setattr(root.facets["objects"]._watch._search, "has_python", hang)
     try:
         first = play.now(Wanted(objects=True))[play.root]
         assert began.is_set()
         assert first.rss_bytes
         # Nobody waits for it again, however long one would wait.
-        monkeypatch.setattr(outside, "_CENSUS_PATIENCE_S", 1e6)
+        monkeypatch.setattr(outside, "_FACET_PATIENCE_S", 1e6)
         again = play.now(Wanted(objects=True))[play.root]
         assert again.losses.failed_tasks == {"object census": 1}
         assert "object census of process" in play.said[0]
@@ -202,7 +202,7 @@ def test_a_pump_that_fails_leaves_what_was_seen(stage: Stages) -> None:
     play.play(play.image(play.root), (A, 16, 100, 1, 7))
     assert play.figures() == {play.root: (100, 1)}
     play.capture.drain.take_batch = fail(ValueError("a bug"))  # type: ignore[method-assign]
-    os.eventfd_write(play.capture.wakeups_fd, 1)
+    os.eventfd_write(play.capture.wakeup_fds[0], 1)
     assert wait_for_failure(play.session) == "tracing failed: ValueError: a bug"
     play.session._pump_thread.join(PATIENCE_S)
     assert play.figures() == {play.root: (100, 1)}

@@ -14,6 +14,7 @@ import pytest
 
 from tests.blockholders import KEPT
 from tests.corpus.programs import parsers
+from tests.snapshots import with_facets
 from tests.unit.leaks import (
     CACHE,
     HANDLERS,
@@ -26,6 +27,7 @@ from tests.unit.leaks import (
 )
 from tests.unit.reports import json_report, text_report
 from tracelloc.model.frames import FIRST_ADDRESS, Frame
+from tracelloc.model.heapusage import SuspectHolders
 from tracelloc.model.verdicts import (
     CODE_OF,
     Findings,
@@ -278,7 +280,7 @@ def test_who_holds_a_suspect_is_said() -> None:
     found = watched(400.0)
     snapshot = found.snapshot()
     heap = replace(KEPT.heap, time_s=snapshot.time_s)
-    snapshot = replace(snapshot, holders={LEAK: replace(KEPT, heap=heap)})
+    snapshot = with_facets(snapshot, holders=SuspectHolders({LEAK: replace(KEPT, heap=heap)}))
     _, *lines = text_report(snapshot, found.namer, 5)
     (line,) = (line for line in lines if "is kept by" in line)
     assert line.startswith("      all of it is kept by app::g_sessions (server) →")
@@ -299,12 +301,13 @@ def test_who_holds_what_is_no_suspect_yet_is_said() -> None:
     sites = replace(findings.sites, code=codes)
     changed = replace(findings, sites=sites, suspects=(), suspect_of={})
     stack = snapshot.top_stacks(1, with_earlier=False)[0].index
-    snapshot = replace(snapshot, findings=changed, holders={stack: KEPT})
+    snapshot = replace(snapshot, findings=changed)
+    snapshot = with_facets(snapshot, holders=SuspectHolders({stack: KEPT}))
     lines = [line for line in text_report(snapshot, found.namer, 5) if ", no suspect" in line]
     assert len(lines) > 1
     assert "growing so far, no suspect, kept by app::g_sessions (server)" in lines[0]
     assert not any("kept by" in line for line in lines[1:])
     # A block to which several roots lead is no short answer.
     shared = replace(KEPT, keepers=KEPT.keepers[1:])
-    snapshot = replace(snapshot, holders={stack: shared})
+    snapshot = with_facets(snapshot, holders=SuspectHolders({stack: shared}))
     assert not any("kept by" in line for line in text_report(snapshot, found.namer, 5))

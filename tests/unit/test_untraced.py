@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from tests.snapshots import with_facets
 from tests.unit.leaks import watched
 from tests.unit.reports import text_report
 from tests.unit.test_memory import MIB, with_memory
@@ -126,7 +127,7 @@ def test_counts_of_objects_that_are_old_or_missing(
 ) -> None:
     snapshot = replace(grown("anonymous", 100 * MIB), runtimes=runtimes("/usr/bin/python3.11"))
     census = ObjectCensus(snapshot.time_s - age_s, 12.0, (), 0, 0, 0)
-    snapshot = replace(snapshot, objects=ObjectFindings(census, census, trouble=trouble))
+    snapshot = with_facets(snapshot, objects=ObjectFindings(census, census, trouble=trouble))
     found = untraced_growth(snapshot)
     assert found is not None
     assert ("counted" in found.sentence.partition("--show objects")[2]) == (said is not None)

@@ -58,7 +58,7 @@ def _run_subcommand(name: str, arguments: list[str]) -> int:
     given.command = command
     if subcommand.reads_files:
         import_numpy()
-        from tracelloc.record.session.memorybudget import MemoryBudget, default_budget  # noqa: PLC0415
+        from tracelloc.record.tasks.memorybudget import MemoryBudget, default_budget  # noqa: PLC0415
 
         MemoryBudget(default_budget() // 2).enforce()
     return subcommand.run(given) or 0

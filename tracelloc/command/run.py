@@ -22,11 +22,11 @@ from tracelloc.command.options import Options
 from tracelloc.command.outputs import Messages, write_files
 from tracelloc.command.sharedsnapshots import SharedSnapshots
 from tracelloc.errors import TracellocError
-from tracelloc.record.session.memorybudget import MemoryBudget
 from tracelloc.record.session.session import Session
 from tracelloc.record.symbolization.debuginfod import DEBUG_SERVERS
 from tracelloc.record.symbolization.sourcemap import SourceMap
 from tracelloc.record.symbolization.symbolizers import Symbolizers
+from tracelloc.record.tasks.memorybudget import MemoryBudget
 from tracelloc.record.unwinding.source import NO_INFORMATION
 from tracelloc.record.worker.client import close_workers, prepare_workers
 from tracelloc.show.alerts.rules import FAILED_STATUS

@@ -237,6 +237,15 @@ NO_MEMORY: Final = HeapUsage(0.0, ())
 """Usage of a program that has just been executed."""
 
 
+@dataclass(frozen=True, slots=True)
+class HeapUsages:
+    """Where a process's resident memory is, some seconds old, and where it was at first."""
+
+    now: HeapUsage
+    first: HeapUsage
+    """At the beginning of tracing, or of the program."""
+
+
 class SeenMemory(Protocol):
     """Memory that a malloc library requested, and how much of it a walk accounts for, in bytes."""
 
@@ -392,3 +401,11 @@ class TopHolders:
     """Number of further ones."""
     shared: BlockSum
     """Blocks that no root retains, as several lead to them: in the other figures as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectHolders:
+    """The holders of the blocks of stacks that grow, some minutes old."""
+
+    by_stack: Mapping[int, BlockHolders]
+    """By a suspect's first stack."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from tracelloc.model.blocks import (
     UsableSizes,
 )
 from tracelloc.model.figures import I64, History, Mask, Peak, Points, ThreadActivity, Totals
-from tracelloc.model.heapusage import BlockHolders, HeapUsage
+from tracelloc.model.heapusage import BlockHolders, HeapUsage, HeapUsages, SuspectHolders
 from tracelloc.model.losses import Gap, LossCounts
 from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.process import (
@@ -34,6 +34,13 @@ from tracelloc.model.process import (
 )
 from tracelloc.model.stacks import PARTIAL_REASONS, CallStacks, Frames, StackFlag
 from tracelloc.model.verdicts import Findings
+
+FACET_RESULTS: Final[dict[str, Any]] = {
+    "heap": HeapUsages,
+    "holders": SuspectHolders,
+    "objects": ObjectFindings,
+}
+"""The type of each facet's result, by the facet's name: a frozen dataclass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +114,6 @@ class ProcessStatus:
     """Resident memory; None once the process has ended."""
     memory: MemoryUsage | None = None
     """Memory usage; once it has ended, the last one."""
-    usage: HeapUsage | None = None
-    """Where its resident memory is, some seconds old; None: not known (yet)."""
-    first_usage: HeapUsage | None = None
-    """Where it was when tracing began."""
     series: Points | None = None
     allocators: tuple[FoundLibrary, ...] = ()
     """The traced allocators."""
@@ -122,10 +125,9 @@ class ProcessStatus:
     """Mappings of the program itself; None: not traced."""
     findings: Findings | None = None
     """Verdicts on its stacks, some seconds old; None before the first look."""
-    holders: Mapping[int, BlockHolders] = field(default_factory=dict)
-    """Holders of the blocks of growing suspects, some minutes old, by a suspect's first stack."""
-    objects: ObjectFindings | None = None
-    """Objects of a Python program by type; None: not a Python program, or not counted yet."""
+    facets: Mapping[str, Any] = field(default_factory=dict)
+    """What else was found out about its memory, by facet (``FACET_RESULTS``); one is missing if
+    it was not inspected yet."""
     stack_methods: Mapping[str, str] = field(default_factory=dict)
     """How stacks are unwound through each code file, in words."""
     thread_names: Mapping[int, str] = field(default_factory=dict)
@@ -192,6 +194,30 @@ class Snapshot(ProcessStatus):
     def table_number(self) -> int:
         """Identifies the process's table; tables with different numbers are unrelated."""
         return self.target.exec_count
+
+    @property
+    def usage(self) -> HeapUsage | None:
+        """Where its resident memory is, some seconds old; None: not known (yet)."""
+        usages: HeapUsages | None = self.facets.get("heap")
+        return None if usages is None else usages.now
+
+    @property
+    def first_usage(self) -> HeapUsage | None:
+        """Where it was when tracing began."""
+        usages: HeapUsages | None = self.facets.get("heap")
+        return None if usages is None else usages.first
+
+    @property
+    def holders(self) -> Mapping[int, BlockHolders]:
+        """Holders of the blocks of growing suspects, by a suspect's first stack."""
+        found: SuspectHolders | None = self.facets.get("holders")
+        return {} if found is None else found.by_stack
+
+    @property
+    def objects(self) -> ObjectFindings | None:
+        """Objects by type; None: its runtime is not supported, or they are not counted yet."""
+        found: ObjectFindings | None = self.facets.get("objects")
+        return found
 
     @property
     def sample_bytes(self) -> int | None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tracelloc.model.process import DEFAULT_POLICY, TemporaryPolicy
+from tracelloc.record.facets.seam import FacetContext
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overheadlimit import OverheadLimit
 from tracelloc.record.mallocs.discovery import EVERYTHING, MallocChoice
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.memorybudget import MemoryBudget
-from tracelloc.record.session.supervision import Supervisor
 from tracelloc.record.sources.seam import Sources
+from tracelloc.record.tasks.memorybudget import MemoryBudget
+from tracelloc.record.tasks.supervision import Supervisor
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,9 @@ class TraceContext:
     sources: Sources
     config: TraceConfig
     supervisor: Supervisor
+    facets: FacetContext
+    lock: threading.RLock
+    """Guards the processes and their heaps."""
     clock_ns: Callable[[], int]
     """CLOCK_MONOTONIC."""
 

@@ -12,7 +12,7 @@ from tracelloc.model.exitleaks import ExitLeaks
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability.exitleaks import find_leaks
-from tracelloc.record.session.supervision import reason_of
+from tracelloc.record.tasks.supervision import reason_of
 
 
 class CheckedProcess(Protocol):

@@ -14,9 +14,8 @@ from tracelloc.record.session.earlierblocks import (
     SizeLimits,
     why_not,
 )
-from tracelloc.record.session.memoryaccounts import MEMORY_ACCOUNT
-from tracelloc.record.session.supervision import Supervisor
 from tracelloc.record.session.tracee import Tracee
+from tracelloc.record.tasks.supervision import Supervisor
 
 
 class FirstHeaps:
@@ -48,8 +47,7 @@ class FirstHeaps:
                     EARLIER_BLOCKS, pid, partial(self._add_earlier, tracee), gives_up=False
                 )
                 self._reading.discard(pid)
-            account = partial(self._account, tracee)
-            self._supervisor.run(MEMORY_ACCOUNT, pid, account, gives_up=False)
+            self._account(tracee)
 
         thread = threading.Thread(target=read, name="heap", daemon=True)
         thread.start()

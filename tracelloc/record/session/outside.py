@@ -8,22 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from tracelloc.model.process import MemoryUsage
+from tracelloc.record.facets.seam import Facet
 from tracelloc.record.process.residency import Residency
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.process.threadnames import ThreadNames
-from tracelloc.record.runtimes.seam import ObjectWatch
-from tracelloc.record.runtimes.supported import watch_objects
 from tracelloc.record.session.measuring import LONGEST_S, Measuring
-from tracelloc.record.session.supervision import BoundedWork, Supervisor
+from tracelloc.record.tasks.supervision import BoundedWork, Supervisor
 from tracelloc.snapshots.snapshot import Snapshot
 
-CENSUS: Final = "object census"
-"""The task's name, whoever begins it."""
-_CENSUS_PATIENCE_S: Final = 10.0
-"""How long a snapshot waits for the census that it wants: enough for about 30 million objects."""
+_FACET_PATIENCE_S: Final = 10.0
+"""How long a snapshot waits for a facet that it wants: enough to count 30 million objects."""
 _PATIENCE_S: Final = 3.0
 
 _T = TypeVar("_T")
@@ -42,10 +39,7 @@ class Outside:
 
 
 class OutsideReader:
-    """Reads these facts for one process, on the thread that takes snapshots.
-
-    ``objects`` has a lock of its own.
-    """
+    """Reads these facts for one process, on the thread that takes snapshots."""
 
     def __init__(self, space: AddressSpace, supervisor: Supervisor) -> None:
         self._space, self._process = space, space.process
@@ -59,10 +53,14 @@ class OutsideReader:
     def begin_image(self) -> None:
         """Forgets what is known: the process has executed another program, or its first one."""
         self.residency = Residency(self._process)
-        self.objects: ObjectWatch = watch_objects(self._process, self._space)
 
     def _bounded(
-        self, task: str, work: Callable[[], _T], patience_s: float = _PATIENCE_S
+        self,
+        task: str,
+        work: Callable[[], _T],
+        patience_s: float = _PATIENCE_S,
+        *,
+        gives_up: bool = False,
     ) -> _T | None:
         """Returns the result; None if the work failed, takes too long or is overdue."""
         bounded = self._works.setdefault(task, BoundedWork(task))
@@ -70,12 +68,12 @@ class OutsideReader:
             return None
         pid = self._process.pid
         return self._supervisor.run(
-            task, pid, lambda: bounded.run(work, patience_s), gives_up=task == CENSUS
+            task, pid, lambda: bounded.run(work, patience_s), gives_up=gives_up
         )
 
-    def refresh_objects(self) -> None:
-        """Takes a census unless a fresh one exists; the last one stays if this takes too long."""
-        self._bounded(CENSUS, self.objects.refresh, _CENSUS_PATIENCE_S)
+    def refresh(self, facet: Facet[Any]) -> None:
+        """Refreshes what is known of a facet; if this takes too long, it stays as it was."""
+        self._bounded(facet.task, facet.refresh, _FACET_PATIENCE_S, gives_up=True)
 
     def read_facts(self, mapped: Ranges | None, ours: Ranges, *, with_names: bool) -> Outside:
         """Reads the facts now. ``mapped``, ``ours``: see ``Residency.read_usage``."""

@@ -28,6 +28,7 @@ from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch
 from tracelloc.model.exitleaks import ExitLeaks
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.abi import ForkFlag
+from tracelloc.record.facets.seam import FacetContext
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overhead import require_measuring
 from tracelloc.record.kernel.registers import ThreadRegisters
@@ -45,10 +46,10 @@ from tracelloc.record.session.pace import Pace
 from tracelloc.record.session.parts import Parts
 from tracelloc.record.session.probeset import find_allocators
 from tracelloc.record.session.processes import Processes
-from tracelloc.record.session.supervision import Say, Supervisor, reason_of, say_nothing
 from tracelloc.record.session.tracee import Tracee
 from tracelloc.record.session.upkeep import JUDGING, Upkeep
 from tracelloc.record.sources.seam import Sources
+from tracelloc.record.tasks.supervision import Say, Supervisor, reason_of, say_nothing
 from tracelloc.snapshots.snapshot import CaptureStatus, Snapshot, TraceSnapshot
 from tracelloc.snapshots.taking import take_snapshot
 from tracelloc.startup import STARTUP
@@ -104,13 +105,17 @@ class Session:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.end_fd = open_end(space.process.pid, follow=config.follow)
         """Readable once all processes have ended."""
-        context = TraceContext(sources, config, supervisor, clocks.now_ns)
+        facets = FacetContext(
+            supervisor, config.memory, reads_memory=config.reads_memory, reads_registers=True,
+            debug=config.debug,
+        )  # fmt: skip
+        context = TraceContext(sources, config, supervisor, facets, self._lock, clocks.now_ns)
         self.processes = Processes(context, space, waiting=waiting)
         self.parts = Parts(self._lock, self._drain, sources, self.processes, clocks.now_ns)
         self._pump_thread = threading.Thread(target=self._pump, name="pump", daemon=True)
-        self._upkeep = Upkeep(context, self.processes, self._lock)
+        self._upkeep = Upkeep(context, self.processes)
         self._first_heaps = FirstHeaps(
-            config, supervisor, self._lock, self._drain_all, self._upkeep.accounts.update
+            config, supervisor, self._lock, self._drain_all, self._upkeep.inspect_at_end
         )
 
     @property
@@ -254,7 +259,7 @@ class Session:
             self._see_off()
         self.processes.detach()
         if self._config.reads_memory:
-            self._upkeep.accounts.update_last(self.processes.living)
+            self._upkeep.inspect_last()
         with self._lock:
             self._drain_rest()
             for one in self.processes.living:

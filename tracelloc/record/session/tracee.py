@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,15 +15,15 @@ from tracelloc.heap.heap import Heap
 from tracelloc.heap.ranges import RangeTable
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
-from tracelloc.model.blocks import EarlierBlocks
+from tracelloc.model.blocks import Blocks, EarlierBlocks
 from tracelloc.model.codefiles import FileId, base_name, is_c_library, is_runtime
-from tracelloc.model.heapusage import NO_MEMORY, BlockHolders, HeapUsage
+from tracelloc.model.figures import I64, U64
 from tracelloc.model.losses import Counter, count_lost
-from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.parts import PartFigures
 from tracelloc.model.process import FoundLibrary, Overhead, Runtime, Target
 from tracelloc.model.verdicts import Findings
 from tracelloc.model.wanted import Wanted
+from tracelloc.record.facets.registered import FACETS
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.mallocs.families import MAPPINGS
@@ -31,19 +31,19 @@ from tracelloc.record.process.cpumeter import CpuMeter
 from tracelloc.record.process.identity import renamed_target
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.known import collects_garbage, is_python_name, runtimes_of
-from tracelloc.record.runtimes.seam import ObjectWatch
 from tracelloc.record.session.config import TraceContext
 from tracelloc.record.session.eventcosts import EventCosts
 from tracelloc.record.session.gapbook import GapBook
 from tracelloc.record.session.measuring import LONGEST_S
-from tracelloc.record.session.objectstacks import ObjectStacks
 from tracelloc.record.session.outside import Outside, OutsideReader
 from tracelloc.record.session.probeset import ProbeSet
 from tracelloc.record.unwinding.source import StackSource
-from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot
+from tracelloc.snapshots.snapshot import FACET_RESULTS, ProcessStatus, Snapshot
 from tracelloc.verdict.judge import Judge, KnownLosses
 
 PROBING: Final = "probing of libraries"
+_AT_ONCE: Final = 8192
+"""Blocks copied at a time while events wait."""
 _FIRST_LOOK_NS: Final = 1_000_000_000
 """Age at which a process that the trace did not begin with is first judged."""
 
@@ -59,7 +59,7 @@ class Stage(Enum):
 
 
 class Tracee:
-    """State of one traced process.
+    """State of one traced process; an ``Inspected``.
 
     The session's lock guards it, except ``outside``, which reads /proc and the process's memory:
     only the thread that takes snapshots uses it.
@@ -87,7 +87,6 @@ class Tracee:
         self._stage = stage
         self.started_ns, self.series = now_ns, Series(now_ns)
         """``started_ns``: when its tracing began, CLOCK_MONOTONIC."""
-        self._supervisor = context.supervisor
         self.outside = OutsideReader(space, context.supervisor)
         with_loader = config.capture.use_rows or config.follow or self.is_starting
         self.probes = ProbeSet(
@@ -105,7 +104,7 @@ class Tracee:
         """When some of its stacks were judged last."""
         self.last_snapshots: dict[Wanted, Snapshot] = {}
         """Snapshots by kind. An ended process does not change, so one of each kind suffices."""
-        self._sources, self._config, self._cpu = context.sources, config, CpuMeter()
+        self._context, self._config, self._cpu = context, config, CpuMeter()
         self._costs, self._events_before = EventCosts(), 0
         self.earlier: EarlierBlocks | None
         """Blocks from before tracing that are in its heap; None if there are none."""
@@ -117,18 +116,8 @@ class Tracee:
         """Resets what is known about the memory image."""
         self._trampoline = trampoline
         self.earlier = None
-        self.accounted_ns = 0
-        """When its memory was last accounted for, CLOCK_MONOTONIC."""
-        self.holders: Mapping[int, BlockHolders] = {}
-        """The holders of suspects' blocks, by a suspect's first stack."""
-        self.holders_ns = 0
-        """When they were searched for, CLOCK_MONOTONIC."""
-        self._object_stacks = ObjectStacks(self.space.files.runtime_frames, self._is_in_python)
-        natives = self._object_stacks.natives
-        self.objects.on_census = lambda census: natives.note(census, self.heap)
-        self._first_usage: HeapUsage | None = None
-        self.usage: HeapUsage | None = None
-        """Where its resident memory was at the last account."""
+        self.facets = {kind.name: kind(self, self._context.facets) for kind in FACETS}
+        """What is known about its memory beside its events, by name."""
         # Most short-lived child processes end before they are judged.
         self._forget_findings(now_ns + _FIRST_LOOK_NS if self.target.number else now_ns)
         self._shortage: str | None = None
@@ -188,7 +177,8 @@ class Tracee:
         self.outside.thread_names.forget_order()
         self.outside.begin_image()
         self._forget_image(now_ns)
-        self._first_usage = NO_MEMORY
+        for facet in self.facets.values():
+            facet.begin_program()
         stays = not (was_replaced := self.probes.is_replaced) and same_thread
         self.space.begin_image(keep_modules=stays)
         self.source.begin_image(self.heap.stacks)
@@ -251,12 +241,28 @@ class Tracee:
     def look_last(self) -> None:
         """Records what is missing from its figures when no more events will come."""
         self.gaps.run_due(is_last=True)
-        self.probes.check_last(self._supervisor.say, has_events=self.heap.table.events > 0)
+        self.probes.check_last(self._context.supervisor.say, has_events=self.heap.table.events > 0)
 
     def close(self) -> None:
         """Ends its threads and closes its files; the probes must be detached."""
         self.source.close()
         self.space.close()
+
+    # For facets; see ``Inspected``.
+
+    def old_blocks(self, born_by_ns: int) -> Iterator[Blocks]:
+        """Copies the live blocks born by then, some at a time. Takes the lock for each copy."""
+        table = self.heap.table
+        at: int | None = 0
+        while at is not None:
+            with self._context.lock:
+                at, some = table.some_blocks(at, born_by_ns, _AT_ONCE)
+            yield some
+
+    def stacks_at(self, addresses: U64) -> I64:
+        """The stacks of the live blocks at these addresses; -1: there is none. Takes the lock."""
+        with self._context.lock:
+            return self.heap.table.stacks_at(addresses)
 
     # Upkeep.
 
@@ -280,11 +286,6 @@ class Tracee:
         if self._trampoline is None and self.heap.table.events:
             self.source.refresh()
 
-    def note_usage(self, usage: HeapUsage) -> None:
-        """Stores an account of its memory; the first one is what later ones are compared with."""
-        self.usage = usage
-        self._first_usage = self._first_usage or usage
-
     def take_samples(self, now_ns: int) -> None:
         """Takes the samples that are due."""
         table = self.heap.table
@@ -298,7 +299,8 @@ class Tracee:
             rss_bytes = self.process.rss_bytes()
             if rss_bytes is not None:
                 rss_bytes = max(0, rss_bytes - self.outside.residency.our_bytes)
-            kept_bytes = self.usage.account.kept_bytes if self.usage else 0
+            usage = self.facets["heap"].result
+            kept_bytes = 0 if usage is None else usage.now.account.kept_bytes
             self.series.add(now_ns, self.heap.live_bytes, rss_bytes, kept_bytes)
 
     def judge_on(self, now_ns: int, until_ns: int) -> None:
@@ -328,7 +330,7 @@ class Tracee:
             self.findings = findings or self.findings
 
     def _look(self, now_ns: int) -> Iterator[Findings | None]:
-        counters, table = self._sources.counters(), self.heap.table
+        counters, table = self._context.sources.counters(), self.heap.table
         losses = KnownLosses(
             events=count_lost(counters),
             frees=int(counters[Counter.LOST_FREES]),
@@ -345,7 +347,8 @@ class Tracee:
         mapping = self.space.find(address)
         return mapping is not None and is_runtime(mapping.path)
 
-    def _is_in_python(self, address: int) -> bool:
+    def is_interpreter(self, address: int) -> bool:
+        """Whether an address is in the code of a language's runtime or of C's libraries."""
         mapping = self.space.find(address)
         return mapping is not None and (
             is_runtime(mapping.path) or is_python_name(base_name(mapping.path))
@@ -353,7 +356,7 @@ class Tracee:
 
     def drop_ended_threads(self) -> int:
         """Frees the probes' records of ended threads. Returns the number of threads."""
-        return self._sources.forget_threads(
+        return self._context.sources.forget_threads(
             self.process.pid, lambda thread_id: not self.process.has_thread(thread_id)
         )
 
@@ -365,7 +368,7 @@ class Tracee:
             else:
                 # Allocators that are traced by now stay traced.
                 probing = partial(self.probes.attach, modules)
-                self._supervisor.run(PROBING, self.process.pid, probing, gives_up=False)
+                self._context.supervisor.run(PROBING, self.process.pid, probing, gives_up=False)
             self.source.leading = self.probes.leading()
         trampoline = self.space.trampoline()
         if trampoline is not None and trampoline != self._trampoline:
@@ -387,23 +390,9 @@ class Tracee:
         if self.target.has_ended:
             return Outside(memory=self.outside.residency.last)
         if wanted.objects and self._config.reads_memory:
-            self.outside.refresh_objects()
+            self.outside.refresh(self.facets["objects"])
         with_names = wanted.threads or wanted.blocks
         return self.outside.read_facts(mapped, self.probes.own_ranges(), with_names=with_names)
-
-    @property
-    def objects(self) -> ObjectWatch:
-        """Counts its objects, if it is a Python program."""
-        return self.outside.objects
-
-    def join_objects(self) -> None:
-        """Joins what was found about objects with the stacks that allocate for them."""
-        self._object_stacks.join(self.objects.findings, self.heap)
-
-    def _joined_objects(self) -> ObjectFindings | None:
-        if not self.target.has_ended:
-            self.join_objects()
-        return self._object_stacks.findings
 
     def runtimes(self) -> tuple[Runtime, ...]:
         """Runtimes in the process that have a heap of their own."""
@@ -420,6 +409,15 @@ class Tracee:
         """
         return self.outside.measured(snapshot, longest_s)
 
+    def _facet_results(self) -> dict[str, Any]:
+        results = {}
+        for name, facet in self.facets.items():
+            if not self.target.has_ended:
+                facet.catch_up()
+            if facet.result is not None and name in FACET_RESULTS:
+                results[name] = facet.result
+        return results
+
     def status(self, now_ns: int, outside: Outside, probe_share: float | None) -> ProcessStatus:
         """The parts of a snapshot other than the heap."""
         mappings = None
@@ -435,17 +433,14 @@ class Tracee:
             cpu_cores=self._cpu.cores,
             rss_bytes=outside.rss_bytes,
             memory=outside.memory,
-            usage=self.usage,
-            first_usage=self._first_usage,
             series=self.series.points(),
             allocators=self.probes.found,
             runtimes=self.runtimes(),
             earlier=self.earlier,
             mappings=mappings,
             findings=self.findings,
-            holders=self.holders,
             gaps=self.gaps.gaps,
-            objects=self._joined_objects(),
+            facets=self._facet_results(),
             stack_methods=self.source.methods(),
             thread_names=outside.thread_names,
         )

@@ -8,23 +8,24 @@ from functools import partial
 from typing import Final
 
 from tracelloc.errors import TracellocError
+from tracelloc.record.facets.registered import FACETS
+from tracelloc.record.facets.schedule import Schedule
 from tracelloc.record.kernel.overhead import OverheadWatch
 from tracelloc.record.kernel.overheadlimit import OverheadAccount
-from tracelloc.record.reachability.roots import RootWords
 from tracelloc.record.session.config import TraceContext
-from tracelloc.record.session.holdersearch import HOLDER_SEARCH, HolderSearches
-from tracelloc.record.session.memoryaccounts import MEMORY_ACCOUNT, MemoryAccounts
-from tracelloc.record.session.memorybudget import MemoryStage
-from tracelloc.record.session.objectcounts import ObjectCounts
-from tracelloc.record.session.outside import CENSUS
-from tracelloc.record.session.pointersearch import POINTER_SEARCH, PointerSearches
 from tracelloc.record.session.processes import Processes
 from tracelloc.record.session.sweeper import Sweeper
+from tracelloc.record.session.tracee import Tracee
+from tracelloc.record.tasks.memorybudget import MemoryStage
 from tracelloc.text import NS_PER_S, format_percent
 
 JUDGING: Final = "judging"
 _SWEEP_NS: Final = 5 * NS_PER_S
 """How often records of threads that have ended are dropped."""
+_LAST_S: Final = 1.0
+"""How long the end of a trace waits for inspections."""
+_SLOW_NS: Final = NS_PER_S // 2
+"""CPU time of an inspection above which there is none at the end."""
 _JUDGE_NS: Final = 5_000_000
 """Time limit for judging the stacks of all processes; events and forks wait for it."""
 
@@ -32,12 +33,7 @@ _JUDGE_NS: Final = 5_000_000
 class Upkeep:
     """Not thread safe: the session's lock guards it, except ``close``."""
 
-    def __init__(
-        self,
-        context: TraceContext,
-        processes: Processes,
-        lock: threading.RLock,
-    ) -> None:
+    def __init__(self, context: TraceContext, processes: Processes) -> None:
         config, supervisor = context.config, context.supervisor
         self._probes = context.sources.probes
         self._config = config
@@ -49,13 +45,8 @@ class Upkeep:
         self._account = None if limit is None else OverheadAccount(limit)
         self._sweeper: Sweeper | None = None
         self._is_over = False
-        self._objects = ObjectCounts(config.memory, supervisor)
-        self.accounts = MemoryAccounts(lock, supervisor, config.memory)
-        self._holders = HolderSearches(lock, supervisor, config.memory, debug=config.debug)
-        self._pointers = PointerSearches(
-            lock, supervisor, is_refused=not config.reads_memory, memory=config.memory,
-            begin_root_words=partial(RootWords, debug=config.debug),
-        )  # fmt: skip
+        self._facets = context.facets
+        self._schedules = [Schedule(kind, context.facets, context.lock) for kind in FACETS]
 
     def begin(self) -> None:
         """Begins the tasks that need the first probes: overhead estimates, sweeping children."""
@@ -104,11 +95,9 @@ class Upkeep:
         until_ns = time.thread_time_ns() + _JUDGE_NS
         for tracee in sorted(living, key=lambda tracee: tracee.judged_ns):
             run(JUDGING, tracee.process.pid, partial(tracee.judge_on, now_ns, until_ns))
-        run(POINTER_SEARCH, 0, lambda: self._pointers.run_due(living, now_ns))
-        if self._config.reads_memory:
-            run(CENSUS, 0, lambda: self._objects.run_due(living, now_ns))
-            run(MEMORY_ACCOUNT, 0, lambda: self.accounts.run_due(living, now_ns))
-            run(HOLDER_SEARCH, 0, lambda: self._holders.run_due(living, now_ns))
+        for schedule in self._schedules:
+            facets = [tracee.facets[schedule.kind.name] for tracee in living]
+            run(schedule.kind.task, 0, partial(schedule.run_due, facets, now_ns))
         if now_ns - self._swept_ns <= _SWEEP_NS:
             return
         self._swept_ns = now_ns
@@ -130,20 +119,44 @@ class Upkeep:
             for tracee in self._processes.living:
                 tracee.heap.stacks.fold()
 
+    def inspect_at_end(self, tracee: Tracee) -> None:
+        """Inspects what is of interest when tracing begins or ends. Call it without the lock."""
+        for schedule in self._schedules:
+            facet = tracee.facets[schedule.kind.name]
+            is_slow = self._is_over and facet.took_ns > _SLOW_NS
+            if schedule.kind.at_ends and not is_slow:
+                work = partial(schedule.inspect, facet)
+                self._supervisor.run(
+                    schedule.kind.task, tracee.process.pid, work, gives_up=self._is_over
+                )
+
+    def inspect_last(self) -> None:
+        """Inspects all processes at the end, as far as that takes little time."""
+        until_s = time.monotonic() + _LAST_S
+
+        def work() -> None:
+            for tracee in self._processes.living:
+                if time.monotonic() < until_s:
+                    self.inspect_at_end(tracee)
+
+        # Reading memory may wait for what another program does.
+        thread = threading.Thread(target=work, name="last accounts", daemon=True)
+        thread.start()
+        thread.join(_LAST_S)
+
     def stop(self) -> None:
         """Begins no more tasks."""
         self._is_over = True
-        for each in (self._pointers, self._objects, self.accounts, self._holders):
-            each.turns.is_over = True
+        for schedule in self._schedules:
+            schedule.is_over = True
         if self._overhead is not None:
             self._overhead.cancel()
 
     def close(self) -> None:
         """Waits until no BPF program is in use, and no memory is being read."""
-        self._pointers.close()
-        self._objects.turns.close()
-        self.accounts.turns.close()
-        self._holders.turns.close()
+        for schedule in self._schedules:
+            schedule.close()
+        self._facets.close()
         if self._overhead is not None:
             self._overhead.join()
         if self._sweeper is not None:

@@ -25,17 +25,19 @@ from tracelloc.model.verdicts import (
     Suppressed,
     Suspect,
 )
-from tracelloc.show.recording.changes import I64, MomentParts, ProcessKey, ProcessParts
+from tracelloc.show.recording.changes import I64, Facts, MomentParts, ProcessKey, ProcessParts
 from tracelloc.show.recording.plain import from_plain, to_plain, types_of
-from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.snapshots.snapshot import FACET_RESULTS, Snapshot, TraceSnapshot
 
 _NOT_FACTS: Final = {
     "totals", "growth_per_min", "stacks", "series", "findings", "live_history", "history", "peak",
-    "blocks", "usable", "threads", "logged",
+    "blocks", "usable", "threads", "logged", "facets",
 }  # fmt: skip
 _FACT_TYPES: Final = {n: t for n, t in types_of(Snapshot).items() if n not in _NOT_FACTS}
-_LATER_FACTS: Final = frozenset({"earlier", "objects", "gaps", "usage", "first_usage", "holders"})
+_LATER_FACTS: Final = frozenset({"earlier", "gaps"})
 """Facts that old recordings don't have."""
+_FACET: Final = "facet "
+"""Begins the names of facts that are results of facets."""
 _MOST_TYPES: Final = 100
 """Types of objects that are kept one by one: the largest, and those that have grown most."""
 _SITE_TYPES: Final = {
@@ -81,9 +83,11 @@ class Dissector:
     def _process(self, one: Snapshot) -> ProcessParts:
         key = key_of(one)
         facts = {
-            name: self._converted(key, name, getattr(one, name), _CONVERTERS.get(name, to_plain))
-            for name in _FACT_TYPES
+            name: self._converted(key, name, getattr(one, name), to_plain) for name in _FACT_TYPES
         }
+        for name, result in one.facets.items():
+            convert = _CONVERTERS.get(name, to_plain)
+            facts[f"{_FACET}{name}"] = self._converted(key, name, result, convert)
         facts["sample_bytes"] = one.totals.sample_bytes
         facts["book"] = self._book_of(one.stacks)
         facts["history"] = one.history.times_ns
@@ -116,9 +120,9 @@ def _findings(findings: Findings) -> tuple[dict[str, Any], I64]:
     return facts, np.stack([*columns, findings.retracted.astype(np.int64)])
 
 
-def _objects(found: ObjectFindings | None) -> Any:
+def _objects(found: ObjectFindings) -> Any:
     """Returns findings with the most important types; the others are summed up."""
-    if found is None or found.now is None or found.first is None:
+    if found.now is None or found.first is None:
         return to_plain(found)
     before = {one.name: one.size_bytes for one in found.first.types}
     grown = sorted(found.now.types, key=lambda one: before.get(one.name, 0) - one.size_bytes)
@@ -129,7 +133,7 @@ def _objects(found: ObjectFindings | None) -> Any:
 
 
 _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {"objects": _objects}
-"""Converters by fact name, for facts that are not kept unchanged."""
+"""Converters by facet, for results that are not kept unchanged."""
 
 
 def _words(column: Any) -> I64:
@@ -186,6 +190,7 @@ def _snapshot(
     held = zip(*history.total(), strict=True)
     return Snapshot(
         **values,
+        facets=_facets(facts),
         totals=totals,
         stacks=stacks,
         series=Points(**_named(tables["series"], names["series"], _POINTS))
@@ -199,6 +204,18 @@ def _snapshot(
         history=history,
         peak=peak,
     )
+
+
+def _facets(facts: Facts) -> dict[str, Any]:
+    """Returns results of facets, also of recordings that have them as facts of other names."""
+    usage, holders = facts.get("usage"), facts.get("holders")
+    older = {
+        "heap": usage and {"now": usage, "first": facts["first_usage"] or usage},
+        "holders": holders and {"by_stack": holders},
+        "objects": facts.get("objects"),
+    }
+    plain = {name: facts.get(f"{_FACET}{name}") or older.get(name) for name in FACET_RESULTS}
+    return {name: from_plain(FACET_RESULTS[name], each) for name, each in plain.items() if each}
 
 
 def _named(table: I64, names: Sequence[str], wanted: Iterable[str]) -> dict[str, I64]:

@@ -18,7 +18,7 @@ from tracelloc.model.objects import (
     TypeSuspect,
     divided,
 )
-from tracelloc.record.session.nativegrowth import NativeGrowths
+from tracelloc.record.facets.nativegrowth import NativeGrowths
 
 
 class ObjectStacks:

@@ -1,0 +1,170 @@
+"""Facets are inspected in turn, within bounds; a new one reaches snapshots and recordings."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.unit.inspected import Lab, Traced
+from tests.unit.recordedtraces import namers, traces
+from tests.unit.stage import Stages
+from tracelloc.model.objects import ObjectFindings
+from tracelloc.record.facets import objects, registered
+from tracelloc.record.facets.objects import ObjectsFacet
+from tracelloc.record.facets.seam import Facet, InspectionBudget
+from tracelloc.record.session import tracee, upkeep
+from tracelloc.record.tasks.memorybudget import MemoryBudget
+from tracelloc.show.recording.reader import RecordedTrace
+from tracelloc.show.recording.writer import RecordingWriter
+from tracelloc.snapshots.snapshot import FACET_RESULTS
+from tracelloc.text import NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """The result of a facet that exists in these tests only."""
+
+    sky: str
+    degrees: tuple[int, ...]
+
+
+class WeatherFacet(Facet[Weather]):
+    """Looks out of the window."""
+
+    name, task, share = "weather", "weather report", 1e9
+    pause_s = 2.0
+    work: Any = None
+    looks = 0
+
+    def pause_ns(self, _now_ns: int) -> int | None:
+        return int(self.pause_s * NS_PER_S)
+
+    def inspect(self, budget: InspectionBudget) -> Weather | None:
+        self.looks += 1
+        if self.work is not None:
+            self.work(budget)
+        return Weather("clear", (20, self.looks))
+
+
+def test_who_has_waited_longest_is_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, often, rarely = Lab(WeatherFacet, monkeypatch), Traced(), Traced()
+    lab.facet(rarely).pause_s = 8.0  # type: ignore[attr-defined]
+    done: list[str] = []
+    for name, one in (("often", often), ("rarely", rarely)):
+        lab.facet(one).work = lambda _, name=name: done.append(name)  # type: ignore[attr-defined]
+    for at_s in range(10, 22):
+        lab.run_due(at_s, often, rarely)
+    assert done == ["often", "rarely", *["often"] * 4, "rarely", "often"]
+    lab.schedule.close()
+    lab.run_due(100, often)
+    assert len(done) == 8
+
+
+def test_what_took_long_is_not_repeated_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, one = Lab(WeatherFacet, monkeypatch), Traced()
+    monkeypatch.setattr(WeatherFacet, "share", 1 / 1000)
+    facet = lab.facet(one)
+
+    def work(budget: InspectionBudget) -> None:
+        while budget.used_ns < 10_000_000:
+            pass
+
+    facet.pause_s, facet.work = 0, work  # type: ignore[attr-defined]
+    for at_s in (10, 10.5, 11.5):
+        lab.run_due(at_s, one)
+    # Ten milliseconds of work are ten seconds of pause.
+    assert facet.looks == 1  # type: ignore[attr-defined]
+    lab.run_due(1000, one)
+    assert facet.looks == 2  # type: ignore[attr-defined]
+
+
+def test_failures_are_counted_until_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, one = Lab(WeatherFacet, monkeypatch), Traced()
+    now_s = [0.0]
+    lab.context.supervisor._clock_s = lambda: now_s[0]
+    ends: list[str] = []
+    facet = lab.facet(one)
+    facet.work, facet.give_up = lambda _: [][0], lambda: ends.append("given up")  # type: ignore
+    for n in range(10):
+        now_s[0] += 1000
+        lab.run_due(14 + 2 * n, one)
+    assert lab.context.supervisor.failures == {"weather report": 3}
+    (line,) = lab.said
+    assert "weather report of process 1 failed: IndexError: list index out of range;" in line
+    assert ends == ["given up"]
+
+
+class FakeWatch:
+    """Counts looks."""
+
+    most_bytes: int | None = None
+    findings: ObjectFindings | None = None
+    looks = 0
+
+    def __init__(self, *, is_growing: bool) -> None:
+        self.is_growing = is_growing
+
+    def update_findings(self) -> None:
+        self.looks += 1
+
+
+def test_censuses_are_more_frequent_where_something_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = [100 << 20]
+    budget = MemoryBudget(1 << 30, lambda: used[0])
+    fakes = [FakeWatch(is_growing=True), FakeWatch(is_growing=False)]
+    waiting = iter(fakes)
+    monkeypatch.setattr(objects, "watch_objects", lambda *_: next(waiting))
+    lab = Lab(ObjectsFacet, monkeypatch, budget)
+    space: Any = SimpleNamespace(files=SimpleNamespace(runtime_frames=None))
+    both = [Traced(space=space), Traced(space=space)]
+    for at_s in range(100, 160):
+        lab.run_due(at_s, *both)
+    assert 15 <= fakes[0].looks <= 30
+    assert 2 <= fakes[1].looks <= 3
+    assert fakes[0].most_bytes == (924 << 20) // 4
+    used[0] = 1 << 30
+    budget.take_stage_message()
+    before = fakes[0].looks
+    for at_s in range(160, 200):
+        lab.run_due(at_s, *both)
+    assert fakes[0].looks == before
+
+
+@pytest.fixture
+def weather(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registers the facet, and its result."""
+    kinds = (*registered.FACETS, WeatherFacet)
+    for module in (registered, tracee, upkeep):
+        monkeypatch.setattr(module, "FACETS", kinds)
+    monkeypatch.setitem(FACET_RESULTS, "weather", Weather)
+
+
+@pytest.mark.usefixtures("weather")
+def test_a_new_facet_reaches_snapshots(stage: Stages) -> None:
+    play = stage()
+    assert "weather" not in play.now()[play.root].facets
+    with play.session._lock:
+        play.session._upkeep.run_due(time.monotonic_ns())
+    for schedule in play.session._upkeep._schedules:
+        schedule.wait(10)
+    assert play.now()[play.root].facets["weather"] == Weather("clear", (20, 1))
+
+
+@pytest.mark.usefixtures("weather")
+def test_a_new_facet_is_recorded(tmp_path: Path) -> None:
+    path, end_s = tmp_path / "weather.tracelloc", 100.0
+    writer = RecordingWriter(path, max_bytes=1 << 20, max_s=1e9)
+    skies = [Weather("clear", (20,)), Weather("rain", (20, 12))]
+    for trace, sky in zip(traces(end_s), skies, strict=False):
+        root = replace(trace.root, facets=trace.root.facets | {"weather": sky})
+        writer.add(replace(trace, processes=(root, *trace.processes[1:])), namers(end_s))
+    writer.close()
+    recording = RecordedTrace(path)
+    kept = [recording.trace_at(at).root for at in range(len(recording.moments))]
+    recording.close()
+    assert [one.facets["weather"] for one in kept] == skies

@@ -1,0 +1,1 @@
+"""Facets: what is found out about processes from time to time, behind one interface."""

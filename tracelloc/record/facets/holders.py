@@ -1,0 +1,129 @@
+"""Searches for the holders of blocks that accumulate.
+
+A stack whose blocks are pointed to but accumulate may belong to a container that only grows. One
+search reads the target's memory once, and finds who holds the blocks of several such stacks. The
+process pays nothing for it, and it is rare: it takes tracelloc about two seconds of CPU time per
+million blocks.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+import numpy as np
+
+from tracelloc.errors import PrivilegeError, UnsupportedError
+from tracelloc.heap.heap import Heap
+from tracelloc.model.figures import U64
+from tracelloc.model.heapusage import BlockHolders, SuspectHolders
+from tracelloc.model.verdicts import CODE_OF, Verdict
+from tracelloc.record.facets.seam import OLD_NS, Facet, Inspected, InspectionBudget
+from tracelloc.record.reachability.blockholders import HolderFinder
+from tracelloc.text import NS_PER_S
+
+_PAUSE_NS: Final = 30 * NS_PER_S
+"""Least time from one search to the next."""
+_AGAIN_NS: Final = 300 * NS_PER_S
+"""Time to the next search if no other stack grows."""
+_MOST_STACKS: Final = 3
+"""Suspects and stacks in one search."""
+_MOST_PATHS: Final = 3
+_MOST_BLOCKS: Final = 1 << 18
+"""Most blocks of each to ask about."""
+_LOST_SHARE: Final = 1 / 4
+"""If so many of the old blocks have no pointer to them, they are lost rather than held."""
+_LEAST_SHARE: Final = 1 / 100
+"""A stack that is not a suspect has at least so much of all live bytes."""
+_MEMORY_SHARE: Final = 1 / 2
+"""The part of the memory left that a search may use."""
+
+
+class HoldersFacet(Facet[SuspectHolders]):
+    """Who holds the blocks of growing stacks."""
+
+    name = "holders"
+    task = "holder search"
+    share = 1 / 64
+    final_errors = PrivilegeError, UnsupportedError, OSError, MemoryError
+    """If memory can't be searched now, it can't be later."""
+    found_ns = 0
+    """When the last search began; 0: there was none."""
+    _asked: Heap
+
+    def pause_ns(self, now_ns: int) -> int | None:
+        """Some seconds if another stack grows, minutes if the same do; None without any."""
+        if not self.context.reads_memory or self.process.heap.unreachable.is_refused:
+            return None
+        stacks, known = growing_stacks(self.process), self.result.by_stack if self.result else {}
+        is_new = not stacks.keys() <= known.keys()
+        is_due = is_new or (bool(stacks) and now_ns - self.found_ns >= _AGAIN_NS)
+        return _PAUSE_NS if is_due else None
+
+    def inspect(self, budget: InspectionBudget) -> SuspectHolders:
+        """Searches for the holders of old blocks of the stacks that grow now."""
+        self._asked, stacks = self.process.heap, growing_stacks(self.process)
+        memory_bytes = budget.memory_bytes and int(budget.memory_bytes * _MEMORY_SHARE)
+        finder = HolderFinder(
+            self.process.process, space=self.process.space, check=budget.check,
+            debug=self.context.debug, memory_bytes=memory_bytes,
+        )  # fmt: skip
+        with closing(finder):
+            asked = self._old_blocks(list(stacks.values()), budget.now_ns - OLD_NS)
+            each = finder.holders_of_each(asked, _MOST_PATHS)
+            if not all(found.keepers for found in each):
+                # A block that is being inserted may point to the container from a stack.
+                again = finder.holders_of_each(asked, _MOST_PATHS)
+                each = [a if a.keepers else b for a, b in zip(each, again, strict=True)]
+        is_sampled = self._asked.table.totals.sample_bytes is not None
+        found: dict[int, BlockHolders] = {
+            stack: replace(holders, is_sample=is_sampled or len(addresses) == _MOST_BLOCKS)
+            for stack, holders, addresses in zip(stacks, each, asked, strict=True)
+        }
+        return SuspectHolders(found)
+
+    def accept(self, result: SuspectHolders) -> None:
+        """Stacks of another heap have other numbers."""
+        if self.process.heap is self._asked:
+            self.result, self.found_ns = result, self.began_ns
+
+    def _old_blocks(self, groups: list[list[int]], born_by_ns: int) -> list[U64]:
+        """The addresses of old blocks of each group of stacks, some if there are too many.
+
+        Blocks have random slots in the table, so the first ones are a fair sample.
+        """
+        parts: list[list[U64]] = [[] for _ in groups]
+        for some in self.process.old_blocks(born_by_ns):
+            for part, stacks in zip(parts, groups, strict=True):
+                part.append(some.address[np.isin(some.stack, stacks)])
+            if all(sum(map(len, part)) >= _MOST_BLOCKS for part in parts):
+                break
+        return [np.concatenate(part)[:_MOST_BLOCKS] for part in parts]
+
+
+def growing_stacks(one: Inspected) -> dict[int, list[int]]:
+    """The stacks whose holders are of interest, the most important first.
+
+    Of a suspect it is all stacks, under the first one. Others grow, but not for long enough to be
+    listed. Stacks that lose their blocks have no holders.
+    """
+    findings = one.findings
+    if findings is None:
+        return {}
+    sites, codes = findings.sites, [CODE_OF[each] for each in (Verdict.LEAKING, Verdict.GROWING)]
+    is_large = sites.alive_bytes >= _LEAST_SHARE * sites.alive_bytes.sum()
+    rows = np.flatnonzero(np.isin(sites.code, codes) & is_large)
+    order = rows[np.argsort(-sites.rate_bytes_per_min[rows], kind="stable")].tolist()
+    groups = [[member.stack for member in each.members] for each in findings.suspects]
+    groups += [[stack] for stack in order if stack not in findings.suspect_of]
+    if not groups:
+        return {}
+    asked, lost = one.heap.unreachable.last_counts()
+    found = {}
+    for group in groups:
+        known = [stack for stack in group if stack < len(asked)]
+        if lost[known].sum() < asked[known].sum() * _LOST_SHARE:
+            found[group[0]] = group
+    return dict(islice(found.items(), _MOST_STACKS))

@@ -1,0 +1,19 @@
+"""All facets: one line for each."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tracelloc.record.facets.heap import HeapFacet
+from tracelloc.record.facets.holders import HoldersFacet
+from tracelloc.record.facets.objects import ObjectsFacet
+from tracelloc.record.facets.pointers import PointersFacet
+from tracelloc.record.facets.seam import Facet
+
+FACETS: Final[tuple[type[Facet[Any]], ...]] = (
+    PointersFacet,
+    ObjectsFacet,
+    HeapFacet,
+    HoldersFacet,
+)
+"""In the order in which they begin when several are due."""

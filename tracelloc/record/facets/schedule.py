@@ -1,0 +1,117 @@
+"""Inspects one facet of the processes, one at a time, on a separate thread.
+
+Each inspection is bounded in CPU time, and all of them in their share of a processor's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from tracelloc.record.facets.seam import Facet, FacetContext, InspectionBudget
+from tracelloc.record.tasks.memorybudget import MemoryStage
+from tracelloc.text import NS_PER_S
+
+_LOOK_NS: Final = NS_PER_S
+"""How often ``run_due`` checks whether an inspection is due."""
+_MOST_NS: Final = 600 * NS_PER_S
+"""Longest wall-clock time of one inspection. Reading memory may wait for what another program does
+(userfaultfd(2), FUSE)."""
+_LAST_S: Final = 2.0
+"""How long ``close`` waits for work in progress."""
+
+
+class Schedule:
+    """Call ``run_due`` with the session's lock held, the rest without it."""
+
+    def __init__(
+        self, kind: type[Facet[Any]], context: FacetContext, lock: threading.RLock
+    ) -> None:
+        self.kind = kind
+        self._context, self._supervisor, self._lock = context, context.supervisor, lock
+        self._working: tuple[Facet[Any], Future[None]] | None = None
+        self._not_before_ns = 0
+        self.is_over = False
+        """True if no more work begins; work in progress should end soon."""
+
+    def run_due(self, facets: Iterable[Facet[Any]], now_ns: int) -> None:
+        """Begins an inspection if one is due: of the process that has waited longest."""
+        memory = self._context.memory
+        is_scarce = memory is not None and memory.stage is not MemoryStage.WHOLE
+        if self.is_over or now_ns < self._not_before_ns or (is_scarce and self.kind.needs_memory):
+            return
+        if self._working is not None:
+            facet, done = self._working
+            if not done.done():
+                if now_ns - facet.began_ns < _MOST_NS:
+                    return
+                # The thread is abandoned: nothing can end it.
+                late = TimeoutError(f"it takes more than {_MOST_NS // NS_PER_S} s")
+                self._fail(facet, late)
+                facet.give_up()
+            self._working = None
+        self._not_before_ns = now_ns + _LOOK_NS
+        due = [facet for facet in facets if self._is_due(facet, now_ns)]
+        if due:
+            self._begin(min(due, key=lambda facet: facet.began_ns), now_ns)
+
+    def _is_due(self, facet: Facet[Any], now_ns: int) -> bool:
+        pid, pause_ns = facet.process.process.pid, facet.pause_ns(now_ns)
+        has_waited = pause_ns is not None and now_ns - facet.began_ns >= pause_ns
+        return has_waited and not self._supervisor.has_given_up(self.kind.task, pid)
+
+    def _begin(self, facet: Facet[Any], now_ns: int) -> None:
+        done: Future[None] = Future()
+        facet.began_ns, self._working = now_ns, (facet, done)
+
+        def work() -> None:
+            try:
+                pid = facet.process.process.pid
+                self._supervisor.run(self.kind.task, pid, partial(self.inspect, facet, now_ns))
+                if self._supervisor.has_given_up(self.kind.task, pid):
+                    facet.give_up()
+            finally:
+                done.set_result(None)
+
+        threading.Thread(target=work, name=self.kind.task, daemon=True).start()
+
+    def inspect(self, facet: Facet[Any], now_ns: int | None = None) -> None:
+        """Inspects now, on this thread. Raises errors that may go away."""
+        facet.began_ns = now_ns = time.monotonic_ns() if now_ns is None else now_ns
+        memory = self._context.memory
+        left_bytes = None if memory is None else memory.left_bytes
+        budget = InspectionBudget(lambda: self.is_over, now_ns, left_bytes)
+        with suppress(InterruptedError):
+            try:
+                found = facet.inspect(budget)
+            except facet.final_errors as error:
+                if isinstance(error, InterruptedError):
+                    raise
+                self._fail(facet, error)
+                return
+            if found is not None:
+                with self._lock:
+                    facet.accept(found)
+        facet.took_ns = budget.used_ns
+        pause_ns = int(facet.took_ns / self.kind.share)
+        self._not_before_ns = max(self._not_before_ns, now_ns + pause_ns)
+
+    def _fail(self, facet: Facet[Any], error: Exception) -> None:
+        pid = facet.process.process.pid
+        self._supervisor.note_failure(self.kind.task, pid, error, is_final=True)
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Waits until no work is in progress."""
+        if self._working is not None:
+            self._working[1].result(timeout_s)
+
+    def close(self) -> None:
+        """Begins no more work, and waits up to 2 s for work in progress."""
+        self.is_over = True
+        if self._working is not None:
+            wait([self._working[1]], _LAST_S)
