@@ -115,7 +115,7 @@ def test_pprof_has_build_ids_lines_and_places(
     go_pprof(tmp_path, "-list", "middle", found)
 
 
-def test_metrics_modes_and_owners(
+def test_metrics_and_owners(
     builder: Builder, targets: list[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SUDO_UID", "1234")
@@ -124,7 +124,7 @@ def test_metrics_modes_and_owners(
     targets.append(target)
     path = tmp_path / "a.folded"
     tracer = Tracelloc(
-        "-p", target.pid, "-o", path, "--metric", "blocks", "--output-mode", "644",
+        "-p", target.pid, "-o", path, "--metric", "blocks",
         directory=tmp_path,
     )  # fmt: skip
     assert target.ask("go") == "done"
@@ -132,7 +132,7 @@ def test_metrics_modes_and_owners(
     assert folded_sum(path) == 4
     status = path.stat()
     assert (status.st_uid, status.st_gid) == (1234, 4321)
-    assert stat.S_IMODE(status.st_mode) == 0o644
+    assert stat.S_IMODE(status.st_mode) == 0o600
 
 
 def test_files_at_every_signal(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_full_disk_costs_one_file_only(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--output-mode", "999"], "'999' is not an octal file mode"),
+        (["--output-mode", "640"], "--output-mode is gone"),
         (["--metric", "weight"], "invalid choice: 'weight'"),
         (["-o", "/proc/none/a-%p.json"], "cannot be written: No such file"),
         (["--pprof", "/proc"], "/proc cannot be written: it is a directory"),

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.options import parse_options
 from tracelloc.command.cli import main
-from tracelloc.command.options import parse_options
 from tracelloc.command.parser import parse_subcommand
 from tracelloc.command.subcommands import find_subcommand, subcommand_names
 from tracelloc.errors import UsageError
@@ -38,9 +38,9 @@ def test_help_is_what_is_used_daily(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(len, daily.splitlines())) < 80
     for needed in ("-p PID", "-n NAME", "-- CMD", "--output FILE", "--help-all", "  help  "):
         assert needed in daily
-    assert "--overflow-entries" not in daily
+    assert "--max-frames" not in daily
     every = shown(capsys, "--help-all")
-    assert "--overflow-entries N" in every
+    assert "--max-frames N" in every
     assert "--allocator " not in every
     assert {line for line in daily.splitlines() if line.startswith("  -")} <= set(
         every.splitlines()

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.options import parse_options
 from tests.unit.test_architecture import MODULES
 from tracelloc.command.commandline import split_command
 from tracelloc.command.customallocators import KINDS
-from tracelloc.command.options import parse_options
 from tracelloc.command.parser import build_parser, subcommand_parser
 from tracelloc.command.subcommands import all_subcommands, find_subcommand, subcommand_names
 from tracelloc.model.verdicts import Verdict

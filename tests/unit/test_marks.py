@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.options import parse_options
 from tests.unit.leaks import CACHE, LEAK, SESSIONS, watched
 from tests.unit.reports import json_report, text_report
-from tracelloc.command.options import parse_options
 from tracelloc.model.blocks import Mappings
 from tracelloc.show.analysis.differences import since_mark
 from tracelloc.snapshots.snapshot import Snapshot

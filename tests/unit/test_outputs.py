@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,13 +70,6 @@ def test_placeholders() -> None:
     assert name.startswith("/tmp/42/a-19")
     assert name.endswith("-%p-%x.json")
     assert len(name.split("-")[1]) == 8
-
-
-def test_mode(tmp_path: Path) -> None:
-    for mode in (0o600, 0o640):
-        output = replace(OutputFile.by_suffix(str(tmp_path / "a.json")), mode=mode)
-        output.write([b""])
-        assert stat.S_IMODE(output.path.stat().st_mode) == mode
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has files of other users")

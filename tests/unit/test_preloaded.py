@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tracelloc.command.commandline import parse_command_line
-from tracelloc.command.options import options_of
+from tracelloc.command.options import completed
 from tracelloc.errors import UsageError
 from tracelloc.model.events import (
     EVENT_DTYPE,
@@ -255,4 +255,4 @@ def test_what_needs_probes(more: list[str]) -> None:
     with pytest.raises(UsageError, match="--preload=on excludes"):
         parse_command_line(["-p", "1", "--text", "--preload", "on", *more], terminal=False)
     line = parse_command_line(["-p", "1", "--text", "--preload", "auto", *more], terminal=False)
-    assert not options_of(line).trace.use_library
+    assert not completed(line).trace.use_library

@@ -256,11 +256,11 @@ def test_started_programs_have_probes_where_there_is_no_library(
 ) -> None:
     monkeypatch.setattr(options, "machine_name", lambda: machine)
     assert (
-        options.options_of(parse_command_line(["--", "true"], terminal=False)).trace.use_library
+        options.completed(parse_command_line(["--", "true"], terminal=False)).trace.use_library
         == is_used
     )
     line = parse_command_line(["--preload=on", "--", "true"], terminal=False)
-    assert options.options_of(line).trace.use_library
+    assert options.completed(line).trace.use_library
 
 
 def test_shadow_stacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

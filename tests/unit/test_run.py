@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import pytest
 
+from tests.options import parse_options
 from tests.unit.stage import A, Stage, Stages
 from tracelloc.command import run as run_module
 from tracelloc.command.lifecycle import Signals
-from tracelloc.command.options import parse_options
 from tracelloc.command.outputs import Messages
 from tracelloc.command.reports import Reports
 from tracelloc.command.run import HURRY_PATIENCE_S, LAST_PATIENCE_S, Run

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.options import parse_options
 from tests.unit.events import records
 from tests.unit.reports import json_report, text_report
 from tests.unit.test_views import FakeSymbolizer, snapshot_of
-from tracelloc.command.options import parse_options
 from tracelloc.errors import UsageError
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.options import parse_options
 from tests.unit.leaks import LEAK, SESSIONS, Watched, watched
 from tests.unit.reports import text_report
 from tracelloc.command.commandline import Mode
-from tracelloc.command.options import parse_options
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.show.alerts.rules import WatchOptions, WatchRule, parse_rule
 from tracelloc.show.alerts.suppressions import Suppressions

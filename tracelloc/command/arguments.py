@@ -90,7 +90,11 @@ def _soon(text: str) -> TemporaryPolicy:
     """Parses the limit for temporary allocations: a number of allocations in between, or a time."""
     if text.isdigit():
         return TemporaryPolicy(_between(text))
-    return TemporaryPolicy(life_ns=round(duration_type(text) * NS_PER_S))
+    return TemporaryPolicy(life_ns=_age(text))
+
+
+def _age(text: str) -> int:
+    return round(parse_duration(text) * NS_PER_S)
 
 
 def _names(text: str) -> frozenset[str]:
@@ -115,14 +119,8 @@ def _directories(text: str) -> tuple[str, str]:
     return old, new
 
 
-def _file_mode(text: str) -> int:
-    try:
-        mode = int(text, 8)
-    except ValueError:
-        mode = -1
-    if not 0 <= mode <= 0o777:
-        raise ValueError(f"{text!r} is not an octal file mode such as 640")
-    return mode
+def _method(text: str) -> Method | None:
+    return None if text == "auto" else Method(text)
 
 
 def _command(text: str) -> list[str]:
@@ -205,15 +203,15 @@ def add_tracing(group: Any) -> None:
         "the script that an interpreter runs (app.py)", type=str)
     add("--group NAME", "trace all processes of a control group, now and later, each with its own "
         "figures: of a container (the first digits of its ID), a pod (UID), a unit (nginx.service) "
-        "or a path (/a/b); implies --follow", type=str)
+        "or a path (/a/b); implies --follow", type=str, dest="group_name")
     add("--wait", "with -n: wait until a program of this name (in ps) is executed, and trace it "
         "from its first allocation; with --group: wait until the group has a process; implies "
-        "--follow")
+        "--follow", dest="waits", action="store_true")
     add("--follow NAME,...", "trace child processes as well; with --follow=NAME,... only those "
         "that run these commands; no debugger can attach to any of them meanwhile", nargs="?",
         const=frozenset(), type=type_of(_names))
     add("--follow-limit N", "trace at most N processes at a time and count the others (default "
-        "256)", type=positive_type, default=256)
+        "256)", dest="most_processes", type=positive_type, default=256)
     add("--as-root", "run CMD and hooks as root under sudo (default: as the user who called sudo)")
     add("--program-output FILE", "also write what CMD prints on the screen's Output tab to FILE",
         type=Path)
@@ -221,14 +219,16 @@ def add_tracing(group: Any) -> None:
         "or in PATH (default: all that are found)")
     group.add_argument("--allocator", dest="malloc", help=argparse.SUPPRESS)
     add("--allocators FILE", "TOML file with functions of custom allocators to trace (repeatable)",
-        type=Path, **_SEVERAL)
+        dest="allocators_paths", type=Path, **_SEVERAL)
     add("--mmap", "also trace memory that the program maps itself (mmap, mremap, sbrk), in whole "
-        "pages, reported separately from blocks")
-    add("--min-size SIZE", "ignore smaller allocations (default 0)", type=size_type, default=0)
-    add("--max-size SIZE", "ignore larger allocations (default: no limit)", type=size_type)
+        "pages, reported separately from blocks", dest="trace_mappings", action="store_true")
+    add("--min-size SIZE", "ignore smaller allocations (default 0)", dest="min_block_bytes",
+        type=size_type, default=0)
+    add("--max-size SIZE", "ignore larger allocations (default: no limit)",
+        dest="max_block_bytes", type=size_type)
     add("--sample SIZE", "sample one allocation per SIZE bytes allocated, on average, and "
         "estimate the rest: less overhead, but estimates (default: every allocation)",
-        type=size_type)
+        dest="sample_bytes", type=size_type)
     add("--max-overhead PCT", "limit of the probes' CPU time, in percent of the program's own: "
         "if they cost more than is granted for a minute, tracing ends, and files are written "
         "(default: no limit)", type=type_of(parse_percent))
@@ -236,18 +236,15 @@ def add_tracing(group: Any) -> None:
         "and size, and follow their frees (on, the default), or ignore them (off)",
         choices=["on", "off"], default="on")
     add("--no-search", "do not read the program's memory: neither search it for pointers to old "
-        "blocks, nor count Python's objects; verdicts take longer and are less certain")
+        "blocks, nor count Python's objects; verdicts take longer and are less certain",
+        dest="reads_memory", action="store_false")
 
 
 def add_probes(group: Any) -> None:
     """How it is traced."""
     add = partial(add_option, group)
     add("--events-size SIZE", "largest size of the event ring between probes and reader (default "
-        "8MiB: room for 131,072 events)", type=size_type, default=8 << 20)
-    add("--overflow-entries N", "number of addresses in the overflow map, which stores changes "
-        "while the ring is full, about 128 bytes of kernel memory each (default 262144; 0: events "
-        "are lost while the ring is full)",
-        type=_whole(0, 1 << 24, "more than {} entries are not supported"), default=1 << 18)
+        "8MiB: room for 131,072 events)", dest="events_size_bytes", type=size_type, default=8 << 20)
     add("--stacks", "how call stacks are unwound: by call-frame information, and by frame pointers "
         "in code that has none (auto, the default, and cfi), or by frame pointers alone (fp)",
         choices=["auto", "cfi", "fp"], default="auto")
@@ -256,9 +253,11 @@ def add_probes(group: Any) -> None:
     add("--max-memory SIZE", "limit of tracelloc's own memory (default: a quarter of what is "
         "available); near the limit, new call stacks are truncated to their innermost frames; at "
         "the limit, tracing ends", type=size_type)
-    add("--attach", "how probes are attached: by uprobe sessions (Linux 6.13), uprobe_multi links "
-        "(Linux 6.6) or perf events (default auto: the first of these that the kernel supports)",
-        choices=["auto", *(method.value for method in Method)], default="auto")
+    # For tests and support.
+    hidden = partial(group.add_argument, help=argparse.SUPPRESS)
+    hidden("--attach", dest="method", type=_method)
+    hidden("--overflow-entries", dest="spill_entries", type=count_type, default=1 << 18)
+    hidden("--max-stall", dest="max_stall_s", type=duration_type, default=1.0)
     add("--source", "otel: use the samples that the program itself reports through "
         "OpenTelemetry's probes otel_memory:alloc and free (default: only if nothing else can be "
         "probed)",
@@ -267,8 +266,6 @@ def add_probes(group: Any) -> None:
         "(default), where possible and nothing else needs probes, such as functions of Python; "
         "off; inject, which puts it into the running process",
         choices=["auto", "off", "on", "inject"], default="auto")
-    add("--max-stall TIME", "longest time that a program with the preloaded library waits for "
-        "tracelloc; then it counts events as lost (default 1s)", type=duration_type, default=1.0)
 
 
 def _add_reports(group: Any) -> None:
@@ -286,14 +283,15 @@ def _add_reports(group: Any) -> None:
         f"most N others (0 to {MOST_BETWEEN}, default {DEFAULT_POLICY.between}), or within TIME, "
         "such as 20ms", type=_soon,
         default=DEFAULT_POLICY)
-    add("--age AGE", "list the largest live blocks that are at least this old", type=duration_type)
-    add("--interval S", "time between reports (1s; in files and pipes 60s)", type=duration_type)
-    add("--every-report", "repeat unchanged entries in each text report (default: only the first "
-        "and the last report are complete, and one every 6 hours)")
-    add("--json-full", "repeat a stack's frames in each JSON report (default: as above)")
+    add("--age AGE", "list the largest live blocks that are at least this old", dest="min_age_ns",
+        type=type_of(_age))
+    add("--interval S", "time between reports (1s; in files and pipes 60s)", dest="interval_s",
+        type=duration_type)
+    add("--json-full", "repeat a stack's frames in each JSON report (default: only the first and "
+        "the last report are complete, and one every 6 hours, as text reports are)")
     add("--count N", "end after N reports", type=positive_type)
     add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C); a CMD "
-        "that still runs then is waited for", type=duration_type)
+        "that still runs then is waited for", dest="duration_s", type=duration_type)
 
 
 def _add_files(group: Any) -> None:
@@ -306,7 +304,7 @@ def _add_files(group: Any) -> None:
 
 
 def add_output(group: Any, what: str = "FILE at the end and on SIGUSR1") -> None:
-    """``-o``, ``--metric`` and ``--output-mode``, for every command that writes files."""
+    """``-o`` and ``--metric``, for every command that writes files."""
     add = partial(add_option, group)
     add("-o --output FILE", f"write {what} (repeatable); its suffix selects the "
         f"format: {', '.join(EXPORTERS)}; %%p in its name is the PID, %%t the time",
@@ -314,8 +312,6 @@ def add_output(group: Any, what: str = "FILE at the end and on SIGUSR1") -> None
     add("--metric", "the metric that files show, or show first: "
         f"{', '.join(metric.title for metric in Metric)} (default {Metric.BYTES.value})",
         choices=list(METRICS), default=Metric.BYTES.value)
-    add("--output-mode MODE", "permissions of files in octal (default 600: call stacks are "
-        "confidential)", type=type_of(_file_mode))
 
 
 def add_watch(group: Any) -> None:
@@ -355,15 +351,12 @@ def add_names(group: Any) -> None:
     """How functions are named, and which are hidden."""
     add = partial(add_option, group)
     add("--filters FILE", "TOML file with more rules for hiding frames (repeatable)",
-        type=Path, **_SEVERAL)
+        dest="filters_paths", type=Path, **_SEVERAL)
     add("--filter-group NAME=on|off", "switch a group of filters, such as tokio or qt, on "
-        "or off (repeatable)", type=type_of(_switch), **_SEVERAL)
+        "or off (repeatable)", dest="filter_groups", type=type_of(_switch), **_SEVERAL)
     add("--no-filters", "disable the built-in and your own filters; those of --filters FILE "
-        "still apply")
+        "still apply", dest="use_filters", action="store_false")
     add_sources(group)
-    add("--short-names", "omit template arguments and parameters from function names, in files "
-        "and JSON, too")
-    add("--long-names", "show them in text reports")
 
 
 def add_sources(group: Any) -> None:

@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 
 from tracelloc.command.commandline import (
-    CommandLine,
     Mode,
+    Options,
     parse_command_line,
     split_command,
     what_begins,
@@ -41,10 +41,10 @@ def _command(arguments: list[str], began_s: float) -> int:
     if arguments and arguments[0] in subcommand_names():
         _heed_interrupts()
         return _run_subcommand(arguments[0], arguments[1:])
-    line = parse_command_line(arguments, terminal=has_screen())
-    STARTUP.begin(what_begins(line))
+    given = parse_command_line(arguments, terminal=has_screen())
+    STARTUP.begin(what_begins(given))
     try:
-        return _run(line, began_s)
+        return _run(given, began_s)
     finally:
         STARTUP.end()
 
@@ -73,18 +73,18 @@ def has_screen() -> bool:
     return all_are and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def _run(line: CommandLine, began_s: float) -> int:
-    settle_target(line.given, line.command)
+def _run(given: Options, began_s: float) -> int:
+    settle_target(given)
     # Imported late: --help and wrong calls need none of the slow imports.
     from tracelloc.record.worker.zygote import ZYGOTE  # noqa: PLC0415
 
     # It gets ready while this process does.
     ZYGOTE.start()
     import_numpy()
-    from tracelloc.command.options import options_of  # noqa: PLC0415
+    from tracelloc.command.options import completed  # noqa: PLC0415
     from tracelloc.command.targets import with_target  # noqa: PLC0415
 
-    options = with_target(options_of(line))
+    options = with_target(completed(given))
     for output in options.outputs:
         output.at(options.pid or os.getpid(), time.time()).check()
     if options.mode is Mode.TUI:
@@ -101,7 +101,7 @@ def _run(line: CommandLine, began_s: float) -> int:
         options.report,
         has_stdout=not options.command,
         began_s=began_s,
-        is_every_full=options.is_every_full,
+        is_every_full=options.json_full,
     )
     return trace(options, start_of(options), front)
 

@@ -5,14 +5,22 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from tracelloc.command.parser import parse_trace
 from tracelloc.errors import UsageError
 from tracelloc.show.export import exporter_for
-from tracelloc.text import printable
+from tracelloc.text import NS_PER_S, printable
+
+if TYPE_CHECKING:
+    from tracelloc.model.wanted import Wanted
+    from tracelloc.record.process.memorylimits import MemoryGroup
+    from tracelloc.record.session.config import TraceConfig
+    from tracelloc.show.alerts.rules import WatchOptions, WatchRule
+    from tracelloc.show.export.outputfile import OutputFile
+    from tracelloc.show.publish.address import ListenAddress, PushConfig
 
 _LARGEST_RING: Final = 1 << 30
 _MOST_PROCESSES: Final = 1024
@@ -39,58 +47,100 @@ class Mode(Enum):
         return self in (Mode.TEXT, Mode.JSON)
 
 
-@dataclass(frozen=True, slots=True)
-class CommandLine:
-    """A parsed and checked command line."""
+class Options(argparse.Namespace):
+    """A parsed and checked command line. The help of each option says what it is.
 
-    given: argparse.Namespace
-    """The options, by their long names."""
-    command: tuple[str, ...]
-    """The program to start and trace, with its arguments; empty to trace a running one."""
-    mode: Mode
+    Times in seconds, sizes in bytes.
+    """
+
+    pid: int | None
+    """None: the user chooses from a list, or there is a command, or a control group to find."""
+    name: str | None
+    group_name: str | None
+    waits: bool
+    follow: frozenset[str] | None
+    """Names of the commands to follow; empty: all."""
+    as_root: bool
+    program_output: Path | None
+    malloc: str | None
+    allocators_paths: Sequence[Path]
+    trace_mappings: bool
+    sample_bytes: int | None
+    max_memory: int | None
+    max_overhead: float | None
+    preload: str
+    report: Path | None
+    json_full: bool
+    show: frozenset[str]
+    top: int
+    min_age_ns: int | None
+    interval_s: float | None
+    """None: chosen by where reports go."""
+    count: int | None
+    duration_s: float | None
+    since_mark: bool
+    fail_if: Sequence[WatchRule]
+    on_leak: Sequence[str] | None
+    suppressions: Sequence[Path]
+    listen: ListenAddress | None
+    filters_paths: Sequence[Path]
+    filter_groups: Sequence[tuple[str, bool]]
+    use_filters: bool
+    sources: Sequence[tuple[str, str]]
+    debug: bool
+    command: tuple[str, ...] = ()
+    """The program to start and trace, with its arguments; empty: a running one is traced."""
+    mode: Mode = Mode.HEADLESS
+    group: MemoryGroup | None = None
+    """The control group of that name: all its processes are traced."""
+    trace: TraceConfig
+    """Without what ``allocators_paths`` name."""
+    outputs: tuple[OutputFile, ...]
+    pushes_to: PushConfig | None
+    watch: WatchOptions
+    wanted: Wanted
+    """What snapshots must have for the reports and files."""
+
+    def but(self, **changes: object) -> Options:
+        """Returns a copy with other values."""
+        return Options(**(vars(self) | changes))
 
 
-def parse_command_line(arguments: Sequence[str], *, terminal: bool) -> CommandLine:
+def parse_command_line(arguments: Sequence[str], *, terminal: bool) -> Options:
     """Parses the arguments after the program's name. Raises UsageError.
 
     ``terminal``: whether the standard streams are a terminal that the screen can use.
     """
-    options, command = split_command(arguments)
-    given = parse_trace(options)
-    _check(given, command)
-    _check_watch(given)
+    words, command = split_command(arguments)
+    given = Options(**vars(parse_trace(words)), command=command)
+    _check(given)
     _check_overhead(given)
-    _check_preload(given)
-    _check_source(given)
-    mode = _mode(given, terminal and not (given.fail_if or given.on_leak))
-    _check_mode(given, command, mode)
-    return CommandLine(given, command, mode)
+    given.mode = _mode(given, terminal and not (given.fail_if or given.on_leak))
+    _check_mode(given)
+    return given
 
 
-def recorded_command_line(given: argparse.Namespace, command: tuple[str, ...]) -> CommandLine:
+def recorded_command_line(given: argparse.Namespace, command: tuple[str, ...]) -> Options:
     """Makes the command line of a recorded trace, with defaults elsewhere. Raises UsageError."""
-    whole = argparse.Namespace(**(vars(parse_trace([])) | vars(given)))
-    _check(whole, command)
-    _check_watch(whole)
-    _check_preload(whole)
-    _check_source(whole)
-    _check_mode(whole, command, Mode.HEADLESS)
-    return CommandLine(whole, command, Mode.HEADLESS)
+    whole = Options(**(vars(parse_trace([])) | vars(given) | {"command": command}))
+    _check(whole)
+    _check_mode(whole)
+    return whole
 
 
-def what_begins(line: CommandLine) -> str:
+def what_begins(given: Options) -> str:
     """Describes the first step, for the status line."""
-    if line.command:
-        return f"starting {printable(line.command[0])}"
-    for name in (line.given.name, line.given.group):
+    if given.command:
+        return f"starting {printable(given.command[0])}"
+    for name in (given.name, given.group_name):
         if name is not None:
             return f"looking for {printable(name)}"
-    return "looking for processes" if line.given.pid is None else f"attaching to {line.given.pid}"
+    return "looking for processes" if given.pid is None else f"attaching to {given.pid}"
 
 
-def _check_target(given: argparse.Namespace, command: tuple[str, ...]) -> None:
+def _check_target(given: Options) -> None:
     """Raises UsageError unless at most one target is named."""
-    targets = {"-p": given.pid, "-n": given.name, "--group": given.group}
+    targets = {"-p": given.pid, "-n": given.name, "--group": given.group_name}
     named = [option for option, value in targets.items() if value is not None]
     if len(named) > 1:
         raise UsageError(f"{named[0]} and {named[1]} both name a process", hint="leave out one")
@@ -100,21 +150,30 @@ def _check_target(given: argparse.Namespace, command: tuple[str, ...]) -> None:
             raise UsageError(
                 f"{option} '' names no process", hint=f"write a name, such as {example}"
             )
-    if command and named:
+    if given.as_root and not (given.command or given.on_leak):
+        raise UsageError("--as-root is for CMD and --on-leak")
+    if given.command and named:
         raise UsageError(
             f"{named[0]} traces a running process, -- CMD starts one", hint="leave out one of them"
         )
 
 
-def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
+def _check(given: Options) -> None:
     """Raises UsageError for options that make no sense together."""
-    _check_target(given, command)
-    longest_s = max(given.interval or 0, given.duration or 0, given.age or 0)
-    least, most, sample = given.min_size, given.max_size, given.sample
+    _check_target(given)
+    _check_watch(given)
+    _check_preload(given)
+    _check_source(given)
+    age_s = (given.min_age_ns or 0) / NS_PER_S
+    longest_s = max(given.interval_s or 0, given.duration_s or 0, age_s)
+    least, most, sample = given.min_block_bytes, given.max_block_bytes, given.sample_bytes
     for wrong, message in (
-        (given.interval is not None and given.interval < 0.01, "--interval must be at least 10ms"),
+        (
+            given.interval_s is not None and given.interval_s < 0.01,
+            "--interval must be at least 10ms",
+        ),
         (longest_s > _LONGEST_S, "times must be below a hundred years"),
-        (given.duration == 0, "--duration must be more than 0"),
+        (given.duration_s == 0, "--duration must be more than 0"),
         (
             most is not None and most < least,
             "--max-size is below --min-size: everything would be ignored",
@@ -123,12 +182,15 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
             sample is not None and not 0 < sample <= _SPARSEST,
             "--sample must be between 1 and 1TiB",
         ),
-        (given.follow_limit > _MOST_PROCESSES, f"--follow-limit must be at most {_MOST_PROCESSES}"),
         (
-            not 0 < given.events_size <= _LARGEST_RING,
+            given.most_processes > _MOST_PROCESSES,
+            f"--follow-limit must be at most {_MOST_PROCESSES}",
+        ),
+        (
+            not 0 < given.events_size_bytes <= _LARGEST_RING,
             "--events-size must be between 1 and 1GiB",
         ),
-        (given.wait and given.name is given.group, "--wait needs -n NAME or --group NAME"),
+        (given.waits and given.name is given.group_name, "--wait needs -n NAME or --group NAME"),
         (
             given.push is None and (given.push_name or given.push_label or given.push_interval),
             "--push-interval, --push-label and --push-name need --push URL",
@@ -142,18 +204,10 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
             "--max-memory must be at least 128MiB",
         ),
         (
-            given.short_names and given.long_names,
-            "--short-names and --long-names exclude each other",
-        ),
-        (given.as_root and not (command or given.on_leak), "--as-root is for CMD and --on-leak"),
-        (
             given.push_password_file and (given.push is None or ":" in (given.push[1] or "")),
             "--push-password-file needs --push with a URL that has no password",
         ),
-        (
-            given.listen_token_file and given.listen is None,
-            "--listen-token-file needs --listen",
-        ),
+        (given.listen_token_file and given.listen is None, "--listen-token-file needs --listen"),
     ):
         if wrong:
             raise UsageError(message)
@@ -161,22 +215,22 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
         exporter_for(path)
 
 
-def _check_overhead(given: argparse.Namespace) -> None:
+def _check_overhead(given: Options) -> None:
     if given.max_overhead is None:
         return
     if not _LEAST_OVERHEAD <= given.max_overhead <= _MOST_OVERHEAD:
         raise UsageError("--max-overhead must be between 0.1% and 1000%")
-    if given.follow is not None or given.group is not None or given.wait:
+    if given.follow is not None or given.group_name is not None or given.waits:
         raise UsageError("--max-overhead excludes --follow, which stops processes at forks")
 
 
-def _check_source(given: argparse.Namespace) -> None:
+def _check_source(given: Options) -> None:
     """Raises UsageError for options that a reporting program does not support."""
     asked = {
-        "--sample": given.sample is not None,
-        "--mmap": given.mmap,
+        "--sample": given.sample_bytes is not None,
+        "--mmap": given.trace_mappings,
         "--malloc": given.malloc is not None,
-        "--allocators": bool(given.allocators),
+        "--allocators": bool(given.allocators_paths),
         f"--preload={given.preload}": given.preload in ("on", "inject"),
         "--max-overhead": given.max_overhead is not None,
     }
@@ -185,7 +239,7 @@ def _check_source(given: argparse.Namespace) -> None:
         raise UsageError(f"--source=otel excludes {excluded}: the program decides what it reports")
 
 
-def _check_preload(given: argparse.Namespace) -> None:
+def _check_preload(given: Options) -> None:
     """Raises UsageError for options that the preloaded library does not support."""
     excluded = needs_probes(given)
     if given.preload in ("on", "inject") and excluded is not None:
@@ -195,21 +249,21 @@ def _check_preload(given: argparse.Namespace) -> None:
         )
 
 
-def needs_probes(given: argparse.Namespace) -> str | None:
+def needs_probes(given: Options) -> str | None:
     """Returns a given option that the preloaded library does not support, or None."""
     asked = {
         "--follow": given.follow is not None,
-        "--group": given.group is not None,
-        "--wait": given.wait,
+        "--group": given.group_name is not None,
+        "--wait": given.waits,
         "--malloc": given.malloc is not None,
         "--max-overhead": given.max_overhead is not None,
-        "--mmap": given.mmap,
+        "--mmap": given.trace_mappings,
         "--stacks=fp": given.stacks == "fp",
     }
     return next((name for name, is_asked in asked.items() if is_asked), None)
 
 
-def _check_watch(given: argparse.Namespace) -> None:
+def _check_watch(given: Options) -> None:
     if given.on_leak and shutil.which(given.on_leak[0]) is None:
         raise UsageError(f"--on-leak: there is no command {given.on_leak[0]!r}")
     if given.tui and (given.fail_if or given.on_leak):
@@ -218,15 +272,15 @@ def _check_watch(given: argparse.Namespace) -> None:
         )
 
 
-def _check_mode(given: argparse.Namespace, command: tuple[str, ...], mode: Mode) -> None:
+def _check_mode(given: Options) -> None:
     """Raises UsageError for options that do not suit the mode."""
-    has_target = command or not given.pid is given.name is given.group is None
-    if not has_target and mode is not Mode.TUI:
+    has_target = given.command or (given.pid, given.name, given.group_name) != (None, None, None)
+    if not has_target and given.mode is not Mode.TUI:
         raise UsageError(
             "a process is required",
             hint="-p PID or -n NAME trace a running one, -- CMD starts one",
         )
-    if given.program_output is not None and not (command and mode is Mode.TUI):
+    if given.program_output is not None and not (given.command and given.mode is Mode.TUI):
         raise UsageError(
             "--program-output needs the screen and -- CMD",
             hint="without a screen, redirect the program's own output",
@@ -244,7 +298,7 @@ def split_command(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]
     return arguments[:at], tuple(arguments[at + 1 :])
 
 
-def _mode(given: argparse.Namespace, terminal: bool) -> Mode:
+def _mode(given: Options, terminal: bool) -> Mode:
     if given.json:
         return Mode.JSON
     # A number of reports implies that reports are wanted.

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.architecture import machine_name
-from tracelloc.command.commandline import CommandLine
+from tracelloc.command.commandline import Options
 from tracelloc.command.lifecycle import start_of
-from tracelloc.command.options import options_of
+from tracelloc.command.options import completed
 from tracelloc.command.outputs import Messages
 from tracelloc.command.run import Run, trace
 from tracelloc.model.exitleaks import ExitLeaks
@@ -117,10 +117,10 @@ def _print(lines: Iterable[str]) -> None:
     sys.stderr.flush()
 
 
-def check_leaks(line: CommandLine, wanted: LeakCheckOptions) -> int:
+def check_leaks(given: Options, wanted: LeakCheckOptions) -> int:
     """Runs a program and reports what it leaked. Returns the exit status. Raises TracellocError."""
     check_machine(machine_name())
-    options = options_of(line)
+    options = completed(given)
     config = replace(options.trace.with_library_only, checks_exit=True, reads_memory=False)
-    options = replace(options, trace=config)
+    options = options.but(trace=config)
     return trace(options, start_of(options), LeakCheck(wanted))

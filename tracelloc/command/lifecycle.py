@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, NoReturn, Protocol
 
-from tracelloc.command.options import Options
+from tracelloc.command.commandline import Options
 from tracelloc.command.ways import refusal_of_probes
 from tracelloc.errors import PrivilegeError, TargetError
 from tracelloc.machine.groups import members_of

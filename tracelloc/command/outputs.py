@@ -6,10 +6,10 @@ go to standard error while tracing: lines, and one that shows progress.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -157,11 +157,10 @@ class Messages:
         leave_status()
 
 
-def outputs_of(given: argparse.Namespace) -> tuple[OutputFile, ...]:
+def outputs_of(given: Namespace) -> tuple[OutputFile, ...]:
     """Returns the requested files. Raises UsageError."""
     named = ((FOLDED, getattr(given, "flamegraph", None)), (PPROF, getattr(given, "pprof", None)))
     chosen = [(exporter, path) for exporter, path in named if path]
     chosen += [(exporter_for(path), path) for path in given.output]
     metric = METRICS[given.metric]
-    mode = PRIVATE if given.output_mode is None else given.output_mode
-    return tuple(OutputFile(Path(path), kind, metric, mode) for kind, path in chosen)
+    return tuple(OutputFile(Path(path), kind, metric) for kind, path in chosen)

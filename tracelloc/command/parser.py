@@ -35,6 +35,13 @@ _EPILOG: Final = (
 _UNKNOWN: Final = "unrecognized arguments: "
 _OTHER_NAMES: Final = {"--verbose": "--debug", "-v": "--debug", "-V": "--version"}
 """Options of other programs, and what they are called here."""
+_DROPPED: Final = {
+    "--every-report": "--json has complete reports with --json-full, recordings have all moments",
+    "--long-names": "text reports shorten names; --json and files have whole ones",
+    "--output-mode": "files are for their owner alone; chmod changes that",
+    "--short-names": "text reports shorten names; the screen does, too",
+}
+"""Options that there were, and what is there now."""
 
 
 class Formatter(argparse.HelpFormatter):
@@ -157,6 +164,8 @@ def _refuse(arguments: Sequence[str], unknown: Sequence[str], flags: Iterable[st
     message = f"{_UNKNOWN}{shlex.join(unknown)}"
     if word.startswith("-"):
         name = word.partition("=")[0]
+        if name in _DROPPED:
+            raise UsageError(f"{name} is gone", hint=_DROPPED[name])
         close = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else get_close_matches(name, flags, 1)
         hint = f"did you mean {close[0]}?" if close else "tracelloc --help-all shows all options"
     elif word.isdecimal():

@@ -9,13 +9,13 @@ from __future__ import annotations
 import errno
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tracelloc.command.arguments import add_option, is_pid, pid_type
 from tracelloc.errors import ProgramError, UsageError
 
 if TYPE_CHECKING:
+    from tracelloc.command.commandline import Options
     from tracelloc.record.process.procfs import Process
 
 
@@ -33,11 +33,12 @@ def add_process(parser: ArgumentParser, about: str = "", *, plain: bool = True) 
 def take_plain(given: Namespace) -> None:
     """Takes a plain word for what ``-p`` or ``-n`` take. Raises UsageError."""
     word = given.process
-    named = [option for option in ("pid", "name", "group") if getattr(given, option, None)]
+    named = [option for option in ("pid", "name", "group_name") if getattr(given, option, None)]
     if word is not None and named and getattr(given, "what", word) is None:
         given.what, word = word, None
     if len(named) + (word is not None) > 1:
-        both = " and ".join([*(f"--{option}" for option in named), word or ""][:2])
+        options = [f"--{option.removesuffix('_name')}" for option in named]
+        both = " and ".join([*options, word or ""][:2])
         raise UsageError(f"{both} both name a process", hint="leave out one")
     if word is not None and is_pid(word):
         given.pid = int(word)
@@ -63,11 +64,12 @@ def named_process(given: Namespace) -> Process:
     return open_target(pid)
 
 
-def settle_target(given: Namespace, command: Sequence[str]) -> None:
+def settle_target(given: Options) -> None:
     """Finds the PID of a name. Raises TargetError or ProgramError for what there is not."""
-    if command and not _may_exist(command[0]):
-        raise ProgramError(command[0], errno.ENOENT)
-    if not (command or given.pid is given.name is None or given.wait):
+    if given.command and not _may_exist(given.command[0]):
+        raise ProgramError(given.command[0], errno.ENOENT)
+    has_name = given.pid is not None or given.name is not None
+    if has_name and not (given.command or given.waits):
         given.pid, given.name = named_process(given).pid, None
 
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Final
 
 from tracelloc import __version__
-from tracelloc.command.commandline import CommandLine, what_begins
+from tracelloc.command.commandline import Options, what_begins
 from tracelloc.command.lifecycle import start_of
-from tracelloc.command.options import options_of
+from tracelloc.command.options import completed
 from tracelloc.command.outputs import Messages
 from tracelloc.command.recordoptions import RecordOptions
 from tracelloc.command.run import Run, trace
@@ -200,13 +200,13 @@ def _new_writer(wanted: RecordOptions, pid: int) -> RecordingWriter:
     )
 
 
-def record(line: CommandLine, wanted: RecordOptions) -> int:
+def record(given: Options, wanted: RecordOptions) -> int:
     """Records a trace until it ends. Returns the exit status. Raises TracellocError."""
-    STARTUP.begin(what_begins(line))
+    STARTUP.begin(what_begins(given))
     try:
-        options = with_target(options_of(line))
+        options = with_target(completed(given))
         config = replace(options.trace, log_events=wanted.events)
         with closing(Recorder(wanted)) as recorder:
-            return trace(replace(options, trace=config), start_of(options), recorder)
+            return trace(options.but(trace=config), start_of(options), recorder)
     finally:
         STARTUP.end()

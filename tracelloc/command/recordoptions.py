@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracelloc.command.arguments import add_option, duration_type, size_type
-from tracelloc.command.commandline import CommandLine, recorded_command_line
+from tracelloc.command.commandline import Options, recorded_command_line
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.text import format_size
 
@@ -53,7 +53,7 @@ def check_bounds(given: argparse.Namespace) -> None:
 
 def record_options(
     given: argparse.Namespace, command: tuple[str, ...]
-) -> tuple[CommandLine, RecordOptions]:
+) -> tuple[Options, RecordOptions]:
     """The trace that is to be recorded, and where. Raises TracellocError."""
     check_bounds(given)
     given.top = TOP

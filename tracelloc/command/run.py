@@ -15,10 +15,10 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Final, Protocol
 
+from tracelloc.command.commandline import Options
 from tracelloc.command.customallocators import load_custom_allocators
 from tracelloc.command.failures import report_failure
 from tracelloc.command.lifecycle import Signals, Start
-from tracelloc.command.options import Options
 from tracelloc.command.outputs import Messages, write_files
 from tracelloc.command.sharedsnapshots import SharedSnapshots
 from tracelloc.errors import TracellocError
@@ -294,16 +294,16 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
     )
     with ExitStack() as stack:
         filters, warnings = load_filters(
-            options.filters_paths, options.filter_groups, standing=options.use_filters
+            tuple(options.filters_paths), tuple(options.filter_groups), standing=options.use_filters
         )
-        custom, more = load_custom_allocators(options.allocators_paths, invoker())
+        custom, more = load_custom_allocators(tuple(options.allocators_paths), invoker())
         who = effective_user() if options.as_root else invoker()
         watch = stack.enter_context(closing(Watch(options.watch, say, who)))
         sharing = None
-        if options.listen is not None or options.push is not None:
+        if options.listen is not None or options.pushes_to is not None:
             from tracelloc.show.publish.publishing import Sharing  # noqa: PLC0415 - slow to import, rarely used
 
-            sharing = stack.enter_context(closing(Sharing(options.listen, options.push, say)))
+            sharing = stack.enter_context(closing(Sharing(options.listen, options.pushes_to, say)))
         budget = MemoryBudget(options.max_memory)
         budget.enforce()
         prepare_workers(budget.worker_bytes, say)
@@ -318,11 +318,11 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         # screen waits while all objects are looked at.
         gc.freeze()
         gc.set_threshold(*_GARBAGE_THRESHOLDS)
-        sources = SourceMap(options.sources)
+        sources = SourceMap(tuple(options.sources))
         symbolizers = stack.enter_context(
             closing(Symbolizers(lambda number: session.processes.tracee_of(number).space, sources))
         )
-        namers = Namers(symbolizers, filters, short_names=options.short_names)
+        namers = Namers(symbolizers, filters, short_names=False)
         run = Run(
             options, session, signals=signals, messages=front.messages, namers=namers, watch=watch
         )

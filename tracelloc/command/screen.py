@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from tracelloc.command.commandline import Options
 from tracelloc.command.lifecycle import start_of
-from tracelloc.command.options import Options
 from tracelloc.command.outputs import Messages, open_report
 from tracelloc.command.run import Run, trace
 from tracelloc.errors import TracellocError
@@ -209,7 +208,7 @@ def run_screen(options: Options) -> int:
         try:
             group = None if is_chosen else options.group
             waits = options.waits and not is_chosen
-            start = start_of(replace(options, pid=pid, group=group, waits=waits))
+            start = start_of(options.but(pid=pid, group=group, waits=waits))
             trace(options, start, screen)
         except TracellocError as error:
             if not is_chosen:
@@ -246,10 +245,10 @@ def open_recording(given: argparse.Namespace) -> None:
         # The terminal knows its size, and tells when it changes; these don't.
         os.environ.pop(name, None)
     filters, warnings = load_filters(
-        tuple(given.filters), tuple(given.filter_group), standing=not given.no_filters
+        tuple(given.filters_paths), tuple(given.filter_groups), standing=given.use_filters
     )
     recording = open_recordings(given.files or [_recording_of(given.pid)])
-    namers = Namers(recording, filters, short_names=given.short_names)
+    namers = Namers(recording, filters, short_names=False)
     at = None if given.at is None else find_moment(recording, given.at)
     about = [note for note in (recording.about.get("single"),) if note]
     app = make_app(recording, namers, at=at, warnings=[*warnings, *about])

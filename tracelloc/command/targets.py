@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from dataclasses import replace
 from typing import Final
 
-from tracelloc.command.options import Options
+from tracelloc.command.commandline import Options
 from tracelloc.errors import TargetError
 from tracelloc.machine.groups import NoGroupError, find_group, members_of
 from tracelloc.record.process.memorylimits import MemoryGroup
@@ -26,7 +25,7 @@ def with_target(options: Options) -> Options:
         members = members_of(group)
         if not members:
             raise TargetError(f"control group {printable(group.path)} has no process any more")
-        return replace(options, pid=members[0], group=group)
+        return options.but(pid=members[0], group=group)
     return options
 
 

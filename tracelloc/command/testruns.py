@@ -19,10 +19,10 @@ from typing import Any, Final
 import numpy as np
 
 from tracelloc.architecture import machine_name
-from tracelloc.command.commandline import CommandLine
+from tracelloc.command.commandline import Options
 from tracelloc.command.leakcheck import FewMessages
 from tracelloc.command.lifecycle import LaunchStart
-from tracelloc.command.options import options_of
+from tracelloc.command.options import completed
 from tracelloc.command.outputs import Messages
 from tracelloc.command.run import LAST_PATIENCE_S, Run, trace
 from tracelloc.errors import TracellocError
@@ -192,10 +192,10 @@ def _frames(stack: NamedStack) -> list[dict[str, Any]]:
     ]
 
 
-def serve_tests(line: CommandLine, suppressions: Iterable[Path]) -> int:
+def serve_tests(given: Options, suppressions: Iterable[Path]) -> int:
     """Runs a pytest whose plug-in asks. Returns its exit status. Raises TracellocError."""
     capabilities.check_machine(machine_name())
-    options = options_of(line)
+    options = completed(given.but(top=0))
     patterns = read_patterns(suppressions)
     channel, theirs = socket.socketpair()
     theirs.set_inheritable(True)
@@ -211,5 +211,5 @@ def serve_tests(line: CommandLine, suppressions: Iterable[Path]) -> int:
     trace_config = replace(
         options.trace.with_library_only, in_parts=True, reads_memory=False, max_stall_s=_STALL_S
     )
-    options = replace(options, trace=trace_config, top=0)
+    options = options.but(trace=trace_config)
     return trace(options, start, TestRun(channel, start, patterns))

@@ -40,14 +40,14 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add("--events", "record every event, the newest ones in at most half of the file: snapshots "
         "then have single blocks")
     add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C); a CMD "
-        "that still runs then is waited for", type=duration_type)
+        "that still runs then is waited for", dest="duration_s", type=duration_type)
     add_sources(group)
 # fmt: on
 
 
 def _run(given: Namespace) -> int:
     line, wanted = record_options(given, given.command)
-    settle_target(line.given, line.command)
+    settle_target(line)
     import_numpy()
     from tracelloc.command.record import record
 

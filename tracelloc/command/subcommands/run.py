@@ -40,7 +40,7 @@ def _run(given: Namespace) -> int:
     if not given.command:
         raise UsageError("a program is required", hint="tracelloc run --leaks -- CMD [ARG...]")
     line = recorded_command_line(Namespace(debug=given.debug), given.command)
-    settle_target(line.given, line.command)
+    settle_target(line)
     from tracelloc.record.worker.zygote import ZYGOTE
 
     # It gets ready while this process does.

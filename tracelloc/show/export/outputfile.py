@@ -29,7 +29,6 @@ class OutputFile:
     """``%p`` is replaced by the target's PID, ``%t`` by the time of writing."""
     exporter: Exporter
     metric: Metric = Metric.BYTES
-    mode: int = PRIVATE
     """Permissions of the file."""
 
     @classmethod
@@ -59,7 +58,7 @@ class OutputFile:
 
         Raises TracellocError; the old file is then unchanged.
         """
-        write_output(self.path, content, self.mode)
+        write_output(self.path, content)
 
 
 def check_output(path: Path) -> None:
@@ -73,14 +72,14 @@ def check_output(path: Path) -> None:
         raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def write_output(path: Path, content: Iterable[bytes], mode: int = PRIVATE) -> None:
+def write_output(path: Path, content: Iterable[bytes]) -> None:
     """Writes a file as ``OutputFile.write``. Raises TracellocError."""
     try:
         if is_special(path):
             with open_special(path) as stream:
                 stream.writelines(content)
             return
-        replace_file(path, content, output_users(), mode)
+        replace_file(path, content, output_users(), PRIVATE)
     except OSError as error:
         hint = "the file that was there is unchanged" if path.exists() else ""
         raise TracellocError(f"{path} could not be written: {error.strerror}", hint=hint) from error

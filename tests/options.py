@@ -1,0 +1,13 @@
+"""What command lines ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracelloc.command.commandline import Options, parse_command_line
+from tracelloc.command.options import completed
+
+
+def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Options:
+    """Options from the arguments after the program's name. Raises UsageError."""
+    return completed(parse_command_line(arguments, terminal=terminal))
