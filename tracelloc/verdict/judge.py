@@ -14,11 +14,7 @@ from tracelloc.model.figures import F64, Mask, Totals
 from tracelloc.model.stacks import CallStacks, StackFlag
 from tracelloc.model.verdicts import Findings, Moment, Sites, Verdict
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.findings import (
-    Group,
-    VerdictHistory,
-    list_suspects,
-)
+from tracelloc.verdict.findings import Group, VerdictHistory, list_suspects
 from tracelloc.verdict.judging import judge_in_parts, judge_sites
 from tracelloc.verdict.loss import Circumstances, Gaps, common_share
 from tracelloc.verdict.multistack import Look, SplitLeaks, find_tied, shared_caller

@@ -14,12 +14,7 @@ import numpy as np
 
 from tracelloc.heap.cohorts import LIFETIME_EDGES_S, Population
 from tracelloc.model.figures import F64, Mask, Rows
-from tracelloc.model.verdicts import (
-    CODE_OF,
-    Codes,
-    Sites,
-    Verdict,
-)
+from tracelloc.model.verdicts import CODE_OF, Codes, Sites, Verdict
 from tracelloc.verdict.growth import (
     CumulativeCurve,
     Growth,

@@ -16,11 +16,7 @@ import numpy as np
 from tracelloc.heap.cohorts import Census
 from tracelloc.model.figures import F64, I64, Mask, Rows
 from tracelloc.model.stacks import CallStacks, Frames
-from tracelloc.model.verdicts import (
-    CODE_OF,
-    Sites,
-    Verdict,
-)
+from tracelloc.model.verdicts import CODE_OF, Sites, Verdict
 from tracelloc.verdict.findings import Group, VerdictHistory
 from tracelloc.verdict.grouping import (
     Groups,

@@ -18,11 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.heap.cohorts import (
-    LIFETIME_EDGES_S,
-    LIFETIMES,
-    Population,
-)
+from tracelloc.heap.cohorts import LIFETIME_EDGES_S, LIFETIMES, Population
 from tracelloc.model.figures import F64, Mask
 from tracelloc.verdict.parameters import P
 

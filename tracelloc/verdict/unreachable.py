@@ -15,11 +15,7 @@ import numpy as np
 
 from tracelloc.heap.cohorts import Population
 from tracelloc.model.figures import F64, Mask
-from tracelloc.model.verdicts import (
-    CODE_OF,
-    Sites,
-    Verdict,
-)
+from tracelloc.model.verdicts import CODE_OF, Sites, Verdict
 from tracelloc.verdict.growth import CumulativeCurve, beginning_within, slice_starts
 from tracelloc.verdict.loss import Circumstances
 from tracelloc.verdict.parameters import P

@@ -99,7 +99,6 @@ class _Stream(io.RawIOBase):
         return self._position
 
     def tell(self) -> int:
-        """The position of the next read."""
         return self._position
 
     def read(self, size: int = -1) -> bytes:

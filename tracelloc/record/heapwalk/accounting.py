@@ -42,14 +42,12 @@ class _PartSums:
     )
 
     def add(self, part: MemoryPart, size_bytes: int, name: str = "") -> None:
-        """Adds bytes to a part."""
         if size_bytes > 0:
             self.parts[part] += size_bytes
             if name:
                 self.names[part][name] += size_bytes
 
     def largest(self) -> dict[MemoryPart, tuple[tuple[str, int], ...]]:
-        """The largest names of each part."""
         return {
             part: tuple(sorted(sizes.items(), key=lambda row: (-row[1], row[0]))[:_MOST_ITEMS])
             for part, sizes in self.names.items()

@@ -14,13 +14,7 @@ import numpy as np
 from tracelloc.record.heapwalk.chunks import ListReader, blocks_between
 from tracelloc.record.heapwalk.mallocstate import ArenaState, first_words
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walked import (
-    ADDRESS_BITS,
-    NO_ENTRIES,
-    Arena,
-    BlockState,
-    WalkedHeap,
-)
+from tracelloc.record.heapwalk.walked import ADDRESS_BITS, NO_ENTRIES, Arena, BlockState, WalkedHeap
 from tracelloc.record.process.memory import U64, Mask
 
 _MOST_LISTED: Final = 1 << 22
@@ -194,7 +188,6 @@ class _FreeLists:
 
 
 def _mark(arenas: list[Arena], addresses: U64, state: BlockState) -> None:
-    """Sets the state of chunks that count as in use."""
     for arena in arenas:
         wanted = addresses | np.uint64(BlockState.IN_USE)
         at = np.searchsorted(arena.entries, wanted)

@@ -78,7 +78,6 @@ class _Tree(NamedTuple):
 
     @property
     def entries(self) -> int:
-        """Entries of each table."""
         return 1 << self.key_bits
 
     def key(self, addresses: U64, level: int) -> U64:

@@ -95,7 +95,6 @@ def _at_borders(mappings: list[_Mapping], region: Region) -> set[_Mapping]:
 
 
 def _still_there(reader: PieceReader, mappings: list[_Mapping]) -> list[_Mapping]:
-    """Selects the mappings that are blocks still."""
     places = np.array([each.chunk for each in mappings], np.uint64)
     heads, was_read = reader.memory.read(places, 16)
     kept = was_read & (heads[:, 1] & np.uint64(7) == _FLAG)

@@ -38,7 +38,6 @@ class Family:
     unseen: Mapping[str, str] = field(default_factory=dict)
     """Functions that tracelloc can't trace, and the consequence of each."""
     by_user: bool = False
-    """Whether the family is user-defined."""
 
 
 def _named(names: Mapping[Signature, str]) -> dict[str, Signature]:
@@ -207,7 +206,6 @@ MIMALLOC: Final = Family(
 """mimalloc's own names, which a program may call in addition to or instead of malloc."""
 
 FAMILIES: Final = (LIBC, TCMALLOC, MIMALLOC)
-"""Families with fixed names."""
 
 
 MAPPINGS: Final = Family(

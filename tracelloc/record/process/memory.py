@@ -174,7 +174,6 @@ def _scanned(
 
 
 def _runs_of(start: int, pages: Mask) -> list[tuple[int, int]]:
-    """Returns (start, end) of each run of present pages."""
     present = np.concatenate([[False], pages, [False]])
     turns = start + PAGE_BYTES * np.flatnonzero(present[1:] != present[:-1])
     return list(zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True))

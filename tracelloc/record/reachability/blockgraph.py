@@ -24,13 +24,7 @@ from tracelloc.record.process.regions import Region, variables_of
 from tracelloc.record.process.residency import read_resident
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.reachability.areas import searched_areas
-from tracelloc.record.reachability.heaproots import (
-    RootParts,
-    RootReader,
-    Titles,
-    parts_of,
-    rank_of,
-)
+from tracelloc.record.reachability.heaproots import RootParts, RootReader, Titles, parts_of, rank_of
 from tracelloc.record.reachability.links import NO_ROOT, Links
 from tracelloc.record.reachability.rootnames import NamedWords, name_words
 from tracelloc.record.reachability.roots import DEAD, QUIET, MemoryKinds, kinds_of
@@ -165,11 +159,9 @@ class _RootPointers:
     origins: U64
     """The number of the root, or the address of the pointer if that tells the root."""
     held: U32
-    """The block."""
 
     @classmethod
     def of(cls, links: Links) -> _RootPointers:
-        """Returns all that were found."""
         count = links.root_count
         found = cls(np.empty(count, np.uint64), np.empty(count, np.uint32))
         links.roots(found.origins, found.held)
@@ -251,7 +243,6 @@ def _pieces(reader: PieceReader, kinds: MemoryKinds, parts: RootParts) -> Iterat
 
 
 def _scan(reader: PieceReader, links: Links, piece: _Piece) -> None:
-    """Scans one piece."""
     start, end, root, is_code = piece
     words = np.empty((end - start) // 8 + 1, np.uint64)
     size_bytes = reader.memory.fetch(np.array([[start, end - start]], np.uint64), words)

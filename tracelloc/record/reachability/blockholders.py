@@ -236,7 +236,6 @@ class _BlockOwners:
 
     @classmethod
     def of(cls, owned: Ownership, paths: BlockPaths) -> _BlockOwners:
-        """Finds them."""
         graph, roots = owned.graph, len(owned.graph.roots)
         shared = np.flatnonzero((owned.dominator == 0) & owned.are_blocks()).astype(np.uint32)
         kept = owned.inherited(owned.block_sizes())

@@ -70,8 +70,6 @@ def is_borrower(root: HeapRoot) -> bool:
 
 
 class _Threads:
-    """Threads by their addresses."""
-
     def __init__(self, threads: list[ThreadRegisters]) -> None:
         self._by_stack = sorted(threads, key=lambda one: one.stack_pointer)
         self.by_data = sorted(threads, key=lambda one: one.thread_pointer)
@@ -79,12 +77,10 @@ class _Threads:
         self._data = [one.thread_pointer for one in self.by_data]
 
     def with_stack_in(self, region: Region) -> list[ThreadRegisters]:
-        """Threads whose stack pointers lead there."""
         low, high = (bisect_left(self._stacks, at) for at in (region.start, region.end))
         return self._by_stack[low:high]
 
     def with_data_in(self, region: Region) -> list[ThreadRegisters]:
-        """Threads whose thread pointers lead there."""
         low, high = (bisect_left(self._data, at) for at in (region.start, region.end))
         return self.by_data[low:high]
 

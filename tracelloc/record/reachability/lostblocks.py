@@ -45,12 +45,10 @@ class _Search:
 
     heap: WalkedHeap
     blocks: BlockRanges
-    """The blocks that it searched for."""
     tally: ClassTally
     reachable: Mask
     marks: Marks
     lost: BlockRanges = field(init=False)
-    """The blocks that it did not reach."""
 
     def __post_init__(self) -> None:
         self.lost = self.blocks.select(~self.reachable)
@@ -173,7 +171,6 @@ class LostBlockSearch:
 
 
 def _links(search: _Search, lost: LostBlocks) -> BlockLinks:
-    """The pointers between lost blocks."""
     count = len(lost.starts)
     numbers = np.zeros(len(search.blocks.starts), np.uint32)
     rows = np.searchsorted(search.blocks.starts, lost.starts)

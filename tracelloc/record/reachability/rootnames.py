@@ -67,8 +67,6 @@ def name_words(space: AddressSpace, parts: RootParts, addresses: U64) -> NamedWo
 
 
 class _Naming:
-    """Names the words of one process."""
-
     def __init__(
         self, space: AddressSpace, symbolizer: Symbolizer, parts: RootParts, found: NamedWords
     ) -> None:
@@ -84,7 +82,6 @@ class _Naming:
         return slice(int(first), int(last))
 
     def name_module(self, module: Module) -> None:
-        """Names the words in a module's data."""
         for bias in self._biases(module):
             try:
                 symbols = self._symbolizer.module(module)
@@ -128,7 +125,6 @@ class _Naming:
             self._found.wholes[number] = whole
 
     def name_threads(self) -> None:
-        """Names the words in the threads' own data."""
         most_bytes = self._thread_bytes()
         pointers = [0, *(each.pointer for each in self._parts.threads), native().address_end]
         for thread, before, after in zip(self._parts.threads, pointers, pointers[2:], strict=False):

@@ -39,7 +39,6 @@ class PointerSearch:
     blocks: Blocks
     """The blocks searched for, by address."""
     reachable: Mask
-    """Whether each block is reachable."""
     edges_left_out: int
     """Pointers between blocks that were not stored: their targets count as reachable."""
     swapped_bytes: int = 0

@@ -24,12 +24,7 @@ import numpy as np
 from tracelloc.files.dwarf import SourceFrame, SourceLines
 from tracelloc.files.dwarf.variables import Place
 from tracelloc.files.elf import RawTable, Symbol, SymbolTable
-from tracelloc.files.elf.debugfiles import (
-    DebugFile,
-    DebugReferences,
-    find_debug_file,
-    keep_if,
-)
+from tracelloc.files.elf.debugfiles import DebugFile, DebugReferences, find_debug_file, keep_if
 from tracelloc.files.elf.file import DataLayout
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.procfs import Process

@@ -22,10 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from tracelloc.model.verdicts import (
-    Suspect,
-    Verdict,
-)
+from tracelloc.model.verdicts import Suspect, Verdict
 from tracelloc.show.alerts.rules import ON_LEAK_PATIENCE_S, PER_MINUTE, WatchOptions, WatchRule
 from tracelloc.show.alerts.suppressions import Suppressions
 from tracelloc.show.presentation.facts import stack_facts, summary, suspect_facts

@@ -14,11 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.model.blocks import Blocks, Usable
-from tracelloc.model.figures import (
-    ThreadActivity,
-    ThreadFlow,
-    ThreadWork,
-)
+from tracelloc.model.figures import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.show.analysis.differences import ALL, Amounts, Limits, amounts, choose, held_by
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
@@ -46,7 +42,6 @@ class StackWaste:
     """Bytes wasted by the blocks of one call stack."""
 
     index: int
-    """Index of the stack."""
     count: int
     waste: Waste
 

@@ -153,7 +153,6 @@ class TraceMerger:
         return MergedProcess(one, merged, rows, merged[rows])
 
     def _index(self, one: Snapshot, numbers: _Numbers, index: int) -> int:
-        """Returns the merged index of a process's stack."""
         frames, flags = one.stacks.frames(index), one.stacks.flags(index)
         if frames is None:
             self._ids += 1
@@ -283,7 +282,6 @@ def _overhead(ones: Sequence[Snapshot]) -> Overhead:
 
 
 def _blocks(parts: Sequence[MergedProcess]) -> Blocks:
-    """Returns the blocks of all processes; ended processes have none."""
     runs = []
     for part in parts:
         if part.one.blocks is not None:

@@ -30,7 +30,6 @@ class OutputFile:
     exporter: Exporter
     metric: Metric = Metric.BYTES
     mode: int = PRIVATE
-    """Permissions of the file."""
 
     @classmethod
     def by_suffix(cls, path: str) -> OutputFile:

@@ -169,8 +169,6 @@ class TomlTables:
 
 
 class _Parser(TomlTables):
-    """Reads the rules and switches of one document."""
-
     def __init__(self, text: str, name: str, trusted: bool) -> None:
         super().__init__(text, name, "rule", "groups")
         self._trusted = trusted

@@ -27,12 +27,7 @@ from tracelloc.show.export.listings import fold
 from tracelloc.show.presentation.combined import joined, since
 from tracelloc.show.presentation.profile import Metric, Profile
 from tracelloc.show.publish.address import ListenAddress
-from tracelloc.show.publish.openmetrics import (
-    CONTENT_TYPE,
-    family_lines,
-    label_text,
-    metrics_text,
-)
+from tracelloc.show.publish.openmetrics import CONTENT_TYPE, family_lines, label_text, metrics_text
 from tracelloc.show.publish.secrets import is_authorized
 from tracelloc.show.publish.unixsocket import listen_at, remove_socket
 
@@ -275,7 +270,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answers a GET request."""
         self.server.note_asked(self.connection)
         try:
             self._answer()

@@ -74,7 +74,6 @@ class Pusher:
         self._remark = ""
         """The server's remark on the last profile that it accepted."""
         self.dropped = 0
-        """Profiles that were dropped."""
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="push", daemon=True)
         self._opener = urllib.request.build_opener(_NoRedirect)

@@ -17,14 +17,7 @@ from tracelloc.model.losses import Counter
 from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.process import FollowCounts
 from tracelloc.model.stacks import CallStacks
-from tracelloc.model.verdicts import (
-    VERDICTS,
-    Findings,
-    Moment,
-    Sites,
-    Suppressed,
-    Suspect,
-)
+from tracelloc.model.verdicts import VERDICTS, Findings, Moment, Sites, Suppressed, Suspect
 from tracelloc.show.recording.changes import I64, MomentParts, ProcessKey, ProcessParts
 from tracelloc.show.recording.plain import from_plain, to_plain, types_of
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot

@@ -242,7 +242,6 @@ class _Graph:
         return {start: frame for start, frame in starts if start >= 0}
 
     def holders(self, name: str, before: ObjectAddresses | None) -> Holders:
-        """The holders of objects of this type."""
         fresh = addresses = self._addresses.addresses_of_type(name)
         if before is not None:
             fresh = addresses[~np.isin(addresses, before.addresses_of_type(name))]

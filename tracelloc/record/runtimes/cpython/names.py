@@ -74,7 +74,6 @@ class TypeNames:
         return True
 
     def _string(self, address: int) -> str:
-        """The text of an ASCII string."""
         words = self._words(address, 3)
         if len(words) < 3 or not 0 < words[2] < 1 << 10:
             return ""
