@@ -71,7 +71,8 @@ class TestMemory:
     def _measure(self, channel: Channel, item: pytest.Item, request: bytes) -> dict[str, Any]:
         # What only a cycle of references keeps is no leak.
         gc.collect()
-        _overwrite_frames()
+        # What ended functions have left in the memory of Python's frames: 160 KiB.
+        _places["overwrite"](_DEPTH)
         found = channel.end(request)
         names = _names_of_types() if found["leaks"] else {}
         for leak in found["leaks"]:
@@ -160,11 +161,6 @@ _places: dict[str, Any] = {}
 exec(  # noqa: S102 - a function with very many variables
     f"def overwrite(depth):\n {_VARIABLES} = None\n if depth: overwrite(depth - 1)", _places
 )
-
-
-def _overwrite_frames() -> None:
-    """Overwrites what ended functions have left in the memory of Python's frames: 160 KiB."""
-    _places["overwrite"](_DEPTH)
 
 
 def _names_of_types() -> dict[int, str]:

@@ -174,15 +174,10 @@ def _withheld(sites: Sites, stacks: CallStacks) -> tuple[Sites, Mask]:
     sites = sites.withheld(is_cut)
     is_earlier = stacks.have(StackFlag.EARLIER)[:count]
     sites = sites.withheld(is_earlier, Verdict.EARLIER)
-    sites = sites.withheld(is_earlier & are_lost(sites), Verdict.LOST)
-    return sites, is_cut | is_earlier
-
-
-def are_lost(sites: Sites) -> Mask:
-    """Sites of blocks from before tracing that are lost in part, not just a few by chance."""
+    # Blocks from before tracing are lost in part, not just a few by chance.
     least = np.maximum(P.earlier_lost_least, P.earlier_lost_share * sites.alive)
-    lost: Mask = sites.unreachable >= least
-    return lost
+    sites = sites.withheld(is_earlier & (sites.unreachable >= least), Verdict.LOST)
+    return sites, is_cut | is_earlier
 
 
 def _loss_floor(census: Census, losses: bool) -> F64:

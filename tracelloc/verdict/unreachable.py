@@ -63,7 +63,8 @@ def find_proof(population: Population, loss_share: F64, clean_from_s: float) -> 
             blocks = parts.sum(axis=1)
             generations = np.count_nonzero(parts >= 0.5, axis=1)
             recent = parts[:, P.unreachable_parts // 2 :].sum(axis=1)
-            spread_s = _last_edge(edges, lost[rows]) - start_s
+            last = lost.shape[1] - 1 - (lost[rows, ::-1] > 0).argmax(axis=1)
+            spread_s = edges[last] - start_s  # from the first to the last slice with a lost block
             again = (
                 (blocks >= P.unreachable_least)
                 & (generations >= 2)
@@ -194,10 +195,3 @@ def _rates(
     rate[rows] = np.where(mostly, all_bytes, lost_bytes.sum(axis=1)) / length_s * 60
     pace[rows] = np.where(mostly, all_blocks, lost.sum(axis=1)) / length_s * 60
     return rate, pace
-
-
-def _last_edge(edges_s: F64, lost: F64) -> F64:
-    """Start of the slice with each site's last lost block."""
-    last = lost.shape[1] - 1 - (lost[:, ::-1] > 0).argmax(axis=1)
-    began: F64 = edges_s[last]
-    return began

@@ -91,7 +91,9 @@ def _sites(known: Sequence[tuple[MergedProcess, Findings]], count: int, start_ns
         later_s = (found.moment.start_ns - start_ns) / NS_PER_S
         parts.append(replace(sites, since_s=sites.since_s + later_s))
         places.append(part.merged[rows])
-    whole, at = Sites.concatenate([*parts, _unseen(parts[0])]), np.concatenate(places)
+    zeros = {f.name: np.zeros(1, getattr(parts[0], f.name).dtype) for f in fields(Sites)}
+    without = replace(Sites(**zeros), code=np.full(1, CODE_OF[Verdict.DECIDING], np.uint8))
+    whole, at = Sites.concatenate([*parts, without]), np.concatenate(places)
     code = whole.code[:-1]
     badness = (code == _WORST[0]) + 2 * (code == _WORST[1])
     order = np.lexsort((whole.alive_bytes[:-1], badness, at))
@@ -106,12 +108,6 @@ def _sites(known: Sequence[tuple[MergedProcess, Findings]], count: int, start_ns
     columns["rate_bytes_per_min"] = np.zeros(count)
     np.add.at(columns["rate_bytes_per_min"], at, whole.rate_bytes_per_min[:-1])
     return replace(whole.select(chosen), **columns)
-
-
-def _unseen(like: Sites) -> Sites:
-    """Returns one row for stacks without findings."""
-    columns = {field.name: np.zeros(1, getattr(like, field.name).dtype) for field in fields(Sites)}
-    return replace(Sites(**columns), code=np.full(1, CODE_OF[Verdict.DECIDING], np.uint8))
 
 
 def _suspects(

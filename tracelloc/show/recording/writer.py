@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -122,7 +122,10 @@ class RecordingWriter:
                     self._add_samples(one)
                     self._add_names(one, namers, patience_s)
                 self._add_moment(trace.root, parts)
-                self._add_events(trace)
+                if self._events is not None:
+                    for one in trace.processes:
+                        if one.logged is not None:
+                            self._events.add(self._count, key_of(one), one.logged)
             self._count += 1
             if self._whole == self._count - 1 or self._is_folding:
                 self._connection.execute("PRAGMA wal_checkpoint")
@@ -139,12 +142,6 @@ class RecordingWriter:
         insert(self._connection, moment, data)
         self._group_bytes += len(data)
         self._chain.add(parts)
-
-    def _add_events(self, trace: TraceSnapshot) -> None:
-        if self._events is not None:
-            for one in trace.processes:
-                if one.logged is not None:
-                    self._events.add(self._count, key_of(one), one.logged)
 
     def events_since_s(self) -> float | None:
         """When the events that are kept begin, in seconds since 1970; None: none was dropped."""
@@ -196,7 +193,10 @@ class RecordingWriter:
         return book
 
     def _add_stacks(self, book: _Book, count: int) -> None:
-        for first, end in [*_found_since(book), (book.written, count)]:
+        # Frames of stacks that were written without them may be known by now.
+        found = [index for index in book.unknown if book.stacks.frames(index) is not None]
+        book.unknown.difference_update(found)
+        for first, end in [*((index, index + 1) for index in found), (book.written, count)]:
             if end <= first:
                 continue
             depths, flags, frames = book.stacks.columns(first, end)
@@ -251,10 +251,3 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _found_since(book: _Book) -> Iterator[tuple[int, int]]:
-    """Yields ranges of stacks that were written without frames that are now known."""
-    for index in [index for index in book.unknown if book.stacks.frames(index) is not None]:
-        book.unknown.discard(index)
-        yield index, index + 1

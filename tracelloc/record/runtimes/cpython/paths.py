@@ -182,7 +182,8 @@ class PathNames:
     def _local_text(self, code: FrameCode, number: int) -> str:
         if number >= code.variables:
             return _TEMPORARY
-        return self._tuple_text(code.names_address, number) or "?"
+        item = self._word(code.names_address + 8 * (self._first_item + number))
+        return (self._python.text(item) if item else None) or "?"
 
     def _name_in_object(self, walk: _Walk, word: int, begin: int, number: int) -> None:
         known, at = self._types.known[number], word - begin
@@ -391,10 +392,6 @@ class PathNames:
                 return f"{before}{known.function.function}() {self._local_text(known, number)}"
         walk.unresolved += 1
         return UNKNOWN
-
-    def _tuple_text(self, address: int, place: int) -> str | None:
-        item = self._word(address + 8 * (self._first_item + place))
-        return self._python.text(item) if item else None
 
     def _type_word(self, number: int, offset: int) -> int:
         return self._word(self._types.address(number) + offset)
