@@ -1,7 +1,7 @@
 """Accounts for a process's resident memory: each mapping by kind, the heap by state of its blocks.
 
-The kernel says how much of each mapping is resident (``record.process.smaps``), and the walk of the
-heap which pages of it are in use or free. What the walk explains of a mapping is taken from the
+The kernel says how much of each mapping is resident (``record.process.regions``), and the walk of
+the heap which pages of it are in use or free. What the walk explains of a mapping is taken from the
 mapping's own part, so the sum of all parts is what the kernel counts.
 """
 
@@ -19,7 +19,7 @@ from tracelloc.model.heapusage import ArenaUsage, MemoryAccount, MemoryPart
 from tracelloc.record.heapwalk.pieces import AddressRuns
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.process.procfs import PROC, TRAMPOLINE_MAPPING, Process
-from tracelloc.record.process.smaps import MappingUsage, read_mapping_usages, read_table_bytes
+from tracelloc.record.process.regions import MappingUsage, read_mapping_usages, read_table_bytes
 from tracelloc.record.runtimes.supported import runtime_heap
 from tracelloc.record.sources.preloaded.sharedarea import AREA_NAME
 
