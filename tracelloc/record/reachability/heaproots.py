@@ -11,14 +11,13 @@ from typing import Final
 import numpy as np
 
 from tracelloc.architecture import native
-from tracelloc.errors import TracellocError
 from tracelloc.model.heapusage import HeapRoot, RootKind
-from tracelloc.record.kernel.registers import RegisterReader, ThreadRegisters
+from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process.memory import U64
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import Region
 from tracelloc.record.reachability.links import BY_ADDRESS
-from tracelloc.record.reachability.roots import kernel_words_by_kind
+from tracelloc.record.reachability.roots import RootWords, kernel_words_by_kind
 
 _VARIABLE_BYTES: Final = 1 << 16
 """Most bytes of a thread's variables that are told from a stack."""
@@ -186,17 +185,8 @@ class Titles:
         return f"thread {thread_id} ({name})" if name else f"thread {thread_id}"
 
 
-class RootReader:
-    """Reads the roots of processes: where their threads are, and what is not in memory."""
-
-    def __init__(self, *, debug: bool = False) -> None:
-        self.missing = ""
-        """Why registers can't be read; empty if they can."""
-        self._registers: RegisterReader | None = None
-        try:
-            self._registers = RegisterReader(debug=debug)
-        except TracellocError as error:
-            self.missing = error.message
+class RootReader(RootWords):
+    """Reads the roots of processes by name: where their threads are, and what is not in memory."""
 
     def threads(self, process: Process) -> list[ThreadRegisters]:
         """Returns its threads; without registers, only stack pointers of those that wait."""
@@ -231,11 +221,6 @@ class RootReader:
             )
         for name, words in kernel_words_by_kind(process).items():
             yield HeapRoot(RootKind.KERNEL, name), words
-
-    def close(self) -> None:
-        """Unloads the program that reads registers."""
-        if self._registers is not None:
-            self._registers.close()
 
 
 def parts_of(regions: list[Region], threads: list[ThreadRegisters], titles: Titles) -> RootParts:
