@@ -45,7 +45,7 @@ class Growth:
     watch_s: F64
     """Required length of the window."""
     never_freed: Mask
-    """Hardly any block of the window was freed, nor have others of the site been before."""
+    """Almost nothing was freed, in the window or before it."""
     old_frees_per_survivor: F64
     """Frees of blocks from before tracing per survivor, in the newer half."""
 

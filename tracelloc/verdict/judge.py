@@ -99,7 +99,7 @@ class Judge:
             resident_bytes=resident_bytes,
             collects=collects,
         )
-        sites = yield from judge_in_parts(count, census.population, circumstances)
+        sites = yield from judge_in_parts(count, census.survivors_by_age, circumstances)
         sites, is_no_site = _withheld(sites, stacks)
         sites = self._stacks.settle(sites, np.arange(count), now_ns)
         one_look = Look(census, sites, is_no_site, circumstances, stacks, now_ns)
@@ -153,7 +153,7 @@ class Judge:
         found = []
         for rows in (yield from find_tied(census, sites, stacks, free)):
             floor = circumstances.loss_floor[rows].max(keepdims=True)
-            one = census.population(rows).sums(np.arange(len(rows)), np.zeros(1, np.intp))
+            one = census.survivors_by_age(rows).sums(np.arange(len(rows)), np.zeros(1, np.intp))
             onset_s = circumstances.onset_s[rows].min(keepdims=True)
             together = judge_sites(one, replace(circumstances, loss_floor=floor, onset_s=onset_s))
             if not together.confidence[0] > 0:

@@ -35,7 +35,7 @@ class Proof:
     """When the first of them was born, seconds since tracing began, without one-off losses."""
 
 
-def find_proof(population: Population, loss_share: F64, clean_from_s: float) -> Proof:
+def prove_unreachable(population: Population, loss_share: F64, clean_from_s: float) -> Proof:
     """Evaluates the lost blocks of all sites.
 
     A block freed unseen only looks lost: this may concern ``loss_share`` of a site's blocks, and
@@ -87,7 +87,7 @@ def find_proof(population: Population, loss_share: F64, clean_from_s: float) -> 
     return Proof(count, listed, proven, since_s)
 
 
-def heed_pointers(
+def apply_pointer_proof(
     sites: Sites, population: Population, proof: Proof, watched_s: F64, around: Circumstances
 ) -> Sites:
     """Reports lost blocks as a leak, and referenced ones only if the growth lasts long.

@@ -128,11 +128,11 @@ def _read_repeatedly(
     to_user: int,
     free_lists: _FreeLists,
 ) -> tuple[U64, int, int]:
-    """The chunks of lists that a thread changes meanwhile, each by its head, 0 if it is empty.
+    """Reads free lists of a running thread, until nothing has changed or no more chunks are found.
 
-    A chunk that is allocated just then leads nowhere, and the rest of its list would be missed. So
-    they are read until nothing has changed, or no more chunks are found. Returns (chunks, number of
-    lists that were not empty at first, how many of these had no chunk).
+    ``heads_now`` returns the head of each list, 0 if it is empty. A chunk that is allocated just
+    then leads nowhere, and the rest of its list would be missed. Returns (chunks, number of lists
+    that were not empty at first, how many of these had no chunk).
     """
     found, counts = NO_ENTRIES, (0, 0)
     for tries in range(_MOST_TRIES):

@@ -92,7 +92,7 @@ class _Naming:
                 return
 
     def _biases(self, module: Module) -> Iterator[int]:
-        """What is added to the file's own addresses, each time that it is mapped."""
+        """Load bias of each mapping: process addresses less file addresses."""
         own = [m for m in self._space.mappings if self._space.module_of(m) is module]
         lowest = min((m.offset for m in own), default=0)
         inside = module.elf.address_of(lowest)

@@ -50,8 +50,8 @@ HistorySample = Callable[[ProcessKey, int], I64]
 """Returns each stack's live bytes at a time of a process's history."""
 
 
-class Dissector:
-    """Converts traces to parts; unchanged objects are not converted again."""
+class SnapshotEncoder:
+    """Converts traces to the parts that are kept; unchanged objects are not converted again."""
 
     def __init__(self, book_of: Callable[[CallStacks], int]) -> None:
         """``book_of``: the number under which the stacks of a process are kept."""

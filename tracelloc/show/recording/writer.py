@@ -23,8 +23,8 @@ from tracelloc.show.recording.changes import (
 )
 from tracelloc.show.recording.container import RecordedMoment, checksum, transaction
 from tracelloc.show.recording.events import EventWriter
-from tracelloc.show.recording.ladder import GROUP, STEPS_S, Folder, insert
-from tracelloc.show.recording.parts import Dissector, key_of
+from tracelloc.show.recording.ladder import GROUP, STEPS_S, Compactor, insert
+from tracelloc.show.recording.parts import SnapshotEncoder, key_of
 from tracelloc.show.recording.recordednames import NamesWriter, addresses_of
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import User
@@ -86,8 +86,8 @@ class RecordingWriter:
         self._file = _identity(path)
         self._max_bytes = max_bytes
         self._events = EventWriter(self._connection, max_bytes) if events else None
-        self._folder = Folder(self._connection, max_bytes - max_bytes // _SPARE, max_s)
-        self._dissector = Dissector(lambda stacks: self._book(stacks).number)
+        self._compactor = Compactor(self._connection, max_bytes - max_bytes // _SPARE, max_s)
+        self._encoder = SnapshotEncoder(lambda stacks: self._book(stacks).number)
         self._books: dict[int, _Book] = {}
         self._programs: dict[ProcessKey, _Program] = {}
         self._chain = MomentChain()
@@ -115,7 +115,7 @@ class RecordingWriter:
     def add(self, trace: TraceSnapshot, namers: Namers, patience_s: float = 0.0) -> None:
         """Writes a moment, and the names known by now; waits for others ``patience_s`` at most."""
         with container.failing(self.path, "written"):
-            parts = self._dissector.parts(trace)
+            parts = self._encoder.parts(trace)
             with transaction(self._connection):
                 for one in trace.processes:
                     self._add_stacks(self._book(one.stacks), len(one.totals))
@@ -129,7 +129,7 @@ class RecordingWriter:
             self._count += 1
             if self._whole == self._count - 1 or self._is_folding:
                 self._connection.execute("PRAGMA wal_checkpoint")
-                self._is_folding = self._folder.fold(trace.root.now_ns / NS_PER_S)
+                self._is_folding = self._compactor.fold(trace.root.now_ns / NS_PER_S)
             self._check_size()
 
     def _add_moment(self, root: Snapshot, parts: MomentParts) -> None:
@@ -223,7 +223,7 @@ class RecordingWriter:
         if one.mappings is not None:
             new |= {held.stack for held in one.mappings.stacks} - program.used
         program.used |= {index for index in new if one.frames(index)}
-        program.names.want(addresses_of(one, new))
+        program.names.add_addresses(addresses_of(one, new))
         data = program.names.batch(namers.namer_of(one.target), patience_s)
         if data is not None:
             key = key_of(one)
