@@ -143,7 +143,6 @@ class Stacks(CallStacks):
         self._count, self._used = count + len(starts), used + len(frames)
 
     def _file_frames(self) -> None:
-        """Enters stacks added since into the dictionary of frames."""
         for index in range(self._filed, self._count):
             start = int(self._starts[index])
             if start != UNKNOWN:

@@ -200,7 +200,6 @@ exec(  # noqa: S102 - a function with very many variables
 
 
 def _names_of_types() -> dict[int, str]:
-    """Names of all types by their addresses."""
     found: dict[int, str] = {}
     new: list[type] = [object]
     while new:

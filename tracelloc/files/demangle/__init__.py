@@ -132,7 +132,6 @@ def _filled_in(text: str, arguments: str) -> str:
 
 
 def _read_rust(name: str) -> str | None:
-    """A Rust name without its hash."""
     name = _LLVM.sub("", name)
     with suppress(Exception):  # whatever it says, the name stays as it is
         try:

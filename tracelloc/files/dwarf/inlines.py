@@ -71,7 +71,6 @@ class Walker:
         return steps
 
     def _after(self, data: bytes, code: int, at: int) -> int:
-        """Returns the offset after the entry whose values begin at ``at``."""
         skipper = self._skippers.get(code)
         if skipper is None:
             raise DwarfError(f"an entry has the unknown abbreviation {code}")

@@ -41,7 +41,6 @@ class Family:
 
 
 def _named(names: Mapping[Signature, str]) -> dict[str, Signature]:
-    """Returns functions by name, from names separated by spaces."""
     return {name: signature for signature, many in names.items() for name in many.split()}
 
 

@@ -118,8 +118,6 @@ def is_thread_data(read: Callable[[int, int], bytes], pointer: int, layout: Thre
 
 
 def _by_stack(blocks: Blocks, is_direct: Mask) -> list[LeakedStack]:
-    """Sums leaked blocks up by stack."""
-
     def sums(of: Mask) -> dict[int, BlockSum]:
         stacks, which = np.unique(blocks.stack[of], return_inverse=True)
         counts, sizes = np.bincount(which), _sums(which, blocks.size[of])

@@ -175,7 +175,6 @@ class Symbolizer:
         return unnamed(address, None, None, Unresolved.PENDING)
 
     def _interpreted(self, address: int) -> Frame | None:
-        """The frame of an interpreted function's line; None for another address."""
         found = self._space.files.runtime_frames.find(address)
         return None if found is None else _runtime_frame(address, found, self._sources)
 

@@ -103,7 +103,6 @@ def _resource(profile: Profile) -> dict[str, AttributeValue]:
 
 
 def _set(message: Any, value: AttributeValue) -> None:
-    """Gives an ``AnyValue`` its value."""
     if isinstance(value, bool):
         message.bool_value = value
     elif isinstance(value, int):

@@ -76,7 +76,6 @@ def read_profile(path: Path, time_text: str | None = None) -> Profile:
 
 
 def _recorded(path: Path, time_text: str | None) -> Profile:
-    """Returns a snapshot of a recording, with all processes merged."""
     recording = RecordedTrace(path)
     filters, _ = load_filters()
     namers = Namers(recording, filters, short_names=False)

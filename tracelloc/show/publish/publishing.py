@@ -114,7 +114,6 @@ class Pusher:
             self._say(f"{plural(self.dropped, 'profile')} could not be pushed")
 
     def _pack(self) -> None:
-        """Takes a profile and puts it in the queue."""
         try:
             profiles = self._take()
             until_s = time.time()

@@ -195,7 +195,6 @@ class _Graph:
         self._end = self._image.references.trace(self._parents, self._queue, begin, self._end)
 
     def _modules(self) -> dict[int, str]:
-        """Starts and names of modules and classes."""
         found, names = self._found, self._names
         roots: dict[int, str] = {}
         numbers = [n for n in range(len(found.types.known)) if found.names.name_of(n) == "module"]

@@ -126,7 +126,6 @@ class HeapImage:
         return False
 
     def _read(self, rows: U64) -> Mask:
-        """Reads all pieces into their places."""
         # They are read back to back; in the image, they begin at multiples of 16 bytes.
         into = np.empty(int(rows[:, 1].sum()) // 8, np.uint64)
         sizes = rows[:, 1].astype(np.int64) // 8

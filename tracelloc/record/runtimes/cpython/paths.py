@@ -250,7 +250,6 @@ class PathNames:
         return int(self._image.words[word]) <= _MOST_BOUNDED
 
     def _name_in_task(self, address: int) -> str | None:
-        """The name of an address in a task or future; None if unknown."""
         number = self._types.number_at(address)
         return None if number is None else _IN_TASKS.get(self._names.name_of(number))
 
@@ -333,7 +332,6 @@ class PathNames:
             walk.text += f"[{key!r}]" if walk.namespace else _ITEM
 
     def _key_text(self, keys: int, place: int) -> str | None:
-        """A key of a table whose keys are strings."""
         header = self._python.read(keys, 32)
         if len(header) < 32 or not 0 <= place < _MOST_KEYS:
             return None
