@@ -115,10 +115,6 @@ def _leaking(sites: Sites, row: int, blocks: Blocks) -> str:
     return f"{share} of the blocks allocated here has not been freed ({blocks(survivors)}){others}"
 
 
-def _growing(sites: Sites, row: int, blocks: Blocks) -> str:
-    return f"live bytes are rising; {_why_unsure(sites, row, blocks)}"
-
-
 def _why_unsure(sites: Sites, row: int, blocks: Blocks) -> str:
     if sites.unreachable[row] >= P.unreachable_least:
         return _unreachable(sites, row)
@@ -191,7 +187,7 @@ def _earlier(sites: Sites, row: int, blocks: Blocks) -> str:
 
 _SENTENCES: Final = {
     Verdict.LEAKING: _leaking,
-    Verdict.GROWING: _growing,
+    Verdict.GROWING: lambda *site: f"live bytes are rising; {_why_unsure(*site)}",
     Verdict.UNKNOWN: _unknown,
     Verdict.DECIDING: _deciding,
     Verdict.START_UP: _start_up,

@@ -239,17 +239,11 @@ class Endpoint(http.server.ThreadingHTTPServer):
                     with suppress(OSError):
                         connection.shutdown(socket.SHUT_RDWR)
 
-    def note_asked(self, request: socket.socket) -> None:
-        """Notes that a request is complete: the client now waits for the response."""
+    def wait_for_client_since(self, request: socket.socket, since_s: float) -> None:
+        """Sets since when the server waits; infinity while the client waits for the response."""
         with self._lock:
             if request in self._open:
-                self._open[request] = math.inf
-
-    def note_answer(self, request: socket.socket) -> None:
-        """Notes that a response is ready: from now on the server waits for the client."""
-        with self._lock:
-            if request in self._open:
-                self._open[request] = time.monotonic() + _SOCKET_PATIENCE_S - _REQUEST_PATIENCE_S
+                self._open[request] = since_s
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Runs the thread of one connection."""
@@ -270,7 +264,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        self.server.note_asked(self.connection)
+        self.server.wait_for_client_since(self.connection, math.inf)
         try:
             self._answer()
         except (BrokenPipeError, ConnectionResetError, TimeoutError):
@@ -361,7 +355,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._respond(status, "text/plain; charset=utf-8", content, more)
 
     def _respond(self, status: int, kind: str, content: bytes, more: dict[str, str]) -> None:
-        self.server.note_answer(self.connection)
+        # Clients have longer to read a response than to send a request.
+        since_s = time.monotonic() + _SOCKET_PATIENCE_S - _REQUEST_PATIENCE_S
+        self.server.wait_for_client_since(self.connection, since_s)
         self.send_response(status)
         headers = {"Content-Type": kind, "Content-Length": str(len(content))}
         for header in (headers | {"X-Content-Type-Options": "nosniff"} | more).items():
