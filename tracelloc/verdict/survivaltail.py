@@ -80,8 +80,4 @@ def find_tails(population: Population) -> Tail:
     found: Mask = np.any(flat, axis=1)
     at = np.where(found, flat.argmax(axis=1), LIFETIMES - 1)
     rows = np.arange(len(at))
-    return Tail(
-        found,
-        np.where(found, age_s[at], 0.0),
-        np.where(found, kept[rows, at], 0.0),
-    )
+    return Tail(found, np.where(found, age_s[at], 0.0), np.where(found, kept[rows, at], 0.0))

@@ -176,6 +176,5 @@ def _runs_of(start: int, pages: Mask) -> list[tuple[int, int]]:
 
 def _refused(process: Process) -> PrivilegeError:
     return PrivilegeError(
-        f"the memory of process {process.pid} may not be read",
-        hint=privilege_hint(),
+        f"the memory of process {process.pid} may not be read", hint=privilege_hint()
     )

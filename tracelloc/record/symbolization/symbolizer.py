@@ -45,10 +45,7 @@ class Symbolizer:
     """Frames by address, each looked up once. Thread safe."""
 
     def __init__(
-        self,
-        space: AddressSpace,
-        sources: SourceMap | None = None,
-        like: Symbolizer | None = None,
+        self, space: AddressSpace, sources: SourceMap | None = None, like: Symbolizer | None = None
     ) -> None:
         """``like``: of a process that maps some of the same files; close it after this one."""
         self.perf_map = PerfMap(space.process)

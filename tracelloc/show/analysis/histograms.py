@@ -164,10 +164,7 @@ def _bit_lengths(blocks: Blocks) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
 
 
 def frequent_sizes(
-    blocks: Blocks,
-    n: int,
-    sample_bytes: int | None = None,
-    usable: Usable | None = None,
+    blocks: Blocks, n: int, sample_bytes: int | None = None, usable: Usable | None = None
 ) -> list[Bin]:
     """Returns the ``n`` exact sizes with most bytes; of equal ones, the smaller comes first."""
     if not len(blocks):
@@ -292,10 +289,7 @@ class StackDetails:
 
 
 def stack_details(
-    snapshot: Snapshot,
-    index: int,
-    names: Mapping[int, str],
-    limits: Limits = ALL,
+    snapshot: Snapshot, index: int, names: Mapping[int, str], limits: Limits = ALL
 ) -> StackDetails:
     """Details of one stack; histograms of its blocks within limits need a snapshot with blocks."""
     now_ns, sampled, totals = snapshot.now_ns, snapshot.sample_bytes, snapshot.totals

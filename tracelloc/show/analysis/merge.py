@@ -18,15 +18,7 @@ import numpy as np
 from tracelloc.heap.series import POINTS
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.blocks import Blocks, BlockSelection, Mappings
-from tracelloc.model.figures import (
-    I64,
-    SAMPLES,
-    History,
-    Mask,
-    Points,
-    ThreadActivity,
-    Totals,
-)
+from tracelloc.model.figures import I64, SAMPLES, History, Mask, Points, ThreadActivity, Totals
 from tracelloc.model.losses import Counter, LossCounts, Oddities
 from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES, Overhead, Target
 from tracelloc.model.stacks import NO_STACK, CallStacks, Frames, StackFlag

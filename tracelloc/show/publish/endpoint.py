@@ -43,23 +43,13 @@ _GAUGES: Final = (
     ("rss_bytes", "bytes", "rss_bytes", "Resident memory of the process"),
     ("growth_bytes_per_min", "", "growth_bytes_per_min", "Growth over the last minute"),
     ("events_per_second", "", "events_per_s", "Allocations and frees per second"),
-    (
-        "probe_share_ratio",
-        "ratio",
-        "probe_share",
-        "Probes' share of the target's CPU time",
-    ),
+    ("probe_share_ratio", "ratio", "probe_share", "Probes' share of the target's CPU time"),
     ("elapsed_seconds", "seconds", "elapsed_s", "Time since tracing began"),
 )
 _COUNTERS: Final = (
     ("allocated_bytes", "bytes", "allocated_bytes", "Bytes allocated since tracing began"),
     ("allocations", "", "allocations", "Blocks allocated since tracing began"),
-    (
-        "freed_bytes",
-        "bytes",
-        "freed_bytes",
-        "Bytes freed of those",
-    ),
+    ("freed_bytes", "bytes", "freed_bytes", "Bytes freed of those"),
     ("frees", "", "frees", "Blocks freed of those"),
     ("unmatched_frees", "", "unmatched_frees", "Frees of blocks from before tracing"),
 )
@@ -117,10 +107,7 @@ _MOST_DELTAS: Final = 4
 """Most clients that wait for changes at a time."""
 _POLL_S: Final = 0.1
 """How often the server checks whether to stop."""
-_PPROF_PATHS: Final = {
-    "/debug/pprof/heap": Metric.BYTES,
-    "/debug/pprof/allocs": Metric.ALLOCATED,
-}
+_PPROF_PATHS: Final = {"/debug/pprof/heap": Metric.BYTES, "/debug/pprof/allocs": Metric.ALLOCATED}
 _INDEX: Final = "heap: live blocks\nallocs: all allocations since tracing began\n"
 
 
