@@ -130,10 +130,6 @@ class PathNames:
         self._codes = FrameCodes(python)
         self._first_item = _FIRST_ITEM + (python.version >= _HASHED_TUPLES)
 
-    def type_name(self, number: int) -> str:
-        """``module.Name`` of a type."""
-        return self._names.name_of(number)
-
     def path(self, root: str, words: Sequence[int], *, of_thread: bool = False) -> NamedPath:
         """The path as text.
 
