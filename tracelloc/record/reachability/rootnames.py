@@ -107,7 +107,7 @@ class _Naming:
         variables = list(_variables(symbols, addresses - np.uint64(bias % (1 << 64))))
         places: Sequence[Place] = [(None, None)] * len(variables)
         if symbols.may_have_lines:
-            places = symbols.variable_places([symbol.address for symbol, *_ in variables])
+            places = symbols.lines.variables([symbol.address for symbol, *_ in variables])
         for (symbol, first, last), (file, line) in zip(variables, places, strict=True):
             name = demangle(symbol.name)
             root = HeapRoot(RootKind.VARIABLE, name, module, file=file or "", line=line or 0)

@@ -310,7 +310,7 @@ class Symbolizer:
             if self._closed:
                 return
             part = group[start : start + _BATCH]
-            chains = module.chains([inside for _, _, inside in part])
+            chains = module.lines.chains([inside for _, _, inside in part])
             frames: dict[int, Frames] = {}
             for (address, _, inside), symbol, chain in zip(
                 part, symbols[start : start + _BATCH], chains, strict=True
