@@ -129,8 +129,7 @@ def read_graph(
         is_break = (words >= first_break) & (words <= last_break) & (words & _IN_PAGE == 0)
         words[is_same | is_break] = 0
         _scan_changed(links, kinds, parts, address, words)
-    notes = list(heap.notes)
-    coverage = heap.coverage
+    notes, coverage = list(heap.notes), heap.coverage
     del heap
     if roots.missing:
         notes.append(
