@@ -18,11 +18,10 @@ import numpy as np
 from tracelloc.errors import TargetError
 from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.runtimes.cpython import holders
-from tracelloc.record.runtimes.cpython.census import Censuses
+from tracelloc.record.runtimes.cpython.census import Censuses, TypeNames
 from tracelloc.record.runtimes.cpython.codeobjects import CodeObjects
 from tracelloc.record.runtimes.cpython.frames import FrameCodes, running_frames
 from tracelloc.record.runtimes.cpython.interpreter import _PLACES, CPython
-from tracelloc.record.runtimes.cpython.names import TypeNames
 from tracelloc.record.runtimes.cpython.pools import TooManyPools
 from tracelloc.record.runtimes.cpython.types import Types
 from tracelloc.record.runtimes.seam import UnsupportedRuntime

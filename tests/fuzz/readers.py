@@ -60,7 +60,7 @@ from tracelloc.show.alerts.suppressions import read_patterns
 from tracelloc.show.filters.rules import parse_rules
 from tracelloc.show.importers import read_profile
 from tracelloc.show.recording.changes import MomentParts, arrays_unpacked, decode, encode, packed
-from tracelloc.show.recording.parts import Dissector, trace_of
+from tracelloc.show.recording.parts import SnapshotEncoder, trace_of
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.recordednames import NamesWriter, RecordedSymbols, addresses_of
 from tracelloc.system.bounded import UnpackBudget
@@ -470,10 +470,10 @@ def _moments() -> list[bytes]:
 
     trace = traces(40.0)[-1]
     names = NamesWriter()
-    names.want(addresses_of(trace.root, range(3)))
+    names.add_addresses(addresses_of(trace.root, range(3)))
     batch = names.batch(namers(40.0).namer_of(trace.root.target), 0.0)
     assert batch is not None
-    moment = encode(Dissector(lambda _: 0).parts(trace), MomentParts())
+    moment = encode(SnapshotEncoder(lambda _: 0).parts(trace), MomentParts())
     return [zlib.decompress(moment), zlib.decompress(batch)]
 
 

@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.harness import LIBRARIES, PATIENCE_S, Builder, Target, run_tracelloc, tracelloc_command
@@ -19,7 +20,7 @@ from tests.integration.test_heapwalk import await_pauses, resident_bytes
 from tracelloc.errors import TargetError
 from tracelloc.model.heapusage import BlockHolders, HolderPath, Keeper, RootKind
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.reachability.blockholders import HolderFinder, holders_of, selection
+from tracelloc.record.reachability.blockholders import HolderFinder, selection
 from tracelloc.show.presentation.blockholders import path_text, root_text
 
 pytestmark = pytest.mark.bpf
@@ -144,7 +145,8 @@ def test_one_block_by_any_address_in_it(finder: HolderFinder, target: Target) ->
     assert found.blocks.count == 1
     assert found.retained.count == 301
     assert paths_of(found) == ["app::g_shapes (holdings.cpp:32) → block of 2.35 KiB"]
-    by_value = holders_of(Process(target.pid), [container.address, shapes.paths[0].example, 8])
+    addresses = np.array([container.address, shapes.paths[0].example, 8], np.uint64)
+    (by_value,) = finder.holders_of_each([addresses], 10)
     assert by_value.blocks.count == 2
     assert by_value.retained.count == 301
 
@@ -153,8 +155,9 @@ def test_a_search_can_be_ended(target: Target) -> None:
     def stop() -> None:
         raise InterruptedError
 
-    with pytest.raises(InterruptedError):
-        holders_of(Process(target.pid), [0], check=stop)
+    finder = HolderFinder(Process(target.pid), check=stop)
+    with closing(finder), pytest.raises(InterruptedError):
+        finder.top(1)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.test_grouping import any_stacks
-from tracelloc.verdict.grouping import SharedCallers, common_length, nodes_of
+from tracelloc.verdict.grouping import SharedCallers, common_length, shared_prefixes
 from tracelloc.verdict.parameters import P
 
 
@@ -42,8 +42,8 @@ def test_nodes_are_where_stacks_part(seed: int) -> None:
 
 def test_without_stacks() -> None:
     assert len(SharedCallers().groups(np.zeros(0, np.bool_))) == 0
-    assert nodes_of([0]) == []
+    assert shared_prefixes([0]) == []
     assert common_length([(1, 2, 3), (1, 2)]) == 2
     assert common_length([(1, 2, 3), (2, 2), (1, 2, 3)]) == 0
     assert common_length([(1, 2, 4), (1, 2, 3), (1, 2, 3, 5)]) == 2
-    assert nodes_of([0, 2, 1, 0, 3]) == [(0, 2, 2), (0, 3, 1), (3, 5, 3)]
+    assert shared_prefixes([0, 2, 1, 0, 3]) == [(0, 2, 2), (0, 3, 1), (3, 5, 3)]

@@ -20,7 +20,7 @@ from elftools.elf.elffile import ELFFile
 from tests.harness import LIBRARIES, Builder
 from tests.unit.readelfrows import rows_of_readelf
 from tests.unit.unwindrows import Kind, decode
-from tracelloc.architecture.x86_64.calls import ends_in_call
+from tracelloc.architecture.x86_64 import ends_in_call
 from tracelloc.errors import UnsupportedError
 from tracelloc.files.cfi import core
 from tracelloc.files.cfi.core import RuleSet

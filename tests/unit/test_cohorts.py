@@ -122,7 +122,7 @@ def test_slices_over_hours() -> None:
     births = np.arange(0, LONG_S, 2.5)
     for number, birth in enumerate(births.tolist(), start=1):
         table.apply(records([(EventKind.ALLOC, number, 1, 7, 1)], int(birth * NS_PER_S)))
-    population = table.cohorts.census(LONG_S * NS_PER_S, 2).population(np.ones(1, np.int64))
+    population = table.cohorts.census(LONG_S * NS_PER_S, 2).survivors_by_age(np.ones(1, np.int64))
     edges = population.edges_s
     assert len(edges) == SLICES + 1
     assert edges[0] == 0
@@ -161,7 +161,7 @@ def test_sums_of_stacks_are_one_stack() -> None:
             table.apply(rows[start : start + 37])
         count = len(table.stacks)
         census = table.cohorts.census(int(rows["time_ns"][-1]), count)
-        both.append(census.population(np.arange(count)))
+        both.append(census.survivors_by_age(np.arange(count)))
     split, whole = both
     summed = split.sums(np.arange(1, len(split.born)), np.array([0]))
     for name in ("born", "alive", "alive_bytes", "lifetimes"):
@@ -182,10 +182,10 @@ def test_stretches_added_up() -> None:
     found = []
 
     def summing() -> Generator[None, None, None]:
-        found.append((yield from census.sums(order, starts, ends)))
+        found.append((yield from census.totals_of_groups(order, starts, ends)))
 
     assert len(list(summing())) == 5
-    whole = census.population(np.arange(census.stacks))
+    whole = census.survivors_by_age(np.arange(census.stacks))
     for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
         one = whole.sums(order[start:end], np.zeros(1, np.intp))
         for name in ("born", "alive", "alive_bytes", "floor_bytes", "lifetimes"):

@@ -36,7 +36,7 @@ def population_of(births: np.ndarray, lives: np.ndarray, end_s: int) -> Populati
     for second in range(end_s):
         times_s = events["time_ns"] / NS_PER_S
         table.apply(events[(times_s >= second) & (times_s < second + 1)])
-    return table.cohorts.census(end_s * NS_PER_S, 1).population(np.arange(1))
+    return table.cohorts.census(end_s * NS_PER_S, 1).survivors_by_age(np.arange(1))
 
 
 def reference(ages: np.ndarray, lives: np.ndarray) -> list[float]:

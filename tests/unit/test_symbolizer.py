@@ -14,6 +14,7 @@ import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target, frames_of, refused
 from tests.unit.test_elf import nm
+from tracelloc.files.dwarf import SourceLines
 from tracelloc.model.codefiles import Unresolved
 from tracelloc.model.frames import Frame
 from tracelloc.record.process.procfs import Process
@@ -107,18 +108,18 @@ def test_names_before_lines(chain: tuple[Target, Path], monkeypatch: pytest.Monk
     target, path = chain
     address = address_in(target.pid, path, "middle")
     tables, lines = threading.Event(), threading.Event()
-    find_all, chains = ModuleSymbols.find_all, ModuleSymbols.chains
+    find_all, chains = ModuleSymbols.find_all, SourceLines.chains
 
     def slow_names(self: ModuleSymbols, addresses: list[int]) -> object:
         assert tables.wait(PATIENCE_S)
         return find_all(self, addresses)
 
-    def slow_chains(self: ModuleSymbols, addresses: list[int]) -> object:
+    def slow_chains(self: SourceLines, addresses: list[int]) -> object:
         assert lines.wait(PATIENCE_S)
         return chains(self, addresses)
 
     monkeypatch.setattr(ModuleSymbols, "find_all", slow_names)
-    monkeypatch.setattr(ModuleSymbols, "chains", slow_chains)
+    monkeypatch.setattr(SourceLines, "chains", slow_chains)
     with symbolizing(target.pid) as symbolizer:
         (frame,) = symbolizer.peek([address])
         assert (frame.symbol, frame.reason, frame.module) == (None, Unresolved.PENDING, str(path))

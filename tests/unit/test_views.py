@@ -12,7 +12,7 @@ import pytest
 from tests import snapshots
 from tests.unit.events import records
 from tests.unit.reports import json_report, text_report
-from tracelloc.architecture.x86_64.calls import ends_in_call
+from tracelloc.architecture.x86_64 import ends_in_call
 from tracelloc.errors import UsageError
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable

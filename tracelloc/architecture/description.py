@@ -57,7 +57,6 @@ class GeneralRegisters:
     call_number: str
     """The register that has the number when a thread makes a system call."""
     call_arguments: tuple[str, ...]
-    """The registers of a system call's arguments."""
     entered_call: str | None
     """The register with the number of the system call in which a thread is; None: it has a
     register set of its own, ``entered_call_set``."""
@@ -163,9 +162,7 @@ class Architecture:
     instruction_bytes: int
     """The size of the shortest instruction. Instructions begin at its multiples."""
     breakpoint_bytes: int
-    """Size of the breakpoint instruction that uprobes put into code."""
     breakpoint_code: bytes
-    """A breakpoint instruction."""
     breakpoint_advance: int
     """Bytes by which the program counter is behind the start of a breakpoint that was reached."""
     longest_call_bytes: int
@@ -177,7 +174,6 @@ class Architecture:
     """Returns whether code bytes end with a call instruction."""
     system_calls: SystemCallTable
     system_call_code: bytes
-    """The instruction that calls the kernel."""
     filter_call_code: re.Pattern[bytes]
     """A move of the number of prctl(2) or seccomp(2) into a register."""
     private_stack_code: re.Pattern[bytes] | None

@@ -1,6 +1,6 @@
 """Measures the tests of a pytest that tracelloc has started, as its plug-in asks.
 
-The plug-in sends a line before and after each test (``tracelloc/testing/channel.py``) and waits
+The plug-in sends a line before and after each test (``tracelloc/testing/measuring.py``) and waits
 for the answer meanwhile. So figures are of what lies between, without the plug-in's own work.
 """
 

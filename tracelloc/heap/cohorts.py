@@ -139,7 +139,7 @@ class Census:
         """Number of stacks."""
         return len(self.born[0])
 
-    def population(self, stacks: Stacks) -> Population:
+    def survivors_by_age(self, stacks: Stacks) -> Population:
         """The figures of some stacks."""
         tables = (getattr(self, name)[:, stacks].T.astype(np.float64) for name in _TABLES)
         return self._population(tables, self.unreachable.lost_blocks_of(stacks, len(self.load)))
@@ -153,7 +153,7 @@ class Census:
             unmatched=self.unmatched,
         )
 
-    def sums(
+    def totals_of_groups(
         self, order: Stacks, starts: Stacks, ends: Stacks
     ) -> Generator[None, None, Population]:
         """One site per stretch of ``order``; the n-th one is ``order[starts[n]:ends[n]]``.

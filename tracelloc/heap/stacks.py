@@ -55,17 +55,11 @@ class Stacks(CallStacks):
         self._folded = True
         self._filed = self._count
 
-    def _add_folded(self, sent: SentStacks) -> None:
-        ends = np.cumsum(sent.depths)
-        for row, end in enumerate(ends.tolist()):
-            start = end - int(sent.depths[row])
-            frames = tuple(sent.frames[start:end].tolist())
-            self.add(int(sent.ids[row]), frames, StackFlag(int(sent.flags[row])))
-
     def add_sent(self, sent: SentStacks) -> None:
         """Stores the frames of ids: stacks that need no further processing."""
         if self._folded:
-            self._add_folded(sent)
+            for stack_id, flags, words in sent.rows():
+                self.add(stack_id, words, StackFlag(flags))
             return
         indices, is_new = self._number(sent.ids)
         new = sent.select(is_new)
@@ -143,7 +137,6 @@ class Stacks(CallStacks):
         self._count, self._used = count + len(starts), used + len(frames)
 
     def _file_frames(self) -> None:
-        """Enters stacks added since into the dictionary of frames."""
         for index in range(self._filed, self._count):
             start = int(self._starts[index])
             if start != UNKNOWN:

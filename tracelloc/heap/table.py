@@ -38,11 +38,6 @@ _LEAST_COPIED: Final = 4096
 """Least number of blocks copied at once when searching for the largest."""
 
 
-def _mean_of(sample_bytes: int | None) -> float:
-    """The core's ``mean``: 0 if all blocks are reported, -1 if they have weights."""
-    return 0 if sample_bytes is None else sample_bytes or -1
-
-
 class LiveTable:
     """Outstanding blocks, totals per stack, cohorts and threads. Not thread safe."""
 
@@ -69,8 +64,9 @@ class LiveTable:
             self.totals = Totals.empty(max(len(stacks), 1), sample_bytes)
             self.cohorts = Cohorts()
             soon_ns = _NO_TIME if temporary.life_ns is None else temporary.life_ns
+            mean = 0 if sample_bytes is None else sample_bytes or -1  # -1: blocks have weights
             self._core = core.Core(
-                stacks.ids, _mean_of(sample_bytes), temporary.between, soon_ns,
+                stacks.ids, mean, temporary.between, soon_ns,
                 threads.MOST_THREADS, threads.MOST_FLOWS, SHORTEST_NS,
             )  # fmt: skip
         else:

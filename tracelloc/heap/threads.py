@@ -15,7 +15,6 @@ from tracelloc.model.figures import I64
 NOBODY: Final = 0
 """The row of events without a known thread order, and of threads beyond ``MOST_THREADS``."""
 MOST_THREADS: Final = 1 << 16
-"""Most rows."""
 MOST_FLOWS: Final = 1 << 14
 """Most pairs of threads; further flows count as from and to ``NOBODY``."""
 

@@ -113,7 +113,6 @@ class UnreachableBlocks:
     """Results of the last searches, block by block. Not thread safe."""
 
     searches: int = 0
-    """Number of searches so far."""
     is_refused: bool = False
     """True if there will be no search: the process's memory can't be read, or must not be."""
     collects: bool = False

@@ -221,7 +221,6 @@ def _power_below(size_bytes: U64) -> U64:
 
 
 def _rounded(size_bytes: U64, step: int | U64) -> U64:
-    """Rounds up to a multiple of a power of two."""
     below = np.asarray(step, np.uint64) - np.uint64(1)
     rounded: U64 = (size_bytes + below) & ~below
     return rounded

@@ -68,7 +68,6 @@ def _spellings(path: str) -> list[str]:
 
 
 def _dpkg_owners(root: Path, wanted: dict[str, str]) -> dict[str, str]:
-    """The packages that own the wanted paths, by path."""
     owners: dict[str, str] = {}
     try:
         directory = open_inside(root, _DPKG_LISTS, os.O_DIRECTORY)

@@ -69,11 +69,7 @@ def perf_event_open(attributes: ctypes.Structure, pid: int) -> int:
 class _OpenHow(ctypes.Structure):
     """``struct open_how``."""
 
-    _fields_ = (
-        ("flags", ctypes.c_uint64),
-        ("mode", ctypes.c_uint64),
-        ("resolve", ctypes.c_uint64),
-    )
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
 class NotRegularError(OSError):

@@ -10,6 +10,7 @@ import gc
 import json
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Generator
 from functools import partial
@@ -21,13 +22,48 @@ import pytest
 from tracelloc import __version__
 from tracelloc.testing import VARIABLE
 from tracelloc.testing.apart import call_apart
-from tracelloc.testing.channel import Channel
 from tracelloc.testing.limits import amount, broken_limits, leak_lines, limits_of
 from tracelloc.text import format_size, plural, printable
 
 _FOUND: Final = pytest.StashKey[dict[str, Any]]()
 _TYPE_WORDS: Final = (1, 3, 5)
 """Words of a block that may point to the type of a Python object: behind the collector's words."""
+
+
+class Channel:
+    """Asks the tracelloc that has started this process: nothing is allocated until it answers."""
+
+    def __init__(self) -> None:
+        """Takes over the socket, and removes what was added to the environment for this."""
+        number, *added = os.environ.pop(VARIABLE).split()
+        for name in added:
+            os.environ.pop(name, None)
+        self._socket = socket.socket(fileno=int(number))
+        self._socket.set_inheritable(False)
+        self._one, self._piece = bytearray(1), bytearray(1 << 16)
+        self._send, self._receive = self._socket.send, self._socket.recv_into
+
+    def begin(self) -> None:
+        """Has figures begin here."""
+        self._send(b"begin\n")
+        self._receive(self._one)
+
+    @staticmethod
+    def request(**wanted: Any) -> bytes:
+        """Returns what ``end`` is to ask for; made before the figures begin."""
+        return json.dumps(wanted).encode() + b"\n"
+
+    def end(self, request: bytes) -> dict[str, Any]:
+        """Returns the figures since ``begin`` (``TestRun``)."""
+        self._send(request)
+        answer = bytearray()
+        while not answer.endswith(b"\n"):
+            count = self._receive(self._piece)
+            if not count:
+                raise EOFError("tracelloc has ended")
+            answer += self._piece[:count]
+        found: dict[str, Any] = json.loads(answer)
+        return found
 
 
 class TestMemory:
@@ -71,7 +107,8 @@ class TestMemory:
     def _measure(self, channel: Channel, item: pytest.Item, request: bytes) -> dict[str, Any]:
         # What only a cycle of references keeps is no leak.
         gc.collect()
-        _overwrite_frames()
+        # What ended functions have left in the memory of Python's frames: 160 KiB.
+        _places["overwrite"](_DEPTH)
         found = channel.end(request)
         names = _names_of_types() if found["leaks"] else {}
         for leak in found["leaks"]:
@@ -162,13 +199,7 @@ exec(  # noqa: S102 - a function with very many variables
 )
 
 
-def _overwrite_frames() -> None:
-    """Overwrites what ended functions have left in the memory of Python's frames: 160 KiB."""
-    _places["overwrite"](_DEPTH)
-
-
 def _names_of_types() -> dict[int, str]:
-    """Names of all types by their addresses."""
     found: dict[int, str] = {}
     new: list[type] = [object]
     while new:

@@ -60,7 +60,6 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
 
 
 def _distributes(options: Any) -> bool:
-    """Whether pytest-xdist runs the tests in other processes."""
     how = getattr(options, "dist", "no"), getattr(options, "numprocesses", None)
     return how[0] != "no" or bool(how[1]) or bool(getattr(options, "tx", None))
 

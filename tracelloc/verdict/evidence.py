@@ -68,21 +68,14 @@ def explain(sites: Sites, row: int, moment: Moment) -> str:
         more = "1 more minute" if left_s == 60 else plural(left_s, "more second")
         return f"needs {more}"
     blocks = _counted_sampled if moment.sampled else _counted
-    if verdict is Verdict.GROWING and moment.swapped_bytes and _is_unproven(sites, row):
-        return f"live bytes are rising; {_swapped(moment.swapped_bytes)}"
+    is_unproven = bool(sites.asked[row]) and sites.unreachable[row] < P.unreachable_least
+    if verdict is Verdict.GROWING and moment.swapped_bytes and is_unproven:
+        return (
+            f"live bytes are rising; {format_size(moment.swapped_bytes)} of the process are "
+            "swapped out, so it can't be told whether anything still points to it"
+        )
     sentence = _SENTENCES[verdict](sites, row, blocks)
     return f"{sentence} so far" if verdict in _REASSURING and watched_s < P.so_far_s else sentence
-
-
-def _is_unproven(sites: Sites, row: int) -> bool:
-    return bool(sites.asked[row]) and sites.unreachable[row] < P.unreachable_least
-
-
-def _swapped(size_bytes: int) -> str:
-    return (
-        f"{format_size(size_bytes)} of the process are swapped out, so it can't be told whether "
-        "anything still points to it"
-    )
 
 
 def _counted(count: float) -> str:
@@ -120,10 +113,6 @@ def _leaking(sites: Sites, row: int, blocks: Blocks) -> str:
         else ""
     )
     return f"{share} of the blocks allocated here has not been freed ({blocks(survivors)}){others}"
-
-
-def _growing(sites: Sites, row: int, blocks: Blocks) -> str:
-    return f"live bytes are rising; {_why_unsure(sites, row, blocks)}"
 
 
 def _why_unsure(sites: Sites, row: int, blocks: Blocks) -> str:
@@ -186,10 +175,6 @@ def _busy(sites: Sites, row: int, blocks: Blocks) -> str:
     return f"{blocks(sites.born[row])} allocated, {share} live; short-lived, none accumulate"
 
 
-def _cache(_sites: Sites, _row: int, _blocks: Blocks) -> str:
-    return "its minimum has stopped rising"
-
-
 def _earlier(sites: Sites, row: int, blocks: Blocks) -> str:
     said = "allocated before tracing"
     if not sites.asked[row]:
@@ -202,12 +187,12 @@ def _earlier(sites: Sites, row: int, blocks: Blocks) -> str:
 
 _SENTENCES: Final = {
     Verdict.LEAKING: _leaking,
-    Verdict.GROWING: _growing,
+    Verdict.GROWING: lambda *site: f"live bytes are rising; {_why_unsure(*site)}",
     Verdict.UNKNOWN: _unknown,
     Verdict.DECIDING: _deciding,
     Verdict.START_UP: _start_up,
     Verdict.BUSY: _busy,
-    Verdict.CACHE: _cache,
+    Verdict.CACHE: lambda *_: "its minimum has stopped rising",
     Verdict.EARLIER: _earlier,
     Verdict.LOST: _earlier,
 }

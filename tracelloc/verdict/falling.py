@@ -55,6 +55,5 @@ def _fell_since(judged: F64, live: I64) -> Mask:
 
 
 def _falls(growth: I64, live: I64) -> Mask:
-    """Whether live bytes fell within a minute by a share that matters."""
     fell: Mask = -growth > P.fall_least_share * (live - growth)
     return fell

@@ -12,15 +12,7 @@ import numpy as np
 
 from tracelloc.heap.cohorts import Census
 from tracelloc.model.figures import F64, I64, Mask, Rows
-from tracelloc.model.verdicts import (
-    CODE_OF,
-    Member,
-    Moment,
-    Sites,
-    Suspect,
-    Verdict,
-    rank,
-)
+from tracelloc.model.verdicts import CODE_OF, Member, Moment, Sites, Suspect, Verdict, rank
 from tracelloc.verdict.evidence import judgement_of
 from tracelloc.verdict.loss import Circumstances
 from tracelloc.verdict.parameters import P

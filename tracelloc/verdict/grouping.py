@@ -32,11 +32,7 @@ import numpy as np
 from tracelloc.heap.cohorts import Census
 from tracelloc.model.figures import F64, I64, Mask, Rows
 from tracelloc.model.stacks import CallStacks, Frames
-from tracelloc.model.verdicts import (
-    CODE_OF,
-    Sites,
-    Verdict,
-)
+from tracelloc.model.verdicts import CODE_OF, Sites, Verdict
 from tracelloc.verdict.findings import are_suspects
 from tracelloc.verdict.parameters import P
 
@@ -270,13 +266,13 @@ class SharedCallers:
             return Groups(nothing, nothing, nothing, [])
         # Two that are not neighbors share the minimum over all neighbors in between.
         shared = np.minimum.reduceat(np.array(self._shared), np.append(0, chosen[:-1] + 1))
-        nodes = [n for n in nodes_of(shared.tolist()) if n[1] - n[0] >= P.node_least_stacks]
+        nodes = [n for n in shared_prefixes(shared.tolist()) if n[1] - n[0] >= P.node_least_stacks]
         keys = [self._paths[chosen[start]][:depth] for start, _, depth in nodes]
         bounds = np.array(nodes, np.intp).reshape(-1, 3)
         return Groups(np.array(self._stacks)[chosen], bounds[:, 0], bounds[:, 1], keys)
 
 
-def nodes_of(shared: list[int]) -> list[tuple[int, int, int]]:
+def shared_prefixes(shared: list[int]) -> list[tuple[int, int, int]]:
     """(start, end, depth) of each longest stretch whose members share that many first frames;
     inner ones first. ``shared``: number that each member shares with the one before it.
     """

@@ -45,7 +45,7 @@ class Growth:
     watch_s: F64
     """Required length of the window."""
     never_freed: Mask
-    """Hardly any block of the window was freed, nor have others of the site been before."""
+    """Almost nothing was freed, in the window or before it."""
     old_frees_per_survivor: F64
     """Frees of blocks from before tracing per survivor, in the newer half."""
 
@@ -173,8 +173,7 @@ def _try_windows(  # noqa: PLR0917
     never_freed = (share >= P.never_freed) & (freed_before < P.least_survivors)
     above_loss = count >= P.loss_margin * loss_share * births
     watch_s = np.maximum(
-        np.select([few_stay, ~never_freed], P.watch_s[:2], P.watch_s[2]),
-        P.watch_tails * tail.age_s,
+        np.select([few_stay, ~never_freed], P.watch_s[:2], P.watch_s[2]), P.watch_tails * tail.age_s
     )
     pace = second * correction / np.maximum(first, 1)
     confidence = _confidence(count, pace, tail.kept, length_s, never_freed)

@@ -14,11 +14,7 @@ from tracelloc.model.figures import F64, Mask, Totals
 from tracelloc.model.stacks import CallStacks, StackFlag
 from tracelloc.model.verdicts import Findings, Moment, Sites, Verdict
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.findings import (
-    Group,
-    VerdictHistory,
-    list_suspects,
-)
+from tracelloc.verdict.findings import Group, VerdictHistory, list_suspects
 from tracelloc.verdict.judging import judge_in_parts, judge_sites
 from tracelloc.verdict.loss import Circumstances, Gaps, common_share
 from tracelloc.verdict.multistack import Look, SplitLeaks, find_tied, shared_caller
@@ -103,7 +99,7 @@ class Judge:
             resident_bytes=resident_bytes,
             collects=collects,
         )
-        sites = yield from judge_in_parts(count, census.population, circumstances)
+        sites = yield from judge_in_parts(count, census.survivors_by_age, circumstances)
         sites, is_no_site = _withheld(sites, stacks)
         sites = self._stacks.settle(sites, np.arange(count), now_ns)
         one_look = Look(census, sites, is_no_site, circumstances, stacks, now_ns)
@@ -157,7 +153,7 @@ class Judge:
         found = []
         for rows in (yield from find_tied(census, sites, stacks, free)):
             floor = circumstances.loss_floor[rows].max(keepdims=True)
-            one = census.population(rows).sums(np.arange(len(rows)), np.zeros(1, np.intp))
+            one = census.survivors_by_age(rows).sums(np.arange(len(rows)), np.zeros(1, np.intp))
             onset_s = circumstances.onset_s[rows].min(keepdims=True)
             together = judge_sites(one, replace(circumstances, loss_floor=floor, onset_s=onset_s))
             if not together.confidence[0] > 0:
@@ -178,15 +174,10 @@ def _withheld(sites: Sites, stacks: CallStacks) -> tuple[Sites, Mask]:
     sites = sites.withheld(is_cut)
     is_earlier = stacks.have(StackFlag.EARLIER)[:count]
     sites = sites.withheld(is_earlier, Verdict.EARLIER)
-    sites = sites.withheld(is_earlier & are_lost(sites), Verdict.LOST)
-    return sites, is_cut | is_earlier
-
-
-def are_lost(sites: Sites) -> Mask:
-    """Sites of blocks from before tracing that are lost in part, not just a few by chance."""
+    # Blocks from before tracing are lost in part, not just a few by chance.
     least = np.maximum(P.earlier_lost_least, P.earlier_lost_share * sites.alive)
-    lost: Mask = sites.unreachable >= least
-    return lost
+    sites = sites.withheld(is_earlier & (sites.unreachable >= least), Verdict.LOST)
+    return sites, is_cut | is_earlier
 
 
 def _loss_floor(census: Census, losses: bool) -> F64:

@@ -14,12 +14,7 @@ import numpy as np
 
 from tracelloc.heap.cohorts import LIFETIME_EDGES_S, Population
 from tracelloc.model.figures import F64, Mask, Rows
-from tracelloc.model.verdicts import (
-    CODE_OF,
-    Codes,
-    Sites,
-    Verdict,
-)
+from tracelloc.model.verdicts import CODE_OF, Codes, Sites, Verdict
 from tracelloc.verdict.growth import (
     CumulativeCurve,
     Growth,
@@ -32,7 +27,7 @@ from tracelloc.verdict.loss import Circumstances
 from tracelloc.verdict.nonleaks import NonLeaks, find_non_leaks
 from tracelloc.verdict.parameters import P
 from tracelloc.verdict.survivaltail import find_tails
-from tracelloc.verdict.unreachable import find_proof, heed_pointers
+from tracelloc.verdict.unreachable import apply_pointer_proof, prove_unreachable
 
 
 def judge_in_parts(
@@ -88,8 +83,8 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
         unreachable_bytes=population.unreachable_bytes.sum(axis=1),
     )
     if circumstances.searched:
-        proof = find_proof(population, loss_share, circumstances.clean_from_s)
-        sites = heed_pointers(sites, population, proof, watched_s, circumstances)
+        proof = prove_unreachable(population, loss_share, circumstances.clean_from_s)
+        sites = apply_pointer_proof(sites, population, proof, watched_s, circumstances)
     # No more than the live bytes can have accumulated.
     most = sites.alive_bytes / np.maximum(population.now_s - sites.since_s, 1e-3) * 60
     return replace(sites, rate_bytes_per_min=np.minimum(sites.rate_bytes_per_min, most))

@@ -35,7 +35,6 @@ class Circumstances:
     refused: bool = False
     """Whether the process's memory is not searched for pointers to its blocks."""
     resident_bytes: int = 0
-    """Resident memory of the process."""
     collects: bool = False
     """Whether a garbage collector frees blocks of the process, some of them late."""
 

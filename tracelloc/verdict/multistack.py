@@ -16,11 +16,7 @@ import numpy as np
 from tracelloc.heap.cohorts import Census
 from tracelloc.model.figures import F64, I64, Mask, Rows
 from tracelloc.model.stacks import CallStacks, Frames
-from tracelloc.model.verdicts import (
-    CODE_OF,
-    Sites,
-    Verdict,
-)
+from tracelloc.model.verdicts import CODE_OF, Sites, Verdict
 from tracelloc.verdict.findings import Group, VerdictHistory
 from tracelloc.verdict.grouping import (
     Groups,
@@ -232,7 +228,7 @@ class _Sums:
 
     def _judge(self, groups: Groups, look: Look) -> Generator[None, None, tuple[Sites, I64]]:
         """Judges the sums; also returns how often each verdict was retracted."""
-        sums = yield from look.census.sums(groups.order, groups.starts, groups.ends)
+        sums = yield from look.census.totals_of_groups(groups.order, groups.starts, groups.ends)
         floor = groups.largest(look.circumstances.loss_floor)
         known = self._number_of
         numbers = np.array([known.setdefault(key, len(known)) for key in groups.keys])

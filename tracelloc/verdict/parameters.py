@@ -95,8 +95,7 @@ class VerdictParameters:
     """Lost blocks, as a share of the kept ones, from which on all kept ones count as the leak:
     stale memory contents may look like pointers to the others."""
     unreachable_collected: float = 0.5
-    """Lost bytes, as a share of the kept ones in the older half, that this also requires if a
-    garbage collector frees blocks late."""
+    """With a garbage collector: least lost/kept ratio, in bytes, in the older half."""
     unreachable_parts: int = 6
     """Parts of the time since the first loss."""
     unreachable_least_parts: int = 3
@@ -153,7 +152,7 @@ class VerdictParameters:
     onset_slower: float = 0.4
     """Largest pace before the onset, as a share of the pace after it."""
     onset_deviation: float = 1.3
-    """Standard errors by which survivors lag behind a steady pace if there is an onset."""
+    """Standard errors below steady growth at which an onset is assumed."""
 
     # Verdicts other than leaks (``nonleaks``).
 
@@ -162,7 +161,7 @@ class VerdictParameters:
     floor_step: float = 1.08
     """Least factor by which a rising floor rises from one quarter of the time to the next."""
     floor_last_step: float = 1.02
-    """Least factor by which it rises in the last eighth: it must not have stopped."""
+    """Least growth factor in the last eighth, so that ended growth doesn't count."""
     floor_rise: float = 1.25
     """Least factor by which it rises from the first to the third quarter."""
     floor_least_rise_bytes: int = 2048
@@ -267,7 +266,7 @@ class VerdictParameters:
     tied_settled_s: float = 30.0
     """Seconds: younger blocks may still be freed."""
     tied_least_slices: int = 8
-    """Slices of time with survivors, for stacks to be compared."""
+    """Least number of time slices with survivors before two stacks are compared."""
     tied_chi_squared: float = 0.35
     """Chi-squared per degree of freedom; 1 is expected of independent leaks."""
     tied_ratio: float = 0.02

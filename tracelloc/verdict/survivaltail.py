@@ -18,11 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.heap.cohorts import (
-    LIFETIME_EDGES_S,
-    LIFETIMES,
-    Population,
-)
+from tracelloc.heap.cohorts import LIFETIME_EDGES_S, LIFETIMES, Population
 from tracelloc.model.figures import F64, Mask
 from tracelloc.verdict.parameters import P
 
@@ -84,8 +80,4 @@ def find_tails(population: Population) -> Tail:
     found: Mask = np.any(flat, axis=1)
     at = np.where(found, flat.argmax(axis=1), LIFETIMES - 1)
     rows = np.arange(len(at))
-    return Tail(
-        found,
-        np.where(found, age_s[at], 0.0),
-        np.where(found, kept[rows, at], 0.0),
-    )
+    return Tail(found, np.where(found, age_s[at], 0.0), np.where(found, kept[rows, at], 0.0))

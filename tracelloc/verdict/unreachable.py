@@ -15,11 +15,7 @@ import numpy as np
 
 from tracelloc.heap.cohorts import Population
 from tracelloc.model.figures import F64, Mask
-from tracelloc.model.verdicts import (
-    CODE_OF,
-    Sites,
-    Verdict,
-)
+from tracelloc.model.verdicts import CODE_OF, Sites, Verdict
 from tracelloc.verdict.growth import CumulativeCurve, beginning_within, slice_starts
 from tracelloc.verdict.loss import Circumstances
 from tracelloc.verdict.parameters import P
@@ -39,7 +35,7 @@ class Proof:
     """When the first of them was born, seconds since tracing began, without one-off losses."""
 
 
-def find_proof(population: Population, loss_share: F64, clean_from_s: float) -> Proof:
+def prove_unreachable(population: Population, loss_share: F64, clean_from_s: float) -> Proof:
     """Evaluates the lost blocks of all sites.
 
     A block freed unseen only looks lost: this may concern ``loss_share`` of a site's blocks, and
@@ -67,7 +63,8 @@ def find_proof(population: Population, loss_share: F64, clean_from_s: float) -> 
             blocks = parts.sum(axis=1)
             generations = np.count_nonzero(parts >= 0.5, axis=1)
             recent = parts[:, P.unreachable_parts // 2 :].sum(axis=1)
-            spread_s = _last_edge(edges, lost[rows]) - start_s
+            last = lost.shape[1] - 1 - (lost[rows, ::-1] > 0).argmax(axis=1)
+            spread_s = edges[last] - start_s  # from the first to the last slice with a lost block
             again = (
                 (blocks >= P.unreachable_least)
                 & (generations >= 2)
@@ -90,7 +87,7 @@ def find_proof(population: Population, loss_share: F64, clean_from_s: float) -> 
     return Proof(count, listed, proven, since_s)
 
 
-def heed_pointers(
+def apply_pointer_proof(
     sites: Sites, population: Population, proof: Proof, watched_s: F64, around: Circumstances
 ) -> Sites:
     """Reports lost blocks as a leak, and referenced ones only if the growth lasts long.
@@ -198,10 +195,3 @@ def _rates(
     rate[rows] = np.where(mostly, all_bytes, lost_bytes.sum(axis=1)) / length_s * 60
     pace[rows] = np.where(mostly, all_blocks, lost.sum(axis=1)) / length_s * 60
     return rate, pace
-
-
-def _last_edge(edges_s: F64, lost: F64) -> F64:
-    """Start of the slice with each site's last lost block."""
-    last = lost.shape[1] - 1 - (lost[:, ::-1] > 0).argmax(axis=1)
-    began: F64 = edges_s[last]
-    return began

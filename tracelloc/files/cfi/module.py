@@ -21,11 +21,7 @@ from tracelloc.architecture import ARCHITECTURES, of_elf
 from tracelloc.errors import UnsupportedError
 from tracelloc.files.cfi.core import MASK, RuleSet, find_calls, reason_row
 from tracelloc.files.cfi.reasons import CfiError
-from tracelloc.files.cfi.rules import (
-    END_ROW,
-    FALLBACK_ROW,
-    built_in_rules,
-)
+from tracelloc.files.cfi.rules import END_ROW, FALLBACK_ROW, built_in_rules
 from tracelloc.files.cfi.unwindsections import Table, read_at, read_debug_frame, read_eh_frame
 from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.sections import SectionError

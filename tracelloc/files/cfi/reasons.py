@@ -23,7 +23,6 @@ class Reason(IntEnum):
     SIGNAL_FRAME = 7
     """A signal frame with another layout than the kernel's."""
     DAMAGED = 8
-    """The unwind table does not make sense here."""
     TOO_LONG = 9
     """The programs of the unwind table are longer than any compiler's."""
 

@@ -94,13 +94,6 @@ def unwind_sections(elf: ElfFile) -> list[str]:
     return names or ([".eh_frame_hdr"] if elf.unwind_header is not None else [])
 
 
-def _bytes_to_segment_end(elf: ElfFile, address: int) -> int:
-    for segment in elf.segments:
-        if segment.address <= address < segment.address + segment.file_size:
-            return segment.address + segment.file_size - address
-    return 0
-
-
 def read_eh_frame(elf: ElfFile, architecture: Architecture) -> Table | None:
     """``.eh_frame`` and its index, by the section table or, without one, by the header."""
     address, size = elf.unwind_header or (0, 0)
@@ -112,7 +105,9 @@ def read_eh_frame(elf: ElfFile, architecture: Architecture) -> Table | None:
         found = read_header(header, address)
         if found is None:
             return None
-        start, length = found[0], _bytes_to_segment_end(elf, found[0])
+        start = found[0]
+        ends = ((part.address, part.address + part.file_size) for part in elf.segments)
+        length = next((end - start for first, end in ends if first <= start < end), 0)
     data = read_at(elf, start, length)
     if not data:
         return None

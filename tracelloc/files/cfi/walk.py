@@ -14,7 +14,6 @@ class End(IntEnum):
     """Why a stack ends, as in expressions.pxd. Only stacks with ``OUTERMOST`` are complete."""
 
     OUTERMOST = 1
-    """There is no caller."""
     LIMIT = 2
     """More frames than were asked for."""
     OUTSIDE_COPY = 3
@@ -22,7 +21,6 @@ class End(IntEnum):
     NO_MODULE = 4
     """An address where no file is mapped."""
     DAMAGED = 5
-    """Call-frame information that makes no sense."""
     UNKNOWN_REGISTER = 6
     """A register that was not recorded."""
     NO_PROGRESS = 7

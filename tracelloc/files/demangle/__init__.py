@@ -45,11 +45,9 @@ class _NameCache:
         self._size = 0
 
     def get(self, name: str) -> str | None:
-        """The cached readable name, if there is one."""
         return self._known.get(name)
 
     def put(self, name: str, text: str) -> None:
-        """Caches a readable name until its room is needed."""
         with self._lock:
             if name in self._known:
                 return
@@ -60,7 +58,6 @@ class _NameCache:
                 self._size -= len(oldest) + len(self._known.pop(oldest))
 
     def clear(self) -> None:
-        """Empties the cache."""
         with self._lock:
             self._known.clear()
             self._size = 0
@@ -135,7 +132,6 @@ def _filled_in(text: str, arguments: str) -> str:
 
 
 def _read_rust(name: str) -> str | None:
-    """A Rust name without its hash."""
     name = _LLVM.sub("", name)
     with suppress(Exception):  # whatever it says, the name stays as it is
         try:

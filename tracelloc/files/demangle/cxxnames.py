@@ -85,7 +85,6 @@ class _Helper:
                 raise
 
     def close(self) -> None:
-        """Ends the process, if there is one."""
         with self._lock:
             self._end()
 

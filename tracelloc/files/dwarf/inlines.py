@@ -70,16 +70,7 @@ class Walker:
                     steps[code] = 0
         return steps
 
-    def _skips(self, special: dict[int, Abbreviation]) -> list[Skipper | None]:
-        """Returns by first byte the skipper for entries of variable size."""
-        skips: list[Skipper | None] = [None] * 256
-        for code, skipper in self._skippers.items():
-            if code < _ONE_BYTE and skipper.size < 0 and code not in special:
-                skips[code] = skipper
-        return skips
-
     def _after(self, data: bytes, code: int, at: int) -> int:
-        """Returns the offset after the entry whose values begin at ``at``."""
         skipper = self._skippers.get(code)
         if skipper is None:
             raise DwarfError(f"an entry has the unknown abbreviation {code}")
@@ -107,7 +98,11 @@ class Walker:
         data = self._unit.data()
         end = len(data)
         steps = self._plain_steps(kinds, only_leaves=False)
-        skips = self._skips(kinds)
+        # By first byte, the skippers for entries of variable size.
+        skips: list[Skipper | None] = [None] * 256
+        for code, each in self._skippers.items():
+            if code < _ONE_BYTE and each.size < 0 and code not in kinds:
+                skips[code] = each
         encoding = self._unit.encoding
         steps[0] = 1
         at = self._unit.first_entry

@@ -173,7 +173,6 @@ def _sequences(header: LineHeader) -> list[tuple[int, int, int]]:
 
 
 def _run(header: LineHeader, at: int, end: int) -> LineRows:
-    """Runs one sequence."""
     data, unit = header.data, header.instruction_bytes
     base, span, first_line = header.opcode_base, header.line_range, header.line_base
     constant = (255 - base) // span * unit

@@ -26,13 +26,13 @@ from tracelloc.system import syscalls
 
 DEBUG_DIRECTORY: Final = PurePosixPath("/usr/lib/debug")
 _LARGEST_EMBEDDED: Final = 128 << 20
-"""Bytes that ``.gnu_debugdata`` may inflate to;"""
+"""Bytes that ``.gnu_debugdata`` may inflate to."""
 _MOST_GROWTH: Final = 32
-"""not more than so many times its size, either. Symbol tables shrink to a fifth; and"""
+"""Largest factor by which it may inflate. Symbol tables shrink to a fifth."""
 _SMALL_BYTES: Final = 1 << 20
-"""what of this is always allowed."""
+"""Bytes that it may inflate to by any factor."""
 _LARGEST_DICTIONARY: Final = 128 << 20
-"""Bytes of memory that inflating it may take: ``xz -9`` asks for 65 MiB."""
+"""Bytes of memory that inflating may take: ``xz -9`` asks for 65 MiB."""
 _LARGEST_CHECKED: Final = 8 << 30
 """Bytes of a file whose checksum we are willing to calculate."""
 _PIECE: Final = 1 << 20
@@ -45,7 +45,7 @@ class DebugReferences:
     """A file's references to its debug file."""
 
     build_id: str | None
-    """Both files'."""
+    """Build ID shared by the file and its debug file."""
     name: str | None
     """File name of the debug file."""
     checksum: int | None

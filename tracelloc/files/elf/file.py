@@ -370,7 +370,6 @@ def _data_layout(programs: list[ProgramHeader]) -> DataLayout:
 
 
 def _build_id(data: bytes) -> str | None:
-    """The build ID among notes."""
     return next(
         (
             note.content.hex()

@@ -33,7 +33,7 @@ SHF_COMPRESSED: Final = 0x800
 _OURS: Final = b"\x02\x01"
 """ELFCLASS64, ELFDATA2LSB."""
 _FILE_HEADER: Final = struct.Struct("<HHIQQQI6H")
-"""Elf64_Ehdr behind e_ident; as are Elf64_Phdr and Elf64_Shdr:"""
+"""Elf64_Ehdr without e_ident; the other two are Elf64_Phdr and Elf64_Shdr."""
 _PROGRAM_HEADER: Final = struct.Struct("<II6Q")
 _SECTION_HEADER: Final = struct.Struct("<IIQQQQIIQQ")
 _FOREIGN_KINDS: Final = {
@@ -99,7 +99,6 @@ class _Stream(io.RawIOBase):
         return self._position
 
     def tell(self) -> int:
-        """The position of the next read."""
         return self._position
 
     def read(self, size: int = -1) -> bytes:

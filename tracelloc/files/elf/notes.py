@@ -15,9 +15,9 @@ class Note(NamedTuple):
     name: bytes
     kind: int
     content: bytes
-    """Shorter than said if the notes end in it."""
+    """Shorter than ``size_bytes`` if the notes end in it."""
     size_bytes: int
-    """Size of the content, as is said."""
+    """Size of the content by its header."""
 
 
 def notes_in(data: bytes) -> Iterator[Note]:

@@ -48,10 +48,10 @@ def plt_functions(elf: ElfFile) -> list[tuple[int, int, str]]:
     by_word.update((o, s) for o, s in _relocations(elf.section_bytes(".rela.dyn")) if s)
     name_at = dynamic.symbols["name"]
     functions = []
-    stubs = _STUBS.get(of_elf(elf.machine, elf.bits), _no_stubs)
+    stubs = _STUBS.get(of_elf(elf.machine, elf.bits))
     for section in _SECTIONS:
         header = elf.section_header(section)
-        if header is None:
+        if header is None or stubs is None:
             continue
         code = elf.read(header.offset, min(header.size_bytes, _LARGEST_BYTES))
         for address, size, symbol in stubs(section, code, header.address, by_word, by_number):
@@ -123,11 +123,6 @@ def _symbol_of(
         if number < len(by_number):
             return by_number[number][1]
     return 0
-
-
-def _no_stubs(*_: object) -> Iterator[tuple[int, int, int]]:
-    """For unknown machines."""
-    return iter(())
 
 
 _STUBS: Final[dict[Architecture | None, Callable[..., Iterator[tuple[int, int, int]]]]] = {

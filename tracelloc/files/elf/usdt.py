@@ -37,7 +37,7 @@ class UsdtProbe:
 
     name: str
     address: int
-    """In the file's own address space, as is:"""
+    """In the file's own address space, as ``semaphore``."""
     semaphore: int
     """The counter that is above 0 while somebody listens; 0: there is none."""
     arguments: tuple[Argument, ...] | None

@@ -53,7 +53,6 @@ class CodePaths:
     stops: Stops
     """Functions at whose call a path ends."""
     rets: set[int] = field(default_factory=set)
-    """Addresses of ret instructions."""
     calls: set[int] = field(default_factory=set)
     """Addresses to which calls return."""
     stopped: bool = False

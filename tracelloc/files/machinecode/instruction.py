@@ -17,7 +17,6 @@ class ProbeOffset:
     offset: int
     """In bytes."""
     is_single_stepped: bool
-    """The instruction there is single-stepped."""
 
 
 class CodeFlow(Enum):

@@ -162,7 +162,6 @@ def _flow(instruction: Any) -> CodeFlow:
 
 
 def _target(instruction: Any) -> int | None:
-    """The target of a direct jump or call."""
     (operand,) = instruction.operands[:1] or (None,)
     if operand is None or operand.type != x86.X86_OP_IMM:
         return None

@@ -49,7 +49,6 @@ def thread_cache_drain(
 
 
 def _x86_64_places(code: bytes, base: int, frees: Collection[int]) -> Iterator[int]:
-    """Addresses where such a byte is set."""
     for match in _SETS_BYTE.finditer(code):
         if _calls(code, match.end(), base, frees):
             yield base + match.start()

@@ -1,7 +1,7 @@
 """Accounts for a process's resident memory: each mapping by kind, the heap by state of its blocks.
 
-The kernel says how much of each mapping is resident (``record.process.smaps``), and the walk of the
-heap which pages of it are in use or free. What the walk explains of a mapping is taken from the
+The kernel says how much of each mapping is resident (``record.process.regions``), and the walk of
+the heap which pages of it are in use or free. What the walk explains of a mapping is taken from the
 mapping's own part, so the sum of all parts is what the kernel counts.
 """
 
@@ -17,9 +17,9 @@ import numpy as np
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.heapusage import ArenaUsage, MemoryAccount, MemoryPart
 from tracelloc.record.heapwalk.pieces import AddressRuns
-from tracelloc.record.process.memory import U64, RemoteMemory
+from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import PROC, TRAMPOLINE_MAPPING, Process
-from tracelloc.record.process.smaps import MappingUsage, read_mapping_usages, read_table_bytes
+from tracelloc.record.process.regions import MappingUsage, read_mapping_usages, read_table_bytes
 from tracelloc.record.runtimes.supported import runtime_heap
 from tracelloc.record.sources.preloaded.sharedarea import AREA_NAME
 
@@ -42,14 +42,12 @@ class _PartSums:
     )
 
     def add(self, part: MemoryPart, size_bytes: int, name: str = "") -> None:
-        """Adds bytes to a part."""
         if size_bytes > 0:
             self.parts[part] += size_bytes
             if name:
                 self.names[part][name] += size_bytes
 
     def largest(self) -> dict[MemoryPart, tuple[tuple[str, int], ...]]:
-        """The largest names of each part."""
         return {
             part: tuple(sorted(sizes.items(), key=lambda row: (-row[1], row[0]))[:_MOST_ITEMS])
             for part, sizes in self.names.items()
@@ -72,7 +70,8 @@ def account_for(
     for arena in arenas:
         for part, size_bytes in arena.resident.items():
             sums.add(part, size_bytes, arena.name)
-    runtime = _RuntimeParts.read(memory, edges)
+    runtime_name, ranges = runtime_heap(memory)
+    in_runtime = AddressRuns.read_resident(memory, ranges).bytes_of(edges[:, 0], edges[:, 1])
     place = _Places(process, mappings)
     for number, (mapping, heap_bytes) in enumerate(zip(mappings, in_heap, strict=True)):
         file_bytes = mapping.rss_bytes - mapping.anonymous_bytes
@@ -80,8 +79,8 @@ def account_for(
         # Blocks may lie in shared memory, too.
         sums.add(part, file_bytes - max(0, heap_bytes - mapping.anonymous_bytes), name)
         rest = max(0, mapping.anonymous_bytes - heap_bytes)
-        objects = min(rest, runtime.sizes[number])
-        sums.add(MemoryPart.RUNTIME, objects, runtime.name)
+        objects = min(rest, int(in_runtime[number]))
+        sums.add(MemoryPart.RUNTIME, objects, runtime_name)
         sums.add(*place.of_rest(number, rest - objects, heap_bytes))
     return MemoryAccount(
         {part: sums.parts[part] for part in MemoryPart if part in sums.parts},
@@ -91,20 +90,6 @@ def account_for(
         huge_bytes=sum(m.huge_bytes for m in mappings),
         hugetlb_bytes=sum(m.hugetlb_bytes for m in mappings),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _RuntimeParts:
-    """Resident bytes of a language runtime's own heap in each mapping."""
-
-    name: str
-    sizes: list[int]
-
-    @classmethod
-    def read(cls, memory: RemoteMemory, edges: U64) -> _RuntimeParts:
-        name, ranges = runtime_heap(memory)
-        found = AddressRuns.read_resident(memory, ranges)
-        return cls(name, found.bytes_of(edges[:, 0], edges[:, 1]).tolist())
 
 
 class _Places:

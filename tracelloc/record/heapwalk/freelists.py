@@ -14,13 +14,7 @@ import numpy as np
 from tracelloc.record.heapwalk.chunks import ListReader, blocks_between
 from tracelloc.record.heapwalk.mallocstate import ArenaState, first_words
 from tracelloc.record.heapwalk.pieces import PieceReader
-from tracelloc.record.heapwalk.walked import (
-    ADDRESS_BITS,
-    NO_ENTRIES,
-    Arena,
-    BlockState,
-    WalkedHeap,
-)
+from tracelloc.record.heapwalk.walked import ADDRESS_BITS, NO_ENTRIES, Arena, BlockState, WalkedHeap
 from tracelloc.record.process.memory import U64, Mask
 
 _MOST_LISTED: Final = 1 << 22
@@ -134,11 +128,11 @@ def _read_repeatedly(
     to_user: int,
     free_lists: _FreeLists,
 ) -> tuple[U64, int, int]:
-    """The chunks of lists that a thread changes meanwhile, each by its head, 0 if it is empty.
+    """Reads free lists of a running thread, until nothing has changed or no more chunks are found.
 
-    A chunk that is allocated just then leads nowhere, and the rest of its list would be missed. So
-    they are read until nothing has changed, or no more chunks are found. Returns (chunks, number of
-    lists that were not empty at first, how many of these had no chunk).
+    ``heads_now`` returns the head of each list, 0 if it is empty. A chunk that is allocated just
+    then leads nowhere, and the rest of its list would be missed. Returns (chunks, number of lists
+    that were not empty at first, how many of these had no chunk).
     """
     found, counts = NO_ENTRIES, (0, 0)
     for tries in range(_MOST_TRIES):
@@ -194,7 +188,6 @@ class _FreeLists:
 
 
 def _mark(arenas: list[Arena], addresses: U64, state: BlockState) -> None:
-    """Sets the state of chunks that count as in use."""
     for arena in arenas:
         wanted = addresses | np.uint64(BlockState.IN_USE)
         at = np.searchsorted(arena.entries, wanted)

@@ -78,7 +78,6 @@ class _Stretch:
         return int(self.parts[-1][-1] & ADDRESS_BITS) if self.parts else 0
 
     def add(self, entries: U64, firsts: U64, *, is_used_before: bool) -> None:
-        """Adds what was read next."""
         if self.parts and not is_used_before:
             self.parts[-1][-1] &= ADDRESS_BITS
         if len(entries):
@@ -148,8 +147,6 @@ def walk_glibc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
 
 @dataclass(slots=True)
 class _GlibcWalk:
-    """The walk through all arenas."""
-
     reader: PieceReader
     tally: ClassTally
     walked: WalkedHeap
@@ -157,7 +154,6 @@ class _GlibcWalk:
     """Address ranges of the heaps so far."""
 
     def main(self, state: ArenaState, regions: list[Region], sbrk_base: int | None) -> None:
-        """Walks the main arena."""
         arena = Arena("main arena", MallocLibrary.GLIBC, NO_ENTRIES, state.system_bytes)
         stretches: list[tuple[int, int]] = []
         heap = [r for r in regions if r.path == "[heap]"]
@@ -174,7 +170,6 @@ class _GlibcWalk:
         self.walked.arenas.append(arena)
 
     def other(self, state: ArenaState, name: str) -> None:
-        """Walks an arena that is not the main one."""
         arena = Arena(name, MallocLibrary.GLIBC, NO_ENTRIES, state.system_bytes)
         stretches, arena.header_bytes, wrong = heaps_of(self.reader, state)
         if wrong:

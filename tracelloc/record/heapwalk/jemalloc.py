@@ -78,7 +78,6 @@ class _Tree(NamedTuple):
 
     @property
     def entries(self) -> int:
-        """Entries of each table."""
         return 1 << self.key_bits
 
     def key(self, addresses: U64, level: int) -> U64:
@@ -231,7 +230,6 @@ def _may_lead_on(words: U64, reader: PieceReader) -> Mask:
 
 
 def _read_extents(reader: PieceReader, tree: _Tree, root: U64) -> _Extents:
-    """All extents to which a page map leads from its root."""
     keys = np.flatnonzero(root).astype(np.uint64)
     tables = root[root != 0]
     for _ in range(tree.levels - 2):

@@ -97,22 +97,17 @@ def find_arena_states(reader: PieceReader, regions: list[Region]) -> list[ArenaS
 
     If several C libraries are loaded (dlmopen(3)), those of the one with the most memory.
     """
+    data = [r for r in regions if r.rights.startswith("rw") and r.inode]
+    of_c_library = [r for r in data if base_name(r.path).startswith(("libc.so", "libc-2"))]
     found = [
         arenas
-        for region in _data_of_c_library(regions)
+        for region in of_c_library or data  # a static program has its C library anywhere
         for bins in _find_bins(reader, region, regions)
         for head in _HEADS
         if (arenas := _circle(reader, bins - head, head))
     ]
     used = [arenas for arenas in found if any(arena.system_bytes for arena in arenas)]
     return max(used, key=lambda arenas: sum(arena.system_bytes for arena in arenas), default=[])
-
-
-def _data_of_c_library(regions: list[Region]) -> list[Region]:
-    """Writable data in which ``main_arena`` may be; anybody's data in a static program."""
-    data = [r for r in regions if r.rights.startswith("rw") and r.inode]
-    names = "libc.so", "libc-2"
-    return [r for r in data if base_name(r.path).startswith(names)] or data
 
 
 def _find_bins(reader: PieceReader, region: Region, regions: list[Region]) -> list[int]:

@@ -8,6 +8,7 @@ side are one line of maps.
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -62,7 +63,10 @@ def find_mapped(
         found += some
         certain |= _at_borders(some, region)
     # The search takes a while, and the sum is of now.
-    found = _still_there(reader, found)
+    places = np.array([each.chunk for each in found], np.uint64)
+    heads, was_read = reader.memory.read(places, 16)
+    is_kept = was_read & (heads[:, 1] & np.uint64(7) == _FLAG)
+    found = list(compress(found, is_kept.tolist()))
     total = sum(each.size_bytes for each in found)
     sum_bytes = total if sum_at is None else reader.word(sum_at)
     notes: list[str] = []
@@ -92,14 +96,6 @@ def _at_borders(mappings: list[_Mapping], region: Region) -> set[_Mapping]:
         found.add(each)
         end = each.start
     return found
-
-
-def _still_there(reader: PieceReader, mappings: list[_Mapping]) -> list[_Mapping]:
-    """Selects the mappings that are blocks still."""
-    places = np.array([each.chunk for each in mappings], np.uint64)
-    heads, was_read = reader.memory.read(places, 16)
-    kept = was_read & (heads[:, 1] & np.uint64(7) == _FLAG)
-    return [each for each, is_kept in zip(mappings, kept.tolist(), strict=True) if is_kept]
 
 
 def _arena_of(

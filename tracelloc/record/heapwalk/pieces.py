@@ -78,9 +78,7 @@ class PieceReader:
     def __init__(self, memory: RemoteMemory) -> None:
         self.memory = memory
         self.read_bytes = 0
-        """Bytes copied so far."""
         self.address_end = native().address_end
-        """The end of the process's address space."""
 
     def regions(self) -> list[Region]:
         """The process's mappings now. Raises TargetError, PrivilegeError."""

@@ -131,7 +131,6 @@ def pinning_blocks(arena: Arena, resident: AddressRuns) -> Iterator[PinningBlock
 
 
 def _is_at(pages: U64, rows: npt.NDArray[np.intp], wanted: U64) -> npt.NDArray[np.bool_]:
-    """Whether each wanted page is at its row."""
     if not len(pages):
         return np.zeros(len(wanted), np.bool_)
     found: npt.NDArray[np.bool_] = pages[np.minimum(rows, len(pages) - 1)] == wanted

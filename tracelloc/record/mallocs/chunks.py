@@ -9,12 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.heap.usable import (
-    CHUNK_HEADER_BYTES,
-    PAGE_BYTES,
-    SMALLEST_CHUNK,
-    chunk_bytes,
-)
+from tracelloc.heap.usable import CHUNK_HEADER_BYTES, PAGE_BYTES, SMALLEST_CHUNK, chunk_bytes
 from tracelloc.model.figures import U64, Mask
 from tracelloc.system.syscalls import read_process
 

@@ -199,8 +199,9 @@ def _allocators_of(module: Module, families: Sequence[Family]) -> Iterator[Alloc
     size_at: dict[int, int] = {}
     signature_at: dict[int, Signature] = {}
     for family in families:
-        for name, places in _in_order(family, module.elf):
-            for address, size in places.items():
+        found = module.elf.find_functions(family.functions)
+        for name in family.functions:  # in their order
+            for address, size in found.get(name, {}).items():
                 owners.setdefault(address, family)
                 names_at.setdefault(address, []).append(name)
                 size_at[address] = max(size, size_at.get(address, 0))
@@ -215,7 +216,12 @@ def _allocators_of(module: Module, families: Sequence[Family]) -> Iterator[Alloc
                 continue
             # Names are in the families' order, and a stable sort keeps it.
             names = sorted(names_at[address], key=lambda name: name.startswith("__"))
-            signature = _settled(signature_at[address], module)
+            signature = signature_at[address]
+            if signature.kind is FunctionKind.FREE and not is_c_library(module.path):
+                # The C library's calls no other free, but any other file's may.
+                signature = replace(
+                    OUTER_FREE, positions=signature.positions, throws=signature.throws
+                )
             functions.append(
                 AllocatorFunction(
                     module, tuple(names), signature, address, offset, size_at[address]
@@ -231,17 +237,3 @@ def _allocators_of(module: Module, families: Sequence[Family]) -> Iterator[Alloc
                     Unseen(name, family.unseen[name]) for name in family.unseen if name in unseen
                 ),
             )
-
-
-def _in_order(family: Family, elf: TargetFile) -> Iterator[tuple[str, dict[int, int]]]:
-    found = elf.find_functions(family.functions)
-    for name in family.functions:
-        if name in found:
-            yield name, found[name]
-
-
-def _settled(signature: Signature, module: Module) -> Signature:
-    """Adjusts a free: the C library's calls no other free, but any other file's may."""
-    if signature.kind is FunctionKind.FREE and not is_c_library(module.path):
-        return replace(OUTER_FREE, positions=signature.positions, throws=signature.throws)
-    return signature

@@ -38,11 +38,9 @@ class Family:
     unseen: Mapping[str, str] = field(default_factory=dict)
     """Functions that tracelloc can't trace, and the consequence of each."""
     by_user: bool = False
-    """Whether the family is user-defined."""
 
 
 def _named(names: Mapping[Signature, str]) -> dict[str, Signature]:
-    """Returns functions by name, from names separated by spaces."""
     return {name: signature for signature, many in names.items() for name in many.split()}
 
 
@@ -207,7 +205,6 @@ MIMALLOC: Final = Family(
 """mimalloc's own names, which a program may call in addition to or instead of malloc."""
 
 FAMILIES: Final = (LIBC, TCMALLOC, MIMALLOC)
-"""Families with fixed names."""
 
 
 MAPPINGS: Final = Family(

@@ -47,12 +47,9 @@ def library_of(family: Family, path: str, elf: TargetFile) -> MallocLibrary | No
             return library
     if family in (MAPPINGS, OPERATORS):
         return None
-    return MallocLibrary.MUSL if _is_musl(path) else MallocLibrary.OTHER
-
-
-def _is_musl(path: str) -> bool:
-    """Checks the names of musl's shared library (ldso); its exported symbols show nothing."""
-    return "musl" in path or base_name(path) == "libc.so"
+    # The names of musl's shared library (ldso); its exported symbols show nothing.
+    is_musl = "musl" in path or base_name(path) == "libc.so"
+    return MallocLibrary.MUSL if is_musl else MallocLibrary.OTHER
 
 
 def found_of(allocators: Iterable[Allocator]) -> tuple[FoundLibrary, ...]:

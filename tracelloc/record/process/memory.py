@@ -93,7 +93,11 @@ class RemoteMemory:
                     if not may_go_on():
                         return
                     try:
-                        at, runs = _scanned(pagemap.fileno(), at, end, regions, swapped=swapped)
+                        begun = at
+                        at = scan_pages(pagemap.fileno(), at, end, regions, swapped=swapped)
+                        at = max(at, begun + PAGE_BYTES)
+                        found = regions[: int(np.count_nonzero(regions[:, 1])), :2]
+                        runs = [(first, last) for first, last in found.tolist()]
                     except OSError as error:
                         if error.errno not in (errno.ENOTTY, errno.EINVAL):
                             raise
@@ -164,17 +168,7 @@ class RemoteMemory:
         return text.partition(b"\0")[0].decode(errors="backslashreplace")
 
 
-def _scanned(
-    pagemap: int, start: int, end: int, regions: U64, *, swapped: bool
-) -> tuple[int, list[tuple[int, int]]]:
-    """Returns (where to continue, runs of such pages before that). Raises OSError."""
-    at = scan_pages(pagemap, start, end, regions, swapped=swapped)
-    found = regions[: int(np.count_nonzero(regions[:, 1])), :2]
-    return max(at, start + PAGE_BYTES), [(first, last) for first, last in found.tolist()]
-
-
 def _runs_of(start: int, pages: Mask) -> list[tuple[int, int]]:
-    """Returns (start, end) of each run of present pages."""
     present = np.concatenate([[False], pages, [False]])
     turns = start + PAGE_BYTES * np.flatnonzero(present[1:] != present[:-1])
     return list(zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True))
@@ -182,6 +176,5 @@ def _runs_of(start: int, pages: Mask) -> list[tuple[int, int]]:
 
 def _refused(process: Process) -> PrivilegeError:
     return PrivilegeError(
-        f"the memory of process {process.pid} may not be read",
-        hint=privilege_hint(),
+        f"the memory of process {process.pid} may not be read", hint=privilege_hint()
     )

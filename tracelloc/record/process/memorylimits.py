@@ -8,7 +8,6 @@ dropped (inactive_file) does not count as used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -49,7 +48,9 @@ class MemoryGroup(NamedTuple):
 
 def closest_limit(process: Process, cgroups: Path = CGROUPS) -> Limit | None:
     """Returns the limit with the least free memory; None if none can be read."""
-    limits = list(_group_limits(process, cgroups))
+    group = memory_group(process.directory)
+    groups = (group._replace(path=path) for path in [*groups_above(group.path), "/"])
+    limits = [limit for each in groups if (limit := group_limit(each, cgroups)) is not None]
     machine = numbers_in(process.root / "meminfo") or numbers_in(PROC / "meminfo")
     if "MemAvailable" in machine:
         limits.append(Limit("machine", machine["MemTotal"] << 10, machine["MemAvailable"] << 10))
@@ -93,14 +94,6 @@ def groups_above(path: str) -> list[str]:
     if ".." in parts:  # outside of the visible part of this cgroup namespace
         return []
     return ["/" + "/".join(parts[:depth]) for depth in range(len(parts), 0, -1)]
-
-
-def _group_limits(process: Process, cgroups: Path) -> Iterator[Limit]:
-    group = memory_group(process.directory)
-    for above in [*groups_above(group.path), "/"]:
-        limit = group_limit(group._replace(path=above), cgroups)
-        if limit is not None:
-            yield limit
 
 
 def _limit_in(group: Path, version: _Version) -> Limit | None:

@@ -149,7 +149,6 @@ class ProcessScan:
         return stat
 
     def _meet(self, pid: int, stat: _Stat) -> _Seen:
-        """Reads what does not change."""
         directory = Process(pid, self._root).memory_directory
         try:
             arguments = command_line(directory)

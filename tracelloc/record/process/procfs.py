@@ -152,8 +152,7 @@ class Process:
             raise TargetError(f"there is no process {self.pid}") from error
         except PermissionError as error:
             raise PrivilegeError(
-                f"process {self.pid} may not be inspected: {error.strerror}",
-                hint=privilege_hint(),
+                f"process {self.pid} may not be inspected: {error.strerror}", hint=privilege_hint()
             ) from error
 
     def _read_as_thread(self, name: str) -> bytes:

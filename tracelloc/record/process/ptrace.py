@@ -133,7 +133,6 @@ class Registers:
         )
 
     def __getitem__(self, name: str) -> int:
-        """Returns a register's value."""
         return self._words[name]
 
     def __setitem__(self, name: str, value: int) -> None:

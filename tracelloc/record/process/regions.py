@@ -1,9 +1,26 @@
-"""The mappings of a process with their access rights, from /proc/PID/maps."""
+"""The mappings of a process with their access rights, and how much of each is resident.
+
+Formats: ``/proc/PID/maps`` and ``/proc/PID/smaps`` (proc_pid_maps(5), proc_pid_smaps(5); Linux,
+Documentation/filesystems/proc.rst). Unlike the counters in ``/proc/PID/status``, which lag behind,
+the figures of smaps are counted page by page.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from tracelloc.record.process.procfs import Process
+
+_HEADER: Final = re.compile(
+    rb"^([0-9a-f]+)-([0-9a-f]+) (\S{4}) [0-9a-f]+ (\S+) (\d+)[ ]*(.*)$", re.ASCII
+)
+_FIELDS: Final = {
+    b"Rss": 0, b"Anonymous": 1, b"AnonHugePages": 2, b"Swap": 3, b"Private_Hugetlb": 4,
+    b"Shared_Hugetlb": 4,
+}  # fmt: skip
 
 
 class Region(NamedTuple):
@@ -45,3 +62,65 @@ def variables_of(regions: Sequence[Region]) -> Iterator[Region]:
         is_zeroed = not region.inode and before.inode and before.end == region.start
         if region.rights[:2] == "rw" and (region.inode or is_zeroed):
             yield region
+
+
+class MappingUsage(NamedTuple):
+    """The memory of one mapping, in bytes."""
+
+    start: int
+    end: int
+    rights: str
+    device: str
+    """Major and minor number of the file's device, in hexadecimal: ``00:01``."""
+    inode: int
+    path: str
+    """May contain any bytes that a file's name can have."""
+    rss_bytes: int
+    anonymous_bytes: int
+    """Resident memory that is not a file's: private, and written to."""
+    huge_bytes: int
+    """Resident memory in transparent huge pages."""
+    swapped_bytes: int
+    hugetlb_bytes: int
+    may_have_guards: bool
+    """Whether the process has installed guard pages in it (MADV_GUARD_INSTALL)."""
+
+
+def read_mapping_usages(process: Process) -> Iterator[MappingUsage]:
+    """Yields all mappings by address. Raises OSError; nothing once the process has ended."""
+    header: re.Match[bytes] | None = None
+    path, link = map(os.fsencode, process.program_paths() or ("", ""))
+    links = {path: link}
+    sums, guards = [0] * 5, False
+    with (process.memory_directory / "smaps").open("rb") as lines:
+        for line in lines:
+            name, colon, rest = line.partition(b":")
+            if colon and (field := _FIELDS.get(name)) is not None:
+                sums[field] += int(rest.split()[0]) << 10
+            elif name == b"VmFlags":
+                guards = b"gu" in rest.split()
+            elif found := _HEADER.match(line):
+                if header is not None:
+                    yield _usage(header, links, sums, guards)
+                header, sums, guards = found, [0] * 5, False
+    if header is not None:
+        yield _usage(header, links, sums, guards)
+
+
+def _usage(
+    header: re.Match[bytes], links: Mapping[bytes, bytes], sums: list[int], guards: bool
+) -> MappingUsage:
+    start, end, rights, device, inode, path = header.groups()
+    name = links.get(path, path).decode(errors="backslashreplace")
+    rss, anonymous, huge, swapped, hugetlb = sums
+    return MappingUsage(
+        int(start, 16), int(end, 16), rights.decode(), device.decode(), int(inode), name,
+        rss, anonymous, huge, swapped, hugetlb, guards,
+    )  # fmt: skip
+
+
+def read_table_bytes(process: Process) -> int:
+    """The size of the process's page tables (VmPTE in proc_pid_status(5)). Raises OSError."""
+    text = (process.memory_directory / "status").read_bytes()
+    found = re.search(rb"^VmPTE:\s+(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) << 10 if found else 0

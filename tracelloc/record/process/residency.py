@@ -23,10 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.model.process import (
-    MemoryUsage,
-    Resident,
-)
+from tracelloc.model.process import MemoryUsage, Resident
 from tracelloc.record.process.memorylimits import CGROUPS, closest_limit, numbers_in
 from tracelloc.record.process.procfs import Process
 from tracelloc.text import NS_PER_S
@@ -60,7 +57,6 @@ class Residency:
         self.our_bytes = 0
         """What tracelloc itself had resident in it at the last look."""
         self.last: MemoryUsage | None = None
-        """The memory usage at the last look."""
         self._pss_bytes: int | None = None
         self._pss_due_ns = 0
         self._mapped_bytes: int | None = None

@@ -35,7 +35,6 @@ def has_leak_sanitizer(space: AddressSpace) -> bool:
 
 @functools.lru_cache(maxsize=1 << 10)
 def _has_text(path: str, _file_id: FileId) -> bool:
-    """Returns whether a file contains the text, as plain bytes."""
     try:
         with open(path, "rb", 0, opener=_opened_at_once) as file:
             before = b""

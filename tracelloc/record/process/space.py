@@ -113,7 +113,6 @@ class AddressSpace:
         """``files`` is shared with other processes, and closed by its owner."""
         self.process = process
         self.files = files or MappedFiles()
-        """The mapped files."""
         self._owns_files = files is None
         self.generation = 0
         """Number that grows with each change of the mappings."""

@@ -24,13 +24,7 @@ from tracelloc.record.process.regions import Region, variables_of
 from tracelloc.record.process.residency import read_resident
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.reachability.areas import searched_areas
-from tracelloc.record.reachability.heaproots import (
-    RootParts,
-    RootReader,
-    Titles,
-    parts_of,
-    rank_of,
-)
+from tracelloc.record.reachability.heaproots import RootParts, RootReader, Titles, parts_of, rank_of
 from tracelloc.record.reachability.links import NO_ROOT, Links
 from tracelloc.record.reachability.rootnames import NamedWords, name_words
 from tracelloc.record.reachability.roots import DEAD, QUIET, MemoryKinds, kinds_of
@@ -135,20 +129,21 @@ def read_graph(
         is_break = (words >= first_break) & (words <= last_break) & (words & _IN_PAGE == 0)
         words[is_same | is_break] = 0
         _scan_changed(links, kinds, parts, address, words)
-    notes = list(heap.notes)
-    coverage = heap.coverage
+    notes, coverage = list(heap.notes), heap.coverage
     del heap
     if roots.missing:
         notes.append(
             f"registers were not searched ({roots.missing}): blocks that only they hold "
             "have no holder, and thread-local variables no names"
         )
-    pointers = _RootPointers.of(links)
-    words = np.unique(pointers.origins[pointers.origins > len(parts.roots)])
+    # By the number of a root, or the address of a pointer if that tells the root.
+    origins, held = np.empty(links.root_count, np.uint64), np.empty(links.root_count, np.uint32)
+    links.roots(origins, held)
+    words = np.unique(origins[origins > len(parts.roots)])
     named = name_words(space, parts, words)
     notes += named.notes
     resident = read_resident(whole)
-    begins, targets = _connect(links, len(blocks.starts), parts, named, pointers)
+    begins, targets = _connect(links, len(blocks.starts), parts, named, (origins, held))
     node_kinds, kind_names = _kinds(reader, tally, blocks, len(parts.roots))
     first = len(blocks.starts) - 1
     return BlockGraph(
@@ -156,24 +151,6 @@ def read_graph(
         {first + part: first + outer for part, outer in named.wholes.items()},
         time_s, coverage, resident.swapped if resident else 0, links.left_out, notes,
     )  # fmt: skip
-
-
-@dataclass(slots=True)
-class _RootPointers:
-    """Pointers from roots to blocks."""
-
-    origins: U64
-    """The number of the root, or the address of the pointer if that tells the root."""
-    held: U32
-    """The block."""
-
-    @classmethod
-    def of(cls, links: Links) -> _RootPointers:
-        """Returns all that were found."""
-        count = links.root_count
-        found = cls(np.empty(count, np.uint64), np.empty(count, np.uint32))
-        links.roots(found.origins, found.held)
-        return found
 
 
 def _room_for_links(blocks: int, memory_bytes: int | None) -> int:
@@ -251,7 +228,6 @@ def _pieces(reader: PieceReader, kinds: MemoryKinds, parts: RootParts) -> Iterat
 
 
 def _scan(reader: PieceReader, links: Links, piece: _Piece) -> None:
-    """Scans one piece."""
     start, end, root, is_code = piece
     words = np.empty((end - start) // 8 + 1, np.uint64)
     size_bytes = reader.memory.fetch(np.array([[start, end - start]], np.uint64), words)
@@ -261,10 +237,13 @@ def _scan(reader: PieceReader, links: Links, piece: _Piece) -> None:
 
 
 def _connect(
-    links: Links, count: int, parts: RootParts, named: NamedWords, pointers: _RootPointers
+    links: Links, count: int, parts: RootParts, named: NamedWords, pointers: tuple[U64, U32]
 ) -> tuple[U32, U32]:
-    """The graph's ``begins`` and ``targets``."""
-    numbers = pointers.origins.copy()
+    """The graph's ``begins`` and ``targets``. ``pointers``: the origins of those from roots, and
+    the blocks to which they lead.
+    """
+    origins, held = pointers
+    numbers = origins.copy()
     is_word = np.isin(numbers, named.addresses)
     at = np.searchsorted(named.addresses, numbers[is_word])
     numbers[is_word] = named.numbers[at]
@@ -282,9 +261,7 @@ def _connect(
     )
     order = np.argsort(sources, kind="stable")
     nodes = np.concatenate([sources[order], np.full(len(others), top, np.uint64)])
-    leads = np.concatenate([pointers.held.astype(np.uint64), inner + np.uint64(first % (1 << 64))])[
-        order
-    ]
+    leads = np.concatenate([held.astype(np.uint64), inner + np.uint64(first % (1 << 64))])[order]
     leads = np.concatenate([leads, others.astype(np.uint64)])
     begins = np.zeros(top + 2, np.uint32)
     targets = np.empty(links.edge_count + len(nodes), np.uint32)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final
@@ -43,26 +42,11 @@ Selection = Callable[[BlockGraph], Rows]
 """Selects blocks; raises TargetError if there are none."""
 
 
-def holders_of(
-    process: Process,
-    addresses: Iterable[int],
-    most: int = MOST_PATHS,
-    *,
-    space: AddressSpace | None = None,
-    check: Callable[[], object] = lambda: None,
-) -> BlockHolders:
-    """Finds the holders of the blocks at some addresses; others are left out.
-
-    ``most``: paths to return. For ``space`` and ``check``, see ``HolderFinder``. The process is not
-    stopped. Raises NotWalkableError, OSError, MemoryError, TargetError and PrivilegeError.
-    """
-    wanted = np.unique(np.array(list(addresses), np.uint64))
-    with closing(HolderFinder(process, space=space, check=check)) as finder:
-        return finder.holders(lambda graph: _containing(graph, wanted), most)
-
-
 class HolderFinder:
-    """Finds holders in one process. Its methods raise as ``holders_of`` does."""
+    """Finds holders in one process, which is not stopped.
+
+    Its methods raise NotWalkableError, OSError, MemoryError, TargetError and PrivilegeError.
+    """
 
     def __init__(
         self,
@@ -236,7 +220,6 @@ class _BlockOwners:
 
     @classmethod
     def of(cls, owned: Ownership, paths: BlockPaths) -> _BlockOwners:
-        """Finds them."""
         graph, roots = owned.graph, len(owned.graph.roots)
         shared = np.flatnonzero((owned.dominator == 0) & owned.are_blocks()).astype(np.uint32)
         kept = owned.inherited(owned.block_sizes())

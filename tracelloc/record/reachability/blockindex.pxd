@@ -1,8 +1,8 @@
 # cython: language_level=3
 """Which block an address is in: an index of two levels.
 
-A table by the bits of an address from 28 on leads to tables by bits 9 to 27, which hold the first
-block in each 512 bytes.
+A table by the bits of an address from 28 on leads to tables by bits 8 to 27, which hold the first
+block in each 256 bytes.
 """
 
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
@@ -12,7 +12,7 @@ cdef extern from *:
     void prefetch "__builtin_prefetch"(const void*) noexcept nogil
 
 cdef enum:
-    GRANULE_BITS = 9
+    GRANULE_BITS = 8
     LEAF_BITS = 28
     LEAF_GRANULES = 1 << (LEAF_BITS - GRANULE_BITS)
 
@@ -39,7 +39,9 @@ cdef inline bint open_index(
     if not index.leaves:
         return False
     for at in range(count):
-        if starts[at] >= ends[at] or ends[at] >> address_bits or not enter_block(index, at):
+        if starts[at] > ends[at] or ends[at] >> address_bits:
+            return False
+        if starts[at] < ends[at] and not enter_block(index, at):
             return False
     return True
 
@@ -71,15 +73,19 @@ cdef inline bint enter_block(BlockIndex* index, Py_ssize_t at) noexcept nogil:
     return True
 
 
-cdef inline Py_ssize_t block_at(BlockIndex* index, uint64_t address) noexcept nogil:
-    """The block that a user-space address is in; -1 if there is none."""
+cdef inline Py_ssize_t first_block(BlockIndex* index, uint64_t address) noexcept nogil:
+    """The first block in the granule of a user-space address; -1 if there is none."""
     cdef uint32_t* leaf = index.leaves[address >> LEAF_BITS]
-    cdef Py_ssize_t at
     if not leaf:
         return -1
     if <uintptr_t>leaf & 1:
         return <Py_ssize_t>(<uintptr_t>leaf >> 1)
-    at = <Py_ssize_t>leaf[(address >> GRANULE_BITS) % LEAF_GRANULES] - 1
+    return <Py_ssize_t>leaf[(address >> GRANULE_BITS) % LEAF_GRANULES] - 1
+
+
+cdef inline Py_ssize_t block_at(BlockIndex* index, uint64_t address) noexcept nogil:
+    """The block that a user-space address is in; -1 if there is none."""
+    cdef Py_ssize_t at = first_block(index, address)
     if at < 0:
         return -1
     while index.ends[at] <= address:
@@ -98,13 +104,23 @@ cdef inline void prefetch_index(BlockIndex* index, uint64_t address) noexcept no
 
 cdef inline void prefetch_block(BlockIndex* index, uint64_t address) noexcept nogil:
     """Has loaded what ``block_at`` reads."""
-    cdef uint32_t* leaf = index.leaves[address >> LEAF_BITS]
-    cdef uint32_t at
-    if leaf and not <uintptr_t>leaf & 1:
-        at = leaf[(address >> GRANULE_BITS) % LEAF_GRANULES]
-        if at:
-            prefetch(&index.ends[at - 1])
-            prefetch(&index.starts[at - 1])
+    cdef Py_ssize_t at = first_block(index, address)
+    if at >= 0:
+        prefetch(&index.ends[at])
+        prefetch(&index.starts[at])
+
+
+cdef inline Py_ssize_t first_after(BlockIndex* index, uint64_t address) noexcept nogil:
+    """The first block that begins beyond an address."""
+    cdef Py_ssize_t low = 0, length = index.count, half
+    while length > 0:
+        half = length >> 1
+        if index.starts[low + half] <= address:
+            low += half + 1
+            length -= half + 1
+        else:
+            length = half
+    return low
 
 
 cdef inline void close_index(BlockIndex* index) noexcept nogil:

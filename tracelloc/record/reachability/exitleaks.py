@@ -24,11 +24,9 @@ from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import Region
 from tracelloc.record.reachability.lostgroups import BlockLinks
-from tracelloc.record.reachability.marking import Marks
 from tracelloc.record.reachability.roots import MemoryKinds, dead_stacks, kernel_words, kinds_of
 from tracelloc.record.reachability.scanning import MemoryScanner
 from tracelloc.record.reachability.search import SearchedRanges, swapped_bytes, walked
-from tracelloc.record.reachability.structures import components, led_to
 
 _MOST_EDGES: Final = 1 << 26
 """Most pointers between blocks that are stored: 512 MiB."""
@@ -64,7 +62,9 @@ def find_leaks(
     scanner.scan_all(kinds)
     reachable = scanner.finish()
     lost = ranges.is_asked & ~reachable
-    is_direct = _are_direct(lost, scanner.marks)
+    # A structure's first block was leaked directly.
+    first_blocks, _ = BlockLinks.among(scanner.marks, lost).first_blocks()
+    is_direct = np.isin(np.arange(np.count_nonzero(lost)), first_blocks)
     is_lost = lost[ranges.is_asked]
     return ExitLeaks(
         tuple(_by_stack(blocks.select(is_lost), is_direct)),
@@ -117,28 +117,7 @@ def is_thread_data(read: Callable[[int, int], bytes], pointer: int, layout: Thre
     return len(raw) == 8 and start <= int.from_bytes(raw, "little") < end
 
 
-def _are_direct(lost: Mask, marks: Marks) -> Mask:
-    """Which of the lost blocks no other structure of lost blocks leads to; one of each ring."""
-    count = int(np.count_nonzero(lost))
-    numbers = np.zeros(len(lost), np.uint32)
-    numbers[lost] = np.arange(1, count + 1, dtype=np.uint32)
-    begins = np.zeros(count + 1, np.uint32)
-    targets = np.empty(marks.edge_count, np.uint32)
-    links = BlockLinks(begins, targets[: marks.links_among(numbers, begins, targets)])
-    component = np.empty(count, np.uint32)
-    number = components(links.begins, links.targets, component)
-    is_led_to = np.zeros(number, np.uint8)
-    led_to(links.begins, links.targets, component, is_led_to)
-    lowest = np.zeros(number, np.uint32)
-    lowest[component[::-1]] = np.arange(count, dtype=np.uint32)[::-1]
-    direct = np.zeros(count, np.bool_)
-    direct[lowest[is_led_to == 0]] = True
-    return direct
-
-
 def _by_stack(blocks: Blocks, is_direct: Mask) -> list[LeakedStack]:
-    """Sums leaked blocks up by stack."""
-
     def sums(of: Mask) -> dict[int, BlockSum]:
         stacks, which = np.unique(blocks.stack[of], return_inverse=True)
         counts, sizes = np.bincount(which), _sums(which, blocks.size[of])

@@ -11,14 +11,13 @@ from typing import Final
 import numpy as np
 
 from tracelloc.architecture import native
-from tracelloc.errors import TracellocError
 from tracelloc.model.heapusage import HeapRoot, RootKind
-from tracelloc.record.kernel.registers import RegisterReader, ThreadRegisters
+from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process.memory import U64
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import Region
 from tracelloc.record.reachability.links import BY_ADDRESS
-from tracelloc.record.reachability.roots import kernel_words_by_kind
+from tracelloc.record.reachability.roots import RootWords, kernel_words_by_kind
 
 _VARIABLE_BYTES: Final = 1 << 16
 """Most bytes of a thread's variables that are told from a stack."""
@@ -70,8 +69,6 @@ def is_borrower(root: HeapRoot) -> bool:
 
 
 class _Threads:
-    """Threads by their addresses."""
-
     def __init__(self, threads: list[ThreadRegisters]) -> None:
         self._by_stack = sorted(threads, key=lambda one: one.stack_pointer)
         self.by_data = sorted(threads, key=lambda one: one.thread_pointer)
@@ -79,12 +76,10 @@ class _Threads:
         self._data = [one.thread_pointer for one in self.by_data]
 
     def with_stack_in(self, region: Region) -> list[ThreadRegisters]:
-        """Threads whose stack pointers lead there."""
         low, high = (bisect_left(self._stacks, at) for at in (region.start, region.end))
         return self._by_stack[low:high]
 
     def with_data_in(self, region: Region) -> list[ThreadRegisters]:
-        """Threads whose thread pointers lead there."""
         low, high = (bisect_left(self._data, at) for at in (region.start, region.end))
         return self.by_data[low:high]
 
@@ -190,17 +185,8 @@ class Titles:
         return f"thread {thread_id} ({name})" if name else f"thread {thread_id}"
 
 
-class RootReader:
-    """Reads the roots of processes: where their threads are, and what is not in memory."""
-
-    def __init__(self, *, debug: bool = False) -> None:
-        self.missing = ""
-        """Why registers can't be read; empty if they can."""
-        self._registers: RegisterReader | None = None
-        try:
-            self._registers = RegisterReader(debug=debug)
-        except TracellocError as error:
-            self.missing = error.message
+class RootReader(RootWords):
+    """Reads the roots of processes by name: where their threads are, and what is not in memory."""
 
     def threads(self, process: Process) -> list[ThreadRegisters]:
         """Returns its threads; without registers, only stack pointers of those that wait."""
@@ -235,11 +221,6 @@ class RootReader:
             )
         for name, words in kernel_words_by_kind(process).items():
             yield HeapRoot(RootKind.KERNEL, name), words
-
-    def close(self) -> None:
-        """Unloads the program that reads registers."""
-        if self._registers is not None:
-            self._registers.close()
 
 
 def parts_of(regions: list[Region], threads: list[ThreadRegisters], titles: Titles) -> RootParts:

@@ -11,7 +11,7 @@ from libc.stdlib cimport calloc, free, realloc
 
 from tracelloc.architecture import address_bits as native_bits
 from tracelloc.record.reachability.blockindex cimport (
-    BlockIndex, block_at, close_index, open_index, prefetch_block, prefetch_index,
+    BlockIndex, block_at, close_index, first_after, open_index, prefetch_block, prefetch_index,
 )
 
 cdef enum:
@@ -81,7 +81,7 @@ cdef class Links:
             return
         with nogil:
             first, last = self.starts[0], self.ends[count - 1]
-            source = self.first_after(address) - 1
+            source = first_after(&self.index, address) - 1
             while at < words.shape[0]:
                 # Blocks lie anywhere: what is needed of some of them is loaded at the same time.
                 n = 0
@@ -111,18 +111,6 @@ cdef class Links:
                     elif root > 0 and self.last_root[target] != <uint32_t>root:
                         self.last_root[target] = <uint32_t>root
                         self.note(<uint64_t>root, target)
-
-    cdef inline Py_ssize_t first_after(self, uint64_t address) noexcept nogil:
-        """The first block that begins beyond an address."""
-        cdef Py_ssize_t low = 0, length = self.starts.shape[0], half
-        while length > 0:
-            half = length >> 1
-            if self.starts[low + half] <= address:
-                low += half + 1
-                length -= half + 1
-            else:
-                length = half
-        return low
 
     cdef inline void link(self, uint32_t source, uint32_t target) noexcept nogil:
         cdef void* grown = NULL

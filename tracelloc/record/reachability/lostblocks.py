@@ -45,12 +45,10 @@ class _Search:
 
     heap: WalkedHeap
     blocks: BlockRanges
-    """The blocks that it searched for."""
     tally: ClassTally
     reachable: Mask
     marks: Marks
     lost: BlockRanges = field(init=False)
-    """The blocks that it did not reach."""
 
     def __post_init__(self) -> None:
         self.lost = self.blocks.select(~self.reachable)
@@ -130,7 +128,8 @@ class LostBlockSearch:
         reader = PieceReader(RemoteMemory(self._process))
         gone = search.lost
         lost = LostBlocks(gone.starts, gone.size_bytes(), gone.overhead_bytes)
-        structures = LostStructures.gather(reader, search.tally, lost, _links(search, lost))
+        links = BlockLinks.among(search.marks, ~search.reachable)
+        structures = LostStructures.gather(reader, search.tally, lost, links)
         is_old = np.isin(lost.starts[structures.firsts], self._known, assume_unique=True)
         self._known = lost.starts
         suppressed, groups = BlockSum(), []
@@ -170,15 +169,3 @@ class LostBlockSearch:
         if not size_bytes:
             return group
         return replace(group, contents=reader.words(group.example, size_bytes).tobytes())
-
-
-def _links(search: _Search, lost: LostBlocks) -> BlockLinks:
-    """The pointers between lost blocks."""
-    count = len(lost.starts)
-    numbers = np.zeros(len(search.blocks.starts), np.uint32)
-    rows = np.searchsorted(search.blocks.starts, lost.starts)
-    numbers[rows] = np.arange(1, count + 1, dtype=np.uint32)
-    begins = np.zeros(count + 1, np.uint32)
-    targets = np.empty(search.marks.edge_count, np.uint32)
-    found = search.marks.links_among(numbers, begins, targets)
-    return BlockLinks(begins, targets[:found])

@@ -14,6 +14,7 @@ from tracelloc.model.lostmemory import LostGroup, Shape
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.process.memory import U64, Mask
+from tracelloc.record.reachability.marking import Marks
 from tracelloc.record.reachability.structures import components, gather, led_to
 
 U32 = npt.NDArray[np.uint32]
@@ -40,6 +41,30 @@ class BlockLinks:
     begins: U32
     targets: U32
 
+    @classmethod
+    def among(cls, marks: Marks, wanted: Mask) -> BlockLinks:
+        """The stored pointers between the wanted blocks, which are numbered in their order."""
+        count = int(np.count_nonzero(wanted))
+        numbers = np.zeros(len(wanted), np.uint32)
+        numbers[wanted] = np.arange(1, count + 1, dtype=np.uint32)
+        begins = np.zeros(count + 1, np.uint32)
+        targets = np.empty(marks.edge_count, np.uint32)
+        return cls(begins, targets[: marks.links_among(numbers, begins, targets)])
+
+    def first_blocks(self) -> tuple[U32, U32]:
+        """Blocks to which no other component leads, one of each ring; and all blocks' components.
+
+        A component is a ring of blocks, or a single one. The first blocks are in their order.
+        """
+        count = len(self.begins) - 1
+        component = np.empty(count, np.uint32)
+        number = components(self.begins, self.targets, component)
+        is_led_to = np.zeros(number, np.uint8)
+        led_to(self.begins, self.targets, component, is_led_to)
+        lowest = np.zeros(number, np.uint32)
+        lowest[component[::-1]] = np.arange(count, dtype=np.uint32)[::-1]
+        return np.sort(lowest[is_led_to == 0]), component
+
 
 @dataclass(slots=True)
 class LostStructures:
@@ -62,13 +87,7 @@ class LostStructures:
     ) -> LostStructures:
         """Finds them. Raises OSError, TargetError and PrivilegeError."""
         count = len(blocks.starts)
-        component = np.empty(count, np.uint32)
-        number = components(links.begins, links.targets, component)
-        is_led_to = np.zeros(number, np.uint8)
-        led_to(links.begins, links.targets, component, is_led_to)
-        lowest = np.zeros(number, np.uint32)
-        lowest[component[::-1]] = np.arange(count, dtype=np.uint32)[::-1]
-        firsts = np.sort(lowest[is_led_to == 0])
+        firsts, component = links.first_blocks()
         classes, names = _classes(reader, tally, blocks)
         _, kinds = np.unique(blocks.size_bytes << np.uint64(32) | classes, return_inverse=True)
         structure = np.empty(count, np.uint32)
@@ -77,7 +96,7 @@ class LostStructures:
         sizes: npt.NDArray[np.float64] = np.bincount(
             structure, blocks.size_bytes.astype(np.float64), len(firsts)
         ).astype(np.float64)
-        is_cyclic = np.bincount(component, minlength=number)[component[firsts]] > 1
+        is_cyclic = np.bincount(component)[component[firsts]] > 1
         nodes, between, most = about[:, 1].copy(), about[:, 2], about[:, 3]
         nodes[between == 0] = 1
         return cls(

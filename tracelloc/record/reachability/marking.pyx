@@ -6,21 +6,20 @@ Every aligned word that looks like an address within a block counts as a pointer
 pass memory piece by piece, in any order, each piece once. A pointer from block to block is stored
 until all memory has been scanned, and then followed; with roots first, most need not be stored.
 
-A word's block is found by an index of two levels: a table by the bits of an address from 28 on
-leads to tables by bits 8 to 27, which hold the first block in each 256 bytes. The bits above an
-address may be a tag of the program or of the processor, and don't count.
+The bits above an address may be a tag of the program or of the processor, and don't count.
 """
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, qsort, realloc
 from libc.string cimport memset
 
 from tracelloc.architecture import address_bits as native_bits
+from tracelloc.record.reachability.blockindex cimport (
+    GRANULE_BITS, BlockIndex, block_at, close_index, first_after, first_block, open_index, prefetch,
+    prefetch_block, prefetch_index,
+)
 
 cdef enum:
-    GRANULE_BITS = 8
-    LEAF_BITS = 28
-    LEAF_GRANULES = 1 << (LEAF_BITS - GRANULE_BITS)
     AHEAD = 16  # blocks, a power of two
     NODE_BITS = (1 << 28) - 1
     HAS_ONE = 1 << 28  # the lower bits are where its only pointer leads to
@@ -28,9 +27,6 @@ cdef enum:
     IS_ROOT = 1 << 30
     HUGE_BYTES = 1 << 21
     BATCH = 256  # words looked at together
-
-cdef extern from *:
-    void prefetch "__builtin_prefetch"(const void*) noexcept nogil
 
 cdef extern from "<stdlib.h>" nogil:
     int posix_memalign(void** found, size_t alignment, size_t size_bytes)
@@ -127,8 +123,7 @@ cdef class Marks:
     cdef Py_ssize_t count
     cdef int address_bits
     cdef uint64_t address_mask
-    cdef Py_ssize_t leaf_count
-    cdef uint32_t** leaves  # odd: twice the number of the block that covers the whole leaf, plus 1
+    cdef BlockIndex index
     cdef uint8_t* marked
     cdef uint32_t* edges  # pairs: the block that holds a pointer, the block it leads to
     cdef readonly Py_ssize_t edge_count
@@ -148,85 +143,23 @@ cdef class Marks:
 
         ``address_bits``: those of user-space addresses.
         """
-        cdef Py_ssize_t at
         self.starts, self.ends = starts, ends
         self.count = starts.shape[0]
         self.address_bits = address_bits
         self.address_mask = (<uint64_t>1 << address_bits) - 1
-        self.leaf_count = <Py_ssize_t>1 << (address_bits - LEAF_BITS)
-        self.leaves = <uint32_t**>calloc(self.leaf_count, sizeof(uint32_t*))
         self.marked = <uint8_t*>zeroed(self.count + 1, 1)
         self.most_edges = most_edges
-        if not self.leaves or not self.marked:
+        if not self.marked:
             raise MemoryError
-        for at in range(self.count):
-            if ends[at] > self.address_mask or not self.enter(at):
-                raise MemoryError
+        if self.count and not open_index(
+            &self.index, &starts[0], &ends[0], self.count, address_bits
+        ):
+            raise MemoryError
 
     def __dealloc__(self):
-        cdef Py_ssize_t at
-        if self.leaves:
-            for at in range(self.leaf_count):
-                if not <uintptr_t>self.leaves[at] & 1:
-                    free(self.leaves[at])
-        free(self.leaves)
+        close_index(&self.index)
         free(self.marked)
         free(self.edges)
-
-    cdef bint enter(self, Py_ssize_t at) noexcept nogil:
-        """Enters a block into the index; false if there is no memory."""
-        cdef uint64_t granule = self.starts[at] >> GRANULE_BITS
-        cdef uint64_t last = (self.ends[at] - 1) >> GRANULE_BITS
-        cdef uint64_t address
-        cdef Py_ssize_t leaf
-        while granule <= last:
-            leaf = granule // LEAF_GRANULES
-            address = granule << GRANULE_BITS
-            if (
-                granule % LEAF_GRANULES == 0
-                and self.starts[at] <= address
-                and self.ends[at] - address >= <uint64_t>1 << LEAF_BITS
-            ):
-                self.leaves[leaf] = <uint32_t*>(2 * <uintptr_t>at + 1)
-                granule += LEAF_GRANULES
-                continue
-            if not self.leaves[leaf]:
-                self.leaves[leaf] = <uint32_t*>calloc(LEAF_GRANULES, sizeof(uint32_t))
-                if not self.leaves[leaf]:
-                    return False
-            if not self.leaves[leaf][granule % LEAF_GRANULES]:
-                self.leaves[leaf][granule % LEAF_GRANULES] = <uint32_t>(at + 1)
-            granule += 1
-        return True
-
-    cdef inline Py_ssize_t block_at(self, uint64_t address) noexcept nogil:
-        """The block that an address is in; -1 if there is none."""
-        cdef uint32_t* leaf = self.leaves[address >> LEAF_BITS]
-        cdef Py_ssize_t at
-        if not leaf:
-            return -1
-        if <uintptr_t>leaf & 1:
-            return <Py_ssize_t>(<uintptr_t>leaf >> 1)
-        at = <Py_ssize_t>leaf[(address >> GRANULE_BITS) % LEAF_GRANULES] - 1
-        if at < 0:
-            return -1
-        while self.ends[at] <= address:
-            at += 1
-            if at == self.count:
-                return -1
-        return at if self.starts[at] <= address else -1
-
-    cdef inline Py_ssize_t first_after(self, uint64_t address) noexcept nogil:
-        """The first block that begins beyond an address."""
-        cdef Py_ssize_t low = 0, length = self.count, half
-        while length > 0:
-            half = length >> 1
-            if self.starts[low + half] <= address:
-                low += half + 1
-                length -= half + 1
-            else:
-                length = half
-        return low
 
     cdef inline void link(self, uint32_t source, uint32_t target) noexcept nogil:
         cdef uint32_t* edges = NULL
@@ -258,7 +191,7 @@ cdef class Marks:
         with nogil:
             first = self.starts[0]
             span = self.ends[self.count - 1] - first
-            source = self.first_after(address) - 1
+            source = first_after(&self.index, address) - 1
             while at < words.shape[0]:
                 most = min(words.shape[0], at + BATCH)
                 count = 0
@@ -281,7 +214,7 @@ cdef class Marks:
         if not self.count:
             return
         with nogil:
-            source = self.first_after(address) - 1
+            source = first_after(&self.index, address) - 1
             while at < packed.shape[0]:
                 count = min(packed.shape[0] - at, BATCH)
                 for n in range(count):
@@ -308,7 +241,7 @@ cdef class Marks:
         cdef uint64_t here
         count = self.load(words, places, count)
         for at in range(count):
-            target = self.block_at(words[at])
+            target = block_at(&self.index, words[at])
             if target < 0 or self.marked[target]:
                 continue
             here = address + 8 * <uint64_t>places[at]
@@ -330,22 +263,15 @@ cdef class Marks:
         Blocks lie anywhere, so waiting for one after the other would take most of the time.
         """
         cdef Py_ssize_t at, n = 0, block
-        cdef uint32_t* leaf
         for at in range(count):
-            leaf = self.leaves[words[at] >> LEAF_BITS]
-            if leaf and not <uintptr_t>leaf & 1:
-                prefetch(&leaf[(words[at] >> GRANULE_BITS) % LEAF_GRANULES])
+            prefetch_index(&self.index, words[at])
         for at in range(count):
-            leaf = self.leaves[words[at] >> LEAF_BITS]
-            if not leaf:
+            block = first_block(&self.index, words[at])
+            if block < 0:
                 continue
-            if not <uintptr_t>leaf & 1:
-                block = <Py_ssize_t>leaf[(words[at] >> GRANULE_BITS) % LEAF_GRANULES] - 1
-                if block < 0:
-                    continue
-                prefetch(&self.ends[block])
-                prefetch(&self.starts[block])
-                prefetch(&self.marked[block])
+            prefetch(&self.ends[block])
+            prefetch(&self.starts[block])
+            prefetch(&self.marked[block])
             words[n], places[n] = words[at], places[at]
             n += 1
         return n
@@ -386,6 +312,7 @@ cdef class Marks:
             free(targets)
             free(nodes)
             free(waiting)
+
     def links_among(self, const uint32_t[::1] numbers, uint32_t[::1] begins, uint32_t[::1] targets):
         """Fills in the stored pointers between some blocks, by their new numbers, without repeats.
 

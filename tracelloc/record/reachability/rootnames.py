@@ -67,8 +67,6 @@ def name_words(space: AddressSpace, parts: RootParts, addresses: U64) -> NamedWo
 
 
 class _Naming:
-    """Names the words of one process."""
-
     def __init__(
         self, space: AddressSpace, symbolizer: Symbolizer, parts: RootParts, found: NamedWords
     ) -> None:
@@ -84,7 +82,6 @@ class _Naming:
         return slice(int(first), int(last))
 
     def name_module(self, module: Module) -> None:
-        """Names the words in a module's data."""
         for bias in self._biases(module):
             try:
                 symbols = self._symbolizer.module(module)
@@ -95,7 +92,7 @@ class _Naming:
                 return
 
     def _biases(self, module: Module) -> Iterator[int]:
-        """What is added to the file's own addresses, each time that it is mapped."""
+        """Load bias of each mapping: process addresses less file addresses."""
         own = [m for m in self._space.mappings if self._space.module_of(m) is module]
         lowest = min((m.offset for m in own), default=0)
         inside = module.elf.address_of(lowest)
@@ -110,7 +107,7 @@ class _Naming:
         variables = list(_variables(symbols, addresses - np.uint64(bias % (1 << 64))))
         places: Sequence[Place] = [(None, None)] * len(variables)
         if symbols.may_have_lines:
-            places = symbols.variable_places([symbol.address for symbol, *_ in variables])
+            places = symbols.lines.variables([symbol.address for symbol, *_ in variables])
         for (symbol, first, last), (file, line) in zip(variables, places, strict=True):
             name = demangle(symbol.name)
             root = HeapRoot(RootKind.VARIABLE, name, module, file=file or "", line=line or 0)
@@ -128,7 +125,6 @@ class _Naming:
             self._found.wholes[number] = whole
 
     def name_threads(self) -> None:
-        """Names the words in the threads' own data."""
         most_bytes = self._thread_bytes()
         pointers = [0, *(each.pointer for each in self._parts.threads), native().address_end]
         for thread, before, after in zip(self._parts.threads, pointers, pointers[2:], strict=False):

@@ -39,7 +39,6 @@ class PointerSearch:
     blocks: Blocks
     """The blocks searched for, by address."""
     reachable: Mask
-    """Whether each block is reachable."""
     edges_left_out: int
     """Pointers between blocks that were not stored: their targets count as reachable."""
     swapped_bytes: int = 0
@@ -121,7 +120,7 @@ class SearchedRanges:
 
     @classmethod
     def join(cls, blocks: Blocks, heap: WalkedHeap | None) -> SearchedRanges:
-        """Joins blocks, by address, with the heap's. A heap's block reaches as far as it does."""
+        """Merges traced blocks, by address, and walked ones; the walked size wins."""
         starts, ends = blocks.address, blocks.address + np.maximum(blocks.size, np.uint64(1))
         roots: list[tuple[int, int]] = []
         others = NOTHING, NOTHING

@@ -77,10 +77,7 @@ _KNOWN: Final = (
             "start it with ERL_FLAGS='+JPperf true'",
         ),
     ),
-    (
-        r"libpython[\d.]+\w*\.so[.\d]*|python[\d.]*\w?|pypy[\d.]*",
-        _PYTHON,
-    ),
+    (r"libpython[\d.]+\w*\.so[.\d]*|python[\d.]*\w?|pypy[\d.]*", _PYTHON),
 )
 _GO: Final = Runtime(
     "Go",

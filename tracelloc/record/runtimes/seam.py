@@ -6,11 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from tracelloc.model.frames import RuntimeFrame
-from tracelloc.model.objects import (
-    Holders,
-    ObjectCensus,
-    ObjectFindings,
-)
+from tracelloc.model.objects import Holders, ObjectCensus, ObjectFindings
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.memory import RemoteMemory

@@ -124,7 +124,6 @@ def _names(symbols: ModuleSymbols, functions: int, *, has_embedded: bool) -> str
 
 
 def _unreadable(space: AddressSpace) -> Iterator[ModuleReport]:
-    """Reports of files that are mapped as code but can't be read."""
     seen = set()
     for mapping in space.mappings:
         reason = space.reason(mapping)

@@ -21,15 +21,9 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from tracelloc.files.dwarf import SourceFrame, SourceLines
-from tracelloc.files.dwarf.variables import Place
+from tracelloc.files.dwarf import SourceLines
 from tracelloc.files.elf import RawTable, Symbol, SymbolTable
-from tracelloc.files.elf.debugfiles import (
-    DebugFile,
-    DebugReferences,
-    find_debug_file,
-    keep_if,
-)
+from tracelloc.files.elf.debugfiles import DebugFile, DebugReferences, find_debug_file, keep_if
 from tracelloc.files.elf.file import DataLayout
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.procfs import Process
@@ -286,14 +280,6 @@ class ModuleSymbols:
     def may_have_lines(self) -> bool:
         """Whether there may be any debug information."""
         return self.has_own_lines or (self.debug_file is not None and self._debug_has_lines)
-
-    def chains(self, addresses: Sequence[int]) -> list[tuple[SourceFrame, ...]]:
-        """Per file address: its inlined functions and their containing function."""
-        return self.lines.chains(addresses)
-
-    def variable_places(self, addresses: Sequence[int]) -> list[Place]:
-        """Per file address of a variable: the source file and line of its declaration."""
-        return self.lines.variables(addresses)
 
     def close(self) -> None:
         """Closes what was opened for the module, but not the mapped file itself."""

@@ -45,10 +45,7 @@ class Symbolizer:
     """Frames by address, each looked up once. Thread safe."""
 
     def __init__(
-        self,
-        space: AddressSpace,
-        sources: SourceMap | None = None,
-        like: Symbolizer | None = None,
+        self, space: AddressSpace, sources: SourceMap | None = None, like: Symbolizer | None = None
     ) -> None:
         """``like``: of a process that maps some of the same files; close it after this one."""
         self.perf_map = PerfMap(space.process)
@@ -175,7 +172,6 @@ class Symbolizer:
         return unnamed(address, None, None, Unresolved.PENDING)
 
     def _interpreted(self, address: int) -> Frame | None:
-        """The frame of an interpreted function's line; None for another address."""
         found = self._space.files.runtime_frames.find(address)
         return None if found is None else _runtime_frame(address, found, self._sources)
 
@@ -314,7 +310,7 @@ class Symbolizer:
             if self._closed:
                 return
             part = group[start : start + _BATCH]
-            chains = module.chains([inside for _, _, inside in part])
+            chains = module.lines.chains([inside for _, _, inside in part])
             frames: dict[int, Frames] = {}
             for (address, _, inside), symbol, chain in zip(
                 part, symbols[start : start + _BATCH], chains, strict=True

@@ -115,19 +115,15 @@ class RowsAhead:
     def _work(self) -> None:
         try:
             while (job := self._next()) is not None:
-                self._try_to_make(*job)
+                try:
+                    self.make(*job)
+                except FileReadError as error:
+                    module = self._space.module_of(job[0])
+                    if module is not None:
+                        module.elf.troubles.append(f"its unwind tables can't be read ({error})")
         finally:
             ROW_WORKER.rest()
             self._note_end()
-
-    def _try_to_make(self, mapping: Mapping, rows_of: RowsOf) -> None:
-        """Makes rows of an untrusted file: if it can't be read, the trouble is recorded."""
-        try:
-            self.make(mapping, rows_of)
-        except FileReadError as error:
-            module = self._space.module_of(mapping)
-            if module is not None:
-                module.elf.troubles.append(f"its unwind tables can't be read ({error})")
 
     def _note_end(self) -> None:
         with self._changed:
@@ -157,7 +153,9 @@ class RowsAhead:
         generation = self._table.generation
         sites, rows = self._rows_of(mapping, rows_of)
         if not 0 < len(sites) <= self._room():
-            self._note_large(mapping)
+            module = self._space.module_of(mapping)
+            if module is not None:
+                self._large.add(id(module))
             sites, rows = self._rows_of(mapping, self._remembered_rows)
         if len(sites) and not self._table.insert(sites, rows, generation):
             # The mappings have changed; this one may still exist.
@@ -167,11 +165,6 @@ class RowsAhead:
 
     def _room(self) -> int:
         return self._table.capacity // _SHARE - len(self._table)
-
-    def _note_large(self, mapping: Mapping) -> None:
-        module = self._space.module_of(mapping)
-        if module is not None:
-            self._large.add(id(module))
 
     def _rows_of(self, mapping: Mapping, rows_of: RowsOf) -> tuple[U64, U64]:
         """Call sites in a mapping, as process addresses, and their rows."""

@@ -24,10 +24,6 @@ _LONGEST_S: Final = 0.5
 Guard = Callable[[int, Callable[[], None]], object]
 
 
-def _unguarded(_pid: int, work: Callable[[], None]) -> None:
-    work()
-
-
 class StackSender(Protocol):
     """A source of stacks."""
 
@@ -41,7 +37,9 @@ class StackSender(Protocol):
 class StackFeed:
     """Takes stacks out of their rings, for the pump thread."""
 
-    def __init__(self, sources: StackSender, *, finishes: bool, guard: Guard = _unguarded) -> None:
+    def __init__(
+        self, sources: StackSender, *, finishes: bool, guard: Guard = lambda _pid, work: work()
+    ) -> None:
         """``finishes``: whether stacks may arrive unfinished.
 
         ``guard`` runs work for a process, given its PID; it does not raise if the work fails.

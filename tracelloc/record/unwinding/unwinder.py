@@ -146,7 +146,11 @@ class Unwinder:
         if read() != generation:
             return False
         if generation != self.table.generation and self._maps.mappings:
-            self._keep_earlier()
+            # For stacks of that generation that are still to come.
+            self._earlier[self.table.generation] = self._walker
+            self._walker = StackWalker(self._space.process.pid)
+            while len(self._earlier) > _MOST_EARLIER:
+                self._earlier.popitem(last=False)
         self._maps = AddressMap(code)
         self._known.clear()
         if generation == self.table.generation:
@@ -167,13 +171,6 @@ class Unwinder:
         # Now, since the address space may change later.
         self._tell_walker()
         return True
-
-    def _keep_earlier(self) -> None:
-        """Keeps the earlier mappings for stacks of that generation that are still to come."""
-        self._earlier[self.table.generation] = self._walker
-        self._walker = StackWalker(self._space.process.pid)
-        while len(self._earlier) > _MOST_EARLIER:
-            self._earlier.popitem(last=False)
 
     def _cover_generated(self, mappings: Iterable[Mapping]) -> None:
         """Adds one row per region of code that belongs to no file and has no unwind information.

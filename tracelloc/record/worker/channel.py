@@ -22,7 +22,6 @@ LARGEST_TEXT: Final = 64 << 20
 LARGEST_BYTES: Final = 64 << 20
 """Most bytes after the JSON."""
 MOST_DESCRIPTORS: Final = 2
-"""Most descriptors in a message."""
 
 
 class ChannelError(OSError):

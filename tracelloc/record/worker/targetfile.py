@@ -50,7 +50,6 @@ class FunctionExits:
     """The exits of a function."""
 
     rets: list[int]
-    """Addresses of ret instructions."""
     trouble: str
     """Why there may be more of them; empty if there are not."""
 

@@ -22,7 +22,6 @@ class WorkerFile(FileHandle):
     """Symbols and lines of a file. Every question may raise FileReadError."""
 
     def __init__(self, worker: FileWorker, descriptor: int, path: str) -> None:
-        """See ``FileHandle``."""
         super().__init__(worker, descriptor, path)
         self._debug: DebugFile | None = None
         self._decoded: set[bool] = set()

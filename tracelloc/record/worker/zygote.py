@@ -174,5 +174,4 @@ class Zygote:
 
 
 ZYGOTE: Final = Zygote()
-"""The zygote of this process."""
 atexit.register(ZYGOTE.close)

@@ -124,7 +124,6 @@ def _matcher(pattern: str) -> Matcher:
 
 
 def _without(suspect: Suspect, gone: list[Member], lost: float) -> Suspect:
-    """Returns a group without some of its stacks."""
     left = tuple(member for member in suspect.members if member not in gone)
     rate = max(0.0, suspect.judgement.rate_bytes_per_min - lost)
     shares = max(sum(member.share for member in left), 1e-9)

@@ -22,15 +22,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from tracelloc.model.verdicts import (
-    Suspect,
-    Verdict,
-)
+from tracelloc.model.verdicts import Suspect, Verdict
 from tracelloc.show.alerts.rules import ON_LEAK_PATIENCE_S, PER_MINUTE, WatchOptions, WatchRule
 from tracelloc.show.alerts.suppressions import Suppressions
 from tracelloc.show.presentation.facts import stack_facts, summary, suspect_facts
 from tracelloc.show.presentation.naming import Namer
-from tracelloc.show.presentation.suspects import NamedSuspect, name_suspects, suspects_of
+from tracelloc.show.presentation.suspects import name_suspects, suspects_of
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.system.environment import environment_of
 from tracelloc.system.invoker import Invoker, invoker
@@ -111,7 +108,8 @@ class LeakCommand:
                 # They are not told yet: the next look finds them again.
                 return
             self._told.update((number, member.stack) for member in named.suspect.members)
-            self._waiting.put(json.dumps(_leak_facts(snapshot, named)))
+            suspect = suspect_facts(named) | {"stack": stack_facts(named.stack)}
+            self._waiting.put(json.dumps(summary(snapshot) | {"suspect": suspect}))
 
     def _is_new(self, number: int, suspect: Suspect) -> bool:
         stacks = {(number, member.stack) for member in suspect.members}
@@ -180,12 +178,6 @@ class LeakCommand:
         if process is not None and process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-
-
-def _leak_facts(snapshot: Snapshot, named: NamedSuspect) -> dict[str, Any]:
-    """A suspect with its stack, and the figures of its process."""
-    suspect = suspect_facts(named) | {"stack": stack_facts(named.stack)}
-    return summary(snapshot) | {"suspect": suspect}
 
 
 class Watch:

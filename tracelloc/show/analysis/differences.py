@@ -17,11 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.model.blocks import Blocks, BlockSelection, block_stats, first_rows, weights
-from tracelloc.model.figures import (
-    COUNT_PARTS,
-    I64,
-    Totals,
-)
+from tracelloc.model.figures import COUNT_PARTS, I64, Totals
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
 
@@ -265,10 +261,8 @@ class StackFigures:
     """
 
     live_bytes: I64
-    """Live bytes of blocks within the limits."""
     live_count: I64
     _blocks: Blocks | None
-    """Blocks within the limits."""
     _snapshot: Snapshot
     _before: Mark | None
 

@@ -14,11 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.model.blocks import Blocks, Usable
-from tracelloc.model.figures import (
-    ThreadActivity,
-    ThreadFlow,
-    ThreadWork,
-)
+from tracelloc.model.figures import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.show.analysis.differences import ALL, Amounts, Limits, amounts, choose, held_by
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
@@ -46,7 +42,6 @@ class StackWaste:
     """Bytes wasted by the blocks of one call stack."""
 
     index: int
-    """Index of the stack."""
     count: int
     waste: Waste
 
@@ -169,10 +164,7 @@ def _bit_lengths(blocks: Blocks) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
 
 
 def frequent_sizes(
-    blocks: Blocks,
-    n: int,
-    sample_bytes: int | None = None,
-    usable: Usable | None = None,
+    blocks: Blocks, n: int, sample_bytes: int | None = None, usable: Usable | None = None
 ) -> list[Bin]:
     """Returns the ``n`` exact sizes with most bytes; of equal ones, the smaller comes first."""
     if not len(blocks):
@@ -297,10 +289,7 @@ class StackDetails:
 
 
 def stack_details(
-    snapshot: Snapshot,
-    index: int,
-    names: Mapping[int, str],
-    limits: Limits = ALL,
+    snapshot: Snapshot, index: int, names: Mapping[int, str], limits: Limits = ALL
 ) -> StackDetails:
     """Details of one stack; histograms of its blocks within limits need a snapshot with blocks."""
     now_ns, sampled, totals = snapshot.now_ns, snapshot.sample_bytes, snapshot.totals

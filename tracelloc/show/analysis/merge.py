@@ -9,31 +9,21 @@ The peak of a stack is the largest of any process, a lower bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import numpy as np
 
 from tracelloc.heap.series import POINTS
 from tracelloc.heap.stacks import Stacks
-from tracelloc.model.blocks import Blocks, BlockSelection, MappedStack, Mappings
-from tracelloc.model.figures import (
-    I64,
-    SAMPLES,
-    History,
-    Mask,
-    Points,
-    ThreadActivity,
-    ThreadFlow,
-    ThreadWork,
-    Totals,
-)
+from tracelloc.model.blocks import Blocks, BlockSelection, Mappings
+from tracelloc.model.figures import I64, SAMPLES, History, Mask, Points, ThreadActivity, Totals
 from tracelloc.model.losses import Counter, LossCounts, Oddities
 from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES, Overhead, Target
 from tracelloc.model.stacks import NO_STACK, CallStacks, Frames, StackFlag
 from tracelloc.show.analysis.locations import Locations, PlaceOf
-from tracelloc.show.analysis.mergedfindings import MergedProcess, merged_findings
+from tracelloc.show.analysis.mergedfindings import MergedProcess, added, merged_findings
 from tracelloc.snapshots.snapshot import ProcessSum, Snapshot, TraceSnapshot
 
 _SUMS: Final = tuple(
@@ -153,7 +143,6 @@ class TraceMerger:
         return MergedProcess(one, merged, rows, merged[rows])
 
     def _index(self, one: Snapshot, numbers: _Numbers, index: int) -> int:
-        """Returns the merged index of a process's stack."""
         frames, flags = one.stacks.frames(index), one.stacks.flags(index)
         if frames is None:
             self._ids += 1
@@ -283,7 +272,6 @@ def _overhead(ones: Sequence[Snapshot]) -> Overhead:
 
 
 def _blocks(parts: Sequence[MergedProcess]) -> Blocks:
-    """Returns the blocks of all processes; ended processes have none."""
     runs = []
     for part in parts:
         if part.one.blocks is not None:
@@ -297,18 +285,13 @@ def _mappings(parts: Sequence[MergedProcess]) -> Mappings | None:
     known = [(part, part.one.mappings) for part in parts if part.one.mappings is not None]
     if not known:
         return None
-    found: dict[int, MappedStack] = {}
-    for part, mappings in known:
-        for each in mappings.stacks:
-            index = max(int(part.merged[each.stack]), NO_STACK)
-            old = found.get(index, MappedStack(index, 0, 0, each.oldest_ns))
-            found[index] = MappedStack(
-                index,
-                old.count + each.count,
-                old.size_bytes + each.size_bytes,
-                min(old.oldest_ns, each.oldest_ns),
-            )
-    largest = sorted(found.values(), key=lambda each: -each.size_bytes)
+    stacks = (
+        replace(each, stack=max(int(part.merged[each.stack]), NO_STACK))
+        for part, mappings in known
+        for each in mappings.stacks
+    )
+    merged = added(stacks, ("stack",), least=("oldest_ns",))
+    largest = sorted(merged, key=lambda each: -each.size_bytes)
     return Mappings(tuple(largest), sum(m.of_allocators_bytes for _, m in known))
 
 
@@ -368,32 +351,13 @@ def _series(ones: Sequence[Snapshot]) -> Points | None:
     return Points(time_ns[chosen], live_bytes, rss_bytes, kept_bytes)
 
 
-_Record = TypeVar("_Record", ThreadWork, ThreadFlow)
-
-
 def _activity(parts: Sequence[ThreadActivity]) -> ThreadActivity | None:
     """Merges activity of several processes; None without any. Unknown threads share one row."""
     if not parts:
         return None
     names = {tid: name for part in parts for tid, name in part.names.items()}
-    works = _added((work for part in parts for work in part.threads), ("tid", "name"))
-    flows = _added((flow for part in parts for flow in part.flows), ("maker_tid", "ender_tid"))
+    works = added((work for part in parts for work in part.threads), ("tid", "name"))
+    flows = added((flow for part in parts for flow in part.flows), ("maker_tid", "ender_tid"))
     works.sort(key=lambda work: (-work.allocated_bytes, work.tid))
     flows.sort(key=lambda flow: (-flow.size_bytes, flow.maker_tid, flow.ender_tid))
     return ThreadActivity(tuple(works), tuple(flows), names)
-
-
-def _added(records: Iterable[_Record], identity: tuple[str, ...]) -> list[_Record]:
-    """Adds up the figures of records with equal identities."""
-    found: dict[Any, _Record] = {}
-    for record in records:
-        key = tuple(getattr(record, name) for name in identity)
-        old = found.setdefault(key, record)
-        if old is not record:
-            sums = {
-                field.name: getattr(old, field.name) + getattr(record, field.name)
-                for field in fields(record)
-                if field.name not in identity
-            }
-            found[key] = replace(record, **sums)
-    return list(found.values())

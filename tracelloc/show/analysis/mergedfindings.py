@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from tracelloc.model.verdicts import (
     Member,
     Moment,
     Sites,
-    Suppressed,
     Suspect,
     Verdict,
     rank,
@@ -24,11 +23,18 @@ from tracelloc.show.analysis.locations import Locations
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 _COUNTS: Final = ("survivors", "born_in_window", "alive", "alive_bytes", "born", "asked",
                    "unreachable", "unreachable_bytes")  # fmt: skip
 """Columns of ``Sites`` that are summed."""
+_SUMMED: Final = "survivors", "retracted", "searched", "unreachable"
+"""Counts of judgements."""
 _WORST: Final = (CODE_OF[Verdict.GROWING], CODE_OF[Verdict.LEAKING])
 """Verdicts that outrank all others, the worst one last."""
+
+_Record = TypeVar("_Record", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,25 @@ class MergedProcess:
     """Own indices of the stacks that have."""
     at: I64
     """Merged indices of ``rows``."""
+
+
+def added(
+    records: Iterable[_Record], identity: tuple[str, ...] = (), least: tuple[str, ...] = ()
+) -> list[_Record]:
+    """Makes one record of those with equal identities: all other fields are added up.
+
+    ``least``: fields of which the least value counts.
+    """
+    groups: dict[Any, list[_Record]] = {}
+    for record in records:
+        groups.setdefault(tuple(getattr(record, name) for name in identity), []).append(record)
+    found = []
+    for group in groups.values():
+        names = [each.name for each in fields(group[0]) if each.name not in identity]
+        values = {name: [getattr(record, name) for record in group] for name in names}
+        sums = {name: (min if name in least else sum)(values[name]) for name in names}
+        found.append(replace(group[0], **sums))
+    return found
 
 
 def merged_findings(
@@ -60,7 +85,7 @@ def merged_findings(
     for part, found in known:
         rows = part.rows[part.rows < len(found.retracted)]
         np.add.at(retracted, part.merged[rows], found.retracted[rows])
-    puts_up = [found.suppressed for _, found in known if found.suppressed is not None]
+    suppressed = [found.suppressed for _, found in known if found.suppressed is not None]
     return Findings(
         moment=Moment(
             start_ns,
@@ -72,13 +97,7 @@ def merged_findings(
         suspect_of={member.stack: each for each in suspects for member in each.members},
         sites=_sites(known, count, start_ns),
         retracted=retracted,
-        suppressed=Suppressed(
-            sum(each.stacks for each in puts_up),
-            sum(each.rate_bytes_per_min for each in puts_up),
-            sum(each.live_bytes for each in puts_up),
-        )
-        if puts_up
-        else None,
+        suppressed=next(iter(added(suppressed)), None),
     )
 
 
@@ -91,7 +110,9 @@ def _sites(known: Sequence[tuple[MergedProcess, Findings]], count: int, start_ns
         later_s = (found.moment.start_ns - start_ns) / NS_PER_S
         parts.append(replace(sites, since_s=sites.since_s + later_s))
         places.append(part.merged[rows])
-    whole, at = Sites.concatenate([*parts, _unseen(parts[0])]), np.concatenate(places)
+    zeros = {f.name: np.zeros(1, getattr(parts[0], f.name).dtype) for f in fields(Sites)}
+    without = replace(Sites(**zeros), code=np.full(1, CODE_OF[Verdict.DECIDING], np.uint8))
+    whole, at = Sites.concatenate([*parts, without]), np.concatenate(places)
     code = whole.code[:-1]
     badness = (code == _WORST[0]) + 2 * (code == _WORST[1])
     order = np.lexsort((whole.alive_bytes[:-1], badness, at))
@@ -106,12 +127,6 @@ def _sites(known: Sequence[tuple[MergedProcess, Findings]], count: int, start_ns
     columns["rate_bytes_per_min"] = np.zeros(count)
     np.add.at(columns["rate_bytes_per_min"], at, whole.rate_bytes_per_min[:-1])
     return replace(whole.select(chosen), **columns)
-
-
-def _unseen(like: Sites) -> Sites:
-    """Returns one row for stacks without findings."""
-    columns = {field.name: np.zeros(1, getattr(like, field.name).dtype) for field in fields(Sites)}
-    return replace(Sites(**columns), code=np.full(1, CODE_OF[Verdict.DECIDING], np.uint8))
 
 
 def _suspects(
@@ -166,10 +181,7 @@ def _merged_suspect(found: Sequence[tuple[int, Suspect]]) -> Suspect:
         since_ns=min(each.judgement.since_ns for each in group),
         evidence=f"{worst.evidence} (the worst of {processes} processes)",
         never_freed=all(each.judgement.never_freed for each in group),
-        survivors=sum(each.judgement.survivors for each in group),
-        retracted=sum(each.judgement.retracted for each in group),
-        searched=sum(each.judgement.searched for each in group),
-        unreachable=sum(each.judgement.unreachable for each in group),
+        **{name: sum(getattr(each.judgement, name) for each in group) for name in _SUMMED},
     )
     frame = frames.pop() if len(frames) == 1 and len(members) > 1 else None
     return Suspect(judgement, tuple(sorted(members, key=lambda m: -m.share)), frame)

@@ -26,7 +26,6 @@ class Exporter:
     name: str
     """Name on the command line."""
     title: str
-    """Description for users."""
     module: str
     """The module of this package that writes it."""
     function: str = "write"
@@ -88,7 +87,6 @@ EXPORTERS: Final[dict[str, Exporter]] = {
 # fmt: on
 """Exporters by suffix, in the order of every list of formats; longer suffixes come first."""
 FORMATS: Final = {exporter.name: exporter for exporter in EXPORTERS.values()}
-"""Exporters by name."""
 
 
 def exporter_for(path: str) -> Exporter:

@@ -31,11 +31,7 @@ def sarif(report: LeakReport) -> str:
         "shortDescription": {"text": "Leaked memory"},
         "fullDescription": {"text": "At the end of the program, nothing pointed to these blocks."},
     }
-    driver = {
-        "name": "tracelloc",
-        "version": __version__,
-        "rules": [rule],
-    }
+    driver = {"name": "tracelloc", "version": __version__, "rules": [rule]}
     run = {"tool": {"driver": driver}, "results": [_result(one) for one in report.leaks]}
     schema = "https://json.schemastore.org/sarif-2.1.0.json"
     return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"

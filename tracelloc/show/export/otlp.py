@@ -103,7 +103,6 @@ def _resource(profile: Profile) -> dict[str, AttributeValue]:
 
 
 def _set(message: Any, value: AttributeValue) -> None:
-    """Gives an ``AnyValue`` its value."""
     if isinstance(value, bool):
         message.bool_value = value
     elif isinstance(value, int):
@@ -201,8 +200,6 @@ class Tables:
 
 
 class _Writer:
-    """Writes the profiles of one process."""
-
     def __init__(
         self, scope: Any, tables: Tables, profile: Profile, new_id: Callable[[], bytes] | None
     ) -> None:
@@ -215,7 +212,6 @@ class _Writer:
         self._mappings: dict[tuple[int, str | None], int] = {}
 
     def write(self, figures: Sequence[Figure]) -> None:
-        """Writes a ``Profile`` for each figure."""
         attributes = [self._tables.attribute(*pair) for pair in _missing(self._profile)]
         stacks: dict[int, int] = {}
         """Stacks by sample number; only stacks with a nonzero figure enter the tables."""

@@ -29,7 +29,6 @@ class OutputFile:
     """``%p`` is replaced by the target's PID, ``%t`` by the time of writing."""
     exporter: Exporter
     metric: Metric = Metric.BYTES
-    """Permissions of the file."""
 
     @classmethod
     def by_suffix(cls, path: str) -> OutputFile:

@@ -78,11 +78,9 @@ class _PatientStream(io.RawIOBase):
         self._patience_s = patience_s
 
     def writable(self) -> bool:
-        """Returns True."""
         return True
 
     def write(self, data: ReadableBuffer) -> int:
-        """Writes a part of the data. Returns its length. Raises OSError."""
         room = select.poll()
         room.register(self._descriptor, select.POLLOUT)
         while True:
@@ -93,7 +91,6 @@ class _PatientStream(io.RawIOBase):
                     raise TimeoutError(errno.ETIMEDOUT, "its reader does not read") from None
 
     def close(self) -> None:
-        """Closes the descriptor."""
         if not self.closed:
             os.close(self._descriptor)
         super().close()

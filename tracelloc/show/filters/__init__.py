@@ -3,13 +3,4 @@
 from tracelloc.show.filters.filters import REVEALED, Filters, NamedStack, StackLine
 from tracelloc.show.filters.rules import Action, Match, On, Rule
 
-__all__ = [
-    "REVEALED",
-    "Action",
-    "Filters",
-    "Match",
-    "NamedStack",
-    "On",
-    "Rule",
-    "StackLine",
-]
+__all__ = ["REVEALED", "Action", "Filters", "Match", "NamedStack", "On", "Rule", "StackLine"]

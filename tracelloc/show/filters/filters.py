@@ -312,7 +312,6 @@ def _compile(rules: Sequence[Rule]) -> list[_Test]:
 
 
 def _arranged(frames: Sequence[Frame], verdicts: list[_Verdict]) -> NamedStack:
-    """Hides and collapses the frames of a stack according to verdicts."""
     _hide_nameless(frames, verdicts)
     for index, (action, _) in enumerate(verdicts):
         if action is Action.CUT:

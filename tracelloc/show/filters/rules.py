@@ -1,8 +1,7 @@
 """Filter rules and their TOML form, as the head of filters.toml describes it.
 
-tomllib returns values, but not the line of a statement. A small scanner finds the lines
-(https://toml.io/en/v1.0.0): as tomllib has accepted the text, every string and bracket is
-closed. tomllib also reads the keys.
+tomllib returns values, but not the line of a statement. So that errors can name it, the statements
+of a text that tomllib has accepted are read one by one: each of them is a document of its own.
 """
 
 from __future__ import annotations
@@ -169,8 +168,6 @@ class TomlTables:
 
 
 class _Parser(TomlTables):
-    """Reads the rules and switches of one document."""
-
     def __init__(self, text: str, name: str, trusted: bool) -> None:
         super().__init__(text, name, "rule", "groups")
         self._trusted = trusted
@@ -243,14 +240,6 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-# Comments and strings hide brackets and line ends. A multi-line string may end in up to
-# five quotes, of which the first two are its own.
-_TOKEN: Final = re.compile(
-    r'#[^\n]*|"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}'
-    r'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|[\[\]{}=\n]',
-    re.DOTALL,
-)
-
 Path = tuple[str, ...]
 
 
@@ -293,30 +282,22 @@ class Lines:
 
 def _statements(text: str) -> Iterator[tuple[int, str, Path]]:
     """Yields line, ``[[``, ``[`` or nothing, and key of each header and assignment."""
-    text = text.replace("\r\n", "\n") + "\n"
-    start, equals, depth, line, first = 0, -1, 0, 1, 1
-    for token in _TOKEN.finditer(text):
-        kind = token[0]
-        if kind == "\n" and depth == 0:
-            statement = text[start : token.start()].strip()
-            if equals >= 0:
-                yield first, "", _keys(text[start:equals] + "= 0")
-            elif statement.startswith("["):
-                header = "[[" if statement.startswith("[[") else "["
-                yield first, header, _keys(statement)
-            start, equals, first = token.end(), -1, line + 1
-        elif kind == "=" and equals < 0:
-            equals = token.start()
-        elif kind in "[{":
-            depth += 1
-        elif kind in "]}":
-            depth -= 1
-        line += kind.count("\n")
+    lines: list[str] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        lines.append(line)
+        try:
+            found = tomllib.loads("\n".join(lines) + "\n")
+        except tomllib.TOMLDecodeError:  # a string or an array goes on in the next line
+            continue
+        if found:
+            header = re.match(r"\s*(\[?\[?)", lines[0])
+            assert header is not None
+            yield number - len(lines) + 1, header[1], _keys(found)
+        lines = []
 
 
-def _keys(statement: str) -> Path:
+def _keys(found: object) -> Path:
     path: list[str] = []
-    found: object = tomllib.loads(statement)
     while found and isinstance(found, dict | list):
         if isinstance(found, list):
             found = found[0]

@@ -24,6 +24,7 @@ from tracelloc.show.presentation.combined import joined, trace_profiles
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import FIGURES, MappedFile, Metric, Profile, Sample
 from tracelloc.show.recording.container import is_recording
+from tracelloc.show.recording.plain import from_plain
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.times import find_moment
 from tracelloc.snapshots.snapshot import StackStat
@@ -76,7 +77,6 @@ def read_profile(path: Path, time_text: str | None = None) -> Profile:
 
 
 def _recorded(path: Path, time_text: str | None) -> Profile:
-    """Returns a snapshot of a recording, with all processes merged."""
     recording = RecordedTrace(path)
     filters, _ = load_filters()
     namers = Namers(recording, filters, short_names=False)
@@ -160,12 +160,6 @@ def read_folded(content: bytes, time_s: float) -> Profile:
     )
 
 
-_TEXTS: Final = ("symbol", "raw_symbol", "module", "file")
-_NUMBERS: Final = ("offset", "size", "module_offset", "line")
-"""Numeric fields of frames; null if unknown."""
-_REASONS: Final = {reason.value: reason for reason in Unresolved}
-
-
 def read_json(content: bytes) -> Profile:
     """Reads the profile. Raises MalformedError."""
     try:
@@ -195,7 +189,7 @@ def _profile(entry: dict[str, Any]) -> Profile:
         elapsed_ns=round(_seconds(entry["elapsed_s"]) * NS_PER_S),
         sample_bytes=None if sample_bytes is None else int(sample_bytes),
         samples=[_sample(each, frames) for each in entry["stacks"]],
-        files=[_file(each) for each in entry["modules"]],
+        files=[from_plain(MappedFile, each) for each in entry["modules"]],
         notes=[_text(note) for note in entry["notes"]],
         series=[
             (round(_seconds(time_s) * NS_PER_S), int(held))
@@ -216,14 +210,6 @@ def _text(value: Any) -> str:
     return value
 
 
-def _maybe_text(value: Any) -> str | None:
-    return None if value is None else _text(value)
-
-
-def _maybe_number(value: Any) -> int | None:
-    return None if value is None else int(value)
-
-
 def _seconds(value: Any) -> float:
     seconds = float(value)
     if not math.isfinite(seconds):
@@ -233,24 +219,8 @@ def _seconds(value: Any) -> float:
 
 def _frame(entry: dict[str, Any]) -> Frame:
     reason = entry["reason"]
-    known: dict[str, Any] = {name: _maybe_text(entry[name]) for name in _TEXTS}
-    known |= {name: _maybe_number(entry[name]) for name in _NUMBERS}
-    return Frame(
-        address=int(entry["address"]),
-        reason=None if reason is None else _REASONS[reason],
-        inlined=bool(entry["inlined"]),
-        **known,
-    )
-
-
-def _file(entry: dict[str, Any]) -> MappedFile:
-    return MappedFile(
-        path=_text(entry["path"]),
-        start=int(entry["start"]),
-        end=int(entry["end"]),
-        offset=int(entry["offset"]),
-        build_id=_maybe_text(entry["build_id"]),
-    )
+    frame: Frame = from_plain(Frame, entry | {"reason": reason and Unresolved(reason).name})
+    return frame
 
 
 def _stat(index: int, entry: dict[str, Any]) -> StackStat:

@@ -41,7 +41,6 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yields (field number, value) of a message."""
     at = 0
     while at < len(content):
         key, at = _varint(content, at)
@@ -238,7 +237,6 @@ def _file(raw: _Raw, mapping: _Message) -> MappedFile:
 
 
 def _target(comments: list[str], raw: _Raw) -> Target:
-    """Returns the profiled process, from tracelloc's comments or the name of the first file."""
     for comment in comments[:1]:
         command, _, pid = comment.removeprefix("tracelloc: ").rpartition(", process ")
         if command and pid.isascii() and pid.isdigit() and len(pid) < 10:

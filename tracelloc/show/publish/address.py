@@ -45,14 +45,12 @@ class PushConfig:
     authorization: str | None = field(repr=False)
     """Value of the Authorization header; None without one."""
     interval_s: float
-    """Time between two profiles."""
     name: str | None
     """Name of the application; None: the target's command."""
     labels: tuple[tuple[str, str], ...]
     is_otlp: bool = False
     """Whether the server takes OTLP; if not, it is compatible with Pyroscope."""
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Additional headers of each request."""
 
 
 class PushUrl(NamedTuple):

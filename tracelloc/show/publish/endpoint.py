@@ -27,12 +27,7 @@ from tracelloc.show.export.listings import fold
 from tracelloc.show.presentation.combined import joined, since
 from tracelloc.show.presentation.profile import Metric, Profile
 from tracelloc.show.publish.address import ListenAddress
-from tracelloc.show.publish.openmetrics import (
-    CONTENT_TYPE,
-    family_lines,
-    label_text,
-    metrics_text,
-)
+from tracelloc.show.publish.openmetrics import CONTENT_TYPE, family_lines, label_text, metrics_text
 from tracelloc.show.publish.secrets import is_authorized
 from tracelloc.show.publish.unixsocket import listen_at, remove_socket
 
@@ -48,23 +43,13 @@ _GAUGES: Final = (
     ("rss_bytes", "bytes", "rss_bytes", "Resident memory of the process"),
     ("growth_bytes_per_min", "", "growth_bytes_per_min", "Growth over the last minute"),
     ("events_per_second", "", "events_per_s", "Allocations and frees per second"),
-    (
-        "probe_share_ratio",
-        "ratio",
-        "probe_share",
-        "Probes' share of the target's CPU time",
-    ),
+    ("probe_share_ratio", "ratio", "probe_share", "Probes' share of the target's CPU time"),
     ("elapsed_seconds", "seconds", "elapsed_s", "Time since tracing began"),
 )
 _COUNTERS: Final = (
     ("allocated_bytes", "bytes", "allocated_bytes", "Bytes allocated since tracing began"),
     ("allocations", "", "allocations", "Blocks allocated since tracing began"),
-    (
-        "freed_bytes",
-        "bytes",
-        "freed_bytes",
-        "Bytes freed of those",
-    ),
+    ("freed_bytes", "bytes", "freed_bytes", "Bytes freed of those"),
     ("frees", "", "frees", "Blocks freed of those"),
     ("unmatched_frees", "", "unmatched_frees", "Frees of blocks from before tracing"),
 )
@@ -122,10 +107,7 @@ _MOST_DELTAS: Final = 4
 """Most clients that wait for changes at a time."""
 _POLL_S: Final = 0.1
 """How often the server checks whether to stop."""
-_PPROF_PATHS: Final = {
-    "/debug/pprof/heap": Metric.BYTES,
-    "/debug/pprof/allocs": Metric.ALLOCATED,
-}
+_PPROF_PATHS: Final = {"/debug/pprof/heap": Metric.BYTES, "/debug/pprof/allocs": Metric.ALLOCATED}
 _INDEX: Final = "heap: live blocks\nallocs: all allocations since tracing began\n"
 
 
@@ -244,17 +226,11 @@ class Endpoint(http.server.ThreadingHTTPServer):
                     with suppress(OSError):
                         connection.shutdown(socket.SHUT_RDWR)
 
-    def note_asked(self, request: socket.socket) -> None:
-        """Notes that a request is complete: the client now waits for the response."""
+    def wait_for_client_since(self, request: socket.socket, since_s: float) -> None:
+        """Sets since when the server waits; infinity while the client waits for the response."""
         with self._lock:
             if request in self._open:
-                self._open[request] = math.inf
-
-    def note_answer(self, request: socket.socket) -> None:
-        """Notes that a response is ready: from now on the server waits for the client."""
-        with self._lock:
-            if request in self._open:
-                self._open[request] = time.monotonic() + _SOCKET_PATIENCE_S - _REQUEST_PATIENCE_S
+                self._open[request] = since_s
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Runs the thread of one connection."""
@@ -275,8 +251,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answers a GET request."""
-        self.server.note_asked(self.connection)
+        self.server.wait_for_client_since(self.connection, math.inf)
         try:
             self._answer()
         except (BrokenPipeError, ConnectionResetError, TimeoutError):
@@ -367,7 +342,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._respond(status, "text/plain; charset=utf-8", content, more)
 
     def _respond(self, status: int, kind: str, content: bytes, more: dict[str, str]) -> None:
-        self.server.note_answer(self.connection)
+        # Clients have longer to read a response than to send a request.
+        since_s = time.monotonic() + _SOCKET_PATIENCE_S - _REQUEST_PATIENCE_S
+        self.server.wait_for_client_since(self.connection, since_s)
         self.send_response(status)
         headers = {"Content-Type": kind, "Content-Length": str(len(content))}
         for header in (headers | {"X-Content-Type-Options": "nosniff"} | more).items():

@@ -74,7 +74,6 @@ class Pusher:
         self._remark = ""
         """The server's remark on the last profile that it accepted."""
         self.dropped = 0
-        """Profiles that were dropped."""
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="push", daemon=True)
         self._opener = urllib.request.build_opener(_NoRedirect)
@@ -93,7 +92,9 @@ class Pusher:
     def _work(self) -> None:
         next_take = time.monotonic() + self._config.interval_s
         delay_s, next_try = self._first_delay_s, 0.0
-        while not self._ending.wait(max(0.0, self._until(next_take, next_try))):
+        while not self._ending.wait(
+            max(0.0, (min(next_take, next_try) if self._waiting else next_take) - time.monotonic())
+        ):
             if time.monotonic() >= next_take:
                 next_take += self._config.interval_s * (
                     1 + max(0.0, time.monotonic() - next_take) // self._config.interval_s
@@ -112,11 +113,7 @@ class Pusher:
         if self.dropped:
             self._say(f"{plural(self.dropped, 'profile')} could not be pushed")
 
-    def _until(self, next_take: float, next_try: float) -> float:
-        return (min(next_take, next_try) if self._waiting else next_take) - time.monotonic()
-
     def _pack(self) -> None:
-        """Takes a profile and puts it in the queue."""
         try:
             profiles = self._take()
             until_s = time.time()

@@ -57,7 +57,6 @@ def _bind(listener: socket.socket, path: str) -> None:
 
 
 def _give(found: Destination, owner: User) -> None:
-    """Changes the owner of the socket from root to a user. Raises OSError."""
     handle = found.open(os.O_PATH)
     try:
         status = os.fstat(handle)

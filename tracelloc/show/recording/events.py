@@ -73,7 +73,6 @@ def decode(data: bytes) -> tuple[Events, Events]:
 
 
 def _births(blocks: Blocks) -> Events:
-    """Returns the allocations of these blocks, oldest first."""
     events = np.zeros(len(blocks), EVENT_DTYPE)
     tag = np.uint64(EventKind.ALLOC << EVENT_SIZE_BITS)
     events["address"], events["size_tag"] = blocks.address, blocks.size | tag

@@ -136,7 +136,6 @@ def _added(one: FollowCounts, other: FollowCounts) -> FollowCounts:
 
 
 def _shift_s(first: RecordedTrace, other: RecordedTrace) -> float:
-    """Returns the offset to add to the times of another recording."""
     clocks = [each.moments[0].time_s - each.moments[0].uptime_s for each in (first, other)]
     shift_s = clocks[1] - clocks[0]
     is_same = first.about.get("host") == other.about.get("host") and abs(shift_s) < _SAME_CLOCK_S
@@ -149,7 +148,6 @@ def _is_over(recording: RecordedTrace, uptime_s: float) -> bool:
 
 
 def _moved(trace: TraceSnapshot, base: int, shift_s: float, *, ended: bool) -> TraceSnapshot:
-    """Returns a trace with its times shifted and its processes renumbered."""
     processes = []
     for one in trace.processes:
         target = one.target
@@ -160,7 +158,6 @@ def _moved(trace: TraceSnapshot, base: int, shift_s: float, *, ended: bool) -> T
 
 
 def _by_clock(one: Snapshot, shift_ns: int) -> Snapshot:
-    """Returns a snapshot with all its times shifted."""
     if not shift_ns:
         return one
     totals, series, memory, peak = one.totals, one.series, one.memory, one.peak

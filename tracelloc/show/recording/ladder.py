@@ -43,7 +43,7 @@ class MomentGroup:
     count: int
 
 
-class Folder:
+class Compactor:
     """Folds old groups, and the oldest ones if the file gets too large."""
 
     def __init__(self, connection: sqlite3.Connection, most_bytes: int, most_s: float) -> None:

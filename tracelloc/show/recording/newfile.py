@@ -46,7 +46,6 @@ def _existing(path: Path) -> TracellocError:
 
 
 def _real(path: Path) -> Path:
-    """Resolves links and dots in the directory of a path."""
     return Path(os.path.realpath(path.parent)) / path.name
 
 

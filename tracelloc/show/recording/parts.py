@@ -17,14 +17,7 @@ from tracelloc.model.losses import Counter
 from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.process import FollowCounts
 from tracelloc.model.stacks import CallStacks
-from tracelloc.model.verdicts import (
-    VERDICTS,
-    Findings,
-    Moment,
-    Sites,
-    Suppressed,
-    Suspect,
-)
+from tracelloc.model.verdicts import VERDICTS, Findings, Moment, Sites, Suppressed, Suspect
 from tracelloc.show.recording.changes import I64, Facts, MomentParts, ProcessKey, ProcessParts
 from tracelloc.show.recording.plain import from_plain, to_plain, types_of
 from tracelloc.snapshots.snapshot import FACET_RESULTS, Snapshot, TraceSnapshot
@@ -59,8 +52,8 @@ HistorySample = Callable[[ProcessKey, int], I64]
 """Returns each stack's live bytes at a time of a process's history."""
 
 
-class Dissector:
-    """Converts traces to parts; unchanged objects are not converted again."""
+class SnapshotEncoder:
+    """Converts traces to the parts that are kept; unchanged objects are not converted again."""
 
     def __init__(self, book_of: Callable[[CallStacks], int]) -> None:
         """``book_of``: the number under which the stacks of a process are kept."""

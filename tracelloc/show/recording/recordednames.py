@@ -76,7 +76,7 @@ class NamesWriter:
         self._written: dict[int, _PlainFrames] = {}
         self._files: set[tuple[int, str]] = set()
 
-    def want(self, addresses: Iterable[int]) -> None:
+    def add_addresses(self, addresses: Iterable[int]) -> None:
         """Notes addresses whose names are to be written."""
         new = [address for address in addresses if address not in self._seen]
         self._seen.update(new)

@@ -72,16 +72,13 @@ def recording_of(process: StartedProcess) -> Path | None:
             flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
             descriptor = os.open(directory / _name(process), flags)
             try:
-                if _is_trusted(descriptor) and _is_locked(descriptor):
+                status = os.fstat(descriptor)
+                is_trusted = stat.S_ISREG(status.st_mode) and status.st_uid in (0, os.geteuid())
+                if is_trusted and _is_locked(descriptor):
                     return Path(os.fsdecode(os.read(descriptor, _LONGEST)))
             finally:
                 os.close(descriptor)
     return None
-
-
-def _is_trusted(descriptor: int) -> bool:
-    status = os.fstat(descriptor)
-    return stat.S_ISREG(status.st_mode) and status.st_uid in (0, os.geteuid())
 
 
 def _is_locked(descriptor: int) -> bool:

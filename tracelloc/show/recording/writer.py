@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -23,8 +23,8 @@ from tracelloc.show.recording.changes import (
 )
 from tracelloc.show.recording.container import RecordedMoment, checksum, transaction
 from tracelloc.show.recording.events import EventWriter
-from tracelloc.show.recording.ladder import GROUP, STEPS_S, Folder, insert
-from tracelloc.show.recording.parts import Dissector, key_of
+from tracelloc.show.recording.ladder import GROUP, STEPS_S, Compactor, insert
+from tracelloc.show.recording.parts import SnapshotEncoder, key_of
 from tracelloc.show.recording.recordednames import NamesWriter, addresses_of
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import User
@@ -86,8 +86,8 @@ class RecordingWriter:
         self._file = _identity(path)
         self._max_bytes = max_bytes
         self._events = EventWriter(self._connection, max_bytes) if events else None
-        self._folder = Folder(self._connection, max_bytes - max_bytes // _SPARE, max_s)
-        self._dissector = Dissector(lambda stacks: self._book(stacks).number)
+        self._compactor = Compactor(self._connection, max_bytes - max_bytes // _SPARE, max_s)
+        self._encoder = SnapshotEncoder(lambda stacks: self._book(stacks).number)
         self._books: dict[int, _Book] = {}
         self._programs: dict[ProcessKey, _Program] = {}
         self._chain = MomentChain()
@@ -115,18 +115,21 @@ class RecordingWriter:
     def add(self, trace: TraceSnapshot, namers: Namers, patience_s: float = 0.0) -> None:
         """Writes a moment, and the names known by now; waits for others ``patience_s`` at most."""
         with container.failing(self.path, "written"):
-            parts = self._dissector.parts(trace)
+            parts = self._encoder.parts(trace)
             with transaction(self._connection):
                 for one in trace.processes:
                     self._add_stacks(self._book(one.stacks), len(one.totals))
                     self._add_samples(one)
                     self._add_names(one, namers, patience_s)
                 self._add_moment(trace.root, parts)
-                self._add_events(trace)
+                if self._events is not None:
+                    for one in trace.processes:
+                        if one.logged is not None:
+                            self._events.add(self._count, key_of(one), one.logged)
             self._count += 1
             if self._whole == self._count - 1 or self._is_folding:
                 self._connection.execute("PRAGMA wal_checkpoint")
-                self._is_folding = self._folder.fold(trace.root.now_ns / NS_PER_S)
+                self._is_folding = self._compactor.fold(trace.root.now_ns / NS_PER_S)
             self._check_size()
 
     def _add_moment(self, root: Snapshot, parts: MomentParts) -> None:
@@ -139,12 +142,6 @@ class RecordingWriter:
         insert(self._connection, moment, data)
         self._group_bytes += len(data)
         self._chain.add(parts)
-
-    def _add_events(self, trace: TraceSnapshot) -> None:
-        if self._events is not None:
-            for one in trace.processes:
-                if one.logged is not None:
-                    self._events.add(self._count, key_of(one), one.logged)
 
     def events_since_s(self) -> float | None:
         """When the events that are kept begin, in seconds since 1970; None: none was dropped."""
@@ -196,7 +193,10 @@ class RecordingWriter:
         return book
 
     def _add_stacks(self, book: _Book, count: int) -> None:
-        for first, end in [*_found_since(book), (book.written, count)]:
+        # Frames of stacks that were written without them may be known by now.
+        found = [index for index in book.unknown if book.stacks.frames(index) is not None]
+        book.unknown.difference_update(found)
+        for first, end in [*((index, index + 1) for index in found), (book.written, count)]:
             if end <= first:
                 continue
             depths, flags, frames = book.stacks.columns(first, end)
@@ -223,7 +223,7 @@ class RecordingWriter:
         if one.mappings is not None:
             new |= {held.stack for held in one.mappings.stacks} - program.used
         program.used |= {index for index in new if one.frames(index)}
-        program.names.want(addresses_of(one, new))
+        program.names.add_addresses(addresses_of(one, new))
         data = program.names.batch(namers.namer_of(one.target), patience_s)
         if data is not None:
             key = key_of(one)
@@ -251,10 +251,3 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _found_since(book: _Book) -> Iterator[tuple[int, int]]:
-    """Yields ranges of stacks that were written without frames that are now known."""
-    for index in [index for index in book.unknown if book.stacks.frames(index) is not None]:
-        book.unknown.discard(index)
-        yield index, index + 1

@@ -71,10 +71,7 @@ _PROGRAM: Final = """
     sched_setaffinity sched_getparam sched_getscheduler getpgrp getsid epoll_create1 epoll_ctl
     epoll_wait eventfd2 mseal getxattr fgetxattr getpgid getrlimit
 """
-_READER_RULES: Final = (
-    ArgumentRule("ioctl", 1, _FIONBIO),
-    ArgumentRule("prctl", 0, _PR_SET_NAME),
-)
+_READER_RULES: Final = (ArgumentRule("ioctl", 1, _FIONBIO), ArgumentRule("prctl", 0, _PR_SET_NAME))
 _RULES: Final = {
     Confinement.READER: _READER_RULES,
     Confinement.ZYGOTE: (

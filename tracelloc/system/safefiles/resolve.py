@@ -110,7 +110,6 @@ class _PathWalk:
         self._follows_links = True
 
     def close(self) -> None:
-        """Closes all directories."""
         while self.trail:
             os.close(self.trail.pop())
 

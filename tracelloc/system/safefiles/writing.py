@@ -97,10 +97,7 @@ def check_replaceable(path: Path, users: Sequence[User]) -> None:
 
 
 def replace_file(
-    path: Path,
-    pieces: Iterable[bytes],
-    users: Sequence[User],
-    mode: int | None = None,
+    path: Path, pieces: Iterable[bytes], users: Sequence[User], mode: int | None = None
 ) -> None:
     """Replaces a file by rename(2): readers see either the old content or the new.
 

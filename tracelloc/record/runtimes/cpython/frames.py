@@ -168,7 +168,6 @@ def is_collecting(python: CPython) -> bool | None:
 
 
 def _interpreter(python: CPython) -> int:
-    """The main interpreter's address."""
     return _word(python, python.address + python.layout.interpreter)
 
 

@@ -118,7 +118,6 @@ class TypeHistory:
 
 
 def _grows(times_s: F64, counts: I64, begin: int) -> Mask:
-    """Which types grow from the census ``begin`` to the last one."""
     span_s, span = times_s[begin:], counts[:, begin:]
     # Parts end at censuses: counts in between are unknown.
     ends_s = np.linspace(span_s[0], span_s[-1], min(len(span_s), _MOST_PARTS + 1))

@@ -195,7 +195,6 @@ class _Graph:
         self._end = self._image.references.trace(self._parents, self._queue, begin, self._end)
 
     def _modules(self) -> dict[int, str]:
-        """Starts and names of modules and classes."""
         found, names = self._found, self._names
         roots: dict[int, str] = {}
         numbers = [n for n in range(len(found.types.known)) if found.names.name_of(n) == "module"]
@@ -221,7 +220,7 @@ class _Graph:
 
     def _threads(self) -> dict[int, ThreadRoot]:
         """Roots of the threads' own objects: ``threading.local``, and context variables."""
-        image, names, process = self._image, self._names, self._found.memory.process
+        image, process = self._image, self._found.memory.process
         roots: dict[int, ThreadRoot] = {}
         for thread in thread_locals(self._python):
             name = process.thread_name(thread.thread_id)
@@ -229,7 +228,7 @@ class _Graph:
             for address in (thread.dictionary, *thread.others):
                 start = image.references.target(address)
                 found = image.object_in(start) if start >= 0 else None
-                kind = "" if found is None else names.type_name(found[1])
+                kind = "" if found is None else self._found.names.name_of(found[1])
                 if kind == "dict" and address == thread.dictionary:
                     roots[start] = ThreadRoot(title, is_namespace=True)
                 elif kind == _CONTEXT:
@@ -242,7 +241,6 @@ class _Graph:
         return {start: frame for start, frame in starts if start >= 0}
 
     def holders(self, name: str, before: ObjectAddresses | None) -> Holders:
-        """The holders of objects of this type."""
         fresh = addresses = self._addresses.addresses_of_type(name)
         if before is not None:
             fresh = addresses[~np.isin(addresses, before.addresses_of_type(name))]
@@ -337,7 +335,7 @@ class _Graph:
         for word in reversed(words):
             found = self._image.object_in(self._image.references.begin(word))
             if found is not None:
-                return self._names.type_name(found[1])
+                return self._found.names.name_of(found[1])
         return ""
 
     def _unreached(self, start: int) -> Holder:
@@ -365,7 +363,7 @@ class _Graph:
         found = self._image.object_in(missing)
         if missing == start and found and self._method_cache.has(self._image.address(found[0])):
             return Holder(METHOD_CACHE, "", 0, 0, is_bounded=True)
-        through = self._names.type_name(found[1]) if found and missing != start else ""
+        through = self._found.names.name_of(found[1]) if found and missing != start else ""
         return Holder(NATIVE + (f", through {through}" if through else ""), through, 0, 0)
 
     def _referrer(self, start: int) -> str:
@@ -376,7 +374,7 @@ class _Graph:
             start = self._image.references.begin(word) if word else 0
             found = self._image.object_in(start) if start else None
             if found is not None:
-                return self._names.type_name(found[1])
+                return self._found.names.name_of(found[1])
         return ""
 
     def _referrers(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:

@@ -126,7 +126,6 @@ class HeapImage:
         return False
 
     def _read(self, rows: U64) -> Mask:
-        """Reads all pieces into their places."""
         # They are read back to back; in the image, they begin at multiples of 16 bytes.
         into = np.empty(int(rows[:, 1].sum()) // 8, np.uint64)
         sizes = rows[:, 1].astype(np.int64) // 8
@@ -237,9 +236,8 @@ class HeapImage:
         large = found.large
         before = found.types.column(lambda one: one.words_before)[large.type] * np.uint64(8)
         of = np.concatenate([found.objects.type, large.type]).astype(np.int64)
-        head = np.concatenate(
-            [found.blocks.words[found.objects.at[:, None] + np.arange(8)], self._heads()]
-        )
+        small_heads = found.blocks.words[found.objects.at[:, None] + np.arange(8)]
+        head = np.concatenate([small_heads, found.memory.read(large.addresses, 64)[0]])
         self._refresh(of, head)
         tables = np.concatenate([self._lists(of, head), self._dicts(of, head),
                                  self._sets(of, head), self._deques(of, head)])  # fmt: skip
@@ -297,10 +295,6 @@ class HeapImage:
         head[some[same]] = fresh[same]
         # Sizes and pointers to tables, from which references are followed.
         found.blocks.words[at[same, None] + np.arange(2, 6)] = fresh[same, 2:6]
-
-    def _heads(self) -> U64:
-        """The first 8 words of large objects."""
-        return self.found.memory.read(self.found.large.addresses, 64)[0]
 
     def _lists(self, of: I64, head: U64) -> U64:
         lists = head[self.found.types.with_flag(LIST)[of]]

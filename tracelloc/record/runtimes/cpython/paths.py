@@ -130,10 +130,6 @@ class PathNames:
         self._codes = FrameCodes(python)
         self._first_item = _FIRST_ITEM + (python.version >= _HASHED_TUPLES)
 
-    def type_name(self, number: int) -> str:
-        """``module.Name`` of a type."""
-        return self._names.name_of(number)
-
     def path(self, root: str, words: Sequence[int], *, of_thread: bool = False) -> NamedPath:
         """The path as text.
 
@@ -182,7 +178,8 @@ class PathNames:
     def _local_text(self, code: FrameCode, number: int) -> str:
         if number >= code.variables:
             return _TEMPORARY
-        return self._tuple_text(code.names_address, number) or "?"
+        item = self._word(code.names_address + 8 * (self._first_item + number))
+        return (self._python.text(item) if item else None) or "?"
 
     def _name_in_object(self, walk: _Walk, word: int, begin: int, number: int) -> None:
         known, at = self._types.known[number], word - begin
@@ -249,7 +246,6 @@ class PathNames:
         return int(self._image.words[word]) <= _MOST_BOUNDED
 
     def _name_in_task(self, address: int) -> str | None:
-        """The name of an address in a task or future; None if unknown."""
         number = self._types.number_at(address)
         return None if number is None else _IN_TASKS.get(self._names.name_of(number))
 
@@ -332,7 +328,6 @@ class PathNames:
             walk.text += f"[{key!r}]" if walk.namespace else _ITEM
 
     def _key_text(self, keys: int, place: int) -> str | None:
-        """A key of a table whose keys are strings."""
         header = self._python.read(keys, 32)
         if len(header) < 32 or not 0 <= place < _MOST_KEYS:
             return None
@@ -391,10 +386,6 @@ class PathNames:
                 return f"{before}{known.function.function}() {self._local_text(known, number)}"
         walk.unresolved += 1
         return UNKNOWN
-
-    def _tuple_text(self, address: int, place: int) -> str | None:
-        item = self._word(address + 8 * (self._first_item + place))
-        return self._python.text(item) if item else None
 
     def _type_word(self, number: int, offset: int) -> int:
         return self._word(self._types.address(number) + offset)

@@ -92,7 +92,7 @@ def read_blocks(memory: RemoteMemory, most_bytes: int | None = None) -> PoolBloc
 
 
 def _without_debug_hooks(words: U64, at: I64, size_bytes: U64) -> tuple[I64, U64]:
-    """What was allocated in each block: where it begins, and its bytes."""
+    """Start and size of the program's part of each block, without what the debug hooks add."""
     forbidden = words[at + 1] >> np.uint64(8) == _FORBIDDEN
     if np.count_nonzero(forbidden) * 2 < len(at):
         return at, size_bytes

@@ -140,7 +140,8 @@ class Types:
         metatypes = {image.type for image in images.values()} - images.keys()
         images |= self._read(np.array(sorted(metatypes), np.uint64))
         if not self._root:
-            self._root = self._find_root(images)
+            own = (address for address, image in images.items() if image.type == address)
+            self._root = next((at for at in own if self.memory.text(images[at].name) == "type"), 0)
         found = {
             address: image
             for address, image in images.items()
@@ -150,12 +151,6 @@ class Types:
         self.numbers.add(np.array(list(found), np.uint64), len(self.known))
         self.known.extend(found.values())
         self._addresses.extend(found)
-
-    def _find_root(self, images: dict[int, TypeObject]) -> int:
-        for address, image in images.items():
-            if image.type == address and self.memory.text(image.name) == "type":
-                return address
-        return 0
 
     def _read(self, addresses: U64) -> dict[int, TypeObject]:
         words, was_read = self.memory.read(addresses, _TYPE_BYTES)

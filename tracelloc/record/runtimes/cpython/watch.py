@@ -172,10 +172,15 @@ def group_types(
         while at in keepers and keepers[at] not in seen:
             at = keepers[at]
             seen.add(at)
-        # Of types that hold each other, the one nearest to a root.
-        leads[name] = min(seen, key=lambda one: _path_length(holders, one)) if at in keepers else at
+        # Of types that hold each other, the one nearest to a root; instances come before their
+        # dictionaries, which share the path.
+        nearest = min(seen, key=lambda one: (len(_main_path(holders, one)), "." not in one, one))
+        leads[name] = nearest if at in keepers else at
     by_place: dict[str, str] = {}
-    for name in sorted(set(leads.values()), key=lambda one: _rank(holders, one)):
+    # Values come before keys, which exist for them.
+    for name in sorted(
+        set(leads.values()), key=lambda one: (_main_path(holders, one).endswith(KEYS), one)
+    ):
         by_place.setdefault(_place(holders, name) or name, name)
     leads = {name: by_place[_place(holders, lead) or lead] for name, lead in leads.items()}
     groups: dict[str, list[GrowingType]] = {}
@@ -194,13 +199,3 @@ def _place(holders: Mapping[str, Holders], name: str) -> str | None:
     """The container whose items most objects of a type are; None if they are not items."""
     path = _main_path(holders, name)
     return next((path.removesuffix(end) for end in ITEMS if path.endswith(end)), None)
-
-
-def _rank(holders: Mapping[str, Holders], name: str) -> tuple[bool, str]:
-    """Sort key: values come before keys, which exist for them."""
-    return _main_path(holders, name).endswith(KEYS), name
-
-
-def _path_length(holders: Mapping[str, Holders], name: str) -> tuple[int, bool, str]:
-    """Sort key by path length; instances come before their dictionaries, which share the path."""
-    return len(_main_path(holders, name)), "." not in name, name
