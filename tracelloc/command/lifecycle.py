@@ -373,7 +373,7 @@ def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start
     file_limit = system.raise_file_limit()
     who = effective_user() if options.as_root else invoker()
     wants_library = options.trace.use_library and (
-        LIBRARY.exists() or not options.trace.spares_python
+        LIBRARY.exists() or not options.trace.spares_runtimes
     )
     preloaded = preloaded_library() if wants_library else None
     program = TracedProgram(options.command, who, file_limit, terminal, preloaded)

@@ -74,7 +74,7 @@ def _config_of(given: Options) -> TraceConfig:
         max_overhead=None if given.max_overhead is None else OverheadLimit(given.max_overhead),
         injects=given.preload == "inject",
         use_library=given.preload in ("on", "inject") or (given.preload == "auto" and is_free),
-        spares_python=given.preload == "auto",
+        spares_runtimes=given.preload == "auto",
         counts_earlier=given.earlier == "on",
     )
     return config.with_otel if given.source == "otel" else config

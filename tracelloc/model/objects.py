@@ -1,4 +1,4 @@
-"""Objects of a Python program by type: censuses, their holders, and growing types."""
+"""Objects of a language runtime by type: censuses, their holders, and growing types."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class NativeGrowth:
     stacks: tuple[int, ...]
     """Indices of the stacks that allocate it, the one that grows fastest first."""
     caller: FunctionLine
-    """The innermost function of Python in the first one."""
+    """The innermost function of the runtime in the first one."""
 
 
 @dataclass(frozen=True, slots=True)

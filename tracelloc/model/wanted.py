@@ -23,7 +23,7 @@ class Wanted:
     events: bool = False
     """Every event since the last snapshot that wanted events: for one recurring reader."""
     objects: bool = False
-    """A recent census of a Python program's objects."""
+    """A recent census of objects."""
 
     def __or__(self, other: Wanted) -> Wanted:
         """Combines two wishes. Their ages may differ only if one has none."""

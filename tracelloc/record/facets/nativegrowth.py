@@ -1,4 +1,4 @@
-"""Finds native memory that grows in proportion to the objects of a Python type.
+"""Finds native memory that grows in proportion to the objects of a type.
 
 An object of an extension may stand for much memory that no census sees: a document of libxml2, an
 image, a database. If blocks of a call stack accumulate as the objects of a type do, over several
@@ -42,7 +42,7 @@ class NativeGrowths:
     """Compares blocks and objects of one memory image over time."""
 
     def __init__(self, caller_of: Callable[[int, Heap], FunctionLine | None]) -> None:
-        """``caller_of``: the function of Python that calls C extensions in a stack, if any."""
+        """``caller_of``: the runtime's function that calls C extensions in a stack, if any."""
         self._points: deque[_Point] = deque(maxlen=_MOST_POINTS)
         self._caller_of = caller_of
 

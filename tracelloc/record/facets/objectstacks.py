@@ -1,4 +1,4 @@
-"""Joins growing types of a Python program with the call stacks that allocate for them."""
+"""Joins growing types of objects with the call stacks that allocate for them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tracelloc.record.facets.nativegrowth import NativeGrowths
 class ObjectStacks:
     """Joins the findings about one memory image. Call ``join`` with the session's lock held."""
 
-    def __init__(self, frames: RuntimeFrames, is_in_python: Callable[[int], bool]) -> None:
-        """``is_in_python``: whether an address is in the code of Python or of C's libraries."""
+    def __init__(self, frames: RuntimeFrames, is_interpreter: Callable[[int], bool]) -> None:
+        """``is_interpreter``: see ``Inspected``."""
         self.findings: ObjectFindings | None = None
         """The last findings, with what was joined."""
         self._frames = frames
@@ -33,7 +33,7 @@ class ObjectStacks:
         self._searched: dict[str, Holders] = {}
         """By type: the holders whose tables were looked up last."""
         self._growers: dict[str, FunctionLine] = {}
-        self._is_in_python = is_in_python
+        self._is_interpreter = is_interpreter
         self._native: dict[str, NativeGrowth] = {}
         self.natives = NativeGrowths(self._extension_caller)
 
@@ -74,7 +74,7 @@ class ObjectStacks:
             frame = self._frames.find(address)
             if frame is not None:
                 return _line(frame) if is_others else None
-            is_others = is_others or not self._is_in_python(address)
+            is_others = is_others or not self._is_interpreter(address)
         return None
 
     def _function(self, stack: int, heap: Heap) -> FunctionLine | None:

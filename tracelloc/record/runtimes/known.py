@@ -122,6 +122,12 @@ def _by_name(name: str) -> Runtime | None:
     return next((runtime for names, runtime in _KNOWN if re.fullmatch(names, name)), None)
 
 
+def counts_objects(name: str) -> bool:
+    """Whether a file is a runtime whose objects tracelloc counts, by the file's name."""
+    runtime = _by_name(name)
+    return runtime is not None and runtime.counts_objects
+
+
 def is_python_name(name: str) -> bool:
     """Whether a file is Python, by its name."""
     return _by_name(name) is _PYTHON

@@ -84,6 +84,9 @@ class ObjectWatch(Protocol):
 class ObjectCounter(Protocol):
     """Counts the objects of one program on demand. Raises TargetError, PrivilegeError."""
 
+    def has_runtime(self) -> bool:
+        """Whether the program has the runtime."""
+
     def count(self) -> ObjectCensus:
         """Takes a census."""
 
@@ -101,6 +104,8 @@ class ObjectCounter(Protocol):
 class RuntimeSupport(Protocol):
     """Support for one runtime. A new one is a folder that provides this (``supported.py``)."""
 
+    name: str
+    """For display: stacks have its functions, and these are its objects."""
     versions: str
     """The supported versions, for display."""
 

@@ -27,6 +27,11 @@ def has_supported(modules: Iterable[Module]) -> bool:
     return any(runtime.is_in(modules) for runtime in SUPPORTED)
 
 
+def supported_names() -> str:
+    """Their names for display."""
+    return ", ".join(runtime.name for runtime in SUPPORTED)
+
+
 def find_runtime(space: AddressSpace) -> MergedRuntime | None:
     """The runtime in a process's mapped files. Raises UnsupportedRuntime, with a sentence."""
     for runtime in SUPPORTED:
@@ -40,9 +45,9 @@ def find_runtime(space: AddressSpace) -> MergedRuntime | None:
     return None
 
 
-def watch_objects(process: Process, space: AddressSpace) -> ObjectWatch:
-    """A watch of a traced program's objects, for the first runtime: the only one that has it."""
-    return SUPPORTED[0].watch(process, space)
+def watch_objects(process: Process, space: AddressSpace) -> list[ObjectWatch]:
+    """Watches of a traced program's objects, one for each runtime that it may have."""
+    return [runtime.watch(process, space) for runtime in SUPPORTED]
 
 
 def runtime_heap(memory: RemoteMemory) -> tuple[str, list[tuple[int, int]]]:
@@ -58,5 +63,13 @@ def runtime_heap(memory: RemoteMemory) -> tuple[str, list[tuple[int, int]]]:
 
 
 def object_counter(process: Process) -> ObjectCounter:
-    """A counter of any process's objects. Raises TargetError, PrivilegeError."""
-    return SUPPORTED[0].counter(process)
+    """A counter of any process's objects, for the runtime that it has, or else for the first one.
+
+    Raises TargetError, PrivilegeError.
+    """
+    counters = [runtime.counter(process) for runtime in SUPPORTED]
+    chosen = next((each for each in counters if each.has_runtime()), counters[0])
+    for each in counters:
+        if each is not chosen:
+            each.close()
+    return chosen

@@ -10,7 +10,7 @@ from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.mallocs.otel import PROVIDER, allocators_in, otel_allocators
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.supported import has_supported
+from tracelloc.record.runtimes.supported import has_supported, supported_names
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.probeset import find_allocators
 from tracelloc.record.session.session import Session
@@ -36,9 +36,9 @@ def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> 
             raise
         say(f"{error.message}: its own sampled reports are used instead ({PROVIDER}:alloc)")
         config = config.with_otel
-    may_have_python = not config.without_probes and (config.follow or has_supported(modules))
-    config = config.with_python(may_have_python)
-    if config.spares_python and not area_mappings(space.mappings):
+    may_have_runtime = not config.without_probes and (config.follow or has_supported(modules))
+    config = config.with_runtime_frames(may_have_runtime)
+    if config.spares_runtimes and not area_mappings(space.mappings):
         # The user has not asked for the preloaded library.
         config = replace(config, use_library=False)
     injection = None
@@ -66,7 +66,7 @@ def _nothing() -> None:
 def await_program(process: Process, config: TraceConfig, say: Say = say_nothing) -> Session:
     """Prepares a session on a process waiting to execute its program. Raises TracellocError."""
     # The program is not known yet.
-    config = config.with_python(not config.without_probes)
+    config = config.with_runtime_frames(not config.without_probes)
     session = _make(AddressSpace(process), config, say, waiting=True)
     session.start()
     return session
@@ -102,7 +102,7 @@ def _sources(
         say=say,
         attach=probes.attach,
         is_alone=config.without_probes,
-        spares_python=config.spares_python,
+        spares_runtimes=config.spares_runtimes,
         max_stall_s=config.max_stall_s,
         in_parts=config.in_parts,
         after=after,
@@ -113,7 +113,7 @@ def _sources(
 def _probes(
     config: TraceConfig, say: Say, running: Process | None
 ) -> tuple[ProbeSource, TraceConfig]:
-    """Returns the probes, without Python frames if the kernel refuses the programs for them.
+    """Returns the probes, without runtimes' frames if the kernel refuses the programs for them.
 
     ``running``: the process, unless tracelloc starts it. The settings are those that are used.
     """
@@ -126,8 +126,8 @@ def _probes(
         capture.load()
     except UnsupportedError as error:
         capture.close()
-        say(f"stacks have no frames of Python: {error}")
-        return _probes(config.with_python(False), say, running)
+        say(f"stacks have no frames of {supported_names()}: {error}")
+        return _probes(config.with_runtime_frames(False), say, running)
     except BaseException:
         capture.close()
         raise

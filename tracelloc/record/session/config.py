@@ -51,12 +51,12 @@ class TraceConfig:
 
     All its threads are followed then, so that they can be stopped. Between parts, allocations are
     not reported."""
-    spares_python: bool = False
-    """Whether to use probes for Python processes, to have Python functions in stacks."""
+    spares_runtimes: bool = False
+    """Whether to use probes where a supported runtime is, to have its functions in stacks."""
     max_stall_s: float = 1.0
     """How long a process with the preloaded library waits for tracelloc before it drops events."""
     reads_memory: bool = True
-    """Whether tracelloc reads process memory, for pointers to old blocks and Python objects."""
+    """Whether tracelloc reads process memory, for pointers to old blocks and for objects."""
     counts_earlier: bool = False
     """Whether blocks from before tracing are added to the table of a running process."""
     log_events: bool = False
@@ -85,7 +85,7 @@ class TraceConfig:
     @property
     def with_library_only(self) -> TraceConfig:
         """A copy that needs no privileges, for a program that tracelloc starts."""
-        return replace(self, use_library=True, spares_python=False, without_probes=True)
+        return replace(self, use_library=True, spares_runtimes=False, without_probes=True)
 
     @property
     def with_otel(self) -> TraceConfig:
@@ -94,13 +94,13 @@ class TraceConfig:
         selection = replace(self.selection, otel=True, mappings=False)
         return replace(self, capture=capture, selection=selection, use_library=False)
 
-    def with_python(self, python: bool) -> TraceConfig:
-        """A copy with or without Python frames in stacks.
+    def with_runtime_frames(self, wanted: bool) -> TraceConfig:
+        """A copy with or without frames of runtimes in stacks.
 
         Always without them if programs report their allocations themselves.
         """
-        python = python and not self.capture.otel
-        return replace(self, capture=replace(self.capture, python=python))
+        wanted = wanted and not self.capture.otel
+        return replace(self, capture=replace(self.capture, python=wanted))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,10 @@ class PythonObjectCounter:
         self._found: FoundObjects | None = None
         self._first: ObjectAddresses | None = None
 
+    def has_runtime(self) -> bool:
+        """See ``ObjectCounter``."""
+        return self._search.has_python()
+
     def count(self) -> ObjectCensus:
         """Takes a census. Raises TargetError, PrivilegeError."""
         # Without Python, the census says so.
@@ -56,6 +60,7 @@ class PythonObjectCounter:
 class CPythonSupport:
     """See ``RuntimeSupport``."""
 
+    name = "Python"
     versions = "3.11 to 3.14"
 
     def is_in(self, modules: Iterable[Module]) -> bool:

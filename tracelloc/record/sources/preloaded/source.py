@@ -46,7 +46,7 @@ class PreloadedSource:
         say: Callable[[str], None],
         attach: Callable[[int, Sequence[ProbePoint]], Attachment],
         is_alone: bool = False,
-        spares_python: bool = False,
+        spares_runtimes: bool = False,
         clock: int | None = None,
         max_stall_s: float = 1.0,
         in_parts: bool = False,
@@ -55,15 +55,15 @@ class PreloadedSource:
         """``rows`` are the probes' rows, moved to the shared memory while that is in use.
 
         ``say`` receives which of the two reports, and why; ``attach`` puts a probe on the library's
-        marker; ``is_alone``: no probes can take over; ``spares_python`` leaves programs with
-        Python to probes; ``clock``,
+        marker; ``is_alone``: no probes can take over; ``spares_runtimes`` leaves programs with
+        supported runtimes to probes; ``clock``,
         ``max_stall_s``: see ``SharedArea.set_up``; ``in_parts``: whether
         allocations are hidden at first (``set_hiding``), and memory is cleared; ``after`` is called
         once nothing is to be read any more.
         """
         self._is_hiding = self._clears = in_parts
         self.area: SharedArea | None = None
-        self.say, self.attach, self.spares_python = say, attach, spares_python
+        self.say, self.attach, self.spares_runtimes = say, attach, spares_runtimes
         self.is_alone = is_alone
         self._rows, self._config, self._clock = rows, config, clock
         self._max_stall_s = max_stall_s
