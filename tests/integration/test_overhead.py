@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -16,6 +18,7 @@ from tracelloc.record.kernel.child import IDLE_PROGRAM, Child
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overhead import Meter, measure_traps
 from tracelloc.record.kernel.proginfo import program_info, statistics
+from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.eventcosts import EventCosts, RateMeter
 from tracelloc.text import NS_PER_S
 
@@ -162,14 +165,15 @@ def test_rate() -> None:
 
 def test_costs_of_the_preloaded_library() -> None:
     """CPU time per event, and waits, which make the program slower without using a processor."""
-    costs = EventCosts()
-    costs.note(0, 0, (40.0, 0.0))
-    costs.note(NS_PER_S, 5_000_000, (40.0, 0.0))
+    costs, cpu_ns = EventCosts(), iter([0, *(NS_PER_S * share for share in (0.8, 1.6, 2.4, 3.2))])
+    process = cast("Process", SimpleNamespace(cpu_ns=lambda: next(cpu_ns)))
+    costs.note(0, 0, (40.0, 0.0), process)
+    costs.note(NS_PER_S, 5_000_000, (40.0, 0.0), process)
     assert costs.rate(NS_PER_S, 5_000_000) == 5e6
-    assert costs.share(NS_PER_S, 5e6, 0.8, None) == pytest.approx(0.2 / 0.8)
-    costs.note(2 * NS_PER_S, 10_000_000, (40.0, 0.2 * NS_PER_S))
-    assert costs.share(2 * NS_PER_S, 5e6, 0.8, 0.1) == pytest.approx(0.1 + 0.4 / 1.0)
-    costs.note(3 * NS_PER_S, 15_000_000, (40.0, 0.0))
-    assert costs.share(3 * NS_PER_S, 5e6, 0.8, None) == pytest.approx(0.2 / 0.8)
-    costs.note(4 * NS_PER_S, 15_000_000, None)
-    assert costs.share(4 * NS_PER_S, 5e6, 0.8, 0.1) == 0.1
+    assert costs.share(NS_PER_S, 5e6, None) == pytest.approx(0.2 / 0.8)
+    costs.note(2 * NS_PER_S, 10_000_000, (40.0, 0.2 * NS_PER_S), process)
+    assert costs.share(2 * NS_PER_S, 5e6, 0.1) == pytest.approx(0.1 + 0.4 / 1.0)
+    costs.note(3 * NS_PER_S, 15_000_000, (40.0, 0.0), process)
+    assert costs.share(3 * NS_PER_S, 5e6, None) == pytest.approx(0.2 / 0.8)
+    costs.note(4 * NS_PER_S, 15_000_000, None, process)
+    assert costs.share(4 * NS_PER_S, 5e6, 0.1) == 0.1

@@ -134,13 +134,13 @@ def test_upkeep_that_fails_does_not_end_the_trace(stage: Stages) -> None:
     child = play.start()
     play.session.forked(play.root, 7, child, shares=False)
     one, two = play.session.processes.every
-    for name in ("look_after", "take_samples", "judge_on"):
-        setattr(one, name, fail(KeyError("a bug")))
+    for part, name in ((one, "look_after"), (one, "take_samples"), (one.judging, "go_on")):
+        setattr(part, name, fail(KeyError("a bug")))
     for pid in (play.root, child):
         play.play(play.image(pid), (A, 16, 100, 1, 7))
     assert play.figures() == {play.root: (100, 1), child: (100, 1)}
     tend(play)
-    assert two.judged_ns
+    assert two.judging.judged_ns
     failed = play.now()[child].losses.failed_tasks
     assert set(failed) == {"care of probes", "taking samples", "judging"}
     assert len(play.said) == 3

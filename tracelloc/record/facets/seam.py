@@ -43,7 +43,10 @@ class Inspected(Protocol):
     process: Process
     space: AddressSpace
     heap: Heap
-    findings: Findings | None
+
+    @property
+    def findings(self) -> Findings | None:
+        """Findings about its stacks; None before any event."""
 
     @property
     def is_growing(self) -> bool:

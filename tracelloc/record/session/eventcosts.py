@@ -1,8 +1,40 @@
-"""Measures the rate of a process's events, and estimates what the preloaded library costs it."""
+"""Measures a process's events and use of processors, and estimates what tracing costs it."""
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Final
+
+from tracelloc.record.process.procfs import Process
 from tracelloc.text import NS_PER_S
+
+_EVERY_NS: Final = NS_PER_S
+_WINDOW: Final = 10
+"""Samples of CPU time, one per second: their mean is steady."""
+
+
+class CpuMeter:
+    """Samples of CPU time over time."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, int]] = deque(maxlen=_WINDOW)
+
+    def is_due(self, now_ns: int) -> bool:
+        """Returns whether another sample is due."""
+        return not self._samples or now_ns - self._samples[-1][0] >= _EVERY_NS
+
+    def note(self, now_ns: int, cpu_ns: int | None) -> None:
+        """Adds a sample; ``cpu_ns`` is None once the process is gone."""
+        if cpu_ns is not None:
+            self._samples.append((now_ns, cpu_ns))
+
+    @property
+    def cores(self) -> float | None:
+        """Processors in use, 1.0 for one used all the time; None until known."""
+        if len(self._samples) < 2:
+            return None
+        (start_ns, before_ns), (end_ns, cpu_ns) = self._samples[0], self._samples[-1]
+        return max(0, cpu_ns - before_ns) / max(1, end_ns - start_ns)
 
 
 class RateMeter:
@@ -29,30 +61,38 @@ class RateMeter:
 
 
 class EventCosts:
-    """The rate of a process's events, and an estimate of what the preloaded library costs it."""
+    """The rate of a process's events, and an estimate of what tracing costs it."""
 
     def __init__(self) -> None:
-        self._rate, self._waits = RateMeter(), RateMeter()
+        self._rate, self._waits, self._cpu = RateMeter(), RateMeter(), CpuMeter()
         self._costs: tuple[float, float] | None = None
 
-    def note(self, now_ns: int, events: int, costs: tuple[float, float] | None) -> None:
-        """Records the number of events so far, and ``SourceLink.costs``."""
+    def note(
+        self, now_ns: int, events: int, costs: tuple[float, float] | None, process: Process
+    ) -> None:
+        """Records the number of events so far, and ``PreloadedLink.costs``."""
+        if self._cpu.is_due(now_ns):
+            self._cpu.note(now_ns, process.cpu_ns())
         self._rate.note(now_ns, events)
         self._costs = costs
         if costs is not None:
             self._waits.note(now_ns, int(costs[1]))
 
+    @property
+    def cores(self) -> float | None:
+        """Processors in use, probes included; None until known."""
+        return self._cpu.cores
+
     def rate(self, elapsed_ns: int, events: int) -> float:
         """Returns events per second; see ``RateMeter.per_second``."""
         return self._rate.per_second(elapsed_ns, events)
 
-    def share(
-        self, elapsed_ns: int, rate: float, cores: float | None, probe_share: float | None
-    ) -> float | None:
+    def share(self, elapsed_ns: int, rate: float, probe_share: float | None) -> float | None:
         """Returns the share of CPU time that tracing takes, 0 to 1; waits count as CPU time.
 
-        ``probe_share``: that of the probes. ``cores``: processors in use. None if unknown.
+        ``probe_share``: that of the probes. None if unknown.
         """
+        cores = self._cpu.cores
         if self._costs is None or not cores:
             return probe_share
         event_ns, waited_ns = self._costs

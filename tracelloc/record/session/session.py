@@ -264,7 +264,8 @@ class Session:
             self._drain_rest()
             for one in self.processes.living:
                 one.look_last()
-                self.supervisor.run(JUDGING, one.process.pid, partial(one.judge, stopped_ns))
+                judge = partial(one.judging.judge_all, stopped_ns)
+                self.supervisor.run(JUDGING, one.process.pid, judge)
             self._stopped_ns = stopped_ns
             self._first_heaps.stop()
 

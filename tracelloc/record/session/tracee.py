@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum, auto
@@ -18,7 +17,6 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.model.blocks import Blocks, EarlierBlocks
 from tracelloc.model.codefiles import FileId, base_name, is_c_library, is_runtime
 from tracelloc.model.figures import I64, U64
-from tracelloc.model.losses import Counter, count_lost
 from tracelloc.model.parts import PartFigures
 from tracelloc.model.process import FoundLibrary, Overhead, Runtime, Target
 from tracelloc.model.verdicts import Findings
@@ -27,19 +25,18 @@ from tracelloc.record.facets.registered import FACETS
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.mallocs.families import MAPPINGS
-from tracelloc.record.process.cpumeter import CpuMeter
 from tracelloc.record.process.identity import renamed_target
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes.known import collects_garbage, counts_objects, runtimes_of
+from tracelloc.record.runtimes.known import counts_objects, runtimes_of
 from tracelloc.record.session.config import TraceContext
 from tracelloc.record.session.eventcosts import EventCosts
 from tracelloc.record.session.gapbook import GapBook
+from tracelloc.record.session.judging import Judging
 from tracelloc.record.session.measuring import LONGEST_S
 from tracelloc.record.session.outside import Outside, OutsideReader
 from tracelloc.record.session.probeset import ProbeSet
 from tracelloc.record.unwinding.source import StackSource
 from tracelloc.snapshots.snapshot import FACET_RESULTS, ProcessStatus, Snapshot
-from tracelloc.verdict.judge import Judge, KnownLosses
 
 PROBING: Final = "probing of libraries"
 _AT_ONCE: Final = 8192
@@ -100,11 +97,9 @@ class Tracee:
         )  # fmt: skip
         self._runtimes: tuple[tuple[FileId, ...], tuple[Runtime, ...]] | None = None
         """Code files, and the runtimes among them."""
-        self.judged_ns = 0
-        """When some of its stacks were judged last."""
         self.last_snapshots: dict[Wanted, Snapshot] = {}
         """Snapshots by kind. An ended process does not change, so one of each kind suffices."""
-        self._context, self._config, self._cpu = context, config, CpuMeter()
+        self._context = context
         self._costs, self._events_before = EventCosts(), 0
         self.earlier: EarlierBlocks | None
         """Blocks from before tracing that are in its heap; None if there are none."""
@@ -119,16 +114,9 @@ class Tracee:
         self.facets = {kind.name: kind(self, self._context.facets) for kind in FACETS}
         """What is known about its memory beside its events, by name."""
         # Most short-lived child processes end before they are judged.
-        self._forget_findings(now_ns + _FIRST_LOOK_NS if self.target.number else now_ns)
+        first_look_ns = now_ns + _FIRST_LOOK_NS if self.target.number else now_ns
+        self.judging = Judging(self, self._context.sources, first_look_ns)
         self._shortage: str | None = None
-        self._is_in_parts = False
-        """Whether its figures begin again now and then, so that nothing is judged."""
-
-    def _forget_findings(self, first_look_ns: int) -> None:
-        self.findings: Findings | None = None
-        """Findings about its stacks; None before any event."""
-        self._judge = Judge(self._is_in_runtime, first_look_ns)
-        self._looking: Iterator[Findings | None] | None = None
 
     @property
     def is_starting(self) -> bool:
@@ -203,7 +191,7 @@ class Tracee:
         """
         self._events_before += self.heap.table.events
         self.heap = self.heap.renewed(now_ns, self.heap.stacks)
-        self._is_in_parts, self._looking = True, None
+        self.judging.stop()
         self.gaps.forget()
 
     def part(self) -> PartFigures:
@@ -289,9 +277,7 @@ class Tracee:
     def take_samples(self, now_ns: int) -> None:
         """Takes the samples that are due."""
         table = self.heap.table
-        self._costs.note(now_ns, self.events, self.probes.report_costs())
-        if self._cpu.is_due(now_ns):
-            self._cpu.note(now_ns, self.process.cpu_ns())
+        self._costs.note(now_ns, self.events, self.probes.report_costs(), self.process)
         self.outside.thread_names.see(table.threads().tid)
         if self.heap.history.is_due(now_ns):
             self.heap.history.sample(now_ns, table.totals.live_bytes)
@@ -303,49 +289,15 @@ class Tracee:
             kept_bytes = 0 if usage is None else usage.now.account.kept_bytes
             self.series.add(now_ns, self.heap.live_bytes, rss_bytes, kept_bytes)
 
-    def judge_on(self, now_ns: int, until_ns: int) -> None:
-        """Judges some more stacks if due, until this thread has used that much CPU time."""
-        if self._is_in_parts:
-            return
-        if self._looking is None and self._judge.is_due(now_ns):
-            self._looking = self._look(now_ns)
-        while self._looking is not None and time.thread_time_ns() < until_ns:
-            self.judged_ns = now_ns
-            try:
-                self.findings = next(self._looking) or self.findings
-            except StopIteration:
-                self._looking = None
+    @property
+    def findings(self) -> Findings | None:
+        """Findings about its stacks; None before any event."""
+        return self.judging.findings
 
     @property
     def is_growing(self) -> bool:
         """Whether blocks of some stack seem to accumulate; True if nothing is known yet."""
         return self.findings is None or self.findings.is_growing
-
-    def judge(self, now_ns: int) -> None:
-        """Judges all stacks at once."""
-        if self._is_in_parts:
-            return
-        self._looking = None
-        for findings in self._look(now_ns):
-            self.findings = findings or self.findings
-
-    def _look(self, now_ns: int) -> Iterator[Findings | None]:
-        counters, table = self._context.sources.counters(), self.heap.table
-        losses = KnownLosses(
-            events=count_lost(counters),
-            frees=int(counters[Counter.LOST_FREES]),
-            address_reuses=table.oddities.address_reuses,
-        )
-        return self._judge.judge_stacks(
-            table.cohorts, table.totals, self.heap.stacks, now_ns, losses,
-            unreachable=self.heap.unreachable,
-            resident_bytes=self.process.rss_bytes() or 0,
-            collects=collects_garbage(module.path for module in self.space.modules),
-        )  # fmt: skip
-
-    def _is_in_runtime(self, address: int) -> bool:
-        mapping = self.space.find(address)
-        return mapping is not None and is_runtime(mapping.path)
 
     def is_interpreter(self, address: int) -> bool:
         """Whether an address is in the code of a language's runtime or of C's libraries."""
@@ -379,7 +331,7 @@ class Tracee:
 
     def mapped_ranges(self) -> list[tuple[int, int]] | None:
         """Address ranges (start, end) that the program itself has mapped; None if not traced."""
-        if not self._config.capture.trace_mappings:
+        if not self._context.config.capture.trace_mappings:
             return None
         others = allocators_stacks(self.heap.ranges, self.probes.found, self.space)
         ranges = self.heap.ranges.ranges()
@@ -389,7 +341,7 @@ class Tracee:
         """Reads /proc and memory, within time bounds. ``mapped``: from ``mapped_ranges``."""
         if self.target.has_ended:
             return Outside(memory=self.outside.residency.last)
-        if wanted.objects and self._config.reads_memory:
+        if wanted.objects and self._context.config.reads_memory:
             self.outside.refresh(self.facets["objects"])
         with_names = wanted.threads or wanted.blocks
         return self.outside.read_facts(mapped, self.probes.own_ranges(), with_names=with_names)
@@ -421,16 +373,16 @@ class Tracee:
     def status(self, now_ns: int, outside: Outside, probe_share: float | None) -> ProcessStatus:
         """The parts of a snapshot other than the heap."""
         mappings = None
-        if self._config.capture.trace_mappings:
+        if self._context.config.capture.trace_mappings:
             ranges = self.heap.ranges
             mappings = ranges.mappings(allocators_stacks(ranges, self.probes.found, self.space))
         rate = self._costs.rate(now_ns - self.started_ns, self.events)
-        share = self._costs.share(now_ns - self.started_ns, rate, self._cpu.cores, probe_share)
+        share = self._costs.share(now_ns - self.started_ns, rate, probe_share)
         return ProcessStatus(
             target=self.target,
             started_ns=self.started_ns,
             overhead=Overhead(rate, share, self.probes.slow_probes),
-            cpu_cores=self._cpu.cores,
+            cpu_cores=self._costs.cores,
             rss_bytes=outside.rss_bytes,
             memory=outside.memory,
             series=self.series.points(),

@@ -93,8 +93,8 @@ class Upkeep:
             run("care of probes", pid, partial(tracee.look_after, self._supervisor.say))
             run("taking samples", pid, partial(tracee.take_samples, now_ns))
         until_ns = time.thread_time_ns() + _JUDGE_NS
-        for tracee in sorted(living, key=lambda tracee: tracee.judged_ns):
-            run(JUDGING, tracee.process.pid, partial(tracee.judge_on, now_ns, until_ns))
+        for tracee in sorted(living, key=lambda tracee: tracee.judging.judged_ns):
+            run(JUDGING, tracee.process.pid, partial(tracee.judging.go_on, now_ns, until_ns))
         for schedule in self._schedules:
             facets = [tracee.facets[schedule.kind.name] for tracee in living]
             run(schedule.kind.task, 0, partial(schedule.run_due, facets, now_ns))
