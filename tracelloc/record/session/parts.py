@@ -1,4 +1,4 @@
-"""Measures parts of a program's run, such as one test, and searches for what each has leaked."""
+"""Measures parts of a program's run, such as one test, and what a part or all of it has leaked."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from tracelloc.errors import TracellocError
 from tracelloc.model.exitleaks import ExitLeaks
 from tracelloc.model.parts import PartFigures
 from tracelloc.record.kernel.registers import ThreadRegisters
-from tracelloc.record.session.exitcheck import leaks_at_exit
+from tracelloc.record.reachability.exitleaks import find_leaks
 from tracelloc.record.session.processes import Processes
+from tracelloc.record.session.tracee import Tracee
 from tracelloc.record.sources.seam import Sources
+from tracelloc.record.tasks.supervision import reason_of
 
 _MOST_DRAINS: Final = 50
 """How often events are taken, if threads go on reporting some."""
@@ -62,3 +65,24 @@ class Parts:
         for _ in range(_MOST_DRAINS):
             if not self._drain():
                 break
+
+
+def leaks_at_exit(
+    checked: Tracee,
+    lock: threading.RLock,
+    threads: Sequence[ThreadRegisters],
+    ended: Sequence[int],
+) -> ExitLeaks:
+    """Returns the leaks, or why there was no search. All of its events must be applied.
+
+    ``lock`` guards the process; ``threads`` and ``ended``: see ``find_leaks``.
+    """
+    with lock:
+        problem = checked.why_incomplete()
+        blocks = checked.heap.table.raw_blocks()
+    if problem:
+        return ExitLeaks(problem=problem)
+    try:
+        return find_leaks(checked.process, blocks, threads, ended)
+    except (TracellocError, OSError, MemoryError) as error:
+        return ExitLeaks(problem=reason_of(error))

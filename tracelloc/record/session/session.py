@@ -38,12 +38,11 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.config import Clocks, TraceConfig, TraceContext
-from tracelloc.record.session.exitcheck import leaks_at_exit
 from tracelloc.record.session.firstheaps import FirstHeaps
 from tracelloc.record.session.followload import FollowLoad
 from tracelloc.record.session.outside import Outside
 from tracelloc.record.session.pace import Pace
-from tracelloc.record.session.parts import Parts
+from tracelloc.record.session.parts import Parts, leaks_at_exit
 from tracelloc.record.session.probeset import find_allocators
 from tracelloc.record.session.processes import Processes
 from tracelloc.record.session.tracee import Tracee
