@@ -67,7 +67,7 @@ def import_numpy() -> None:
         del os.environ[variable]
 
 
-def heeded(numbers: Iterable[int], *, interrupts: bool = False) -> list[int]:
+def not_ignored(numbers: Iterable[int], *, interrupts: bool = False) -> list[int]:
     """Returns the signals that tracelloc's parent does not have it ignore, as nohup(1) does.
 
     ``interrupts``: SIGINT always. A shell script has it ignored in what it runs in the background,

@@ -16,7 +16,7 @@ from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
 from tracelloc.model.processlist import ProcessInfo, matching
-from tracelloc.startup import heeded
+from tracelloc.startup import not_ignored
 from tracelloc.text import format_duration, format_size, plural, signed_size
 from tracelloc.ui.contrast import keep_readable
 from tracelloc.ui.driver import TerminalDriver
@@ -234,6 +234,6 @@ class ScreenApp(App[ResultT]):
     def on_mount(self) -> None:
         """Shows the screen; a signal closes it, like Esc."""
         loop = asyncio.get_running_loop()
-        for number in heeded((signal.SIGTERM, signal.SIGHUP)):
+        for number in not_ignored((signal.SIGTERM, signal.SIGHUP)):
             loop.add_signal_handler(number, self.exit)
         self.push_screen(self._only, self.exit)

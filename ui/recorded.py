@@ -23,7 +23,7 @@ from tracelloc.show.recording.joined import AnyRecording
 from tracelloc.show.recording.replay import blocks_since_s, with_blocks
 from tracelloc.show.recording.times import count_words
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
-from tracelloc.startup import heeded
+from tracelloc.startup import not_ignored
 from tracelloc.system.invoker import invoker
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.app import REFRESH_S, LiveApp
@@ -168,7 +168,7 @@ class RecordedApp(LiveApp):
     def on_mount(self) -> None:
         """Makes SIGTERM and SIGHUP quit like the key."""
         loop = asyncio.get_running_loop()
-        for number in heeded((signal.SIGTERM, signal.SIGHUP)):
+        for number in not_ignored((signal.SIGTERM, signal.SIGHUP)):
             loop.add_signal_handler(number, self.exit)
 
 

@@ -314,7 +314,7 @@ def test_ended_while_it_starts(tmp_path: Path, number: signal.Signals, delay_s: 
 
 
 def test_a_stopped_tracer_stops_nobody_else(builder: Builder, tmp_path: Path) -> None:
-    """^Z: what forks would wait for us, so that it isn't heeded."""
+    """^Z: what forks would wait for us, so that it isn't not_ignored."""
     script = f"read line <{fifo(tmp_path)}; /bin/true; exit 5"
     tracer = Tracelloc("--text", "--follow", "--", "sh", "-c", script, directory=tmp_path)
     tracer.process.send_signal(signal.SIGTSTP)

@@ -28,7 +28,7 @@ from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.abi import SPACE_DTYPE, ForkFlag
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
-from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.config import TraceConfig
@@ -140,13 +140,13 @@ class FakeCapture:
     def watch(self, _pid: int) -> None:
         """Every exec is told by the test."""
 
-    def new_space(self) -> SpaceWords:
-        return SpaceWords(self.spaces, self.free_slots.pop(0))
+    def new_space(self) -> SpaceControl:
+        return SpaceControl(self.spaces, self.free_slots.pop(0))
 
-    def free_space(self, words: SpaceWords) -> None:
+    def free_space(self, words: SpaceControl) -> None:
         self.free_slots.append(words.slot)
 
-    def assign(self, pid: int, words: SpaceWords) -> None:
+    def assign(self, pid: int, words: SpaceControl) -> None:
         self.slot_of[pid] = words.slot
 
     def unassign(self, pid: int) -> None:

@@ -21,8 +21,8 @@ from tracelloc.model.losses import (
     Gap,
     completeness_of,
 )
-from tracelloc.record.session import gapbook
-from tracelloc.record.session.gapbook import LOST, GapBook
+from tracelloc.record.session import gaplog
+from tracelloc.record.session.gaplog import LOST, GapLog
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.alerts import alert_of
 from tracelloc.show.presentation.naming import Namer
@@ -37,12 +37,12 @@ class Trace:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1000.0
-        monkeypatch.setattr(gapbook.time, "time", lambda: self.now_s)
+        monkeypatch.setattr(gaplog.time, "time", lambda: self.now_s)
         self.counters = np.zeros(len(Counter), np.uint64)
         self.flaw = "", False
         capture = SimpleNamespace(counters=lambda: self.counters)
         probes = SimpleNamespace(take_flaw=self._take_flaw)
-        self.book = GapBook(cast(Any, capture), cast(Any, probes))
+        self.book = GapLog(cast(Any, capture), cast(Any, probes))
 
     def _take_flaw(self) -> tuple[str, bool]:
         flaw, self.flaw = self.flaw, ("", False)

@@ -25,7 +25,7 @@ from tracelloc.model.stacks import StackFlag
 from tracelloc.record import abi
 from tracelloc.record.facets.objects import ObjectsFacet
 from tracelloc.record.facets.seam import FacetContext, InspectionBudget
-from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes import merge, supported
@@ -75,7 +75,7 @@ class Interpreter:
         self.title = "Test"
         self.inner_frames = inner_frames
 
-    def publish(self, words: SpaceWords) -> None:
+    def publish(self, words: SpaceControl) -> None:
         pass
 
     def groups(self, words: Sequence[int]) -> list[list[RuntimeFrame]]:
@@ -103,7 +103,7 @@ def merger(monkeypatch: pytest.MonkeyPatch) -> StackMerger:
 
 def make(stacks: Stacks) -> StackMerger:
     space = AddressSpace(Process(1))
-    words = SpaceWords(np.zeros(1, abi.SPACE_DTYPE), 0)
+    words = SpaceControl(np.zeros(1, abi.SPACE_DTYPE), 0)
     merger = StackMerger(space, stacks, words)
     merger.look_for_runtime()
     return merger

@@ -17,7 +17,7 @@ from tracelloc.model.process import TemporaryPolicy
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.abi import ForkFlag
 from tracelloc.record.probe_points.placement import ProbePoint
-from tracelloc.record.session.followload import FollowLoad
+from tracelloc.record.session.followcosts import FollowCosts
 from tracelloc.record.session.tracee import Outside, Tracee
 
 
@@ -286,7 +286,7 @@ def test_what_was_seen_before_following_failed_stays(stage: Stages) -> None:
 
 def test_too_much_following_is_said_once() -> None:
     said: list[str] = []
-    load = FollowLoad(said.append)
+    load = FollowCosts(said.append)
     second = 1_000_000_000
     for n in range(1, 100):
         load.note(n * second // 10, n * second // 10 + second // 50, forks=1)

@@ -45,7 +45,9 @@ RETIRED = {
 RETIRED_NAMES = {
     "format_age", "format_roughly", "taken_back", "watch_more_s", "handed_bytes", "handed_count",
     "look_at_others", "strangers_share", "explained_share", "heed_pointers", "find_proof",
-    "Dissector", "dissector", "nodes_of",
+    "Dissector", "dissector", "nodes_of", "see_off", "begin_stranger", "unborn", "lender",
+    "SpaceWords", "BackgroundTurns", "FollowLoad", "GapBook", "say_aside", "heed_memory",
+    "heed_interrupts", "heeded",
 }  # fmt: skip
 
 

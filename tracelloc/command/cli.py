@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _command(arguments: list[str], began_s: float) -> int:
     if arguments and arguments[0] in subcommand_names():
-        _heed_interrupts()
+        _take_interrupts()
         return _run_subcommand(arguments[0], arguments[1:])
     given = parse_command_line(arguments, terminal=has_screen())
     STARTUP.begin(what_begins(given))
@@ -90,13 +90,13 @@ def _run(given: Options, began_s: float) -> int:
     if options.mode is Mode.TUI:
         from tracelloc.command.screen import run_screen  # noqa: PLC0415
 
-        _heed_interrupts()
+        _take_interrupts()
         return run_screen(options)
     from tracelloc.command.lifecycle import start_of  # noqa: PLC0415
     from tracelloc.command.reports import Reports  # noqa: PLC0415
     from tracelloc.command.run import trace  # noqa: PLC0415
 
-    _heed_interrupts()
+    _take_interrupts()
     front = Reports(
         options.report,
         has_stdout=not options.command,
@@ -106,7 +106,7 @@ def _run(given: Options, began_s: float) -> int:
     return trace(options, start_of(options), front)
 
 
-def _heed_interrupts() -> None:
+def _take_interrupts() -> None:
     """Makes ^C raise an exception from now on; before, it ended the process at once."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)

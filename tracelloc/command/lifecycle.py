@@ -40,7 +40,7 @@ from tracelloc.record.sources.preloaded.sharedarea import (
     area_mappings,
     preloaded_library,
 )
-from tracelloc.startup import STARTUP, heeded
+from tracelloc.startup import STARTUP, not_ignored
 from tracelloc.system.invoker import effective_user, invoker
 from tracelloc.system.safefiles.writing import discard_unfinished
 from tracelloc.text import printable
@@ -80,7 +80,7 @@ class Signals:
         for end in (self._receiver, self._sender):
             end.setblocking(False)
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
-        for number in heeded(_ENDING, interrupts=not has_command):
+        for number in not_ignored(_ENDING, interrupts=not has_command):
             signal.signal(number, self._note_end)
         if not stops:
             signal.signal(signal.SIGTSTP, self._note_stop)

@@ -123,7 +123,7 @@ _BETWEEN_LINES_S: Final = 10.0
 
 
 class Messages:
-    """Messages on standard error. For one thread, except for ``say_aside``."""
+    """Messages on standard error. For one thread, except for ``say_above_progress``."""
 
     def __init__(self) -> None:
         self._last_progress_s = 0.0
@@ -134,7 +134,7 @@ class Messages:
         with suppress(OSError):
             print(f"tracelloc: {message}", file=sys.stderr, flush=True)
 
-    def say_aside(self, message: str) -> None:
+    def say_above_progress(self, message: str) -> None:
         """For other threads: on a line of its own, whatever progress is being shown."""
         with suppress(OSError):
             clear_status()

@@ -109,7 +109,7 @@ class Run:
         """Handles the requests of signals."""
         if self.signals.has_refused_stop:
             self.signals.has_refused_stop = False
-            self.messages.say_aside("can't be suspended while processes are followed")
+            self.messages.say_above_progress("can't be suspended while processes are followed")
         if self.signals.wants_mark:
             self.signals.wants_mark = False
             self.mark(self.snapshot())
@@ -177,13 +177,13 @@ class Run:
 
     def _add_trouble(self, error: Exception, *, is_said: bool = False) -> None:
         if self._is_unsaid:
-            self.messages.say_aside(f"error: {self.troubles[-1]}")
+            self.messages.say_above_progress(f"error: {self.troubles[-1]}")
         self.troubles.append(error)
         self._is_unsaid = not (is_said or getattr(error, "is_reported", False))
 
     def end_early(self, why: str) -> None:
         """Ends tracing, as ^C does, with an error. From any thread."""
-        self.messages.say_aside(f"error: {why}")
+        self.messages.say_above_progress(f"error: {why}")
         error = TracellocError(why)
         error.is_reported = True
         self._add_trouble(error, is_said=True)
@@ -288,7 +288,7 @@ def trace(options: Options, start: Start, front: FrontEnd) -> int:
 
 def _trace(options: Options, start: Start, front: FrontEnd) -> int:
     """Returns the exit status if tracelloc decides it, else 0."""
-    say = front.messages.say_aside
+    say = front.messages.say_above_progress
     signals = Signals(
         start.take_signal, stops=not options.trace.follow, has_command=bool(options.command)
     )

@@ -186,7 +186,7 @@ class _ScreenMessages(Messages):
         else:
             super().say(message)
 
-    def say_aside(self, message: str) -> None:
+    def say_above_progress(self, message: str) -> None:
         self.say(message)
 
 

@@ -32,7 +32,7 @@ from tracelloc.show.publish.endpoint import Endpoint, listen_on
 from tracelloc.show.publish.openmetrics import metrics_text
 from tracelloc.show.publish.secrets import LISTEN_TOKEN, read_secret
 from tracelloc.show.report.loglines import event_line, signed_size_word, size_word
-from tracelloc.startup import heeded
+from tracelloc.startup import not_ignored
 
 _STATUS_EVERY_S: Final = 60.0
 _LARGEST_STATE_BYTES: Final = 4 << 20
@@ -178,7 +178,7 @@ class MachineWatch:
 def _end_event() -> threading.Event:
     """Returns an event that signals set from now on."""
     ended = threading.Event()
-    for number in heeded((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), interrupts=True):
+    for number in not_ignored((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), interrupts=True):
         signal.signal(number, lambda *_: ended.set())
     return ended
 

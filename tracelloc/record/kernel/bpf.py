@@ -26,7 +26,7 @@ from tracelloc.record.kernel.programs import KPROBE, RAW_TRACEPOINT, Programs
 from tracelloc.record.kernel.pythonprograms import connect_walker
 from tracelloc.record.kernel.ring import EventRing, MissRing, Ring, StackRing
 from tracelloc.record.kernel.rowtable import RowMemory
-from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.kernel.trials import is_missed_by_links, usable_methods
 from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM, FREE_PROGRAM, MAPPING_PROGRAM
 from tracelloc.record.probe_points.placement import ProbePoint
@@ -250,17 +250,17 @@ class Capture:
         written = [(ring, ring.produced) for ring in self._rings]
         return lambda: all(ring.consumed >= position for ring, position in written)
 
-    def new_space(self) -> SpaceWords:
+    def new_space(self) -> SpaceControl:
         """Returns the control words of one more address space. Raises UnsupportedError."""
         if not self._free_slots:
             raise UnsupportedError(f"more than {len(self._spaces)} processes can't be traced")
-        return SpaceWords(self._spaces, self._free_slots.pop())
+        return SpaceControl(self._spaces, self._free_slots.pop())
 
-    def free_space(self, words: SpaceWords) -> None:
+    def free_space(self, words: SpaceControl) -> None:
         """Makes the slot of an unused address space available again."""
         self._free_slots.append(words.slot)
 
-    def assign(self, pid: int, words: SpaceWords) -> None:
+    def assign(self, pid: int, words: SpaceControl) -> None:
         """Assigns an address space to a process, if children are traced."""
         if self.config.follow:
             slot = ctypes.c_uint32(words.slot)

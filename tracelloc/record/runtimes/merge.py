@@ -16,7 +16,7 @@ import numpy as np
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import SentStacks
 from tracelloc.model.stacks import Frames, StackFlag
-from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.seam import MergedRuntime, UnsupportedRuntime
 from tracelloc.record.runtimes.supported import find_runtime
@@ -44,7 +44,7 @@ class StackMerger:
         self,
         space: AddressSpace,
         stacks: Stacks,
-        words: SpaceWords,
+        words: SpaceControl,
         parent: StackMerger | None = None,
     ) -> None:
         """``parent``: of the process from which this one was forked."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tracelloc.model.frames import RuntimeFrame
 from tracelloc.model.objects import Holders, ObjectCensus, ObjectFindings
-from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
@@ -26,7 +26,7 @@ class MergedRuntime(Protocol):
         """Name and version for display."""
         ...
 
-    def publish(self, words: SpaceWords) -> None:
+    def publish(self, words: SpaceControl) -> None:
         """Tells the probes where its frames are."""
 
     def groups(self, words: Sequence[int]) -> list[list[RuntimeFrame]]:

@@ -28,7 +28,7 @@ def has_supported(modules: Iterable[Module]) -> bool:
 
 
 def supported_names() -> str:
-    """Their names for display."""
+    """Names of the runtimes, for display."""
     return ", ".join(runtime.name for runtime in SUPPORTED)
 
 

@@ -11,7 +11,7 @@ from tracelloc.errors import TargetError, TracellocError
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.process import FoundLibrary
 from tracelloc.record.kernel.attach import Attachment
-from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.kernel.trials import Trial, passes
 from tracelloc.record.mallocs.discovery import Allocator, MallocChoice, Module
 from tracelloc.record.mallocs.found import found_of, why_no_allocator
@@ -78,7 +78,7 @@ class ProbeSet:
         self,
         sources: Sources,
         space: AddressSpace,
-        words: SpaceWords,
+        words: SpaceControl,
         selection: MallocChoice,
         *,
         with_loader: bool,
@@ -206,12 +206,12 @@ class ProbeSet:
         self.take_over(self._source.attach(pid, parent.points), parent)
         self.found = parent.found
 
-    def take_over(self, attachment: Attachment, lender: ProbeSet) -> None:
+    def take_over(self, attachment: Attachment, memory_owner: ProbeSet) -> None:
         """Takes over probes attached to this process for the files of another one."""
         self._attachments.add(attachment)
-        self.points += lender.points
-        self._allocators += lender._allocators
-        self._has_throwing = lender._has_throwing
+        self.points += memory_owner.points
+        self._allocators += memory_owner._allocators
+        self._has_throwing = memory_owner._has_throwing
 
     @property
     def has_loader(self) -> bool:

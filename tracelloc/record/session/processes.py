@@ -55,7 +55,7 @@ class Processes:
         """Living processes that are not traced, and whether they should have been."""
         self._forks: dict[int, Heap] = {}
         """By thread: the heap at birth of the child that the thread has just forked."""
-        self._unborn: dict[int, deque[Tracee | None]] = {}
+        self._unmarked: dict[int, deque[Tracee | None]] = {}
         """By thread: children whose fork mark is still to come; None: not traced."""
         self._moves = 0
         self.feed = StackFeed(
@@ -128,13 +128,13 @@ class Processes:
         return [(image, known[image]) for image in images if image in known]
 
     def _note_fork(self, parent: Tracee, thread_id: int) -> None:
-        waiting = self._unborn.get(thread_id)
+        waiting = self._unmarked.get(thread_id)
         if not waiting:
             self._forks[thread_id] = parent.heap.fork(self._clock_ns())
             return
         child = waiting.popleft()
         if not waiting:
-            del self._unborn[thread_id]
+            del self._unmarked[thread_id]
         if child is not None:
             child.heap = parent.heap.fork(self._clock_ns())
 
@@ -209,7 +209,7 @@ class Processes:
         except TracellocError as error:
             self.give_up(child_pid, error)
         if marked_by is not None and heap is None:
-            self._unborn.setdefault(marked_by, deque()).append(child)
+            self._unmarked.setdefault(marked_by, deque()).append(child)
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
         """A process has executed a program. Raises TracellocError for the first process."""
@@ -224,7 +224,7 @@ class Processes:
             if pid in self._by_pid:
                 self._begin_program(self._by_pid[pid], same_thread=same_thread)
             elif pid in self._sharing or pid in self._left_out:
-                self._begin_stranger(pid, same_thread=same_thread)
+                self._begin_untraced(pid, same_thread=same_thread)
         except TracellocError as error:
             if pid == self.root.process.pid:
                 raise
@@ -354,11 +354,11 @@ class Processes:
             self._by_image[tracee.image] = tracee
             self.feed.add(tracee.image, tracee.source)
 
-    def _begin_stranger(self, pid: int, *, same_thread: bool) -> None:
+    def _begin_untraced(self, pid: int, *, same_thread: bool) -> None:
         """Handles an exec by a process that was untraced or shared its parent's memory."""
         process = Process(pid)
         is_wanted = self._config.is_wanted(process)
-        lender, probes = self._sharing.pop(pid, (None, None))
+        memory_owner, probes = self._sharing.pop(pid, (None, None))
         self._probes.unassign(pid)
         if self.is_full or not is_wanted:
             if probes is not None:
@@ -367,14 +367,14 @@ class Processes:
             return
         self._left_out.pop(pid, None)
         space = AddressSpace(process, self.files)
-        if lender is not None and same_thread:
-            space = lender.space.fork(process)
+        if memory_owner is not None and same_thread:
+            space = memory_owner.space.fork(process)
             space.begin_image(keep_modules=True)
         tracee = self._add(space, self._new_heap(), exec_count=1, stage=Stage.LOADING)
-        if lender is not None and probes is not None:
+        if memory_owner is not None and probes is not None:
             if same_thread:
                 # The probes are in files that the new program maps as well, as most do.
-                tracee.probes.take_over(probes, lender.probes)
+                tracee.probes.take_over(probes, memory_owner.probes)
             else:
                 probes.close()
         tracee.source.refresh()

@@ -39,7 +39,7 @@ from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.config import Clocks, TraceConfig, TraceContext
 from tracelloc.record.session.firstheaps import FirstHeaps
-from tracelloc.record.session.followload import FollowLoad
+from tracelloc.record.session.followcosts import FollowCosts
 from tracelloc.record.session.outside import Outside
 from tracelloc.record.session.pace import Pace
 from tracelloc.record.session.parts import Parts, leaks_at_exit
@@ -100,7 +100,7 @@ class Session:
         self._is_launching = waiting
         """True while the launcher handles errors of the first process."""
         self._say = say
-        self._load = FollowLoad(say)
+        self._load = FollowCosts(say)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.end_fd = open_end(space.process.pid, follow=config.follow)
         """Readable once all processes have ended."""
@@ -193,7 +193,7 @@ class Session:
         """Snapshot of all processes, now or at the time when tracing failed."""
         with self._outside_lock:
             with self._lock:
-                self._see_off()
+                self._release_ended()
                 looks = [(tracee, tracee.mapped_ranges()) for tracee in self.processes.every]
             outside = {t: t.look_outside(wanted, mapped) for t, mapped in looks}
             with self._lock:
@@ -255,7 +255,7 @@ class Session:
             os.eventfd_write(self._wake_fd, 1)
             self._pump_thread.join()
         with self._lock:
-            self._see_off()
+            self._release_ended()
         self.processes.detach()
         if self._config.reads_memory:
             self._upkeep.inspect_last()
@@ -283,7 +283,7 @@ class Session:
         """A thread has created a process."""
         with self._stopping(forks=1):
             if child_pid in self._ended:
-                self._see_off()
+                self._release_ended()
             said = self._probes.take_fork(thread_id)
             shares = shares if said is None else ForkFlag.SHARES in said
             marked_by = None if said is None or ForkFlag.MARKED not in said else thread_id
@@ -343,7 +343,7 @@ class Session:
             if self._is_launching and self._failure is not None:
                 raise self._failure
             if self.processes.is_full:
-                self._see_off()
+                self._release_ended()
             try:
                 yield
             except TracellocError as error:
@@ -365,9 +365,9 @@ class Session:
             self._ended.append(pid)
             # Where many processes are created, many end at once: the pump handles them together.
             if len(self._ended) >= self.processes.count_left:
-                self._see_off()
+                self._release_ended()
 
-    def _see_off(self) -> None:
+    def _release_ended(self) -> None:
         """Releases processes that have ended."""
         if not self._ended:
             return
@@ -419,7 +419,7 @@ class Session:
                         pace.is_whole or not self._sources.are_urgent,
                     )
                     pace.note(looked_s, self._drain(whole=whole).ring_share)
-                    self._see_off()
+                    self._release_ended()
                     if self._failure is None and pace.is_upkeep_due():
                         self._upkeep.run_due(self._clocks.now_ns())
                         if self._when_failed is not None and (excess := self._upkeep.take_excess()):

@@ -22,7 +22,7 @@ from tracelloc.model.process import FoundLibrary, Overhead, Runtime, Target
 from tracelloc.model.verdicts import Findings
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.facets.registered import FACETS
-from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.mallocs.families import MAPPINGS
 from tracelloc.record.process.identity import renamed_target
@@ -30,7 +30,7 @@ from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.known import counts_objects, runtimes_of
 from tracelloc.record.session.config import TraceContext
 from tracelloc.record.session.eventcosts import EventCosts
-from tracelloc.record.session.gapbook import GapBook
+from tracelloc.record.session.gaplog import GapLog
 from tracelloc.record.session.judging import Judging
 from tracelloc.record.session.measuring import LONGEST_S
 from tracelloc.record.session.outside import Outside, OutsideReader
@@ -67,7 +67,7 @@ class Tracee:
         target: Target,
         space: AddressSpace,
         heap: Heap,
-        words: SpaceWords,
+        words: SpaceControl,
         context: TraceContext,
         *,
         parent: Tracee | None = None,
@@ -89,7 +89,7 @@ class Tracee:
         self.probes = ProbeSet(
             context.sources, space, words, config.selection, with_loader=with_loader
         )
-        self.gaps = GapBook(context.sources, self.probes)
+        self.gaps = GapLog(context.sources, self.probes)
         """What is missing from its figures."""
         self.source: StackSource = StackSource(
             space, heap.stacks, words, rows=context.sources.probes.rows, config=config.capture,

@@ -87,7 +87,7 @@ class Upkeep:
         living, run = self._processes.living, self._supervisor.run
         if self._overhead is not None:
             self._overhead.check()
-        run("watching our own memory", 0, self._heed_memory)
+        run("watching our own memory", 0, self._watch_memory)
         for tracee in living:
             pid = tracee.process.pid
             run("care of probes", pid, partial(tracee.look_after, self._supervisor.say))
@@ -107,7 +107,7 @@ class Upkeep:
             points = self._processes.root.probes.points
             run("removing breakpoints from children", 0, lambda: sweeper.sweep_new_children(points))
 
-    def _heed_memory(self) -> None:
+    def _watch_memory(self) -> None:
         """Cuts stacks when the memory budget is nearly used up."""
         budget = self._config.memory
         if budget is None or budget.stage is MemoryStage.FULL:

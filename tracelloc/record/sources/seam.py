@@ -19,7 +19,7 @@ from tracelloc.record.abi import ForkFlag
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.rowtable import RowMemory
-from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.sources.preloaded.link import PreloadedLink
@@ -109,13 +109,13 @@ class ProbeSource(EventSource, Protocol):
     def note_sampled(self, addresses: U64) -> None:
         """Makes the probes report the frees of blocks that they did not see allocated."""
 
-    def new_space(self) -> SpaceWords:
+    def new_space(self) -> SpaceControl:
         """Returns the control words of one more address space. Raises UnsupportedError."""
 
-    def free_space(self, words: SpaceWords) -> None:
+    def free_space(self, words: SpaceControl) -> None:
         """Makes the slot of an unused address space available again."""
 
-    def assign(self, pid: int, words: SpaceWords) -> None:
+    def assign(self, pid: int, words: SpaceControl) -> None:
         """Assigns an address space to a process, if children are traced."""
 
     def unassign(self, pid: int) -> None:
@@ -151,7 +151,7 @@ class Sources:
         self.probes, self._preloaded = probes, preloaded
         self._every: Sequence[EventSource] = [probes] if preloaded is None else [preloaded, probes]
 
-    def link(self, space: AddressSpace, words: SpaceWords) -> PreloadedLink | None:
+    def link(self, space: AddressSpace, words: SpaceControl) -> PreloadedLink | None:
         """Connects a process to the library, if that may replace its probes."""
         return None if self._preloaded is None else PreloadedLink(self._preloaded, space, words)
 

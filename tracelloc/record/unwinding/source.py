@@ -14,7 +14,7 @@ from tracelloc.model.figures import U64
 from tracelloc.model.stacks import Frames, StackFlag
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.rowtable import RowMemory, RowTable
-from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.merge import StackMerger
@@ -52,7 +52,7 @@ class StackSource:
         self,
         space: AddressSpace,
         stacks: Stacks,
-        words: SpaceWords,
+        words: SpaceControl,
         *,
         rows: RowMemory | None,
         config: CaptureConfig,

@@ -17,7 +17,7 @@ import numpy as np
 from tracelloc.model.codefiles import Place, base_name
 from tracelloc.model.frames import RuntimeFrame
 from tracelloc.record.abi import PYTHON_ENTRY
-from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.namespaces import other_pid_namespace
 from tracelloc.record.process.space import AddressSpace
@@ -123,7 +123,7 @@ class CPython:
         """Name and version for display."""
         return f"Python {self.version[0]}.{self.version[1]}"
 
-    def publish(self, words: SpaceWords) -> None:
+    def publish(self, words: SpaceControl) -> None:
         """Tells the probes where its frames are."""
         place = self.address + self.layout.interpreter
         namespace = other_pid_namespace(self._process) or (0, 0)

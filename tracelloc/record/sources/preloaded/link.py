@@ -12,7 +12,7 @@ from typing import Final
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.model.codefiles import Mapping, base_name, is_c_library
 from tracelloc.record.kernel.attach import Attachment
-from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.mallocs.discovery import Allocator, Module, is_preloaded_library
 from tracelloc.record.mallocs.interposed import (
     asked_operators,
@@ -63,7 +63,7 @@ class LinkState(Enum):
 class PreloadedLink:
     """Finds a process's shared area and connects to it. Call with the session's lock."""
 
-    def __init__(self, source: PreloadedSource, space: AddressSpace, words: SpaceWords) -> None:
+    def __init__(self, source: PreloadedSource, space: AddressSpace, words: SpaceControl) -> None:
         self.state = LinkState.UNKNOWN
         self._source = source
         self._space = space

@@ -29,7 +29,7 @@ from tracelloc.record.kernel.capabilities import lacking
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.rowtable import RowMemory
-from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
@@ -193,9 +193,9 @@ class NoProbes:
             self._spaces["image"][0] += before != self._image
         return self._running is not None
 
-    def new_space(self) -> SpaceWords:
+    def new_space(self) -> SpaceControl:
         """Returns the control words of the only address space."""
-        return SpaceWords(self._spaces, 0)
+        return SpaceControl(self._spaces, 0)
 
     def take_events(self) -> EventBatch:
         """Takes no events."""

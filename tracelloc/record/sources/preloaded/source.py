@@ -20,7 +20,7 @@ from tracelloc.model.losses import Counter
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.rowtable import RowMemory
-from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.sources.preloaded.sharedarea import SharedArea
@@ -69,7 +69,7 @@ class PreloadedSource:
         self._max_stall_s = max_stall_s
         self._after = after
         self._is_live = False
-        self._words: SpaceWords | None = None
+        self._words: SpaceControl | None = None
         self._earlier = np.zeros(len(Counter), np.uint64)
         """Counters of areas already closed."""
         self._last: SharedArea | None = None
@@ -77,7 +77,7 @@ class PreloadedSource:
         self.failure: Exception | None = None
         """Why the current area could not be read."""
 
-    def connect(self, process: Process, mapping: Mapping, words: SpaceWords) -> None:
+    def connect(self, process: Process, mapping: Mapping, words: SpaceControl) -> None:
         """Takes a process's events from its library from now on. Raises TargetError."""
         inherited = shared_filters(process) if self.is_alone else 0
         area = SharedArea(process, mapping, words.image, inherited)

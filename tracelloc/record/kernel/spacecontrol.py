@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tracelloc.record.abi import GENERATION_MASK, TAG_BITS
 
 
-class SpaceWords:
+class SpaceControl:
     """One element of the probes' ``spaces`` (``struct space``, probes/event.h)."""
 
     def __init__(self, spaces: npt.NDArray[Any], slot: int) -> None:
@@ -38,7 +38,7 @@ class SpaceWords:
         """The number of the memory image, which changes at each exec."""
         return int(self._words["image"][0])
 
-    def begin(self, image: int, parent: SpaceWords | None = None) -> None:
+    def begin(self, image: int, parent: SpaceControl | None = None) -> None:
         """Resets the words for a new memory image; the process must be stopped.
 
         ``parent`` belongs to the process whose memory, and so stacks, it has a copy of. The kernel

@@ -13,7 +13,7 @@ _MOST_SHARE: Final = 0.5
 """Share of time in which some process waits for tracelloc; users are warned above it."""
 
 
-class FollowLoad:
+class FollowCosts:
     """Counts stops, and warns once when they take too much time. Not thread safe."""
 
     def __init__(self, say: Callable[[str], None]) -> None:

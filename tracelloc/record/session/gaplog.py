@@ -18,7 +18,7 @@ _MOST: Final = 32
 """Gaps that are recorded separately; later ones extend the last."""
 
 
-class GapBook:
+class GapLog:
     """The gaps in the trace of one process. Not thread safe."""
 
     def __init__(self, sources: Sources, probes: ProbeSet) -> None:
