@@ -24,7 +24,7 @@ GROUND = ["errors", "text", "startup", "streams", "probes", "tracelloc", "archit
 """What every room may import: errors, text for people, processors, the sources of the probes."""
 KNOWS = {
     "model": [],
-    "system": [],
+    "system": ["model"],
     "files": ["system"],
     "heap": ["model"],
     "verdict": ["model", "heap"],

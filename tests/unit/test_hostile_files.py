@@ -32,10 +32,10 @@ from tracelloc.files.machinecode.codepaths import CodeReader
 from tracelloc.model.codefiles import Mapping
 from tracelloc.record.mallocs.discovery import families_in
 from tracelloc.record.mallocs.families import Family
-from tracelloc.record.process.memorylimits import closest_limit
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.worker.targetfile import TargetFile
 from tracelloc.system.debugpackages import debug_hints
+from tracelloc.system.memorylimits import closest_limit
 from tracelloc.system.syscalls import NotRegularError, open_inside, open_regular
 from tracelloc.ui.sourcefiles import read_source
 
@@ -236,7 +236,7 @@ def test_names_of_groups_make_no_lines(tmp_path: Path) -> None:
     directory = tmp_path / "7"
     directory.mkdir()
     (directory / "cgroup").write_text("0::/a\x0b0::\u2028b\n")
-    limit = closest_limit(Process(7, tmp_path), tmp_path / "groups")
+    limit = closest_limit(tmp_path / "7", tmp_path / "groups")
     assert limit is not None
     assert (limit.what, limit.size_bytes, limit.free_bytes) == ("cgroup", 4096, 3072)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+RECORDINGS = Path(__file__).parents[1] / "data" / "recordings"
 SLOW = {"numpy", "elftools", "capstone", "textual", "rich", "bcc", "ctypes", "subprocess"}
 """Libraries that a command without a trace has no use for."""
 RUN = """
@@ -82,6 +84,16 @@ def test_what_there_is_not_is_refused_before_slow_imports(call: str) -> None:
     # Checks need two system calls that Python lacks.
     assert not found & SLOW - {"ctypes"}
     assert not found & {"tracelloc.ui", "tracelloc.record.kernel.attach", "tracelloc.files.elf"}
+
+
+@pytest.mark.parametrize("call", ["report {0}", "diff {0} {1}", "merge {0} {0} -o {2}"])
+def test_recordings_need_nothing_that_records(call: str, tmp_path: Path) -> None:
+    """They are looked at on machines that could not trace anything."""
+    words = call.format(RECORDINGS / "v2.rec", RECORDINGS / "v1.rec", tmp_path / "both.rec")
+    found = imported_by(RUN.format(arguments=words.split()))
+    assert "tracelloc.show.recording.reader" in found
+    assert not {name for name in found if name.startswith("tracelloc.record")}
+    assert not found & {"bcc", "capstone"}
 
 
 def test_version_needs_no_parser() -> None:

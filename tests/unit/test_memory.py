@@ -30,7 +30,6 @@ from tracelloc.model.process import (
 )
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.process import residency
-from tracelloc.record.process.memorylimits import closest_limit
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.residency import (
     Residency,
@@ -41,6 +40,7 @@ from tracelloc.record.process.residency import (
 from tracelloc.show.presentation.facts import summary
 from tracelloc.show.presentation.processfacts import account, forecast, memory_facts
 from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.system.memorylimits import closest_limit
 from tracelloc.text import format_size
 
 MIB = 1 << 20
@@ -72,7 +72,7 @@ def test_this_process_as_the_kernel_has_it() -> None:
     assert rss is not None
     assert found.rss == pytest.approx(rss, rel=0.2)
     assert 0 < (read_pss(process) or 0) <= rss * 1.2
-    limit = closest_limit(process)
+    limit = closest_limit(process.directory)
     assert limit is not None
     assert 0 < limit.free_bytes <= limit.size_bytes
 
@@ -81,14 +81,16 @@ def test_groups_of_version_2_are_looked_at_up_to_the_root(tmp_path: Path) -> Non
     process = process_in(tmp_path, "0::/shop/api\n", MEMINFO)
     groups = tmp_path / "cgroup"
     group(groups / "shop" / "api", memory_dot_max="max", memory_dot_current=100 * MIB)
-    assert closest_limit(process, groups) == Limit("machine", 4_096_000 << 10, 2_048_000 << 10)
+    assert closest_limit(process.directory, groups) == Limit(
+        "machine", 4_096_000 << 10, 2_048_000 << 10
+    )
     group(
         groups / "shop",
         memory_dot_max=512 * MIB,
         memory_dot_current=300 * MIB,
         memory_dot_stat=f"anon 5\ninactive_file {50 * MIB}\nactive_file 7",
     )
-    assert closest_limit(process, groups) == Limit("cgroup", 512 * MIB, 262 * MIB)
+    assert closest_limit(process.directory, groups) == Limit("cgroup", 512 * MIB, 262 * MIB)
 
 
 def test_groups_of_version_1(tmp_path: Path) -> None:
@@ -99,12 +101,12 @@ def test_groups_of_version_1(tmp_path: Path) -> None:
           memory_dot_usage_in_bytes=5)  # fmt: skip
     group(groups / "memory" / "a", memory_dot_limit_in_bytes=64 * MIB,
           memory_dot_usage_in_bytes=80 * MIB)  # fmt: skip
-    assert closest_limit(process, groups) == Limit("cgroup", 64 * MIB, 0)
+    assert closest_limit(process.directory, groups) == Limit("cgroup", 64 * MIB, 0)
 
 
 def test_nothing_that_can_be_read_is_no_limit(tmp_path: Path) -> None:
     process = process_in(tmp_path, "0::/../elsewhere\nnonsense\n", "MemAvailable: no\n")
-    found = closest_limit(process, tmp_path / "none")
+    found = closest_limit(process.directory, tmp_path / "none")
     assert found is None or found.what == "machine"
 
 

@@ -11,12 +11,8 @@ import numpy as np
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import SentStacks
 from tracelloc.model.stacks import NO_STACK, StackFlag
-from tracelloc.record.tasks.memorybudget import (
-    LEAST_BYTES,
-    MemoryBudget,
-    MemoryStage,
-    default_budget,
-)
+from tracelloc.record.tasks.memorybudget import MemoryBudget, MemoryStage
+from tracelloc.system.memorylimits import LEAST_BYTES, default_budget
 
 MIB = 1 << 20
 
@@ -95,8 +91,8 @@ def test_folded_stacks_whose_events_come_first() -> None:
 
 
 ENFORCED = """
-from tracelloc.record.tasks.memorybudget import MemoryBudget
-MemoryBudget(64 << 20).enforce()
+from tracelloc.system.memorylimits import enforce
+enforce(64 << 20)
 small = bytearray(128 << 20)
 try:
     large = bytearray(3 << 30)

@@ -19,7 +19,6 @@ from tracelloc.model.process import (
     MOST_BETWEEN,
     TemporaryPolicy,
 )
-from tracelloc.record.kernel.method import Method
 from tracelloc.show.alerts.rules import FAILED_STATUS, ON_LEAK_PATIENCE_S, parse_rule
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.presentation.profile import METRICS, Metric
@@ -117,10 +116,6 @@ def _directories(text: str) -> tuple[str, str]:
     if not (old and new):
         raise ValueError(f"{text!r} is not OLD=NEW")
     return old, new
-
-
-def _method(text: str) -> Method | None:
-    return None if text == "auto" else Method(text)
 
 
 def _command(text: str) -> list[str]:
@@ -255,7 +250,7 @@ def add_probes(group: Any) -> None:
         "the limit, tracing ends", type=size_type)
     # For tests and support.
     hidden = partial(group.add_argument, help=argparse.SUPPRESS)
-    hidden("--attach", dest="method", type=_method)
+    hidden("--attach", dest="method", default="auto", choices=["auto", "perf", "multi", "session"])
     hidden("--overflow-entries", dest="spill_entries", type=count_type, default=1 << 18)
     hidden("--max-stall", dest="max_stall_s", type=duration_type, default=1.0)
     add("--source", "otel: use the samples that the program itself reports through "

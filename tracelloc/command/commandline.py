@@ -16,11 +16,11 @@ from tracelloc.text import NS_PER_S, printable
 
 if TYPE_CHECKING:
     from tracelloc.model.wanted import Wanted
-    from tracelloc.record.process.memorylimits import MemoryGroup
     from tracelloc.record.session.config import TraceConfig
     from tracelloc.show.alerts.rules import WatchOptions, WatchRule
     from tracelloc.show.export.outputfile import OutputFile
     from tracelloc.show.publish.address import ListenAddress, PushConfig
+    from tracelloc.system.memorylimits import MemoryGroup
 
 _LARGEST_RING: Final = 1 << 30
 _MOST_PROCESSES: Final = 1024

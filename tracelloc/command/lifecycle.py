@@ -24,7 +24,6 @@ from tracelloc.machine.groups import members_of
 from tracelloc.model.exitleaks import ExitLeaks
 from tracelloc.record.kernel import capabilities as system
 from tracelloc.record.process.byname import open_target
-from tracelloc.record.process.memorylimits import MemoryGroup
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.record.session.begin import attach_to
@@ -42,6 +41,7 @@ from tracelloc.record.sources.preloaded.sharedarea import (
 )
 from tracelloc.startup import STARTUP, not_ignored
 from tracelloc.system.invoker import effective_user, invoker
+from tracelloc.system.memorylimits import MemoryGroup
 from tracelloc.system.safefiles.writing import discard_unfinished
 from tracelloc.text import printable
 

@@ -15,6 +15,7 @@ from tracelloc.command.commandline import Options, needs_probes
 from tracelloc.command.outputs import outputs_of
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overheadlimit import OverheadLimit
 from tracelloc.record.mallocs.discovery import MallocChoice
 from tracelloc.record.session.config import TraceConfig
@@ -57,7 +58,7 @@ def _can_preload() -> bool:
 
 def _config_of(given: Options) -> TraceConfig:
     values = vars(given)
-    is_free = given.method is None and not needs_probes(given) and _can_preload()
+    is_free = given.method == "auto" and not needs_probes(given) and _can_preload()
     capture = _settings(
         CaptureConfig,
         values,
@@ -69,6 +70,7 @@ def _config_of(given: Options) -> TraceConfig:
         TraceConfig,
         values,
         capture=capture,
+        method=None if given.method == "auto" else Method(given.method),
         selection=MallocChoice(given.malloc, mappings=given.trace_mappings),
         followed_names=given.follow or frozenset(),
         max_overhead=None if given.max_overhead is None else OverheadLimit(given.max_overhead),

@@ -10,8 +10,8 @@ from typing import Final
 from tracelloc.command.commandline import Options
 from tracelloc.errors import TargetError
 from tracelloc.machine.groups import NoGroupError, find_group, members_of
-from tracelloc.record.process.memorylimits import MemoryGroup
 from tracelloc.startup import STARTUP
+from tracelloc.system.memorylimits import MemoryGroup
 from tracelloc.text import printable
 
 _EVERY_S: Final = 0.1

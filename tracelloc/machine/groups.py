@@ -17,7 +17,8 @@ from tracelloc.errors import TargetError
 from tracelloc.machine.history import GrowthHistory
 from tracelloc.machine.machinememory import GroupMemory
 from tracelloc.record.process.identity import POD
-from tracelloc.record.process.memorylimits import (
+from tracelloc.record.process.procfs import PROC, Process
+from tracelloc.system.memorylimits import (
     CGROUPS,
     MemoryGroup,
     group_limit,
@@ -25,7 +26,6 @@ from tracelloc.record.process.memorylimits import (
     groups_above,
     memory_group,
 )
-from tracelloc.record.process.procfs import PROC, Process
 from tracelloc.text import printable
 
 _CONTAINER: Final = re.compile(r"(?:^|[/-])(?P<id>[0-9a-f]{64})(?:\.scope)?(?:/container)?$")

@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 from typing import Final
 
-from tracelloc.record.process.memorylimits import CGROUPS, numbers_in
 from tracelloc.record.process.procfs import PROC
+from tracelloc.system.memorylimits import CGROUPS, numbers_in
 
 _SOME: Final = re.compile(r"^some .*\bavg60=(\d+\.\d+)", re.MULTILINE)
 _VERSION_2: Final = ("", "unified")

@@ -25,8 +25,8 @@ from tracelloc.machine.machinememory import (
     ProcessMemory,
 )
 from tracelloc.record.process.listing import command_line, user_name
-from tracelloc.record.process.memorylimits import MemoryGroup, memory_group, numbers_in
 from tracelloc.record.process.procfs import PROC
+from tracelloc.system.memorylimits import MemoryGroup, memory_group, numbers_in
 
 _LARGEST_BYTES: Final = 4096
 _KINDS: Final = re.compile(

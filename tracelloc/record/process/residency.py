@@ -24,8 +24,8 @@ from typing import Final
 import numpy as np
 
 from tracelloc.model.process import MemoryUsage, Resident
-from tracelloc.record.process.memorylimits import CGROUPS, closest_limit, numbers_in
 from tracelloc.record.process.procfs import Process
+from tracelloc.system.memorylimits import CGROUPS, closest_limit, numbers_in
 from tracelloc.text import NS_PER_S
 
 Ranges = Sequence[tuple[int, int]]
@@ -92,7 +92,7 @@ class Residency:
                 now=now,
                 start=self._start,
                 pss_bytes=self._pss_bytes,
-                limit=closest_limit(self._process, self._cgroups),
+                limit=closest_limit(self._process.directory, self._cgroups),
                 history=tuple(self._history),
                 mapped_bytes=self._look_at(mapped, now_ns),
             )

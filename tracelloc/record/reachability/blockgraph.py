@@ -18,7 +18,6 @@ from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap
 from tracelloc.record.process.memory import U64, RemoteMemory
-from tracelloc.record.process.memorylimits import closest_limit
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import Region, variables_of
 from tracelloc.record.process.residency import read_resident
@@ -28,6 +27,7 @@ from tracelloc.record.reachability.heaproots import RootParts, RootReader, Title
 from tracelloc.record.reachability.links import NO_ROOT, Links
 from tracelloc.record.reachability.rootnames import NamedWords, name_words
 from tracelloc.record.reachability.roots import DEAD, QUIET, MemoryKinds, kinds_of
+from tracelloc.system.memorylimits import closest_limit
 from tracelloc.text import format_size
 
 U32 = npt.NDArray[np.uint32]
@@ -155,7 +155,7 @@ def read_graph(
 
 def _room_for_links(blocks: int, memory_bytes: int | None) -> int:
     """The most pointers to keep. Raises TargetError if there is no memory for the blocks."""
-    limit = closest_limit(Process(os.getpid()))
+    limit = closest_limit(Process(os.getpid()).directory)
     free_bytes = limit.free_bytes if limit else _MOST_LINKS * _LINK_BYTES
     if memory_bytes is not None:
         free_bytes = min(free_bytes, memory_bytes)

@@ -15,27 +15,18 @@ trace is another trace: the last message says how to start one.
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
 
-from tracelloc.record.process.memorylimits import closest_limit
 from tracelloc.record.process.procfs import Process
+from tracelloc.system.memorylimits import default_budget
 from tracelloc.text import format_size
 
-LEAST_BYTES: Final = 256 << 20
-"""What the smallest trace needs, with some room."""
-_SHARE: Final = 4
-"""The default budget is this fraction (1/n) of the available memory."""
 _FOLD_SHARE: Final = 3 / 4
 _FULL_SHARE: Final = 15 / 16
 _WORKER_SHARE: Final = 4
 """Each process that reads the target's files may use this fraction (1/n) of the budget."""
-_BEYOND: Final = 4
-"""Multiple of the budget that RLIMIT_DATA allows."""
-_UNKNOWN_BYTES: Final = 4 << 30
-"""Available memory to assume if it is unknown."""
 
 
 class MemoryStage(IntEnum):
@@ -46,13 +37,6 @@ class MemoryStage(IntEnum):
     """New call stacks are cut."""
     FULL = 2
     """Tracing must end."""
-
-
-def default_budget() -> int:
-    """Bytes: a quarter of what is available to this process."""
-    limit = closest_limit(Process(os.getpid()))
-    available = _UNKNOWN_BYTES if limit is None else limit.free_bytes
-    return max(LEAST_BYTES, available // _SHARE)
 
 
 def own_memory() -> int:
@@ -119,13 +103,3 @@ class MemoryBudget:
         self._when_full = end
         if self.stage is MemoryStage.FULL:
             end(self._last_words)
-
-    def enforce(self) -> None:
-        """Has the kernel refuse allocations far beyond the budget (RLIMIT_DATA)."""
-        own = Process(os.getpid())
-        used = int((own._status_words("VmData") or ["0"])[0]) << 10
-        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        # Writing names and files at the end briefly takes more than tracing does.
-        bound = used + _BEYOND * self.limit_bytes + LEAST_BYTES
-        if soft == resource.RLIM_INFINITY or bound < soft:
-            resource.setrlimit(resource.RLIMIT_DATA, (bound, hard))

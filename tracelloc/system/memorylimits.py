@@ -8,13 +8,23 @@ dropped (inactive_file) does not count as used.
 
 from __future__ import annotations
 
+import os
+import resource
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from tracelloc.model.process import Limit
-from tracelloc.record.process.procfs import PROC, Process
 
+_PROC: Final = Path("/proc")
 CGROUPS: Final = Path("/sys/fs/cgroup")
+LEAST_BYTES: Final = 256 << 20
+"""What the smallest trace needs, with some room."""
+_SHARE: Final = 4
+"""The default budget is this fraction (1/n) of the available memory."""
+_BEYOND: Final = 4
+"""Multiple of a budget that RLIMIT_DATA allows."""
+_UNKNOWN_BYTES: Final = 4 << 30
+"""Available memory to assume if it is unknown."""
 _UNLIMITED: Final = 1 << 62
 """cgroup version 1 reports no limit as a number nearly this large."""
 
@@ -46,12 +56,15 @@ class MemoryGroup(NamedTuple):
         return [cgroups / folder / self.path.lstrip("/") for folder in self.version.folders]
 
 
-def closest_limit(process: Process, cgroups: Path = CGROUPS) -> Limit | None:
-    """Returns the limit with the least free memory; None if none can be read."""
-    group = memory_group(process.directory)
+def closest_limit(process: Path, cgroups: Path = CGROUPS) -> Limit | None:
+    """Returns the limit with the least free memory; None if none can be read.
+
+    ``process``: its directory in /proc.
+    """
+    group = memory_group(process)
     groups = (group._replace(path=path) for path in [*groups_above(group.path), "/"])
     limits = [limit for each in groups if (limit := group_limit(each, cgroups)) is not None]
-    machine = numbers_in(process.root / "meminfo") or numbers_in(PROC / "meminfo")
+    machine = numbers_in(process.parent / "meminfo") or numbers_in(_PROC / "meminfo")
     if "MemAvailable" in machine:
         limits.append(Limit("machine", machine["MemTotal"] << 10, machine["MemAvailable"] << 10))
     return min(limits, key=lambda limit: limit.free_bytes, default=None)
@@ -124,3 +137,20 @@ def numbers_in(path: Path) -> dict[str, int]:
         if len(words) >= 2 and words[1].isascii() and words[1].isdigit():
             found[words[0].removesuffix(":")] = int(words[1])
     return found
+
+
+def default_budget() -> int:
+    """Bytes that tracelloc may take: a quarter of what is available to this process."""
+    limit = closest_limit(_PROC / str(os.getpid()))
+    available = _UNKNOWN_BYTES if limit is None else limit.free_bytes
+    return max(LEAST_BYTES, available // _SHARE)
+
+
+def enforce(budget_bytes: int) -> None:
+    """Has the kernel refuse allocations far beyond a budget (RLIMIT_DATA)."""
+    used = numbers_in(_PROC / "self" / "status").get("VmData", 0) << 10
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    # Writing names and files at the end briefly takes more than tracing does.
+    bound = used + _BEYOND * budget_bytes + LEAST_BYTES
+    if soft == resource.RLIM_INFINITY or bound < soft:
+        resource.setrlimit(resource.RLIMIT_DATA, (bound, hard))
