@@ -16,6 +16,7 @@ from tracelloc.model.heapusage import (
     Keeper,
     PathStep,
     RootKind,
+    SuspectHolders,
     TopHolders,
 )
 from tracelloc.model.process import Target
@@ -26,9 +27,9 @@ from tracelloc.show.presentation.blockholders import (
     root_text,
     top_keeper_text,
 )
-from tracelloc.show.recording.plain import from_plain, to_plain, types_of
+from tracelloc.show.recording.plain import from_plain, to_plain
 from tracelloc.show.report.holders import holder_lines_of, holders_json, top_holder_lines
-from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.snapshot import FACET_RESULTS
 
 TARGET = Target(7, "server")
 
@@ -173,6 +174,6 @@ def test_hostile_holders_of_a_suspect_are_escaped() -> None:
 def test_holders_in_a_recording() -> None:
     """As plain JSON values, and back."""
     keeper = replace(KEPT.keepers[0], step=PathStep("", 4096, 1), path=PATH)
-    found = {3: replace(KEPT, keepers=(keeper,))}
+    found = SuspectHolders({3: replace(KEPT, keepers=(keeper,))})
     plain = json.loads(json.dumps(to_plain(found)))
-    assert from_plain(types_of(Snapshot)["holders"], plain) == found
+    assert from_plain(FACET_RESULTS["holders"], plain) == found
