@@ -151,7 +151,7 @@ def test_classes_that_are_named_are_there(page: Path) -> None:
 def test_the_way_of_an_event_is_described() -> None:
     text = manual.text_of("internals")
     assert len(re.findall(r"`[a-z]+(?:/[a-z_]+)*/?(?:\.py|\.h|\.bpf\.c)?`", text)) > 50
-    assert len(text.splitlines()) <= 360
+    assert len(text.splitlines()) <= 370
 
 
 def test_topics_are_the_files() -> None:

@@ -1,1 +1,1 @@
-"""Supervised tasks, long tasks in the background, and the memory that all of them may use."""
+"""Supervised tasks, and the memory that all of tracelloc may use."""
