@@ -17,6 +17,8 @@ from tests.harness import LIBRARIES, PATIENCE_S, Builder, Target, run_measured, 
 from tests.integration.test_heapwalk import damage
 from tests.integration.test_leaks_now import await_pauses
 from tracelloc.errors import TargetError
+from tracelloc.record.heapwalk import mapped
+from tracelloc.record.heapwalk.measuring import measure_heap
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walked import NotWalkableError
 from tracelloc.record.process.procfs import Process
@@ -89,9 +91,22 @@ def test_what_only_looks_like_blocks(builder: Builder, targets: list[Target]) ->
     targets.append(target)
     found = json.loads(run_tracelloc("heap", "-p", target.pid, "--json").stdout)
     assert found["coverage"] == 1
-    (mapped,) = (arena for arena in found["arenas"] if arena["name"] == "mappings")
-    assert (mapped["in_use_blocks"], mapped["system_bytes"]) == (3, 3 * 303_104)
-    (note,) = found["notes"]
+    (own,) = (arena for arena in found["arenas"] if arena["name"] == "mappings")
+    assert (own["in_use_blocks"], own["system_bytes"]) == (3, 3 * 303_104)
+    assert found["notes"] == []
+
+
+def test_what_only_looks_like_blocks_where_all_of_it_is_searched(
+    builder: Builder, targets: list[Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if glibc's own were not where lines of maps begin."""
+    monkeypatch.setattr(mapped, "_at_starts", lambda *_: [])
+    target = Target([builder.c("sprawl"), "copies"])
+    targets.append(target)
+    found = measure_heap(Process(target.pid))
+    (own,) = (arena for arena in found.arenas if arena.name == "mappings")
+    assert (own.in_use.count, own.system_bytes) == (3, 3 * 303_104)
+    (note,) = found.notes
     assert note.startswith("20.0 MiB that looks like 1,024 blocks of glibc is not counted: ")
 
 

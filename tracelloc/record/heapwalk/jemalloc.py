@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.errors import TargetError
-from tracelloc.model.codefiles import base_name
+from tracelloc.model.codefiles import FileId, Mapping, base_name
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
@@ -34,6 +34,7 @@ from tracelloc.record.heapwalk.walked import (
     WalkedHeap,
 )
 from tracelloc.record.process.memory import U64
+from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import Region
 
 I64 = npt.NDArray[np.int64]
@@ -64,7 +65,11 @@ _LEAST_ADDRESS: Final = 1 << 16
 _KNOWN: Final = "5.3.0", "5.3.1"
 _VERSION: Final = re.compile(rb"\0([1-9]\d*\.\d+\.\d+)-\d+-g[0-9a-f]{40}\0")
 """What ``mallctl("version")`` returns."""
+_MESSAGE: Final = b"<jemalloc>"
 _MOST_FILE_BYTES: Final = 64 << 20
+_MOST_FILES: Final = 1 << 12
+_HAVE_IT: Final[dict[FileId, bool]] = {}
+"""Whether files may have jemalloc linked into them: reading their data to find out takes long."""
 
 
 class _Tree(NamedTuple):
@@ -199,7 +204,7 @@ def _find_extents(reader: PieceReader, regions: list[Region]) -> _Extents | None
     """All extents; none without a page map."""
     data = [n for n, r in enumerate(regions[:-1]) if r.rights.startswith("rw") and r.inode]
     named = [n for n in data if _is_named(regions[n])]
-    for n in named or data:
+    for n in named or _with_jemalloc(reader.memory.process, regions, data):
         bss = regions[n + 1]
         follows = bss.start == regions[n].end and not bss.inode and not bss.path.startswith("[")
         if not follows:
@@ -221,6 +226,41 @@ def _find_extents(reader: PieceReader, regions: list[Region]) -> _Extents | None
                 if key is not None and 0 <= at - key <= len(words) - tree.entries:
                     return _read_extents(reader, tree, words[at - key :][: tree.entries])
     return None
+
+
+def _with_jemalloc(process: Process, regions: list[Region], numbers: list[int]) -> list[int]:
+    """Those regions whose files may have jemalloc linked into them."""
+    maps = process.maps()
+    found = []
+    for n in numbers:
+        mapping = maps.find(regions[n].start)
+        if mapping is None:
+            continue
+        if mapping.file_id not in _HAVE_IT:
+            if len(_HAVE_IT) >= _MOST_FILES:
+                _HAVE_IT.clear()
+            _HAVE_IT[mapping.file_id] = _may_have_it(process, mapping)
+        if _HAVE_IT[mapping.file_id]:
+            found.append(n)
+    return found
+
+
+def _may_have_it(process: Process, mapping: Mapping) -> bool:
+    """Whether a file has the beginning of jemalloc's messages, or can't be read whole."""
+    try:
+        descriptor = process.open_mapping(mapping)
+    except (OSError, TargetError):
+        return True
+    with open(descriptor, "rb") as file:
+        end = b""
+        for _ in range(_MOST_FILE_BYTES >> 20):
+            piece = file.read(1 << 20)
+            if _MESSAGE in end + piece:
+                return True
+            if len(piece) < 1 << 20:
+                return False
+            end = piece[-len(_MESSAGE) :]
+    return True
 
 
 def _may_lead_on(words: U64, reader: PieceReader) -> Mask:

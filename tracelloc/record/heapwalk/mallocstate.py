@@ -39,6 +39,9 @@ _STATE_BYTES: Final = {112: 2200, 24: 2112}
 _NONCONTIGUOUS: Final = 2
 """A flag of ``malloc_state.flags``: the main arena has memory that is not from brk(2)."""
 _MOST_ARENAS: Final = 4096
+_MOST_FOUND: Final = 1024
+_FOUND: Final[dict[tuple[object, ...], tuple[int, int]]] = {}
+"""Where the main arena was found, and the bytes before its bins, by process and C library."""
 _MOST_DATA_BYTES: Final = 64 << 20
 _LARGEST_HEAPS: Final = tuple(mib << 20 for mib in (64, 8, 128, 4096))
 """HEAP_MAX_SIZE, and 4 huge pages of 2 MiB, 32 MiB and 1 GiB (glibc.malloc.hugetlb=2)."""
@@ -99,6 +102,11 @@ def find_arena_states(reader: PieceReader, regions: list[Region]) -> list[ArenaS
     """
     data = [r for r in regions if r.rights.startswith("rw") and r.inode]
     of_c_library = [r for r in data if base_name(r.path).startswith(("libc.so", "libc-2"))]
+    key = reader.memory.process.pid, *of_c_library
+    if len(of_c_library) == 1 and key in _FOUND:
+        known = _circle(reader, *_FOUND[key])
+        if any(arena.system_bytes for arena in known):
+            return known
     found = [
         arenas
         for region in of_c_library or data  # a static program has its C library anywhere
@@ -107,7 +115,12 @@ def find_arena_states(reader: PieceReader, regions: list[Region]) -> list[ArenaS
         if (arenas := _circle(reader, bins - head, head))
     ]
     used = [arenas for arenas in found if any(arena.system_bytes for arena in arenas)]
-    return max(used, key=lambda arenas: sum(arena.system_bytes for arena in arenas), default=[])
+    best = max(used, key=lambda arenas: sum(arena.system_bytes for arena in arenas), default=[])
+    if best:
+        if len(_FOUND) >= _MOST_FOUND:
+            _FOUND.clear()
+        _FOUND[key] = best[0].address, best[0].head_bytes
+    return best
 
 
 def _find_bins(reader: PieceReader, region: Region, regions: list[Region]) -> list[int]:

@@ -54,14 +54,23 @@ def find_mapped(
     too. If more is found than glibc has mapped, only blocks that begin or end a line of maps
     count, or that lie side by side with one that does. Also returns notes on others.
     """
-    found: list[_Mapping] = []
-    certain = set[_Mapping]()
-    for region in regions:
-        if not region.is_anonymous or any(a < region.end and region.start < b for a, b in skipped):
-            continue
-        some = _mappings_in(reader, region)
-        found += some
-        certain |= _at_borders(some, region)
+    regions = [
+        region for region in regions
+        if region.is_anonymous and not any(a < region.end and region.start < b for a, b in skipped)
+    ]  # fmt: skip
+    sum_bytes = None if sum_at is None else reader.word(sum_at)
+    # Most often, all lie side by side where lines of maps begin, or there are none; else nearly
+    # all headers begin pages.
+    found = [] if sum_bytes is None else _at_starts(reader, regions)
+    certain = set(found)
+    for in_page in (_PLACES[:1], _PLACES):
+        if sum(each.size_bytes for each in found) == sum_bytes:
+            break
+        found = []
+        for region in regions:
+            some = _mappings_in(reader, region, in_page)
+            found += some
+            certain |= _at_borders(some, region)
     # The search takes a while, and the sum is of now.
     places = np.array([each.chunk for each in found], np.uint64)
     heads, was_read = reader.memory.read(places, 16)
@@ -79,6 +88,21 @@ def find_mapped(
             note + "glibc has mapped less; it may be memory of a virtual machine, or a copy"
         )
     return _arena_of(reader, found, sum_bytes, tally), notes
+
+
+def _at_starts(reader: PieceReader, regions: list[Region]) -> list[_Mapping]:
+    """Blocks that lie side by side from the start of a line of maps on, by address."""
+    found: list[_Mapping] = []
+    firsts = [(region.start, region.start + PAGE_BYTES) for region in regions]
+    for number, first, _ in reader.memory.resident_runs(firsts, lambda: True):
+        region, at = regions[number], first
+        while at < region.end:
+            mapping = _first_header(reader, np.array([at], np.uint64), region, at, _PLACES)
+            if mapping is None or mapping.start != at:
+                break
+            found.append(mapping)
+            at = mapping.end
+    return found
 
 
 def _at_borders(mappings: list[_Mapping], region: Region) -> set[_Mapping]:
@@ -115,8 +139,8 @@ def _arena_of(
     return arena
 
 
-def _mappings_in(reader: PieceReader, region: Region) -> list[_Mapping]:
-    """All blocks in one line of maps, by address."""
+def _mappings_in(reader: PieceReader, region: Region, places: tuple[int, ...]) -> list[_Mapping]:
+    """All blocks in one line of maps, by address, whose headers are there in a page."""
     found: list[_Mapping] = []
     at = low = region.start
     runs = list(reader.memory.resident_runs([(region.start, region.end)], lambda: True))
@@ -126,7 +150,7 @@ def _mappings_in(reader: PieceReader, region: Region) -> list[_Mapping]:
         at = max(at, first)
         while at < last:
             pages = np.arange(at, min(last, at + ahead * PAGE_BYTES), PAGE_BYTES)
-            mapping = _first_header(reader, pages.astype(np.uint64), region, low)
+            mapping = _first_header(reader, pages.astype(np.uint64), region, low, places)
             if mapping is None:
                 at = int(pages[-1]) + PAGE_BYTES
                 ahead = min(2 * ahead, _MOST_PAGES)
@@ -137,9 +161,11 @@ def _mappings_in(reader: PieceReader, region: Region) -> list[_Mapping]:
     return found
 
 
-def _first_header(reader: PieceReader, pages: U64, region: Region, low: int) -> _Mapping | None:
+def _first_header(
+    reader: PieceReader, pages: U64, region: Region, low: int, in_page: tuple[int, ...]
+) -> _Mapping | None:
     """The first block whose header lies in one of these pages."""
-    places = (pages[:, None] + np.array(_PLACES, np.uint64)).reshape(-1)
+    places = (pages[:, None] + np.array(in_page, np.uint64)).reshape(-1)
     heads, was_read = reader.memory.read(places, 16)
     distance, size = heads[:, 0], heads[:, 1]
     good = was_read & (size & np.uint64(7) == _FLAG) & (size >= PAGE_BYTES - 64)
