@@ -21,9 +21,6 @@ from tracelloc.text import (
 _LEAST_KEPT_BYTES: Final = 4 << 20
 _LEAST_KEPT_SHARE: Final = 0.2
 """Share of RSS from which freed memory that the process keeps is worth a sentence."""
-_ALERT_BYTES: Final = 32 << 20
-_ALERT_SHARE: Final = 0.4
-"""Share of RSS from which it is said first."""
 _MOST_ITEMS: Final = 3
 _LEAST_ITEM_SHARE: Final = 0.05
 """Share of a part from which an item is named."""
@@ -146,7 +143,7 @@ def kept_sentences(usage: HeapUsage) -> Iterator[str]:
     kept = account.kept_bytes
     if kept < max(_LEAST_KEPT_BYTES, _LEAST_KEPT_SHARE * account.own_bytes):
         return
-    libraries = _libraries(usage)
+    libraries = keeping_libraries(usage)
     arenas = sum(arena.name != "mappings" for arena in usage.arenas)
     where = f" in {arenas:,} arenas" if arenas > 1 else ""
     share = format_percent(kept / max(account.own_bytes, 1), 0)
@@ -195,34 +192,8 @@ def _cures(usage: HeapUsage, kept: int) -> Iterator[str]:
         yield "MALLOC_CONF=background_thread:true,dirty_decay_ms:1000 returns it sooner"
 
 
-@dataclass(frozen=True, slots=True)
-class KeptMemory:
-    """Most of a process's memory is freed memory that it keeps; an ``Alert``."""
-
-    sentence: str
-    clause: str
-    short: str
-
-
-def kept_memory(snapshot: Snapshot) -> KeptMemory | None:
-    """Returns what to say first about freed memory that is kept; None if it is not the most."""
-    usage = snapshot.usage
-    if usage is None or usage.account.kept_bytes < max(
-        _ALERT_BYTES, _ALERT_SHARE * usage.account.own_bytes
-    ):
-        return None
-    first, *others = kept_sentences(usage)
-    size = format_size(usage.account.kept_bytes)
-    share = format_percent(usage.account.kept_bytes / usage.account.own_bytes, 0)
-    libraries = _libraries(usage)
-    short = f"{size} freed, but kept by {libraries}"
-    clause = f"{size} ({share} of RSS) freed, but kept by {libraries}"
-    if usage.trimmable_bytes:
-        clause += f"; malloc_trim(0) would return {format_size(usage.trimmable_bytes)}"
-    return KeptMemory("; ".join([first, *others[:1]]), clause, short)
-
-
-def _libraries(usage: HeapUsage) -> str:
+def keeping_libraries(usage: HeapUsage) -> str:
+    """Names the malloc libraries of the heap."""
     return " and ".join(dict.fromkeys(arena.library.value for arena in usage.arenas))
 
 

@@ -8,7 +8,6 @@ which the program's own work takes more CPU time.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,8 +19,6 @@ from tracelloc.model.losses import (
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_percent, plural, printable
 
-_MOST_GAPS: Final = 3
-"""Most gaps named in a sentence."""
 _MOST_SLOW: Final = 4
 """Most slow probes named in a line."""
 _HIGH_FACTOR, _HIGH_CORES = 2.0, 0.2
@@ -30,55 +27,17 @@ _MOST_TIMES: Final = 10.0
 """Largest factor of the CPU time that is told exactly."""
 
 
-@dataclass(frozen=True, slots=True)
-class Incompleteness:
-    """An alert that figures are incomplete; an ``alerts.Alert``."""
-
-    gaps: Sequence[Gap]
-
-    @property
-    def short(self) -> str:
-        """Formats ``incomplete until 15:03:22``, or the time since which no event was seen."""
-        last = self.gaps[-1]
-        if last.end_s is None:
-            return f"figures end at {_clock(last.start_s)}"
-        return f"incomplete until {_clock(last.end_s)}"
-
-    @property
-    def clause(self) -> str:
-        """Returns what is missing, without all the times."""
-        last = self.gaps[-1]
-        if last.end_s is None:
-            return f"figures end at {_clock(last.start_s)}: {last.reason}"
-        return f"figures are incomplete: {_missing(last)}"
-
-    @property
-    def sentence(self) -> str:
-        """Returns what is missing, in which time spans, and why."""
-        last = self.gaps[-1]
-        parts = [_missing(gap) for gap in self.gaps[:_MOST_GAPS] if gap.end_s is not None]
-        if len(self.gaps) > _MOST_GAPS:
-            parts.append(plural(len(self.gaps) - _MOST_GAPS, "more gap"))
-        words = f"figures are incomplete: {'; '.join(parts)}" if parts else ""
-        if last.end_s is not None:
-            return words
-        return "; ".join(filter(None, [self.clause, words]))
-
-
-def _missing(gap: Gap) -> str:
+def missing_events(gap: Gap) -> str:
+    """Formats ``77 events between 15:03:20Z and 15:03:22Z missing (REASON)``."""
     assert gap.end_s is not None
-    span = f"between {_clock(gap.start_s)} and {_clock(gap.end_s)}"
+    span = f"between {clock(gap.start_s)} and {clock(gap.end_s)}"
     what = "some events" if gap.lost_events is None else plural(gap.lost_events, "event")
     return f"{what} {span} missing ({gap.reason})"
 
 
-def _clock(time_s: float) -> str:
+def clock(time_s: float) -> str:
+    """Formats seconds since 1970 as the time of day in UTC."""
     return time.strftime("%H:%M:%SZ", time.gmtime(time_s))
-
-
-def incompleteness(snapshot: Snapshot) -> Incompleteness | None:
-    """Returns what the figures lack; None if they are complete."""
-    return Incompleteness(snapshot.gaps) if snapshot.gaps else None
 
 
 def completeness_word(snapshot: Snapshot) -> str:
@@ -86,7 +45,7 @@ def completeness_word(snapshot: Snapshot) -> str:
     state: Completeness = completeness_of(snapshot.gaps)
     word: str = state.value
     if state is Completeness.UNTIL:
-        return f"{word}_{_clock(snapshot.gaps[-1].start_s)}"
+        return f"{word}_{clock(snapshot.gaps[-1].start_s)}"
     return word
 
 
@@ -118,24 +77,24 @@ class TracingCost:
     @property
     def short(self) -> str:
         """Formats ``tracing 8 % of a core (CPU ×1.2)``."""
-        return f"tracing {_percent_of_core(self.cores)} of a core (CPU ×{self._times})"
+        return f"tracing {_percent_of_core(self.cores)} of a core (CPU ×{self.times})"
 
     @property
     def sentence(self) -> str:
         """The cost as a clause."""
         return (
             f"tracing takes about {_percent_of_core(self.cores)} of one core; the program needs "
-            f"{self._times} times the CPU time"
+            f"{self.times} times the CPU time"
         )
 
     @property
-    def alert(self) -> HighCost | None:
-        """An alert, if it is high."""
-        is_high = self.factor >= _HIGH_FACTOR and self.cores >= _HIGH_CORES
-        return HighCost(self._times) if is_high else None
+    def is_high(self) -> bool:
+        """Whether an alert says so."""
+        return self.factor >= _HIGH_FACTOR and self.cores >= _HIGH_CORES
 
     @property
-    def _times(self) -> str:
+    def times(self) -> str:
+        """The factor, as exact as it is known: ``1.2``, ``2.4 or more``."""
         if self.factor >= _MOST_TIMES:
             # The error of the estimates is as large as the remaining CPU time.
             return f"{_MOST_TIMES:.0f} or more"
@@ -143,33 +102,6 @@ class TracingCost:
             # A program pays more for traps than a small process does.
             return f"{self.factor:.1f} or more"
         return f"{self.factor:.{2 if self.factor < 1.095 else 1}f}"
-
-
-@dataclass(frozen=True, slots=True)
-class HighCost:
-    """An alert that tracing costs much; an ``alerts.Alert``."""
-
-    times: str
-
-    @property
-    def short(self) -> str:
-        """Formats ``tracing: CPU ×2.4 or more``."""
-        return f"tracing: CPU ×{self.times}"
-
-    @property
-    def clause(self) -> str:
-        """Returns the cost, and where to read on."""
-        return (
-            f"while traced, the program needs {self.times} times the CPU time (tracelloc help cost)"
-        )
-
-    @property
-    def sentence(self) -> str:
-        """Returns the cost, and where to read on."""
-        return (
-            f"while traced, the program needs {self.times} times the CPU time: "
-            "tracelloc help cost says what makes it less"
-        )
 
 
 def _percent_of_core(cores: float) -> str:
@@ -190,7 +122,7 @@ def overhead_line(snapshot: Snapshot) -> str:
     parts = [f"{overhead.events_per_s:,.0f} events/s"]
     if cost is not None:
         parts.append(cost.sentence)
-        if cost.alert is not None:
+        if cost.is_high:
             parts[-1] += " (less: tracelloc help cost)"
     if overhead.slow_probes:
         shown = [printable(name) for name in overhead.slow_probes[:_MOST_SLOW]]

@@ -27,6 +27,7 @@ from tracelloc.show.analysis.histograms import (
     total_waste,
     wasteful_stacks,
 )
+from tracelloc.show.presentation.alerts import incompleteness
 from tracelloc.show.presentation.facts import summary, thread_facts
 from tracelloc.show.presentation.memoryparts import account_age, part_lines
 from tracelloc.show.presentation.processfacts import (
@@ -37,7 +38,7 @@ from tracelloc.show.presentation.processfacts import (
     waste_text,
     why_uncertain,
 )
-from tracelloc.show.presentation.tracing import incompleteness, overhead_line
+from tracelloc.show.presentation.tracing import overhead_line
 from tracelloc.show.report.beforetracing import earlier_part
 from tracelloc.show.report.content import (
     Entry,
@@ -67,10 +68,10 @@ _NOTABLE_PINNED_BYTES: Final = 1 << 20
 
 def completeness_part(given: Request) -> SectionContent | None:
     """Makes the section on what the figures lack; None if they are complete."""
-    found = incompleteness(given.snapshot)
-    if found is None:
+    alert = incompleteness(given.snapshot)
+    if alert is None:
         return None
-    return SectionContent([f"==> {found.sentence}"], said_again_if=given.snapshot.gaps)
+    return SectionContent([f"==> {alert.sentence}"], said_again_if=alert.key)
 
 
 def memory_part(given: Request) -> SectionContent:

@@ -142,14 +142,12 @@ def suspects_part(given: Request) -> SectionContent:
     snapshot = given.snapshot
     shown = suspects_of(snapshot, given.style.top)
     quiet, suppressed = silence_line(snapshot), suppressed_line(snapshot)
-    untraced, sizes = untraced_growth(snapshot), implausible_sizes(snapshot)
-    alerts = [None if alert is None else alert.sentence for alert in (sizes, untraced)]
-    lines = [*alerts, suppressed, quiet]
-    if untraced is not None:
-        quiet = untraced.why
-    found = [f"==> {line}" for line in lines if line is not None]
+    alerts = [implausible_sizes(snapshot), untraced_growth(snapshot)]
+    lines = [*(alert and alert.sentence for alert in alerts), suppressed, quiet]
+    state = suppressed, quiet if alerts[1] is None else alerts[1].key
     return _SuspectsPart(
-        found, key="suspects", said_again_if=(suppressed, quiet), suspects=shown,
+        [f"==> {line}" for line in lines if line is not None],
+        key="suspects", said_again_if=state, suspects=shown,
         types=type_suspects(snapshot)[: given.style.top],
     )  # fmt: skip
 
