@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,22 +19,22 @@ from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame
 from tracelloc.show.presentation.calltree import Step, shown_name
 from tracelloc.show.presentation.naming import NamedStack
+from tracelloc.show.tables import Column, Columns
 from tracelloc.text import about_of, format_percent, format_size
 from tracelloc.ui.stackcells import name_cell
 from tracelloc.ui.stacknames import Search
 from tracelloc.ui.stackviews import MOST_ROWS
-from tracelloc.ui.tableview import Cell, Column, Heading, Table, TableRows, clean, short_count
-from tracelloc.ui.verdictcells import growth_cell
+from tracelloc.ui.tableview import Cell, Heading, Table, TableRows, clean, growth_cell, short_count
 from tracelloc.ui.view import Settings, Sorting, Source, View, ViewSelection
 
-COLUMNS: Final = (
+COLUMNS: Final[Columns[Any]] = (
     Column("own", "own", 11),
     Column("bytes", "own + callees", 13),
     Column("share", "share", 7, sorts=False),
     Column("growth", "growth/min", 12),
     Column("count", "blocks", 9, from_width=84),
-    Column("name", "function", 0, right=False, descending=False),
-    Column("module", "module", 18, right=False, from_width=100, wide=40, sorts=False),
+    Column("name", "function", 0, descending=False),
+    Column("module", "module", 18, left=True, from_width=100, wide=40, sorts=False),
 )
 _BUDGET_S: Final = 0.05
 """Time limit per picture for naming stacks."""
@@ -215,7 +215,7 @@ class _Rows:
             return share if column == "share" else about + format_size(size_bytes)
         value = int(self._columns[column][number])
         if column == "growth":
-            return "" if key.role else growth_cell(value, None)
+            return "" if key.role else growth_cell(value)
         return "" if key.role else about + _WRITTEN[column](value)
 
     def _name(self, key: FunctionKey) -> Cell:

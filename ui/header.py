@@ -17,11 +17,11 @@ from textual.widget import Widget
 from tracelloc.model.process import RUNNING_PROCESSES
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.differences import Limits
+from tracelloc.show.presentation.alerts import tracing_cost
 from tracelloc.show.presentation.objects import type_suspects
 from tracelloc.show.presentation.processfacts import Forecast
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.show.presentation.suspects import suspects_of, unsure_growth
-from tracelloc.show.presentation.tracing import tracing_cost
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     NS_PER_S,
@@ -34,15 +34,7 @@ from tracelloc.text import (
 )
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.spanplot import span_note
-from tracelloc.ui.tableview import (
-    clean,
-    crop,
-    fit,
-    gauge,
-    short_count,
-    trend,
-)
-from tracelloc.ui.verdictcells import VERDICT_STYLES
+from tracelloc.ui.tableview import VERDICT_STYLES, clean, crop, fit, gauge, short_count, trend
 from tracelloc.ui.view import Facts, View
 from tracelloc.verdict.parameters import P
 

@@ -21,9 +21,9 @@ from rich.style import Style
 from rich.text import Text
 from textual import events
 
+from tracelloc.show.presentation.alerts import overhead_line
 from tracelloc.show.presentation.facts import unseen_lines
 from tracelloc.show.presentation.processfacts import losses_line, memory_lines
-from tracelloc.show.presentation.tracing import overhead_line
 from tracelloc.text import (
     NS_PER_S,
     format_duration,

@@ -22,8 +22,14 @@ from tracelloc.text import (
 from tracelloc.ui.groups import GroupKey
 from tracelloc.ui.header import target_name
 from tracelloc.ui.stacknames import Search
-from tracelloc.ui.tableview import Cell, TitleCell, short_count, sparkline
-from tracelloc.ui.verdictcells import growth_cell, verdict_cell
+from tracelloc.ui.tableview import (
+    Cell,
+    TitleCell,
+    growth_cell,
+    short_count,
+    sparkline,
+    verdict_cell,
+)
 from tracelloc.ui.view import ViewSelection
 
 FOUND: Final = "bold reverse"
@@ -52,11 +58,11 @@ ADDED: Final = frozenset({"change", "bytes", "count", "share", "rate"})
 """Columns that a group sums over its stacks; in others it shows its first stack's figures."""
 
 
-Columns = dict[str, tuple[npt.NDArray[Any], Callable[[Any], str]]]
+Figures = dict[str, tuple[npt.NDArray[Any], Callable[[Any], str]]]
 """By name, a value per stack, and its format."""
 
 
-def figure_columns(selection: ViewSelection) -> Columns:
+def figure_columns(selection: ViewSelection) -> Figures:
     """Returns the columns of figures: values per stack, and their format."""
     snapshot, figures, change = selection.snapshot, selection.figures, selection.change
     about = about_of(snapshot.sample_bytes)
@@ -79,7 +85,7 @@ class StackCells:
     """Returns cells by key and column."""
 
     def __init__(
-        self, selection: ViewSelection, columns: Columns, inside: frozenset[int] = frozenset()
+        self, selection: ViewSelection, columns: Figures, inside: frozenset[int] = frozenset()
     ) -> None:
         """``inside``: stacks that are rows of an expanded group."""
         self._selection = selection

@@ -15,6 +15,7 @@ from tracelloc.model.figures import I64
 from tracelloc.show.analysis.differences import BlockOrder, list_blocks
 from tracelloc.show.presentation.blockholders import kept_sentence
 from tracelloc.show.presentation.suspects import headline, sentences, suspect_ranks
+from tracelloc.show.tables import Column, Columns
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     NS_PER_S,
@@ -26,33 +27,26 @@ from tracelloc.ui.groups import Grouping, GroupKey, grouped, toggled
 from tracelloc.ui.lineview import wrapped
 from tracelloc.ui.objectview import OBJECTS, TypeKey, with_growing_types
 from tracelloc.ui.picture import Details
-from tracelloc.ui.stackcells import Columns, StackCells, figure_columns, name_cell
-from tracelloc.ui.tableview import (
-    Cell,
-    Column,
-    Table,
-    TableRows,
-    clean,
-)
-from tracelloc.ui.verdictcells import VERDICT_STYLES
+from tracelloc.ui.stackcells import Figures, StackCells, figure_columns, name_cell
+from tracelloc.ui.tableview import VERDICT_STYLES, Cell, Table, TableRows, clean
 from tracelloc.ui.view import Settings, Sorting, Source, View, ViewSelection
 
 _REASON_LINES: Final = 2
 MOST_ROWS: Final = 10_000
 """Most rows of a table: nobody scrolls further, and searches cover all stacks."""
-STACK_COLUMNS: Final = (
+STACK_COLUMNS: Final[Columns[Any]] = (
     Column("change", "change", 13),
     Column("bytes", "live", 13),
     Column("share", "share", 6, from_width=132, sorts=False),
     Column("count", "blocks", 9, from_width=96),
     Column("growth", "growth/min", 12),
-    Column("verdict", "verdict", 9, right=False, from_width=72),
+    Column("verdict", "verdict", 9, left=True, from_width=72),
     Column("rate", "alloc/s", 9, from_width=124),
     Column("age", "mean age", 10, from_width=118),
     Column("temporary", "temporary", 10, from_width=160),
     Column("history", "history", 8, from_width=146, sorts=False),
-    Column("process", "process", 18, right=False, from_width=96, sorts=False),
-    Column("name", "allocated in", 0, right=False, descending=False),
+    Column("process", "process", 18, left=True, from_width=96, sorts=False),
+    Column("name", "allocated in", 0, descending=False),
 )
 
 
@@ -78,7 +72,7 @@ def stack_rows(selection: ViewSelection) -> TableRows:
     return TableRows(order, cells.cell, sorting.column, sorting.descending, why, without)
 
 
-def _sorted_stacks(selection: ViewSelection, columns: Columns) -> I64:
+def _sorted_stacks(selection: ViewSelection, columns: Figures) -> I64:
     """Returns the stacks in the order of the chosen column."""
     rows, sorting, labels = selection.stacks, selection.settings.sorting, selection.names.labels
     if sorting.column == "name":
@@ -168,12 +162,12 @@ def _explanation(details: Details) -> list[str]:
 
 
 MOST_BLOCKS: Final = 2_000
-BLOCK_COLUMNS: Final = (
+BLOCK_COLUMNS: Final[Columns[Any]] = (
     Column("bytes", "size", 10),
     Column("age", "age", 9),
-    Column("address", "address", 14, right=False, from_width=76),
-    Column("thread", "thread", 18, right=False, from_width=100),
-    Column("name", "allocated in", 0, right=False, descending=False),
+    Column("address", "address", 14, left=True, from_width=76),
+    Column("thread", "thread", 18, left=True, from_width=100),
+    Column("name", "allocated in", 0, descending=False),
 )
 _OF_RECORDINGS: Final = " only the ten largest blocks are recorded (record --events: all blocks)"
 _ORDERS: Final = {("age", True): BlockOrder.AGE, ("age", False): BlockOrder.YOUTH}

@@ -20,6 +20,7 @@ from tracelloc.show.filters import Filters, Rule
 from tracelloc.show.filters.files import append_rules
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.show.presentation.sourcelisting import ListedFunction, listed_function
+from tracelloc.show.tables import Column
 from tracelloc.text import NS_PER_S, plural
 from tracelloc.ui.chart import CHART
 from tracelloc.ui.details import DetailScreen
@@ -45,7 +46,6 @@ from tracelloc.ui.residentview import RESIDENT
 from tracelloc.ui.sourcescreen import SourceScreen
 from tracelloc.ui.spanplot import SpanPlot
 from tracelloc.ui.stackviews import BLOCKS, STACKS
-from tracelloc.ui.tableview import Column
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.typeview import TYPES
 from tracelloc.ui.view import VERDICT_CHOICES, Difference, Settings, Sorting, Source, View
@@ -105,7 +105,7 @@ class State:
 
     # --- order and limits ---
 
-    def sort(self, column: Column) -> None:
+    def sort(self, column: Column[Any]) -> None:
         """Sorts by a column; if it is the sort column already, reverses the order."""
         now, name = self.settings.sorting, self.settings.view.name
         same = now.column == column.key

@@ -20,14 +20,14 @@ from tracelloc.model.heapusage import (
 )
 from tracelloc.model.process import Target
 from tracelloc.show.presentation.blockholders import (
+    holders_facts,
     keeper_text,
-    kept_facts,
     kept_sentence,
     root_text,
     top_keeper_text,
 )
 from tracelloc.show.recording.plain import from_plain, to_plain, types_of
-from tracelloc.show.report.holders import holder_lines_of, holders_json, top_holder_lines
+from tracelloc.show.report.pointers import holder_lines_of, holders_json, top_holder_lines
 from tracelloc.snapshots.snapshot import Snapshot
 
 TARGET = Target(7, "server")
@@ -167,7 +167,7 @@ def test_hostile_holders_of_a_suspect_are_escaped() -> None:
     ):
         assert "\x1b" not in sentence(found)
         assert "\\x1b]0;title" in sentence(found)
-        assert json.loads(json.dumps(kept_facts(found)))["paths"][0]["root"] == bad
+        assert json.loads(json.dumps(holders_facts(found, "retained")))["paths"][0]["root"] == bad
 
 
 def test_holders_in_a_recording() -> None:

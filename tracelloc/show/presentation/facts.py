@@ -17,12 +17,12 @@ from tracelloc.model.frames import Frame
 from tracelloc.model.process import FoundLibrary
 from tracelloc.model.stacks import NO_STACK
 from tracelloc.show.filters import NamedStack
-from tracelloc.show.presentation.blockholders import kept_facts
+from tracelloc.show.presentation.alerts import completeness_facts, tracing_cost
+from tracelloc.show.presentation.blockholders import holders_facts
 from tracelloc.show.presentation.processfacts import memory_facts
 from tracelloc.show.presentation.sharedframes import PartShare
 from tracelloc.show.presentation.shortnames import shorten
 from tracelloc.show.presentation.suspects import NamedSuspect
-from tracelloc.show.presentation.tracing import completeness_facts, tracing_cost
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S, plural, printable
 
@@ -94,7 +94,7 @@ def suspect_facts(named: NamedSuspect) -> dict[str, Any]:
 
     ``since_s`` is how long it has been growing; ``group`` is null for a single stack.
     """
-    judgement = named.judgement
+    judgement, holders = named.judgement, named.holders
     return {
         "stack_id": named.suspect.stack,
         "verdict": judgement.verdict.value,
@@ -108,7 +108,7 @@ def suspect_facts(named: NamedSuspect) -> dict[str, Any]:
         "searched_blocks": judgement.searched,
         "unreachable_blocks": judgement.unreachable,
         "group": _group(named),
-        "holders": None if named.holders is None else kept_facts(named.holders),
+        "holders": holders and {"time": holders.heap.time_s, **holders_facts(holders, "retained")},
     }
 
 

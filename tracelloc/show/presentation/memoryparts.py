@@ -6,8 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tracelloc.model.heapusage import HEAP_PARTS, KEPT_PARTS, HeapUsage, MemoryAccount, MemoryPart
+from tracelloc.model.heapusage import (
+    HEAP_PARTS,
+    KEPT_PARTS,
+    NO_ACCOUNT,
+    HeapUsage,
+    MemoryAccount,
+    MemoryPart,
+)
 from tracelloc.model.process import MallocLibrary
+from tracelloc.show.tables import Column, json_of, or_blank, table_lines
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     format_duration,
@@ -90,21 +98,49 @@ def account_age(snapshot: Snapshot) -> str:
     return f" ({format_duration(max(age_s, 0.1))} ago)" if age_s >= _OLD_S or is_other else ""
 
 
+@dataclass(frozen=True, slots=True)
+class PartRow:
+    """A part of resident memory, or all of it."""
+
+    part: MemoryPart | None
+    size_bytes: int
+    change_bytes: int
+    share: float
+    """The part of resident memory; 0 for all of it."""
+    text: str
+    """What it is, with its largest items."""
+
+
+CHANGE: Final[Column[PartRow]] = Column(
+    "change", "change", 12, lambda row: row.change_bytes, signed_size
+)
+BYTES: Final[Column[PartRow]] = Column(
+    "bytes", "bytes", 10, lambda row: row.size_bytes, format_size
+)
+SHARE: Final[Column[PartRow]] = Column(
+    "share", "of RSS", 8, lambda row: row.share, or_blank(format_percent)
+)
+
+
+def part_rows(account: MemoryAccount, before: MemoryAccount = NO_ACCOUNT) -> list[PartRow]:
+    """Returns the parts of RSS that are or were not empty, with the change since ``before``."""
+    total, rows = max(account.own_bytes, 1), []
+    for part in OWN_PARTS:
+        size_bytes, was = account.parts.get(part, 0), before.parts.get(part, 0)
+        if size_bytes or was:
+            text = part_title(account, part)
+            rows.append(PartRow(part, size_bytes, size_bytes - was, size_bytes / total, text))
+    return rows
+
+
 def part_lines(account: MemoryAccount, before: MemoryAccount | None = None) -> Iterator[str]:
     """A table of the parts of RSS. ``before``: adds a column with the change since then."""
-    total = account.own_bytes
-    changes = "" if before is None else f"{'change':>12}"
-    yield f"{'bytes':>10} {'of RSS':>7}{changes}  resident memory"
-    for part in OWN_PARTS:
-        size_bytes = account.parts.get(part, 0)
-        was = 0 if before is None else before.parts.get(part, 0)
-        if not size_bytes and not was:
-            continue
-        change = "" if before is None else f"{signed_size(size_bytes - was):>12}"
-        share = format_percent(size_bytes / max(total, 1), 1)
-        yield f"{format_size(size_bytes):>10} {share:>7}{change}  {part_title(account, part)}"
-    change = "" if before is None else f"{signed_size(total - before.own_bytes):>12}"
-    yield f"{format_size(total):>10} {'':>7}{change}  RSS{_beside(account)}"
+    changes = [] if before is None else [CHANGE]
+    name: Column[PartRow] = Column("part", "resident memory", 0, lambda row: row.text)
+    before = before or NO_ACCOUNT
+    total, change = account.own_bytes, account.own_bytes - before.own_bytes
+    rss = PartRow(None, total, change, 0, f"RSS{_beside(account)}")
+    return table_lines([BYTES, SHARE, *changes, name], [*part_rows(account, before), rss])
 
 
 def part_title(account: MemoryAccount, part: MemoryPart) -> str:
@@ -199,16 +235,12 @@ def keeping_libraries(usage: HeapUsage) -> str:
 
 def account_facts(usage: HeapUsage) -> dict[str, Any]:
     """The account for JSON, in bytes."""
-    account = usage.account
-    pinned = usage.pinned
+    account, pinned = usage.account, usage.pinned
     return {
         "parts": {part.name.lower(): account.parts.get(part, 0) for part in MemoryPart},
         "rss_bytes": account.rss_bytes,
         "kept_bytes": account.kept_bytes,
-        "swapped_bytes": account.swapped_bytes,
-        "page_table_bytes": account.page_table_bytes,
-        "huge_bytes": account.huge_bytes,
-        "hugetlb_bytes": account.hugetlb_bytes,
+        **json_of(account, {"parts": None, "items": None}),
         "pinned_bytes": pinned.kept_bytes,
         "pinning_blocks": pinned.blocks.count,
         "trimmable_bytes": usage.trimmable_bytes,

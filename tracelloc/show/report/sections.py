@@ -27,7 +27,7 @@ from tracelloc.show.analysis.histograms import (
     total_waste,
     wasteful_stacks,
 )
-from tracelloc.show.presentation.alerts import incompleteness
+from tracelloc.show.presentation.alerts import incompleteness, overhead_line
 from tracelloc.show.presentation.facts import summary, thread_facts
 from tracelloc.show.presentation.memoryparts import account_age, part_lines
 from tracelloc.show.presentation.processfacts import (
@@ -38,7 +38,6 @@ from tracelloc.show.presentation.processfacts import (
     waste_text,
     why_uncertain,
 )
-from tracelloc.show.presentation.tracing import overhead_line
 from tracelloc.show.report.beforetracing import earlier_part
 from tracelloc.show.report.content import (
     Entry,
