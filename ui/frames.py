@@ -18,7 +18,7 @@ from tracelloc.show.presentation.facts import format_frame
 from tracelloc.show.presentation.naming import NamedStack, frame_name
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import plural
-from tracelloc.ui.highlighting import ColouredSource
+from tracelloc.ui.sourcefiles import ColouredSource
 from tracelloc.ui.stacknames import place
 from tracelloc.ui.tableview import Cell, PathCell, TableRows, clean
 

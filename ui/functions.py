@@ -204,7 +204,6 @@ class _Rows:
         self._whole = max(int(self._weights.sum()), 1)
 
     def cell(self, key: Hashable, column: str) -> Cell:
-        """Returns the content of a column of the row."""
         assert isinstance(key, FunctionKey)
         number, about = self._functions.number(key.step), self._about
         if column in ("name", "module"):
@@ -224,7 +223,6 @@ class _Rows:
         return name_cell(f"{mark}{clean(key.step.name)}", self._settings.search)
 
     def _numbers(self) -> list[int]:
-        """The numbers of the functions in the order of the rows."""
         steps, settings = self._functions.steps, self._settings
         numbers: list[int] = np.flatnonzero(self._total).tolist()
         if settings.search:
@@ -238,7 +236,6 @@ class _Rows:
         return sorted(numbers, key=lambda number: sign * int(values[number]))
 
     def keys(self) -> Iterator[Hashable]:
-        """Keys of the rows, including those of callers and callees."""
         steps = self._functions.steps
         for number in self._numbers()[:MOST_ROWS]:
             yield FunctionKey(steps[number])
@@ -269,7 +266,6 @@ def function_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
 
 
 def _expanded(key: FunctionKey, settings: Settings) -> Settings:
-    """Expands the function's callers and callees, or collapses them."""
     is_shown = settings.function == key.step and not key.role
     return replace(settings, function=None if is_shown else key.step)
 

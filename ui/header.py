@@ -208,7 +208,6 @@ def _figures(picture: Picture) -> list[Text]:
 
 
 def _sums(snapshot: Snapshot, about: str) -> list[Text]:
-    """Returns what a single profile has."""
     return [
         Text.assemble(("Heap ", "dim"), (f"{about}{format_size(snapshot.live_bytes):>8}", "bold")),
         Text(f"{about}{snapshot.live_count:,} blocks"),
@@ -217,7 +216,6 @@ def _sums(snapshot: Snapshot, about: str) -> list[Text]:
 
 
 def _ended(snapshot: Snapshot) -> Text | None:
-    """Returns the bytes of processes that have ended."""
     merged = snapshot.merged
     if merged is None or not merged.ended_count:
         return None
@@ -244,7 +242,6 @@ def _leaks(snapshot: Snapshot) -> Text | None:
 
 
 def _peak(snapshot: Snapshot, about: str) -> Text | None:
-    """Returns the high-water mark and its age."""
     peak = snapshot.peak
     if peak is None:
         return None

@@ -163,7 +163,6 @@ def age_label(ages: Bin) -> str:
 
 
 def _time(age_ns: int) -> str:
-    """Formats a limit of a bin."""
     return format_duration(age_ns // NS_PER_S)
 
 
@@ -326,7 +325,6 @@ def _sharing(activity: ThreadActivity, about: str) -> str:
 
 
 def _flows(activity: ThreadActivity, tid: int | None, about: str) -> str:
-    """Returns the largest flows of a thread."""
     if tid is None:
         return ""
 

@@ -324,7 +324,6 @@ class LiveScreen(Screen[None]):
     # --- order ---
 
     def _columns(self) -> list[Column[Any]]:
-        """Returns the columns by which the active view can be sorted."""
         if not isinstance(self.view, Table):
             return []
         hidden = self.view.without

@@ -68,7 +68,6 @@ class WhatToDo(Dialog["Words | None"]):
 
     @on(Table.Chosen)
     def _act(self) -> None:
-        """Closes the box with a command line."""
         subcommand = self._actions[str(self.query_one(Table).key)]
         self.dismiss([*subcommand, *self._target])
 
@@ -130,7 +129,6 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
 
     @on(Table.Moved)
     def _say_hint(self) -> None:
-        """Shows what the process under the cursor grows by."""
         chosen = self._chosen()
         text = ""
         if isinstance(chosen, ProcessMemory):
@@ -164,7 +162,6 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
 
     @on(Table.Chosen)
     def _ask(self) -> None:
-        """Asks what to do about the row under the cursor."""
         chosen = self._chosen()
         if isinstance(chosen, ProcessMemory):
             target = "-p", str(chosen.pid)

@@ -106,7 +106,6 @@ def with_growing_types(selection: ViewSelection, rows: TableRows) -> TableRows:
 
 
 def _cell(suspect: TypeSuspect, column: str) -> Cell:
-    """Returns a growing type's cell, in the columns of stacks."""
     if column == "growth":
         return growth_cell(round(suspect.bytes_per_min), suspect.verdict)
     if column == "verdict":
@@ -161,8 +160,6 @@ def _why_empty(snapshot: Snapshot) -> str:
 def _line(
     found: ObjectFindings, snapshot: Snapshot, number: int
 ) -> Callable[[Hashable | None], str]:
-    """Returns one of the lines about the type under the cursor."""
-
     def line(key: Hashable | None) -> str:
         lines = list(_lines(found, snapshot, key.name if isinstance(key, TypeKey) else ""))
         return f" {lines[number]}" if number < len(lines) else ""

@@ -336,7 +336,6 @@ def log_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
 
 
 def _capture_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
-    """Returns lines on the source of events, or on the recording's origin."""
     traced = format_duration(selection.snapshot.elapsed_ns // NS_PER_S)
     if not facts.ring_slots:
         yield f"recorded   {traced} up to this snapshot, by {facts.method}"

@@ -20,7 +20,6 @@ from tracelloc.ui.view import Settings, Sorting, View
 
 
 def _leaks(one: Snapshot) -> int:
-    """Returns the number of suspects with the verdict leaking."""
     suspects = () if one.findings is None else one.findings.suspects
     return sum(suspect.judgement.verdict is Verdict.LEAKING for suspect in suspects)
 

@@ -16,11 +16,10 @@ from textual.widgets import Static
 from tracelloc.show.presentation.sourcelisting import ListedFunction, SourceListing
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import about_of, format_size, plural
-from tracelloc.ui.editor import open_editor
-from tracelloc.ui.highlighting import ColouredSource
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picture import Picture
+from tracelloc.ui.sourcefiles import ColouredSource, open_editor
 from tracelloc.ui.tableview import Cell, Table, TableRows, clean, crop, short_count
 
 if TYPE_CHECKING:
@@ -179,7 +178,6 @@ class SourceScreen(Screen[None]):
 
     @property
     def _line(self) -> int | None:
-        """The line under the cursor."""
         key = self.query_one(Table).key
         return key if isinstance(key, int) else None
 

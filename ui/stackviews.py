@@ -73,7 +73,6 @@ def stack_rows(selection: ViewSelection) -> TableRows:
 
 
 def _sorted_stacks(selection: ViewSelection, columns: Figures) -> I64:
-    """Returns the stacks in the order of the chosen column."""
     rows, sorting, labels = selection.stacks, selection.settings.sorting, selection.names.labels
     if sorting.column == "name":
         places = np.empty(len(labels.texts), np.int64)
@@ -90,7 +89,6 @@ def _sorted_stacks(selection: ViewSelection, columns: Figures) -> I64:
 
 
 def _by_weight(selection: ViewSelection) -> I64:
-    """Returns the stacks by change, if marks are compared, else by size."""
     rows, change = selection.stacks, selection.change
     return rows if change is None else rows[np.argsort(-change[rows], kind="stable")]
 

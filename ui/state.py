@@ -73,7 +73,6 @@ class State:
         """The views that this run has, as tabs."""
         self.settings = Settings(self.views[0])
         self.picture: Picture | None = None
-        """The newest picture."""
         self.ended = ""
         """Why there are no new pictures."""
         self.frozen = False

@@ -49,7 +49,6 @@ class _Watched:
     row: int
     name: bytes
     kinds: tuple[int, ...]
-    """Bytes of each kind of memory."""
     arguments: str
     user: str
     group: MemoryGroup

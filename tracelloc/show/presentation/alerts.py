@@ -191,7 +191,6 @@ def _of_the_rest(snapshot: Snapshot, memory: MemoryUsage) -> tuple[str, str, str
 
 
 def _high_cost(snapshot: Snapshot) -> Alert | None:
-    """Returns what tracing costs the program, if that is much."""
     cost = tracing_cost(snapshot)
     if cost is None or not cost.is_high:
         return None
@@ -205,7 +204,6 @@ def _high_cost(snapshot: Snapshot) -> Alert | None:
 
 
 def _kept_memory(snapshot: Snapshot) -> Alert | None:
-    """Returns that most of a process's memory is freed memory that it keeps, if so."""
     usage = snapshot.usage
     if usage is None:
         return None

@@ -187,7 +187,6 @@ def joined(profiles: Sequence[Profile]) -> Profile:
 
 
 def _sample_of(sample: Sample, profile: Profile, name: str, first_index: int) -> Sample:
-    """Returns a sample of one process for the merged profile."""
     stat = replace(sample.stat, index=first_index + sample.stat.index)
     stack = _begun_by(sample.stack, name)
     return replace(sample, stat=stat, stack=stack, pid=profile.target.pid)

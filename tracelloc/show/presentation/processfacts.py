@@ -51,7 +51,6 @@ _MORE_THAN_ALL: Final = 1.3
 _SLOPE_NS: Final = 60 * NS_PER_S
 """Least time over which growth of resident memory is measured."""
 _FARTHEST_S: Final = 30 * 86400.0
-"""Furthest forecast."""
 _FORECAST_PER_WATCHED: Final = 100.0
 """Furthest forecast, as a multiple of the time over which growth was measured."""
 
@@ -63,7 +62,6 @@ class Account:
     growth_bytes: int
     """Growth of memory in use since tracing began, swapped pages included."""
     traced_bytes: int
-    """Bytes of live blocks."""
     overhead_bytes: int | None
     """Overhead of the malloc library on them; None if unknown."""
     mapped_bytes: int | None

@@ -13,15 +13,15 @@ from tracelloc.model.objects import (
 from tracelloc.model.process import Target
 from tracelloc.show.presentation.objects import (
     NOT_COUNTED,
-    TypeGrowth,
     census_facts,
     growths,
     holder_text,
     object_facts,
+    type_columns,
 )
 from tracelloc.show.report.content import Request, SectionContent
-from tracelloc.show.tables import Column, Columns, count_with, headline, json_line, table_lines
-from tracelloc.text import format_duration, format_percent, format_size, plural, printable
+from tracelloc.show.tables import headline, json_line, table_lines
+from tracelloc.text import format_percent, format_size, plural, printable
 
 _LEAST_GROWTH: Final = 10
 """Objects by which a type has to grow for its holders to be looked for."""
@@ -38,27 +38,9 @@ def census_totals(now: ObjectCensus) -> str:
 
 def type_table(now: ObjectCensus, first: ObjectCensus, top: int) -> Iterator[str]:
     """Yields the types that have grown most since ``first``, or the largest if it is ``now``."""
-    seconds = now.time_s - first.time_s
-
-    def pace(change: int) -> str:
-        return f"{change / seconds * 60:+,.0f}"
-
-    def growth(change: int) -> str:
-        size_bytes = round(change / seconds * 60)
-        return f"{'+' if size_bytes >= 0 else ''}{format_size(size_bytes)}"
-
-    changes: Columns[TypeGrowth] = (
-        Column("objects_change", "objects/min", 12, lambda row: row.count_change, pace),
-        Column("bytes_change", "bytes/min", 11, lambda row: row.bytes_change, growth),
-    )
-    title = "type" if now is first else f"type (change in {format_duration(seconds)})"
-    columns: Columns[TypeGrowth] = (
-        Column("objects", "objects", 12, lambda row: row.now.count, count_with("")),
-        Column("bytes", "bytes", 10, lambda row: row.now.size_bytes, format_size),
-        *(() if now is first else changes),
-        Column("type", title, 0, lambda row: row.now.name, printable),
-    )
-    yield from table_lines(columns, growths(now, first)[:top])
+    *columns, name = type_columns(now, first)
+    shown = [*(columns[:2] if now is first else columns), name]
+    yield from table_lines(shown, growths(now, first)[:top])
     if now.changed_pools:
         yield (
             f"{plural(now.changed_pools, 'pool')} of 16 KiB changed while being read: "

@@ -323,8 +323,7 @@ def report_lines(given: Request) -> Iterator[str]:
     if given.earlier.is_first:
         yield f"==> {LEGEND}"
     for section, part in parts_of(given):
-        if part.is_news(section, given.earlier):
-            yield from part.text(given)
+        yield from part.text(section, given)
     if given.earlier.is_full:
         yield ""
 
