@@ -206,8 +206,12 @@ class _Rows:
     def cell(self, key: Hashable, column: str) -> Cell:
         assert isinstance(key, FunctionKey)
         number, about = self._functions.number(key.step), self._about
-        if column in ("name", "module"):
-            return self._name(key) if column == "name" else clean(base_name(key.step.module or ""))
+        if column == "module":
+            return clean(base_name(key.step.module or ""))
+        if column == "name":
+            is_open = self._settings.function == key.step and not key.role
+            mark = "  " if key.role else "▾ " if is_open else ""
+            return name_cell(f"{mark}{clean(key.step.name)}", self._settings.search)
         size_bytes = key.size_bytes if key.role else int(self._total[number])
         if column in ("share", "bytes"):
             share = format_percent(size_bytes / self._whole)
@@ -216,11 +220,6 @@ class _Rows:
         if column == "growth":
             return "" if key.role else growth_cell(value)
         return "" if key.role else about + _WRITTEN[column](value)
-
-    def _name(self, key: FunctionKey) -> Cell:
-        is_open = self._settings.function == key.step and not key.role
-        mark = "  " if key.role else "▾ " if is_open else ""
-        return name_cell(f"{mark}{clean(key.step.name)}", self._settings.search)
 
     def _numbers(self) -> list[int]:
         steps, settings = self._functions.steps, self._settings

@@ -182,16 +182,16 @@ def _lost(snapshot: Snapshot) -> list[Text]:
 def _figures(picture: Picture) -> list[Text]:
     figures, snapshot = picture.header, picture.snapshot
     about = about_of(snapshot.sample_bytes)
+    heap = Text.assemble(
+        ("Heap ", "dim"), (f"{about}{format_size(snapshot.live_bytes):>8}", "bold")
+    )
     if picture.is_profile:
-        return _sums(snapshot, about)
+        blocks = f"{about}{snapshot.live_count:,} blocks"
+        return [heap, Text(blocks), Text(f"{snapshot.live_stacks:,} stacks")]
     growth = int(snapshot.growth_per_min.sum())
     style = _BAD if growth > 0 else "green" if growth < 0 else ""
     parts = [
-        Text.assemble(
-            ("Heap ", "dim"),
-            (f"{about}{format_size(snapshot.live_bytes):>8}", "bold"),
-            (f" {trend(growth)} {signed_size(growth)}/min", style),
-        ),
+        heap.append(f" {trend(growth)} {signed_size(growth)}/min", style),
         _ended(snapshot),
         _leaks(snapshot),
         _resident(picture),
@@ -205,14 +205,6 @@ def _figures(picture: Picture) -> list[Text]:
         _peak(snapshot, about),
     ]
     return [part for part in parts if part is not None]
-
-
-def _sums(snapshot: Snapshot, about: str) -> list[Text]:
-    return [
-        Text.assemble(("Heap ", "dim"), (f"{about}{format_size(snapshot.live_bytes):>8}", "bold")),
-        Text(f"{about}{snapshot.live_count:,} blocks"),
-        Text(f"{snapshot.live_stacks:,} stacks"),
-    ]
 
 
 def _ended(snapshot: Snapshot) -> Text | None:

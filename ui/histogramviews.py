@@ -157,13 +157,8 @@ def _whole(size: int) -> str:
 
 def age_label(ages: Bin) -> str:
     """``1 m - 3 m``, ``over 1 d``."""
-    if ages.high is None:
-        return f"over {_time(ages.low)}"
-    return f"{_time(ages.low)} - {_time(ages.high)}"
-
-
-def _time(age_ns: int) -> str:
-    return format_duration(age_ns // NS_PER_S)
+    limits = [format_duration(n // NS_PER_S) for n in (ages.low, ages.high) if n is not None]
+    return f"over {limits[0]}" if ages.high is None else " - ".join(limits)
 
 
 def _make_sizes(source: Source) -> Callable[[ViewSelection], TableRows]:
@@ -313,15 +308,14 @@ def table_rows(
     """Returns the table, by thread id. ``about`` is ``~`` if figures are estimates."""
     footer: list[Callable[[Any], str]] = []
     if activity is not None:
-        footer = [lambda _: _sharing(activity, about), lambda tid: _flows(activity, tid, about)]
+        size, count = format_size(activity.remote_freed_bytes), f"{activity.remote_freed_count:,}"
+        share = format_percent(activity.remote_share)
+        sharing = (
+            f" freed by other threads: {about}{size} in {about}{count} blocks, {share} of all frees"
+        )
+        footer = [lambda _: sharing, lambda tid: _flows(activity, tid, about)]
     rows = {row.tid: row for row in sorted(threads, key=lambda row: row.tid)}
     return sorted_rows(rows, thread_columns(about), sorting, footer=footer)
-
-
-def _sharing(activity: ThreadActivity, about: str) -> str:
-    size, count = format_size(activity.remote_freed_bytes), f"{activity.remote_freed_count:,}"
-    share = format_percent(activity.remote_share)
-    return f" freed by other threads: {about}{size} in {about}{count} blocks, {share} of all frees"
 
 
 def _flows(activity: ThreadActivity, tid: int | None, about: str) -> str:
@@ -350,18 +344,16 @@ def _name(tid: int, name: str | None) -> str:
     return "[ended]" if tid else "[unknown]"
 
 
-def _only(tid: int, settings: Settings) -> Settings | None:
-    """Returns settings for the blocks of one thread; None for unknown threads."""
-    return replace(settings, limits=replace(settings.limits, tid=tid)) if tid else None
-
-
 THREADS: Final = View(
     name="threads",
     title="Threads",
     key="7",
     maker=maker,
     widget=lambda: Table(COLUMNS),
-    choose=_only,
+    # Unknown threads have the id 0.
+    choose=lambda tid, settings: (
+        replace(settings, limits=replace(settings.limits, tid=tid)) if tid else None
+    ),
     enters="Only these",
     wanted=replace(BASIC, threads=True),
     sorting=Sorting("bytes"),

@@ -227,7 +227,9 @@ class LiveTree:
         again = self._unsure.difference(fresh)
         for index in sorted(again):
             self._name(snapshot, namer, index)
-        self._name_stale(snapshot, namer)
+        started_ns = self._clock_ns()
+        while self._stale and self._clock_ns() - started_ns <= self._budget_ns:
+            self._name(snapshot, namer, next(iter(self._stale)))
         return CallTree.from_merged(
             self._merger.merged(),
             self._ends[holding],
@@ -241,16 +243,11 @@ class LiveTree:
             ends[: len(self._ends)] = self._ends
             self._ends = ends
 
-    def _name_stale(self, snapshot: Snapshot, namer: Namer) -> None:
-        started_ns = self._clock_ns()
-        while self._stale and self._clock_ns() - started_ns <= self._budget_ns:
-            self._name(snapshot, namer, next(iter(self._stale)))
-
     def _name(self, snapshot: Snapshot, namer: Namer, index: int) -> None:
         """Finds the node that a stack ends in, by the names known now."""
         self._stale.pop(index, None)
         stack = namer.stack(snapshot, index)
-        if _is_unsure(stack):
+        if not stack.frames or any(f.reason is Unresolved.PENDING for f in stack.frames):
             self._unsure.add(index)
         else:
             self._unsure.discard(index)
@@ -258,7 +255,3 @@ class LiveTree:
         if self.inverted:
             path.reverse()
         self._ends[index] = self._merger.add(path)[-1]
-
-
-def _is_unsure(stack: NamedStack) -> bool:
-    return not stack.frames or any(f.reason is Unresolved.PENDING for f in stack.frames)

@@ -176,18 +176,13 @@ class Namer:
         frames = self.symbols.peek(addresses)
         why = snapshot.why_partial(index) if addresses else None
         if why is not None:
-            frames.append(_end_of_partial(why))
+            name = f"[partial: {why}]"
+            frames.append(Frame(0, name, None, None, None, None, None))
         stack = self.filters.apply(frames, index)
         if self._short_names:
             stack = replace(stack, frames=[_shortened(frame) for frame in stack.frames])
         self._stacks[index] = addresses, version, stack
         return stack
-
-
-def _end_of_partial(why: str) -> Frame:
-    """Returns a placeholder for frames missing at the outer end."""
-    name = f"[partial: {why}]"
-    return Frame(0, name, None, None, None, None, None)
 
 
 @functools.lru_cache(maxsize=1 << 16)

@@ -13,11 +13,7 @@ from typing import Any, Final
 
 from tracelloc.heap.usable import header_bytes, usable_of
 from tracelloc.model.blocks import Blocks
-from tracelloc.model.figures import (
-    ThreadActivity,
-    ThreadFlow,
-    ThreadWork,
-)
+from tracelloc.model.figures import ThreadActivity, ThreadWork
 from tracelloc.show.analysis.histograms import (
     Bin,
     StackWaste,
@@ -48,6 +44,7 @@ from tracelloc.show.report.content import (
 )
 from tracelloc.show.report.loglines import LEGEND, head_line
 from tracelloc.show.report.objects import objects_part
+from tracelloc.show.report.optional import SECTIONS
 from tracelloc.show.report.suspects import suspects_part, symbols_part
 from tracelloc.show.report.top import (
     allocations_part,
@@ -236,7 +233,9 @@ def _lines(activity: ThreadActivity, given: Request) -> Iterator[str]:
         f"frees), {len(flows)} top flows out of {len(activity.flows):,}:"
     )
     for number, flow in enumerate(flows):
-        yield f"  {number:>4}: {_flow(flow, activity, given)}"
+        names = _name(flow.maker_tid, activity), _name(flow.ender_tid, activity)
+        moved = given.amount(flow.size_bytes, flow.count)
+        yield f"  {number:>4}: {moved} from {names[0]} to {names[1]}"
 
 
 def _thread(thread: ThreadWork, activity: ThreadActivity, given: Request) -> str:
@@ -250,11 +249,6 @@ def _thread(thread: ThreadWork, activity: ThreadActivity, given: Request) -> str
         amount = given.amount(thread.freed_by_others_bytes, thread.freed_by_others_count)
         parts.append(f"{amount} freed by other threads")
     return ", ".join(parts)
-
-
-def _flow(flow: ThreadFlow, activity: ThreadActivity, given: Request) -> str:
-    moved = given.amount(flow.size_bytes, flow.count)
-    return f"{moved} from {_name(flow.maker_tid, activity)} to {_name(flow.ender_tid, activity)}"
 
 
 def _name(tid: int, activity: ThreadActivity) -> str:
@@ -274,8 +268,11 @@ class ReportSection:
     """The JSON field of the section; None if its fields are the report's own."""
     json_place: int = 0
     """Position of standard sections in JSON; equal ones appear in list order."""
-    is_optional: bool = False
-    """Whether the section appears only if requested: those of ``optional.SECTIONS``."""
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether the section appears only if requested."""
+        return self.name in SECTIONS
 
 
 REPORT: Final = (
@@ -286,29 +283,26 @@ REPORT: Final = (
     ReportSection(allocators_part),
     ReportSection(earlier_part, "earlier"),
     ReportSection(since_mark_part, "since_mark"),
-    ReportSection(peak_part, "peak", is_optional=True),
-    ReportSection(temporary_part, "temporary", is_optional=True),
-    ReportSection(sizes_part, "sizes", is_optional=True),
-    ReportSection(types_part, "types", is_optional=True),
-    ReportSection(threads_part, "threads", is_optional=True),
-    ReportSection(objects_part, "objects", is_optional=True),
+    ReportSection(peak_part, "peak"),
+    ReportSection(temporary_part, "temporary"),
+    ReportSection(sizes_part, "sizes"),
+    ReportSection(types_part, "types"),
+    ReportSection(threads_part, "threads"),
+    ReportSection(objects_part, "objects"),
     ReportSection(memory_part),
     ReportSection(account_part),
     ReportSection(mappings_part, "mappings", json_place=1),
     ReportSection(symbols_part),
     ReportSection(losses_part),
 )
-"""All sections, in the order of text reports."""
+"""All sections, in the order of text reports. ``optional.SECTIONS`` has those to ask for."""
 
 
 def parts_of(given: Request) -> list[tuple[ReportSection, SectionContent]]:
     """Returns the sections of a report, with the stack names known in time."""
-    parts = []
-    for section in REPORT:
-        if not section.is_optional or section.name in given.style.show:
-            part = section.make(given)
-            if part is not None:
-                parts.append((section, part))
+    asked = [each for each in REPORT if not each.is_optional or each.name in given.style.show]
+    made = [(section, section.make(given)) for section in asked]
+    parts = [(section, part) for section, part in made if part is not None]
     indices = {stack for _, part in parts for stack in part.stacks}
     given.namer.prepare(given.snapshot, indices, given.namer.patience_s)
     return parts
@@ -339,7 +333,9 @@ def report_facts(given: Request) -> dict[str, Any]:
             del report[key]
     if not given.earlier.is_full:
         report["lost"] = {cause: count for cause, count in report["lost"].items() if count}
-    for section, part in sorted(parts_of(given), key=_json_order):
+    parts = parts_of(given)
+    parts.sort(key=lambda pair: (pair[0].is_optional, pair[0].json_place))
+    for section, part in parts:
         fields = part.json(given)
         report |= fields if section.name is None else {section.name: fields}
     return report if given.earlier.is_full else _shortened(report)
@@ -362,7 +358,3 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nulls(each) for key, each in value.items() if each is not None}
     return [_without_nulls(each) for each in value] if isinstance(value, list) else value
-
-
-def _json_order(found: tuple[ReportSection, SectionContent]) -> tuple[bool, int]:
-    return found[0].is_optional, found[0].json_place
