@@ -18,6 +18,7 @@ from tracelloc.model.stacks import NO_STACK
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.alerts import completeness_facts, tracing_cost
 from tracelloc.show.presentation.blockholders import holders_facts
+from tracelloc.show.presentation.calltree import shown_frames
 from tracelloc.show.presentation.processfacts import memory_facts
 from tracelloc.show.presentation.sharedframes import PartShare
 from tracelloc.show.presentation.shortnames import shorten
@@ -212,6 +213,14 @@ def stack_lines(stack: NamedStack, index: int, *, long_names: bool = True) -> It
         # A placeholder for missing frames has no address.
         address = f"0x{part.frame.address:016x}: " if part.frame.address else ""
         yield f"        {address}{text}"
+
+
+def shown_lines(stack: NamedStack, indent: int) -> Iterator[str]:
+    """Yields the shown frames of a stack without addresses, as ``NAME in FILE (file:line)``."""
+    for name, frame in shown_frames(stack):
+        yield f"{' ' * indent}{printable(name)}{where(frame)}"
+    if not stack.frames:
+        yield f"{' ' * indent}[no call stack]"
 
 
 def format_frame(frame: Frame, *, long_names: bool = True) -> str:

@@ -12,8 +12,7 @@ from tracelloc.model.heapusage import BlockSum
 from tracelloc.model.process import Target
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.blockholders import missing_lines
-from tracelloc.show.presentation.calltree import shown_frames
-from tracelloc.show.presentation.facts import where
+from tracelloc.show.presentation.facts import shown_lines
 from tracelloc.show.presentation.naming import frame_name
 from tracelloc.text import format_size, plural, printable
 
@@ -92,10 +91,7 @@ def leak_report_lines(report: LeakReport, top: int) -> Iterator[str]:
     yield f"==> {who}: {lost}, of {_amount(report.found.in_use)} in use at its end"
     for one in report.leaks[:top]:
         yield f"{one.sentence}:"
-        for name, frame in shown_frames(one.stack):
-            yield f"    {printable(name)}{where(frame)}"
-        if not one.stack.frames:
-            yield "    [no call stack]"
+        yield from shown_lines(one.stack, 4)
     if rest := report.leaks[top:]:
         others = sum((one.leak.blocks for one in rest), BlockSum())
         yield f"{_amount(others)} of {plural(len(rest), 'more call stack')} leaked"
