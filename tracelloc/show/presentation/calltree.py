@@ -23,10 +23,10 @@ from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame
 from tracelloc.model.stacks import NO_STACK
 from tracelloc.show.filters import NamedStack
-from tracelloc.show.presentation.naming import Namer, frame_name
+from tracelloc.show.presentation.naming import Namer, frame_name, where
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.text import NS_PER_S
+from tracelloc.text import NS_PER_S, printable
 
 UNKNOWN = "[unknown]"
 
@@ -48,6 +48,14 @@ def shown_frames(stack: NamedStack) -> Iterator[tuple[str, Frame]]:
     for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True):
         if not hidden:
             yield shown_name(frame, label), frame
+
+
+def shown_lines(stack: NamedStack, indent: int) -> Iterator[str]:
+    """Yields the shown frames of a stack without addresses, as ``NAME in FILE (file:line)``."""
+    for name, frame in shown_frames(stack):
+        yield f"{' ' * indent}{printable(name)}{where(frame)}"
+    if not stack.frames:
+        yield f"{' ' * indent}[no call stack]"
 
 
 def root_name(stack: NamedStack) -> str:

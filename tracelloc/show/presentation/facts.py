@@ -18,7 +18,7 @@ from tracelloc.model.stacks import NO_STACK
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.alerts import completeness_facts, tracing_cost
 from tracelloc.show.presentation.blockholders import holders_facts
-from tracelloc.show.presentation.calltree import shown_frames
+from tracelloc.show.presentation.naming import where
 from tracelloc.show.presentation.processfacts import memory_facts
 from tracelloc.show.presentation.sharedframes import PartShare
 from tracelloc.show.presentation.shortnames import shorten
@@ -215,14 +215,6 @@ def stack_lines(stack: NamedStack, index: int, *, long_names: bool = True) -> It
         yield f"        {address}{text}"
 
 
-def shown_lines(stack: NamedStack, indent: int) -> Iterator[str]:
-    """Yields the shown frames of a stack without addresses, as ``NAME in FILE (file:line)``."""
-    for name, frame in shown_frames(stack):
-        yield f"{' ' * indent}{printable(name)}{where(frame)}"
-    if not stack.frames:
-        yield f"{' ' * indent}[no call stack]"
-
-
 def format_frame(frame: Frame, *, long_names: bool = True) -> str:
     """Formats a frame: ``name+0x32/0x76 in FILE (file:line)``.
 
@@ -241,14 +233,6 @@ def format_frame(frame: Frame, *, long_names: bool = True) -> str:
     if frame.reason is not None and (not frame.module or frame.reason is Unresolved.UNREAD):
         name += f" [{frame.reason.value}]"
     return name + where(frame)
-
-
-def where(frame: Frame) -> str:
-    """Formats the known part of a frame's place: `` in FILE (file:line)``."""
-    text = f" in {printable(frame.module)}" if frame.module else ""
-    if frame.file:
-        text += f" ({printable(frame.file)}{'' if frame.line is None else f':{frame.line}'})"
-    return text
 
 
 _MOST_NAMES: Final = 3

@@ -15,6 +15,7 @@ from tracelloc.model.stacks import NO_STACK
 from tracelloc.show.filters import Filters, NamedStack
 from tracelloc.show.presentation.shortnames import shorten
 from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.text import printable
 
 __all__ = ["NamedStack", "Namer", "Namers"]
 
@@ -93,6 +94,14 @@ def _place(frame: Frame, inner: Frame) -> str:
     if frame is not inner and inner.module_offset is not None:
         return f"via +0x{inner.module_offset:x}"
     return source_place(frame)
+
+
+def where(frame: Frame) -> str:
+    """Formats the known part of a frame's place: `` in FILE (file:line)``."""
+    text = f" in {printable(frame.module)}" if frame.module else ""
+    if frame.file:
+        text += f" ({printable(frame.file)}{'' if frame.line is None else f':{frame.line}'})"
+    return text
 
 
 def source_place(frame: Frame) -> str:

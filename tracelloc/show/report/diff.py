@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracelloc.show.alerts.rules import ChangeRule
-from tracelloc.show.presentation.calltree import shown_frames
-from tracelloc.show.presentation.facts import shown_lines
+from tracelloc.show.presentation.calltree import shown_frames, shown_lines
 from tracelloc.show.presentation.naming import source_place
 from tracelloc.show.presentation.profile import FigureUnit, Metric, Profile, Sample
 from tracelloc.text import NS_PER_S, format_duration, plural, printable

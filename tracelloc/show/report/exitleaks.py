@@ -12,7 +12,7 @@ from tracelloc.model.heapusage import BlockSum
 from tracelloc.model.process import Target
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.blockholders import missing_lines
-from tracelloc.show.presentation.facts import shown_lines
+from tracelloc.show.presentation.calltree import shown_lines
 from tracelloc.show.presentation.naming import frame_name
 from tracelloc.text import format_size, plural, printable
 
