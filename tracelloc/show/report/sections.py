@@ -44,7 +44,6 @@ from tracelloc.show.report.content import (
 )
 from tracelloc.show.report.loglines import LEGEND, head_line
 from tracelloc.show.report.objects import objects_part
-from tracelloc.show.report.optional import SECTIONS
 from tracelloc.show.report.suspects import suspects_part, symbols_part
 from tracelloc.show.report.top import (
     allocations_part,
@@ -268,11 +267,8 @@ class ReportSection:
     """The JSON field of the section; None if its fields are the report's own."""
     json_place: int = 0
     """Position of standard sections in JSON; equal ones appear in list order."""
-
-    @property
-    def is_optional(self) -> bool:
-        """Whether the section appears only if requested."""
-        return self.name in SECTIONS
+    is_optional: bool = False
+    """Whether the section appears only if requested: those of ``optional.SECTIONS``."""
 
 
 REPORT: Final = (
@@ -283,19 +279,19 @@ REPORT: Final = (
     ReportSection(allocators_part),
     ReportSection(earlier_part, "earlier"),
     ReportSection(since_mark_part, "since_mark"),
-    ReportSection(peak_part, "peak"),
-    ReportSection(temporary_part, "temporary"),
-    ReportSection(sizes_part, "sizes"),
-    ReportSection(types_part, "types"),
-    ReportSection(threads_part, "threads"),
-    ReportSection(objects_part, "objects"),
+    ReportSection(peak_part, "peak", is_optional=True),
+    ReportSection(temporary_part, "temporary", is_optional=True),
+    ReportSection(sizes_part, "sizes", is_optional=True),
+    ReportSection(types_part, "types", is_optional=True),
+    ReportSection(threads_part, "threads", is_optional=True),
+    ReportSection(objects_part, "objects", is_optional=True),
     ReportSection(memory_part),
     ReportSection(account_part),
     ReportSection(mappings_part, "mappings", json_place=1),
     ReportSection(symbols_part),
     ReportSection(losses_part),
 )
-"""All sections, in the order of text reports. ``optional.SECTIONS`` has those to ask for."""
+"""All sections, in the order of text reports."""
 
 
 def parts_of(given: Request) -> list[tuple[ReportSection, SectionContent]]:
