@@ -274,7 +274,7 @@ _FLOWS: Final = 3
 """Most flows shown of each kind."""
 
 
-def maker(_source: Source) -> Callable[[ViewSelection], TableRows]:
+def content_maker(_source: Source) -> Callable[[ViewSelection], TableRows]:
     """Makes one row per thread. Growth counts from the first rows made with these settings."""
     before: tuple[object, ThreadsBefore] | None = None
 
@@ -348,7 +348,7 @@ THREADS: Final = View(
     name="threads",
     title="Threads",
     key="7",
-    maker=maker,
+    maker=content_maker,
     widget=lambda: Table(COLUMNS),
     # Unknown threads have the id 0.
     choose=lambda tid, settings: (

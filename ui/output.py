@@ -153,7 +153,7 @@ class ProgramOutput:
     terminal: Terminal
 
 
-def maker(source: Source) -> Callable[[ViewSelection], ProgramOutput]:
+def content_maker(source: Source) -> Callable[[ViewSelection], ProgramOutput]:
     """Makes lines of the program's output; continues where it stopped reading."""
     lines, position = TerminalLines(), 0
     terminal = source.terminal
@@ -252,7 +252,7 @@ OUTPUT: Final = View(
     name="output",
     title="Output",
     key="0",
-    maker=maker,
+    maker=content_maker,
     widget=OutputView,
     keeps=True,
     exists=lambda source: source.terminal is not None,

@@ -13,7 +13,7 @@ from rich.text import Text
 from tracelloc.model.blocks import BlockStat
 from tracelloc.model.figures import I64
 from tracelloc.show.analysis.differences import BlockOrder, list_blocks
-from tracelloc.show.presentation.blockholders import kept_sentence
+from tracelloc.show.presentation.blockholders import retained_by_message
 from tracelloc.show.presentation.suspects import headline, sentences, suspect_ranks
 from tracelloc.show.tables import Column, Columns
 from tracelloc.snapshots.snapshot import Snapshot
@@ -155,7 +155,7 @@ def verdict_lines(details: Details, width: int, group: GroupKey | None = None) -
 def _explanation(details: Details) -> list[str]:
     if details.judgement is None:
         return []
-    held = () if details.holders is None else kept_sentence(details.holders, details.time_s)
+    held = () if details.holders is None else retained_by_message(details.holders, details.time_s)
     return [details.judgement.evidence, *held]
 
 

@@ -22,7 +22,7 @@ from tracelloc.model.process import Target
 from tracelloc.show.presentation.blockholders import (
     holders_facts,
     keeper_text,
-    kept_sentence,
+    retained_by_message,
     root_text,
     top_keeper_text,
 )
@@ -103,7 +103,7 @@ TEXT = "app::g_sessions (server) → block of 56 B ×3 → Session"
 
 
 def sentence(found: BlockHolders) -> str:
-    (text,) = kept_sentence(found, found.heap.time_s + 59)
+    (text,) = retained_by_message(found, found.heap.time_s + 59)
     return text
 
 
@@ -116,11 +116,11 @@ def test_who_keeps_a_suspect() -> None:
     other = replace(PATH, root=HeapRoot(RootKind.KERNEL, "timers"))
     found = replace(found, paths=(other,))
     assert sentence(found) == f"most of it (99 %) is kept by app::g_sessions (server); {freed}"
-    assert not list(kept_sentence(replace(KEPT, blocks=BlockSum()), 0))
+    assert not list(retained_by_message(replace(KEPT, blocks=BlockSum()), 0))
 
 
 def test_old_findings_say_their_age() -> None:
-    (text,) = kept_sentence(KEPT, KEPT.heap.time_s + 240)
+    (text,) = retained_by_message(KEPT, KEPT.heap.time_s + 240)
     assert text.endswith("freeing that would free 156 KiB (found 4 m ago)")
 
 

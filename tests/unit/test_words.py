@@ -44,7 +44,8 @@ RETIRED = {
 """Words that must not come back, and what to say instead."""
 RETIRED_NAMES = {
     "format_age", "format_roughly", "taken_back", "watch_more_s", "handed_bytes", "handed_count",
-    "look_at_others", "strangers_share", "explained_share",
+    "look_at_others", "strangers_share", "explained_share", "said_again_if", "is_news",
+    "kept_sentence", "kept_facts",
 }  # fmt: skip
 
 

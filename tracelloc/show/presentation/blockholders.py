@@ -90,7 +90,7 @@ def keeper_text(keeper: Keeper, asked: BlockSum) -> str:
     return f"{text}, most of these included ({keeper.held.count:,} of {asked.count:,})"
 
 
-def kept_sentence(found: BlockHolders, now_s: float) -> Iterator[str]:
+def retained_by_message(found: BlockHolders, now_s: float) -> Iterator[str]:
     """Yields who keeps a suspect's old blocks, and what freeing that would free.
 
     ``now_s``: time of the snapshot, seconds since 1970.

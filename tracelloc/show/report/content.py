@@ -98,7 +98,7 @@ class EarlierProcessReports:
             self._stacks.clear()
             self._members.clear()
 
-    def is_news(self, topic: Hashable, state: Hashable) -> bool:
+    def has_changed(self, topic: Hashable, state: Hashable) -> bool:
         """Whether the state of a topic has to be reported, as it differs from the last one."""
         is_known = topic in self._states and self._states[topic] == state
         self._states[topic] = state
@@ -252,7 +252,7 @@ class SectionContent:
     key: str | None = None
     """The JSON field of the entries; None if there is none."""
     listed: Sequence[Entry] = ()
-    said_again_if: Hashable = None
+    repeat_when: Hashable = None
     """The section is repeated when this changes; None: when its lines or entries do."""
     also: Set[int] = frozenset()
     """Further stacks that need names."""
@@ -271,20 +271,20 @@ class SectionContent:
 
     def text(self, section: Hashable, given: Request) -> Iterator[str]:
         """Yields what is new of the section as lines of text. ``section`` identifies it."""
-        if self._is_news(section, given.earlier):
+        if self._has_changed(section, given.earlier):
             yield from self.lines
             for number, entry in enumerate(self.listed):
                 label = f"  {number:>4}" if entry.label is None else entry.label
                 yield from entry.complete(given, entry).lines(given, label)
         yield from self.more(given)
 
-    def _is_news(self, section: Hashable, earlier: EarlierProcessReports) -> bool:
+    def _has_changed(self, section: Hashable, earlier: EarlierProcessReports) -> bool:
         if self.novelties is not None:
             return earlier.has_new(section, self.novelties)
-        if self.said_again_if is not None:
-            return earlier.is_news(section, self.said_again_if)
+        if self.repeat_when is not None:
+            return earlier.has_changed(section, self.repeat_when)
         entries = tuple((entry.stack, entry.text) for entry in self.listed)
-        return earlier.is_news(section, (tuple(self.lines), entries))
+        return earlier.has_changed(section, (tuple(self.lines), entries))
 
     def json(self, given: Request) -> dict[str, Any]:
         """Returns the section as JSON fields."""

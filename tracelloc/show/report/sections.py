@@ -66,7 +66,7 @@ def completeness_part(given: Request) -> SectionContent | None:
     alert = incompleteness(given.snapshot)
     if alert is None:
         return None
-    return SectionContent([f"==> {alert.sentence}"], said_again_if=alert.key)
+    return SectionContent([f"==> {alert.sentence}"], repeat_when=alert.key)
 
 
 def memory_part(given: Request) -> SectionContent:
@@ -99,9 +99,9 @@ def account_part(given: Request) -> SectionContent | None:
         figures = {"kept_bytes": pin.kept_bytes, "allocations": pin.blocks.count}
         entries.append(Entry(pin.stack, f"{text} of pages otherwise free", figures))
     if usage.pinned.kept_bytes < _NOTABLE_PINNED_BYTES or not entries:
-        return SectionContent(lines, said_again_if=True)
+        return SectionContent(lines, repeat_when=True)
     lines.append("==> call stacks whose blocks keep most of the pages that are hardly used:")
-    return SectionContent(lines, {}, "pinned_by", entries, said_again_if=True)
+    return SectionContent(lines, {}, "pinned_by", entries, repeat_when=True)
 
 
 def losses_part(given: Request) -> SectionContent:
@@ -110,7 +110,7 @@ def losses_part(given: Request) -> SectionContent:
     losses = snapshot.losses
     return SectionContent(
         [f"==> {overhead_line(snapshot)}", f"==> {losses_line(snapshot)}"],
-        said_again_if=(
+        repeat_when=(
             losses.events,
             losses.overflows,
             tuple(snapshot.overhead.slow_probes),
@@ -325,7 +325,7 @@ def report_facts(given: Request) -> dict[str, Any]:
     """
     report = summary(given.snapshot)
     for key in ("malloc_libraries", "slow_probes"):
-        if not given.earlier.is_news(key, json.dumps(report[key])):
+        if not given.earlier.has_changed(key, json.dumps(report[key])):
             del report[key]
     if not given.earlier.is_full:
         report["lost"] = {cause: count for cause, count in report["lost"].items() if count}

@@ -59,7 +59,7 @@ def suspects_part(given: Request) -> SectionContent:
 
     return SectionContent(
         [f"==> {line}" for line in lines if line is not None],
-        said_again_if=(suppressed, quiet if alerts[1] is None else alerts[1].key),
+        repeat_when=(suppressed, quiet if alerts[1] is None else alerts[1].key),
         also=stacks_to_name(suspects),
         more=lambda given: _suspect_lines(given, suspects, types),
         late_facts=facts,
@@ -147,9 +147,9 @@ def _symbol_advice(given: Request, shown: Sequence[int]) -> Iterator[str]:
         stack = given.namer.stack(given.snapshot, index)
         lacking |= lacking_files(stack)
         generated = generated or generated_advice(given.snapshot.runtimes, stack)
-    if generated is not None and given.earlier.is_news("generated code", generated):
+    if generated is not None and given.earlier.has_changed("generated code", generated):
         yield f"==> {generated}"
-    files = [path for path, no in lacking.items() if given.earlier.is_news(("file", path), no)]
+    files = [path for path, no in lacking.items() if given.earlier.has_changed(("file", path), no)]
     hints_of = given.style.hints_of
     if not files or target.has_ended or hints_of is None:
         return
