@@ -61,7 +61,7 @@ def growth_by_parts(snapshot: Snapshot) -> GrowthByParts | None:
         return None
     now, before = usage.account, first.account
     growth = now.own_bytes - before.own_bytes
-    changes = {part: now.parts.get(part, 0) - before.parts.get(part, 0) for part in OWN_PARTS}
+    changes = _changes(now, before)
     notable = [
         f"{signed_size(change)} {part.value}"
         for part, change in sorted(changes.items(), key=lambda row: -abs(row[1]))
@@ -82,9 +82,12 @@ def grown_part(snapshot: Snapshot) -> MemoryPart | None:
     usage, first = snapshot.usage, snapshot.first_usage
     if usage is None or first is None:
         return None
-    now, before = usage.account.parts, first.account.parts
-    others = [part for part in OWN_PARTS if part not in HEAP_PARTS]
-    return max(others, key=lambda part: now.get(part, 0) - before.get(part, 0))
+    changes = _changes(usage.account, first.account)
+    return max((part for part in OWN_PARTS if part not in HEAP_PARTS), key=changes.__getitem__)
+
+
+def _changes(now: MemoryAccount, before: MemoryAccount) -> dict[MemoryPart, int]:
+    return {part: now.parts.get(part, 0) - before.parts.get(part, 0) for part in OWN_PARTS}
 
 
 def account_age(snapshot: Snapshot) -> str:

@@ -55,6 +55,7 @@ from tracelloc.show.report.top import (
     temporary_part,
     types_part,
 )
+from tracelloc.show.tables import json_of
 from tracelloc.text import format_percent, format_size, plural, printable
 
 _NOTABLE_PINNED_BYTES: Final = 1 << 20
@@ -190,11 +191,9 @@ def _held(held: Bin) -> dict[str, Any]:
 
 
 def _waste(waste: Waste | None) -> dict[str, Any]:
-    return {
-        "usable_bytes": None if waste is None else waste.usable_bytes,
-        "waste_bytes": None if waste is None else waste.waste_bytes,
-        "unknown_allocations": None if waste is None else waste.unknown_count,
-    }
+    if waste is None:
+        return dict.fromkeys(("usable_bytes", "waste_bytes", "unknown_allocations"))
+    return json_of(waste, {"unknown_count": "unknown_allocations"})
 
 
 def threads_part(given: Request) -> SectionContent:
