@@ -27,13 +27,7 @@ from tracelloc.text import (
     format_size,
     signed_size,
 )
-from tracelloc.ui.frames import (
-    FRAME_COLUMNS,
-    FrameLine,
-    frame_rows,
-    lines_of,
-    rule_for,
-)
+from tracelloc.ui.frames import FRAME_COLUMNS, FrameLine, frame_rows, lines_of, rule_for
 from tracelloc.ui.histogramviews import age_label, bar_rows, columns, size_label
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings

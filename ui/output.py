@@ -24,14 +24,7 @@ from textual import events
 from tracelloc.show.presentation.alerts import overhead_line
 from tracelloc.show.presentation.facts import unseen_lines
 from tracelloc.show.presentation.processfacts import losses_line, memory_lines
-from tracelloc.text import (
-    NS_PER_S,
-    format_duration,
-    format_percent,
-    format_size,
-    plural,
-    printable,
-)
+from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size, plural, printable
 from tracelloc.ui.header import target_name
 from tracelloc.ui.lineview import LineView, Piece
 from tracelloc.ui.tableview import short_count

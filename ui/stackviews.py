@@ -17,12 +17,7 @@ from tracelloc.show.presentation.blockholders import retained_by_message
 from tracelloc.show.presentation.suspects import headline, sentences, suspect_ranks
 from tracelloc.show.tables import Column, Columns
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.text import (
-    NS_PER_S,
-    about_of,
-    format_duration,
-    format_size,
-)
+from tracelloc.text import NS_PER_S, about_of, format_duration, format_size
 from tracelloc.ui.groups import Grouping, GroupKey, grouped, toggled
 from tracelloc.ui.lineview import wrapped
 from tracelloc.ui.objectview import OBJECTS, TypeKey, with_growing_types

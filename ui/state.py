@@ -24,12 +24,7 @@ from tracelloc.show.tables import Column
 from tracelloc.text import NS_PER_S, plural
 from tracelloc.ui.chart import CHART
 from tracelloc.ui.details import DetailScreen
-from tracelloc.ui.dialogs import (
-    ExportDialog,
-    FilterDialog,
-    LimitsDialog,
-    QuitDialog,
-)
+from tracelloc.ui.dialogs import ExportDialog, FilterDialog, LimitsDialog, QuitDialog
 from tracelloc.ui.flame import FLAME
 from tracelloc.ui.frames import first_line, lines_of, stack_text
 from tracelloc.ui.functions import FUNCTIONS, FunctionKey

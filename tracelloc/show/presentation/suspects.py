@@ -10,13 +10,7 @@ import numpy as np
 
 from tracelloc.model.figures import F64, I64
 from tracelloc.model.heapusage import BlockHolders
-from tracelloc.model.verdicts import (
-    CODE_OF,
-    Codes,
-    Judgement,
-    Suspect,
-    Verdict,
-)
+from tracelloc.model.verdicts import CODE_OF, Codes, Judgement, Suspect, Verdict
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.blockholders import retained_by_message
 from tracelloc.show.presentation.naming import Namer, frame_name, source_place, stack_title

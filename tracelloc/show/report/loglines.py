@@ -22,13 +22,7 @@ from tracelloc.show.presentation.processfacts import account
 from tracelloc.show.presentation.suspects import NamedSuspect, verdict_counts
 from tracelloc.show.report.content import Request
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.text import (
-    about_of,
-    format_duration,
-    format_percent,
-    format_size,
-    printable,
-)
+from tracelloc.text import about_of, format_duration, format_percent, format_size, printable
 
 LEGEND: Final = (
     "growth: of all live bytes, over the last minute or since tracing began; "

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from tracelloc.model.objects import (
-    UNKNOWN,
-    Holders,
-    ObjectCensus,
-)
+from tracelloc.model.objects import UNKNOWN, Holders, ObjectCensus
 from tracelloc.model.process import Target
 from tracelloc.show.presentation.objects import (
     NOT_COUNTED,

@@ -25,11 +25,7 @@ from tracelloc.show.presentation.suspects import (
     suppressed_line,
     suspects_of,
 )
-from tracelloc.show.presentation.symboladvice import (
-    advice_text,
-    generated_advice,
-    lacking_files,
-)
+from tracelloc.show.presentation.symboladvice import advice_text, generated_advice, lacking_files
 from tracelloc.show.report.content import Entry, Repeat, ReportedSuspect, Request, SectionContent
 from tracelloc.show.report.loglines import (
     cleared_line,
