@@ -21,9 +21,8 @@ from tracelloc.show.presentation.calltree import Step, shown_name
 from tracelloc.show.presentation.naming import NamedStack
 from tracelloc.show.tables import Column, Columns
 from tracelloc.text import about_of, format_percent, format_size
-from tracelloc.ui.stackcells import name_cell
 from tracelloc.ui.stacknames import Search
-from tracelloc.ui.stackviews import MOST_ROWS
+from tracelloc.ui.stackviews import MOST_ROWS, name_cell
 from tracelloc.ui.tableview import Cell, Heading, Table, TableRows, clean, growth_cell, short_count
 from tracelloc.ui.view import Settings, Sorting, Source, View, ViewSelection
 

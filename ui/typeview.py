@@ -10,9 +10,8 @@ from rich.text import Text
 from tracelloc.show.presentation.blocktypes import BlockTypes, TypeSum
 from tracelloc.show.tables import Column, Columns, or_blank, size_with
 from tracelloc.text import about_of, format_percent
-from tracelloc.ui.stackcells import name_cell
 from tracelloc.ui.stacknames import Search
-from tracelloc.ui.stackviews import MOST_ROWS
+from tracelloc.ui.stackviews import MOST_ROWS, name_cell
 from tracelloc.ui.tableview import (
     Cell,
     Table,
