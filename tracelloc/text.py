@@ -237,6 +237,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count:,} {noun}{ending}"
 
 
+def amount(size_bytes: int, count: int, noun: str = "block", about: str = "") -> str:
+    """``1.5 MiB in 20 blocks``; ``about`` is ``~`` if both are estimates."""
+    return f"{about}{format_size(size_bytes)} in {about}{plural(count, noun)}"
+
+
 def split_arguments(text: str) -> list[str]:
     """Splits a list of generic arguments at its outermost commas."""
     found, depth, start = [], 0, 0

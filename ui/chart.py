@@ -273,7 +273,6 @@ class ChartView(LineView[ChartContent]):
 
 
 def _opened(key: Hashable, settings: Settings) -> int | Settings | None:
-    """Opens the stack's screen, or shows a function with its callers and callees."""
     if isinstance(key, FunctionKey):
         return replace(settings, view=FUNCTIONS, function=key.step)
     return key if isinstance(key, int) else None

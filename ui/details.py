@@ -27,20 +27,13 @@ from tracelloc.text import (
     format_size,
     signed_size,
 )
-from tracelloc.ui.editor import open_editor
-from tracelloc.ui.frames import (
-    FRAME_COLUMNS,
-    FrameLine,
-    frame_rows,
-    lines_of,
-    rule_for,
-)
-from tracelloc.ui.highlighting import ColouredSource
+from tracelloc.ui.frames import FRAME_COLUMNS, FrameLine, frame_rows, lines_of, rule_for
 from tracelloc.ui.histogramviews import age_label, bar_rows, columns, size_label
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.plot import Curve, Plot
+from tracelloc.ui.sourcefiles import ColouredSource, open_editor
 from tracelloc.ui.stackviews import reasons, verdict_text
 from tracelloc.ui.tableview import Table, crop, trend
 from tracelloc.ui.view import Sorting
@@ -164,7 +157,6 @@ class DetailScreen(Screen[None]):
 
     @property
     def _target(self) -> Target:
-        """The process of the stack."""
         assert self.state.picture is not None
         return self.state.picture.snapshot.target
 

@@ -24,6 +24,7 @@ from tracelloc.show.export.outputfile import OutputFile
 from tracelloc.show.filters import Rule
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.show.recording.times import parse_time
+from tracelloc.show.tables import Column
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     NS_PER_S,
@@ -33,7 +34,7 @@ from tracelloc.text import (
     parse_duration,
     parse_size,
 )
-from tracelloc.ui.tableview import Column, Table, TableRows, clean
+from tracelloc.ui.tableview import Table, TableRows, clean
 
 if TYPE_CHECKING:
     from tracelloc.ui.state import State
@@ -159,7 +160,7 @@ class FilterDialog(Dialog[None]):
         """The box."""
         with Vertical(classes="box") as box:
             box.border_title = "Filters: frames to hide or collapse"
-            yield Table([Column("name", "", 0, right=False)], id="groups")
+            yield Table([Column("name", "")], id="groups")
             yield Label(
                 "Enter/Space switch · n all · Delete an added rule · W save rules\n"
                 "H or z on a frame of a stack adds a rule · Esc close",
@@ -261,7 +262,7 @@ class ExportDialog(Dialog[None]):
         with Vertical(classes="box") as box:
             box.border_title = "Export: the suffix chooses the format"
             yield Input(self._suggestion(), id="path", select_on_focus=False)
-            yield Table([Column("name", "", 0, right=False)], id="formats")
+            yield Table([Column("name", "")], id="formats")
             yield Label("", id="result", markup=False)
             yield Label("Enter write · Tab, arrows choose a format · Esc cancel", classes="note")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from rich.text import Text
 
@@ -16,15 +16,16 @@ from tracelloc.show.filters import Action, Match, On, Rule
 from tracelloc.show.filters.rules import function_name
 from tracelloc.show.presentation.facts import format_frame
 from tracelloc.show.presentation.naming import NamedStack, frame_name
+from tracelloc.show.tables import Column, Columns
 from tracelloc.text import plural
-from tracelloc.ui.highlighting import ColouredSource
+from tracelloc.ui.sourcefiles import ColouredSource
 from tracelloc.ui.stacknames import place
-from tracelloc.ui.tableview import Cell, Column, PathCell, TableRows, clean
+from tracelloc.ui.tableview import Cell, PathCell, TableRows, clean
 
-FRAME_COLUMNS: Final = (
-    Column("name", "function, innermost first", 0, right=False, sorts=False),
-    Column("place", "where", 28, right=False, from_width=70, wide=56, sorts=False),
-    Column("module", "module", 16, right=False, from_width=110, wide=28, sorts=False),
+FRAME_COLUMNS: Final[Columns[Any]] = (
+    Column("name", "function, innermost first", 0, sorts=False),
+    Column("place", "where", 28, left=True, from_width=70, wide=56, sorts=False),
+    Column("module", "module", 16, left=True, from_width=110, wide=28, sorts=False),
 )
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,22 +19,21 @@ from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame
 from tracelloc.show.presentation.calltree import Step, shown_name
 from tracelloc.show.presentation.naming import NamedStack
+from tracelloc.show.tables import Column, Columns
 from tracelloc.text import about_of, format_percent, format_size
-from tracelloc.ui.stackcells import name_cell
 from tracelloc.ui.stacknames import Search
-from tracelloc.ui.stackviews import MOST_ROWS
-from tracelloc.ui.tableview import Cell, Column, Heading, Table, TableRows, clean, short_count
-from tracelloc.ui.verdictcells import growth_cell
+from tracelloc.ui.stackviews import MOST_ROWS, name_cell
+from tracelloc.ui.tableview import Cell, Heading, Table, TableRows, clean, growth_cell, short_count
 from tracelloc.ui.view import Settings, Sorting, Source, View, ViewSelection
 
-COLUMNS: Final = (
+COLUMNS: Final[Columns[Any]] = (
     Column("own", "own", 11),
     Column("bytes", "own + callees", 13),
     Column("share", "share", 7, sorts=False),
     Column("growth", "growth/min", 12),
     Column("count", "blocks", 9, from_width=84),
-    Column("name", "function", 0, right=False, descending=False),
-    Column("module", "module", 18, right=False, from_width=100, wide=40, sorts=False),
+    Column("name", "function", 0, descending=False),
+    Column("module", "module", 18, left=True, from_width=100, wide=40, sorts=False),
 )
 _BUDGET_S: Final = 0.05
 """Time limit per picture for naming stacks."""
@@ -204,27 +203,24 @@ class _Rows:
         self._whole = max(int(self._weights.sum()), 1)
 
     def cell(self, key: Hashable, column: str) -> Cell:
-        """Returns the content of a column of the row."""
         assert isinstance(key, FunctionKey)
         number, about = self._functions.number(key.step), self._about
-        if column in ("name", "module"):
-            return self._name(key) if column == "name" else clean(base_name(key.step.module or ""))
+        if column == "module":
+            return clean(base_name(key.step.module or ""))
+        if column == "name":
+            is_open = self._settings.function == key.step and not key.role
+            mark = "  " if key.role else "▾ " if is_open else ""
+            return name_cell(f"{mark}{clean(key.step.name)}", self._settings.search)
         size_bytes = key.size_bytes if key.role else int(self._total[number])
         if column in ("share", "bytes"):
             share = format_percent(size_bytes / self._whole)
             return share if column == "share" else about + format_size(size_bytes)
         value = int(self._columns[column][number])
         if column == "growth":
-            return "" if key.role else growth_cell(value, None)
+            return "" if key.role else growth_cell(value)
         return "" if key.role else about + _WRITTEN[column](value)
 
-    def _name(self, key: FunctionKey) -> Cell:
-        is_open = self._settings.function == key.step and not key.role
-        mark = "  " if key.role else "▾ " if is_open else ""
-        return name_cell(f"{mark}{clean(key.step.name)}", self._settings.search)
-
     def _numbers(self) -> list[int]:
-        """The numbers of the functions in the order of the rows."""
         steps, settings = self._functions.steps, self._settings
         numbers: list[int] = np.flatnonzero(self._total).tolist()
         if settings.search:
@@ -238,7 +234,6 @@ class _Rows:
         return sorted(numbers, key=lambda number: sign * int(values[number]))
 
     def keys(self) -> Iterator[Hashable]:
-        """Keys of the rows, including those of callers and callees."""
         steps = self._functions.steps
         for number in self._numbers()[:MOST_ROWS]:
             yield FunctionKey(steps[number])
@@ -269,7 +264,6 @@ def function_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
 
 
 def _expanded(key: FunctionKey, settings: Settings) -> Settings:
-    """Expands the function's callers and callees, or collapses them."""
     is_shown = settings.function == key.step and not key.role
     return replace(settings, function=None if is_shown else key.step)
 

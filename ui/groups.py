@@ -76,11 +76,9 @@ class _RowStacks:
 
     @property
     def sizes(self) -> I64:
-        """Number of stacks per row."""
         return np.diff(self.starts, append=len(self.stacks))
 
     def members(self, row: int) -> I64:
-        """Returns the stacks of a row."""
         return self.stacks[self.starts[row] :][: self.sizes[row]]
 
 
@@ -106,7 +104,6 @@ def grouped(selection: ViewSelection, order: I64, ranks: I64, weights: I64, most
 
 
 def _rows_of(selection: ViewSelection, order: I64) -> _RowStacks:
-    """Divides the listed stacks into rows."""
     rest = np.zeros(len(selection.snapshot.totals), np.bool_)
     rest[order] = True
     suspects, parts = [], []
@@ -160,7 +157,6 @@ def _by_name(selection: ViewSelection, stacks: I64) -> tuple[I64, I64]:
 
 
 def _key(selection: ViewSelection, rows: _RowStacks, row: int) -> GroupKey:
-    """Returns the key of a row of several stacks."""
     members, verdicts = rows.members(row), selection.verdicts
     verdict: Verdict | None
     if is_one := row < len(rows.suspects):

@@ -17,11 +17,11 @@ from textual.widget import Widget
 from tracelloc.model.process import RUNNING_PROCESSES
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.differences import Limits
+from tracelloc.show.presentation.alerts import tracing_cost
 from tracelloc.show.presentation.objects import type_suspects
 from tracelloc.show.presentation.processfacts import Forecast
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.show.presentation.suspects import suspects_of, unsure_growth
-from tracelloc.show.presentation.tracing import tracing_cost
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     NS_PER_S,
@@ -34,15 +34,7 @@ from tracelloc.text import (
 )
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.spanplot import span_note
-from tracelloc.ui.tableview import (
-    clean,
-    crop,
-    fit,
-    gauge,
-    short_count,
-    trend,
-)
-from tracelloc.ui.verdictcells import VERDICT_STYLES
+from tracelloc.ui.tableview import VERDICT_STYLES, clean, crop, fit, gauge, short_count, trend
 from tracelloc.ui.view import Facts, View
 from tracelloc.verdict.parameters import P
 
@@ -190,16 +182,16 @@ def _lost(snapshot: Snapshot) -> list[Text]:
 def _figures(picture: Picture) -> list[Text]:
     figures, snapshot = picture.header, picture.snapshot
     about = about_of(snapshot.sample_bytes)
+    heap = Text.assemble(
+        ("Heap ", "dim"), (f"{about}{format_size(snapshot.live_bytes):>8}", "bold")
+    )
     if picture.is_profile:
-        return _sums(snapshot, about)
+        blocks = f"{about}{snapshot.live_count:,} blocks"
+        return [heap, Text(blocks), Text(f"{snapshot.live_stacks:,} stacks")]
     growth = int(snapshot.growth_per_min.sum())
     style = _BAD if growth > 0 else "green" if growth < 0 else ""
     parts = [
-        Text.assemble(
-            ("Heap ", "dim"),
-            (f"{about}{format_size(snapshot.live_bytes):>8}", "bold"),
-            (f" {trend(growth)} {signed_size(growth)}/min", style),
-        ),
+        heap.append(f" {trend(growth)} {signed_size(growth)}/min", style),
         _ended(snapshot),
         _leaks(snapshot),
         _resident(picture),
@@ -215,17 +207,7 @@ def _figures(picture: Picture) -> list[Text]:
     return [part for part in parts if part is not None]
 
 
-def _sums(snapshot: Snapshot, about: str) -> list[Text]:
-    """Returns what a single profile has."""
-    return [
-        Text.assemble(("Heap ", "dim"), (f"{about}{format_size(snapshot.live_bytes):>8}", "bold")),
-        Text(f"{about}{snapshot.live_count:,} blocks"),
-        Text(f"{snapshot.live_stacks:,} stacks"),
-    ]
-
-
 def _ended(snapshot: Snapshot) -> Text | None:
-    """Returns the bytes of processes that have ended."""
     merged = snapshot.merged
     if merged is None or not merged.ended_count:
         return None
@@ -252,7 +234,6 @@ def _leaks(snapshot: Snapshot) -> Text | None:
 
 
 def _peak(snapshot: Snapshot, about: str) -> Text | None:
-    """Returns the high-water mark and its age."""
     peak = snapshot.peak
     if peak is None:
         return None

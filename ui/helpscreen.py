@@ -17,9 +17,10 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from tracelloc.show.manual import text_of
+from tracelloc.show.tables import Column, Columns
 from tracelloc.ui.dialogs import Dialog
 from tracelloc.ui.lineview import wrapped
-from tracelloc.ui.tableview import Cell, Column, Heading, Table, TableRows
+from tracelloc.ui.tableview import Cell, Heading, Table, TableRows
 
 
 def key_lines(nodes: list[DOMNode], key_name: Any) -> Iterator[tuple[str, str]]:
@@ -107,7 +108,7 @@ class HelpScreen(Dialog[None]):
         self._entries = [[line] for line in lines]
         for title, topic in (("Verdicts", "verdicts"), ("Glossary", "glossary")):
             self._entries += [[Heading("")], [Heading(title)], *_terms(text_of(topic), width)]
-        columns = Column("keys", "", width), Column("what", "", 0, right=False)
+        columns: Columns[Any] = Column("keys", "", width), Column("what", "")
         with Vertical(classes="box") as box:
             box.border_title = "Keys, then verdicts and glossary (/ search, End, Esc close)"
             yield Table(columns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Final
 
 from rich.text import Text
@@ -25,10 +26,19 @@ from tracelloc.show.analysis.histograms import (
     total_waste,
 )
 from tracelloc.show.presentation.processfacts import waste_line
+from tracelloc.show.tables import Column, Columns, count_with, size_with
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_percent, format_size
-from tracelloc.ui.tableview import Bar, Cell, Column, Heading, Table, TableRows, crop
-from tracelloc.ui.verdictcells import growth_cell
+from tracelloc.ui.tableview import (
+    Bar,
+    Cell,
+    Heading,
+    Table,
+    TableRows,
+    crop,
+    growth_cell,
+    sorted_rows,
+)
 from tracelloc.ui.view import (
     BASIC,
     Settings,
@@ -46,7 +56,7 @@ _MEASURED_NS: Final = 5 * NS_PER_S
 _BY_BYTES: Final = Sorting("bytes")
 
 
-def columns(label: str) -> tuple[Column, ...]:
+def columns(label: str) -> Columns[Bin]:
     """Returns a histogram's columns. Bars and shares refer to the column that is sorted by."""
     return (
         Column("label", label, 16, sorts=False),
@@ -147,14 +157,8 @@ def _whole(size: int) -> str:
 
 def age_label(ages: Bin) -> str:
     """``1 m - 3 m``, ``over 1 d``."""
-    if ages.high is None:
-        return f"over {_time(ages.low)}"
-    return f"{_time(ages.low)} - {_time(ages.high)}"
-
-
-def _time(age_ns: int) -> str:
-    """Formats a limit of a bin."""
-    return format_duration(age_ns // NS_PER_S)
+    limits = [format_duration(n // NS_PER_S) for n in (ages.low, ages.high) if n is not None]
+    return f"over {limits[0]}" if ages.high is None else " - ".join(limits)
 
 
 def _make_sizes(source: Source) -> Callable[[ViewSelection], TableRows]:
@@ -233,37 +237,44 @@ AGES: Final = View(
 )
 
 
-COLUMNS: Final = (
-    Column("bytes", "live", 13),
-    Column("growth", "growth/min", 12),
-    Column("thread", "thread", 7, descending=False),
-    Column("share", "share", 7, from_width=76, sorts=False),
-    Column("count", "blocks", 10, from_width=76),
-    Column("allocated", "allocated", 9, from_width=98),
-    Column("freed", "freed", 8, from_width=98),
-    Column("for_others", "for others", 10, from_width=119),
-    Column("by_others", "by others", 9, from_width=119),
-    Column("name", "name", 16, right=False, descending=False),
-    Column("bar", "", 0, from_width=130, sorts=False),
-)
-_FIGURES: Final[dict[str, Callable[[ThreadRow], Any]]] = {
-    "bytes": lambda row: row.held.live_bytes,
-    "growth": lambda row: row.held.bytes_per_min or 0,
-    "thread": lambda row: row.tid,
-    "share": lambda row: row.held.share,
-    "count": lambda row: row.held.live_count,
-    "allocated": lambda row: row.work.allocated_bytes,
-    "freed": lambda row: row.work.freed_bytes,
-    "for_others": lambda row: row.work.freed_for_others_bytes,
-    "by_others": lambda row: row.work.freed_by_others_bytes,
-    "name": lambda row: _name(row.tid, row.name),
-}
-_FORMATS: Final[dict[str, Callable[[Any], str]]] = {"thread": str, "share": format_percent}
+def thread_columns(about: str = "") -> Columns[ThreadRow]:
+    """Returns the columns. ``about``: the mark of estimates."""
+
+    def growth(row: ThreadRow) -> Cell:
+        per_min = row.held.bytes_per_min
+        return "" if per_min is None else growth_cell(per_min)
+
+    def name(row: ThreadRow) -> Cell:
+        return Text(_name(row.tid, None), "dim") if row.name is None else row.name
+
+    def work(key: str, title: str, width: int, field: str, from_width: int) -> Column[ThreadRow]:
+        return Column(key, title, width, attrgetter(f"work.{field}"), size, from_width=from_width)
+
+    size, count, share = size_with(about), count_with(about), attrgetter("held.share")
+    return (
+        Column("bytes", "live", 13, lambda row: row.held.live_bytes, size),
+        Column("growth", "growth/min", 12, lambda row: row.held.bytes_per_min or 0, draw=growth),
+        Column("thread", "thread", 7, lambda row: row.tid, descending=False),
+        Column("share", "share", 7, share, format_percent, from_width=76, sorts=False),
+        Column("count", "blocks", 10, lambda row: row.held.live_count, count, from_width=76),
+        work("allocated", "allocated", 9, "allocated_bytes", 98),
+        work("freed", "freed", 8, "freed_bytes", 98),
+        work("for_others", "for others", 10, "freed_for_others_bytes", 119),
+        work("by_others", "by others", 9, "freed_by_others_bytes", 119),
+        Column(
+            "name", "name", 16, lambda row: _name(row.tid, row.name), draw=name,
+            left=True, descending=False,
+        ),
+        Column("bar", "", 0, share, Bar, from_width=130, sorts=False),
+    )  # fmt: skip
+
+
+COLUMNS: Final = thread_columns()
 _FLOWS: Final = 3
 """Most flows shown of each kind."""
 
 
-def maker(_source: Source) -> Callable[[ViewSelection], TableRows]:
+def content_maker(_source: Source) -> Callable[[ViewSelection], TableRows]:
     """Makes one row per thread. Growth counts from the first rows made with these settings."""
     before: tuple[object, ThreadsBefore] | None = None
 
@@ -295,41 +306,19 @@ def table_rows(
     threads: Sequence[ThreadRow], activity: ThreadActivity | None, sorting: Sorting, about: str
 ) -> TableRows:
     """Returns the table, by thread id. ``about`` is ``~`` if figures are estimates."""
-    by_tid = {row.tid: row for row in threads}
-    figure = _FIGURES[sorting.column]
-    order = sorted(sorted(by_tid), key=lambda tid: figure(by_tid[tid]), reverse=sorting.descending)
-
-    def cell(key: Hashable, column: str) -> Cell:
-        row = by_tid.get(key)  # type: ignore[call-overload]
-        if row is None:
-            # The row's order is outdated; the next one comes soon.
-            return ""
-        if column == "growth":
-            per_min = row.held.bytes_per_min
-            return "" if per_min is None else growth_cell(per_min, None)
-        if column == "bar":
-            return Bar(row.held.share)
-        value = _FIGURES[column](row)
-        if column == "name":
-            return value if row.name is not None else Text(value, "dim")
-        if column in _FORMATS:
-            return _FORMATS[column](value)
-        return about + (f"{value:,}" if column == "count" else format_size(value))
-
     footer: list[Callable[[Any], str]] = []
     if activity is not None:
-        footer = [lambda _: _sharing(activity, about), lambda tid: _flows(activity, tid, about)]
-    return TableRows(order, cell, sorting.column, sorting.descending, footer=footer)
-
-
-def _sharing(activity: ThreadActivity, about: str) -> str:
-    size, count = format_size(activity.remote_freed_bytes), f"{activity.remote_freed_count:,}"
-    share = format_percent(activity.remote_share)
-    return f" freed by other threads: {about}{size} in {about}{count} blocks, {share} of all frees"
+        size, count = format_size(activity.remote_freed_bytes), f"{activity.remote_freed_count:,}"
+        share = format_percent(activity.remote_share)
+        sharing = (
+            f" freed by other threads: {about}{size} in {about}{count} blocks, {share} of all frees"
+        )
+        footer = [lambda _: sharing, lambda tid: _flows(activity, tid, about)]
+    rows = {row.tid: row for row in sorted(threads, key=lambda row: row.tid)}
+    return sorted_rows(rows, thread_columns(about), sorting, footer=footer)
 
 
 def _flows(activity: ThreadActivity, tid: int | None, about: str) -> str:
-    """Returns the largest flows of a thread."""
     if tid is None:
         return ""
 
@@ -355,18 +344,16 @@ def _name(tid: int, name: str | None) -> str:
     return "[ended]" if tid else "[unknown]"
 
 
-def _only(tid: int, settings: Settings) -> Settings | None:
-    """Returns settings for the blocks of one thread; None for unknown threads."""
-    return replace(settings, limits=replace(settings.limits, tid=tid)) if tid else None
-
-
 THREADS: Final = View(
     name="threads",
     title="Threads",
     key="7",
-    maker=maker,
+    maker=content_maker,
     widget=lambda: Table(COLUMNS),
-    choose=_only,
+    # Unknown threads have the id 0.
+    choose=lambda tid, settings: (
+        replace(settings, limits=replace(settings.limits, tid=tid)) if tid else None
+    ),
     enters="Only these",
     wanted=replace(BASIC, threads=True),
     sorting=Sorting("bytes"),

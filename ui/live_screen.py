@@ -17,6 +17,7 @@ from textual.widgets import ContentSwitcher, Input
 
 from tracelloc.show.analysis.differences import ALL
 from tracelloc.show.presentation.symboladvice import generated_advice
+from tracelloc.show.tables import Column
 from tracelloc.ui.frames import (
     FRAME_COLUMNS,
     FrameLine,
@@ -40,7 +41,7 @@ from tracelloc.ui.processview import PROCESSES
 from tracelloc.ui.spanplot import SpanPlot, flags_of
 from tracelloc.ui.stackviews import verdict_lines, verdict_text
 from tracelloc.ui.state import State
-from tracelloc.ui.tableview import Column, Table, TableRows
+from tracelloc.ui.tableview import Table, TableRows
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import Facts, Settings, View
 
@@ -322,8 +323,7 @@ class LiveScreen(Screen[None]):
 
     # --- order ---
 
-    def _columns(self) -> list[Column]:
-        """Returns the columns by which the active view can be sorted."""
+    def _columns(self) -> list[Column[Any]]:
         if not isinstance(self.view, Table):
             return []
         hidden = self.view.without

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from rich.text import Text
 from textual import on
@@ -14,17 +14,17 @@ from textual.widgets import Static
 
 from tracelloc.machine.machinememory import GroupMemory, MachineMemory, MemoryTrend, ProcessMemory
 from tracelloc.machine.machinetext import by_growth, by_size, by_urgency, headline, hints
+from tracelloc.show.tables import Column, Columns
 from tracelloc.text import format_estimate, format_size, plural, signed_size
 from tracelloc.ui.dialogs import Dialog
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.picker import RefreshedScreen
-from tracelloc.ui.tableview import Cell, Column, CommandCell, Table, TableRows, clean, crop
-from tracelloc.ui.verdictcells import growth_cell
+from tracelloc.ui.tableview import Cell, CommandCell, Table, TableRows, clean, crop, growth_cell
 
 Words = Sequence[str]
 """The words of a command line of tracelloc."""
 
-_COLUMNS: Final = (
+_COLUMNS: Final[Columns[Any]] = (
     Column("memory", "memory", 9),
     Column("limit", "limit", 9, from_width=98, sorts=False),
     Column("1m", "growth/min", 13, sorts=False),
@@ -33,7 +33,7 @@ _COLUMNS: Final = (
     Column("for", "for", 8, sorts=False),
     Column("left", "limit in", 8, from_width=98, sorts=False),
     Column("pid", "pid", 7, sorts=False),
-    Column("name", "command", 0, right=False, sorts=False),
+    Column("name", "command", 0, sorts=False),
 )
 _UNKNOWN: Final = "–"
 _GROWTH: Final = "1m", "10m", "60m"
@@ -59,7 +59,7 @@ class WhatToDo(Dialog["Words | None"]):
         with Vertical(classes="box") as box:
             box.border_title = Text(crop(clean(self._title), 60))
             box.border_subtitle = "Enter · Esc back"
-            yield Table([Column("what", "", 0, right=False)])
+            yield Table([Column("what", "")])
 
     def on_mount(self) -> None:
         """Lists what can be done."""
@@ -68,7 +68,6 @@ class WhatToDo(Dialog["Words | None"]):
 
     @on(Table.Chosen)
     def _act(self) -> None:
-        """Closes the box with a command line."""
         subcommand = self._actions[str(self.query_one(Table).key)]
         self.dismiss([*subcommand, *self._target])
 
@@ -130,7 +129,6 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
 
     @on(Table.Moved)
     def _say_hint(self) -> None:
-        """Shows what the process under the cursor grows by."""
         chosen = self._chosen()
         text = ""
         if isinstance(chosen, ProcessMemory):
@@ -164,7 +162,6 @@ class MachineScreen(RefreshedScreen[MachineMemory, "Words | None"]):
 
     @on(Table.Chosen)
     def _ask(self) -> None:
-        """Asks what to do about the row under the cursor."""
         chosen = self._chosen()
         if isinstance(chosen, ProcessMemory):
             target = "-p", str(chosen.pid)
@@ -207,4 +204,4 @@ def _growth(trend: MemoryTrend, window: int) -> Cell:
     rate = trend.growth[window]
     if not rate:
         return _UNKNOWN if rate is None else signed_size(rate)
-    return growth_cell(rate, None)
+    return growth_cell(rate)

@@ -278,7 +278,7 @@ class NodesView(LineView[Nodes]):
         LineView.chosen(self)
 
 
-def maker(_source: Source) -> Callable[[ViewSelection], Nodes]:
+def content_maker(_source: Source) -> Callable[[ViewSelection], Nodes]:
     """Makes the call tree of all stacks; the search only marks functions in it."""
     tree: LiveTree | None = None
     tree_of = (0, False)
@@ -314,7 +314,7 @@ def nodes_view(name: str, title: str, key: str, widget: Callable[[], NodesView])
         name=name,
         title=title,
         key=key,
-        maker=maker,
+        maker=content_maker,
         widget=widget,
         choose=lambda stack, _settings: stack,
         keeps=True,

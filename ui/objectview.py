@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rich.text import Text
 
 from tracelloc.model.objects import ObjectFindings, TypeSuspect
+from tracelloc.model.verdicts import Verdict
 from tracelloc.show.presentation.objects import (
     NOT_COUNTED,
     TypeGrowth,
@@ -21,33 +22,57 @@ from tracelloc.show.presentation.objects import (
     type_suspects,
     type_title,
 )
+from tracelloc.show.tables import Column, Columns, count_with
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_duration, format_percent, format_size, plural
 from tracelloc.ui.tableview import (
     Cell,
-    Column,
     Heading,
     Table,
     TableRows,
     TitleCell,
     clean,
+    growth_cell,
+    no_rows,
     short_count,
+    sorted_rows,
     trend,
+    verdict_cell,
 )
-from tracelloc.ui.verdictcells import growth_cell, verdict_cell
 from tracelloc.ui.view import Sorting, View, ViewSelection
 
 _MOST_ROWS: Final = 5000
+_NO_VERDICTS: Final[Mapping[str, Verdict]] = {}
 _LINES: Final = 4
 """Lines below the rows: sentences on the type, and the holders of its objects."""
-COLUMNS: Final = (
-    Column("growth", "growth/min", 12),
-    Column("bytes", "bytes", 10),
-    Column("count", "objects", 11),
-    Column("pace", "objects/min", 12, from_width=76),
-    Column("verdict", "verdict", 9, right=False, from_width=90, sorts=False),
-    Column("name", "type", 0, right=False, descending=False),
-)
+
+
+def columns(
+    minutes: float = 1.0, verdicts: Mapping[str, Verdict] = _NO_VERDICTS
+) -> Columns[TypeGrowth]:
+    """Returns the columns. ``minutes``: between the censuses; ``verdicts``: of growing types."""
+
+    def growth(change: int) -> Text:
+        return growth_cell(round(change / minutes))
+
+    def pace(change: int) -> Text:
+        per_min = round(change / minutes)
+        return Text(f"{short_count(per_min)} {trend(per_min)}")
+
+    def verdict(name: str) -> Cell:
+        return verdict_cell(verdicts[name]) if name in verdicts else ""
+
+    return (
+        Column("growth", "growth/min", 12, lambda row: row.bytes_change, growth),
+        Column("bytes", "bytes", 10, lambda row: row.now.size_bytes, format_size),
+        Column("count", "objects", 11, lambda row: row.now.count, count_with("")),
+        Column("pace", "objects/min", 12, lambda row: row.count_change, pace, from_width=76),
+        Column(
+            "verdict", "verdict", 9, lambda row: row.now.name, verdict,
+            left=True, from_width=90, sorts=False,
+        ),
+        Column("name", "type", 0, lambda row: row.now.name, clean, descending=False),
+    )  # fmt: skip
 
 
 class TypeKey(NamedTuple):
@@ -81,7 +106,6 @@ def with_growing_types(selection: ViewSelection, rows: TableRows) -> TableRows:
 
 
 def _cell(suspect: TypeSuspect, column: str) -> Cell:
-    """Returns a growing type's cell, in the columns of stacks."""
     if column == "growth":
         return growth_cell(round(suspect.bytes_per_min), suspect.verdict)
     if column == "verdict":
@@ -104,46 +128,22 @@ def type_words(key: Hashable | None, snapshot: Snapshot) -> tuple[str, str]:
 
 def object_rows(selection: ViewSelection) -> TableRows:
     """Returns one row per type; its key is the type's name."""
-    snapshot, sorting = selection.snapshot, selection.settings.sorting
+    snapshot, settings = selection.snapshot, selection.settings
     found = snapshot.objects
     if found is None or found.now is None or found.first is None:
-        return TableRows((), lambda _key, _column: "", empty=_why_empty(snapshot))
+        return no_rows(_why_empty(snapshot))
     minutes = max(found.now.time_s - found.first.time_s, 1e-9) / 60
-    suspects = {each.name: each for each in found.suspects}
-    rows = {TypeKey(row.now.name): row for row in growths(found.now, found.first)}
-    search = selection.settings.search.lower()
-    keys = [key for key in rows if search in key.name.lower()]
-    figures: dict[str, Callable[[TypeGrowth], Any]] = {
-        "growth": lambda row: row.bytes_change,
-        "bytes": lambda row: row.now.size_bytes,
-        "count": lambda row: row.now.count,
-        "pace": lambda row: row.count_change,
-        "name": lambda row: row.now.name,
+    verdicts = {each.name: each.verdict for each in found.suspects}
+    search = settings.search.lower()
+    rows = {
+        TypeKey(row.now.name): row
+        for row in growths(found.now, found.first)
+        if search in row.now.name.lower()
     }
-    figure = figures[sorting.column]
-    keys.sort(key=lambda key: figure(rows[key]), reverse=sorting.descending)
-
-    def cell(key: Hashable, column: str) -> Cell:
-        row = rows.get(key)  # type: ignore[call-overload]
-        if row is None:
-            # The row's order is outdated; the next one comes soon.
-            return ""
-        suspect = suspects.get(row.now.name)
-        if column == "growth":
-            return growth_cell(round(row.bytes_change / minutes), None)
-        if column == "pace":
-            per_min = row.count_change / minutes
-            return Text(f"{short_count(round(per_min))} {trend(round(per_min))}")
-        if column == "verdict":
-            return "" if suspect is None else verdict_cell(suspect.verdict)
-        if column == "name":
-            return clean(row.now.name)
-        return format_size(row.now.size_bytes) if column == "bytes" else f"{row.now.count:,}"
-
-    footer = [_line(found, snapshot, number) for number in range(_LINES)]
-    return TableRows(
-        keys[:_MOST_ROWS], cell, sorting.column, sorting.descending,
-        "no type matches the search (Esc shows all)", footer=footer,
+    return sorted_rows(
+        rows, columns(minutes, verdicts), settings.sorting, _MOST_ROWS,
+        empty="no type matches the search (Esc shows all)",
+        footer=[_line(found, snapshot, number) for number in range(_LINES)],
     )  # fmt: skip
 
 
@@ -160,8 +160,6 @@ def _why_empty(snapshot: Snapshot) -> str:
 def _line(
     found: ObjectFindings, snapshot: Snapshot, number: int
 ) -> Callable[[Hashable | None], str]:
-    """Returns one of the lines about the type under the cursor."""
-
     def line(key: Hashable | None) -> str:
         lines = list(_lines(found, snapshot, key.name if isinstance(key, TypeKey) else ""))
         return f" {lines[number]}" if number < len(lines) else ""
@@ -197,7 +195,7 @@ OBJECTS: Final = View(
     title="Objects",
     key="O",
     maker=lambda _source: object_rows,
-    widget=lambda: Table(COLUMNS),
+    widget=lambda: Table(columns()),
     sorting=Sorting("growth"),
     exists=lambda source: source.has_python,
 )

@@ -21,17 +21,10 @@ from rich.style import Style
 from rich.text import Text
 from textual import events
 
+from tracelloc.show.presentation.alerts import overhead_line
 from tracelloc.show.presentation.facts import unseen_lines
 from tracelloc.show.presentation.processfacts import losses_line, memory_lines
-from tracelloc.show.presentation.tracing import overhead_line
-from tracelloc.text import (
-    NS_PER_S,
-    format_duration,
-    format_percent,
-    format_size,
-    plural,
-    printable,
-)
+from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size, plural, printable
 from tracelloc.ui.header import target_name
 from tracelloc.ui.lineview import LineView, Piece
 from tracelloc.ui.tableview import short_count
@@ -153,7 +146,7 @@ class ProgramOutput:
     terminal: Terminal
 
 
-def maker(source: Source) -> Callable[[ViewSelection], ProgramOutput]:
+def content_maker(source: Source) -> Callable[[ViewSelection], ProgramOutput]:
     """Makes lines of the program's output; continues where it stopped reading."""
     lines, position = TerminalLines(), 0
     terminal = source.terminal
@@ -252,7 +245,7 @@ OUTPUT: Final = View(
     name="output",
     title="Output",
     key="0",
-    maker=maker,
+    maker=content_maker,
     widget=OutputView,
     keeps=True,
     exists=lambda source: source.terminal is not None,
@@ -336,7 +329,6 @@ def log_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
 
 
 def _capture_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
-    """Returns lines on the source of events, or on the recording's origin."""
     traced = format_duration(selection.snapshot.elapsed_ns // NS_PER_S)
     if not facts.ring_slots:
         yield f"recorded   {traced} up to this snapshot, by {facts.method}"

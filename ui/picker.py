@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Hashable, Sequence
-from typing import ClassVar, Final, Generic, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
 from rich.text import Text
 from textual import on, work
@@ -16,24 +16,33 @@ from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
 from tracelloc.model.processlist import ProcessInfo, matching
+from tracelloc.show.tables import Column, Columns
 from tracelloc.startup import not_ignored
 from tracelloc.text import format_duration, format_size, plural, signed_size
 from tracelloc.ui.contrast import keep_readable
 from tracelloc.ui.driver import TerminalDriver
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import LIST_KEYS
-from tracelloc.ui.tableview import Cell, Column, CommandCell, Table, TableRows, clean, crop, trend
-from tracelloc.ui.verdictcells import growth_cell
+from tracelloc.ui.tableview import (
+    Cell,
+    CommandCell,
+    Table,
+    TableRows,
+    clean,
+    crop,
+    growth_cell,
+    trend,
+)
 
-_COLUMNS: Final = (
+_COLUMNS: Final[Columns[Any]] = (
     Column("pid", "pid", 7, sorts=False),
-    Column("user", "user", 10, right=False, from_width=118, sorts=False),
+    Column("user", "user", 10, left=True, from_width=118, sorts=False),
     Column("age", "age", 8, from_width=90, sorts=False),
     Column("resident", "resident", 9, sorts=False),
     Column("growth", "growth/min", 12, sorts=False),
-    Column("command", "command", 0, right=False, sorts=False),
-    Column("word", "traceable", 9, right=False, sorts=False),
-    Column("state", "malloc library, or why not", 26, right=False, from_width=98, sorts=False),
+    Column("command", "command", 0, sorts=False),
+    Column("word", "traceable", 9, left=True, sorts=False),
+    Column("state", "malloc library, or why not", 26, left=True, from_width=98, sorts=False),
 )
 _REFRESH_S: Final = 1.0
 ResultT = TypeVar("ResultT")
@@ -48,7 +57,7 @@ def process_rows(infos: Sequence[ProcessInfo], *, searching: bool) -> TableRows:
         info = by_pid[cast(int, key)]
         growth = info.growth_bytes_per_min
         if column == "growth" and growth:
-            return growth_cell(growth, None)
+            return growth_cell(growth)
         text = {
             "pid": str(info.pid),
             "user": info.user,

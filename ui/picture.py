@@ -66,9 +66,7 @@ class Header:
     allocations_per_s: float
     frees_per_s: float
     account: Account | None
-    """The account of resident memory."""
     alert: Alert | None
-    """The alert to show first."""
     forecast: Forecast | None
     ring_share: float
 
@@ -78,13 +76,11 @@ class Details:
     """Details of one stack."""
 
     time_s: float
-    """Time of the snapshot, seconds since 1970."""
     figures: StackDetails
     growth: int
     """Bytes per minute, as the verdict has it."""
     stack: NamedStack
     judgement: Judgement | None
-    """The verdict; None before the first verdicts."""
     suspect: NamedSuspect | None
     """The suspect of which the stack is a part."""
     holders: BlockHolders | None = None
@@ -107,7 +103,6 @@ class Picture:
     """Only for the refresher's thread; other threads use a copy."""
     details: Details | None
     listing: SourceListing | None
-    """The requested source listing."""
     found: int
     """Stacks that match the search and the limits."""
     found_bytes: int
@@ -357,7 +352,6 @@ class Pictures:
 
 
 def _listing(process: _Process, selection: ViewSelection) -> SourceListing | None:
-    """Returns the requested function's source, with figures from all stacks, searched or not."""
     function, figures = selection.settings.listed, selection.figures
     if function is None:
         process.lister = None

@@ -46,7 +46,6 @@ class Curve:
     values: Sequence[int] | npt.NDArray[np.int64]
     """Values in bytes; negative ones are unknown."""
     style: str
-    """The component class of its style."""
 
 
 _APART: Final = 18

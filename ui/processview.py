@@ -12,25 +12,14 @@ from tracelloc.model.process import ALL_PROCESSES, RUNNING_PROCESSES
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.analysis.differences import ALL
 from tracelloc.show.presentation.profile import Metric
+from tracelloc.show.tables import Column, Columns, count_with, or_blank, size_with
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import about_of, format_size
-from tracelloc.ui.tableview import Cell, Column, Table, TableRows, clean
-from tracelloc.ui.verdictcells import growth_cell
+from tracelloc.ui.tableview import Table, TableRows, clean, growth_cell, sorted_rows
 from tracelloc.ui.view import Settings, Sorting, View
-
-COLUMNS: Final = (
-    Column("bytes", "live", 10),
-    Column("growth", "growth/min", 12),
-    Column("count", "blocks", 10, from_width=76),
-    Column("rss", "RSS", 10, from_width=90),
-    Column("leaks", "leaks", 7),
-    Column("pid", "pid", 8, descending=False),
-    Column("name", "process", 0, right=False, descending=False),
-)
 
 
 def _leaks(one: Snapshot) -> int:
-    """Returns the number of suspects with the verdict leaking."""
     suspects = () if one.findings is None else one.findings.suspects
     return sum(suspect.judgement.verdict is Verdict.LEAKING for suspect in suspects)
 
@@ -46,19 +35,48 @@ class ProcessLine:
     """The snapshots whose figures the row sums up."""
     depth: int = 0
 
+    @property
+    def is_process(self) -> bool:
+        """Whether it is a single process, not several ones."""
+        return isinstance(self.key, int) and self.key >= 0
 
-_FIGURES: Final[dict[str, tuple[Callable[[Snapshot], int], Callable[[int, str], Cell]]]] = {
-    "bytes": (lambda one: one.live_bytes, lambda value, about: about + format_size(value)),
-    "growth": (
-        lambda one: 0 if one.target.has_ended else int(one.growth_per_min.sum()),
-        lambda value, _: growth_cell(value, None),
-    ),
-    "count": (lambda one: one.live_count, lambda value, about: f"{about}{value:,}"),
-    "rss": (lambda one: one.rss_bytes or 0, lambda value, _: format_size(value) if value else ""),
-    "leaks": (_leaks, lambda value, _: Text(str(value), "bold red") if value else ""),
-    "pid": (lambda one: one.target.pid, lambda value, _: str(value)),
-}
-"""Per column: a process's figure, and its formatting (given the mark of estimates)."""
+
+def columns(
+    about: str = "", chosen: int | None = None, *, is_tree: bool = False
+) -> Columns[ProcessLine]:
+    """Returns the columns. ``about``: the mark of estimates; ``chosen``: the shown process."""
+
+    def sums(figure: Callable[[Snapshot], int]) -> Callable[[ProcessLine], int]:
+        return lambda line: sum(map(figure, line.ones))
+
+    def name(line: ProcessLine) -> Text:
+        indent = "  " * line.depth if is_tree else ""
+        mark = "● " if line.key == chosen else ""
+        style = "" if isinstance(line.key, int) else "dim"
+        text = Text(f"{indent}{mark}{clean(line.name)}", style)
+        ended = line.is_process and line.ones[0].target.has_ended
+        return text.append(" ended", "dim") if ended else text
+
+    def pid(line: ProcessLine) -> str:
+        return str(line.ones[0].target.pid) if line.is_process else ""
+
+    size, count, leaks = size_with(about), count_with(about), lambda n: Text(str(n), "bold red")
+    return (
+        Column("bytes", "live", 10, sums(lambda one: one.live_bytes), size),
+        Column("growth", "growth/min", 12, sums(_growth), growth_cell),
+        Column("count", "blocks", 10, sums(lambda one: one.live_count), count, from_width=76),
+        Column(
+            "rss", "RSS", 10, sums(lambda one: one.rss_bytes or 0), or_blank(format_size),
+            from_width=90,
+        ),
+        Column("leaks", "leaks", 7, sums(_leaks), or_blank(leaks)),
+        Column("pid", "pid", 8, sums(lambda one: one.target.pid), draw=pid, descending=False),
+        Column("name", "process", 0, lambda line: line.name, draw=name, descending=False),
+    )  # fmt: skip
+
+
+def _growth(one: Snapshot) -> int:
+    return 0 if one.target.has_ended else int(one.growth_per_min.sum())
 
 
 def _children(trace: TraceSnapshot) -> dict[int | None, list[Snapshot]]:
@@ -121,41 +139,18 @@ def process_lines(trace: TraceSnapshot, settings: Settings) -> list[ProcessLine]
 
 def process_rows(trace: TraceSnapshot, settings: Settings) -> TableRows:
     """Returns the table, as a tree if sorted by name. Rows of several processes come first."""
-    sorting = settings.sorting
-    lines = process_lines(trace, settings)
-    by_key = {line.key: line for line in lines}
+    sorting, lines = settings.sorting, process_lines(trace, settings)
     is_tree = sorting.column == "name"
-
-    def value(line: ProcessLine, column: str) -> int:
-        return sum(map(_FIGURES[column][0], line.ones))
-
-    together = [line for line in lines if isinstance(line.key, int) and line.key < 0]
-    others = lines[len(together) :]
+    shown = columns(about_of(trace.root.sample_bytes), settings.process, is_tree=is_tree)
+    footer = [lambda _key: total_line(trace)]
+    rows = sorted_rows({line.key: line for line in lines}, shown, sorting, footer=footer)
+    together = [line.key for line in lines if isinstance(line.key, int) and line.key < 0]
+    others = [line.key for line in lines[len(together) :]]
     if not is_tree:
-        others.sort(key=lambda line: value(line, sorting.column), reverse=sorting.descending)
+        others = [key for key in rows.order if key not in together]
     elif sorting.descending:
         others.reverse()
-    about = about_of(trace.root.sample_bytes)
-
-    def cell(key: Hashable, column: str) -> Cell:
-        line = by_key.get(key)
-        if line is None:
-            # The row's order is outdated; the next one comes soon.
-            return ""
-        is_process = isinstance(key, int) and key >= 0
-        if column == "name":
-            indent = "  " * line.depth if is_tree else ""
-            mark = "● " if key == settings.process else ""
-            text = Text(f"{indent}{mark}{clean(line.name)}", "" if isinstance(key, int) else "dim")
-            ended = is_process and line.ones[0].target.has_ended
-            return text.append(" ended", "dim") if ended else text
-        if column == "pid" and not is_process:
-            return ""
-        return _FIGURES[column][1](value(line, column), about)
-
-    footer = [lambda _key: total_line(trace)]
-    order = [line.key for line in (*together, *others)]
-    return TableRows(order, cell, sorting.column, sorting.descending, footer=footer)
+    return replace(rows, order=[*together, *others])
 
 
 def total_line(trace: TraceSnapshot) -> str:
@@ -193,7 +188,7 @@ PROCESSES: Final = View(
     title="Processes",
     key="9",
     maker=lambda _source: lambda one: process_rows(one.trace, one.settings),
-    widget=lambda: Table(COLUMNS),
+    widget=lambda: Table(columns()),
     choose=_choose,
     enters="Show",
     sorting=Sorting("name", descending=False),

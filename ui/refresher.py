@@ -79,7 +79,6 @@ class Refresher:
             self._changed.notify_all()
 
     def _repeat(self) -> None:
-        """Computes the last picture again, because it lacks names."""
         with self._changed:
             self._done = None
             self._changed.notify_all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
 from textual import on
@@ -14,23 +14,23 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from tracelloc.show.presentation.sourcelisting import ListedFunction, SourceListing
+from tracelloc.show.tables import Column, Columns
 from tracelloc.text import about_of, format_size, plural
-from tracelloc.ui.editor import open_editor
-from tracelloc.ui.highlighting import ColouredSource
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picture import Picture
-from tracelloc.ui.tableview import Cell, Column, Table, TableRows, clean, crop, short_count
+from tracelloc.ui.sourcefiles import ColouredSource, open_editor
+from tracelloc.ui.tableview import Cell, Table, TableRows, clean, crop, short_count
 
 if TYPE_CHECKING:
     from tracelloc.ui.state import State
 
-COLUMNS = (
+COLUMNS: Columns[Any] = (
     Column("own", "own", 11, sorts=False),
     Column("bytes", "own + callees", 13, sorts=False),
     Column("count", "blocks", 8, from_width=70, sorts=False),
     Column("line", "line", 6, sorts=False),
-    Column("source", "source", 0, right=False, sorts=False),
+    Column("source", "source", 0, sorts=False),
 )
 
 
@@ -178,7 +178,6 @@ class SourceScreen(Screen[None]):
 
     @property
     def _line(self) -> int | None:
-        """The line under the cursor."""
         key = self.query_one(Table).key
         return key if isinstance(key, int) else None
 

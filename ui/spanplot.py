@@ -137,7 +137,6 @@ class SpanPlot(Plot, can_focus=False):
         return column_ns(length_ns, self._columns, fits=self.clock is not None)
 
     def _edge_ns(self, column: int) -> int:
-        """Time at the left edge of a column."""
         inside = min(max(column, 0), self._columns)
         return min(self._start_ns + round(inside * self._column_ns), self._end_ns)
 

@@ -20,15 +20,11 @@ from tracelloc.show.filters import Filters, Rule
 from tracelloc.show.filters.files import append_rules
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.show.presentation.sourcelisting import ListedFunction, listed_function
+from tracelloc.show.tables import Column
 from tracelloc.text import NS_PER_S, plural
 from tracelloc.ui.chart import CHART
 from tracelloc.ui.details import DetailScreen
-from tracelloc.ui.dialogs import (
-    ExportDialog,
-    FilterDialog,
-    LimitsDialog,
-    QuitDialog,
-)
+from tracelloc.ui.dialogs import ExportDialog, FilterDialog, LimitsDialog, QuitDialog
 from tracelloc.ui.flame import FLAME
 from tracelloc.ui.frames import first_line, lines_of, stack_text
 from tracelloc.ui.functions import FUNCTIONS, FunctionKey
@@ -45,7 +41,6 @@ from tracelloc.ui.residentview import RESIDENT
 from tracelloc.ui.sourcescreen import SourceScreen
 from tracelloc.ui.spanplot import SpanPlot
 from tracelloc.ui.stackviews import BLOCKS, STACKS
-from tracelloc.ui.tableview import Column
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.typeview import TYPES
 from tracelloc.ui.view import VERDICT_CHOICES, Difference, Settings, Sorting, Source, View
@@ -73,7 +68,6 @@ class State:
         """The views that this run has, as tabs."""
         self.settings = Settings(self.views[0])
         self.picture: Picture | None = None
-        """The newest picture."""
         self.ended = ""
         """Why there are no new pictures."""
         self.frozen = False
@@ -105,7 +99,7 @@ class State:
 
     # --- order and limits ---
 
-    def sort(self, column: Column) -> None:
+    def sort(self, column: Column[Any]) -> None:
         """Sorts by a column; if it is the sort column already, reverses the order."""
         now, name = self.settings.sorting, self.settings.view.name
         same = now.column == column.key

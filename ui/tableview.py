@@ -8,15 +8,22 @@ the rows that it draws, so ten thousand rows cost as much as fifty.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from tracelloc.text import printable
+from tracelloc.model.verdicts import Verdict
+from tracelloc.show.tables import Column, Columns
+from tracelloc.text import printable, signed_size
 from tracelloc.ui.lineview import COMPUTING, LineView, Piece, RowMessage, wrapped
+
+if TYPE_CHECKING:
+    from tracelloc.ui.view import Sorting
+
+R = TypeVar("R")
 
 LONGEST_NAME: Final = 2048
 """Characters of a name that drawing considers: no terminal shows more."""
@@ -27,6 +34,16 @@ WIDE: Final = 150
 """Width of a table from which on columns of paths get more room."""
 _PER_CELL: Final = 4
 """Characters considered per available cell; any further ones would be combining ones."""
+GROWING: Final = "bold red"
+SHRINKING: Final = "green"
+VERDICT_STYLES: Final = {
+    Verdict.LEAKING: "bold red",
+    Verdict.GROWING: "yellow",
+    Verdict.LOST: "red",
+}
+"""Styles of verdicts; others are dim."""
+_SHORT: Final = {Verdict.LEAKING: "LEAKING"}
+_HARMLESS: Final = (Verdict.CACHE, Verdict.BUSY, Verdict.START_UP, Verdict.EARLIER)
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
 
@@ -107,6 +124,24 @@ def gauge(share: float, width: int) -> str:
     return "▓" * full + "░" * (width - full)
 
 
+def growth_cell(bytes_per_min: int, verdict: Verdict | None = None) -> Text:
+    """Returns ``+1.10 MiB ▲``; sign and triangle make it readable without color.
+
+    Growth of memory with a harmless verdict is dim.
+    """
+    style = GROWING if bytes_per_min > 0 else SHRINKING if bytes_per_min < 0 else "dim"
+    if bytes_per_min > 0 and verdict in _HARMLESS:
+        style = "dim"
+    return Text(f"{signed_size(bytes_per_min)} {trend(bytes_per_min)}", style)
+
+
+def verdict_cell(verdict: Verdict | None) -> Text:
+    """Returns the verdict in one word."""
+    if verdict is None:
+        return Text("-", "dim")
+    return Text(_SHORT.get(verdict, verdict.value), VERDICT_STYLES.get(verdict, "dim"))
+
+
 class Bar(float):
     """A cell with a bar; the number is its share of the column's width, 0 to 1."""
 
@@ -162,24 +197,6 @@ _LEAST_TEXT_LINES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a table."""
-
-    key: str
-    title: str
-    width: int
-    """In cells; 0: all remaining ones."""
-    right: bool = True
-    from_width: int = 0
-    """Least width of the table, in cells, at which the column is shown."""
-    wide: int = 0
-    """Width in a table of ``WIDE`` or more cells; 0: ``width``."""
-    sorts: bool = True
-    descending: bool = True
-    """The order when the user first sorts by the column."""
-
-
-@dataclass(frozen=True, slots=True)
 class TableRows:
     """Rows of a table: their order, cells and notes."""
 
@@ -201,6 +218,34 @@ class TableRows:
     """Number of the row where the cursor starts."""
 
 
+def no_rows(why: str) -> TableRows:
+    """Returns a table that only has a text."""
+    return TableRows((), lambda _key, _column: "", empty=why)
+
+
+def sorted_rows(
+    items: Mapping[Any, R],
+    columns: Columns[R],
+    sorting: Sorting,
+    most: int | None = None,
+    **more: Any,
+) -> TableRows:
+    """Returns at most so many rows by key, sorted by a column; equal ones keep their order.
+
+    ``more``: further fields of ``TableRows``.
+    """
+    by_key = {column.key: column for column in columns}
+    value = by_key[sorting.column].value
+    order = sorted(items, key=lambda key: value(items[key]), reverse=sorting.descending)[:most]
+
+    def cell(key: Hashable, column: str) -> Cell:
+        # The order of rows may be older than the rows; a new one comes soon.
+        found: Cell = by_key[column].cell(items[key]) if key in items else ""
+        return found
+
+    return TableRows(order, cell, sorting.column, sorting.descending, **more)
+
+
 class Table(LineView[TableRows]):
     """A table with a header line that draws only its visible rows."""
 
@@ -210,11 +255,11 @@ class Table(LineView[TableRows]):
     low = 8
     """Height below which there is no footer: the rows need all lines."""
 
-    def __init__(self, columns: Sequence[Column], *, id: str | None = None) -> None:  # noqa: A002
+    def __init__(self, columns: Columns[Any], *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self.columns = tuple(columns)
         self.header_lines = int(any(column.title for column in columns))
-        self._rows = TableRows((), lambda _key, _column: "", empty=COMPUTING)
+        self._rows = no_rows(COMPUTING)
         self._wrapped: tuple[TableRows, Hashable | None, int, list[str]] | None = None
         """The rows, key and width that the wrapped text is of, and its lines."""
         self._key: Hashable | None = None
@@ -309,7 +354,7 @@ class Table(LineView[TableRows]):
         """Returns the text to show if there are no rows."""
         return self._rows.empty
 
-    def _shown_columns(self, width: int) -> list[tuple[Column, int]]:
+    def _shown_columns(self, width: int) -> list[tuple[Column[Any], int]]:
         rows = self._rows
         # The sort column is always shown if any column fits.
         shown = [

@@ -67,7 +67,6 @@ class TreeView(NodesView):
         return self._rows[self.cursor][0] if self.cursor < len(self._rows) else ROOT
 
     def _weighty(self, node: int) -> list[int]:
-        """Returns the children whose weight is not zero."""
         children = self._data.children(node)
         while children and not self._data.weight(children[-1]):
             children.pop()

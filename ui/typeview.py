@@ -2,40 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from rich.text import Text
 
 from tracelloc.show.presentation.blocktypes import BlockTypes, TypeSum
-from tracelloc.text import about_of, format_percent, format_size
-from tracelloc.ui.stackcells import name_cell
+from tracelloc.show.tables import Column, Columns, or_blank, size_with
+from tracelloc.text import about_of, format_percent
 from tracelloc.ui.stacknames import Search
-from tracelloc.ui.stackviews import MOST_ROWS
-from tracelloc.ui.tableview import Cell, Column, Table, TableRows, clean, short_count
-from tracelloc.ui.verdictcells import growth_cell
+from tracelloc.ui.stackviews import MOST_ROWS, name_cell
+from tracelloc.ui.tableview import (
+    Cell,
+    Table,
+    TableRows,
+    clean,
+    growth_cell,
+    short_count,
+    sorted_rows,
+)
 from tracelloc.ui.view import Sorting, Source, View, ViewSelection
 
-COLUMNS: Final = (
-    Column("bytes", "live", 11),
-    Column("share", "share", 7, sorts=False),
-    Column("growth", "growth/min", 12),
-    Column("leaking", "leaking", 11),
-    Column("count", "blocks", 9),
-    Column("stacks", "stacks", 7, from_width=84),
-    Column("name", "type", 0, right=False, descending=False),
-)
-_FIGURES: Final[dict[str, Callable[[TypeSum], Any]]] = {
-    "bytes": lambda row: row.size_bytes,
-    "growth": lambda row: row.growth_bytes_per_min,
-    "leaking": lambda row: row.leaking_bytes,
-    "count": lambda row: row.count,
-    "stacks": lambda row: len(row.stacks),
-    "name": lambda row: row.name or "",
-}
 _UNKNOWN: Final = "unknown"
 _AT_ONCE: Final = 4096
 """Stacks that are looked at for one picture; the next one goes on."""
+
+
+def columns(about: str = "", whole: int = 1, search: str = "") -> Columns[TypeSum]:
+    """Returns the columns. ``about``: the mark of estimates; ``whole``: all live bytes."""
+
+    def name_of(name: str) -> Cell:
+        if not name:
+            return Text(_UNKNOWN, "dim")
+        return name_cell(clean(name), search) if search else Text(clean(name))
+
+    def share(row: TypeSum) -> float:
+        return row.size_bytes / whole
+
+    size = size_with(about)
+    return (
+        Column("bytes", "live", 11, lambda row: row.size_bytes, size),
+        Column("share", "share", 7, share, format_percent, sorts=False),
+        Column("growth", "growth/min", 12, lambda row: row.growth_bytes_per_min, growth_cell),
+        Column("leaking", "leaking", 11, lambda row: row.leaking_bytes, or_blank(size)),
+        Column("count", "blocks", 9, lambda row: row.count, lambda n: about + short_count(n)),
+        Column("stacks", "stacks", 7, lambda row: len(row.stacks), short_count, from_width=84),
+        Column("name", "type", 0, lambda row: row.name or "", name_of, descending=False),
+    )
 
 
 def type_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
@@ -50,38 +63,16 @@ def type_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
         if settings.search:
             matches = Search(settings.search).matches
             sums = [row for row in sums if matches(row.name or _UNKNOWN)]
-        sorting = settings.sorting
-        sums.sort(key=_FIGURES[sorting.column], reverse=sorting.descending)
-        by_stack = {row.stacks[0]: row for row in sums[:MOST_ROWS]}
-        whole, about = max(int(figures.live_bytes.sum()), 1), about_of(snapshot.sample_bytes)
-
-        def cell(key: Hashable, column: str) -> Cell:
-            row = by_stack.get(key)  # type: ignore[call-overload]
-            if row is None:
-                return ""
-            if column == "name":
-                return _name_cell(row.name, settings.search)
-            if column == "share":
-                return format_percent(row.size_bytes / whole)
-            value = _FIGURES[column](row)
-            if column == "growth":
-                return growth_cell(value, None)
-            if column == "leaking":
-                return about + format_size(value) if value else ""
-            written = format_size(value) if column == "bytes" else short_count(value)
-            return written if column == "stacks" else about + written
-
-        why = "" if sums else selection.why_empty
-        without = ("growth", "leaking") if selection.is_profile else ()
-        return TableRows(list(by_stack), cell, sorting.column, sorting.descending, why, without)
+        shown = columns(
+            about_of(snapshot.sample_bytes), max(int(figures.live_bytes.sum()), 1), settings.search
+        )
+        return sorted_rows(
+            {row.stacks[0]: row for row in sums}, shown, settings.sorting, MOST_ROWS,
+            empty="" if sums else selection.why_empty,
+            without=("growth", "leaking") if selection.is_profile else (),
+        )  # fmt: skip
 
     return rows
-
-
-def _name_cell(name: str | None, search: str) -> Cell:
-    if name is None:
-        return Text(_UNKNOWN, "dim")
-    return name_cell(clean(name), search) if search else Text(clean(name))
 
 
 TYPES: Final = View(
@@ -89,7 +80,7 @@ TYPES: Final = View(
     title="Types",
     key="Y",
     maker=type_rows,
-    widget=lambda: Table(COLUMNS),
+    widget=lambda: Table(columns()),
     choose=lambda key, _settings: key,
     enters="Details",
     sorting=Sorting("bytes"),

@@ -46,7 +46,6 @@ class Facts:
     functions: tuple[str, ...]
     """The traced functions, with their files."""
     method: str
-    """How probes are attached."""
     ring_slots: int
     """Capacity of the ring, in events."""
 
@@ -197,7 +196,6 @@ class View(Generic[C]):
     shows_stack: bool = False
     """Whether rows stand for stacks; the one under the cursor is shown below the table."""
     by_metric: bool = False
-    """Whether the view is drawn by a metric."""
     exists: Callable[[Source], bool] = lambda _source: True
     """Whether a run with this source has the view."""
 
@@ -245,12 +243,10 @@ class Settings:
     expanded: frozenset[int] = frozenset()
     """``GroupKey.lead`` of the groups of stacks that are expanded."""
     function: Step | None = None
-    """The function whose callers and callees are shown."""
     sortings: Mapping[str, Sorting] = field(default_factory=dict)
     """Sorting per view, by its name, unless it is the view's default."""
     search: str = ""
     limits: Limits = ALL
-    """Limits by size, age and thread."""
     verdicts: tuple[Verdict, ...] = ()
     """Only stacks with these verdicts; empty: all."""
     baseline: Mark | None = None
@@ -260,14 +256,11 @@ class Settings:
     difference: Difference | None = None
     inverted: bool = False
     metric: Metric = Metric.BYTES
-    """The metric of flame graph and tree."""
     filters_on: bool = True
     selected: int | None = None
-    """The stack whose details are shown."""
     charts_stacks: bool = False
     """Whether the chart shows call stacks instead of functions."""
     listed: ListedFunction | None = None
-    """The function whose source is shown."""
     marks: tuple[Mark, ...] = field(default=())
 
     @property
@@ -339,7 +332,6 @@ class ViewSelection:
     stacks: I64
     """Stacks of ``unsearched`` that the search finds."""
     names: Names
-    """Names of stacks."""
     ring_share: float
     journal: Journal
     line: TimeLine | None = None
@@ -383,7 +375,6 @@ class ViewSelection:
 
     @property
     def _why_all_empty(self) -> str:
-        """The reason that there are no rows although nothing restricts them."""
         blocks = self.snapshot.blocks
         if self.is_profile:
             return "a profile has no single blocks, only sums per call stack"

@@ -19,7 +19,7 @@ from tracelloc.record.session.begin import attach_to
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
 from tracelloc.record.symbolization.symbolizer import Symbolizer
-from tracelloc.show.presentation.blockholders import kept_sentence
+from tracelloc.show.presentation.blockholders import retained_by_message
 from tracelloc.snapshots.snapshot import Snapshot
 
 pytestmark = pytest.mark.bpf
@@ -96,7 +96,7 @@ def test_who_holds_a_map_that_grows(target: Target) -> None:
         # The map, with a node for each session, is all that the program has.
         assert keeper.held == found.blocks
         assert keeper.retained.count >= 2 * found.blocks.count
-        (sentence,) = kept_sentence(found, found.heap.time_s)
+        (sentence,) = retained_by_message(found, found.heap.time_s)
         assert sentence.startswith("all of it is kept by app::g_sessions (hoarder")
     finally:
         session.close()

@@ -21,12 +21,13 @@ from tracelloc.model.process import Target
 from tracelloc.model.wanted import NOTHING_ELSE
 from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.show.presentation.calltree import Step
+from tracelloc.show.tables import Column
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.flame import FlameView
 from tracelloc.ui.lineview import LIST_KEYS, LineView
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.state import VIEWS
-from tracelloc.ui.tableview import Column, Table, TableRows
+from tracelloc.ui.tableview import Table, TableRows
 from tracelloc.ui.view import Settings
 
 SIZE = (130, 24)
@@ -239,7 +240,6 @@ def test_a_view_more_and_one_that_a_run_lacks(
 ) -> None:
     """A new view is one more entry: tab, key, content, choice, sorting and cost come with it."""
 
-    from tracelloc.ui.tableview import Column
     from tracelloc.ui.view import Sorting, View, ViewSelection
 
     def make(selection: ViewSelection) -> TableRows:
@@ -256,7 +256,7 @@ def test_a_view_more_and_one_that_a_run_lacks(
         title="More",
         key="z",
         maker=lambda _source: make,
-        widget=lambda: Table([Column("line", "line", 0, right=False)]),
+        widget=lambda: Table([Column("line", "line", 0)]),
         choose=lambda key, settings: replace(settings, search=f"f{key}"),
         sorting=Sorting("line", descending=False),
     )

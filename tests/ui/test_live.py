@@ -44,9 +44,8 @@ from tracelloc.ui.live_screen import LIVE_KEYS, LiveScreen, view_keys
 from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.stackviews import BLOCKS, STACKS
 from tracelloc.ui.state import MOST_MARKS
-from tracelloc.ui.tableview import Table
+from tracelloc.ui.tableview import GROWING, Table, growth_cell
 from tracelloc.ui.tree import TREE
-from tracelloc.ui.verdictcells import GROWING, growth_cell
 
 
 @pytest.fixture

@@ -18,13 +18,14 @@ from tests.ui.screens import HOSTILE, SIZES, harmless, text_of
 from tests.ui.source import LEAK, FakeSource, drive, press, settle, shop, tick, until
 from tracelloc.errors import TargetError
 from tracelloc.model.process import Target
+from tracelloc.show.tables import Column
 from tracelloc.ui.app import LiveApp, failure_of
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.header import header
 from tracelloc.ui.lineview import HOLD_S
 from tracelloc.ui.picture import Pictures
 from tracelloc.ui.stackviews import STACKS
-from tracelloc.ui.tableview import Column, Table, TableRows
+from tracelloc.ui.tableview import Table, TableRows
 from tracelloc.ui.view import Journal, Settings
 
 pytestmark = pytest.mark.long

@@ -9,8 +9,7 @@ import pytest
 from tests.unit.leaks import watched
 from tracelloc.model.process import Overhead
 from tracelloc.record.session.eventcosts import CpuMeter
-from tracelloc.show.presentation.alerts import alert_of
-from tracelloc.show.presentation.tracing import overhead_line, tracing_cost
+from tracelloc.show.presentation.alerts import alert_of, overhead_line, tracing_cost
 
 SECOND = 1_000_000_000
 

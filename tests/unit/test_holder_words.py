@@ -21,14 +21,14 @@ from tracelloc.model.heapusage import (
 )
 from tracelloc.model.process import Target
 from tracelloc.show.presentation.blockholders import (
+    holders_facts,
     keeper_text,
-    kept_facts,
-    kept_sentence,
+    retained_by_message,
     root_text,
     top_keeper_text,
 )
 from tracelloc.show.recording.plain import from_plain, to_plain
-from tracelloc.show.report.holders import holder_lines_of, holders_json, top_holder_lines
+from tracelloc.show.report.pointers import holder_lines_of, holders_json, top_holder_lines
 from tracelloc.snapshots.snapshot import FACET_RESULTS
 
 TARGET = Target(7, "server")
@@ -104,7 +104,7 @@ TEXT = "app::g_sessions (server) → block of 56 B ×3 → Session"
 
 
 def sentence(found: BlockHolders) -> str:
-    (text,) = kept_sentence(found, found.heap.time_s + 59)
+    (text,) = retained_by_message(found, found.heap.time_s + 59)
     return text
 
 
@@ -117,11 +117,11 @@ def test_who_keeps_a_suspect() -> None:
     other = replace(PATH, root=HeapRoot(RootKind.KERNEL, "timers"))
     found = replace(found, paths=(other,))
     assert sentence(found) == f"most of it (99 %) is kept by app::g_sessions (server); {freed}"
-    assert not list(kept_sentence(replace(KEPT, blocks=BlockSum()), 0))
+    assert not list(retained_by_message(replace(KEPT, blocks=BlockSum()), 0))
 
 
 def test_old_findings_say_their_age() -> None:
-    (text,) = kept_sentence(KEPT, KEPT.heap.time_s + 240)
+    (text,) = retained_by_message(KEPT, KEPT.heap.time_s + 240)
     assert text.endswith("freeing that would free 156 KiB (found 4 m ago)")
 
 
@@ -168,7 +168,7 @@ def test_hostile_holders_of_a_suspect_are_escaped() -> None:
     ):
         assert "\x1b" not in sentence(found)
         assert "\\x1b]0;title" in sentence(found)
-        assert json.loads(json.dumps(kept_facts(found)))["paths"][0]["root"] == bad
+        assert json.loads(json.dumps(holders_facts(found, "retained")))["paths"][0]["root"] == bad
 
 
 def test_holders_in_a_recording() -> None:

@@ -113,10 +113,10 @@ def test_an_old_account_says_so() -> None:
 def test_the_table_adds_up() -> None:
     lines = list(part_lines(usage(in_use=30, files=10).account, usage(in_use=10, files=10).account))
     assert lines == [
-        "     bytes  of RSS      change  resident memory",
-        "  30.0 MiB  75.0 %   +20.0 MiB  heap blocks in use",
-        "  10.0 MiB  25.0 %         0 B  pages of mapped files (libc.so.6 1.00 MiB)",
-        "  40.0 MiB           +20.0 MiB  RSS; besides, 4.00 KiB of page tables",
+        "     bytes   of RSS       change  resident memory",
+        "  30.0 MiB   75.0 %    +20.0 MiB  heap blocks in use",
+        "  10.0 MiB   25.0 %          0 B  pages of mapped files (libc.so.6 1.00 MiB)",
+        "  40.0 MiB             +20.0 MiB  RSS; besides, 4.00 KiB of page tables",
     ]
 
 

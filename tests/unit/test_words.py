@@ -47,7 +47,7 @@ RETIRED_NAMES = {
     "look_at_others", "strangers_share", "explained_share", "heed_pointers", "find_proof",
     "Dissector", "dissector", "nodes_of", "see_off", "begin_stranger", "unborn", "lender",
     "SpaceWords", "BackgroundTurns", "FollowLoad", "GapBook", "say_aside", "heed_memory",
-    "heed_interrupts", "heeded",
+    "heed_interrupts", "heeded", "said_again_if", "is_news", "kept_sentence", "kept_facts",
 }  # fmt: skip
 
 

@@ -38,7 +38,7 @@ class Kill:
     subject: Subject
     """The subject as of the look before."""
     victims: tuple[ProcessMemory, ...]
-    """Which ones; empty if that is not known."""
+    """The processes killed; empty if unknown."""
     count: int
 
 

@@ -52,7 +52,6 @@ class ProcessMemory:
     """Command line; the short name if there is none."""
     user: str
     kinds: tuple[int, ...]
-    """Bytes of each ``MemoryKind``."""
     trend: MemoryTrend
     growing_kind: MemoryKind | None
     """What most of its growth is."""

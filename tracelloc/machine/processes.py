@@ -18,12 +18,7 @@ from typing import Final
 
 from tracelloc.machine.groups import GroupReader
 from tracelloc.machine.history import GrowthHistory
-from tracelloc.machine.machinememory import (
-    WINDOWS_S,
-    MachineMemory,
-    MemoryKind,
-    ProcessMemory,
-)
+from tracelloc.machine.machinememory import WINDOWS_S, MachineMemory, MemoryKind, ProcessMemory
 from tracelloc.record.process.listing import command_line, user_name
 from tracelloc.record.process.procfs import PROC
 from tracelloc.system.memorylimits import MemoryGroup, memory_group, numbers_in
@@ -49,7 +44,6 @@ class _Watched:
     row: int
     name: bytes
     kinds: tuple[int, ...]
-    """Bytes of each kind of memory."""
     arguments: str
     user: str
     group: MemoryGroup

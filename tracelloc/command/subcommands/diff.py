@@ -24,7 +24,7 @@ from tracelloc.text import print_lines, printable, progress_of
 
 if TYPE_CHECKING:
     from tracelloc.show.presentation.profile import Profile
-    from tracelloc.show.report.comparison import Comparison
+    from tracelloc.show.report.diff import Comparison
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def _read(given: Namespace, note: Callable[[str], None]) -> Comparison:
     """Reads all runs of both sides. Raises TracellocError."""
     from tracelloc.show.importers import read_profile
     from tracelloc.show.recording.times import split_time
-    from tracelloc.show.report.comparison import Comparison
+    from tracelloc.show.report.diff import Comparison
 
     metrics = {METRICS[given.metric], *(rule.metric for rule in given.fail_if)}
 
@@ -71,8 +71,7 @@ def _read(given: Namespace, note: Callable[[str], None]) -> Comparison:
 def _run(given: Namespace) -> int:
     from tracelloc.command.outputs import outputs_of
     from tracelloc.show.presentation.combined import difference
-    from tracelloc.show.report.comparison import markdown_lines
-    from tracelloc.show.report.diff import diff_report
+    from tracelloc.show.report.diff import diff_report, markdown_lines
 
     outputs = outputs_of(given)
     metric = METRICS[given.metric]

@@ -35,7 +35,7 @@ def _run(given: Namespace) -> None:
     process = named_process(given)
     from tracelloc.model.process import Target
     from tracelloc.record.reachability.blockholders import HolderFinder, selection
-    from tracelloc.show.report.holders import (
+    from tracelloc.show.report.pointers import (
         holder_lines_of,
         holders_json,
         top_holder_lines,

@@ -53,7 +53,7 @@ def _run(given: Namespace) -> int:
     from tracelloc.model.process import Target
     from tracelloc.record.reachability.lostblocks import LostBlockSearch
     from tracelloc.show.alerts.suppressions import read_patterns
-    from tracelloc.show.report.leaks import describe, leak_lines, leaks_json
+    from tracelloc.show.report.pointers import describe, leak_lines, leaks_json
 
     patterns = read_patterns(given.suppressions)
 

@@ -16,8 +16,9 @@ from tracelloc.command.arguments import (
     type_of,
 )
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
+from tracelloc.model.wanted import NOTHING_ELSE
 from tracelloc.show.export import FORMATS
-from tracelloc.show.report.optional import parse_sections
+from tracelloc.show.report.optional import SECTIONS, parse_sections
 
 _FORMATS: Final = ["text", "json", *FORMATS]
 
@@ -32,8 +33,8 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add("--format", f"format of the standard output: {', '.join(_FORMATS)} (default "
         "text)", choices=_FORMATS, default="text")
     add("--top N", "entries per section (default 2)", type=count_type, default=2)
-    add("--show LIST", "add sections to text and JSON: peak, temporary, types; sizes, if record "
-        "had --events",
+    names = ", ".join(name for name, wanted in SECTIONS.items() if wanted == NOTHING_ELSE)
+    add("--show LIST", f"add sections to text and JSON: {names}; sizes, if record had --events",
         type=type_of(parse_sections), default=frozenset())
     add_output(parser, "to FILE instead")
     add_names(parser)

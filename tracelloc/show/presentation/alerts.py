@@ -1,115 +1,107 @@
-"""Alerts shown before any figure: wrong figures, untraced growth, a high cost to the program."""
+"""Alerts shown before any figure, and how tracing bears on figures: what they lack, what it costs.
+
+The probes' share of the target's CPU time means little if the program idles, as most of almost
+nothing does no harm. Views therefore show the CPU time added per second, and the factor by
+which the program's own work takes more CPU time.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final
 
 from tracelloc.model.heapusage import MemoryPart
-from tracelloc.model.losses import Counter
+from tracelloc.model.losses import Completeness, Counter, Gap, completeness_of
 from tracelloc.model.process import MemoryUsage
-from tracelloc.show.presentation.memoryparts import grown_part, kept_memory, large_items
+from tracelloc.show.presentation.memoryparts import (
+    grown_part,
+    keeping_libraries,
+    kept_sentences,
+    large_items,
+)
 from tracelloc.show.presentation.objects import count_trouble, type_suspects, type_title
 from tracelloc.show.presentation.processfacts import Account, account
-from tracelloc.show.presentation.tracing import HighCost, incompleteness, tracing_cost
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_percent, format_size, plural, printable
 
+_MOST_SLOW: Final = 4
+"""Most slow probes named in a line."""
+_HIGH_FACTOR, _HIGH_CORES = 2.0, 0.2
+"""From what on the cost of tracing is high: CPU time of the program, and processors for probes."""
+_MOST_TIMES: Final = 10.0
+"""Largest factor of the CPU time that is told exactly."""
+_MOST_GAPS: Final = 3
+"""Most gaps named in a sentence."""
 _MORE_THAN_SPACE: Final = 2
 """Limit of live over mapped bytes: a pool's chunks count in addition to blocks in them."""
-
 _NOTABLE_BYTES: Final = 2 << 20
 """Least untraced growth to warn of: less may be buffers and pages of code."""
-
-
-class Alert(Protocol):
-    """A message in three lengths."""
-
-    @property
-    def sentence(self) -> str:
-        """Returns the whole message."""
-
-    @property
-    def clause(self) -> str:
-        """Returns the essential part, in one line."""
-
-    @property
-    def short(self) -> str:
-        """Returns a few words, for narrow screens."""
+_KEPT_BYTES: Final = 32 << 20
+_KEPT_SHARE: Final = 0.4
+"""Share of RSS from which an alert says that it is freed memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class ImplausibleSizes:
-    """Implausible sizes reported for a custom allocator."""
+class Alert:
+    """A message in three lengths."""
 
-    what: str
+    key: Hashable
+    """What it is about: reports repeat the alert when this changes."""
+    sentence: str
+    clause: str
+    """The essential part, in one line."""
     short: str
-
-    @property
-    def sentence(self) -> str:
-        """Returns the problem and what to do."""
-        return f"{self.what}: correct size or size_bytes in the custom allocators file"
-
-    @property
-    def clause(self) -> str:
-        """Returns the sentence without the advice."""
-        return self.what
+    """A few words, for narrow screens."""
 
 
-def implausible_sizes(snapshot: Snapshot) -> ImplausibleSizes | None:
-    """Detects sizes larger than all memory, or larger in sum than mapped memory."""
-    impossible = snapshot.losses.counters[Counter.IMPOSSIBLE_SIZES]
-    if impossible:
-        what = plural(impossible, "allocation")
-        return ImplausibleSizes(
-            f"{what} with sizes that cannot be (the argument is a pointer?) are left out",
-            f"{what} of impossible sizes",
-        )
-    space = 0 if snapshot.memory is None else snapshot.memory.now.space
-    if not space or snapshot.losses.events or snapshot.live_bytes <= _MORE_THAN_SPACE * space:
-        return None
-    live = format_size(snapshot.live_bytes)
-    return ImplausibleSizes(
-        f"{live} cannot be live: the process has {format_size(space)} of address space",
-        f"{live} cannot be live",
+def alert_of(snapshot: Snapshot, found: Account | None = None) -> Alert | None:
+    """Returns the alert to show first, or None. ``found``: the snapshot's account, if known."""
+    return (
+        incompleteness(snapshot)
+        or implausible_sizes(snapshot)
+        or untraced_growth(snapshot, found)
+        or _high_cost(snapshot)
+        or _kept_memory(snapshot)
     )
 
 
-@dataclass(frozen=True, slots=True)
-class UntracedGrowth:
-    """A process grows mostly by memory that is not in traced blocks."""
-
-    share: float
-    """Traced share of the growth."""
-    bytes: int
-    """Untraced growth."""
-    why: str
-    advice: str
-    short_advice: str
-
-    @property
-    def sentence(self) -> str:
-        """Returns the whole message, for lines that are long enough."""
-        return (
-            f"only {format_percent(self.share, 0)} of memory growth is traced, "
-            f"{format_size(self.bytes)} are not: {self.why}; {self.advice}"
-        )
-
-    @property
-    def clause(self) -> str:
-        """Returns the message without figures in bytes."""
-        said = self.short_advice in self.why
-        return f"only {format_percent(self.share, 0)} of growth traced: {self.why}" + (
-            "" if said else f"; {self.short_advice}"
-        )
-
-    @property
-    def short(self) -> str:
-        """Returns the message for narrow screens."""
-        return f"{format_percent(self.share, 0)} of growth traced: {self.short_advice}"
+def incompleteness(snapshot: Snapshot) -> Alert | None:
+    """Returns what the figures lack, in which time spans, and why; None if they are complete."""
+    gaps = snapshot.gaps
+    if not gaps:
+        return None
+    parts = [_missing_events(gap) for gap in gaps[:_MOST_GAPS] if gap.end_s is not None]
+    if len(gaps) > _MOST_GAPS:
+        parts.append(plural(len(gaps) - _MOST_GAPS, "more gap"))
+    sentence, last = f"figures are incomplete: {'; '.join(parts)}" if parts else "", gaps[-1]
+    if last.end_s is not None:
+        clause = f"figures are incomplete: {_missing_events(last)}"
+        return Alert(gaps, sentence, clause, f"incomplete until {_clock(last.end_s)}")
+    short = f"figures end at {_clock(last.start_s)}"
+    clause = f"{short}: {last.reason}"
+    return Alert(gaps, "; ".join(filter(None, [clause, sentence])), clause, short)
 
 
-def untraced_growth(snapshot: Snapshot, found: Account | None = None) -> UntracedGrowth | None:
+def implausible_sizes(snapshot: Snapshot) -> Alert | None:
+    """Detects sizes larger than all memory, or larger in sum than mapped memory."""
+    impossible = snapshot.losses.counters[Counter.IMPOSSIBLE_SIZES]
+    space = 0 if snapshot.memory is None else snapshot.memory.now.space
+    if impossible:
+        what = plural(impossible, "allocation")
+        clause = f"{what} with sizes that cannot be (the argument is a pointer?) are left out"
+        short = f"{what} of impossible sizes"
+    elif not space or snapshot.losses.events or snapshot.live_bytes <= _MORE_THAN_SPACE * space:
+        return None
+    else:
+        short = f"{format_size(snapshot.live_bytes)} cannot be live"
+        clause = f"{short}: the process has {format_size(space)} of address space"
+    advice = "correct size or size_bytes in the custom allocators file"
+    return Alert("sizes", f"{clause}: {advice}", clause, short)
+
+
+def untraced_growth(snapshot: Snapshot, found: Account | None = None) -> Alert | None:
     """Returns the untraced growth; None if most of the growth is traced or there is little.
 
     ``found``: the account of the snapshot, if it is known.
@@ -122,7 +114,16 @@ def untraced_growth(snapshot: Snapshot, found: Account | None = None) -> Untrace
     untraced = round(found.growth_bytes * (1 - share))
     if untraced < _NOTABLE_BYTES:
         return None
-    return UntracedGrowth(share, untraced, *_where(snapshot, memory, found, share))
+    why, advice, short_advice = _where(snapshot, memory, found, share)
+    percent = format_percent(share, 0)
+    said = "" if short_advice in why else f"; {short_advice}"
+    return Alert(
+        why,
+        f"only {percent} of memory growth is traced, {format_size(untraced)} are not: {why}; "
+        f"{advice}",
+        f"only {percent} of growth traced: {why}{said}",
+        f"{percent} of growth traced: {short_advice}",
+    )
 
 
 def _where(
@@ -189,18 +190,134 @@ def _of_the_rest(snapshot: Snapshot, memory: MemoryUsage) -> tuple[str, str, str
     )
 
 
-def alert_of(snapshot: Snapshot, found: Account | None = None) -> Alert | None:
-    """Returns the alert to show first, or None. ``found``: the snapshot's account, if known."""
-    return (
-        incompleteness(snapshot)
-        or implausible_sizes(snapshot)
-        or untraced_growth(snapshot, found)
-        or high_cost(snapshot)
-        or kept_memory(snapshot)
+def _high_cost(snapshot: Snapshot) -> Alert | None:
+    cost = tracing_cost(snapshot)
+    if cost is None or not cost.is_high:
+        return None
+    what = f"while traced, the program needs {cost.times} times the CPU time"
+    return Alert(
+        "cost",
+        f"{what}: tracelloc help cost says what makes it less",
+        f"{what} (tracelloc help cost)",
+        f"tracing: CPU ×{cost.times}",
     )
 
 
-def high_cost(snapshot: Snapshot) -> HighCost | None:
-    """Returns what tracing costs the program, if that is much."""
-    cost = tracing_cost(snapshot)
-    return None if cost is None else cost.alert
+def _kept_memory(snapshot: Snapshot) -> Alert | None:
+    usage = snapshot.usage
+    if usage is None:
+        return None
+    kept_bytes, own_bytes = usage.account.kept_bytes, usage.account.own_bytes
+    if kept_bytes < max(_KEPT_BYTES, _KEPT_SHARE * own_bytes):
+        return None
+    size, libraries = format_size(kept_bytes), keeping_libraries(usage)
+    share = format_percent(kept_bytes / own_bytes, 0)
+    clause = f"{size} ({share} of RSS) freed, but kept by {libraries}"
+    if usage.trimmable_bytes:
+        clause += f"; malloc_trim(0) would return {format_size(usage.trimmable_bytes)}"
+    sentence = "; ".join([*kept_sentences(usage)][:2])
+    return Alert("kept memory", sentence, clause, f"{size} freed, but kept by {libraries}")
+
+
+def _missing_events(gap: Gap) -> str:
+    assert gap.end_s is not None
+    span = f"between {_clock(gap.start_s)} and {_clock(gap.end_s)}"
+    what = "some events" if gap.lost_events is None else plural(gap.lost_events, "event")
+    return f"{what} {span} missing ({gap.reason})"
+
+
+def _clock(time_s: float) -> str:
+    return time.strftime("%H:%M:%SZ", time.gmtime(time_s))
+
+
+def completeness_word(snapshot: Snapshot) -> str:
+    """Formats ``complete``, ``at_least`` or ``until_15:03:22Z``, one word of a log line."""
+    state: Completeness = completeness_of(snapshot.gaps)
+    word: str = state.value
+    if state is Completeness.UNTIL:
+        return f"{word}_{_clock(snapshot.gaps[-1].start_s)}"
+    return word
+
+
+def completeness_facts(snapshot: Snapshot) -> dict[str, Any]:
+    """Returns what the figures lack, for JSON. Times in seconds since 1970."""
+    return {
+        "state": completeness_of(snapshot.gaps).value,
+        "gaps": [
+            {
+                "from": round(gap.start_s, 3),
+                "to": None if gap.end_s is None else round(gap.end_s, 3),
+                "lost_events": gap.lost_events,
+                "reason": gap.reason,
+            }
+            for gap in snapshot.gaps
+        ],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class TracingCost:
+    """The cost of tracing to the target."""
+
+    cores: float
+    """Processors that tracing uses: CPU time added per second."""
+    factor: float
+    """Factor by which the program's own work takes more CPU time."""
+
+    @property
+    def short(self) -> str:
+        """Formats ``tracing 8 % of a core (CPU ×1.2)``."""
+        return f"tracing {_percent_of_core(self.cores)} of a core (CPU ×{self.times})"
+
+    @property
+    def sentence(self) -> str:
+        """The cost as a clause."""
+        return (
+            f"tracing takes about {_percent_of_core(self.cores)} of one core; the program needs "
+            f"{self.times} times the CPU time"
+        )
+
+    @property
+    def is_high(self) -> bool:
+        """Whether an alert says so."""
+        return self.factor >= _HIGH_FACTOR and self.cores >= _HIGH_CORES
+
+    @property
+    def times(self) -> str:
+        """The factor, as exact as it is known: ``1.2``, ``2.4 or more``."""
+        if self.factor >= _MOST_TIMES:
+            # The error of the estimates is as large as the remaining CPU time.
+            return f"{_MOST_TIMES:.0f} or more"
+        if self.factor >= _HIGH_FACTOR:
+            # A program pays more for traps than a small process does.
+            return f"{self.factor:.1f} or more"
+        return f"{self.factor:.{2 if self.factor < 1.095 else 1}f}"
+
+
+def _percent_of_core(cores: float) -> str:
+    return format_percent(cores, 1 if cores < 0.0995 else 0)
+
+
+def tracing_cost(snapshot: Snapshot) -> TracingCost | None:
+    """Returns the cost of tracing; None until it has been measured."""
+    share, cores = snapshot.overhead.probe_share, snapshot.cpu_cores
+    if share is None or cores is None:
+        return None
+    return TracingCost(share * cores, 1 / max(1 - share, 0.01))
+
+
+def overhead_line(snapshot: Snapshot) -> str:
+    """Formats one line on the overhead of tracing and on slow probes."""
+    overhead, cost = snapshot.overhead, tracing_cost(snapshot)
+    parts = [f"{overhead.events_per_s:,.0f} events/s"]
+    if cost is not None:
+        parts.append(cost.sentence)
+        if cost.is_high:
+            parts[-1] += " (less: tracelloc help cost)"
+    if overhead.slow_probes:
+        shown = [printable(name) for name in overhead.slow_probes[:_MOST_SLOW]]
+        more = len(overhead.slow_probes) - len(shown)
+        if more:
+            shown.append(f"and {more} more")
+        parts.append(f"slow if called: {', '.join(shown)}")
+    return ", ".join(parts)

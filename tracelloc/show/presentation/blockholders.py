@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,7 +17,8 @@ from tracelloc.model.heapusage import (
     RootKind,
 )
 from tracelloc.show.presentation.blocktypes import class_text
-from tracelloc.text import format_duration, format_size, plural, printable
+from tracelloc.show.tables import json_of
+from tracelloc.text import amount, format_duration, format_percent, format_size, printable
 
 WHOLE: Final = 0.999
 """Below this part of the heap, a report says what it does not include."""
@@ -58,7 +59,7 @@ def path_text(path: HolderPath) -> str:
 
 def blocks_text(blocks: BlockSum) -> str:
     """Formats ``340 MiB in 62,408 blocks``."""
-    return f"{format_size(blocks.size_bytes)} in {plural(blocks.count, 'block')}"
+    return amount(blocks.size_bytes, blocks.count)
 
 
 def top_keeper_text(keeper: Keeper) -> str:
@@ -89,14 +90,18 @@ def keeper_text(keeper: Keeper, asked: BlockSum) -> str:
     return f"{text}, most of these included ({keeper.held.count:,} of {asked.count:,})"
 
 
-def kept_sentence(found: BlockHolders, now_s: float) -> Iterator[str]:
+def retained_by_message(found: BlockHolders, now_s: float) -> Iterator[str]:
     """Yields who keeps a suspect's old blocks, and what freeing that would free.
 
     ``now_s``: time of the snapshot, seconds since 1970.
     """
-    note = _gap_text(found) + _age_text(now_s - found.heap.time_s)
     if not found.blocks.count:
         return
+    heap = found.heap
+    is_whole = heap.coverage >= WHOLE and not heap.swapped_bytes and not heap.pointers_left_out
+    note = "" if is_whole else " (a part of the memory was not searched)"
+    if now_s - heap.time_s >= _OLD_S:
+        note += f" (found {format_duration(now_s - heap.time_s)} ago)"
     if not found.keepers:
         yield from _shared_sentence(found, note)
         return
@@ -156,35 +161,44 @@ def _counted(path: HolderPath, found: BlockHolders) -> str:
     return path_text(replace(path, steps=tuple(replace(step, count=1) for step in path.steps)))
 
 
-def _gap_text(found: BlockHolders) -> str:
-    """Says that holders may be missing."""
-    heap = found.heap
-    is_whole = heap.coverage >= WHOLE and not heap.swapped_bytes and not heap.pointers_left_out
-    return "" if is_whole else " (a part of the memory was not searched)"
+# What a search of memory may have missed: what to make of it, by a ``{}`` for what is missing.
+
+MissingWords = tuple[str, str, str]
+"""For the heap that was not understood, pointers that did not fit, and swapped memory."""
 
 
-def _age_text(age_s: float) -> str:
-    """Says when the holders were found, if that is some time ago."""
-    return f" (found {format_duration(age_s)} ago)" if age_s >= _OLD_S else ""
+def missing_lines(
+    words: MissingWords,
+    coverage: float = 1.0,
+    notes: Iterable[str] = (),
+    pointers_left_out: int = 0,
+    swapped_bytes: int = 0,
+) -> Iterator[str]:
+    """Yields why the result of a walk or search may be wrong; safe to print."""
+    of_heap, of_pointers, of_swapped = words
+    if coverage < WHOLE:
+        yield of_heap.format(f"{format_percent(coverage)} of the heap was understood")
+    yield from map(printable, notes)
+    if pointers_left_out:
+        yield of_pointers.format(f"{pointers_left_out:,} pointers did not fit into memory")
+    if swapped_bytes:
+        size = format_size(swapped_bytes)
+        yield of_swapped.format(f"{size} of the process are swapped out and were not read")
 
 
-def kept_facts(found: BlockHolders) -> dict[str, Any]:
-    """The holders of a suspect's old blocks as JSON values."""
+# JSON.
+
+_NAMES: Final = {"class_name": "class", "count": "blocks", "root": None}
+
+
+def holders_facts(found: BlockHolders, without: str) -> dict[str, Any]:
+    """The holders of some blocks as JSON values, without one of the fields."""
+    names = {"unreached": "without_holder", **dict.fromkeys(("heap", "keepers", "paths", without))}
     return {
-        "time": found.heap.time_s,
-        "blocks": found.blocks.count,
-        "bytes": found.blocks.size_bytes,
-        "is_sample": found.is_sample,
-        **sum_facts("without_holder", found.unreached),
+        **json_of(found, names),
         "kept_by": [keeper_facts(one) for one in found.keepers],
-        "paths": [path_facts(one) for one in found.paths],
-        "more_paths": found.more_paths,
+        "paths": [root_facts(one.root) | json_of(one, _NAMES) for one in found.paths],
     }
-
-
-def sum_facts(name: str, blocks: BlockSum) -> dict[str, int]:
-    """A sum as JSON values."""
-    return {f"{name}_blocks": blocks.count, f"{name}_bytes": blocks.size_bytes}
 
 
 def root_facts(root: HeapRoot) -> dict[str, Any]:
@@ -199,39 +213,16 @@ def root_facts(root: HeapRoot) -> dict[str, Any]:
     }
 
 
-def step_facts(step: PathStep) -> dict[str, Any]:
-    """A step of a path as JSON values."""
-    return {"class": step.class_name, "usable_bytes": step.usable_bytes, "blocks": step.count}
-
-
-def path_facts(path: HolderPath) -> dict[str, Any]:
-    """A path as JSON values."""
-    return {
-        **root_facts(path.root),
-        **sum_facts("retained", path.retained),
-        "blocks": path.blocks.count,
-        "bytes": path.blocks.size_bytes,
-        "example": path.example,
-        "steps": [step_facts(step) for step in path.steps],
-    }
-
-
 def keeper_facts(keeper: Keeper) -> dict[str, Any]:
     """A keeper as JSON values: with the part that was asked about, or with a path."""
-    found = {
-        **root_facts(keeper.root),
-        **sum_facts("retained", keeper.retained),
-        "block": keeper.step and {**step_facts(keeper.step), "address": keeper.address},
-    }
+    names: dict[str, str | None] = dict.fromkeys(("root", "step", "address", "path", "other_roots"))
+    block = keeper.step and {**json_of(keeper.step, _NAMES), "address": keeper.address}
+    found = {**root_facts(keeper.root), "block": block}
     if keeper.path is None:
-        return {**found, **sum_facts("asked", keeper.held)}
-    path = keeper.path
+        return found | json_of(keeper, {**names, "held": "asked", "is_shared": None})
     return {
         **found,
-        "is_shared": keeper.is_shared,
+        **json_of(keeper, {**names, "held": None}),
         "other_roots": [root_facts(root) for root in keeper.other_roots],
-        "blocks": path.blocks.count,
-        "bytes": path.blocks.size_bytes,
-        "example": path.example,
-        "steps": [step_facts(step) for step in path.steps],
+        **json_of(keeper.path, {**_NAMES, "retained": None}),
     }

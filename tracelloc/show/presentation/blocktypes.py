@@ -363,7 +363,6 @@ class BlockTypes:
         return fresh
 
     def _look_for(self, snapshot: Snapshot, namer: Namer, stacks: Iterable[int]) -> None:
-        """Finds the types of stacks."""
         peek, numbers = namer.symbols.peek, self._numbers
         for index in stacks:
             addresses, name = snapshot.frames(index), self._classes.get(index)

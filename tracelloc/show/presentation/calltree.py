@@ -23,10 +23,10 @@ from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame
 from tracelloc.model.stacks import NO_STACK
 from tracelloc.show.filters import NamedStack
-from tracelloc.show.presentation.naming import Namer, frame_name
+from tracelloc.show.presentation.naming import Namer, frame_name, where
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.text import NS_PER_S
+from tracelloc.text import NS_PER_S, printable
 
 UNKNOWN = "[unknown]"
 
@@ -48,6 +48,14 @@ def shown_frames(stack: NamedStack) -> Iterator[tuple[str, Frame]]:
     for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True):
         if not hidden:
             yield shown_name(frame, label), frame
+
+
+def shown_lines(stack: NamedStack, indent: int) -> Iterator[str]:
+    """Yields the shown frames of a stack without addresses, as ``NAME in FILE (file:line)``."""
+    for name, frame in shown_frames(stack):
+        yield f"{' ' * indent}{printable(name)}{where(frame)}"
+    if not stack.frames:
+        yield f"{' ' * indent}[no call stack]"
 
 
 def root_name(stack: NamedStack) -> str:
@@ -227,7 +235,9 @@ class LiveTree:
         again = self._unsure.difference(fresh)
         for index in sorted(again):
             self._name(snapshot, namer, index)
-        self._name_stale(snapshot, namer)
+        started_ns = self._clock_ns()
+        while self._stale and self._clock_ns() - started_ns <= self._budget_ns:
+            self._name(snapshot, namer, next(iter(self._stale)))
         return CallTree.from_merged(
             self._merger.merged(),
             self._ends[holding],
@@ -241,16 +251,11 @@ class LiveTree:
             ends[: len(self._ends)] = self._ends
             self._ends = ends
 
-    def _name_stale(self, snapshot: Snapshot, namer: Namer) -> None:
-        started_ns = self._clock_ns()
-        while self._stale and self._clock_ns() - started_ns <= self._budget_ns:
-            self._name(snapshot, namer, next(iter(self._stale)))
-
     def _name(self, snapshot: Snapshot, namer: Namer, index: int) -> None:
         """Finds the node that a stack ends in, by the names known now."""
         self._stale.pop(index, None)
         stack = namer.stack(snapshot, index)
-        if _is_unsure(stack):
+        if not stack.frames or any(f.reason is Unresolved.PENDING for f in stack.frames):
             self._unsure.add(index)
         else:
             self._unsure.discard(index)
@@ -258,7 +263,3 @@ class LiveTree:
         if self.inverted:
             path.reverse()
         self._ends[index] = self._merger.add(path)[-1]
-
-
-def _is_unsure(stack: NamedStack) -> bool:
-    return not stack.frames or any(f.reason is Unresolved.PENDING for f in stack.frames)

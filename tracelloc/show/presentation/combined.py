@@ -62,6 +62,9 @@ def profile_of(
     for held in snapshot.mappings.stacks if snapshot.mappings is not None else ():
         samples.append(_mapped(held, namer.stack(snapshot, held.stack)))
         addresses.update(snapshot.frames(held.stack))
+    notes = [losses_line(snapshot)]
+    if snapshot.sample_bytes is not None:
+        notes.append(f"estimated from samples, {sampling_of(snapshot.sample_bytes)}")
     return Profile(
         target=snapshot.target,
         time_s=snapshot.time_s,
@@ -69,7 +72,7 @@ def profile_of(
         sample_bytes=snapshot.sample_bytes,
         samples=samples,
         files=_files(namer, addresses),
-        notes=_notes(snapshot),
+        notes=notes,
         suspects=name_suspects(snapshot, namer, suspects_of(snapshot)),
         series=(*snapshot.live_history, (snapshot.elapsed_ns, snapshot.live_bytes)),
         facts=target_facts(snapshot),
@@ -89,13 +92,6 @@ def is_of_mappings(sample: Sample) -> bool:
     """Whether a sample is of mappings, not blocks."""
     frames = sample.stack.frames
     return bool(frames) and frames[-1].symbol == MAPPED
-
-
-def _notes(snapshot: Snapshot) -> list[str]:
-    notes = [losses_line(snapshot)]
-    if snapshot.sample_bytes is not None:
-        notes.append(f"estimated from samples, {sampling_of(snapshot.sample_bytes)}")
-    return notes
 
 
 def _files(namer: Namer, addresses: set[int]) -> list[MappedFile]:
@@ -187,7 +183,6 @@ def joined(profiles: Sequence[Profile]) -> Profile:
 
 
 def _sample_of(sample: Sample, profile: Profile, name: str, first_index: int) -> Sample:
-    """Returns a sample of one process for the merged profile."""
     stat = replace(sample.stat, index=first_index + sample.stat.index)
     stack = _begun_by(sample.stack, name)
     return replace(sample, stat=stat, stack=stack, pid=profile.target.pid)

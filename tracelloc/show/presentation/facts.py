@@ -6,7 +6,6 @@ Sizes in bytes, times in seconds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
@@ -17,36 +16,35 @@ from tracelloc.model.frames import Frame
 from tracelloc.model.process import FoundLibrary
 from tracelloc.model.stacks import NO_STACK
 from tracelloc.show.filters import NamedStack
-from tracelloc.show.presentation.blockholders import kept_facts
+from tracelloc.show.presentation.alerts import completeness_facts, tracing_cost
+from tracelloc.show.presentation.blockholders import holders_facts
+from tracelloc.show.presentation.naming import where
 from tracelloc.show.presentation.processfacts import memory_facts
 from tracelloc.show.presentation.sharedframes import PartShare
 from tracelloc.show.presentation.shortnames import shorten
 from tracelloc.show.presentation.suspects import NamedSuspect
-from tracelloc.show.presentation.tracing import completeness_facts, tracing_cost
+from tracelloc.show.tables import json_of
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S, plural, printable
 
 _FRAME: Final = ("address", "symbol", "offset", "size", "module", "file", "line", "inlined")
-_THREAD: Final = (
-    ("tid", "tid"), ("name", "name"),
-    ("allocated_bytes", "allocated_bytes"), ("allocations", "allocated_count"),
-    ("freed_bytes", "freed_bytes"), ("frees", "freed_count"),
-    ("freed_for_others_bytes", "freed_for_others_bytes"),
-    ("frees_for_others", "freed_for_others_count"),
-    ("freed_by_others_bytes", "freed_by_others_bytes"),
-    ("frees_by_others", "freed_by_others_count"),
-)  # fmt: skip
-_FLOW: Final = (
-    ("from_tid", "maker_tid"), ("to_tid", "ender_tid"), ("bytes", "size_bytes"),
-    ("allocations", "count"),
-)  # fmt: skip
-"""JSON keys and their attributes."""
+_THREADS: Final = {
+    "allocated_count": "allocations",
+    "freed_count": "frees",
+    "freed_for_others_count": "frees_for_others",
+    "freed_by_others_count": "frees_by_others",
+    "maker_tid": "from_tid",
+    "ender_tid": "to_tid",
+    "size_bytes": "bytes",
+    "count": "allocations",
+}
 
 
 def summary(snapshot: Snapshot) -> dict[str, Any]:
     """Returns the report's figures of the whole target, without its lists."""
     totals, share = snapshot.totals, snapshot.overhead.probe_share
-    cost = tracing_cost(snapshot)
+    cost, findings, losses = tracing_cost(snapshot), snapshot.findings, snapshot.losses
+    suppressed = None if findings is None else findings.suppressed
     return {
         "time": round(snapshot.time_s, 6),
         "pid": snapshot.target.pid,
@@ -63,19 +61,19 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "allocations": int(totals.allocated_count.sum()),
         "freed_bytes": int(totals.freed_bytes.sum()),
         "frees": int(totals.freed_count.sum()),
-        "unmatched_frees": snapshot.losses.oddities.unmatched_frees,
-        "lost_events": snapshot.losses.events,
+        "unmatched_frees": losses.oddities.unmatched_frees,
+        "lost_events": losses.events,
         "live_allocations_bounds": snapshot.count_bounds,
-        "overflows": snapshot.losses.overflows,
-        "overflow_map_events": snapshot.losses.spilled_events,
+        "overflows": losses.overflows,
+        "overflow_map_events": losses.spilled_events,
         "events_per_s": round(snapshot.overhead.events_per_s, 1),
         "malloc_libraries": found_json(snapshot.allocators),
         "probe_share": None if share is None else round(share, 4),
         "probe_cores": None if cost is None else round(cost.cores, 4),
         "slow_probes": list(snapshot.overhead.slow_probes),
-        "lost": snapshot.losses.by_cause,
+        "lost": losses.by_cause,
         "failed_tasks": [
-            {"task": task, "count": count} for task, count in snapshot.losses.failed_tasks.items()
+            {"task": task, "count": count} for task, count in losses.failed_tasks.items()
         ],
         "truncated_stacks": snapshot.truncated_stacks,
         "broken_stacks": snapshot.broken_stacks,
@@ -84,8 +82,9 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "rss_bytes": snapshot.rss_bytes,
         "memory": memory_facts(snapshot),
         "growth_bytes_per_min": int(snapshot.growth_per_min.sum()),
-        "suspect_count": _suspect_count(snapshot),
-        "suppressed": _suppressed(snapshot),
+        "suspect_count": findings and len(findings.suspects) + findings.suspects_left_out,
+        "suppressed": suppressed
+        and {**json_of(suppressed), "rate_bytes_per_min": round(suppressed.rate_bytes_per_min, 1)},
     }
 
 
@@ -94,7 +93,7 @@ def suspect_facts(named: NamedSuspect) -> dict[str, Any]:
 
     ``since_s`` is how long it has been growing; ``group`` is null for a single stack.
     """
-    judgement = named.judgement
+    judgement, holders = named.judgement, named.holders
     return {
         "stack_id": named.suspect.stack,
         "verdict": judgement.verdict.value,
@@ -108,7 +107,7 @@ def suspect_facts(named: NamedSuspect) -> dict[str, Any]:
         "searched_blocks": judgement.searched,
         "unreachable_blocks": judgement.unreachable,
         "group": _group(named),
-        "holders": None if named.holders is None else kept_facts(named.holders),
+        "holders": holders and {"time": holders.heap.time_s, **holders_facts(holders, "retained")},
     }
 
 
@@ -134,22 +133,6 @@ def _group(named: NamedSuspect) -> dict[str, Any] | None:
 
 def _shares(parts: Sequence[PartShare], key: str = "name") -> list[dict[str, Any]]:
     return [{key: part.name, "share": round(part.share, 4)} for part in parts]
-
-
-def _suppressed(snapshot: Snapshot) -> dict[str, Any] | None:
-    suppressed = None if snapshot.findings is None else snapshot.findings.suppressed
-    if suppressed is None:
-        return None
-    return {
-        "stacks": suppressed.stacks,
-        "rate_bytes_per_min": round(suppressed.rate_bytes_per_min, 1),
-        "live_bytes": suppressed.live_bytes,
-    }
-
-
-def _suspect_count(snapshot: Snapshot) -> int | None:
-    findings = snapshot.findings
-    return None if findings is None else len(findings.suspects) + findings.suspects_left_out
 
 
 def stack_facts(stack: NamedStack) -> list[dict[str, Any]]:
@@ -198,10 +181,8 @@ def thread_facts(activity: ThreadActivity) -> dict[str, Any]:
         "remote_freed_bytes": activity.remote_freed_bytes,
         "remote_freed_allocations": activity.remote_freed_count,
         "remote_share": round(activity.remote_share, 6),
-        "threads": [
-            {key: getattr(thread, name) for key, name in _THREAD} for thread in activity.threads
-        ],
-        "flows": [{key: getattr(flow, name) for key, name in _FLOW} for flow in activity.flows],
+        "threads": [json_of(thread, _THREADS) for thread in activity.threads],
+        "flows": [json_of(flow, _THREADS) for flow in activity.flows],
     }
 
 
@@ -254,14 +235,6 @@ def format_frame(frame: Frame, *, long_names: bool = True) -> str:
     return name + where(frame)
 
 
-def where(frame: Frame) -> str:
-    """Formats the known part of a frame's place: `` in FILE (file:line)``."""
-    text = f" in {printable(frame.module)}" if frame.module else ""
-    if frame.file:
-        text += f" ({printable(frame.file)}{'' if frame.line is None else f':{frame.line}'})"
-    return text
-
-
 _MOST_NAMES: Final = 3
 """Most function names in a line, for each reason."""
 
@@ -293,12 +266,4 @@ def unseen_lines(found: Iterable[FoundLibrary]) -> Iterator[str]:
 
 def found_json(found: Iterable[FoundLibrary]) -> list[dict[str, Any]]:
     """The libraries for the JSON report."""
-    return [
-        {
-            "name": allocator.family,
-            "file": allocator.file,
-            "functions": list(allocator.functions),
-            "not_probed": [asdict(unseen) for unseen in allocator.not_probed],
-        }
-        for allocator in found
-    ]
+    return [json_of(each, {"family": "name", "library": None}) for each in found]

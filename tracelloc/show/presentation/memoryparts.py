@@ -6,8 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tracelloc.model.heapusage import HEAP_PARTS, KEPT_PARTS, HeapUsage, MemoryAccount, MemoryPart
+from tracelloc.model.heapusage import (
+    HEAP_PARTS,
+    KEPT_PARTS,
+    NO_ACCOUNT,
+    HeapUsage,
+    MemoryAccount,
+    MemoryPart,
+)
 from tracelloc.model.process import MallocLibrary
+from tracelloc.show.tables import Column, json_of, or_blank, table_lines
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     format_duration,
@@ -21,9 +29,6 @@ from tracelloc.text import (
 _LEAST_KEPT_BYTES: Final = 4 << 20
 _LEAST_KEPT_SHARE: Final = 0.2
 """Share of RSS from which freed memory that the process keeps is worth a sentence."""
-_ALERT_BYTES: Final = 32 << 20
-_ALERT_SHARE: Final = 0.4
-"""Share of RSS from which it is said first."""
 _MOST_ITEMS: Final = 3
 _LEAST_ITEM_SHARE: Final = 0.05
 """Share of a part from which an item is named."""
@@ -56,7 +61,7 @@ def growth_by_parts(snapshot: Snapshot) -> GrowthByParts | None:
         return None
     now, before = usage.account, first.account
     growth = now.own_bytes - before.own_bytes
-    changes = {part: now.parts.get(part, 0) - before.parts.get(part, 0) for part in OWN_PARTS}
+    changes = _changes(now, before)
     notable = [
         f"{signed_size(change)} {part.value}"
         for part, change in sorted(changes.items(), key=lambda row: -abs(row[1]))
@@ -77,9 +82,12 @@ def grown_part(snapshot: Snapshot) -> MemoryPart | None:
     usage, first = snapshot.usage, snapshot.first_usage
     if usage is None or first is None:
         return None
-    now, before = usage.account.parts, first.account.parts
-    others = [part for part in OWN_PARTS if part not in HEAP_PARTS]
-    return max(others, key=lambda part: now.get(part, 0) - before.get(part, 0))
+    changes = _changes(usage.account, first.account)
+    return max((part for part in OWN_PARTS if part not in HEAP_PARTS), key=changes.__getitem__)
+
+
+def _changes(now: MemoryAccount, before: MemoryAccount) -> dict[MemoryPart, int]:
+    return {part: now.parts.get(part, 0) - before.parts.get(part, 0) for part in OWN_PARTS}
 
 
 def account_age(snapshot: Snapshot) -> str:
@@ -93,21 +101,49 @@ def account_age(snapshot: Snapshot) -> str:
     return f" ({format_duration(max(age_s, 0.1))} ago)" if age_s >= _OLD_S or is_other else ""
 
 
+@dataclass(frozen=True, slots=True)
+class PartRow:
+    """A part of resident memory, or all of it."""
+
+    part: MemoryPart | None
+    size_bytes: int
+    change_bytes: int
+    share: float
+    """The part of resident memory; 0 for all of it."""
+    text: str
+    """What it is, with its largest items."""
+
+
+CHANGE: Final[Column[PartRow]] = Column(
+    "change", "change", 12, lambda row: row.change_bytes, signed_size
+)
+BYTES: Final[Column[PartRow]] = Column(
+    "bytes", "bytes", 10, lambda row: row.size_bytes, format_size
+)
+SHARE: Final[Column[PartRow]] = Column(
+    "share", "of RSS", 8, lambda row: row.share, or_blank(format_percent)
+)
+
+
+def part_rows(account: MemoryAccount, before: MemoryAccount = NO_ACCOUNT) -> list[PartRow]:
+    """Returns the parts of RSS that are or were not empty, with the change since ``before``."""
+    total, rows = max(account.own_bytes, 1), []
+    for part in OWN_PARTS:
+        size_bytes, was = account.parts.get(part, 0), before.parts.get(part, 0)
+        if size_bytes or was:
+            text = part_title(account, part)
+            rows.append(PartRow(part, size_bytes, size_bytes - was, size_bytes / total, text))
+    return rows
+
+
 def part_lines(account: MemoryAccount, before: MemoryAccount | None = None) -> Iterator[str]:
     """A table of the parts of RSS. ``before``: adds a column with the change since then."""
-    total = account.own_bytes
-    changes = "" if before is None else f"{'change':>12}"
-    yield f"{'bytes':>10} {'of RSS':>7}{changes}  resident memory"
-    for part in OWN_PARTS:
-        size_bytes = account.parts.get(part, 0)
-        was = 0 if before is None else before.parts.get(part, 0)
-        if not size_bytes and not was:
-            continue
-        change = "" if before is None else f"{signed_size(size_bytes - was):>12}"
-        share = format_percent(size_bytes / max(total, 1), 1)
-        yield f"{format_size(size_bytes):>10} {share:>7}{change}  {part_title(account, part)}"
-    change = "" if before is None else f"{signed_size(total - before.own_bytes):>12}"
-    yield f"{format_size(total):>10} {'':>7}{change}  RSS{_beside(account)}"
+    changes = [] if before is None else [CHANGE]
+    name: Column[PartRow] = Column("part", "resident memory", 0, lambda row: row.text)
+    before = before or NO_ACCOUNT
+    total, change = account.own_bytes, account.own_bytes - before.own_bytes
+    rss = PartRow(None, total, change, 0, f"RSS{_beside(account)}")
+    return table_lines([BYTES, SHARE, *changes, name], [*part_rows(account, before), rss])
 
 
 def part_title(account: MemoryAccount, part: MemoryPart) -> str:
@@ -146,7 +182,7 @@ def kept_sentences(usage: HeapUsage) -> Iterator[str]:
     kept = account.kept_bytes
     if kept < max(_LEAST_KEPT_BYTES, _LEAST_KEPT_SHARE * account.own_bytes):
         return
-    libraries = _libraries(usage)
+    libraries = keeping_libraries(usage)
     arenas = sum(arena.name != "mappings" for arena in usage.arenas)
     where = f" in {arenas:,} arenas" if arenas > 1 else ""
     share = format_percent(kept / max(account.own_bytes, 1), 0)
@@ -195,49 +231,19 @@ def _cures(usage: HeapUsage, kept: int) -> Iterator[str]:
         yield "MALLOC_CONF=background_thread:true,dirty_decay_ms:1000 returns it sooner"
 
 
-@dataclass(frozen=True, slots=True)
-class KeptMemory:
-    """Most of a process's memory is freed memory that it keeps; an ``Alert``."""
-
-    sentence: str
-    clause: str
-    short: str
-
-
-def kept_memory(snapshot: Snapshot) -> KeptMemory | None:
-    """Returns what to say first about freed memory that is kept; None if it is not the most."""
-    usage = snapshot.usage
-    if usage is None or usage.account.kept_bytes < max(
-        _ALERT_BYTES, _ALERT_SHARE * usage.account.own_bytes
-    ):
-        return None
-    first, *others = kept_sentences(usage)
-    size = format_size(usage.account.kept_bytes)
-    share = format_percent(usage.account.kept_bytes / usage.account.own_bytes, 0)
-    libraries = _libraries(usage)
-    short = f"{size} freed, but kept by {libraries}"
-    clause = f"{size} ({share} of RSS) freed, but kept by {libraries}"
-    if usage.trimmable_bytes:
-        clause += f"; malloc_trim(0) would return {format_size(usage.trimmable_bytes)}"
-    return KeptMemory("; ".join([first, *others[:1]]), clause, short)
-
-
-def _libraries(usage: HeapUsage) -> str:
+def keeping_libraries(usage: HeapUsage) -> str:
+    """Names the malloc libraries of the heap."""
     return " and ".join(dict.fromkeys(arena.library.value for arena in usage.arenas))
 
 
 def account_facts(usage: HeapUsage) -> dict[str, Any]:
     """The account for JSON, in bytes."""
-    account = usage.account
-    pinned = usage.pinned
+    account, pinned = usage.account, usage.pinned
     return {
         "parts": {part.name.lower(): account.parts.get(part, 0) for part in MemoryPart},
         "rss_bytes": account.rss_bytes,
         "kept_bytes": account.kept_bytes,
-        "swapped_bytes": account.swapped_bytes,
-        "page_table_bytes": account.page_table_bytes,
-        "huge_bytes": account.huge_bytes,
-        "hugetlb_bytes": account.hugetlb_bytes,
+        **json_of(account, {"parts": None, "items": None}),
         "pinned_bytes": pinned.kept_bytes,
         "pinning_blocks": pinned.blocks.count,
         "trimmable_bytes": usage.trimmable_bytes,

@@ -15,6 +15,7 @@ from tracelloc.model.stacks import NO_STACK
 from tracelloc.show.filters import Filters, NamedStack
 from tracelloc.show.presentation.shortnames import shorten
 from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.text import printable
 
 __all__ = ["NamedStack", "Namer", "Namers"]
 
@@ -93,6 +94,14 @@ def _place(frame: Frame, inner: Frame) -> str:
     if frame is not inner and inner.module_offset is not None:
         return f"via +0x{inner.module_offset:x}"
     return source_place(frame)
+
+
+def where(frame: Frame) -> str:
+    """Formats the known part of a frame's place: `` in FILE (file:line)``."""
+    text = f" in {printable(frame.module)}" if frame.module else ""
+    if frame.file:
+        text += f" ({printable(frame.file)}{'' if frame.line is None else f':{frame.line}'})"
+    return text
 
 
 def source_place(frame: Frame) -> str:
@@ -176,18 +185,13 @@ class Namer:
         frames = self.symbols.peek(addresses)
         why = snapshot.why_partial(index) if addresses else None
         if why is not None:
-            frames.append(_end_of_partial(why))
+            name = f"[partial: {why}]"
+            frames.append(Frame(0, name, None, None, None, None, None))
         stack = self.filters.apply(frames, index)
         if self._short_names:
             stack = replace(stack, frames=[_shortened(frame) for frame in stack.frames])
         self._stacks[index] = addresses, version, stack
         return stack
-
-
-def _end_of_partial(why: str) -> Frame:
-    """Returns a placeholder for frames missing at the outer end."""
-    name = f"[partial: {why}]"
-    return Frame(0, name, None, None, None, None, None)
 
 
 @functools.lru_cache(maxsize=1 << 16)

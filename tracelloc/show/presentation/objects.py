@@ -14,19 +14,18 @@ from tracelloc.model.objects import (
     GrowingType,
     Holder,
     Holders,
-    NativeGrowth,
     ObjectCensus,
     ObjectFindings,
     TypeCount,
     TypeSuspect,
 )
 from tracelloc.model.verdicts import Verdict
+from tracelloc.show.tables import Column, Columns, count_with, json_of, table_json
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_duration, format_percent, format_size, plural, printable
 
 NOT_COUNTED: Final = "Python's objects were not counted"
 _MOST_HOLDERS: Final = 2
-"""Most holders named per suspect."""
 _MOST_PARTS: Final = 4
 _NOTABLE_SHARE: Final = 0.1
 _STALE_S: Final = 90.0
@@ -52,6 +51,27 @@ def growths(now: ObjectCensus, first: ObjectCensus) -> list[TypeGrowth]:
         for old in [before.get(one.name, TypeCount(one.name, 0, 0))]
     ]
     return sorted(found, key=lambda one: (-one.bytes_change, -one.now.size_bytes, one.now.name))
+
+
+def type_columns(now: ObjectCensus, first: ObjectCensus) -> Columns[TypeGrowth]:
+    """Returns the columns of types: counts, changes since ``first``, and the name."""
+    seconds = now.time_s - first.time_s
+
+    def pace(change: int) -> str:
+        return f"{change / seconds * 60:+,.0f}"
+
+    def growth(change: int) -> str:
+        size_bytes = round(change / seconds * 60)
+        return f"{'+' if size_bytes >= 0 else ''}{format_size(size_bytes)}"
+
+    title = "type" if now is first else f"type (change in {format_duration(seconds)})"
+    return (
+        Column("objects", "objects", 12, lambda row: row.now.count, count_with("")),
+        Column("bytes", "bytes", 10, lambda row: row.now.size_bytes, format_size),
+        Column("objects_change", "objects/min", 12, lambda row: row.count_change, pace),
+        Column("bytes_change", "bytes/min", 11, lambda row: row.bytes_change, growth),
+        Column("type", title, 0, lambda row: row.now.name, printable),
+    )
 
 
 def type_suspects(snapshot: Snapshot) -> tuple[TypeSuspect, ...]:
@@ -160,7 +180,6 @@ def _pace(growth: GrowingType) -> str:
 
 
 def _parts(parts: Iterable[GrowingType]) -> str:
-    """Lists the growing types of the objects' contents."""
     found = sorted(parts, key=lambda part: -part.bytes_per_min)
     if not found:
         return ""
@@ -192,41 +211,30 @@ def census_facts(
         "blocks": now.block_count,
         "block_bytes": now.block_bytes,
         "changed_pools": now.changed_pools,
-        "types": [
-            {
-                "type": row.now.name,
-                "objects": row.now.count,
-                "bytes": row.now.size_bytes,
-                "objects_change": row.count_change,
-                "bytes_change": row.bytes_change,
-            }
-            for row in growths(now, first)
-        ],
+        "types": table_json(type_columns(now, first), growths(now, first)),
         "holders": [{"type": name, **_holders(found)} for name, found in holders.items()],
     }
 
 
+_HOLDERS: Final = {
+    "sample_count": "samples",
+    "count": "samples",
+    "unresolved": "unresolved_steps",
+    **dict.fromkeys(("tables", "is_bounded", "is_garbage")),
+}
+
+
 def _holders(found: Holders) -> dict[str, Any]:
-    return {
-        "samples": found.sample_count,
-        "skipped_tables": found.skipped_tables,
-        "holders": [
-            {
-                "path": one.path,
-                "type": one.type_name or None,
-                "samples": one.count,
-                "unresolved_steps": one.unresolved,
-                "file": one.file,
-                "line": one.line,
-            }
-            for one in found.holders
-        ],
-    }
+    holders = [
+        {**json_of(each, {**_HOLDERS, "type_name": None}), "type": each.type_name or None}
+        for each in found.holders
+    ]
+    return {**json_of(found, {**_HOLDERS, "holders": None}), "holders": holders}
 
 
 def type_suspect_facts(suspect: TypeSuspect, snapshot: Snapshot) -> dict[str, Any]:
     """Returns a growing type; its rates exclude its parts."""
-    found = suspect.holders
+    found, native = suspect.holders, suspect.native
     return {
         "verdict": suspect.verdict.value,
         **_growth(suspect.growth),
@@ -236,22 +244,15 @@ def type_suspect_facts(suspect: TypeSuspect, snapshot: Snapshot) -> dict[str, An
         "total_bytes_per_min": round(suspect.bytes_per_min, 1),
         "parts": [_growth(part) for part in suspect.parts],
         "holders": [] if found is None else _holders(found)["holders"],
-        "grown_by": None if suspect.grower is None else _function(suspect.grower),
-        "native": None if suspect.native is None else _native(suspect.native),
+        "grown_by": suspect.grower and json_of(suspect.grower),
+        "native": native
+        and {
+            "bytes_per_min": round(native.bytes_per_min, 1),
+            "bytes": native.size_bytes,
+            "stack_ids": list(native.stacks),
+            "called_by": json_of(native.caller),
+        },
     }
-
-
-def _native(native: NativeGrowth) -> dict[str, Any]:
-    return {
-        "bytes_per_min": round(native.bytes_per_min, 1),
-        "bytes": native.size_bytes,
-        "stack_ids": list(native.stacks),
-        "called_by": _function(native.caller),
-    }
-
-
-def _function(frame: FunctionLine) -> dict[str, Any]:
-    return {"function": frame.function, "file": frame.file, "line": frame.line}
 
 
 def _growth(growth: GrowingType) -> dict[str, Any]:

@@ -51,7 +51,6 @@ _MORE_THAN_ALL: Final = 1.3
 _SLOPE_NS: Final = 60 * NS_PER_S
 """Least time over which growth of resident memory is measured."""
 _FARTHEST_S: Final = 30 * 86400.0
-"""Furthest forecast."""
 _FORECAST_PER_WATCHED: Final = 100.0
 """Furthest forecast, as a multiple of the time over which growth was measured."""
 
@@ -63,7 +62,6 @@ class Account:
     growth_bytes: int
     """Growth of memory in use since tracing began, swapped pages included."""
     traced_bytes: int
-    """Bytes of live blocks."""
     overhead_bytes: int | None
     """Overhead of the malloc library on them; None if unknown."""
     mapped_bytes: int | None
@@ -321,23 +319,17 @@ def why_uncertain(sizes: UsableSizes) -> str | None:
     return None
 
 
-_LOSS_TEXTS = {
-    Counter.SKIPPED_RUNS: ("fork or exec unseen", "forks or execs unseen"),
-    Counter.LOST_MAPPINGS: ("mapping event lost", "mapping events lost"),
-    Counter.LOST_STACKS: ("stack lost", "stacks lost"),
-    Counter.STACK_TABLE_FULL: (
-        "stack without room in the stack table",
-        "stacks without room in the stack table",
-    ),
-    Counter.UNPAIRED_RETURNS: ("unpaired return", "unpaired returns"),
-    Counter.ABANDONED_CALLS: ("abandoned call", "abandoned calls"),
-    Counter.SAMPLE_TABLE_FULL: ("sample lost", "samples lost"),
-    Counter.LOST_PAIRS: ("short-lived allocation uncounted", "short-lived allocations uncounted"),
-    Counter.IMPOSSIBLE_SIZES: (
-        "allocation of impossible size left out",
-        "allocations of impossible sizes left out",
-    ),
-    Counter.UNREADABLE_RESULTS: ("unreadable result", "unreadable results"),
+_LOSS_TEXTS: Final = {
+    Counter.SKIPPED_RUNS: "fork{s} or exec{s} unseen",
+    Counter.LOST_MAPPINGS: "mapping event{s} lost",
+    Counter.LOST_STACKS: "stack{s} lost",
+    Counter.STACK_TABLE_FULL: "stack{s} without room in the stack table",
+    Counter.UNPAIRED_RETURNS: "unpaired return{s}",
+    Counter.ABANDONED_CALLS: "abandoned call{s}",
+    Counter.SAMPLE_TABLE_FULL: "sample{s} lost",
+    Counter.LOST_PAIRS: "short-lived allocation{s} uncounted",
+    Counter.IMPOSSIBLE_SIZES: "allocation{s} of impossible size{s} left out",
+    Counter.UNREADABLE_RESULTS: "unreadable result{s}",
 }
 
 
@@ -351,8 +343,10 @@ def losses_line(snapshot: Snapshot) -> str:
     ]
     if snapshot.broken_stacks:
         parts.append(plural(snapshot.broken_stacks, "broken stack"))
-    if snapshot.partial_allocations:
-        parts.append(_partial(snapshot))
+    if count := snapshot.partial_allocations:
+        share = count / max(int(snapshot.totals.allocated_count.sum()), 1)
+        what = f"{about_of(snapshot.sample_bytes)}{plural(count, 'allocation')}"
+        parts.append(f"{what} ({format_percent(share, 2)}) with partial stacks")
     parts.extend(_rare_losses(losses))
     if losses.overflows:
         parts.append(_overflows(losses))
@@ -362,14 +356,6 @@ def losses_line(snapshot: Snapshot) -> str:
     elif losses.events:
         parts.append("live figures are uncertain")
     return ", ".join(parts)
-
-
-def _partial(snapshot: Snapshot) -> str:
-    """Formats how many allocations have a partial stack."""
-    count = snapshot.partial_allocations
-    share = count / max(int(snapshot.totals.allocated_count.sum()), 1)
-    about = about_of(snapshot.sample_bytes)
-    return f"{about}{plural(count, 'allocation')} ({format_percent(share, 2)}) with partial stacks"
 
 
 def _overflows(losses: LossCounts) -> str:
@@ -384,10 +370,9 @@ def _overflows(losses: LossCounts) -> str:
 
 
 def _rare_losses(losses: LossCounts) -> Iterator[str]:
-    for counter, (one, many) in _LOSS_TEXTS.items():
-        count = losses.counters[counter]
-        if count:
-            yield f"{count:,} {one if count == 1 else many}"
+    for counter, text in _LOSS_TEXTS.items():
+        if count := losses.counters[counter]:
+            yield f"{count:,} {text.format(s='' if count == 1 else 's')}"
     for task, count in losses.failed_tasks.items():
         yield f"{task} failed" if count == 1 else f"{task} failed {count:,} times"
     if losses.oddities.address_reuses:

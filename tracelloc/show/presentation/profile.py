@@ -126,7 +126,6 @@ class Metric(Enum):
 
 
 METRICS: Final = {metric.value: metric for metric in Metric}
-"""Metrics by name."""
 
 
 @dataclass(frozen=True, slots=True)

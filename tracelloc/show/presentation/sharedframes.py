@@ -96,7 +96,8 @@ def shared_function(snapshot: Snapshot, namer: Namer, suspect: Suspect) -> Share
             stacks.append(_Stack(named, member.share, at))
     if not stacks:
         return None
-    parts_inside = len({_addresses(stack) for stack in stacks}) > 1
+    inner = {tuple(frame.address for frame in each.named.frames[: each.at]) for each in stacks}
+    parts_inside = len(inner) > 1
     if parts_inside:
         _step_inwards(stacks)
     own = [(stack.frame if parts_inside else stack.beside(1), stack.share) for stack in stacks]
@@ -119,10 +120,6 @@ def _position(stack: NamedStack, address: int) -> int | None:
         return None
     shown = (at for at in range(found, -1, -1) if not stack.hidden[at])
     return next(shown, found)
-
-
-def _addresses(stack: _Stack) -> tuple[int, ...]:
-    return tuple(frame.address for frame in stack.named.frames[: stack.at])
 
 
 def _step_inwards(stacks: Sequence[_Stack]) -> None:

@@ -167,7 +167,8 @@ def _types(parts: list[_Part], depth: int) -> str:
         before = parts[i - 1] if i else _Part("", "")
         if kind == "":
             glued = before.kind != "" and text.startswith("::")
-            out.append(text if glued and "," not in text and " " not in text else _last(text))
+            is_path = glued and "," not in text and " " not in text
+            out.append(text if is_path else _PATH.sub("", text))
         elif kind == "<":
             is_list = before.kind == "" and bool(re.search(r"(?:\w|::)$", before.text))
             is_list = is_list and not re.search(r"\bfor$", before.text)
@@ -177,10 +178,6 @@ def _types(parts: list[_Part], depth: int) -> str:
         else:
             out.append(kind + text + _OPENING.get(kind, ""))
     return "".join(out).replace("::<…>", "<…>")
-
-
-def _last(text: str) -> str:
-    return _PATH.sub("", text)
 
 
 def _generics(text: str, depth: int) -> str:

@@ -10,15 +10,9 @@ import numpy as np
 
 from tracelloc.model.figures import F64, I64
 from tracelloc.model.heapusage import BlockHolders
-from tracelloc.model.verdicts import (
-    CODE_OF,
-    Codes,
-    Judgement,
-    Suspect,
-    Verdict,
-)
+from tracelloc.model.verdicts import CODE_OF, Codes, Judgement, Suspect, Verdict
 from tracelloc.show.filters import NamedStack
-from tracelloc.show.presentation.blockholders import kept_sentence
+from tracelloc.show.presentation.blockholders import retained_by_message
 from tracelloc.show.presentation.naming import Namer, frame_name, source_place, stack_title
 from tracelloc.show.presentation.sharedframes import STACKS_NAMED, SharedFunction, shared_function
 from tracelloc.show.presentation.shortnames import shorten
@@ -178,7 +172,7 @@ def sentences(named: NamedSuspect) -> Iterator[str]:
     judgement = named.judgement
     yield judgement.evidence
     if named.holders is not None:
-        yield from kept_sentence(named.holders, named.time_s)
+        yield from retained_by_message(named.holders, named.time_s)
     if judgement.retracted:
         times = plural(judgement.retracted, "time")
         yield f"verdict leaking retracted {times} before"

@@ -2,60 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from tracelloc.heap.usable import formula_for, main_library
-from tracelloc.model.blocks import EarlierBlocks, EarlierKind
+from tracelloc.model.blocks import EarlierKind
 from tracelloc.model.verdicts import Findings
 from tracelloc.show.presentation.blocktypes import class_text
 from tracelloc.show.presentation.naming import stack_title
 from tracelloc.show.report.content import Entry, Request, SectionContent
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.text import format_percent, format_size, plural, printable
+from tracelloc.text import amount, format_percent, format_size, plural, printable
 
+Likeness = tuple[int, float]
+"""A stack that allocates most of the blocks of a size, and its share of these allocations.
 
-@dataclass(frozen=True, slots=True)
-class Likeness:
-    """A stack that allocates most of the blocks of a size."""
-
-    stack: int
-    """Index in ``CallStacks``."""
-    share: float
-    """Share of the allocations of that size, by stacks that always allocate the same size."""
-
-
-@dataclass(frozen=True, slots=True)
-class _KindsPart(SectionContent):
-    """Kinds of blocks, each with the stack that allocates such blocks now."""
-
-    alike: Mapping[int, Likeness] = field(default_factory=dict)
-    """By the kind's own stack."""
-
-    @property
-    def stacks(self) -> Set[int]:
-        """The stacks that need names, by index."""
-        shown = {entry.stack for entry in self.listed}
-        return shown | {self.alike[each].stack for each in shown if each in self.alike}
-
-    def entries(self, given: Request) -> Sequence[Entry]:
-        """Entries of the section, once stacks have names."""
-        return [self._with_allocator(given, entry) for entry in self.listed]
-
-    def _with_allocator(self, given: Request, entry: Entry) -> Entry:
-        like = self.alike.get(entry.stack)
-        if like is None:
-            return replace(entry, facts={**entry.facts, "alike": None})
-        title = stack_title(given.namer.stack(given.snapshot, like.stack), like.stack)
-        share = format_percent(like.share, 0)
-        words = f"      {share} of such blocks are now allocated in {printable(title)}"
-        facts = {"stack_id": like.stack, "share": round(like.share, 4), "allocated_in": title}
-        return replace(entry, facts={**entry.facts, "alike": facts}, more=[words])
-
-
+Only stacks count that always allocate the same size.
+"""
 _LEAST_COUNT: Final = 10
 """Allocations of a stack before its size says something."""
 _LEAST_SHARE: Final = 0.5
@@ -68,7 +35,9 @@ def earlier_part(given: Request) -> SectionContent | None:
     snapshot, earlier = given.snapshot, given.snapshot.earlier
     if earlier is None:
         return None
-    stats = {stat.index: stat for stat in snapshot.stack_stats(_stacks(snapshot, earlier))}
+    counts = snapshot.totals.live_count
+    live_stacks = [kind.stack for kind in earlier.kinds if counts[kind.stack]]
+    stats = {stat.index: stat for stat in snapshot.stack_stats(live_stacks)}
     live = [(kind, stats[kind.stack]) for kind in earlier.kinds if kind.stack in stats]
     live_bytes = sum(stat.live_bytes for _, stat in live)
     live_count = sum(stat.live_count for _, stat in live)
@@ -80,7 +49,7 @@ def earlier_part(given: Request) -> SectionContent | None:
     entries, novelties = [], set()
     for kind, stat in live[: given.style.top]:
         count, size = lost[kind.stack]
-        text = f"{format_size(stat.live_bytes)} in {plural(stat.live_count, 'block')} {_of(kind)}"
+        text = f"{amount(stat.live_bytes, stat.live_count)} {_of(kind)}"
         if count:
             text += f", {_lost_words(count, size)}"
         figures = {
@@ -94,13 +63,13 @@ def earlier_part(given: Request) -> SectionContent | None:
         }
         like = alike.get(kind.stack)
         # Counts of lost blocks vary a little between searches.
-        novelties.add((kind.stack, count.bit_length(), like and like.stack))
-        entries.append(Entry(kind.stack, text, figures, has_frames=False))
+        novelties.add((kind.stack, count.bit_length(), like and like[0]))
+        complete = partial(_with_allocator, like)
+        entries.append(Entry(kind.stack, text, figures, has_frames=False, complete=complete))
     freed = earlier.size_bytes - live_bytes
-    amount = f"{format_size(live_bytes)} in {plural(live_count, 'block')}"
     title = (
-        f"==> allocated before tracing: {amount}, {format_size(freed)} freed since; "
-        f"{len(entries)} top kinds out of {len(live):,}:"
+        f"==> allocated before tracing: {amount(live_bytes, live_count)}, "
+        f"{format_size(freed)} freed since; {len(entries)} top kinds out of {len(live):,}:"
     )
     lines = [title]
     if sum(count > 0 for count, _ in lost.values()) > 1:
@@ -118,12 +87,20 @@ def earlier_part(given: Request) -> SectionContent | None:
         "coverage": round(earlier.coverage, 6),
         "notes": list(earlier.notes),
     }
-    return _KindsPart(lines, facts, "top_kinds", entries, novelties=novelties, alike=alike)
+    also = {like[0] for like in alike.values()}
+    return SectionContent(lines, facts, "top_kinds", entries, also=also, novelties=novelties)
 
 
-def _stacks(snapshot: Snapshot, earlier: EarlierBlocks) -> list[int]:
-    counts = snapshot.totals.live_count
-    return [kind.stack for kind in earlier.kinds if counts[kind.stack]]
+def _with_allocator(like: Likeness | None, given: Request, entry: Entry) -> Entry:
+    """Adds the stack that allocates such blocks now."""
+    if like is None:
+        return replace(entry, facts={**entry.facts, "alike": None})
+    index, share = like
+    title = stack_title(given.namer.stack(given.snapshot, index), index)
+    percent = format_percent(share, 0)
+    words = f"      {percent} of such blocks are now allocated in {printable(title)}"
+    facts = {"stack_id": index, "share": round(share, 4), "allocated_in": title}
+    return replace(entry, facts={**entry.facts, "alike": facts}, more=[words])
 
 
 def _of(kind: EarlierKind) -> str:
@@ -165,5 +142,5 @@ def find_alike(snapshot: Snapshot, kinds: Iterable[EarlierKind]) -> dict[int, Li
             continue
         share = float(counts[alike].max() / counts[alike].sum())
         if share >= _LEAST_SHARE:
-            found[kind.stack] = Likeness(int(alike[counts[alike].argmax()]), share)
+            found[kind.stack] = int(alike[counts[alike].argmax()]), share
     return found

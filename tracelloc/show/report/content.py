@@ -98,7 +98,7 @@ class EarlierProcessReports:
             self._stacks.clear()
             self._members.clear()
 
-    def is_news(self, topic: Hashable, state: Hashable) -> bool:
+    def has_changed(self, topic: Hashable, state: Hashable) -> bool:
         """Whether the state of a topic has to be reported, as it differs from the last one."""
         is_known = topic in self._states and self._states[topic] == state
         self._states[topic] = state
@@ -222,6 +222,8 @@ class Entry:
     """Further lines, before those of the stack."""
     has_frames: bool = True
     """Whether text lists the frames."""
+    complete: Callable[[Request, Entry], Entry] = lambda _given, entry: entry
+    """Completes the entry once stacks have names."""
 
     def lines(self, given: Request, label: str) -> Iterator[str]:
         """Yields its text and the frames, or a short title if these were reported before."""
@@ -233,6 +235,13 @@ class Entry:
         if self.has_frames and not is_short:
             yield from stack_lines(stack, self.stack, long_names=given.style.long_names)
 
+    def json(self, given: Request) -> dict[str, Any]:
+        """Returns its fields; without the frames if an earlier report had them."""
+        stack = given.namer.stack(given.snapshot, self.stack)
+        is_known = given.earlier.has_frames(self.stack, stack) and not given.earlier.is_full
+        frames = {} if is_known else {"stack": stack_facts(stack)}
+        return {**self.facts, "stack_id": self.stack, **frames}
+
 
 @dataclass(frozen=True, slots=True)
 class SectionContent:
@@ -243,56 +252,45 @@ class SectionContent:
     key: str | None = None
     """The JSON field of the entries; None if there is none."""
     listed: Sequence[Entry] = ()
-    said_again_if: Hashable = None
+    repeat_when: Hashable = None
     """The section is repeated when this changes; None: when its lines or entries do."""
+    also: Set[int] = frozenset()
+    """Further stacks that need names."""
     novelties: Set[Hashable] | None = None
     """If not None, the section is repeated when this has members that it never had before."""
 
-    @property
-    def state(self) -> Hashable:
-        """State of the section, which is reported if this differs from before."""
-        if self.said_again_if is not None:
-            return self.said_again_if
-        return tuple(self.lines), tuple((entry.stack, entry.text) for entry in self.listed)
-
-    def is_news(self, section: Hashable, earlier: EarlierProcessReports) -> bool:
-        """Whether a report has the section. ``section`` identifies it."""
-        if self.novelties is not None:
-            return earlier.has_new(section, self.novelties)
-        return earlier.is_news(section, self.state)
+    more: Callable[[Request], Iterable[str]] = lambda _given: ()
+    """Further lines about what earlier reports did not have, once stacks have names."""
+    late_facts: Callable[[Request], Mapping[str, Any]] = lambda _given: {}
+    """Further fields, once stacks have names."""
 
     @property
     def stacks(self) -> Set[int]:
         """The stacks that need names, by index."""
-        return {entry.stack for entry in self.listed}
+        return {entry.stack for entry in self.listed} | self.also
 
-    def entries(self, given: Request) -> Sequence[Entry]:  # noqa: ARG002 - of those with names
-        """Entries of the section, once stacks have names."""
-        return self.listed
+    def text(self, section: Hashable, given: Request) -> Iterator[str]:
+        """Yields what is new of the section as lines of text. ``section`` identifies it."""
+        if self._has_changed(section, given.earlier):
+            yield from self.lines
+            for number, entry in enumerate(self.listed):
+                label = f"  {number:>4}" if entry.label is None else entry.label
+                yield from entry.complete(given, entry).lines(given, label)
+        yield from self.more(given)
 
-    def text(self, given: Request) -> Iterator[str]:
-        """Yields the section as lines of text."""
-        yield from self.lines
-        for number, entry in enumerate(self.entries(given)):
-            label = f"  {number:>4}" if entry.label is None else entry.label
-            yield from entry.lines(given, label)
+    def _has_changed(self, section: Hashable, earlier: EarlierProcessReports) -> bool:
+        if self.novelties is not None:
+            return earlier.has_new(section, self.novelties)
+        if self.repeat_when is not None:
+            return earlier.has_changed(section, self.repeat_when)
+        entries = tuple((entry.stack, entry.text) for entry in self.listed)
+        return earlier.has_changed(section, (tuple(self.lines), entries))
 
     def json(self, given: Request) -> dict[str, Any]:
         """Returns the section as JSON fields."""
-        if self.key is None:
-            return self.facts
-        entries = [
-            {**entry.facts, "stack_id": entry.stack, **_frames(entry, given)}
-            for entry in self.entries(given)
-        ]
-        return {**self.facts, self.key: entries}
-
-
-def _frames(entry: Entry, given: Request) -> dict[str, Any]:
-    """Returns the field ``stack``; empty if an earlier report had these frames."""
-    stack = given.namer.stack(given.snapshot, entry.stack)
-    is_known = given.earlier.has_frames(entry.stack, stack) and not given.earlier.is_full
-    return {} if is_known else {"stack": stack_facts(stack)}
+        entries = [entry.complete(given, entry).json(given) for entry in self.listed]
+        listed = {} if self.key is None else {self.key: entries}
+        return {**self.facts, **listed, **self.late_facts(given)}
 
 
 def share_of_allocations(stat: StackStat, count: int) -> str:

@@ -1,18 +1,27 @@
-"""The difference of two profiles as text: the stacks that grew and those that shrank."""
+"""The difference of two profiles as text, and of several runs of two sides: noise, rules, Markdown.
+
+A side's figure is the median of its runs. It is higher than the other side's beyond noise if every
+run's is. Stacks are compared for the runs with the median figures.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from tracelloc.show.presentation.calltree import shown_frames
-from tracelloc.show.presentation.facts import where
+from tracelloc.show.alerts.rules import ChangeRule
+from tracelloc.show.presentation.calltree import shown_frames, shown_lines
+from tracelloc.show.presentation.naming import source_place
 from tracelloc.show.presentation.profile import FigureUnit, Metric, Profile, Sample
 from tracelloc.text import NS_PER_S, format_duration, plural, printable
 
 _RED: Final = "\x1b[31m"
 _GREEN: Final = "\x1b[32m"
 _PLAIN: Final = "\x1b[0m"
+_MARKDOWN_STACKS: Final = 8
+_MARKDOWN_FRAMES: Final = 4
 
 
 def diff_report(
@@ -26,11 +35,15 @@ def diff_report(
 ) -> Iterator[str]:
     """Yields the lines, the last one empty; ``found`` is the difference of the other two."""
     figure = metric.unit.format
+    names = [
+        printable(each.target.command) + (f" ({each.target.pid})" if each.target.pid else "")
+        for each in (before, after)
+    ]
     seconds = round(found.elapsed_ns / NS_PER_S)
     apart = f", {format_duration(seconds)} apart" if seconds else ""
     per_minute = " per minute" if metric.unit is FigureUnit.RATE else ""
     yield (
-        f"==> {_name(before)} to {_name(after)}{apart}: "
+        f"==> {names[0]} to {names[1]}{apart}: "
         f"{_signed(found.total(metric), metric)} {metric.noun}{per_minute} "
         f"({figure(before.total(metric))} to {figure(after.total(metric))})"
     )
@@ -49,11 +62,6 @@ def diff_report(
     yield ""
 
 
-def _name(profile: Profile) -> str:
-    pid = f" ({profile.target.pid})" if profile.target.pid else ""
-    return f"{printable(profile.target.command)}{pid}"
-
-
 def _entry(number: int, sample: Sample, metric: Metric, colour: str) -> Iterator[str]:
     figure = metric.unit.format
     change = _signed(sample.weight(metric), metric)
@@ -64,11 +72,148 @@ def _entry(number: int, sample: Sample, metric: Metric, colour: str) -> Iterator
     if metric is Metric.BYTES and sample.stat.live_count:
         blocks = f" in {sample.stat.live_count:+,} allocations"
     yield (f"  {number:>4}: {change}{blocks} ({figure(was)} to {figure(sample.after(metric))})")
-    for name, frame in shown_frames(sample.stack):
-        yield f"        {printable(name)}{where(frame)}"
-    if not sample.stack.frames:
-        yield "        [no call stack]"
+    yield from shown_lines(sample.stack, 8)
 
 
 def _signed(value: int, metric: Metric) -> str:
     return f"{'+' if value > 0 else ''}{metric.unit.format(value)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunTotals:
+    """One metric's totals of the runs of one side, in rising order."""
+
+    values: Sequence[int]
+
+    @property
+    def median(self) -> int:
+        """The median; of two in the middle, the lower one."""
+        return self.values[(len(self.values) - 1) // 2]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Runs of two sides."""
+
+    before: Sequence[Profile]
+    after: Sequence[Profile]
+
+    def totals(self, metric: Metric) -> tuple[RunTotals, RunTotals]:
+        """Returns a metric's totals of both sides."""
+        before, after = (
+            RunTotals(sorted(each.total(metric) for each in side))
+            for side in (self.before, self.after)
+        )
+        return before, after
+
+    def middle(self, metric: Metric) -> tuple[Profile, Profile]:
+        """Returns the runs with the median figures."""
+        before, after = (
+            sorted(side, key=lambda each: each.total(metric))[(len(side) - 1) // 2]
+            for side in (self.before, self.after)
+        )
+        return before, after
+
+    def breaks(self, rule: ChangeRule) -> bool:
+        """Whether the metric has grown by more than the limit, beyond noise."""
+        before, after = self.totals(rule.metric)
+        if after.values[0] <= before.values[-1]:
+            return False
+        growth = after.median - before.median
+        limit = rule.amount if rule.share is None else rule.share * before.median
+        return growth > limit
+
+    def change(self, metric: Metric) -> str:
+        """Returns a metric's change in words: ``+1.00 MiB, +10.0 % (10.0 MiB to 11.0 MiB)``."""
+        before, after = self.totals(metric)
+        figure, growth = metric.unit.format, after.median - before.median
+        text = _signed(growth, metric)
+        if before.median:
+            text += f", {growth / before.median * 100:+.1f} %"
+        text += f" ({figure(before.median)} to {figure(after.median)})"
+        overlap = after.values[0] <= before.values[-1] and after.values[-1] >= before.values[0]
+        if len(self.before) + len(self.after) > 2 and growth and overlap:
+            text += ", within noise"
+        return text
+
+    def noise_lines(self, metric: Metric) -> Iterator[str]:
+        """Yields how far the runs of each side are apart, if there are several."""
+        figure = metric.unit.format
+        names = ("before", "after")
+        for name, totals in zip(names, self.totals(metric), strict=True):
+            if len(totals.values) > 1:
+                least, most = figure(totals.values[0]), figure(totals.values[-1])
+                yield f"{name}: {least} to {most} in {plural(len(totals.values), 'run')}"
+
+
+def markdown_lines(
+    compared: Comparison, found: Profile, metric: Metric, rules: Sequence[ChangeRule]
+) -> Iterator[str]:
+    """Yields a comment for a pull request, at most 60 lines.
+
+    ``found``: the difference of the runs with the median figures.
+    """
+    name = _cell(printable(found.target.command))
+    yield f"### Memory of {name}: {metric.title} {compared.change(metric)}"
+    yield ""
+    broken = [rule for rule in rules if compared.breaks(rule)]
+    for rule in rules[:6]:
+        mark = "❌" if rule in broken else "✅"
+        yield f"{mark} `{rule.text}`: {compared.change(rule.metric)}  "
+    if rules:
+        yield ""
+    yield "| | before | after | change |"
+    yield "|---|---:|---:|---:|"
+    for each in sorted(found.metrics, key=list(Metric).index):
+        before, after = compared.totals(each)
+        if each is Metric.GROWTH or not (before.median or after.median):
+            continue
+        cells = (_range(totals, each) for totals in (before, after))
+        share = after.median / before.median - 1 if before.median else 0.0
+        yield f"| {each.title} | {' | '.join(cells)} | {share:+.1%} |"
+    for word, sign in (("more", 1), ("less", -1)):
+        yield from _stacks(found, metric, word, sign)
+
+
+def _range(totals: RunTotals, metric: Metric) -> str:
+    figure = metric.unit.format
+    text = figure(totals.median)
+    if totals.values[0] != totals.values[-1]:
+        text += f" ({figure(totals.values[0])} – {figure(totals.values[-1])})"
+    return text
+
+
+def _stacks(found: Profile, metric: Metric, word: str, sign: int) -> Iterator[str]:
+    chosen = [sample for sample in found.samples if sample.weight(metric) * sign > 0]
+    chosen.sort(key=lambda sample: (-abs(sample.weight(metric)), sample.stat.index))
+    if not chosen:
+        return
+    shown = chosen[:_MARKDOWN_STACKS]
+    of = f"{len(shown)} of " if len(chosen) > len(shown) else ""
+    yield ""
+    yield f"<details><summary>{of}{plural(len(chosen), 'call stack')} with {word}</summary>"
+    yield ""
+    yield "| change | before | allocated in |"
+    yield "|---:|---:|---|"
+    figure = metric.unit.format
+    for sample in shown:
+        was = 0 if sample.before is None else metric.value_of(sample.before)
+        change = _signed(sample.weight(metric), metric)
+        yield f"| {change} | {figure(was)} | {_title(sample)} |"
+    yield ""
+    yield "</details>"
+
+
+def _title(sample: Sample) -> str:
+    frames = list(shown_frames(sample.stack))[:_MARKDOWN_FRAMES]
+    parts = []
+    for name, frame in frames:
+        place = source_place(frame)
+        parts.append(f"{_cell(printable(name))}{f' ({_cell(printable(place))})' if place else ''}")
+    return " ← ".join(parts) or "no call stack"
+
+
+def _cell(text: str) -> str:
+    """Escapes text for a cell of a Markdown table."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_{}\[\]#|~@!])", r"\\\1", text)[:160]

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from tracelloc.model.exitleaks import ExitLeaks, LeakedStack
 from tracelloc.model.frames import Frame
 from tracelloc.model.heapusage import BlockSum
 from tracelloc.model.process import Target
 from tracelloc.show.filters import NamedStack
-from tracelloc.show.presentation.calltree import shown_frames
-from tracelloc.show.presentation.facts import where
+from tracelloc.show.presentation.blockholders import missing_lines
+from tracelloc.show.presentation.calltree import shown_lines
 from tracelloc.show.presentation.naming import frame_name
 from tracelloc.text import format_size, plural, printable
+
+_MISSING: Final = (
+    "",
+    "there may be more leaks: {}",
+    "{}: blocks that only they point to count as leaked",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,29 +91,14 @@ def leak_report_lines(report: LeakReport, top: int) -> Iterator[str]:
     yield f"==> {who}: {lost}, of {_amount(report.found.in_use)} in use at its end"
     for one in report.leaks[:top]:
         yield f"{one.sentence}:"
-        for name, frame in shown_frames(one.stack):
-            yield f"    {printable(name)}{where(frame)}"
-        if not one.stack.frames:
-            yield "    [no call stack]"
+        yield from shown_lines(one.stack, 4)
     if rest := report.leaks[top:]:
         others = sum((one.leak.blocks for one in rest), BlockSum())
         yield f"{_amount(others)} of {plural(len(rest), 'more call stack')} leaked"
     if report.suppressed.count:
         yield f"{_amount(report.suppressed)} suppressed"
-    yield from leak_gaps(report.found)
-
-
-def leak_gaps(found: ExitLeaks) -> Iterator[str]:
-    """Says why the result may be wrong."""
-    if found.swapped_bytes:
-        yield (
-            f"{format_size(found.swapped_bytes)} of the program were swapped out and not searched: "
-            "blocks that only they point to count as leaked"
-        )
-    if found.pointers_left_out:
-        yield (
-            f"there may be more leaks: {found.pointers_left_out:,} pointers did not fit into memory"
-        )
+    gaps = report.found.pointers_left_out, report.found.swapped_bytes
+    yield from missing_lines(_MISSING, 1.0, (), *gaps)
 
 
 def _amount(blocks: BlockSum) -> str:

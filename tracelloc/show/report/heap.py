@@ -2,166 +2,120 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import Final
 
-from tracelloc.model.heapusage import ArenaUsage, BlockSum, HeapUsage, MemoryPart
+from tracelloc.model.heapusage import ArenaUsage, HeapUsage, LargeBlock, MemoryPart
 from tracelloc.model.process import Target
-from tracelloc.show.presentation.blockholders import WHOLE
+from tracelloc.show.presentation.blockholders import missing_lines
 from tracelloc.show.presentation.blocktypes import class_text, readable_class
 from tracelloc.show.presentation.memoryparts import account_facts, kept_sentences, part_lines
-from tracelloc.show.report.headline import headline
-from tracelloc.text import format_percent, format_size, plural, printable
+from tracelloc.show.tables import (
+    Column,
+    Columns,
+    count_with,
+    headline,
+    json_line,
+    json_of,
+    sum_columns,
+    table_lines,
+)
+from tracelloc.text import format_size, plural, printable
 
 _MOST_ARENAS: Final = 8
 _MOSTLY: Final = 0.5
 """Resident part of blocks below which a report says how much is resident."""
 _UNPRINTABLE: Final = dict.fromkeys((*range(32), *range(127, 256)), ".")
+_MISSING: Final = "figures are at least: {}", "", "{}: blocks there may be missing"
+_Arenas = tuple[Sequence[ArenaUsage], str]
+"""Arenas that a row sums up, and their name."""
+
+
+def _sum(
+    title: str, field: str, width: int = 10, write: Callable[[int], str] = format_size
+) -> Column[_Arenas]:
+    return Column(field, title, width, lambda row: sum(map(attrgetter(field), row[0])), write)
+
+
+_ARENAS: Final[Columns[_Arenas]] = (
+    _sum("in use", "in_use.size_bytes"),
+    _sum("blocks", "in_use.count", 12, count_with("")),
+    _sum("cached", "cached.size_bytes"),
+    _sum("free", "free.size_bytes"),
+    _sum("at its end", "top_bytes"),
+    _sum("resident", "resident_bytes"),
+    Column("name", "arena", 0, lambda row: row[1]),
+)
+_LARGEST: Final[Columns[LargeBlock]] = (
+    Column("address", "address", 18, lambda block: block.address, hex),
+    Column("bytes", "bytes", 12, lambda block: block.usable_bytes, count_with("")),
+    Column("class", "largest blocks", 0, lambda block: class_text(block.class_name)),
+)
 
 
 def heap_lines(target: Target, heap: HeapUsage, top: int) -> Iterator[str]:
     """A report's lines, the last one empty. ``top``: rows of each table."""
     used = heap.in_use
-    text = f"{format_size(used.size_bytes)} in use in {plural(used.count, 'block')}, "
+    text = f"{format_size(used.size_bytes)} in use in {plural(used.count, 'block')}"
     resident = heap.account.parts.get(MemoryPart.IN_USE, 0)
     if resident < _MOSTLY * used.size_bytes:
-        text = f"{text.removesuffix(', ')} ({format_size(resident)} of it resident), "
-    text += f"{format_size(heap.free_resident_bytes)} free but resident"
+        text += f" ({format_size(resident)} of it resident)"
+    text += f", {format_size(heap.free_resident_bytes)} free but resident"
     yield headline(heap.time_s, target, text)
     yield from part_lines(heap.account)
     yield from kept_sentences(heap)
-    yield from _gaps(heap)
-    yield from _arenas(heap)
-    yield from _table(
-        "class",
-        [(readable_class(row.name), row.blocks) for row in heap.classes[:top]],
-        len(heap.classes) - top,
-    )
-    sizes = [(f"up to {row.usable_bytes:,} bytes", row.blocks) for row in heap.sizes[:top]]
-    yield from _table("size", sizes, len(heap.sizes) - top)
+    swapped_bytes = heap.account.swapped_bytes
+    yield from missing_lines(_MISSING, heap.coverage, heap.notes, swapped_bytes=swapped_bytes)
+    for arena in heap.arenas:
+        yield from (f"not seen in {arena.name}: {each}" for each in arena.unseen[:_MOST_ARENAS])
+    arenas = sorted(heap.arenas, key=lambda arena: -arena.system_bytes)
+    rows: list[_Arenas] = [((arena,), arena.name) for arena in arenas[:_MOST_ARENAS]]
+    if rest := arenas[_MOST_ARENAS:]:
+        rows.append((rest, f"{len(rest)} others"))
+    yield from table_lines(_ARENAS, rows)
+    classes = [(row.blocks, printable(readable_class(row.name))) for row in heap.classes]
+    sizes = [(row.blocks, f"up to {row.usable_bytes:,} bytes") for row in heap.sizes]
+    for what, found in (("class", classes), ("size", sizes)):
+        if found[:top]:
+            yield from table_lines(sum_columns(what), found[:top], more=len(found) - top)
     if heap.largest:
-        yield f"{'address':>18} {'bytes':>12}  largest blocks"
-        for block in heap.largest:
-            name = class_text(block.class_name)
-            yield f"{block.address:#18x} {block.usable_bytes:>12,}  {name}".rstrip()
-            if block.contents:
-                yield f"{'':>18} {readable_contents(block.contents)}"
+        yield from table_lines(
+            _LARGEST, heap.largest, below=lambda block: readable_contents(block.contents, 19)
+        )
     yield ""
 
 
-def readable_contents(contents: bytes) -> str:
-    """A block's first bytes in hexadecimal, and as text."""
-    return f"{contents.hex(' ', 8)}  {contents.decode('latin-1').translate(_UNPRINTABLE)}"
-
-
-def _gaps(heap: HeapUsage) -> Iterator[str]:
-    """What the figures lack."""
-    if heap.coverage < WHOLE:
-        yield f"figures are at least: {format_percent(heap.coverage)} of the heap was understood"
-    for arena in heap.arenas:
-        for place in arena.unseen[:_MOST_ARENAS]:
-            yield f"not seen in {arena.name}: {place}"
-    for note in heap.notes:
-        yield printable(note)
-    if heap.account.swapped_bytes:
-        size = format_size(heap.account.swapped_bytes)
-        yield f"{size} of it are swapped out and were not read: blocks there may be missing"
-
-
-def _arenas(heap: HeapUsage) -> Iterator[str]:
-    """A table of arenas, the largest first."""
-    yield (
-        f"{'in use':>10} {'blocks':>12} {'cached':>10} {'free':>10} {'at its end':>10} "
-        f"{'resident':>10}  arena"
-    )
-    arenas = sorted(heap.arenas, key=lambda arena: -arena.system_bytes)
-    for arena in arenas[:_MOST_ARENAS]:
-        yield _arena(arena, arena.name)
-    rest = arenas[_MOST_ARENAS:]
-    if rest:
-        yield _arena(_sum_of(rest), f"{len(rest)} others")
-
-
-def _arena(arena: ArenaUsage, name: str) -> str:
-    sizes = (arena.cached.size_bytes, arena.free.size_bytes, arena.top_bytes, arena.resident_bytes)
-    columns = " ".join(f"{format_size(size):>10}" for size in sizes)
-    used = arena.in_use
-    return f"{format_size(used.size_bytes):>10} {used.count:>12,} {columns}  {name}"
-
-
-def _sum_of(arenas: list[ArenaUsage]) -> ArenaUsage:
-    def total(name: str) -> BlockSum:
-        sums = [getattr(arena, name) for arena in arenas]
-        return BlockSum(sum(one.count for one in sums), sum(one.size_bytes for one in sums))
-
-    def size(name: str) -> int:
-        return sum(getattr(arena, name) for arena in arenas)
-
-    resident: Counter[MemoryPart] = Counter()
-    for arena in arenas:
-        resident.update(arena.resident)
-    return ArenaUsage(
-        "", arenas[0].library, size("system_bytes"), size("seen_bytes"), total("in_use"),
-        total("cached"), total("free"), size("top_bytes"), size("own_bytes"), resident,
-    )  # fmt: skip
-
-
-def _table(what: str, rows: list[tuple[str, BlockSum]], more: int) -> Iterator[str]:
-    if not rows:
-        return
-    yield f"{'bytes':>10} {'blocks':>12}  {what}"
-    for name, blocks in rows:
-        yield f"{format_size(blocks.size_bytes):>10} {blocks.count:>12,}  {printable(name)}"
-    if more > 0:
-        yield f"{'':>23}  and {more:,} more"
+def readable_contents(contents: bytes, indent: int = 0) -> str:
+    """A block's first bytes in hexadecimal, and as text; empty if there are none."""
+    if not contents:
+        return ""
+    text = contents.decode("latin-1").translate(_UNPRINTABLE)
+    return f"{' ' * indent}{contents.hex(' ', 8)}  {text}"
 
 
 def heap_json(target: Target, heap: HeapUsage) -> str:
     """A report as one line of JSON, with all sizes and classes."""
-    entry: dict[str, Any] = {"time": heap.time_s, "pid": target.pid, "command": target.command}
-    entry |= {
+    account = heap.account
+    names = {"class_name": "class", "resident": None} | dict.fromkeys(
+        ("time_s", "account", "pinned", "stack_classes", "arenas")
+    )
+    return json_line(heap.time_s, target, {
         "in_use_bytes": heap.in_use.size_bytes,
         "in_use_blocks": heap.in_use.count,
         "free_resident_bytes": heap.free_resident_bytes,
-        "trimmable_bytes": heap.trimmable_bytes,
-        "rss_bytes": heap.account.rss_bytes,
-        "anonymous_bytes": heap.account.anonymous_bytes,
-        "swapped_bytes": heap.account.swapped_bytes,
+        "rss_bytes": account.rss_bytes,
+        "anonymous_bytes": account.anonymous_bytes,
+        "swapped_bytes": account.swapped_bytes,
         "memory": account_facts(heap),
         "coverage": heap.coverage,
-        "retries": heap.retries,
-        "notes": list(heap.notes),
-        "arenas": [_arena_facts(arena) for arena in heap.arenas],
-        "sizes": [_flat(asdict(row)) for row in heap.sizes],
-        "classes": [_flat(asdict(row)) for row in heap.classes],
-        "largest": [
-            {"address": block.address, "usable_bytes": block.usable_bytes,
-             "class": block.class_name, "contents": block.contents.hex()}
-            for block in heap.largest
+        "arenas": [
+            {
+                **json_of(arena, names),
+                "free_resident_bytes": arena.free_resident_bytes,
+                "resident_bytes": arena.resident_bytes,
+            }
+            for arena in heap.arenas
         ],
-    }  # fmt: skip
-    return json.dumps(entry, separators=(",", ":"))
-
-
-def _arena_facts(arena: ArenaUsage) -> dict[str, Any]:
-    facts = asdict(arena)
-    del facts["resident"]
-    return _flat(facts) | {
-        "free_resident_bytes": arena.free_resident_bytes,
-        "resident_bytes": arena.resident_bytes,
-    }
-
-
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Replaces sums of blocks by two numbers: ``in_use`` by ``in_use_blocks``, ``in_use_bytes``."""
-    found: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, dict):
-            prefix = "" if name == "blocks" else f"{name}_"
-            found |= {f"{prefix}blocks": value["count"], f"{prefix}bytes": value["size_bytes"]}
-        else:
-            found[name] = getattr(value, "value", value)
-    return found
+        **json_of(heap, names),
+    })  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Final
 from tracelloc.model.frames import is_runtime_frame
 from tracelloc.model.objects import TypeSuspect
 from tracelloc.model.verdicts import Verdict
+from tracelloc.show.presentation.alerts import completeness_word
 from tracelloc.show.presentation.naming import frame_name, source_place, stack_title
 from tracelloc.show.presentation.objects import (
     grower_text,
@@ -19,16 +20,9 @@ from tracelloc.show.presentation.objects import (
 )
 from tracelloc.show.presentation.processfacts import account
 from tracelloc.show.presentation.suspects import NamedSuspect, verdict_counts
-from tracelloc.show.presentation.tracing import completeness_word
 from tracelloc.show.report.content import Request
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.text import (
-    about_of,
-    format_duration,
-    format_percent,
-    format_size,
-    printable,
-)
+from tracelloc.text import about_of, format_duration, format_percent, format_size, printable
 
 LEGEND: Final = (
     "growth: of all live bytes, over the last minute or since tracing began; "

@@ -1,26 +1,26 @@
-"""Lines on a census of a Python program's objects, and the section of reports."""
+"""A Python program's objects by type: the section of reports, and censuses without a trace."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from tracelloc.model.objects import (
-    UNKNOWN,
-    Holders,
-    ObjectCensus,
-)
+from tracelloc.model.objects import UNKNOWN, Holders, ObjectCensus
+from tracelloc.model.process import Target
 from tracelloc.show.presentation.objects import (
     NOT_COUNTED,
-    TypeGrowth,
+    census_facts,
     growths,
     holder_text,
     object_facts,
+    type_columns,
 )
 from tracelloc.show.report.content import Request, SectionContent
-from tracelloc.text import format_duration, format_percent, format_size, plural, printable
+from tracelloc.show.tables import headline, json_line, table_lines
+from tracelloc.text import format_percent, format_size, plural, printable
 
-_SECONDS_PER_MINUTE: Final = 60
+_LEAST_GROWTH: Final = 10
+"""Objects by which a type has to grow for its holders to be looked for."""
 _MOST_HOLDERS: Final = 4
 """Holders of a type that are listed."""
 
@@ -34,26 +34,9 @@ def census_totals(now: ObjectCensus) -> str:
 
 def type_table(now: ObjectCensus, first: ObjectCensus, top: int) -> Iterator[str]:
     """Yields the types that have grown most since ``first``, or the largest if it is ``now``."""
-    minutes = (now.time_s - first.time_s) / _SECONDS_PER_MINUTE
-    rows = growths(now, first)[:top]
-    if now is first:
-        yield f"{'objects':>12} {'bytes':>10}  type"
-        for row in rows:
-            yield f"{row.now.count:>12,} {format_size(row.now.size_bytes):>10}  {_name(row)}"
-    else:
-        since = format_duration(now.time_s - first.time_s)
-        yield (
-            f"{'objects':>12} {'bytes':>10} {'objects/min':>12} {'bytes/min':>11}  "
-            f"type (change in {since})"
-        )
-        for row in rows:
-            count = f"{row.count_change / minutes:+,.0f}"
-            change = round(row.bytes_change / minutes)
-            size = f"{'+' if change >= 0 else ''}{format_size(change)}"
-            yield (
-                f"{row.now.count:>12,} {format_size(row.now.size_bytes):>10} {count:>12} "
-                f"{size:>11}  {_name(row)}"
-            )
+    *columns, name = type_columns(now, first)
+    shown = [*(columns[:2] if now is first else columns), name]
+    yield from table_lines(shown, growths(now, first)[:top])
     if now.changed_pools:
         yield (
             f"{plural(now.changed_pools, 'pool')} of 16 KiB changed while being read: "
@@ -79,10 +62,6 @@ def holder_lines(name: str, found: Holders, *, is_new: bool) -> Iterator[str]:
         yield f"{'':12}{plural(found.skipped_tables, 'table')} could not be read"
 
 
-def _name(row: TypeGrowth) -> str:
-    return printable(row.now.name)
-
-
 def objects_part(given: Request) -> SectionContent:
     """Objects of a Python program by type, and who keeps those that grow."""
     found = given.snapshot.objects
@@ -95,3 +74,37 @@ def objects_part(given: Request) -> SectionContent:
     for name, holders in list(found.holders.items())[:top]:
         lines += [f"    {line}" for line in holder_lines(name, holders, is_new=True)]
     return SectionContent(lines, facts)
+
+
+def wanted_types(now: ObjectCensus, first: ObjectCensus, most: int) -> list[str]:
+    """Types whose holders are worth looking for: that have grown most, or are largest."""
+    rows = growths(now, first)
+    if now is not first:
+        rows = [row for row in rows if row.bytes_change > 0 and row.count_change >= _LEAST_GROWTH]
+    return [row.now.name for row in rows[:most]]
+
+
+def text_census(
+    target: Target,
+    now: ObjectCensus,
+    first: ObjectCensus,
+    top: int,
+    holders: Mapping[str, Holders] | None = None,
+) -> Iterator[str]:
+    """A census's lines, the last one empty."""
+    yield headline(now.time_s, target, census_totals(now))
+    yield from type_table(now, first, top)
+    for name, found in (holders or {}).items():
+        yield from holder_lines(name, found, is_new=now is not first)
+    yield ""
+
+
+def json_census(
+    target: Target,
+    now: ObjectCensus,
+    first: ObjectCensus,
+    holders: Mapping[str, Holders] | None = None,
+) -> str:
+    """A census as one line of JSON."""
+    facts = census_facts(now, first, holders or {})
+    return json_line(facts.pop("time"), target, facts)

@@ -13,11 +13,7 @@ from typing import Any, Final
 
 from tracelloc.heap.usable import header_bytes, usable_of
 from tracelloc.model.blocks import Blocks
-from tracelloc.model.figures import (
-    ThreadActivity,
-    ThreadFlow,
-    ThreadWork,
-)
+from tracelloc.model.figures import ThreadActivity, ThreadWork
 from tracelloc.show.analysis.histograms import (
     Bin,
     StackWaste,
@@ -27,6 +23,7 @@ from tracelloc.show.analysis.histograms import (
     total_waste,
     wasteful_stacks,
 )
+from tracelloc.show.presentation.alerts import incompleteness, overhead_line
 from tracelloc.show.presentation.facts import summary, thread_facts
 from tracelloc.show.presentation.memoryparts import account_age, part_lines
 from tracelloc.show.presentation.processfacts import (
@@ -37,7 +34,6 @@ from tracelloc.show.presentation.processfacts import (
     waste_text,
     why_uncertain,
 )
-from tracelloc.show.presentation.tracing import incompleteness, overhead_line
 from tracelloc.show.report.beforetracing import earlier_part
 from tracelloc.show.report.content import (
     Entry,
@@ -59,6 +55,7 @@ from tracelloc.show.report.top import (
     temporary_part,
     types_part,
 )
+from tracelloc.show.tables import json_of
 from tracelloc.text import format_percent, format_size, plural, printable
 
 _NOTABLE_PINNED_BYTES: Final = 1 << 20
@@ -67,10 +64,10 @@ _NOTABLE_PINNED_BYTES: Final = 1 << 20
 
 def completeness_part(given: Request) -> SectionContent | None:
     """Makes the section on what the figures lack; None if they are complete."""
-    found = incompleteness(given.snapshot)
-    if found is None:
+    alert = incompleteness(given.snapshot)
+    if alert is None:
         return None
-    return SectionContent([f"==> {found.sentence}"], said_again_if=given.snapshot.gaps)
+    return SectionContent([f"==> {alert.sentence}"], repeat_when=alert.key)
 
 
 def memory_part(given: Request) -> SectionContent:
@@ -103,9 +100,9 @@ def account_part(given: Request) -> SectionContent | None:
         figures = {"kept_bytes": pin.kept_bytes, "allocations": pin.blocks.count}
         entries.append(Entry(pin.stack, f"{text} of pages otherwise free", figures))
     if usage.pinned.kept_bytes < _NOTABLE_PINNED_BYTES or not entries:
-        return SectionContent(lines, said_again_if=True)
+        return SectionContent(lines, repeat_when=True)
     lines.append("==> call stacks whose blocks keep most of the pages that are hardly used:")
-    return SectionContent(lines, {}, "pinned_by", entries, said_again_if=True)
+    return SectionContent(lines, {}, "pinned_by", entries, repeat_when=True)
 
 
 def losses_part(given: Request) -> SectionContent:
@@ -114,7 +111,7 @@ def losses_part(given: Request) -> SectionContent:
     losses = snapshot.losses
     return SectionContent(
         [f"==> {overhead_line(snapshot)}", f"==> {losses_line(snapshot)}"],
-        said_again_if=(
+        repeat_when=(
             losses.events,
             losses.overflows,
             tuple(snapshot.overhead.slow_probes),
@@ -194,11 +191,9 @@ def _held(held: Bin) -> dict[str, Any]:
 
 
 def _waste(waste: Waste | None) -> dict[str, Any]:
-    return {
-        "usable_bytes": None if waste is None else waste.usable_bytes,
-        "waste_bytes": None if waste is None else waste.waste_bytes,
-        "unknown_allocations": None if waste is None else waste.unknown_count,
-    }
+    if waste is None:
+        return dict.fromkeys(("usable_bytes", "waste_bytes", "unknown_allocations"))
+    return json_of(waste, {"unknown_count": "unknown_allocations"})
 
 
 def threads_part(given: Request) -> SectionContent:
@@ -236,7 +231,9 @@ def _lines(activity: ThreadActivity, given: Request) -> Iterator[str]:
         f"frees), {len(flows)} top flows out of {len(activity.flows):,}:"
     )
     for number, flow in enumerate(flows):
-        yield f"  {number:>4}: {_flow(flow, activity, given)}"
+        names = _name(flow.maker_tid, activity), _name(flow.ender_tid, activity)
+        moved = given.amount(flow.size_bytes, flow.count)
+        yield f"  {number:>4}: {moved} from {names[0]} to {names[1]}"
 
 
 def _thread(thread: ThreadWork, activity: ThreadActivity, given: Request) -> str:
@@ -250,11 +247,6 @@ def _thread(thread: ThreadWork, activity: ThreadActivity, given: Request) -> str
         amount = given.amount(thread.freed_by_others_bytes, thread.freed_by_others_count)
         parts.append(f"{amount} freed by other threads")
     return ", ".join(parts)
-
-
-def _flow(flow: ThreadFlow, activity: ThreadActivity, given: Request) -> str:
-    moved = given.amount(flow.size_bytes, flow.count)
-    return f"{moved} from {_name(flow.maker_tid, activity)} to {_name(flow.ender_tid, activity)}"
 
 
 def _name(tid: int, activity: ThreadActivity) -> str:
@@ -303,12 +295,9 @@ REPORT: Final = (
 
 def parts_of(given: Request) -> list[tuple[ReportSection, SectionContent]]:
     """Returns the sections of a report, with the stack names known in time."""
-    parts = []
-    for section in REPORT:
-        if not section.is_optional or section.name in given.style.show:
-            part = section.make(given)
-            if part is not None:
-                parts.append((section, part))
+    asked = [each for each in REPORT if not each.is_optional or each.name in given.style.show]
+    made = [(section, section.make(given)) for section in asked]
+    parts = [(section, part) for section, part in made if part is not None]
     indices = {stack for _, part in parts for stack in part.stacks}
     given.namer.prepare(given.snapshot, indices, given.namer.patience_s)
     return parts
@@ -323,8 +312,7 @@ def report_lines(given: Request) -> Iterator[str]:
     if given.earlier.is_first:
         yield f"==> {LEGEND}"
     for section, part in parts_of(given):
-        if part.is_news(section, given.earlier):
-            yield from part.text(given)
+        yield from part.text(section, given)
     if given.earlier.is_full:
         yield ""
 
@@ -336,11 +324,13 @@ def report_facts(given: Request) -> dict[str, Any]:
     """
     report = summary(given.snapshot)
     for key in ("malloc_libraries", "slow_probes"):
-        if not given.earlier.is_news(key, json.dumps(report[key])):
+        if not given.earlier.has_changed(key, json.dumps(report[key])):
             del report[key]
     if not given.earlier.is_full:
         report["lost"] = {cause: count for cause, count in report["lost"].items() if count}
-    for section, part in sorted(parts_of(given), key=_json_order):
+    parts = parts_of(given)
+    parts.sort(key=lambda pair: (pair[0].is_optional, pair[0].json_place))
+    for section, part in parts:
         fields = part.json(given)
         report |= fields if section.name is None else {section.name: fields}
     return report if given.earlier.is_full else _shortened(report)
@@ -363,7 +353,3 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nulls(each) for key, each in value.items() if each is not None}
     return [_without_nulls(each) for each in value] if isinstance(value, list) else value
-
-
-def _json_order(found: tuple[ReportSection, SectionContent]) -> tuple[bool, int]:
-    return found[0].is_optional, found[0].json_place

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,7 @@ from tracelloc.show.presentation.suspects import (
     suppressed_line,
     suspects_of,
 )
-from tracelloc.show.presentation.symboladvice import (
-    advice_text,
-    generated_advice,
-    lacking_files,
-)
+from tracelloc.show.presentation.symboladvice import advice_text, generated_advice, lacking_files
 from tracelloc.show.report.content import Entry, Repeat, ReportedSuspect, Request, SectionContent
 from tracelloc.show.report.loglines import (
     cleared_line,
@@ -39,74 +34,68 @@ from tracelloc.show.report.loglines import (
     type_cleared_line,
     type_line,
 )
-from tracelloc.snapshots.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class _SuspectsPart(SectionContent):
-    """The suspects; entries need names, as they list callers of the shared function."""
+def suspects_part(given: Request) -> SectionContent:
+    """Makes the section of suspects, suppressed leaks and, if notable, untraced growth."""
+    snapshot = given.snapshot
+    suspects = suspects_of(snapshot, given.style.top)
+    types = type_suspects(snapshot)[: given.style.top]
+    quiet, suppressed = silence_line(snapshot), suppressed_line(snapshot)
+    alerts = [implausible_sizes(snapshot), untraced_growth(snapshot)]
+    lines = [*(alert and alert.sentence for alert in alerts), suppressed, quiet]
 
-    suspects: Sequence[Suspect] = ()
-    types: Sequence[TypeSuspect] = ()
+    def facts(given: Request) -> dict[str, Any]:
+        named = name_suspects(snapshot, given.namer, suspects)
+        entries = [Entry(each.suspect.stack, "", suspect_facts(each)) for each in named]
+        return {
+            "suspects": [entry.json(given) for entry in entries],
+            "type_suspects": [type_suspect_facts(each, snapshot) for each in types],
+        }
 
-    @property
-    def state(self) -> Hashable:
-        """Always new, as each suspect is compared separately."""
-        return object()
+    return SectionContent(
+        [f"==> {line}" for line in lines if line is not None],
+        repeat_when=(suppressed, quiet if alerts[1] is None else alerts[1].key),
+        also=stacks_to_name(suspects),
+        more=lambda given: _suspect_lines(given, suspects, types),
+        late_facts=facts,
+    )
 
-    @property
-    def stacks(self) -> Set[int]:
-        """Stacks that need names, those of each suspect's group included."""
-        return stacks_to_name(self.suspects)
 
-    def entries(self, given: Request) -> Sequence[Entry]:
-        """One per suspect, the best first."""
-        snapshot = given.snapshot
-        return [
-            Entry(named.suspect.stack, "", suspect_facts(named))
-            for named in name_suspects(snapshot, given.namer, self.suspects)
-        ]
+def _suspect_lines(
+    given: Request, suspects: Sequence[Suspect], types: Sequence[TypeSuspect]
+) -> Iterator[str]:
+    """Yields a line per suspect that has changed, and all of it after a change of verdict."""
+    earlier = given.earlier
+    for rank, named in enumerate(name_suspects(given.snapshot, given.namer, suspects)):
+        repeat = earlier.repeat(_key(named.suspect), _reported(given, named, rank))
+        if repeat is not Repeat.NOTHING:
+            yield suspect_line(given, named)
+        if repeat is Repeat.ALL:
+            yield from (f"      {sentence}" for sentence in sentences(named))
+            earlier.has_frames(named.suspect.stack, named.stack)
+            long_names = given.style.long_names
+            yield from stack_lines(named.stack, named.suspect.stack, long_names=long_names)
+    for rank, each in enumerate(types):
+        repeat = earlier.repeat(each.name, _reported_type(each, rank))
+        if repeat is not Repeat.NOTHING:
+            yield type_line(given, each)
+        if repeat is Repeat.ALL:
+            yield from (f"      {sentence}" for sentence in type_sentences(each))
+    yield from _cleared(given)
 
-    def text(self, given: Request) -> Iterator[str]:
-        """Yields a line per suspect that has changed, and all of it after a change of verdict."""
-        earlier = given.earlier
-        if earlier.is_news("suspects' lines", self.said_again_if):
-            yield from self.lines
-        all_named = name_suspects(given.snapshot, given.namer, self.suspects)
-        for rank, named in enumerate(all_named):
-            repeat = earlier.repeat(_key(named.suspect), _reported(given, named, rank))
-            if repeat is not Repeat.NOTHING:
-                yield suspect_line(given, named)
-            if repeat is Repeat.ALL:
-                yield from (f"      {sentence}" for sentence in sentences(named))
-                earlier.has_frames(named.suspect.stack, named.stack)
-                long_names = given.style.long_names
-                yield from stack_lines(named.stack, named.suspect.stack, long_names=long_names)
-        for rank, each in enumerate(self.types):
-            repeat = earlier.repeat(each.name, _reported_type(each, rank))
-            if repeat is not Repeat.NOTHING:
-                yield type_line(given, each)
-            if repeat is Repeat.ALL:
-                yield from (f"      {sentence}" for sentence in type_sentences(each))
-        yield from self._cleared(given)
 
-    def json(self, given: Request) -> dict[str, Any]:
-        """Returns the section as JSON fields."""
-        types = [type_suspect_facts(each, given.snapshot) for each in self.types]
-        return {**super(_SuspectsPart, self).json(given), "type_suspects": types}
-
-    def _cleared(self, given: Request) -> Iterator[str]:
-        """Yields a line per earlier suspect that is no longer one."""
-        suspects = suspects_of(given.snapshot)
-        members = {member.stack for each in suspects for member in each.members}
-        names: set[Hashable] = {each.name for each in type_suspects(given.snapshot)}
-        gone = given.earlier.cleared(names | {_key(each) for each in suspects})
-        findings = given.snapshot.findings
-        for key, each in gone.items():
-            if each.stack is None:
-                yield type_cleared_line(given, str(key))
-            elif findings is not None and each.stack not in members:
-                yield cleared_line(given, each.stack, findings.verdict(each.stack))
+def _cleared(given: Request) -> Iterator[str]:
+    """Yields a line per earlier suspect that is no longer one."""
+    suspects, findings = suspects_of(given.snapshot), given.snapshot.findings
+    members = {member.stack for each in suspects for member in each.members}
+    names: set[Hashable] = {each.name for each in type_suspects(given.snapshot)}
+    gone = given.earlier.cleared(names | {_key(each) for each in suspects})
+    for key, each in gone.items():
+        if each.stack is None:
+            yield type_cleared_line(given, str(key))
+        elif findings is not None and each.stack not in members:
+            yield cleared_line(given, each.stack, findings.verdict(each.stack))
 
 
 def _key(suspect: Suspect) -> Hashable:
@@ -137,62 +126,30 @@ def _reported_type(suspect: TypeSuspect, rank: int) -> ReportedSuspect:
     )
 
 
-def suspects_part(given: Request) -> SectionContent:
-    """Makes the section of suspects, suppressed leaks and, if notable, untraced growth."""
-    snapshot = given.snapshot
-    shown = suspects_of(snapshot, given.style.top)
-    quiet, suppressed = silence_line(snapshot), suppressed_line(snapshot)
-    untraced, sizes = untraced_growth(snapshot), implausible_sizes(snapshot)
-    alerts = [None if alert is None else alert.sentence for alert in (sizes, untraced)]
-    lines = [*alerts, suppressed, quiet]
-    if untraced is not None:
-        quiet = untraced.why
-    found = [f"==> {line}" for line in lines if line is not None]
-    return _SuspectsPart(
-        found, key="suspects", said_again_if=(suppressed, quiet), suspects=shown,
-        types=type_suspects(snapshot)[: given.style.top],
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _SymbolsPart(SectionContent):
-    """Advice on source lines that shown stacks lack, once they have names."""
-
-    shown: Sequence[int] = ()
-    """Stacks of the other sections."""
-
-    @property
-    def state(self) -> Hashable:
-        """Always new, as each line is compared separately."""
-        return object()
-
-    def text(self, given: Request) -> Iterator[str]:
-        """Yields a line per file not reported before."""
-        target = given.snapshot.target
-        lacking: dict[str, bool] = {}
-        generated: str | None = None
-        for index in self.shown:
-            stack = given.namer.stack(given.snapshot, index)
-            lacking |= lacking_files(stack)
-            generated = generated or generated_advice(given.snapshot.runtimes, stack)
-        if generated is not None and given.earlier.is_news("generated code", generated):
-            yield f"==> {generated}"
-        files = [path for path, no in lacking.items() if given.earlier.is_news(("file", path), no)]
-        hints_of = given.style.hints_of
-        if not files or target.has_ended or hints_of is None:
-            return
-        hints = hints_of(Path(f"/proc/{target.pid}/root"), files)
-        for path in files:
-            text = advice_text(path, nameless=lacking[path], hint=hints.get(path))
-            yield f"==> {text}"
-
-
-def _top(snapshot: Snapshot, top: int) -> Iterator[int]:
-    return (stat.index for stat in snapshot.top_stacks(top, with_earlier=False))
-
-
 def symbols_part(given: Request) -> SectionContent:
     """Lines on names and source lines that the shown stacks lack."""
     snapshot, top = given.snapshot, given.style.top
     shown = [suspect.stack for suspect in suspects_of(snapshot, top)]
-    return _SymbolsPart((), shown=[*shown, *_top(snapshot, top)])
+    shown += [stat.index for stat in snapshot.top_stacks(top, with_earlier=False)]
+    return SectionContent((), more=lambda given: _symbol_advice(given, shown))
+
+
+def _symbol_advice(given: Request, shown: Sequence[int]) -> Iterator[str]:
+    """Yields a line per file not reported before. ``shown``: stacks of the other sections."""
+    target = given.snapshot.target
+    lacking: dict[str, bool] = {}
+    generated: str | None = None
+    for index in shown:
+        stack = given.namer.stack(given.snapshot, index)
+        lacking |= lacking_files(stack)
+        generated = generated or generated_advice(given.snapshot.runtimes, stack)
+    if generated is not None and given.earlier.has_changed("generated code", generated):
+        yield f"==> {generated}"
+    files = [path for path, no in lacking.items() if given.earlier.has_changed(("file", path), no)]
+    hints_of = given.style.hints_of
+    if not files or target.has_ended or hints_of is None:
+        return
+    hints = hints_of(Path(f"/proc/{target.pid}/root"), files)
+    for path in files:
+        text = advice_text(path, nameless=lacking[path], hint=hints.get(path))
+        yield f"==> {text}"

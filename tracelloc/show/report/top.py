@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tracelloc.model.blocks import BlockSelection
 from tracelloc.model.process import TemporaryPolicy
 from tracelloc.model.verdicts import Verdict
@@ -32,14 +34,7 @@ _TEMPORARY = "temporary allocation"
 
 def allocations_part(given: Request) -> SectionContent:
     """The largest live blocks."""
-    blocks = given.snapshot.top_blocks
-    return SectionContent(
-        [_title(blocks, "", given)],
-        {},
-        "top_allocations",
-        _entries(blocks),
-        novelties=_stacks(blocks),
-    )
+    return _blocks_part(given, given.snapshot.top_blocks, "", "top_allocations", {})
 
 
 def old_allocations_part(given: Request) -> SectionContent | None:
@@ -47,43 +42,31 @@ def old_allocations_part(given: Request) -> SectionContent | None:
     old = given.snapshot.old_blocks
     if old is None:
         return None
-    age_s = (given.style.min_age_ns or 0) / NS_PER_S
-    return SectionContent(
-        [_title(old, f" older than {format_duration(age_s)}", given)],
-        {"old_bytes": old.size_bytes, "old_allocations": old.count},
-        "top_old_allocations",
-        _entries(old),
-        novelties=_stacks(old),
-    )
+    which = f" older than {format_duration((given.style.min_age_ns or 0) / NS_PER_S)}"
+    facts = {"old_bytes": old.size_bytes, "old_allocations": old.count}
+    return _blocks_part(given, old, which, "top_old_allocations", facts)
 
 
-def _title(blocks: BlockSelection, which: str, given: Request) -> str:
-    about, sampled = given.about, given.snapshot.sample_bytes
+def _blocks_part(
+    given: Request, blocks: BlockSelection, which: str, key: str, facts: dict[str, Any]
+) -> SectionContent:
+    sampled = given.snapshot.sample_bytes
     note = "" if sampled is None else f" (sampled, {sampling_of(sampled)})"
-    return (
-        f"==> {len(blocks.largest)} top allocations{which} out of {about}{blocks.count:,} "
-        f"for a total of {about}{format_size(blocks.size_bytes)}{note}"
+    title = (
+        f"==> {len(blocks.largest)} top allocations{which} out of {given.about}{blocks.count:,} "
+        f"for a total of {given.about}{format_size(blocks.size_bytes)}{note}"
     )
-
-
-def _entries(blocks: BlockSelection) -> list[Entry]:
-    return [
-        Entry(
-            block.stack,
-            f"{format_size(block.size_bytes)} ({format_duration(block.age_ns / NS_PER_S)} old)",
-            {
-                "address": block.address,
-                "size_bytes": block.size_bytes,
-                "age_s": round(block.age_ns / NS_PER_S, 3),
-            },
-            label=f"    0x{block.address:016x}",
-        )
-        for block in blocks.largest
-    ]
-
-
-def _stacks(blocks: BlockSelection) -> frozenset[int]:
-    return frozenset(block.stack for block in blocks.largest)
+    entries = []
+    for block in blocks.largest:
+        age_s = block.age_ns / NS_PER_S
+        text = f"{format_size(block.size_bytes)} ({format_duration(age_s)} old)"
+        figures = {
+            "address": block.address, "size_bytes": block.size_bytes, "age_s": round(age_s, 3)
+        }  # fmt: skip
+        label = f"    0x{block.address:016x}"
+        entries.append(Entry(block.stack, text, figures, label=label))
+    shown = frozenset(block.stack for block in blocks.largest)
+    return SectionContent([title], facts, key, entries, novelties=shown)
 
 
 def allocators_part(given: Request) -> SectionContent:

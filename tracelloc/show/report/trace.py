@@ -42,7 +42,11 @@ def trace_report(
             lines.append(_json_line(report))
         else:
             if style.has_many and said.is_full:
-                lines.append(_heading(one))
+                target, ended_word = one.target, ", ended" if one.target.has_ended else ""
+                lines.append(
+                    f"==> process {target.pid} ({printable(target.command)}), "
+                    f"child of {target.parent_pid}{ended_word}"
+                )
             lines += report_lines(given)
     if style.has_many:
         lines += [_json_line(_total(trace))] if as_json else [_total_line(trace), ""]
@@ -70,13 +74,6 @@ def _traced_line(snapshot: Snapshot) -> str:
         f"in {about}{snapshot.live_count:,} allocations from {snapshot.live_stacks:,} stacks, "
         f"{rate:,.0f} events/s"
     )
-
-
-def _heading(snapshot: Snapshot) -> str:
-    target = snapshot.target
-    ended = ", ended" if target.has_ended else ""
-    command = printable(target.command)
-    return f"==> process {target.pid} ({command}), child of {target.parent_pid}{ended}"
 
 
 def _sums(trace: TraceSnapshot) -> dict[str, int]:

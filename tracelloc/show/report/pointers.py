@@ -1,0 +1,153 @@
+"""What points to a heap's blocks, and what nothing points to, as text and JSON; without a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tracelloc.model.heapusage import BlockHolders, BlockSum, HeapCoverage, TopHolders
+from tracelloc.model.lostmemory import LostGroup, LostMemory, Shape
+from tracelloc.model.process import Target
+from tracelloc.show.presentation.blockholders import (
+    blocks_text,
+    holders_facts,
+    keeper_facts,
+    keeper_text,
+    missing_lines,
+    path_text,
+    top_keeper_text,
+)
+from tracelloc.show.presentation.blocktypes import class_text
+from tracelloc.show.report.heap import readable_contents
+from tracelloc.show.tables import (
+    Column,
+    headline,
+    json_line,
+    json_of,
+    row_line,
+    sum_columns,
+    table_lines,
+)
+from tracelloc.text import format_size, plural, printable
+
+_NO_ROOT: Final = "no root leads to them: newer than the search, or lost (tracelloc leaks)"
+_HOLDERS_MISSING: Final = ("holders may be missing: {}",) * 3
+_LOST_MISSING: Final = (
+    "there may be more: {}, and the rest counts as pointing to whatever it holds addresses of",
+    "there may be more: {}, and what they point to counts as in use",
+    "{}: what only they point to counts as lost",
+)
+
+
+def top_holder_lines(target: Target, found: TopHolders) -> Iterator[str]:
+    """The roots that retain most of a heap, as lines; the last one is empty."""
+    text = f"{blocks_text(found.heap.in_use)} in use"
+    if found.shared.count:
+        text += f", {format_size(found.shared.size_bytes)} of them kept by several roots"
+    yield headline(found.heap.time_s, target, text)
+    yield from _missing_holders(found.heap)
+    rows = [(keeper.retained, top_keeper_text(keeper)) for keeper in found.keepers]
+    if found.other_count:
+        rows.append((found.others, f"{found.other_count:,} more"))
+    if found.heap.unreached.count:
+        rows.append((found.heap.unreached, _NO_ROOT))
+    title = "kept by: so much would be freed with it, unless other roots are named"
+    yield from table_lines(sum_columns(title), rows)
+    yield ""
+
+
+def holder_lines_of(target: Target, what: str, found: BlockHolders) -> Iterator[str]:
+    """The holders of some blocks as lines, the last one empty. ``what``: what was asked for."""
+    text = f"{printable(what)}: {blocks_text(found.blocks)}"
+    if found.retained.count > found.blocks.count:
+        text += f", which keep {blocks_text(found.retained)}"
+    yield headline(found.heap.time_s, target, text)
+    yield from _missing_holders(found.heap)
+    reached = found.blocks.count - found.unreached.count
+    for keeper in found.keepers:
+        yield keeper_text(keeper, BlockSum(reached))
+    if not found.keepers and reached:
+        yield "no single root keeps most of these"
+    rows = [
+        (path.blocks, f"{format_size(path.retained.size_bytes):>10}  {path_text(path)}")
+        for path in found.paths
+    ]
+    columns = sum_columns("root keeps  pointed to by")
+    if rows:
+        yield from table_lines(columns, rows, more=found.more_paths)
+    if found.unreached.count:
+        yield row_line(columns, (found.unreached, _NO_ROOT))
+    yield ""
+
+
+def _missing_holders(heap: HeapCoverage) -> Iterator[str]:
+    gaps = heap.coverage, heap.notes, heap.pointers_left_out, heap.swapped_bytes
+    return missing_lines(_HOLDERS_MISSING, *gaps)
+
+
+def top_holders_json(target: Target, found: TopHolders) -> str:
+    """The roots that retain most of a heap, as one line of JSON."""
+    names = {"heap": None, "keepers": None, "other_count": "more"}
+    holders = [keeper_facts(one) for one in found.keepers]
+    return _json(target, found.heap, {"holders": holders, **json_of(found, names)})
+
+
+def holders_json(target: Target, what: str, found: BlockHolders) -> str:
+    """The holders of some blocks, as one line of JSON."""
+    return _json(target, found.heap, {"what": what, **holders_facts(found, "is_sample")})
+
+
+def _json(target: Target, heap: HeapCoverage, more: dict[str, Any]) -> str:
+    return json_line(heap.time_s, target, {**json_of(heap, {"time_s": None}), **more})
+
+
+def describe(group: LostGroup) -> str:
+    """One group in words: ``20 × list of 50 nodes up to 56 bytes, with 1,000 other blocks``.
+
+    Names come from the target and are escaped.
+    """
+    least, most = group.least_nodes, group.most_nodes
+    size = f"up to {group.usable_bytes:,} bytes"
+    if group.shape is Shape.BLOCK:
+        text = f"block {size}"
+    elif least == most:
+        text = f"{group.shape.value} of {most:,} nodes {size}"
+    else:
+        text = f"{group.shape.value} of {least:,} to {most:,} nodes {size}"
+    if group.structures > 1 or group.shape is not Shape.BLOCK:
+        text = f"{group.structures:,} × {text}"
+    nodes = group.structures if group.shape is Shape.BLOCK else 0
+    nodes = nodes or (group.structures * most if least == most else 0)
+    others = group.blocks.count - nodes
+    if nodes and others > 0:
+        text += f", with {plural(others, 'other block')}"
+    return f"{text}: {class_text(group.class_name)}" if group.class_name else text
+
+
+def leak_lines(target: Target, found: LostMemory, top: int) -> Iterator[str]:
+    """A report's lines, the last one empty. ``top``: groups to list."""
+    lost = f"{blocks_text(found.lost)} lost," if found.lost.count else "nothing lost"
+    yield headline(found.time_s, target, f"{lost} of {blocks_text(found.in_use)} in use")
+    gaps = found.coverage, found.notes, found.pointers_left_out, found.swapped_bytes
+    yield from missing_lines(_LOST_MISSING, *gaps)
+    if found.known.count:
+        yield f"{blocks_text(found.known)} of them were reported before"
+    if found.suppressed.count:
+        yield f"{blocks_text(found.suppressed)} of them are suppressed"
+    rows = [
+        (group.blocks, f"{group.example:#x}", group.contents, describe(group))
+        for group in found.groups[:top]
+    ]
+    if rest := found.groups[top:]:
+        others = sum((group.blocks for group in rest), BlockSum())
+        rows.append((others, "", b"", plural(len(rest), "more group")))
+    example: Column[Any] = Column("example", "the first one at", 18, lambda row: row[1])
+    columns = sum_columns("lost: nothing points to it", example)
+    if rows:
+        yield from table_lines(columns, rows, below=lambda row: readable_contents(row[2], 24))
+    yield ""
+
+
+def leaks_json(target: Target, found: LostMemory) -> str:
+    """A report as one line of JSON, with all groups."""
+    return json_line(found.time_s, target, json_of(found, {"time_s": None, "class_name": "class"}))
