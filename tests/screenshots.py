@@ -83,7 +83,7 @@ def main() -> int:
     os.environ["TZ"] = "UTC"
     time.tzset()
     recording = RecordedTrace(RECORDING)
-    namers = Namers(recording, Filters([shipped_rules()]), short_names=False)
+    namers = Namers(recording, Filters([shipped_rules()]))
     draw_screen(IMAGES / "live.svg", recording, namers)
     draw_page(IMAGES / "flamegraph.png", recording, namers)
     STATE.write_text(f"{sources_hash()}\n")

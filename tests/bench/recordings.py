@@ -38,7 +38,7 @@ MOST_BYTES = 200 << 20
 
 def leaks_in(recording: RecordedTrace, index: int) -> set[str]:
     """The innermost functions of the stacks that leak, as of a moment."""
-    names = Namers(recording, Filters(), short_names=False)
+    names = Namers(recording, Filters())
     one = recording.trace_at(index).root
     namer = names.namer_of(one.target)
     suspects = () if one.findings is None else one.findings.suspects

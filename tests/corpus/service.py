@@ -47,7 +47,7 @@ class ServiceNames:
 
 
 def service_namers() -> Namers:
-    return Namers(ServiceNames(), Filters(), short_names=False)
+    return Namers(ServiceNames(), Filters())
 
 
 @dataclass

@@ -67,7 +67,7 @@ def write(path: Path, all_traces: list[TraceSnapshot]) -> RecordingWriter:
 
 def source_of(path: Path) -> RecordedSource:
     recording = RecordedTrace(path)
-    return RecordedSource(recording, Namers(recording, Filters(), short_names=False))
+    return RecordedSource(recording, Namers(recording, Filters()))
 
 
 KEYS = {
@@ -283,7 +283,7 @@ def test_a_single_profile_shows_what_it_has(tmp_path: Path) -> None:
     path = tmp_path / "a.folded"
     path.write_text("shop;serve;order 5000\nshop;serve;session 3000\n")
     recording = open_recording(path)
-    source = RecordedSource(recording, Namers(recording, Filters(), short_names=False))
+    source = RecordedSource(recording, Namers(recording, Filters()))
 
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         lines = text_of(app)

@@ -69,7 +69,7 @@ def program(end_s: float) -> tuple[Any, Stacks, dict[int, str | None]]:
 
 
 def namers(end_s: float) -> Namers:
-    return Namers(FakeNames(program(end_s)[2]), Filters(), short_names=False)
+    return Namers(FakeNames(program(end_s)[2]), Filters())
 
 
 @cache

@@ -143,7 +143,7 @@ def opened(path: Path) -> Profile:
     """What the only snapshot of a profile shows that is opened like a recording."""
     recording = open_recording(path)
     assert len(recording.moments) == 1
-    namers = Namers(recording, Filters(), short_names=False)
+    namers = Namers(recording, Filters())
     found = joined(trace_profiles(recording.trace_at(0), namers, freed=True))
     recording.close()
     return found

@@ -99,7 +99,7 @@ def test_blocks_from_before_tracing_are_no_growth(tmp_path: Path) -> None:
 def test_every_moment_comes_back_equal(recorded: Path) -> None:
     recording = RecordedTrace(recorded)
     style = ReportStyle(5, None, frozenset(), has_many=True)
-    names = Namers(recording, Filters(), short_names=False)
+    names = Namers(recording, Filters())
     count = 0
     for index, wanted in enumerate(traces(END_S)):
         found = recording.trace_at(index)

@@ -56,9 +56,7 @@ def shown(recording: RecordedTrace, uptimes_s: Sequence[float]) -> str:
         assert trace.follow is not None
         lines.append(f"{uptime_s}: {trace.follow.forks} forks, {trace.untraced_count} not traced")
         for one in trace.processes:
-            lines += figures(
-                one, Namers(recording, Filters(), short_names=False).namer_of(one.target)
-            )
+            lines += figures(one, Namers(recording, Filters()).namer_of(one.target))
     return "\n".join(lines) + "\n"
 
 

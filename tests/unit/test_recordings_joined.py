@@ -48,7 +48,7 @@ def test_each_is_as_of_the_moment(tmp_path: Path) -> None:
     second = write(tmp_path / "second.rec", [one_process(each) for each in every[4:]])
     joined = open_recordings([second, first])
     assert len(joined.moments) == 8 + len(every) - 4
-    names = Namers(joined, Filters(), short_names=False)
+    names = Namers(joined, Filters())
     for index, moment in enumerate(joined.moments):
         trace = joined.trace_at(index)
         assert joined.find_uptime(moment.uptime_s) >= index
@@ -91,7 +91,7 @@ def test_merge_writes_what_open_shows(tmp_path: Path) -> None:
     assert len(merged.moments) == len(joined.moments)
     for index in range(len(joined.moments)):
         assert_equal(merged.trace_at(index), joined.trace_at(index))
-    names = Namers(merged, Filters(), short_names=False)
+    names = Namers(merged, Filters())
     one = merged.trace_at(0).root
     assert frame_name(names.namer_of(one.target).stack(one, 1).frames[0]) == "record_request"
 

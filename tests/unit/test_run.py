@@ -40,7 +40,7 @@ def running(play: Stage, *arguments: str) -> Iterator[tuple[Run, list[TraceSnaps
     symbolizers = Symbolizers(
         lambda number: play.session.processes.tracee_of(number).space, SourceMap(())
     )
-    namers = Namers(symbolizers, Filters(), short_names=False)
+    namers = Namers(symbolizers, Filters())
     watch = Watch(options.watch, said.append)
     run = Run(
         options,

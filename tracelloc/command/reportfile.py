@@ -41,7 +41,7 @@ def report(given: argparse.Namespace) -> None:
     for warning in warnings:
         messages.say(f"warning: {warning}")
     recording = open_recording(given.file)
-    namers = Namers(recording, filters, short_names=False)
+    namers = Namers(recording, filters)
     since = None if given.since is None else find_moment(recording, given.since)
     at = find_moment(recording, given.at)
     if since is not None and since >= at:
@@ -100,7 +100,7 @@ def _print(
     given: argparse.Namespace, trace: TraceSnapshot, namers: Namers, marks: Mapping[int, Snapshot]
 ) -> None:
     many = len(trace.processes) > 1
-    style = ReportStyle(given.top, None, given.show, has_many=many, long_names=False)
+    style = ReportStyle(given.top, None, given.show, has_many=many)
     as_json = given.format == "json"
     text = trace_report(trace, namers, style, marks, ended=True, as_json=as_json)
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))

@@ -149,7 +149,6 @@ class Reports:
             options.min_age_ns,
             options.show,
             has_many=options.trace.follow,
-            long_names=False,
             hints_of=hints_of,
         )
         self._earlier.begin(is_last=is_last or self._is_last(run))

@@ -323,7 +323,7 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         symbolizers = stack.enter_context(
             closing(Symbolizers(lambda number: session.processes.tracee_of(number).space, sources))
         )
-        namers = Namers(symbolizers, filters, short_names=False)
+        namers = Namers(symbolizers, filters)
         run = Run(
             options, session, signals=signals, messages=front.messages, namers=namers, watch=watch
         )

@@ -248,7 +248,7 @@ def open_recording(given: argparse.Namespace) -> None:
         tuple(given.filters_paths), tuple(given.filter_groups), standing=given.use_filters
     )
     recording = open_recordings(given.files or [_recording_of(given.pid)])
-    namers = Namers(recording, filters, short_names=False)
+    namers = Namers(recording, filters)
     at = None if given.at is None else find_moment(recording, given.at)
     about = [note for note in (recording.about.get("single"),) if note]
     app = make_app(recording, namers, at=at, warnings=[*warnings, *about])

@@ -34,7 +34,7 @@ def _run(given: Namespace) -> None:
     from tracelloc.system.safefiles.writing import output_users
 
     joined = open_recordings(given.files)
-    namers = Namers(joined, Filters(), short_names=False)
+    namers = Namers(joined, Filters())
     writer = RecordingWriter(
         given.recording,
         max_bytes=given.recording_bytes,

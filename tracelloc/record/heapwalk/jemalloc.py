@@ -229,7 +229,7 @@ def _find_extents(reader: PieceReader, regions: list[Region]) -> _Extents | None
 
 
 def _with_jemalloc(process: Process, regions: list[Region], numbers: list[int]) -> list[int]:
-    """Those regions whose files may have jemalloc linked into them."""
+    """Selects the regions whose files may have jemalloc linked into them."""
     maps = process.maps()
     found = []
     for n in numbers:

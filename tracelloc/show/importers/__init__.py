@@ -79,7 +79,7 @@ def read_profile(path: Path, time_text: str | None = None) -> Profile:
 def _recorded(path: Path, time_text: str | None) -> Profile:
     recording = RecordedTrace(path)
     filters, _ = load_filters()
-    namers = Namers(recording, filters, short_names=False)
+    namers = Namers(recording, filters)
     trace = recording.trace_at(find_moment(recording, time_text))
     profile = joined(trace_profiles(trace, namers, freed=True))
     recording.close()

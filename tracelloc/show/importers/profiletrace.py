@@ -98,7 +98,7 @@ def convert_profile(profile: Profile, tool: str, into: Path) -> None:
         what = "it is a difference of two profiles" if profile.samples else "it has no call stacks"
         raise MalformedError(what)
     places = _FrameAddresses()
-    namers = Namers(places.names, Filters(), short_names=False)
+    namers = Namers(places.names, Filters())
     writer = RecordingWriter(into, max_bytes=_MAX_BYTES, max_s=_MAX_S)
     try:
         writer.add(TraceSnapshot((_snapshot(profile, places),)), namers)

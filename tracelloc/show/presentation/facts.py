@@ -196,7 +196,7 @@ def target_facts(snapshot: Snapshot) -> dict[str, Any]:
     return facts
 
 
-def stack_lines(stack: NamedStack, index: int, *, long_names: bool = True) -> Iterator[str]:
+def stack_lines(stack: NamedStack, index: int) -> Iterator[str]:
     """Yields the lines of a stack, innermost frame first; hidden runs as a count."""
     if not stack.frames:
         reason = "could not be taken" if index == NO_STACK else "was lost"
@@ -207,7 +207,7 @@ def stack_lines(stack: NamedStack, index: int, *, long_names: bool = True) -> It
             yield f"         ({plural(part.count, 'frame')} hidden)"
             continue
         if part.label is None:
-            text = format_frame(part.frame, long_names=long_names)
+            text = format_frame(part.frame, is_short=True)
         else:
             text = f"[{printable(part.label)}] ({plural(part.count, 'frame')})"
         # A placeholder for missing frames has no address.
@@ -215,14 +215,14 @@ def stack_lines(stack: NamedStack, index: int, *, long_names: bool = True) -> It
         yield f"        {address}{text}"
 
 
-def format_frame(frame: Frame, *, long_names: bool = True) -> str:
-    """Formats a frame: ``name+0x32/0x76 in FILE (file:line)``.
+def format_frame(frame: Frame, *, is_short: bool = False) -> str:
+    """Formats a frame: ``name+0x32/0x76 in FILE (file:line)``; the name is whole or short.
 
     An unknown name is ``???``; an unknown file is replaced by the reason.
     Inlined functions have no offset: ``name [inlined] in FILE (file:line)``.
     """
     if frame.symbol is not None:
-        name = printable(frame.symbol if long_names else shorten(frame.symbol))
+        name = printable(shorten(frame.symbol) if is_short else frame.symbol)
         if frame.offset is not None:
             name += f"+0x{frame.offset:x}"
             name += f"/0x{frame.size:x}" if frame.size is not None else ""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Final, Protocol
 
 from tracelloc.model.codefiles import CodeModule, Place, Unresolved, base_name
@@ -133,23 +131,21 @@ class SymbolSource(Protocol):
 class Namer:
     """Names the stacks of snapshots. For one thread at a time."""
 
-    def __init__(self, symbols: Symbols, filters: Filters, *, short_names: bool = False) -> None:
-        """``short_names`` removes template arguments from symbols, not from raw symbols."""
+    def __init__(self, symbols: Symbols, filters: Filters) -> None:
         self.symbols = symbols
         self.filters = filters
         """The filters; the thread that uses the namer may change them at any time."""
         self.patience_s = REPORT_PATIENCE_S
         """How long reports wait for names."""
-        self._short_names = short_names
         self._stacks: dict[int, tuple[tuple[int, ...], tuple[int, int], NamedStack]] = {}
 
     def copy(self) -> Namer:
         """A copy with its own filters, for another thread."""
-        return Namer(self.symbols, self.filters.copy(), short_names=self._short_names)
+        return Namer(self.symbols, self.filters.copy())
 
     def with_symbols(self, symbols: Symbols) -> Namer:
         """Returns a namer with other symbols and these filters, for the same thread."""
-        return Namer(symbols, self.filters, short_names=self._short_names)
+        return Namer(symbols, self.filters)
 
     @property
     def version(self) -> tuple[int, int]:
@@ -188,28 +184,19 @@ class Namer:
             name = f"[partial: {why}]"
             frames.append(Frame(0, name, None, None, None, None, None))
         stack = self.filters.apply(frames, index)
-        if self._short_names:
-            stack = replace(stack, frames=[_shortened(frame) for frame in stack.frames])
         self._stacks[index] = addresses, version, stack
         return stack
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _shortened(frame: Frame) -> Frame:
-    return frame if frame.symbol is None else replace(frame, symbol=shorten(frame.symbol))
 
 
 class Namers:
     """One namer per process. For one thread at a time; each thread has its own copy."""
 
-    def __init__(self, symbolizers: SymbolSource, filters: Filters, *, short_names: bool) -> None:
-        """See ``Namer``."""
+    def __init__(self, symbolizers: SymbolSource, filters: Filters) -> None:
         self.filters = filters
         """Filters of all namers; the thread that uses the namers may change them."""
         self._end_s = 0.0
         self.patience_s = REPORT_PATIENCE_S
         self._symbolizers = symbolizers
-        self._short_names = short_names
         self._namers: dict[int, Namer] = {}
 
     @property
@@ -230,11 +217,11 @@ class Namers:
         namer = self._namers.get(number)
         if namer is None:
             symbolizer = self._symbolizers.symbols_of(number)
-            namer = Namer(symbolizer, self.filters, short_names=self._short_names)
+            namer = Namer(symbolizer, self.filters)
             self._namers[number] = namer
         namer.patience_s = self.patience_s
         return namer
 
     def copy(self) -> Namers:
         """Returns a copy with copied filters, for another thread."""
-        return Namers(self._symbolizers, self.filters.copy(), short_names=self._short_names)
+        return Namers(self._symbolizers, self.filters.copy())

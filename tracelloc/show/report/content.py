@@ -179,8 +179,6 @@ class ReportStyle:
     """Additional sections."""
     has_many: bool = False
     """Several processes may be traced: each has a heading, and all of them a total."""
-    long_names: bool = True
-    """Text has functions with template arguments and parameters."""
     hints_of: HintsOf | None = None
     """Finds how to get debug information; None if the files of the processes can't be read."""
 
@@ -233,7 +231,7 @@ class Entry:
         yield f"{label}: {self.text}{title and f', in {title}'}"
         yield from self.more
         if self.has_frames and not is_short:
-            yield from stack_lines(stack, self.stack, long_names=given.style.long_names)
+            yield from stack_lines(stack, self.stack)
 
     def json(self, given: Request) -> dict[str, Any]:
         """Returns its fields; without the frames if an earlier report had them."""

@@ -74,8 +74,7 @@ def _suspect_lines(
         if repeat is Repeat.ALL:
             yield from (f"      {sentence}" for sentence in sentences(named))
             earlier.has_frames(named.suspect.stack, named.stack)
-            long_names = given.style.long_names
-            yield from stack_lines(named.stack, named.suspect.stack, long_names=long_names)
+            yield from stack_lines(named.stack, named.suspect.stack)
     for rank, each in enumerate(types):
         repeat = earlier.repeat(each.name, _reported_type(each, rank))
         if repeat is not Repeat.NOTHING:
