@@ -150,7 +150,7 @@ def test_copy_and_editor(
     started: list[list[str]] = []
     monkeypatch.setenv("VISUAL", "ed --plain")
     monkeypatch.setattr(
-        "tracelloc.ui.editor.subprocess.run",
+        "tracelloc.ui.sourcefiles.subprocess.run",
         lambda command, check: started.append(command) or type("R", (), {"returncode": 0}),
     )
 
