@@ -122,6 +122,15 @@ def test_injecting(row: str, leaky: str) -> None:
     assert (words in done.stderr) is (row != "root")
 
 
+def test_after_injection_the_error_names_it(leaky: str) -> None:
+    command = " ".join(TRACELLOC)
+    twice = f"{command} -p $1 --preload inject --json --count 1 && {command} -p $1 --text"
+    done = run("user", "sh", "-c", twice, "sh", "PID", beside=leaky)
+    assert done.returncode == 1, done
+    last = done.stderr.splitlines()[-1]
+    assert "it was injected earlier, and is idle (--preload inject uses it again)" in last
+
+
 def test_a_program_with_the_library_needs_no_rights(leaky: str) -> None:
     """Not in containers: there the library can't know what the filter of system calls does."""
     library = str(SEEN_AT / LIBRARY.relative_to(ROOT))
