@@ -60,14 +60,17 @@ def check_all_ways(
         assert run(0, words, pid).stdout
     assert "lost" in run(3, "leaks", pid).stdout
     assert f" {pid} " in run(0, "top", "--count", "1", "--top", "1000").stdout
-    for needs_probes in (["-p", pid, "--text"], ["--mmap", "--", program]):
+    lacking = "bcc is not installed; "
+    if not is_root:
+        lacking = f"probes need root (sudo), and {lacking}"
+    started = ["--", program, "reachable"]
+    for needs_probes in (["-p", pid, "--text"], ["--mmap", *started], ["--preload=off", *started]):
         said = run(1, *needs_probes).stderr.splitlines()
         assert len(said) == 1
-        if is_root:
-            assert said[0].startswith("tracelloc: error: bcc is not installed; ")
-            assert said[0].endswith(PACKAGES)
-        else:
-            assert said[0].startswith("tracelloc: error: probes need root (sudo); ")
+        assert said[0].startswith(f"tracelloc: error: {lacking}")
+        # What works without probes comes first, and doctor has the rest.
+        is_attached = needs_probes[0] == "-p" and not is_root
+        assert said[0].endswith("how to get probes" if is_attached else PACKAGES)
     done = run(0, "-p", pid, "--preload", "inject", "--text", "--count", "1")
     assert "events come by the injected library, not by probes" in done.stderr
 
