@@ -157,7 +157,7 @@ def test_call_frame_information_that_cannot_be_read(
     )  # fmt: skip
     target = Target([program])
     targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 9, directory=tmp_path)
     assert target.ask("go") == "done"
     assert tracer.stop() == 0
     assert (
