@@ -178,7 +178,7 @@ def test_a_process_of_another_user_leaves_what_one_can_start() -> None:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_injecting(row: str, leaky: str) -> None:
-    options = "--json", "--count", "2", "--preload", "inject"
+    options = "--json", "--count", "2", "--interval", "1", "--preload", "inject"
     done = run(row, *TRACELLOC, "-p", "PID", *options, beside=leaky)
     last = reports_of(done)[-1]
     assert "events come by the injected library, not by probes" in done.stderr
@@ -201,7 +201,7 @@ def test_after_injection_the_error_names_it(leaky: str) -> None:
 def test_a_program_with_the_library_needs_no_rights(leaky: str) -> None:
     """Not in containers: there the library can't know what the filter of system calls does."""
     library = str(SEEN_AT / LIBRARY.relative_to(ROOT))
-    options = "--json", "--count", "2"
+    options = "--json", "--count", "2", "--interval", "1"
     done = run("user", *TRACELLOC, "-p", "PID", *options, beside=leaky, preload=library)
     assert reports_of(done)[-1]["lost_events"] == 0
     assert "events come by the preloaded library, not by probes" in done.stderr
@@ -229,7 +229,7 @@ def test_yama_leaves_what_is_started(leaky: str) -> None:
     assert done.returncode == 1
     assert "can't be injected into process" in done.stderr
     assert "this user may not read its memory; tracelloc doctor has other ways" in done.stderr
-    options = "--json", "--count", "2"
+    options = "--json", "--count", "2", "--interval", "1"
     library = str(SEEN_AT / LIBRARY.relative_to(ROOT))
     done = run("user", *yama, "-p", "PID", *options, beside=leaky, preload=library)
     assert reports_of(done)[-1]["lost_events"] == 0
