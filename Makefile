@@ -61,13 +61,14 @@ long: $(VENV)/.long ## run the others: more compilers, rare and hostile programs
 	tests/sanitized.sh $(VENV)/sanitized "$(CURDIR)/$(BIN)/python"
 	$(PYTEST) --numprocesses 5 --dist worksteal -m "long and not alone and not nightly" \
 	    tests/unit tests/ui tests/integration $(PYTEST_ARGS)
-	$(PYTEST) -m alone tests/integration $(PYTEST_ARGS)
+	$(PYTEST) -m "alone and not nightly" tests/integration $(PYTEST_ARGS)
 	@cat $(SKIPPED)
 
-nightly: $(VENV)/.nightly ## run what takes services, or libraries of other releases of Debian
+nightly: $(VENV)/.nightly ## run what takes services, libraries of other releases of Debian, or an hour
 	@rm -f $(SKIPPED)
-	$(PYTEST) --numprocesses 4 --dist worksteal -m nightly tests/unit tests/ui tests/integration \
-	    $(PYTEST_ARGS)
+	$(PYTEST) --numprocesses 4 --dist worksteal -m "nightly and not alone" \
+	    tests/unit tests/ui tests/integration $(PYTEST_ARGS)
+	$(PYTEST) -m "nightly and alone" tests/integration $(PYTEST_ARGS)
 	@cat $(SKIPPED)
 
 # Probing a process whose main thread has ended takes more than these capabilities.

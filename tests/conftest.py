@@ -94,7 +94,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         report.longrepr[2].removeprefix("Skipped: ")
         for report in terminalreporter.stats.get("skipped", ())
     )
-    if path := os.environ.get("TEST_SKIPPED"):
+    path = os.environ.get("TEST_SKIPPED")
+    if path and "PYTEST_XDIST_WORKER" not in os.environ:  # the controller has all reports
         with open(path, "a") as file:
             file.writelines(f"{n} skipped: {reason}\n" for reason, n in reasons.most_common())
 

@@ -12,7 +12,7 @@ LONGEST_S = 1800
 """The program ends by itself after this time, whatever becomes of the tests."""
 LONGEST = {
     "test_package", "test_documented_commands", "test_run_leaks", "test_readme",
-    "test_reachability", "test_recording_week",
+    "test_reachability", "test_recording_week", "test_rights",
 }  # fmt: skip
 """Modules with tests that take more than fifty seconds each."""
 

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, run_tracelloc, run_without_privileges
+from tests.harness import (
+    PATIENCE_S,
+    Builder,
+    Target,
+    refused,
+    run_tracelloc,
+    run_without_privileges,
+)
 from tracelloc import probes
 from tracelloc.command.cli import main
 from tracelloc.errors import TracellocError
@@ -121,6 +128,9 @@ def test_no_such_process() -> None:
 
 
 def test_kernel_thread() -> None:
+    name = Path("/proc/2/comm")
+    if not name.exists() or name.read_text() != "kthreadd\n":
+        refused("kernel threads belong to another PID namespace")
     assert "is a kernel thread" in said(run_tracelloc("-p", 2), 1)
 
 

@@ -165,15 +165,15 @@ def test_jemalloc_with_slabs_of_seven_pages(
 
 
 def test_another_library_is_refused_by_name(builder: Builder, targets: list[Target]) -> None:
-    library = str(LIBRARIES / "libmimalloc.so.2.0")
+    (library,) = LIBRARIES.glob("libmimalloc.so.*.*")
     target = Target(
-        [builder.cpp("heapusage", "-pthread")], env=os.environ | {"LD_PRELOAD": library}
+        [builder.cpp("heapusage", "-pthread")], env=os.environ | {"LD_PRELOAD": str(library)}
     )
     targets.append(target)
     done = run_tracelloc("heap", "-p", target.pid)
     assert done.returncode == 1
     (line,) = set(done.stderr.splitlines()) - {"tracelloc: walking the heap…"}
-    assert "the heap of mimalloc (libmimalloc.so.2.0) can't be walked" in line
+    assert f"the heap of mimalloc ({library.name}) can't be walked" in line
 
 
 INTERESTING = (0, 1, 17, 33, 0x291, 0x313, (1 << 64) - 1, 1 << 47, (1 << 63) + 17, 4097)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc, run_tracelloc
+from tests.harness import LIBRARIES, Builder, Target, Tracelloc, run_tracelloc
 from tests.integration.test_heapwalk import await_pauses
 from tracelloc.model.heapusage import HeapUsage, MemoryPart
 from tracelloc.record.heapwalk.measuring import measure_memory
@@ -24,6 +24,7 @@ from tracelloc.record.process.procfs import Process
 MIB = 1 << 20
 BLOCKS, BLOCK, CHUNK, EVERY = 20_000, 1000, 1008, 32
 ATTEMPTS = 10
+MIMALLOC = next((path.name for path in LIBRARIES.glob("libmimalloc.so.*.*")), "libmimalloc.so")
 
 
 def rss_of(pid: int) -> int:
@@ -181,7 +182,7 @@ PERL = '$| = 1; $a{$_} = "x" x ($_ % 500) for 1..50000; print "idle\\n"; <STDIN>
         ([sys.executable, "-c", PYTHON], {"PYTHONMALLOC": "malloc"}),
         (["/usr/bin/perl", "-e", PERL], {}),
         (["/usr/bin/perl", "-e", PERL], {"LD_PRELOAD": "libjemalloc.so.2"}),
-        (["/usr/bin/perl", "-e", PERL], {"LD_PRELOAD": "libmimalloc.so.2.0"}),
+        (["/usr/bin/perl", "-e", PERL], {"LD_PRELOAD": MIMALLOC}),
     ],
     ids=["python", "python-malloc", "perl", "jemalloc", "mimalloc"],
 )
@@ -189,7 +190,7 @@ def test_parts_add_up(command: list[str], environment: dict[str, str]) -> None:
     with running(*command, **environment) as pid:
         usage = usage_of(pid)
         parts = usage.account.parts
-        if environment.get("LD_PRELOAD", "").startswith("libmimalloc"):
+        if environment.get("LD_PRELOAD") == MIMALLOC:
             assert "can't be walked" in usage.notes[0]
             assert MemoryPart.IN_USE not in parts
             assert parts[MemoryPart.OTHER] > 10 * MIB

@@ -38,6 +38,13 @@ REFUSED = {
     "user": "probes need root (sudo); ",
 }
 
+CLEAN = (
+    "env", "-u", "TEST_COMPLETE", "-u", "TEST_CACHE", "-u", "PYTHONPATH",
+    "-u", "PYTEST_XDIST_WORKER", "-u", "PYTEST_ADDOPTS",
+)  # fmt: skip
+"""Removes variables of this session, which another session must not have."""
+SOME_TESTS = "tests/integration/test_doctor.py", "tests/unit/test_ranges.py"
+
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest) -> Iterator[Path]:
@@ -55,13 +62,18 @@ def leaky(builder: Builder, place: Path) -> str:
 
 
 def run(
-    row: str, *command: str | Path, beside: str = "", preload: str = "", **variables: str
+    row: str,
+    *command: str | Path,
+    beside: str = "",
+    preload: str = "",
+    patience_s: float = PATIENCE_S,
+    **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     options = [*(["--beside", beside, "100"] if beside else []), "--preload", preload]
     bytecode = {"PYTHONPYCACHEPREFIX": bytecode_of_nobody()} if row == "user" else {}
     return subprocess.run(
         [sys.executable, "-m", "tests.rights", row, *options, "--", *map(str, command)],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=patience_s, check=False,
         cwd=ROOT, env=os.environ | bytecode | variables,
     )  # fmt: skip
 
@@ -69,6 +81,61 @@ def run(
 def reports_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
     assert done.returncode == 0, done
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def make_in(row: str, directory: Path, place: Path) -> tuple[list[str | Path], Path]:
+    """Returns ``make`` for a checkout, and the link that it makes. Root's is not in /usr/local."""
+    prefix = [] if row == "user" else [f"PREFIX={place}/.local"]
+    make = [*CLEAN, f"HOME={place}", "make", "--no-print-directory", "-C", directory]
+    return [*make, *prefix], place / ".local/bin/tracelloc"
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_installing(row: str, place: Path) -> None:
+    """Nothing is compiled, as if all was there: ``test_from_nothing`` does that."""
+    make, link = make_in(row, SEEN_AT, place)
+    done = run(row, *make, "-o", ".venv/.installed", "install")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"installed: {link} ({link.parent} is not on PATH)\n"
+    assert link.readlink() == SEEN_AT / ".venv/bin/tracelloc"
+    assert run(row, *make, "uninstall").returncode == 0
+    assert not link.is_symlink()
+
+
+@pytest.mark.parametrize("row", WITHOUT_BPF)
+def test_some_tests(row: str, place: Path) -> None:
+    """Those that need BPF are skipped and counted by reason. All run in ``test_from_nothing``."""
+    variables = f"TEST_SKIPPED={place}/skipped", f"PYTHONPATH={SEEN_AT}"
+    options = "-p", "no:cacheprovider", f"--basetemp={place}/tests"
+    pytest_here = *CLEAN, f"--chdir={SEEN_AT}", *variables, PYTHON, "-m", "pytest", *options
+    done = run(row, *pytest_here, *SOME_TESTS)
+    assert done.returncode == 0, done
+    skipped = (place / "skipped").read_text()
+    assert re.fullmatch(f"3 skipped: {re.escape(REFUSED[row])}.*\n", skipped)
+    assert " passed, 3 skipped in " in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.nightly
+@pytest.mark.alone
+@pytest.mark.timeout(4 * 3600)
+@pytest.mark.parametrize("row", WITHOUT_BPF)
+def test_from_nothing(row: str, place: Path) -> None:
+    """The README's two commands in a clone: all passes, and ends with what was skipped."""
+    clone = place / "tracelloc"
+    subprocess.run(["git", "clone", "--quiet", "--no-local", ROOT, clone], check=True)
+    if row == "user":
+        subprocess.run(["chown", "-R", f"{USER}:{USER}", clone], check=True)
+    make, link = make_in(row, clone, place)
+    done = run(row, *make, "install", patience_s=1800)
+    assert done.returncode == 0, done
+    assert run(row, *CLEAN, link, "doctor").returncode == 0
+    done = run(row, *make, "test", patience_s=3 * 3600)
+    assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-1000:]
+    tests = re.findall(r"^=+ (.*) in .* =+$", done.stdout, re.MULTILINE)
+    assert [re.sub(r"\d+", "N", counts) for counts in tests] == ["N passed, N skipped"] * 2
+    last = done.stdout[done.stdout.rindex(tests[-1]) :].splitlines()[1:]
+    assert all(re.match(r"\d+ skipped: ", line) for line in last)
+    assert any(REFUSED[row] in line for line in last)
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -111,7 +178,7 @@ def test_a_process_of_another_user_leaves_what_one_can_start() -> None:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_injecting(row: str, leaky: str) -> None:
-    options = "--json", "--count", "2", "--preload", "inject"
+    options = "--json", "--count", "2", "--interval", "1", "--preload", "inject"
     done = run(row, *TRACELLOC, "-p", "PID", *options, beside=leaky)
     last = reports_of(done)[-1]
     assert "events come by the injected library, not by probes" in done.stderr
@@ -122,10 +189,19 @@ def test_injecting(row: str, leaky: str) -> None:
     assert (words in done.stderr) is (row != "root")
 
 
+def test_after_injection_the_error_names_it(leaky: str) -> None:
+    command = " ".join(TRACELLOC)
+    twice = f"{command} -p $1 --preload inject --json --count 1 && {command} -p $1 --text"
+    done = run("user", "sh", "-c", twice, "sh", "PID", beside=leaky)
+    assert done.returncode == 1, done
+    last = done.stderr.splitlines()[-1]
+    assert "it was injected earlier, and is idle (--preload inject uses it again)" in last
+
+
 def test_a_program_with_the_library_needs_no_rights(leaky: str) -> None:
     """Not in containers: there the library can't know what the filter of system calls does."""
     library = str(SEEN_AT / LIBRARY.relative_to(ROOT))
-    options = "--json", "--count", "2"
+    options = "--json", "--count", "2", "--interval", "1"
     done = run("user", *TRACELLOC, "-p", "PID", *options, beside=leaky, preload=library)
     assert reports_of(done)[-1]["lost_events"] == 0
     assert "events come by the preloaded library, not by probes" in done.stderr
@@ -153,7 +229,7 @@ def test_yama_leaves_what_is_started(leaky: str) -> None:
     assert done.returncode == 1
     assert "can't be injected into process" in done.stderr
     assert "this user may not read its memory; tracelloc doctor has other ways" in done.stderr
-    options = "--json", "--count", "2"
+    options = "--json", "--count", "2", "--interval", "1"
     library = str(SEEN_AT / LIBRARY.relative_to(ROOT))
     done = run("user", *yama, "-p", "PID", *options, beside=leaky, preload=library)
     assert reports_of(done)[-1]["lost_events"] == 0

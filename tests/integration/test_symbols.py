@@ -144,7 +144,8 @@ def test_symbols_of_a_packaged_program() -> None:
 def test_symbols_without_a_process() -> None:
     done = symbols("-p", 4194304)
     assert done.returncode == 1
-    assert done.stderr == "tracelloc: error: there is no process 4194304\n"
+    assert done.stderr.startswith("tracelloc: error: there is no process 4194304")
+    assert done.stderr.count("\n") == 1
     done = symbols()
     assert done.returncode == 2
     assert "a process is required" in done.stderr

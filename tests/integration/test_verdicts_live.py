@@ -82,7 +82,8 @@ def test_a_leak_is_called_leaking(long_watch: Tracelloc) -> None:
     assert list(called) == ["leak_page"]
     judgement = called["leak_page"]
     assert judgement["rate_bytes_per_min"] == pytest.approx(2 * 1000 * 60, rel=0.05)
-    assert judgement["since_s"] == pytest.approx(report["elapsed_s"], abs=15)
+    # The first report that calls it so comes soon; how soon after the first block, depends on load.
+    assert 50 < judgement["since_s"] <= report["elapsed_s"]
     assert judgement["confidence"] > 0.6
     assert not judgement["never_freed"]
     assert judgement["unreachable_blocks"] >= 4

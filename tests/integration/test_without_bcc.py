@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PATIENCE_S, USES_LIBRARY, Builder, Target
+from tracelloc.errors import PrivilegeError
+from tracelloc.record.kernel.capabilities import why_no_probes
 
 pytestmark = pytest.mark.skipif(USES_LIBRARY, reason="has a process that the library reports of")
 
@@ -60,14 +62,19 @@ def check_all_ways(
         assert run(0, words, pid).stdout
     assert "lost" in run(3, "leaks", pid).stdout
     assert f" {pid} " in run(0, "top", "--count", "1", "--top", "1000").stdout
-    for needs_probes in (["-p", pid, "--text"], ["--mmap", "--", program]):
+    lacking, refusal = "bcc is not installed; ", why_no_probes()
+    if not is_root:
+        refusal = PrivilegeError("probes need root (sudo)")
+    if is_refused := isinstance(refusal, PrivilegeError):
+        lacking = f"{refusal.message}, and {lacking}"
+    started = ["--", program, "reachable"]
+    for needs_probes in (["-p", pid, "--text"], ["--mmap", *started], ["--preload=off", *started]):
         said = run(1, *needs_probes).stderr.splitlines()
         assert len(said) == 1
-        if is_root:
-            assert said[0].startswith("tracelloc: error: bcc is not installed; ")
-            assert said[0].endswith(PACKAGES)
-        else:
-            assert said[0].startswith("tracelloc: error: probes need root (sudo); ")
+        assert said[0].startswith(f"tracelloc: error: {lacking}")
+        # What works without probes comes first, and doctor has the rest.
+        by_doctor = needs_probes[0] == "-p" and is_refused
+        assert said[0].endswith("how to get probes" if by_doctor else PACKAGES)
     done = run(0, "-p", pid, "--preload", "inject", "--text", "--count", "1")
     assert "events come by the injected library, not by probes" in done.stderr
 

@@ -68,7 +68,7 @@ NOINLINE static void clear()
 
 static void *hold_on_stack(void *)
 {
-    node *volatile first = list(700, 312);
+    node *volatile first = list(700, 376);
     clear();
     pthread_barrier_wait(&barrier);
     pause();

@@ -88,7 +88,8 @@ def test_operators_of_libraries(name: str) -> None:
     """No function that may throw has a return probe, and all that is needed has probes."""
     path = min(LIBRARIES.glob(FILES[name]))
     module = Module(("0", 1), str(path), str(path), target_file(path))
-    planned = plan(discover([module]))
+    found = discover([module])
+    planned = plan(found)
     throwing = {
         function.offset: function
         for allocator in planned.allocators
@@ -101,7 +102,9 @@ def test_operators_of_libraries(name: str) -> None:
     if name == "libstdc++":
         assert not planned.points  # it calls malloc and free
         return
-    assert "_Znwm" in names
+    (new,) = (f for a in found for f in a.functions if "_Znwm" in f.names)
+    # mimalloc 3's operator leaves all to a function that has probes.
+    assert "_Znwm" in names or module.elf.leaves_it_to(new.address, (), names)
     assert planned.has_throwing
     exits = [p for p in planned.points if p.is_exit]
     assert exits

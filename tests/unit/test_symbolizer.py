@@ -1,4 +1,4 @@
-"""Addresses of living processes to frames, against what the programs' files say."""
+"""Frames of addresses in running processes, compared with the programs' files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def symbolizing(pid: int, sources: SourceMap | None = None) -> Iterator[Symboliz
 
 
 def address_in(pid: int, path: Path, name: str) -> int:
-    """A return address just behind the start of a function of a mapped file."""
+    """A return address one byte after the start of a function in a mapped file."""
     value = next(a for a, _, _, n in nm(path) if n == name)
     mapping = next(m for m in Process(pid).maps().mappings if m.path == str(path) and m.offset == 0)
     return mapping.start + value + 1
@@ -104,7 +104,7 @@ def test_inlined_functions_are_frames_of_their_own(
 
 
 def test_names_before_lines(chain: tuple[Target, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A view that does not wait sees the module, then the name, then the line."""
+    """A view that does not wait shows the module first, then the name, then the line."""
     target, path = chain
     address = address_in(target.pid, path, "middle")
     tables, lines = threading.Event(), threading.Event()
@@ -214,7 +214,7 @@ def test_deleted_file_keeps_its_names(
 def test_stripped_program_with_debug_file(
     builder: Builder, targets: list[Target], tmp_path: Path
 ) -> None:
-    """Names and lines come from the debug file beside it."""
+    """Names and lines of a stripped file come from the debug file beside it."""
     original = tmp_path / "original"
     subprocess.run(
         ["gcc", "-O1", "-g", "-pthread", TARGETS / "chain.c", "-o", original],
@@ -253,6 +253,8 @@ def test_generated_code_is_named_when_its_map_appears(
             hidden = perf_map.rename(perf_map.with_suffix(".hidden"))
             (frame,) = frames_of(symbolizer, [address], PATIENCE_S)
             assert frame.reason is Unresolved.ANONYMOUS
+            # A frame without a name is looked up once more in the background.
+            assert symbolizer.prepare([address], PATIENCE_S)
             hidden.rename(perf_map)
             # What had no name is looked up again, but not at once.
             symbolizer._retried_s -= 60
@@ -274,7 +276,7 @@ def test_generated_code_is_named_when_its_map_appears(
 
 
 def test_many_addresses_at_once(chain: tuple[Target, Path]) -> None:
-    """The same frames whether asked one by one or all together; each function by its name."""
+    """Looking up addresses together gives the same frames as one by one, and the right names."""
     target, path = chain
     rng = np.random.default_rng(1)
     mappings = Process(target.pid).maps().mappings

@@ -73,8 +73,14 @@ def check_all() -> None:
     """Raises UnsupportedError or PrivilegeError for the first missing requirement of probes."""
     check_machine(machine_name())
     check_kernel(platform.release())
-    check_capabilities(Path("/proc/self/status").read_text())
-    check_bpf()
+    try:
+        check_capabilities(Path("/proc/self/status").read_text())
+        check_bpf()
+    except PrivilegeError as error:
+        if has_bcc():
+            raise
+        hint = f"{error.hint}; {INSTALL_HINT}"
+        raise PrivilegeError(f"{error.message}, and bcc is not installed", hint=hint) from error
     if not has_bcc():
         raise UnsupportedError("bcc is not installed", hint=INSTALL_HINT)
 

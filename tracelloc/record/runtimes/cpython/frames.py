@@ -30,6 +30,8 @@ _MOST_INTERPRETER_BYTES: Final = 1 << 14
 _GENERATIONS_BYTES: Final = 3 * 24
 _ENABLED_AT, _THRESHOLD_AT = -12, 16
 """From the collector's generations on: whether it is on, and the first one's threshold."""
+_PADDING_BYTES: Final = 0, 4
+"""Behind the generations; Debian 13's Python aligns them to four bytes and has it there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +159,14 @@ def is_collecting(python: CPython) -> bool | None:
     words = interpreter_words(python, _MOST_INTERPRETER_BYTES)
     image = words.tobytes()
     first = np.uint64(_interpreter(python)) + 8 * np.arange(len(words), dtype=np.uint64)
-    (found,) = np.nonzero(words == first - np.uint64(_GENERATIONS_BYTES))
-    for at in (8 * found - _GENERATIONS_BYTES).tolist():
-        if at >= -_ENABLED_AT:
-            (enabled,) = struct.unpack_from("<i", image, at + _ENABLED_AT)
-            (threshold,) = struct.unpack_from("<i", image, at + _THRESHOLD_AT)
-            if enabled in (0, 1):
-                return bool(enabled and threshold)
+    for padding in _PADDING_BYTES:
+        (found,) = np.nonzero(words == first - np.uint64(_GENERATIONS_BYTES + padding))
+        for at in (8 * found - _GENERATIONS_BYTES - padding).tolist():
+            if at >= -_ENABLED_AT:
+                (enabled,) = struct.unpack_from("<i", image, at + _ENABLED_AT + padding)
+                (threshold,) = struct.unpack_from("<i", image, at + _THRESHOLD_AT)
+                if enabled in (0, 1):
+                    return bool(enabled and threshold)
     return None
 
 

@@ -31,6 +31,8 @@ _FIRST_ITEM: Final = 3
 """The word of a list that points to its items, and of a tuple's first item. From 3.14 on, a
 tuple's first item is one word later, after its hash."""
 _HASHED_TUPLES: Final = (3, 14)
+_HEADED_VALUES: Final = (3, 13)
+"""The first version whose ``PyDictValues`` have a word before the first value."""
 _FUNCTION_WORDS: Final = {2: ".__globals__", 7: ".__defaults__", 8: ".__kwdefaults__",
                           9: ".__closure__", 11: ".__dict__"}  # fmt: skip
 _FUNCTION_NAMESPACES: Final = (2, 11)
@@ -129,6 +131,7 @@ class PathNames:
         self._python = python
         self._codes = FrameCodes(python)
         self._first_item = _FIRST_ITEM + (python.version >= _HASHED_TUPLES)
+        self._first_value = int(python.version >= _HEADED_VALUES)
 
     def path(self, root: str, words: Sequence[int], *, of_thread: bool = False) -> NamedPath:
         """The path as text.
@@ -308,7 +311,7 @@ class PathNames:
         keys = int(words[begin + _DICT_KEYS])
         if int(words[begin + _DICT_VALUES]) and self._image.address(start) != keys:
             # Values of a dictionary that shares its keys.
-            place = (self._image.address(word) - (walk.base + 7 & ~7)) // 8
+            place = (self._image.address(word) - (walk.base + 7 & ~7)) // 8 - self._first_value
             key = self._key_text(keys, place)
         else:
             header = int(words[start + 1])

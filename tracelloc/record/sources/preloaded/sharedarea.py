@@ -47,7 +47,7 @@ REFUSALS: Final = {
     ringmerge.REFUSED: "the process could not make the memory for it",
     ringmerge.CONFINED: "the process may not make all system calls (seccomp)",
     ringmerge.LIMITED: "the process's address space is limited (RLIMIT_AS)",
-    ringmerge.WITHDRAWN: "it was injected earlier, and is not in use",
+    ringmerge.WITHDRAWN: "it was injected earlier, and is idle (--preload inject uses it again)",
 }
 """Why there is no shared memory, by the variable's value (``enum preload_state``)."""
 NEXT_VARIABLE: Final = "tracelloc_preload_next", "next", 8
