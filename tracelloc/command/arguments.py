@@ -14,11 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracelloc import __version__
-from tracelloc.model.process import (
-    DEFAULT_POLICY,
-    MOST_BETWEEN,
-    TemporaryPolicy,
-)
+from tracelloc.model.process import DEFAULT_POLICY, MOST_BETWEEN, TemporaryPolicy
 from tracelloc.show.alerts.rules import FAILED_STATUS, ON_LEAK_PATIENCE_S, parse_rule
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.presentation.profile import METRICS, Metric

@@ -23,12 +23,7 @@ from tracelloc.show.alerts.rules import FAILED_STATUS
 from tracelloc.show.alerts.suppressions import is_matched, read_patterns
 from tracelloc.show.export.checks import github_lines, junit, sarif
 from tracelloc.show.export.outputfile import check_output, write_output
-from tracelloc.show.report.exitleaks import (
-    LeakReport,
-    NamedLeak,
-    joined_leaks,
-    leak_report_lines,
-)
+from tracelloc.show.report.exitleaks import LeakReport, NamedLeak, joined_leaks, leak_report_lines
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.text import printable
 

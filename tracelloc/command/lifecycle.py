@@ -34,11 +34,7 @@ from tracelloc.record.session.launch import CaughtLaunch, Launch
 from tracelloc.record.session.program import CaughtProgram, TracedProgram
 from tracelloc.record.session.session import Session
 from tracelloc.record.session.terminal import ProgramTerminal
-from tracelloc.record.sources.preloaded.sharedarea import (
-    LIBRARY,
-    area_mappings,
-    preloaded_library,
-)
+from tracelloc.record.sources.preloaded.sharedarea import LIBRARY, area_mappings, preloaded_library
 from tracelloc.startup import STARTUP, not_ignored
 from tracelloc.system.invoker import effective_user, invoker
 from tracelloc.system.memorylimits import MemoryGroup

@@ -23,10 +23,7 @@ from tracelloc.show.presentation.combined import joined, trace_profiles
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.presentation.profile import METRICS
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
-from tracelloc.system.safefiles.writing import (
-    open_output,
-    output_users,
-)
+from tracelloc.system.safefiles.writing import open_output, output_users
 from tracelloc.text import (
     clear_status,
     format_duration,

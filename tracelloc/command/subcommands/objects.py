@@ -10,12 +10,7 @@ from argparse import ArgumentParser, Namespace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tracelloc.command.arguments import (
-    add_option,
-    count_type,
-    duration_type,
-    positive_type,
-)
+from tracelloc.command.arguments import add_option, count_type, duration_type, positive_type
 from tracelloc.command.processargument import add_process, named_process
 from tracelloc.command.repeating import report_numbers
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup

@@ -42,11 +42,7 @@ from tracelloc.record.sources.injected.redirection import (
 from tracelloc.record.sources.injected.remotecalls import RemoteThread, rank
 from tracelloc.record.sources.injected.stopped import StoppedProcess
 from tracelloc.record.sources.preloaded import ringmerge
-from tracelloc.record.sources.preloaded.sharedarea import (
-    NEXT_VARIABLE,
-    STATE_VARIABLE,
-    is_used,
-)
+from tracelloc.record.sources.preloaded.sharedarea import NEXT_VARIABLE, STATE_VARIABLE, is_used
 
 _ADDRESSES: Final = (1 << 64) - 1
 

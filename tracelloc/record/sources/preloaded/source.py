@@ -9,13 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.model.codefiles import Mapping
-from tracelloc.model.events import (
-    NO_PAIRS,
-    EventBatch,
-    Miss,
-    SentStacks,
-    joined_batch,
-)
+from tracelloc.model.events import NO_PAIRS, EventBatch, Miss, SentStacks, joined_batch
 from tracelloc.model.losses import Counter
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.captureconfig import CaptureConfig
