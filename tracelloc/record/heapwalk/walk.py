@@ -13,11 +13,12 @@ from tracelloc.record.heapwalk.jemalloc import walk_jemalloc
 from tracelloc.record.heapwalk.musl import walk_musl
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.walked import NotWalkableError, WalkedHeap
+from tracelloc.record.mallocs.families import FAMILIES
 from tracelloc.record.process.procfs import Process
 
 Found = TypeVar("Found")
 
-_UNKNOWN: Final = {"libmimalloc": "mimalloc", "libtcmalloc": "tcmalloc"}
+_UNKNOWN: Final = {each.unwalkable: each.name for each in FAMILIES if each.unwalkable}
 """Malloc libraries whose heaps can't be walked, by the names of their files."""
 
 

@@ -38,6 +38,8 @@ class Family:
     unseen: Mapping[str, str] = field(default_factory=dict)
     """Functions that tracelloc can't trace, and the consequence of each."""
     by_user: bool = False
+    unwalkable: str = ""
+    """How the names of its files begin if its heap can't be walked."""
 
 
 def _named(names: Mapping[Signature, str]) -> dict[str, Signature]:
@@ -144,6 +146,7 @@ TCMALLOC: Final = Family(
         }
     ),
     markers=("tc_malloc",),
+    unwalkable="libtcmalloc",
 )
 """gperftools' own names; those at the address of malloc or an operator are the same function."""
 
@@ -193,6 +196,7 @@ MIMALLOC: Final = Family(
         }
     ),
     markers=("mi_malloc",),
+    unwalkable="libmimalloc",
     unseen={
         **{
             f"mi_{heap}{name}": _MI_INLINED
