@@ -10,15 +10,20 @@ from typing import Any
 
 import pytest
 
+from tests.blockholders import KEPT
+from tests.pythonobjects import growing
 from tests.unit.inspected import Lab, Traced
 from tests.unit.recordedtraces import namers, traces
 from tests.unit.stage import Stages
+from tracelloc.model.heapusage import HeapUsage, HeapUsages, SuspectHolders
 from tracelloc.model.objects import ObjectFindings
 from tracelloc.record.facets import objects, registered
 from tracelloc.record.facets.objects import ObjectsFacet
 from tracelloc.record.facets.seam import Facet, InspectionBudget
 from tracelloc.record.session import tracee, upkeep
 from tracelloc.record.tasks.memorybudget import MemoryBudget
+from tracelloc.show.recording.parts import facets_of
+from tracelloc.show.recording.plain import to_plain
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import FACET_RESULTS
@@ -63,6 +68,18 @@ def test_who_has_waited_longest_is_next(monkeypatch: pytest.MonkeyPatch) -> None
     lab.schedule.close()
     lab.run_due(100, often)
     assert len(done) == 8
+
+
+def test_processes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, every = Lab(WeatherFacet, monkeypatch), [Traced() for _ in range(3)]
+    done: list[int] = []
+    for number, one in enumerate(every):
+        facet = lab.facet(one)
+        facet.pause_s = 1.0  # type: ignore[attr-defined]
+        facet.work = lambda _, number=number: done.append(number)  # type: ignore[attr-defined]
+    for at_s in range(10, 16):
+        lab.run_due(at_s, *every)
+    assert done == [0, 1, 2, 0, 1, 2]
 
 
 def test_what_took_long_is_not_repeated_soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,3 +185,22 @@ def test_a_new_facet_is_recorded(tmp_path: Path) -> None:
     kept = [recording.trace_at(at).root for at in range(len(recording.moments))]
     recording.close()
     assert [one.facets["weather"] for one in kept] == skies
+
+
+def test_results_of_recordings_that_have_them_by_other_names() -> None:
+    usage = HeapUsage(7.0, ())
+    found = growing(1.0)
+    facts = {
+        "usage": to_plain(usage),
+        "first_usage": None,
+        "holders": to_plain({3: KEPT}),
+        "objects": to_plain(found),
+    }
+    assert facets_of(facts) == {
+        "heap": HeapUsages(usage, usage),
+        "holders": SuspectHolders({3: KEPT}),
+        "objects": found,
+    }
+    first = to_plain(replace(usage, time_s=1.0))
+    assert facets_of(facts | {"first_usage": first})["heap"].first.time_s == 1.0
+    assert facets_of({"usage": None, "first_usage": None, "holders": [], "objects": None}) == {}

@@ -183,7 +183,7 @@ def _snapshot(
     held = zip(*history.total(), strict=True)
     return Snapshot(
         **values,
-        facets=_facets(facts),
+        facets=facets_of(facts),
         totals=totals,
         stacks=stacks,
         series=Points(**_named(tables["series"], names["series"], _POINTS))
@@ -199,7 +199,7 @@ def _snapshot(
     )
 
 
-def _facets(facts: Facts) -> dict[str, Any]:
+def facets_of(facts: Facts) -> dict[str, Any]:
     """Returns results of facets, also of recordings that have them as facts of other names."""
     usage, holders = facts.get("usage"), facts.get("holders")
     older = {
