@@ -30,9 +30,8 @@ from tracelloc.record.runtimes.cpython import pools
 from tracelloc.record.unwinding import plausible
 from tracelloc.record.unwinding.plausible import FrameChecker
 from tracelloc.record.worker import readcode
+from tracelloc.record.worker.knownfiles import CODE_DTYPE, GENERATED, finish_stacks, miss_dtype
 from tracelloc.record.worker.readcode import ReadCode
-from tracelloc.record.worker.readstacks import finish_stacks
-from tracelloc.record.worker.walklayout import CODE_DTYPE, GENERATED, miss_dtype
 
 LIBRARIES_AT = 0xFFFF_8000_0000
 PROGRAM_AT = 0xAAAA_C000_0000
@@ -152,9 +151,8 @@ def test_stacks_are_followed_as_by_the_readers(monkeypatch: pytest.MonkeyPatch) 
         registers = (pc, stack_at, stack_at + 160, *(rng.randrange(1 << 48) for _ in range(10)))
         head["registers"], head["generation"] = registers, rng.randrange(2, 6)
         head["address"], head["size"] = stack_at, 1 << 14
-    data = code.tobytes() + heads.tobytes() + b"".join(memories)
-    walks, answer = finish_stacks({7: file}, data, 127, 2, len(heads), architecture=AARCH64)
-    frames = np.frombuffer(answer, np.uint64).tolist()
+    found = finish_stacks({7: file}, 127, code, heads, b"".join(memories), architecture=AARCH64)
+    walks, frames = found.ends, found.frames.tolist()
 
     def look_up(address: int, generation: int) -> RuleSet | None:
         if base <= address < base + size and generation >= 3:
@@ -174,9 +172,9 @@ def test_stacks_are_followed_as_by_the_readers(monkeypatch: pytest.MonkeyPatch) 
         at += count
     assert len({end for end, *_ in walks}) > 2
     assert max(count for *_, count, _ in walks) > 3
-    assert all(frame < 1 << 48 for frame in frames[:at])
-    rows = frames[at:]
-    for address, row in zip(rows[: len(rows) // 2], rows[len(rows) // 2 :], strict=True):
+    assert all(frame < 1 << 48 for frame in frames)
+    assert at == len(frames)
+    for address, row in zip(found.addresses.tolist(), found.rows.tolist(), strict=True):
         rules = look_up(address, 3)
         assert rules is not None
         assert rules.row(address) == row

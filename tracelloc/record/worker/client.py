@@ -11,15 +11,21 @@ from __future__ import annotations
 
 import atexit
 import errno
+import itertools
 import signal
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from tracelloc.errors import scarcity
-from tracelloc.record.worker.channel import ChannelError, receive, send
+from tracelloc.errors import MalformedError, scarcity
+from tracelloc.record.worker.channel import ChannelError, Packed, receive, send
+from tracelloc.record.worker.knownfiles import KnownFiles
+from tracelloc.record.worker.questions import QUESTIONS
 from tracelloc.record.worker.zygote import ZYGOTE, ForkedWorker
 from tracelloc.text import printable
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 DEFAULT_MEMORY_BYTES: Final = 1 << 30
 MOST_ENDS: Final = 8
@@ -31,20 +37,27 @@ _LAST_S: Final = 1.0
 _TRIES: Final = 2
 
 
-class AskedFile(Protocol):
+_NUMBERS: Final[Iterator[int]] = itertools.count()
+
+
+class AskedFile:
     """A file, or another object, about which tracelloc asks a worker."""
 
-    number: int
-    """The number by which the worker knows it, unique."""
-    missing: str
-    """What is missing if it can't be read, to display."""
-    generation: int
-    """The number of the worker process that knows it."""
-    failure: str | None
-    """Why it can't be asked about any more."""
+    def __init__(self, missing: str) -> None:
+        """``missing`` is missing if it can't be read, to display."""
+        self.number = next(_NUMBERS)
+        """The number by which the worker knows it, unique."""
+        self.missing = missing
+        self.generation = 0
+        """The number of the worker process that knows it."""
+        self.failure: str | None = None
+        """Why it can't be asked about any more."""
+        self.beside: Sequence[AskedFile] = ()
+        """Other files that the worker must know."""
 
-    def beginning(self) -> list[tuple[list[Any], list[int]]]:
-        """Returns the messages that introduce it to a new worker, with their descriptors."""
+    def beginning(self) -> list[tuple[Callable[..., Any], list[Any]]]:
+        """Returns the questions that introduce it to a new worker, with their arguments."""
+        return []
 
 
 class FileReadError(Exception):
@@ -106,23 +119,25 @@ class FileWorker:
         process = self._process
         return 0 if process is None else process.rss_bytes
 
-    def ask(self, file: AskedFile, what: str, *more: Any, descriptors: Sequence[int] = ()) -> Any:
-        """Returns the answer to a question about a file. Raises FileReadError."""
-        return self.exchange(file, [what, *more], descriptors=descriptors)[0]
-
-    def exchange(
+    def ask(
         self,
         file: AskedFile,
-        question: Sequence[Any],
-        data: bytes = b"",
-        *,
-        descriptors: Sequence[int] = (),
-        beside: Iterable[AskedFile] = (),
-    ) -> tuple[Any, bytes]:
-        """Returns the answer to a question, and its bytes. Raises FileReadError.
+        question: Callable[Concatenate[Any, P], R],
+        *given: P.args,
+        **named: P.kwargs,
+    ) -> R:
+        """Returns the answer to a question about a file. Raises FileReadError."""
+        asked = QUESTIONS[question.__name__]
+        arguments = asked.arranged(given, named)
+        message, data = self._exchange(file, _packed(file.number, question, arguments))
+        try:
+            answer: R = asked.answer(message, data, arguments)
+        except MalformedError as error:
+            raise FileReadError(f"an odd answer to {asked.name.replace('_', ' ')!r}") from error
+        return answer
 
-        ``beside`` are other files that the worker must know.
-        """
+    def _exchange(self, file: AskedFile, question: Packed) -> tuple[Any, bytes]:
+        """Returns the unread answer to a question, and its bytes."""
         with self._lock:
             if file.failure is not None:
                 raise FileReadError(file.failure)
@@ -135,8 +150,8 @@ class FileWorker:
                         self._say(f"no more {self.what} are read: {why}")
                     raise FileReadError(why)
                 try:
-                    self._tell_of(file, beside)
-                    return self._answer([file.number, *question], data, descriptors)
+                    self._tell_of(file)
+                    return self._answer(question)
                 except OSError as error:
                     scarce = scarcity(error) if self._process is None else None
                     if scarce is not None:
@@ -167,14 +182,14 @@ class FileWorker:
         """Makes the worker close a file, before the next answer."""
         self._forgotten.append(file.number)
 
-    def _tell_of(self, file: AskedFile, beside: Iterable[AskedFile]) -> None:
+    def _tell_of(self, file: AskedFile) -> None:
         """Introduces files to the worker, and closes forgotten ones."""
         if self._process is None:
             self._process = ZYGOTE.fork(self.memory_bytes)
             self.generation += 1
         while self._forgotten:
-            self._answer([self._forgotten.pop(), "close"])
-        for each in beside:
+            self._answer(_packed(None, KnownFiles.close_file, [self._forgotten.pop()]))
+        for each in file.beside:
             if each.generation != self.generation and each.failure is None:
                 try:
                     self._begin(each)
@@ -184,23 +199,21 @@ class FileWorker:
             self._begin(file)
 
     def _begin(self, file: AskedFile) -> None:
-        for words, files in file.beginning():
-            self._answer([file.number, *words], descriptors=files)
+        for question, arguments in file.beginning():
+            self._answer(_packed(file.number, question, arguments))
         file.generation = self.generation
 
-    def _answer(
-        self, question: Sequence[Any], data: bytes = b"", descriptors: Sequence[int] = ()
-    ) -> tuple[Any, bytes]:
+    def _answer(self, question: Packed) -> tuple[Any, bytes]:
         assert self._process is not None
         channel = self._process.channel
         channel.settimeout(self._patience_s)
-        send(channel, question, data, descriptors)
-        message, found = receive(channel, self._patience_s)
+        send(channel, question)
+        message, data = receive(channel, self._patience_s)
         if not isinstance(message, dict):
             raise ChannelError("its answer is odd")
         if "error" in message:
             raise FileReadError(str(message["error"])[:200])
-        return message.get("answer"), found
+        return message.get("answer"), data
 
     def _end(self, error: OSError | None = None) -> str:
         """Ends the worker if it has not ended after an error. Returns how it ended, in words."""
@@ -214,6 +227,10 @@ class FileWorker:
         process.kill()
         process.wait(_LAST_S)
         return f"was ended ({error})"
+
+
+def _packed(number: int | None, question: Callable[..., Any], arguments: list[Any]) -> Packed:
+    return Packed([number, question.__name__, arguments])
 
 
 def _in_words(status: int) -> str:
