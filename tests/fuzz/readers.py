@@ -271,7 +271,8 @@ def _answers(data: bytes) -> None:
             return
     for question in QUESTIONS.values():
         with suppress(MalformedError):
-            question.answer(message, attached, question.arranged((), ARGUMENTS))
+            given = [ARGUMENTS[name] for name in question.types if name != "return"]
+            question.answer(message, attached, given)
     worker = _TakenOver(message, attached)
     file = WorkerFile(worker, -1, "/file")
     _discovered(worker)

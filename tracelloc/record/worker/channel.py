@@ -12,7 +12,6 @@ import json
 import socket
 import struct
 import time
-from collections.abc import Set
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, Final
@@ -40,7 +39,7 @@ class Descriptor:
 
 
 class Packed:
-    """A message of plain values, dataclasses, sets, arrays, byte strings and descriptors."""
+    """A message of plain values, dataclasses, arrays, byte strings and descriptors."""
 
     def __init__(self, message: object) -> None:
         self.parts: list[memoryview] = []
@@ -52,8 +51,6 @@ class Packed:
         if isinstance(value, Descriptor):
             self.descriptors.append(value.number)
             return len(self.descriptors) - 1
-        if isinstance(value, Set):
-            return sorted(value)
         if is_dataclass(value):
             return [getattr(value, name) for name in _fields_of(value.__class__)]
         part = memoryview(value)

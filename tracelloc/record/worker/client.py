@@ -15,10 +15,11 @@ import itertools
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from functools import partial
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from tracelloc.errors import MalformedError, scarcity
-from tracelloc.record.worker.channel import ChannelError, Packed, receive, send
+from tracelloc.record.worker.channel import ChannelError, Descriptor, Packed, receive, send
 from tracelloc.record.worker.knownfiles import KnownFiles
 from tracelloc.record.worker.questions import QUESTIONS
 from tracelloc.record.worker.zygote import ZYGOTE, ForkedWorker
@@ -127,13 +128,13 @@ class FileWorker:
         **named: P.kwargs,
     ) -> R:
         """Returns the answer to a question about a file. Raises FileReadError."""
-        asked = QUESTIONS[question.__name__]
-        arguments = asked.arranged(given, named)
-        message, data = self._exchange(file, _packed(file.number, question, arguments))
+        assert not named
+        name = question.__name__
+        message, data = self._exchange(file, Packed([file.number, name, given]))
         try:
-            answer: R = asked.answer(message, data, arguments)
+            answer: R = QUESTIONS[name].answer(message, data, given)
         except MalformedError as error:
-            raise FileReadError(f"an odd answer to {asked.name.replace('_', ' ')!r}") from error
+            raise FileReadError(f"an odd answer to {name.replace('_', ' ')!r}") from error
         return answer
 
     def _exchange(self, file: AskedFile, question: Packed) -> tuple[Any, bytes]:
@@ -188,7 +189,7 @@ class FileWorker:
             self._process = ZYGOTE.fork(self.memory_bytes)
             self.generation += 1
         while self._forgotten:
-            self._answer(_packed(None, KnownFiles.close_file, [self._forgotten.pop()]))
+            self._answer(Packed([None, KnownFiles.close_file.__name__, [self._forgotten.pop()]]))
         for each in file.beside:
             if each.generation != self.generation and each.failure is None:
                 try:
@@ -200,7 +201,7 @@ class FileWorker:
 
     def _begin(self, file: AskedFile) -> None:
         for question, arguments in file.beginning():
-            self._answer(_packed(file.number, question, arguments))
+            self._answer(Packed([file.number, question.__name__, arguments]))
         file.generation = self.generation
 
     def _answer(self, question: Packed) -> tuple[Any, bytes]:
@@ -229,10 +230,6 @@ class FileWorker:
         return f"was ended ({error})"
 
 
-def _packed(number: int | None, question: Callable[..., Any], arguments: list[Any]) -> Packed:
-    return Packed([number, question.__name__, arguments])
-
-
 def _in_words(status: int) -> str:
     if status == -signal.SIGPROF:
         return "took too long"
@@ -241,6 +238,41 @@ def _in_words(status: int) -> str:
     if status < 0:
         return f"was killed by signal {-status}"
     return f"ended with status {status}"
+
+
+class FileHandle(AskedFile):
+    """One file. Every question may raise FileReadError."""
+
+    def __init__(self, worker: FileWorker, descriptor: int, path: str) -> None:
+        """The caller keeps the descriptor open; ``path`` is for display."""
+        super().__init__(f"{worker.what} in {path}")
+        self.path = path
+        self._worker = worker
+        self._descriptor = descriptor
+
+    def beginning(self) -> list[tuple[Callable[..., Any], list[Any]]]:
+        """Returns the questions that introduce it to a new worker, with their arguments."""
+        return [(KnownFiles.open_file, [self.number, Descriptor(self._descriptor)])]
+
+    def close(self) -> None:
+        """Makes the worker close the file."""
+        self._worker.forget(self)
+
+    def ask(
+        self, question: Callable[Concatenate[Any, P], R], *given: P.args, **named: P.kwargs
+    ) -> R:
+        """Returns what a method of ``ReadFile`` returns in the worker."""
+        return self._worker.ask(self, question, *given, **named)
+
+
+class asked(Generic[P, R]):  # noqa: N801 - a decorator's kin
+    """A method of a ``FileHandle`` that asks a question."""
+
+    def __init__(self, question: Callable[Concatenate[Any, P], R]) -> None:
+        self._question = question
+
+    def __get__(self, file: FileHandle, owner: type) -> Callable[P, R]:
+        return partial(file.ask, self._question)
 
 
 NAME_WORKER: Final = FileWorker("names")

@@ -47,7 +47,7 @@ class ReadFile(ReadCode):
         return self._own_table is not None, _has_lines(self.elf), references_of(self.elf)
 
     @question()
-    def add_debug_file(self, descriptor: Descriptor, *, by_name: bool) -> tuple[bool, bool]:
+    def add_debug_file(self, descriptor: Descriptor, by_name: bool) -> tuple[bool, bool]:
         """Returns whether a file is its debug file, and if so, has lines; it is then kept."""
         try:
             debug = ElfFile(descriptor.number)
@@ -104,7 +104,7 @@ class ReadFile(ReadCode):
         return SymbolTable(self._tables, THREAD_LOCALS)
 
     @question(_are_there)
-    def variables(self, addresses: Sequence[int], *, of_threads: bool) -> list[Symbol | None]:
+    def variables(self, addresses: Sequence[int], of_threads: bool) -> list[Symbol | None]:
         """Returns the variable at each address; None if there is none.
 
         ``of_threads``: thread-local ones, at offsets from the first of them.
@@ -118,7 +118,7 @@ class ReadFile(ReadCode):
         return self.elf.data_layout
 
     @question()
-    def decode(self, *, of_debug: bool) -> str | None:
+    def decode(self, of_debug: bool) -> str | None:
         """Prepares for ``chains``. Returns why that is impossible; None if it is possible."""
         elf = self._debug if of_debug else self.elf
         decoder = "it has no debug file" if elf is None else open_decoder(elf)
@@ -129,7 +129,7 @@ class ReadFile(ReadCode):
 
     @question(lambda found, addresses, _: len(found[0]) == len(found[1]) == len(addresses))
     def chains(
-        self, addresses: Sequence[int], *, of_debug: bool
+        self, addresses: Sequence[int], of_debug: bool
     ) -> tuple[list[Chain], list[str | None], str | None]:
         """Returns one chain per address, the paths of .dwo files, and why data is missing."""
         decoder = self._decoders[of_debug]
@@ -137,7 +137,7 @@ class ReadFile(ReadCode):
         return chains, decoder.split_paths, decoder.reason
 
     @question(lambda found, addresses, _: len(found) == len(addresses))
-    def variable_places(self, addresses: Sequence[int], *, of_debug: bool) -> list[Place]:
+    def variable_places(self, addresses: Sequence[int], of_debug: bool) -> list[Place]:
         """Returns where the variables at these addresses are declared."""
         return self._decoders[of_debug].variables(addresses)
 

@@ -47,7 +47,7 @@ def serve(channel: socket.socket) -> None:
         try:
             arguments = QUESTIONS[name].arguments(given, data, descriptors)
             asked = files if hasattr(files, name) else files.by_number[number]
-            answer = Packed({"answer": getattr(asked, name)(**arguments)})
+            answer = Packed({"answer": getattr(asked, name)(*arguments)})
         except MemoryError:
             os._exit(errno.ENOMEM)
         except Exception as error:  # noqa: BLE001 - whatever it is, this file is not read

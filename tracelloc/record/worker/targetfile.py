@@ -14,8 +14,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 from tracelloc.files.elf import NotElfError
 from tracelloc.files.elf.segments import SegmentedFile
 from tracelloc.record.worker.channel import Packed
-from tracelloc.record.worker.client import CODE_WORKER, FileReadError, FileWorker
-from tracelloc.record.worker.handle import FileHandle
+from tracelloc.record.worker.client import CODE_WORKER, FileHandle, FileReadError, FileWorker
 from tracelloc.record.worker.readcode import FunctionExits, ReadCode, UsdtPlace
 from tracelloc.text import printable
 
@@ -128,7 +127,7 @@ class TargetFile(FileHandle, SegmentedFile):
                 self._note_trouble(error)
                 return otherwise
 
-        return self.once((question.__name__, Packed((given, named)).text), ask)
+        return self.once((question.__name__, Packed(given).text), ask)
 
     def _note_trouble(self, error: FileReadError) -> None:
         why = printable(str(error))

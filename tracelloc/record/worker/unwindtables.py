@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.record.worker.client import ROW_WORKER, FileReadError
-from tracelloc.record.worker.handle import FileHandle
+from tracelloc.record.worker.client import ROW_WORKER, FileHandle, FileReadError
 from tracelloc.record.worker.readcode import ReadCode
 from tracelloc.record.worker.targetfile import TargetFile
 

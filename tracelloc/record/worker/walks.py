@@ -4,41 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from tracelloc.architecture import native
 from tracelloc.files.cfi.walk import Walk
+from tracelloc.model.events import Miss
 from tracelloc.record.worker.client import CODE_WORKER, AskedFile, FileWorker
 from tracelloc.record.worker.knownfiles import CODE_DTYPE, KnownFiles, miss_dtype
 
 _MOST_AT_ONCE: Final = 64
 """Most stacks per question: some megabytes."""
-
-
-class CopiedStack(Protocol):
-    """A stack as sent by the probes."""
-
-    @property
-    def generation(self) -> int:
-        """Generation of the mappings."""
-
-    @property
-    def registers(self) -> tuple[int, ...]:
-        """Values in the order of ``Architecture.miss_registers``."""
-
-    @property
-    def stack_address(self) -> int:
-        """Address of the copied memory."""
-
-    @property
-    def stack(self) -> bytes:
-        """The copied memory."""
-
-    @property
-    def stack_holes(self) -> int:
-        """A bit for each missing page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +49,7 @@ class StackWalker(AskedFile):
         return child
 
     def follow(
-        self, stacks: Sequence[CopiedStack], limit: int, worker: FileWorker = CODE_WORKER
+        self, stacks: Sequence[Miss], limit: int, worker: FileWorker = CODE_WORKER
     ) -> tuple[list[FollowedStack], dict[int, int]]:
         """Returns one walk per stack, and the rows made during the walks, by address.
 

@@ -13,8 +13,7 @@ from tracelloc.files.dwarf import Chain
 from tracelloc.files.dwarf.variables import Place
 from tracelloc.files.elf.debugfiles import DebugFile
 from tracelloc.record.worker.channel import Descriptor
-from tracelloc.record.worker.client import FileWorker
-from tracelloc.record.worker.handle import FileHandle, asked
+from tracelloc.record.worker.client import FileHandle, FileWorker, asked
 from tracelloc.record.worker.readfile import ReadFile
 
 
@@ -43,14 +42,14 @@ class WorkerFile(FileHandle):
     def take_debug_file(self, found: DebugFile) -> tuple[bool, bool]:
         """Returns whether a file is its debug file, which must then stay open, and has lines."""
         descriptor = Descriptor(found.descriptor())
-        fits, has_lines = self.ask(ReadFile.add_debug_file, descriptor, by_name=found.by_name)
+        fits, has_lines = self.ask(ReadFile.add_debug_file, descriptor, found.by_name)
         if fits:
             self._debug = found
         return fits, has_lines
 
     def decoder(self, *, of_debug: bool) -> FileDecoder | str:
         """Returns a decoder of the lines in it or its debug file; or why there is none."""
-        reason = self.ask(ReadFile.decode, of_debug=of_debug)
+        reason = self.ask(ReadFile.decode, of_debug)
         if reason is not None:
             return reason
         self._decoded.add(of_debug)
@@ -69,10 +68,10 @@ class FileDecoder:
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
         """Returns one chain per address. Raises FileReadError."""
         found, self.split_paths, self.reason = self._file.ask(
-            ReadFile.chains, addresses, of_debug=self._of_debug
+            ReadFile.chains, addresses, self._of_debug
         )
         return found
 
     def variables(self, addresses: Sequence[int]) -> list[Place]:
         """Returns where the variables at these addresses are declared. Raises FileReadError."""
-        return self._file.ask(ReadFile.variable_places, addresses, of_debug=self._of_debug)
+        return self._file.ask(ReadFile.variable_places, addresses, self._of_debug)
