@@ -46,9 +46,10 @@ from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
 from tracelloc.record.symbolization.modulesymbols import PerfMap, describe
 from tracelloc.record.worker.channel import Packed, receive
 from tracelloc.record.worker.client import AskedFile, FileReadError, FileWorker
-from tracelloc.record.worker.knownfiles import CODE_DTYPE, finish_stacks, miss_dtype
+from tracelloc.record.worker.knownfiles import CODE_DTYPE, KnownFiles, miss_dtype
 from tracelloc.record.worker.questions import QUESTIONS
 from tracelloc.record.worker.readcode import ReadCode
+from tracelloc.record.worker.readfile import ReadFile
 from tracelloc.record.worker.targetfile import TargetFile
 from tracelloc.record.worker.unwindtables import UnwindTables
 from tracelloc.record.worker.walks import StackWalker
@@ -124,7 +125,9 @@ def _stacks(data: bytes) -> None:
         head[0] = (registers, 0, int(registers[1]), 0, 512)
         code = np.array([(0x400000, machine.address_end, 0, 7, 0)], CODE_DTYPE)
         memory = data[:512].ljust(512, b"\0")
-        finish_stacks({7: ReadCode(elf)}, 127, code, head, memory, architecture=machine)
+        files = KnownFiles(machine)
+        files.by_number[7] = ReadFile(elf)
+        files.stacks(127, code, head, memory)
         elf.close()
 
 
@@ -293,7 +296,7 @@ class _TakenOver(FileWorker):
         super().__init__("names")
         self._said = message, data
 
-    def _exchange(self, file: AskedFile, question: Packed) -> tuple[object, bytes]:
+    def exchange(self, file: AskedFile, question: Packed) -> tuple[object, bytes]:
         return self._said
 
 
@@ -312,10 +315,10 @@ def _discovered(worker: FileWorker) -> None:
         tables = UnwindTables(file)
         tables.is_start(0x1000)
         file.close()
-    walker = StackWalker(7)
+    walker = StackWalker(7, worker)
     stack = Miss(1, 0, 1, 0x1000, (0x1000,) * 8, 0x2000, bytes(64), 0)
     with suppress(FileReadError):
-        walker.follow([stack], 127, worker)
+        walker.follow([stack], 127)
 
 
 def _python(data: bytes) -> None:
@@ -397,7 +400,7 @@ ARGUMENTS = {
     "number": 7, "descriptor": None, "names": ["malloc"], "tails": ["alloc"], "pattern": "m*",
     "name": "malloc", "address": 0x1000, "addresses": [0x1000, 0x2000], "entry": 0x1000,
     "functions": [(0x1000, 16, ("rdi",)), (0x2000, 0, None)], "provider": "otel_memory",
-    "frees": [0x1000], "sites": WORDS, "most": 8, "limit": 127, "code": (), "heads": [0],
+    "frees": [0x1000], "sites": WORDS, "most": 8, "limit": 127, "mappings": (), "heads": [0],
     "memory": b"", "by_name": True, "of_debug": False, "of_threads": False,
 }  # fmt: skip
 """Arguments of all questions, by name."""
@@ -414,7 +417,7 @@ ANSWERS = [
     _answer([[0x1000, 0x1010], ""]),
     _answer([WORDS, "damaged"]),
     _answer([WORDS, WORDS, 0.5, None]),
-    _answer([[[1, 0, 3, False]], WORDS, WORDS[:1], WORDS[:1]]),
+    _answer([[[WORDS, 1, 0, False]], WORDS[:1], WORDS[:1]]),
 ]
 """An answer to each kind of question."""
 

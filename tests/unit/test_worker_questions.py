@@ -17,8 +17,9 @@ from tests.fuzz.readers import ANSWERS, ARGUMENTS
 from tracelloc.errors import MalformedError
 from tracelloc.files.cfi.walk import End
 from tracelloc.files.elf import Symbol
+from tracelloc.record.worker import questions
 from tracelloc.record.worker.channel import Descriptor, Packed
-from tracelloc.record.worker.questions import QUESTIONS, Question, Signed, _read_all, reader_of
+from tracelloc.record.worker.questions import QUESTIONS, Signed, _read_all, reader_of
 
 U64 = npt.NDArray[np.uint64]
 PAIR = np.dtype([("start", "<u8"), ("file", "<i8")])
@@ -35,7 +36,7 @@ def read(kind: Any, message: object, data: bytes) -> Any:
     return _read_all(reader_of(kind), message, data)
 
 
-def given_to(question: Question) -> list[Any]:
+def given_to(question: questions.question) -> list[Any]:
     """Arguments of a question, by the names of the parameters."""
     return [ARGUMENTS[name] for name in question.types if name != "return"]
 
@@ -106,12 +107,15 @@ def test_other_types_cannot_be_declared() -> None:
         reader_of(int | str)
 
 
-def test_arguments_arrive_as_they_are() -> None:
+def test_arguments_arrive_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """A descriptor is the received one."""
+    monkeypatch.setattr(questions, "QUESTIONS", {})
 
-    def answer(self, count: int, words: U64, file: Descriptor) -> None: ...  # type: ignore[no-untyped-def]
+    class File:
+        @questions.question()
+        def look(self, count: int, words: U64, file: Descriptor) -> None: ...
 
-    question = Question(answer, lambda *_: True)
+    question = questions.QUESTIONS["look"]
     given = [7, WORDS, Descriptor(3)]
     packed = Packed(given)
     assert packed.descriptors == [3]
@@ -154,15 +158,15 @@ def impossible(name: str, answer: object) -> bool:
         ("usdt", [["a", 0, 0, None, 0, False]], [["a", 0, 0, [[99, True, 0]], 0, False]]),
         ("rows", [np.zeros(3, np.uint64), None], [np.zeros(2, np.uint64), None]),
         ("all_rows", [WORDS, WORDS, 0.0, None], [WORDS, WORDS[:1], 0.0, None]),
-        ("stacks", [[[1, 0, 2, False]], WORDS, WORDS, WORDS],
-         [[[1, 0, 1, False]], WORDS, WORDS, WORDS]),
-        ("stacks", [[[7, 2, 1, True]], WORDS[:1], WORDS[:0], WORDS[:0]],
-         [[[1, 0, 0, False]], WORDS[:0], WORDS, WORDS]),
-        ("stacks", [[[7, 2, 127, True]], np.zeros(127, np.uint64), WORDS, WORDS],
-         [[[7, 2, 128, True]], np.zeros(128, np.uint64), WORDS, WORDS]),
-        ("stacks", [[[1, 0, 2, False]], WORDS, WORDS, WORDS],
-         [[[1, 0, 2, False]], WORDS, WORDS, WORDS[:1]]),
-        ("stacks", [[[1, 0, 2, False]], WORDS, WORDS, WORDS], [[], WORDS[:0], WORDS, WORDS]),
+        ("stacks", [[[WORDS, 1, 0, False]], WORDS, WORDS],
+         [[[WORDS[:0], 1, 0, False]], WORDS, WORDS]),
+        ("stacks", [[[np.zeros(127, np.uint64), 7, 2, True]], WORDS[:0], WORDS[:0]],
+         [[[np.zeros(128, np.uint64), 7, 2, True]], WORDS[:0], WORDS[:0]]),
+        ("stacks", [[[WORDS, 1, 0, False]], WORDS, WORDS],
+         [[[WORDS, 1, 0, False]], WORDS, WORDS[:1]]),
+        ("stacks", [[[WORDS, 1, 0, False]], WORDS, WORDS], [[], WORDS, WORDS]),
+        ("stacks", [[[WORDS, 1, 0, False]], WORDS, WORDS],
+         [[[WORDS, 1, 0, False]] * 2, WORDS, WORDS]),
     ],
 )  # fmt: skip
 def test_answers_that_do_not_fit_the_question(

@@ -54,6 +54,7 @@ class Packed:
         if is_dataclass(value):
             return [getattr(value, name) for name in _fields_of(value.__class__)]
         part = memoryview(value)
+        assert part.ndim  # no number of numpy's
         self.parts.append(part if part.c_contiguous else memoryview(part.tobytes()))
         return part.nbytes
 

@@ -36,29 +36,7 @@ _PATIENCE_S: Final = 300.0
 _LAST_S: Final = 1.0
 """Timeout for the end of a killed process."""
 _TRIES: Final = 2
-
-
 _NUMBERS: Final[Iterator[int]] = itertools.count()
-
-
-class AskedFile:
-    """A file, or another object, about which tracelloc asks a worker."""
-
-    def __init__(self, missing: str) -> None:
-        """``missing`` is missing if it can't be read, to display."""
-        self.number = next(_NUMBERS)
-        """The number by which the worker knows it, unique."""
-        self.missing = missing
-        self.generation = 0
-        """The number of the worker process that knows it."""
-        self.failure: str | None = None
-        """Why it can't be asked about any more."""
-        self.beside: Sequence[AskedFile] = ()
-        """Other files that the worker must know."""
-
-    def beginning(self) -> list[tuple[Callable[..., Any], list[Any]]]:
-        """Returns the questions that introduce it to a new worker, with their arguments."""
-        return []
 
 
 class FileReadError(Exception):
@@ -120,25 +98,8 @@ class FileWorker:
         process = self._process
         return 0 if process is None else process.rss_bytes
 
-    def ask(
-        self,
-        file: AskedFile,
-        question: Callable[Concatenate[Any, P], R],
-        *given: P.args,
-        **named: P.kwargs,
-    ) -> R:
-        """Returns the answer to a question about a file. Raises FileReadError."""
-        assert not named
-        name = question.__name__
-        message, data = self._exchange(file, Packed([file.number, name, given]))
-        try:
-            answer: R = QUESTIONS[name].answer(message, data, given)
-        except MalformedError as error:
-            raise FileReadError(f"an odd answer to {name.replace('_', ' ')!r}") from error
-        return answer
-
-    def _exchange(self, file: AskedFile, question: Packed) -> tuple[Any, bytes]:
-        """Returns the unread answer to a question, and its bytes."""
+    def exchange(self, file: AskedFile, question: Packed) -> tuple[Any, bytes]:
+        """Returns the unread answer to a question, and its bytes. Raises FileReadError."""
         with self._lock:
             if file.failure is not None:
                 raise FileReadError(file.failure)
@@ -240,14 +201,47 @@ def _in_words(status: int) -> str:
     return f"ended with status {status}"
 
 
+class AskedFile:
+    """A file, or another object, about which tracelloc asks a worker."""
+
+    def __init__(self, worker: FileWorker, missing: str) -> None:
+        """``missing`` is missing if it can't be read, to display."""
+        self.number = next(_NUMBERS)
+        """The number by which the worker knows it, unique."""
+        self.missing = missing
+        self.generation = 0
+        """The number of the worker process that knows it."""
+        self.failure: str | None = None
+        """Why it can't be asked about any more."""
+        self.beside: Sequence[AskedFile] = ()
+        """Other files that the worker must know."""
+        self._worker = worker
+
+    def beginning(self) -> list[tuple[Callable[..., Any], list[Any]]]:
+        """Returns the questions that introduce it to a new worker, with their arguments."""
+        return []
+
+    def ask(
+        self, question: Callable[Concatenate[Any, P], R], *given: P.args, **named: P.kwargs
+    ) -> R:
+        """Returns what a method with ``@question`` returns in the worker. Raises FileReadError."""
+        assert not named
+        name = question.__name__
+        message, data = self._worker.exchange(self, Packed([self.number, name, given]))
+        try:
+            answer: R = QUESTIONS[name].answer(message, data, given)
+        except MalformedError as error:
+            raise FileReadError(f"an odd answer to {name.replace('_', ' ')!r}") from error
+        return answer
+
+
 class FileHandle(AskedFile):
     """One file. Every question may raise FileReadError."""
 
     def __init__(self, worker: FileWorker, descriptor: int, path: str) -> None:
         """The caller keeps the descriptor open; ``path`` is for display."""
-        super().__init__(f"{worker.what} in {path}")
+        super().__init__(worker, f"{worker.what} in {path}")
         self.path = path
-        self._worker = worker
         self._descriptor = descriptor
 
     def beginning(self) -> list[tuple[Callable[..., Any], list[Any]]]:
@@ -257,12 +251,6 @@ class FileHandle(AskedFile):
     def close(self) -> None:
         """Makes the worker close the file."""
         self._worker.forget(self)
-
-    def ask(
-        self, question: Callable[Concatenate[Any, P], R], *given: P.args, **named: P.kwargs
-    ) -> R:
-        """Returns what a method of ``ReadFile`` returns in the worker."""
-        return self._worker.ask(self, question, *given, **named)
 
 
 class asked(Generic[P, R]):  # noqa: N801 - a decorator's kin

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any, Final
 
@@ -18,7 +17,6 @@ from tracelloc.files.cfi.walk import End
 from tracelloc.files.elf import ElfFile
 from tracelloc.record.worker.channel import Descriptor
 from tracelloc.record.worker.questions import question
-from tracelloc.record.worker.readcode import ReadCode
 from tracelloc.record.worker.readfile import ReadFile
 
 U64 = npt.NDArray[np.uint64]
@@ -51,33 +49,26 @@ def miss_dtype(architecture: Architecture) -> np.dtype[Any]:
     ])  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedStacks:
-    """Call stacks as far as they could be followed."""
-
-    ends: list[tuple[End, int, int, bool]]
-    """Of each stack: its end, guessed frames, all frames, whether it met unmapped code."""
-    frames: U64
-    """All frames of all stacks."""
-    addresses: U64
-    """Where rows were made during the walks."""
-    rows: U64
+FinishedStacks = tuple[list[tuple[U64, End, int, bool]], U64, U64]
+"""Of each stack: its frames, why it ends, guessed frames, whether it met unmapped code. Addresses
+where rows were made during the walks; these rows."""
 
 
-def _are_possible(found: FinishedStacks, limit: int, _: Records, heads: Records, *__: Any) -> bool:
-    lengths = [length for *_, length, _ in found.ends]
+def _are_possible(found: FinishedStacks, limit: int, _: Records, heads: Records, __: bytes) -> bool:
+    walks, addresses, rows = found
     return (
-        len(lengths) == len(heads)
-        and all(0 < length <= limit for length in lengths)
-        and sum(lengths) == len(found.frames)
-        and len(found.addresses) == len(found.rows)
+        len(walks) == len(heads)
+        and all(0 < len(frames) <= limit for frames, *_ in walks)
+        and len(addresses) == len(rows)
     )
 
 
 class KnownFiles:
     """The files of a worker. tracelloc chooses their numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, architecture: Architecture | None = None) -> None:
+        """``architecture``: that of the stacks; None: this machine's."""
+        self.architecture = architecture or native()
         self.by_number: dict[int, ReadFile] = {}
 
     @question()
@@ -96,22 +87,35 @@ class KnownFiles:
     def stacks(
         self,
         limit: int,
-        code: Annotated[Records, CODE_DTYPE],
+        mappings: Annotated[Records, CODE_DTYPE],
         heads: Annotated[Records, miss_dtype(native())],
         memory: bytes,
     ) -> FinishedStacks:
-        """Walks call stacks: their heads, and the memory of all of them."""
-        return finish_stacks(self.by_number, limit, code, heads, memory, architecture=native())
+        """Walks call stacks by their heads, and the memory of all of them."""
+        code = _MappedCode(self, mappings)
+        at = 0
+        walks = []
+        for registers, generation, address, holes, size in heads.tolist():
+            code.has_unmapped = False
+            frames, end, guessed = unwind(
+                dict(zip(self.architecture.miss_registers, registers, strict=True)),
+                StackCopy(address, memory[at : at + size], holes),
+                code.at(generation),
+                limit=limit,
+                architecture=self.architecture,
+            )
+            at += size
+            walks.append((np.array(frames, np.uint64), end, guessed, code.has_unmapped))
+        addresses = np.array(list(code.rows), np.uint64)
+        return walks, addresses, np.array(list(code.rows.values()), np.uint64)
 
 
 class _MappedCode:
     """Mapped code, and the results of lookups in it."""
 
-    def __init__(
-        self, files: Mapping[int, ReadCode], mappings: Records, architecture: Architecture
-    ) -> None:
-        self._files = files
-        self._generated = built_in_rules(architecture).frame_pointer
+    def __init__(self, files: KnownFiles, mappings: Records) -> None:
+        self._files = files.by_number
+        self._generated = built_in_rules(files.architecture).frame_pointer
         self._starts: list[int] = mappings["start"].tolist()
         self._mappings: list[tuple[int, int, int, int, int]] = mappings.tolist()
         self.rows: dict[int, int] = {}
@@ -143,32 +147,3 @@ class _MappedCode:
             rules = file.rules(inside)
         self.rows[address] = rules.row(address)
         return rules
-
-
-def finish_stacks(
-    files: Mapping[int, ReadCode],
-    limit: int,
-    mappings: Records,
-    heads: Records,
-    memory: bytes,
-    *,
-    architecture: Architecture,
-) -> FinishedStacks:
-    """Walks call stacks in the mapped code of some files."""
-    code = _MappedCode(files, mappings, architecture)
-    at = 0
-    ends, frames = [], list[int]()
-    for registers, generation, address, holes, size in heads.tolist():
-        code.has_unmapped = False
-        walk = unwind(
-            dict(zip(architecture.miss_registers, registers, strict=True)),
-            StackCopy(address, memory[at : at + size], holes),
-            code.at(generation),
-            limit=limit,
-            architecture=architecture,
-        )
-        at += size
-        ends.append((walk.end, walk.fallback_count, len(walk.frames), code.has_unmapped))
-        frames += walk.frames
-    lists = frames, list(code.rows), list(code.rows.values())
-    return FinishedStacks(ends, *(np.array(words, np.uint64) for words in lists))

@@ -29,49 +29,39 @@ Signed = Annotated[int, range(-(1 << 63), 1 << 63)]
 _UNSIGNED: Final = range(1 << 64)
 
 
-def question(
-    is_possible: Callable[..., bool] = lambda *_: True,
-) -> Callable[[Function], Function]:
-    """Declares that workers answer a question by this method: of a file, or of ``KnownFiles``.
+class question:  # noqa: N801 - a decorator
+    """Declares that workers answer a question by this method: of a file, or of ``KnownFiles``."""
 
-    ``is_possible`` gets an answer and the arguments, and tells whether the answer can be true.
-    """
-
-    def declare(function: Function) -> Function:
-        assert function.__name__ not in QUESTIONS
-        QUESTIONS[function.__name__] = Question(function, is_possible)
-        return function
-
-    return declare
-
-
-class Question:
-    """Reads the messages of a question. Raises MalformedError if they are not of its types."""
-
-    def __init__(self, function: Callable[..., Any], is_possible: Callable[..., bool]) -> None:
-        self._function = function
+    def __init__(self, is_possible: Callable[..., bool] = lambda *_: True) -> None:
+        """``is_possible`` gets an answer and the arguments, and tells whether it can be true."""
         self._is_possible = is_possible
+
+    def __call__(self, function: Function) -> Function:
+        """Returns the method itself."""
+        assert function.__name__ not in QUESTIONS
+        QUESTIONS[function.__name__] = self
+        self._function = function
+        return function
 
     @cached_property
     def types(self) -> dict[str, Any]:
         """The types of the arguments, by name, then of the answer."""
         return get_type_hints(self._function, include_extras=True)
 
-    def arguments(self, message: Any, data: bytes, descriptors: Sequence[int]) -> tuple[Any, ...]:
-        """Reads the arguments."""
+    def arguments(self, message: Any, data: bytes, descriptors: Sequence[int]) -> list[Any]:
+        """Reads the arguments. Raises MalformedError if they are not of their types."""
         *kinds, _ = self.types.values()
-        arguments: tuple[Any, ...] = _read_all(_row(tuple, kinds), message, data, descriptors)
-        return arguments
+        return list(_read_all(_row(list, kinds), message, data, descriptors))
 
     def answer(self, message: Any, data: bytes, arguments: Sequence[Any]) -> Any:
-        """Reads the answer to a question with these arguments."""
+        """Reads the answer to a question with these arguments. Raises MalformedError."""
         answer = _read_all(reader_of(self.types["return"]), message, data)
         if not self._is_possible(answer, *arguments):
             raise MalformedError("it can't be true")
         return answer
 
 
-QUESTIONS: Final[dict[str, Question]] = {}
+QUESTIONS: Final[dict[str, question]] = {}
 """All questions by name."""
 
 

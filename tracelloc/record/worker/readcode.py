@@ -91,18 +91,6 @@ class UsdtPlace:
     """Whether a probe on that nop is harmful."""
 
 
-@dataclass(frozen=True, slots=True)
-class AllRows:
-    """The unwind entries of a whole file."""
-
-    sites: U64
-    rows: U64
-    covered_share: float | None
-    """Approximate share of the code with information, 0 to 1."""
-    trouble: str | None
-    """Why some of the file's information can't be read."""
-
-
 def _end_within_64_bits(found: ElfFacts) -> bool:
     return all(max(each.offset, each.address) + each.file_size < _END for each in found.segments)
 
@@ -299,8 +287,11 @@ class ReadCode:
         cfi = self._known_cfi()
         return cfi.rows(sites), cfi.trouble
 
-    @question(lambda found, _: len(found.sites) == len(found.rows))
-    def all_rows(self, most: int) -> AllRows:
-        """Returns all call sites and their rows; none if there are more than ``most``."""
+    @question(lambda found, _: len(found[0]) == len(found[1]))
+    def all_rows(self, most: int) -> tuple[U64, U64, float | None, str | None]:
+        """Returns all call sites and their rows, the share of code with information, and trouble.
+
+        There are none if there are more than ``most``.
+        """
         cfi = self._known_cfi()
-        return AllRows(*cfi.all_rows(most), cfi.covered_share, cfi.trouble)
+        return *cfi.all_rows(most), cfi.covered_share, cfi.trouble

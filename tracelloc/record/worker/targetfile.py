@@ -7,7 +7,7 @@ missing: the worker's failure has been reported by then.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
@@ -49,7 +49,7 @@ class TargetFile(FileHandle, SegmentedFile):
         """Functions that the file exports, among those looked up."""
         self.imports: Final[set[str]] = set()
         """Functions that the file imports, among those looked up."""
-        self._results: dict[Hashable, Any] = {}
+        self._results: dict[tuple[str, bytes], Any] = {}
         self.usdt_offsets: Final[set[int]] = set()
         """Offsets of the requested USDT probes: stacks may begin there."""
         try:
@@ -104,13 +104,6 @@ class TargetFile(FileHandle, SegmentedFile):
         except (OSError, OverflowError, ValueError):
             return b""
 
-    def once(self, key: Hashable, work_out: Callable[[], T]) -> T:
-        """Returns a result that depends on the file alone, cached by key."""
-        if key not in self._results:
-            self._results[key] = work_out()
-        result: T = self._results[key]
-        return result
-
     def ask_once(
         self,
         otherwise: T,
@@ -119,15 +112,15 @@ class TargetFile(FileHandle, SegmentedFile):
         **named: P.kwargs,
     ) -> T:
         """Returns the answer to a question, which is asked once."""
-
-        def ask() -> T:
+        key = question.__name__, Packed(given).text
+        if key not in self._results:
             try:
-                return self.ask(question, *given, **named)
+                self._results[key] = self.ask(question, *given, **named)
             except FileReadError as error:
                 self._note_trouble(error)
-                return otherwise
-
-        return self.once((question.__name__, Packed(given).text), ask)
+                self._results[key] = otherwise
+        result: T = self._results[key]
+        return result
 
     def _note_trouble(self, error: FileReadError) -> None:
         why = printable(str(error))
@@ -142,7 +135,6 @@ class TargetFile(FileHandle, SegmentedFile):
         new_tails = [tail for tail in tails if tail not in self._tails]
         if not unknown and not new_tails:
             return
-
         try:
             places, ending, linkage = self.ask(ReadCode.functions, unknown, new_tails)
         except FileReadError as error:

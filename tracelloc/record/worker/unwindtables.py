@@ -39,11 +39,6 @@ class UnwindTables:
         self.trouble: str | None = None
         """Why some of the file's information can't be read."""
 
-    @property
-    def troubles(self) -> list[str]:
-        """What was not read, to display."""
-        return self._elf.troubles
-
     def all_rows(self, most: int) -> tuple[U64, U64]:
         """Returns all call sites and their rows; none if there are more than ``most``.
 
@@ -51,10 +46,9 @@ class UnwindTables:
         """
         with self._lock:
             if self._all_rows is None:
-                found = self._ahead.ask(ReadCode.all_rows, most)
-                self.covered_share = found.covered_share
-                self.trouble = found.trouble or self.trouble
-                self._all_rows = found.sites, found.rows
+                *found, self.covered_share, trouble = self._ahead.ask(ReadCode.all_rows, most)
+                self.trouble = trouble or self.trouble
+                self._all_rows = found[0], found[1]
             return self._all_rows
 
     def rows(self, addresses: U64, *, ahead: bool = False) -> U64:

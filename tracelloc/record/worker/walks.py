@@ -30,8 +30,8 @@ class FollowedStack:
 class StackWalker(AskedFile):
     """Walks stacks of one process; after it has ended the worker twice, it is not asked again."""
 
-    def __init__(self, pid: int) -> None:
-        super().__init__(f"call stacks of process {pid} that the probes can't follow")
+    def __init__(self, pid: int, worker: FileWorker = CODE_WORKER) -> None:
+        super().__init__(worker, f"call stacks of process {pid} that the probes can't follow")
         self._code = np.empty(0, CODE_DTYPE)
 
     def renew(
@@ -49,7 +49,7 @@ class StackWalker(AskedFile):
         return child
 
     def follow(
-        self, stacks: Sequence[Miss], limit: int, worker: FileWorker = CODE_WORKER
+        self, stacks: Sequence[Miss], limit: int
     ) -> tuple[list[FollowedStack], dict[int, int]]:
         """Returns one walk per stack, and the rows made during the walks, by address.
 
@@ -66,11 +66,11 @@ class StackWalker(AskedFile):
                     len(each.stack),
                 )  # fmt: skip
             memory = b"".join(each.stack for each in some)
-            answer = worker.ask(self, KnownFiles.stacks, limit, self._code, heads, memory)
-            at = 0
-            for end, fallbacks, length, met_unmapped in answer.ends:
-                frames = tuple(answer.frames[at : at + length].tolist())
-                at += length
-                found.append(FollowedStack(Walk(frames, end, fallbacks), met_unmapped))
-            rows.update(zip(answer.addresses.tolist(), answer.rows.tolist(), strict=True))
+            walks, addresses, found_rows = self.ask(
+                KnownFiles.stacks, limit, self._code, heads, memory
+            )
+            for frames, end, guessed, met_unmapped in walks:
+                walk = Walk(tuple(frames.tolist()), end, guessed)
+                found.append(FollowedStack(walk, met_unmapped))
+            rows.update(zip(addresses.tolist(), found_rows.tolist(), strict=True))
         return found, rows
