@@ -50,8 +50,8 @@ def miss_dtype(architecture: Architecture) -> np.dtype[Any]:
 
 
 FinishedStacks = tuple[list[tuple[U64, End, int, bool]], U64, U64]
-"""Of each stack: its frames, why it ends, guessed frames, whether it met unmapped code. Addresses
-where rows were made during the walks; these rows."""
+"""Frames, end, number of guessed frames, and whether it met unmapped code, of each stack; then the
+addresses where rows were made during the walks, and these rows."""
 
 
 def _are_possible(found: FinishedStacks, limit: int, _: Records, heads: Records, __: bytes) -> bool:

@@ -109,13 +109,13 @@ def reader_of(kind: Any) -> Reader:
 
 
 def _checked(kind: type, value: Any) -> Any:
-    # Not a subclass: true is no number.
-    if type(value) is not kind:
+    if not isinstance(value, kind):
         raise MalformedError(f"a {type(value).__name__} stands where a {kind.__name__} should")
     return value
 
 
 def _number(value: Any, allowed: Container[int]) -> int:
+    # Not a subclass: true is no number.
     if type(value) is not int or value not in allowed:
         raise MalformedError("a number is out of range, or none")
     return value
