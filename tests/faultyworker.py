@@ -17,19 +17,18 @@ from tracelloc.record.worker import zygote
 
 FAULTS = """
 import os, signal, time
-from tracelloc.record.worker import readcode, readfile
-def spoil(kind, name, section):
-    answer = getattr(kind, name)
-    def faulty(self, *more):
-        elf = self.elf if hasattr(self, "elf") else self._elf
-        names = {"descriptor": elf.descriptor()}
-        exec(elf.section_bytes(section) or b"", names)
-        return names["found"] if "found" in names else answer(self, *more)
-    setattr(kind, name, faulty)
-spoil(readfile.ReadFile, "symbols", ".fault")
-spoil(readcode.ReadCode, "functions", ".fault.code")
-spoil(readcode.ReadCode, "all_rows", ".fault.rows")
-spoil(readcode.ReadCode, "rules", ".fault.stacks")
+from tracelloc.record.worker.readfile import ReadFile
+def spoil(name, section):
+    answer = getattr(ReadFile, name)
+    def faulty(self, *more, **named):
+        names = {"descriptor": self.elf.descriptor()}
+        exec(self.elf.section_bytes(section) or b"", names)
+        return names["found"] if "found" in names else answer(self, *more, **named)
+    setattr(ReadFile, name, faulty)
+spoil("symbols", ".fault")
+spoil("functions", ".fault.code")
+spoil("all_rows", ".fault.rows")
+spoil("rules", ".fault.stacks")
 """
 CRASH = "import ctypes; ctypes.string_at(0)"
 

@@ -6,7 +6,6 @@ Whatever else comes out is a finding, as is a call that takes too much CPU time 
 from __future__ import annotations
 
 import io
-import json
 import os
 import socket
 import struct
@@ -16,8 +15,6 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 
@@ -47,15 +44,16 @@ from tracelloc.record.runtimes.cpython.interpreter import _CODE
 from tracelloc.record.runtimes.cpython.linetable import LineTable
 from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
 from tracelloc.record.symbolization.modulesymbols import PerfMap, describe
-from tracelloc.record.worker.channel import receive
-from tracelloc.record.worker.client import FileReadError, FileWorker
+from tracelloc.record.worker.channel import Packed, receive
+from tracelloc.record.worker.client import AskedFile, FileReadError, FileWorker
+from tracelloc.record.worker.knownfiles import CODE_DTYPE, KnownFiles, miss_dtype
+from tracelloc.record.worker.questions import QUESTIONS
 from tracelloc.record.worker.readcode import ReadCode
-from tracelloc.record.worker.readstacks import finish_stacks
+from tracelloc.record.worker.readfile import ReadFile
 from tracelloc.record.worker.targetfile import TargetFile
 from tracelloc.record.worker.unwindtables import UnwindTables
-from tracelloc.record.worker.walklayout import CODE_DTYPE, miss_dtype
 from tracelloc.record.worker.walks import StackWalker
-from tracelloc.record.worker.workerfile import WorkerFile
+from tracelloc.record.worker.workerfile import FileDecoder, WorkerFile
 from tracelloc.show.alerts.suppressions import read_patterns
 from tracelloc.show.filters.rules import parse_rules
 from tracelloc.show.importers import read_profile
@@ -100,7 +98,7 @@ def _elf(data: bytes) -> None:
         table = elf.symbols
         for address in (0, 0x1000, 0x1008, 1 << 63):
             table.find(address)
-            code.name_at(address)
+            code.function_at(address)
         plt_functions(elf)
         debug_link(elf)
         elf.dynamic_names  # noqa: B018 - it is worked out
@@ -127,8 +125,9 @@ def _stacks(data: bytes) -> None:
         head[0] = (registers, 0, int(registers[1]), 0, 512)
         code = np.array([(0x400000, machine.address_end, 0, 7, 0)], CODE_DTYPE)
         memory = data[:512].ljust(512, b"\0")
-        content = code.tobytes() + head.tobytes() + memory
-        finish_stacks({7: ReadCode(elf)}, content, 127, 1, 1, architecture=machine)
+        files = KnownFiles(machine)
+        files.by_number[7] = ReadFile(elf)
+        files.stacks(127, code, head, memory)
         elf.close()
 
 
@@ -270,27 +269,35 @@ def _answers(data: bytes) -> None:
         one.sendall(data[:65536])
         one.shutdown(socket.SHUT_WR)
         try:
-            message, _ = receive(other, 10.0)
+            message, attached = receive(other, 10.0)
         except OSError:
             return
-    worker = cast(
-        FileWorker,
-        SimpleNamespace(
-            what="names",
-            ask=lambda *_, **__: message,
-            exchange=lambda *_, **__: (message, data[:4096]),
-            forget=lambda _: None,
-            say_missing=lambda *_: None,
-        ),
-    )
+    for question in QUESTIONS.values():
+        with suppress(MalformedError):
+            given = [ARGUMENTS[name] for name in question.types if name != "return"]
+            question.answer(message, attached, given)
+    worker = _TakenOver(message, attached)
     file = WorkerFile(worker, -1, "/file")
     _discovered(worker)
     for take in (
-        file.describe, file.count, lambda: file.symbols([0x1000, 0x2000]),
-        lambda: file.chains([0x1000, 0x2000], of_debug=False), lambda: file.decoder(of_debug=True),
+        file.describe, file.count, file.data_layout, lambda: file.symbols([0x1000, 0x2000]),
+        lambda: FileDecoder(file, of_debug=False).chains([0x1000, 0x2000]),
+        lambda: FileDecoder(file, of_debug=False).variables([0x1000, 0x2000]),
+        lambda: file.decoder(of_debug=True),
     ):  # fmt: skip
         with suppress(FileReadError):
             take()
+
+
+class _TakenOver(FileWorker):
+    """A worker with one answer to all questions."""
+
+    def __init__(self, message: object, data: bytes) -> None:
+        super().__init__("names")
+        self._said = message, data
+
+    def exchange(self, file: AskedFile, question: Packed) -> tuple[object, bytes]:
+        return self._said
 
 
 def _discovered(worker: FileWorker) -> None:
@@ -308,10 +315,10 @@ def _discovered(worker: FileWorker) -> None:
         tables = UnwindTables(file)
         tables.is_start(0x1000)
         file.close()
-    walker = StackWalker(7)
+    walker = StackWalker(7, worker)
     stack = Miss(1, 0, 1, 0x1000, (0x1000,) * 8, 0x2000, bytes(64), 0)
     with suppress(FileReadError):
-        walker.follow([stack], 127, worker)
+        walker.follow([stack], 127)
 
 
 def _python(data: bytes) -> None:
@@ -383,16 +390,36 @@ def _heap(data: bytes) -> None:
 
 
 def _answer(message: object) -> bytes:
-    text = json.dumps(message).encode()
-    return struct.pack("<II", len(text), 0) + text
+    packed = Packed(message)
+    content = b"".join(packed.parts)
+    return struct.pack("<II", len(packed.text), len(content)) + packed.text + content
 
 
+WORDS = np.arange(0x1000, 0x1003, dtype=np.uint64)
+ARGUMENTS = {
+    "number": 7, "descriptor": None, "names": ["malloc"], "tails": ["alloc"], "pattern": "m*",
+    "name": "malloc", "address": 0x1000, "addresses": [0x1000, 0x2000], "entry": 0x1000,
+    "functions": [(0x1000, 16, ("rdi",)), (0x2000, 0, None)], "provider": "otel_memory",
+    "frees": [0x1000], "sites": WORDS, "most": 8, "limit": 127, "mappings": (), "heads": [0],
+    "memory": b"", "by_name": True, "of_debug": False, "of_threads": False,
+}  # fmt: skip
+"""Arguments of all questions, by name."""
 ANSWERS = [
     _answer([["f", 0x1000, 16], None]),
-    _answer([True, False, "ab" * 20, "a.debug", 7]),
+    _answer([True, False, ["ab" * 20, "a.debug", 7]]),
     _answer([[[["f", "/a.c", 7, True]], []], [None, "/a.dwo"], "damaged"]),
     _answer([["alloc", 4096, 8192, [[5, False, 0], [4, True, -8], [3, False, 0]], 1, False]]),
+    _answer(
+        [[[0, 64, 0x1000, True]], True, None, False, True, [".eh_frame"], [["a.so"], None], []]
+    ),
+    _answer([{"malloc": [[0x1000, 16]]}, {"alloc": ["malloc"]}, {"malloc": True}]),
+    _answer([[[0x1000, 0x1010]], 64, 8]),
+    _answer([[0x1000, 0x1010], ""]),
+    _answer([WORDS, "damaged"]),
+    _answer([WORDS, WORDS, 0.5, None]),
+    _answer([[[WORDS, 1, 0, False]], WORDS[:1], WORDS[:1]]),
 ]
+"""An answer to each kind of question."""
 
 READERS: dict[str, Reader] = {
     "elf": _elf, "usdt": _usdt, "dwarf": _dwarf, "cfi": _cfi, "proc": _proc,

@@ -30,9 +30,8 @@ from tracelloc.record.runtimes.cpython import pools
 from tracelloc.record.unwinding import plausible
 from tracelloc.record.unwinding.plausible import FrameChecker
 from tracelloc.record.worker import readcode
-from tracelloc.record.worker.readcode import ReadCode
-from tracelloc.record.worker.readstacks import finish_stacks
-from tracelloc.record.worker.walklayout import CODE_DTYPE, GENERATED, miss_dtype
+from tracelloc.record.worker.knownfiles import CODE_DTYPE, GENERATED, KnownFiles, miss_dtype
+from tracelloc.record.worker.readfile import ReadFile
 
 LIBRARIES_AT = 0xFFFF_8000_0000
 PROGRAM_AT = 0xAAAA_C000_0000
@@ -133,7 +132,7 @@ def test_stacks_are_followed_as_by_the_readers(monkeypatch: pytest.MonkeyPatch) 
     """Junk with the addresses of functions, signed or not, on a stack of 16 KiB."""
     monkeypatch.setattr(readcode, "native", lambda: AARCH64)
     path = library("libc.so.6")
-    cfi, file = open_cfi(path), ReadCode(open_elf(path))
+    cfi, file = open_cfi(path), ReadFile(open_elf(path))
     sites = cfi.call_sites()[::50].tolist()
     base, size, stack_at = LIBRARIES_AT, 1 << 30, 0xFFFF_FFF0_0000
     rng = random.Random(7)
@@ -152,9 +151,9 @@ def test_stacks_are_followed_as_by_the_readers(monkeypatch: pytest.MonkeyPatch) 
         registers = (pc, stack_at, stack_at + 160, *(rng.randrange(1 << 48) for _ in range(10)))
         head["registers"], head["generation"] = registers, rng.randrange(2, 6)
         head["address"], head["size"] = stack_at, 1 << 14
-    data = code.tobytes() + heads.tobytes() + b"".join(memories)
-    walks, answer = finish_stacks({7: file}, data, 127, 2, len(heads), architecture=AARCH64)
-    frames = np.frombuffer(answer, np.uint64).tolist()
+    files = KnownFiles(AARCH64)
+    files.by_number[7] = file
+    walks, addresses, rows = files.stacks(127, code, heads, b"".join(memories))
 
     def look_up(address: int, generation: int) -> RuleSet | None:
         if base <= address < base + size and generation >= 3:
@@ -162,21 +161,18 @@ def test_stacks_are_followed_as_by_the_readers(monkeypatch: pytest.MonkeyPatch) 
             return None if inside is None else cfi.rules(inside)
         return built_in_rules(AARCH64).frame_pointer if 1 << 40 <= address < 1 << 41 else None
 
-    at = 0
-    for head, memory, (end, guesses, count, _) in zip(heads, memories, walks, strict=True):
+    for head, memory, (frames, end, guesses, _) in zip(heads, memories, walks, strict=True):
         expected = unwind(
             dict(zip(AARCH64.miss_registers, head["registers"].tolist(), strict=True)),
             StackCopy(stack_at, memory, 0),
             partial(look_up, generation=int(head["generation"])),
             architecture=AARCH64,
         )
-        assert (tuple(frames[at : at + count]), End(end), guesses) == expected
-        at += count
-    assert len({end for end, *_ in walks}) > 2
-    assert max(count for *_, count, _ in walks) > 3
-    assert all(frame < 1 << 48 for frame in frames[:at])
-    rows = frames[at:]
-    for address, row in zip(rows[: len(rows) // 2], rows[len(rows) // 2 :], strict=True):
+        assert (tuple(frames.tolist()), End(end), guesses) == expected
+    assert len({end for _, end, *_ in walks}) > 2
+    assert max(len(frames) for frames, *_ in walks) > 3
+    assert all(frame < 1 << 48 for frames, *_ in walks for frame in frames.tolist())
+    for address, row in zip(addresses.tolist(), rows.tolist(), strict=True):
         rules = look_up(address, 3)
         assert rules is not None
         assert rules.row(address) == row

@@ -16,7 +16,7 @@ from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.command import options
 from tracelloc.command.commandline import parse_command_line
-from tracelloc.errors import TargetError, UnsupportedError
+from tracelloc.errors import MalformedError, TargetError, UnsupportedError
 from tracelloc.record.kernel.btf import KernelTypes
 from tracelloc.record.kernel.registers import row_dtype, thread_pointer_offset, threads_in
 from tracelloc.record.process import procfs, ptrace
@@ -27,8 +27,8 @@ from tracelloc.record.session.exitstops import ExitStops, registers_of
 from tracelloc.record.sources.injected import conditions
 from tracelloc.record.sources.preloaded import noprobes, sharedarea
 from tracelloc.record.sources.preloaded.noprobes import Breakpoints, NoProbes
-from tracelloc.record.worker import targetfile
-from tracelloc.record.worker.targetfile import _place
+from tracelloc.record.worker import readcode
+from tracelloc.record.worker.questions import QUESTIONS
 
 ARM_POINTER = 0xFFFF_A000_0700
 
@@ -274,8 +274,10 @@ def test_shadow_stacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_registers_in_usdt_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     """An untrusted number is one of the machine's."""
-    monkeypatch.setattr(targetfile, "native", lambda: X86_64)
-    answer = ["free", 16, 0, [[31, True, -8], [16, False, 0]], 4, False]
-    assert _place(answer).arguments == ((15, True, -8), (0, False, 0))
-    monkeypatch.setattr(targetfile, "native", lambda: AARCH64)
-    assert _place(answer).arguments == ((31, True, -8), (16, False, 0))
+    answer = [["free", 16, 0, [[31, True, -8], [15, False, 0]], 4, False]]
+    monkeypatch.setattr(readcode, "native", lambda: X86_64)
+    with pytest.raises(MalformedError):
+        QUESTIONS["usdt"].answer(answer, b"", ["otel_memory"])
+    monkeypatch.setattr(readcode, "native", lambda: AARCH64)
+    (place,) = QUESTIONS["usdt"].answer(answer, b"", ["otel_memory"])
+    assert place.arguments == ((31, True, -8), (15, False, 0))

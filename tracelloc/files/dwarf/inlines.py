@@ -371,4 +371,5 @@ class InlineReader:
 
 
 def _number(value: tuple[int, Value] | None) -> int | None:
-    return value[1] if value is not None and isinstance(value[1], int) else None
+    found = None if value is None else value[1]
+    return found if isinstance(found, int) and 0 <= found < 1 << 64 else None

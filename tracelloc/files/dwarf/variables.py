@@ -106,4 +106,5 @@ class VariableReader:
 
 
 def _number(value: tuple[int, Value] | None) -> int:
-    return value[1] if value is not None and isinstance(value[1], int) else 0
+    found = None if value is None else value[1]
+    return found if isinstance(found, int) and 0 <= found < 1 << 64 else 0

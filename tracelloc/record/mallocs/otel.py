@@ -21,7 +21,7 @@ from tracelloc.record.mallocs.discovery import (
 )
 from tracelloc.record.mallocs.families import OTEL
 from tracelloc.record.mallocs.signatures import ALLOC, FREE, Signature
-from tracelloc.record.worker.targetfile import UsdtPlace
+from tracelloc.record.worker.readcode import UsdtPlace
 
 PROVIDER: Final = "otel_memory"
 ARGUMENTS: Final = {"alloc": 3, "free": 1}

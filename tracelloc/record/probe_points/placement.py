@@ -23,7 +23,8 @@ from tracelloc.record.mallocs.discovery import (
 from tracelloc.record.mallocs.families import FAMILIES, LIBC, OPERATORS, OTEL, Family, jemalloc
 from tracelloc.record.mallocs.otel import ARGUMENTS, PROVIDER, usable_places
 from tracelloc.record.mallocs.signatures import FREE_PROGRAM
-from tracelloc.record.worker.targetfile import Offsets, TargetFile, UsdtPlace
+from tracelloc.record.worker.readcode import Offsets, UsdtPlace
+from tracelloc.record.worker.targetfile import TargetFile
 
 LOADER_HOOK: Final = "_dl_debug_state"
 """The function that dynamic linkers call before and after they change mappings
@@ -100,7 +101,7 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
         for function in allocator.functions:
             others = addresses - {function.address}
             if _may_be_wrapper(function, allocator.family) and elf.leaves_it_to(
-                function.address, others, _KNOWN_NAMES
+                function.address, sorted(others), sorted(_KNOWN_NAMES)
             ):
                 continue
             if function in offsets and offsets[function] is None:
@@ -201,7 +202,7 @@ def _slot(elf: TargetFile, address: int, others: Collection[int]) -> int:
     """Returns the cookie's bits for where a function stores its return address."""
     if not native().dwarf.has_link_register:
         return 0
-    words = elf.return_slot(address, others)
+    words = elf.return_slot(address, sorted(others))
     return words << abi.COOKIE_SLOT_SHIFT if words <= abi.COOKIE_SLOT_MASK else 0
 
 
@@ -211,7 +212,7 @@ def _cache_points(allocator: Allocator) -> Iterator[ProbePoint]:
     frees = elf.find_functions(["free"]).get("free", {})
     if "__libc_free" not in elf.find_functions(["__libc_free"]):
         return
-    address = elf.thread_cache_drain(frees)
+    address = elf.thread_cache_drain(sorted(frees))
     offset = None if address is None else elf.offset_of(address)
     found = None if offset is None else elf.offsets([(offset, _HEAD_BYTES, ())])
     if address is None or offset is None:

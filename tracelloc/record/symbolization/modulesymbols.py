@@ -255,7 +255,7 @@ class ModuleSymbols:
         ``of_threads``: thread-local ones, at offsets from the first of them.
         """
         self._complete()
-        return self._file.variables(addresses, of_threads=of_threads)
+        return self._file.variables(addresses, of_threads)
 
     @cached_property
     def data_layout(self) -> DataLayout:

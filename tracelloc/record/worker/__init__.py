@@ -1,6 +1,8 @@
 """Reads the target's files in separate processes, which have no privileges and may crash.
 
-``zygote`` starts them, ``client`` asks them. ``workerfile`` (names), ``targetfile`` (functions) and
-``unwindtables`` represent a file for the caller, ``walks`` call stacks. ``service`` runs
-in the workers, with ``readfile``, ``readcode`` and ``readstacks``; ``channel`` connects both sides.
+``zygote`` starts them, ``client`` asks them over a ``channel``, ``service`` runs in them. What can
+be asked is written once: methods with ``@question`` (``questions``) of ``ReadFile`` and
+``ReadCode``, about one file, and of ``KnownFiles``, about all of them. ``workerfile`` (names),
+``targetfile`` (functions) and ``unwindtables`` represent a file for the caller, ``walks`` call
+stacks.
 """

@@ -1,5 +1,7 @@
 """Messages over a Unix socket: two lengths, then JSON and bytes, and descriptors.
 
+The bytes are those of arrays and of byte strings in the message, where the JSON has their sizes.
+
 The two ends do not trust each other equally. tracelloc reads a worker's messages with limits of
 size and time, with a decoder that creates only plain values, and never accepts descriptors.
 """
@@ -10,7 +12,8 @@ import json
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any, Final
 
 from tracelloc.errors import MalformedError
@@ -28,15 +31,47 @@ class ChannelError(OSError):
     """The other end does not answer, or sends a malformed message."""
 
 
-def send(
-    channel: socket.socket, message: object, data: bytes = b"", descriptors: Sequence[int] = ()
-) -> None:
-    """Sends a message. Raises OSError."""
-    text = json.dumps(message, separators=(",", ":")).encode()
-    head = _LENGTHS.pack(len(text), len(data))
-    if descriptors:
-        head = head[socket.send_fds(channel, [head], descriptors) :]
-    channel.sendall(b"".join((head, text, data)))
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """A descriptor to be sent, or the one received for it."""
+
+    number: int
+
+
+class Packed:
+    """A message of plain values, dataclasses, arrays, byte strings and descriptors."""
+
+    def __init__(self, message: object) -> None:
+        self.parts: list[memoryview] = []
+        self.descriptors: list[int] = []
+        self.text: Final = json.dumps(message, separators=(",", ":"), default=self._plain).encode()
+
+    def _plain(self, value: Any) -> object:
+        """Returns what stands for a value in the JSON."""
+        if isinstance(value, Descriptor):
+            self.descriptors.append(value.number)
+            return len(self.descriptors) - 1
+        if is_dataclass(value):
+            return [getattr(value, name) for name in _fields_of(value.__class__)]
+        part = memoryview(value)
+        assert part.ndim  # no number of numpy's
+        self.parts.append(part if part.c_contiguous else memoryview(part.tobytes()))
+        return part.nbytes
+
+
+@cache
+def _fields_of(kind: Any) -> list[str]:
+    return [field.name for field in fields(kind)]
+
+
+def send(channel: socket.socket, message: object) -> None:
+    """Sends what ``Packed`` can pack. Raises OSError."""
+    packed = message if isinstance(message, Packed) else Packed(message)
+    size_bytes = sum(part.nbytes for part in packed.parts)
+    head = _LENGTHS.pack(len(packed.text), size_bytes)
+    if packed.descriptors:
+        head = head[socket.send_fds(channel, [head], packed.descriptors) :]
+    channel.sendall(b"".join((head, packed.text, *packed.parts)))
 
 
 def receive(channel: socket.socket, patience_s: float) -> tuple[Any, bytes]:

@@ -11,15 +11,22 @@ from __future__ import annotations
 
 import atexit
 import errno
+import itertools
 import signal
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
-from tracelloc.errors import scarcity
-from tracelloc.record.worker.channel import ChannelError, receive, send
+from tracelloc.errors import MalformedError, scarcity
+from tracelloc.record.worker.channel import ChannelError, Descriptor, Packed, receive, send
+from tracelloc.record.worker.knownfiles import KnownFiles
+from tracelloc.record.worker.questions import QUESTIONS
 from tracelloc.record.worker.zygote import ZYGOTE, ForkedWorker
 from tracelloc.text import printable
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 DEFAULT_MEMORY_BYTES: Final = 1 << 30
 MOST_ENDS: Final = 8
@@ -29,22 +36,7 @@ _PATIENCE_S: Final = 300.0
 _LAST_S: Final = 1.0
 """Timeout for the end of a killed process."""
 _TRIES: Final = 2
-
-
-class AskedFile(Protocol):
-    """A file, or another object, about which tracelloc asks a worker."""
-
-    number: int
-    """The number by which the worker knows it, unique."""
-    missing: str
-    """What is missing if it can't be read, to display."""
-    generation: int
-    """The number of the worker process that knows it."""
-    failure: str | None
-    """Why it can't be asked about any more."""
-
-    def beginning(self) -> list[tuple[list[Any], list[int]]]:
-        """Returns the messages that introduce it to a new worker, with their descriptors."""
+_NUMBERS: Final[Iterator[int]] = itertools.count()
 
 
 class FileReadError(Exception):
@@ -106,23 +98,8 @@ class FileWorker:
         process = self._process
         return 0 if process is None else process.rss_bytes
 
-    def ask(self, file: AskedFile, what: str, *more: Any, descriptors: Sequence[int] = ()) -> Any:
-        """Returns the answer to a question about a file. Raises FileReadError."""
-        return self.exchange(file, [what, *more], descriptors=descriptors)[0]
-
-    def exchange(
-        self,
-        file: AskedFile,
-        question: Sequence[Any],
-        data: bytes = b"",
-        *,
-        descriptors: Sequence[int] = (),
-        beside: Iterable[AskedFile] = (),
-    ) -> tuple[Any, bytes]:
-        """Returns the answer to a question, and its bytes. Raises FileReadError.
-
-        ``beside`` are other files that the worker must know.
-        """
+    def exchange(self, file: AskedFile, question: Packed) -> tuple[Any, bytes]:
+        """Returns the unread answer to a question, and its bytes. Raises FileReadError."""
         with self._lock:
             if file.failure is not None:
                 raise FileReadError(file.failure)
@@ -135,8 +112,8 @@ class FileWorker:
                         self._say(f"no more {self.what} are read: {why}")
                     raise FileReadError(why)
                 try:
-                    self._tell_of(file, beside)
-                    return self._answer([file.number, *question], data, descriptors)
+                    self._tell_of(file)
+                    return self._answer(question)
                 except OSError as error:
                     scarce = scarcity(error) if self._process is None else None
                     if scarce is not None:
@@ -167,14 +144,14 @@ class FileWorker:
         """Makes the worker close a file, before the next answer."""
         self._forgotten.append(file.number)
 
-    def _tell_of(self, file: AskedFile, beside: Iterable[AskedFile]) -> None:
+    def _tell_of(self, file: AskedFile) -> None:
         """Introduces files to the worker, and closes forgotten ones."""
         if self._process is None:
             self._process = ZYGOTE.fork(self.memory_bytes)
             self.generation += 1
         while self._forgotten:
-            self._answer([self._forgotten.pop(), "close"])
-        for each in beside:
+            self._answer(Packed([None, KnownFiles.close_file.__name__, [self._forgotten.pop()]]))
+        for each in file.beside:
             if each.generation != self.generation and each.failure is None:
                 try:
                     self._begin(each)
@@ -184,23 +161,21 @@ class FileWorker:
             self._begin(file)
 
     def _begin(self, file: AskedFile) -> None:
-        for words, files in file.beginning():
-            self._answer([file.number, *words], descriptors=files)
+        for question, arguments in file.beginning():
+            self._answer(Packed([file.number, question.__name__, arguments]))
         file.generation = self.generation
 
-    def _answer(
-        self, question: Sequence[Any], data: bytes = b"", descriptors: Sequence[int] = ()
-    ) -> tuple[Any, bytes]:
+    def _answer(self, question: Packed) -> tuple[Any, bytes]:
         assert self._process is not None
         channel = self._process.channel
         channel.settimeout(self._patience_s)
-        send(channel, question, data, descriptors)
-        message, found = receive(channel, self._patience_s)
+        send(channel, question)
+        message, data = receive(channel, self._patience_s)
         if not isinstance(message, dict):
             raise ChannelError("its answer is odd")
         if "error" in message:
             raise FileReadError(str(message["error"])[:200])
-        return message.get("answer"), found
+        return message.get("answer"), data
 
     def _end(self, error: OSError | None = None) -> str:
         """Ends the worker if it has not ended after an error. Returns how it ended, in words."""
@@ -224,6 +199,68 @@ def _in_words(status: int) -> str:
     if status < 0:
         return f"was killed by signal {-status}"
     return f"ended with status {status}"
+
+
+class AskedFile:
+    """A file, or another object, about which tracelloc asks a worker."""
+
+    def __init__(self, worker: FileWorker, missing: str) -> None:
+        """``missing`` is missing if it can't be read, to display."""
+        self.number = next(_NUMBERS)
+        """The number by which the worker knows it, unique."""
+        self.missing = missing
+        self.generation = 0
+        """The number of the worker process that knows it."""
+        self.failure: str | None = None
+        """Why it can't be asked about any more."""
+        self.beside: Sequence[AskedFile] = ()
+        """Other files that the worker must know."""
+        self._worker = worker
+
+    def beginning(self) -> list[tuple[Callable[..., Any], list[Any]]]:
+        """Returns the questions that introduce it to a new worker, with their arguments."""
+        return []
+
+    def ask(
+        self, question: Callable[Concatenate[Any, P], R], *given: P.args, **named: P.kwargs
+    ) -> R:
+        """Returns what a method with ``@question`` returns in the worker. Raises FileReadError."""
+        assert not named
+        name = question.__name__
+        message, data = self._worker.exchange(self, Packed([self.number, name, given]))
+        try:
+            answer: R = QUESTIONS[name].answer(message, data, given)
+        except MalformedError as error:
+            raise FileReadError(f"an odd answer to {name.replace('_', ' ')!r}") from error
+        return answer
+
+
+class FileHandle(AskedFile):
+    """One file. Every question may raise FileReadError."""
+
+    def __init__(self, worker: FileWorker, descriptor: int, path: str) -> None:
+        """The caller keeps the descriptor open; ``path`` is for display."""
+        super().__init__(worker, f"{worker.what} in {path}")
+        self.path = path
+        self._descriptor = descriptor
+
+    def beginning(self) -> list[tuple[Callable[..., Any], list[Any]]]:
+        """Returns the questions that introduce it to a new worker, with their arguments."""
+        return [(KnownFiles.open_file, [self.number, Descriptor(self._descriptor)])]
+
+    def close(self) -> None:
+        """Makes the worker close the file."""
+        self._worker.forget(self)
+
+
+class asked(Generic[P, R]):  # noqa: N801 - a decorator's kin
+    """A method of a ``FileHandle`` that asks a question."""
+
+    def __init__(self, question: Callable[Concatenate[Any, P], R]) -> None:
+        self._question = question
+
+    def __get__(self, file: FileHandle, owner: type) -> Callable[P, R]:
+        return partial(file.ask, self._question)
 
 
 NAME_WORKER: Final = FileWorker("names")

@@ -1,11 +1,16 @@
-"""One file in a worker: its ELF data, functions, probe offsets and unwind entries."""
+"""What tracelloc asks about one file of code: ELF data, functions, probe offsets, unwind entries.
+
+tracelloc's own process imports this module for the types of the questions alone. So what reads
+machine code, which takes long to import, is imported where it is needed; ``service`` has imported
+it by then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +21,14 @@ from tracelloc.files.cfi.codeparts import function_parts
 from tracelloc.files.cfi.core import RuleSet
 from tracelloc.files.cfi.module import Cfi
 from tracelloc.files.cfi.unwindsections import unwind_sections
-from tracelloc.files.elf import ElfFile
+from tracelloc.files.elf import ElfFile, Segment
+from tracelloc.files.elf.file import DynamicNames
 from tracelloc.files.elf.usdt import usdt_probes
-from tracelloc.files.machinecode.codepaths import CodeReader, Stops
-from tracelloc.files.machinecode.coderules import CodeRules, rules_for
-from tracelloc.files.machinecode.filtercode import makes_filters
-from tracelloc.files.machinecode.threadcache import thread_cache_drain
+from tracelloc.record.worker.questions import Signed, question
+
+if TYPE_CHECKING:
+    from tracelloc.files.machinecode.codepaths import CodeReader
+    from tracelloc.files.machinecode.coderules import CodeRules
 
 U64 = npt.NDArray[np.uint64]
 
@@ -30,6 +37,80 @@ _MOST_RULES: Final = 1 << 14
 _MOST_NAMES: Final = 1 << 16
 """Most names that a glob may match in one file."""
 _ENTRY_BYTES: Final = 16
+_END: Final = 1 << 64
+
+Offsets = tuple[int, bool]
+"""Offset of a probe from the function's entry, and whether the instruction is single-stepped."""
+FoundFunctions = tuple[dict[str, list[tuple[int, int]]], dict[str, list[str]], dict[str, bool]]
+"""Addresses and sizes of functions by name; by tail the names that end with it; by name whether
+the file exports a function, or else imports it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElfFacts:
+    """Basic data of a file, requested at once."""
+
+    segments: list[Segment]
+    has_frames: bool
+    """Whether its call-frame information is supported."""
+    build_id: str | None
+    is_go: bool
+    has_tables: bool
+    """Whether it has symbol tables."""
+    unwind_sections: list[str]
+    """The names of its unwind tables."""
+    dynamic_names: DynamicNames
+    troubles: list[str]
+    """What was not read, as too large or unreadable, to display."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionExits:
+    """The exits of a function."""
+
+    rets: list[int]
+    """Addresses of ret instructions."""
+    trouble: str
+    """Why there may be more of them; empty if there are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsdtPlace:
+    """A USDT probe in a file. Offsets are in the file, in bytes."""
+
+    name: str
+    offset: int
+    semaphore: int
+    """Offset of the counter of attached probes; 0 if there is none."""
+    arguments: tuple[tuple[int, bool, Signed], ...] | None
+    """(number of a register, whether the argument is in memory, offset from the register's target);
+    None if it is elsewhere."""
+    nop_bytes: int
+    """Length of the nop there; 0 if there is none."""
+    is_harmful: bool
+    """Whether a probe on that nop is harmful."""
+
+
+def _end_within_64_bits(found: ElfFacts) -> bool:
+    return all(max(each.offset, each.address) + each.file_size < _END for each in found.segments)
+
+
+def _have_all_tails(found: FoundFunctions, _: Sequence[str], tails: Sequence[str]) -> bool:
+    return found[1].keys() >= set(tails)
+
+
+def _are_within(
+    found: Sequence[Offsets | None], functions: Sequence[tuple[int, int, object]]
+) -> bool:
+    return len(found) == len(functions) and all(
+        place is None or registers is None or place[0] < max(size, 1)
+        for place, (_, size, registers) in zip(found, functions, strict=True)
+    )
+
+
+def _have_registers(found: Sequence[UsdtPlace], _: str) -> bool:
+    count = len(native().usdt_registers)
+    return all(number < count for place in found for number, *_ in place.arguments or ())
 
 
 class ReadCode:
@@ -39,52 +120,59 @@ class ReadCode:
         self.elf = elf
         self._rules: dict[int, RuleSet] = {}
 
-    def facts(self) -> list[Any]:
-        """Returns the fields of ``targetfile.ElfFacts``."""
-        names = self.elf.dynamic_names
-        return [
-            [astuple(segment) for segment in self.elf.segments],
+    @question(_end_within_64_bits)
+    def facts(self) -> ElfFacts:
+        """Returns basic data."""
+        return ElfFacts(
+            self.elf.segments,
             self.cfi is not None,
             self.elf.build_id,
             self.elf.is_go,
             bool(self.elf.tables()),
             unwind_sections(self.elf),
-            list(names.needed),
-            names.shared_name,
+            self.elf.dynamic_names,
             self.elf.troubles,
-        ]
+        )
 
-    def functions(self, names: Sequence[str], tails: Sequence[str]) -> list[Any]:
-        """Returns functions' (address, size) by name, and by tail the names that end with it.
-
-        Also returns by name whether the file exports or imports the function.
-        """
+    @question(_have_all_tails)
+    def functions(self, names: Sequence[str], tails: Sequence[str]) -> FoundFunctions:
+        """Returns the functions with these names, and the names with these ends."""
         found = self.elf.find_functions(names)
-        return [
+        return (
             {name: list(places.items()) for name, places in found.items()},
             {tail: sorted(self.elf.names_ending(tail)) for tail in tails},
             self.elf.linkage(names),
-        ]
+        )
 
-    def names_like(self, pattern: str) -> list[str]:
-        """Returns the names that a name or a glob matches."""
+    @question()
+    def names_like(self, pattern: str) -> Sequence[str]:
+        """Returns the names in the symbol tables that equal the pattern, or match it as a glob."""
         found = self.elf.names_like(pattern)
         if len(found) > _MOST_NAMES:
             raise ValueError(f"{pattern} means more than {_MOST_NAMES:,} functions")
         return sorted(found)
 
-    def name_at(self, address: int) -> str | None:
+    @question()
+    def find_object(self, name: str) -> int | None:
+        """Returns the address of a variable that the file defines; None if unknown."""
+        return self.elf.find_object(name)
+
+    @question()
+    def function_at(self, address: int) -> str | None:
         """Returns the name of the function that contains an address, by the symbol tables."""
         symbol = self.elf.symbols.find(address)
         return None if symbol is None else symbol.name
 
-    def offsets(self, functions: Sequence[tuple[int, int, Sequence[str] | None]]) -> list[Any]:
-        """Returns (offset in the function, whether it is single-stepped) of each probe, or None.
+    @question(_are_within)
+    def offsets(
+        self, functions: Sequence[tuple[int, int, tuple[str, ...] | None]]
+    ) -> Sequence[Offsets | None]:
+        """Returns the offset of a probe on each function.
 
         ``functions`` are file offset, size, registers that must be intact. Without registers,
         the probe is on the entry. None: no instruction there can have a probe.
         """
-        found: list[Any] = []
+        found: list[Offsets | None] = []
         rules = self._code_rules
         for offset, size, registers in functions:
             code = self.elf.read(offset, _ENTRY_BYTES if registers is None else size)
@@ -92,11 +180,12 @@ class ReadCode:
                 place = rules.at_entry(code)
             else:
                 place = rules.find_probe_offset(code, registers)
-            found.append(None if place is None else astuple(place))
+            found.append(None if place is None else (place.offset, place.is_single_stepped))
         return found
 
-    def usdt(self, provider: str) -> list[Any]:
-        """Returns a provider's USDT probes, see ``targetfile.UsdtPlace``. Raises ValueError."""
+    @question(_have_registers)
+    def usdt(self, provider: str) -> Sequence[UsdtPlace]:
+        """Returns the file's USDT probes of a provider. Raises ValueError."""
         found = []
         for probe in usdt_probes(self.elf, provider):
             offset = self.elf.offset_of(probe.address)
@@ -104,33 +193,56 @@ class ReadCode:
             if offset is None or semaphore is None:
                 continue
             nop_bytes, is_harmful = self._code_rules.nop_at(self.elf.read(offset, _ENTRY_BYTES))
-            arguments = None if probe.arguments is None else [list(a) for a in probe.arguments]
-            found.append([probe.name, offset, semaphore, arguments, nop_bytes, is_harmful])
+            arguments = None if probe.arguments is None else tuple(probe.arguments)
+            found.append(UsdtPlace(probe.name, offset, semaphore, arguments, nop_bytes, is_harmful))
         return found
 
     @cached_property
     def _code_rules(self) -> CodeRules:
+        from tracelloc.files.machinecode.coderules import rules_for
+
         return rules_for(of_elf(self.elf.machine, self.elf.bits))
 
     @cached_property
     def _reader(self) -> CodeReader:
+        from tracelloc.files.machinecode.codepaths import CodeReader
+
         return CodeReader(self.elf)
 
-    def exits(self, entry: int) -> list[Any]:
-        """Returns the addresses of a function's ret instructions, and why there may be more."""
+    @question()
+    def exits(self, entry: int) -> FunctionExits:
+        """Returns all ret instructions of a function, or why they are unknown."""
         walk = self._reader.exits(entry)
-        return [sorted(walk.rets), walk.trouble]
+        return FunctionExits(sorted(walk.rets), walk.trouble)
 
+    @question()
     def return_slot(self, entry: int, addresses: Sequence[int]) -> int:
-        """Returns ``CodeReader.return_slot``."""
+        """Returns where a function stores its return address: ``CodeReader.return_slot``."""
+        from tracelloc.files.machinecode.codepaths import Stops
+
         return self._reader.return_slot(entry, Stops(frozenset(addresses)))
 
+    @question()
     def leaves_it_to(self, entry: int, addresses: Sequence[int], names: Sequence[str]) -> bool:
         """Returns whether a function always calls one of these before it returns."""
+        from tracelloc.files.machinecode.codepaths import Stops
+
         return self._reader.leaves_it_to(entry, Stops(frozenset(addresses), frozenset(names)))
 
+    @question()
+    def makes_filters(self) -> bool:
+        """Returns whether its code seems to install seccomp filters without the C library."""
+        from tracelloc.files.machinecode.filtercode import makes_filters
+
+        return makes_filters(self.elf)
+
+    @question()
     def thread_cache_drain(self, frees: Sequence[int]) -> int | None:
-        """Returns the address of the function with which glibc frees an ended thread's cache."""
+        """Returns the address of the function with which glibc frees an ended thread's cache.
+
+        ``frees`` are the addresses of free. None if there is none.
+        """
+        from tracelloc.files.machinecode.threadcache import thread_cache_drain
 
         def start_of(address: int) -> int | None:
             part = None if self.cfi is None else self.cfi.part_at(address)
@@ -138,8 +250,9 @@ class ReadCode:
 
         return thread_cache_drain(self.elf, frees, start_of)
 
-    def parts(self, name: str) -> list[Any]:
-        """Returns (start, end) of the parts of a function."""
+    @question()
+    def parts(self, name: str) -> Sequence[tuple[int, int]]:
+        """Returns the parts into which a compiler split a function; none without a symbol."""
         return [(part.start, part.stop) for part in function_parts(self.elf, self.cfi, name)]
 
     @cached_property
@@ -162,40 +275,23 @@ class ReadCode:
             found = self._rules[address] = self._known_cfi().rules(address)
         return found
 
-    def at(self, address: int) -> list[Any]:
+    @question()
+    def at(self, address: int) -> tuple[int, bool, str | None]:
         """Returns (unwind row of an address, whether a function begins there, trouble)."""
         cfi = self._known_cfi()
-        return [cfi.row(address), cfi.is_start(address), cfi.trouble]
+        return cfi.row(address), cfi.is_start(address), cfi.trouble
 
-    def rows(self, sites: bytes) -> tuple[Any, bytes]:
-        """Returns the unwind rows of some addresses."""
+    @question(lambda found, sites: len(found[0]) == len(sites))
+    def rows(self, sites: U64) -> tuple[U64, str | None]:
+        """Returns the unwind rows of some addresses, and trouble."""
         cfi = self._known_cfi()
-        rows = cfi.rows(np.frombuffer(sites, np.uint64))
-        return cfi.trouble, rows.tobytes()
+        return cfi.rows(sites), cfi.trouble
 
-    def all_rows(self, most: int) -> tuple[Any, bytes]:
-        """Returns all call sites, then their rows; also the covered share of code, and trouble."""
+    @question(lambda found, _: len(found[0]) == len(found[1]))
+    def all_rows(self, most: int) -> tuple[U64, U64, float | None, str | None]:
+        """Returns all call sites and their rows, the share of code with information, and trouble.
+
+        There are none if there are more than ``most``.
+        """
         cfi = self._known_cfi()
-        sites, rows = cfi.all_rows(most)
-        return [cfi.covered_share, cfi.trouble], sites.tobytes() + rows.tobytes()
-
-
-CODE_ANSWERS: Final[dict[str, Callable[..., tuple[Any, bytes]]]] = {
-    "facts": lambda file, _: (file.facts(), b""),
-    "functions": lambda file, _, names, tails: (file.functions(names, tails), b""),
-    "names like": lambda file, _, pattern: (file.names_like(pattern), b""),
-    "object": lambda file, _, name: (file.elf.find_object(name), b""),
-    "function at": lambda file, _, address: (file.name_at(address), b""),
-    "offsets": lambda file, _, functions: (file.offsets(functions), b""),
-    "exits": lambda file, _, entry: (file.exits(entry), b""),
-    "return slot": lambda file, _, *more: (file.return_slot(*more), b""),
-    "leaves it": lambda file, _, *more: (file.leaves_it_to(*more), b""),
-    "makes filters": lambda file, _: (makes_filters(file.elf), b""),
-    "thread cache drain": lambda file, _, *frees: (file.thread_cache_drain(frees), b""),
-    "parts": lambda file, _, name: (file.parts(name), b""),
-    "usdt": lambda file, _, provider: (file.usdt(provider), b""),
-    "at": lambda file, _, address: (file.at(address), b""),
-    "rows": lambda file, sites: file.rows(sites),
-    "all rows": lambda file, _, most: file.all_rows(most),
-}
-"""Answers about a file, given the file and the bytes of the question."""
+        return *cfi.all_rows(most), cfi.covered_share, cfi.trouble

@@ -1,61 +1,75 @@
-"""One file in a worker: its names and lines."""
+"""What tracelloc asks about the names and lines of one file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Final
 
 import numpy as np
 
+from tracelloc.files.dwarf import Chain
 from tracelloc.files.dwarf.decoder import DwarfDecoder, open_decoder
-from tracelloc.files.elf import ElfFile, NotElfError, RawTable, SymbolTable
-from tracelloc.files.elf.debugfiles import belongs_to, embedded_symbols, references_of
+from tracelloc.files.dwarf.variables import Place
+from tracelloc.files.elf import ElfFile, NotElfError, RawTable, Symbol, SymbolTable
+from tracelloc.files.elf.debugfiles import (
+    DebugReferences,
+    belongs_to,
+    embedded_symbols,
+    references_of,
+)
+from tracelloc.files.elf.file import DataLayout
 from tracelloc.files.elf.plt import plt_functions
 from tracelloc.files.elf.sections import SectionError
 from tracelloc.files.elf.symtab import THREAD_LOCALS, VARIABLES
+from tracelloc.record.worker.channel import Descriptor
+from tracelloc.record.worker.questions import question
+from tracelloc.record.worker.readcode import ReadCode
 
 
-class ReadFile:
-    """A file of code, with its debug file if any. Its methods answer the questions."""
+def _are_there(found: Sequence[Symbol | None], addresses: Sequence[int], *_: bool) -> bool:
+    return len(found) == len(addresses) and all(
+        symbol is None or symbol.address <= address
+        for symbol, address in zip(found, addresses, strict=True)
+    )
+
+
+class ReadFile(ReadCode):
+    """A file of code in a worker, with its debug file if any."""
 
     def __init__(self, elf: ElfFile) -> None:
-        self._elf = elf
+        super().__init__(elf)
         self._debug: ElfFile | None = None
         self._decoders: dict[bool, DwarfDecoder] = {}
 
-    def describe(self) -> list[Any]:
+    @question()
+    def describe(self) -> tuple[bool, bool, DebugReferences]:
         """Returns whether it has a symbol table, whether lines, and its debug file references."""
-        return [
-            self._own_table is not None,
-            _has_lines(self._elf),
-            *astuple(references_of(self._elf)),
-        ]
+        return self._own_table is not None, _has_lines(self.elf), references_of(self.elf)
 
-    def add_debug_file(self, descriptor: int, *, by_name: bool) -> list[bool]:
+    @question()
+    def add_debug_file(self, descriptor: Descriptor, by_name: bool) -> tuple[bool, bool]:
         """Returns whether a file is its debug file, and if so, has lines; it is then kept."""
         try:
-            debug = ElfFile(descriptor)
+            debug = ElfFile(descriptor.number)
         except NotElfError:
-            return [False, False]
-        if not belongs_to(debug, references_of(self._elf), by_name=by_name):
+            return False, False
+        if not belongs_to(debug, references_of(self.elf), by_name=by_name):
             debug.close()
-            return [False, False]
+            return False, False
         self._debug = debug
-        return [True, _has_lines(debug)]
+        return True, _has_lines(debug)
 
     @cached_property
     def _own_table(self) -> RawTable | None:
-        return self._elf.table(".symtab")
+        return self.elf.table(".symtab")
 
     @cached_property
     def _embedded(self) -> ElfFile | None:
-        return embedded_symbols(self._elf)
+        return embedded_symbols(self.elf)
 
     @cached_property
     def _tables(self) -> list[RawTable]:
-        tables = list(self._elf.tables())
+        tables = list(self.elf.tables())
         if self._own_table is None:
             if self._embedded is not None:
                 tables.extend(self._embedded.tables())
@@ -66,19 +80,20 @@ class ReadFile:
     @cached_property
     def _table(self) -> SymbolTable:
         tables = list(self._tables)
-        stubs = plt_functions(self._elf)
+        stubs = plt_functions(self.elf)
         if stubs:
             tables.append(RawTable.made_up(stubs))
         return SymbolTable(tables)
 
-    def count(self) -> list[Any]:
+    @question()
+    def count(self) -> tuple[int, bool, list[str]]:
         """Returns the number of named functions, whether a symbol table is embedded, troubles."""
-        return [len(self._table), self._embedded is not None, self._elf.troubles]
+        return len(self._table), self._embedded is not None, self.elf.troubles
 
-    def symbols(self, addresses: Sequence[int]) -> list[Any]:
-        """Returns the name, address and size of the function at each address."""
-        found = self._table.find_all(np.array(addresses, np.uint64))
-        return [None if symbol is None else astuple(symbol) for symbol in found]
+    @question(_are_there)
+    def symbols(self, addresses: Sequence[int]) -> list[Symbol | None]:
+        """Returns the function at each address; None if there is none."""
+        return self._table.find_all(np.array(addresses, np.uint64))
 
     @cached_property
     def _variables(self) -> SymbolTable:
@@ -88,39 +103,47 @@ class ReadFile:
     def _thread_locals(self) -> SymbolTable:
         return SymbolTable(self._tables, THREAD_LOCALS)
 
-    def variables(self, addresses: Sequence[int], *, of_threads: bool) -> list[Any]:
-        """Returns the name, address and size of the variable at each address."""
+    @question(_are_there)
+    def variables(self, addresses: Sequence[int], of_threads: bool) -> list[Symbol | None]:
+        """Returns the variable at each address; None if there is none.
+
+        ``of_threads``: thread-local ones, at offsets from the first of them.
+        """
         table = self._thread_locals if of_threads else self._variables
-        found = table.find_all(np.array(addresses, np.uint64))
-        return [None if symbol is None else astuple(symbol) for symbol in found]
+        return table.find_all(np.array(addresses, np.uint64))
 
-    def data_layout(self) -> list[Any]:
-        """Returns the file's ``DataLayout``."""
-        return list(astuple(self._elf.data_layout))
+    @question(lambda found: found.thread_alignment > 0)
+    def data_layout(self) -> DataLayout:
+        """Returns where the file's variables lie."""
+        return self.elf.data_layout
 
-    def decode(self, *, of_debug: bool) -> str | None:
+    @question()
+    def decode(self, of_debug: bool) -> str | None:
         """Prepares for ``chains``. Returns why that is impossible; None if it is possible."""
-        elf = self._debug if of_debug else self._elf
+        elf = self._debug if of_debug else self.elf
         decoder = "it has no debug file" if elf is None else open_decoder(elf)
         if isinstance(decoder, str):
             return decoder
         self._decoders[of_debug] = decoder
         return None
 
-    def chains(self, addresses: Sequence[int], *, of_debug: bool) -> list[Any]:
-        """Returns chains, the paths of .dwo files, and why they are incomplete."""
+    @question(lambda found, addresses, _: len(found[0]) == len(found[1]) == len(addresses))
+    def chains(
+        self, addresses: Sequence[int], of_debug: bool
+    ) -> tuple[list[Chain], list[str | None], str | None]:
+        """Returns one chain per address, the paths of .dwo files, and why data is missing."""
         decoder = self._decoders[of_debug]
-        chains = decoder.chains(addresses)
-        plain = [[astuple(frame) for frame in chain] for chain in chains]
-        return [plain, decoder.split_paths, decoder.reason]
+        chains = decoder.chains(addresses)  # sets the others
+        return chains, decoder.split_paths, decoder.reason
 
-    def variable_places(self, addresses: Sequence[int], *, of_debug: bool) -> list[Any]:
-        """Returns the source file and line of each variable."""
-        return [list(place) for place in self._decoders[of_debug].variables(addresses)]
+    @question(lambda found, addresses, _: len(found) == len(addresses))
+    def variable_places(self, addresses: Sequence[int], of_debug: bool) -> list[Place]:
+        """Returns where the variables at these addresses are declared."""
+        return self._decoders[of_debug].variables(addresses)
 
     def close(self) -> None:
         """Closes the file and its debug file."""
-        for elf in (self._elf, self._debug):
+        for elf in (self.elf, self._debug):
             if elf is not None:
                 elf.close()
 
@@ -130,21 +153,3 @@ def _has_lines(elf: ElfFile) -> bool:
         return elf.open_section(".debug_line") is not None
     except SectionError:
         return False
-
-
-NAME_ANSWERS: Final[dict[str, Callable[..., Any]]] = {
-    "describe": lambda file, _: file.describe(),
-    "count": lambda file, _: file.count(),
-    "symbols": lambda file, _, addresses: file.symbols(addresses),
-    "variables": lambda file, _, addresses, of_threads: file.variables(
-        addresses, of_threads=of_threads
-    ),
-    "variable places": lambda file, _, addresses, of_debug: file.variable_places(
-        addresses, of_debug=of_debug
-    ),
-    "data layout": lambda file, _: file.data_layout(),
-    "debug": lambda file, given, by_name: file.add_debug_file(given[0], by_name=by_name),
-    "decode": lambda file, _, of_debug: file.decode(of_debug=of_debug),
-    "chains": lambda file, _, addresses, of_debug: file.chains(addresses, of_debug=of_debug),
-}
-"""Answers about a file, given the file and the descriptors of the question."""

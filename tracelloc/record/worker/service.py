@@ -14,16 +14,15 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from tracelloc.architecture import native
-from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.sections import load_zstd
-from tracelloc.record.worker.channel import receive_question, send
-from tracelloc.record.worker.readcode import CODE_ANSWERS, ReadCode
-from tracelloc.record.worker.readfile import NAME_ANSWERS, ReadFile
-from tracelloc.record.worker.readstacks import finish_stacks
+from tracelloc.files.machinecode import codepaths, filtercode, threadcache  # noqa: F401
+from tracelloc.record.worker.channel import Packed, receive_question, send
+from tracelloc.record.worker.knownfiles import KnownFiles
+from tracelloc.record.worker.questions import QUESTIONS
 
 load_zstd()
 
@@ -34,61 +33,26 @@ _STACKS_CPU_S: Final = 10.0
 _CLONE_PARENT: Final = 0x8000
 
 
-class KnownFile:
-    """A file, as the different questions use it."""
-
-    def __init__(self, elf: ElfFile) -> None:
-        self.names = ReadFile(elf)
-        self.code = ReadCode(elf)
-
-
-class FileService:
-    """The files of a worker, by number."""
-
-    def __init__(self) -> None:
-        self._files: dict[int, KnownFile] = {}
-
-    def answer(
-        self, question: Sequence[Any], data: bytes, descriptors: Sequence[int]
-    ) -> tuple[Any, bytes]:
-        """Returns the answer to ``[number, what, ...]``, and its bytes. Raises anything."""
-        number, what, *more = question
-        if what == "open":
-            self._files[number] = KnownFile(ElfFile(descriptors[0]))
-            return None, b""
-        if what == "close":
-            file = self._files.pop(number, None)
-            if file is not None:
-                file.names.close()
-            return None, b""
-        if what == "stacks":
-            codes = {number: file.code for number, file in self._files.items()}
-            return finish_stacks(codes, data, *more)
-        file = self._files[number]
-        if what in CODE_ANSWERS:
-            return CODE_ANSWERS[what](file.code, data, *more)
-        return NAME_ANSWERS[what](file.names, descriptors, *more), b""
-
-
 def serve(channel: socket.socket) -> None:
     """Answers questions until the other end is gone."""
-    service = FileService()
+    files = KnownFiles()
     while True:
         try:
-            question, data, descriptors = receive_question(channel)
+            (number, name, given), data, descriptors = receive_question(channel)
         except OSError:
             return
         # The default action of SIGPROF ends the process.
-        signal.setitimer(signal.ITIMER_PROF, _STACKS_CPU_S if question[1] == "stacks" else _CPU_S)
-        found = b""
+        is_urgent = name == KnownFiles.stacks.__name__
+        signal.setitimer(signal.ITIMER_PROF, _STACKS_CPU_S if is_urgent else _CPU_S)
         try:
-            answer, found = service.answer(question, data, descriptors)
-            message = {"answer": answer}
+            arguments = QUESTIONS[name].arguments(given, data, descriptors)
+            asked = files if hasattr(files, name) else files.by_number[number]
+            answer = Packed({"answer": getattr(asked, name)(*arguments)})
         except MemoryError:
             os._exit(errno.ENOMEM)
         except Exception as error:  # noqa: BLE001 - whatever it is, this file is not read
-            message = {"error": f"{type(error).__name__}: {error}"}
-        send(channel, message, found)
+            answer = Packed({"error": f"{type(error).__name__}: {error}"})
+        send(channel, answer)
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
@@ -101,7 +65,7 @@ def fork_workers(own_bytes: int, confine_worker: Callable[[], None]) -> None:
     with socket.socket(fileno=0) as control:
         while True:
             try:
-                memory_bytes, _, (descriptor,) = receive_question(control)
+                (memory_bytes, _), _, (descriptor,) = receive_question(control)
             except (OSError, ValueError):
                 return
             pid = _fork_sibling()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.record.worker.client import ROW_WORKER, FileReadError
-from tracelloc.record.worker.handle import FileHandle, odd_answers, text_or_none, whole_number
+from tracelloc.record.worker.client import ROW_WORKER, FileHandle, FileReadError
+from tracelloc.record.worker.readcode import ReadCode
 from tracelloc.record.worker.targetfile import TargetFile
 
 U64 = npt.NDArray[np.uint64]
@@ -40,11 +39,6 @@ class UnwindTables:
         self.trouble: str | None = None
         """Why some of the file's information can't be read."""
 
-    @property
-    def troubles(self) -> list[str]:
-        """What was not read, to display."""
-        return self._elf.troubles
-
     def all_rows(self, most: int) -> tuple[U64, U64]:
         """Returns all call sites and their rows; none if there are more than ``most``.
 
@@ -52,14 +46,9 @@ class UnwindTables:
         """
         with self._lock:
             if self._all_rows is None:
-                (share, trouble), words = self._rows_of(
-                    self._ahead, lambda found: (found[0], found[1]), "all rows", most
-                )
-                with odd_answers("all rows"):
-                    self.covered_share = float(share)
-                    self.trouble = text_or_none(trouble) or self.trouble
-                half = len(words) // 2
-                self._all_rows = words[:half], words[half:]
+                *found, self.covered_share, trouble = self._ahead.ask(ReadCode.all_rows, most)
+                self.trouble = trouble or self.trouble
+                self._all_rows = found[0], found[1]
             return self._all_rows
 
     def rows(self, addresses: U64, *, ahead: bool = False) -> U64:
@@ -68,19 +57,9 @@ class UnwindTables:
         With ``ahead``, the question does not delay others.
         """
         file: FileHandle = self._ahead if ahead else self._elf
-        trouble, rows = self._rows_of(file, text_or_none, "rows", data=addresses.tobytes())
-        if len(rows) != len(addresses):
-            raise FileReadError("an odd answer to 'rows'")
+        rows, trouble = file.ask(ReadCode.rows, addresses)
         self.trouble = trouble or self.trouble
         return rows
-
-    def _rows_of(
-        self, file: FileHandle, decode: Callable[[Any], Any], *question: Any, data: bytes = b""
-    ) -> tuple[Any, U64]:
-        answer, words = file.exchange(*question, data=data)
-        with odd_answers(question[0]):
-            return decode(answer), np.frombuffer(words, np.uint64)
-        raise AssertionError
 
     def note_passed(self, sites: U64) -> None:
         """Remembers distinct call sites that were in stacks of an ended program."""
@@ -112,11 +91,9 @@ class UnwindTables:
             if len(self._places) >= _MOST_PLACES:
                 self._places.clear()
             try:
-                answer, _ = self._elf.exchange("at", address)
-                with odd_answers("at"):
-                    row, is_start, trouble = answer
-                    found = whole_number(row), bool(is_start)
-                    self.trouble = text_or_none(trouble) or self.trouble
+                row, is_start, trouble = self._elf.ask(ReadCode.at, address)
+                found = row, is_start
+                self.trouble = trouble or self.trouble
             except FileReadError:
                 pass
             found = self._places[address] = found or (0, False)

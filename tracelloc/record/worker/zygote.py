@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tracelloc.record.worker.channel import ChannelError, receive, send
+from tracelloc.record.worker.channel import ChannelError, Descriptor, receive, send
 from tracelloc.system.confined import CONFINE, start_reader
 
 LEAST_MEMORY_BYTES: Final = 128 << 20
@@ -135,7 +135,7 @@ class Zygote:
         try:
             with its:
                 control.settimeout(_PATIENCE_S)
-                send(control, memory_bytes, descriptors=[its.fileno()])
+                send(control, [memory_bytes, Descriptor(its.fileno())])
             pid, _ = receive(control, _PATIENCE_S)
             if not isinstance(pid, int) or pid <= 1:
                 raise ChannelError("its answer is odd")

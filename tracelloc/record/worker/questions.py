@@ -1,0 +1,208 @@
+"""Questions that workers answer: functions, whose types say what a message may contain.
+
+``question`` declares one. The other side passes the function itself to ``FileWorker.ask``, which
+returns what the function returns in the worker. Both sides read messages by the declared types:
+a worker may have been taken over by the file that it reads, so what is of another type, out of
+range, too long or too short is refused. Nothing but plain values, arrays, enumerations and the
+dataclasses that a question names is ever made of a message.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable, Container, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache, cached_property
+from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from tracelloc.errors import MalformedError
+from tracelloc.record.worker.channel import Descriptor
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+Signed = Annotated[int, range(-(1 << 63), 1 << 63)]
+"""A number that may be negative. Others are unsigned, of 64 bits."""
+_UNSIGNED: Final = range(1 << 64)
+
+
+class question:  # noqa: N801 - a decorator
+    """Declares that workers answer a question by this method: of a file, or of ``KnownFiles``."""
+
+    def __init__(self, is_possible: Callable[..., bool] = lambda *_: True) -> None:
+        """``is_possible`` gets an answer and the arguments, and tells whether it can be true."""
+        self._is_possible = is_possible
+
+    def __call__(self, function: Function) -> Function:
+        """Returns the method itself."""
+        assert function.__name__ not in QUESTIONS
+        QUESTIONS[function.__name__] = self
+        self._function = function
+        return function
+
+    @cached_property
+    def types(self) -> dict[str, Any]:
+        """The types of the arguments, by name, then of the answer."""
+        return get_type_hints(self._function, include_extras=True)
+
+    def arguments(self, message: Any, data: bytes, descriptors: Sequence[int]) -> list[Any]:
+        """Reads the arguments. Raises MalformedError if they are not of their types."""
+        *kinds, _ = self.types.values()
+        return list(_read_all(_row(list, kinds), message, data, descriptors))
+
+    def answer(self, message: Any, data: bytes, arguments: Sequence[Any]) -> Any:
+        """Reads the answer to a question with these arguments. Raises MalformedError."""
+        answer = _read_all(reader_of(self.types["return"]), message, data)
+        if not self._is_possible(answer, *arguments):
+            raise MalformedError("it can't be true")
+        return answer
+
+
+QUESTIONS: Final[dict[str, question]] = {}
+"""All questions by name."""
+
+
+class Attached:
+    """The bytes and descriptors of a message, which belong to the values in their order."""
+
+    def __init__(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
+        self.data = memoryview(data)
+        self.descriptors = descriptors
+
+    def take(self, size_bytes: Any) -> memoryview:
+        """Returns the next bytes."""
+        size = _number(size_bytes, range(len(self.data) + 1))
+        taken, self.data = self.data[:size], self.data[size:]
+        return taken
+
+
+Reader = Callable[[Any, Attached], Any]
+"""Makes a value of what stands for it in JSON. Raises MalformedError."""
+
+
+def _read_all(read: Reader, message: Any, data: bytes, descriptors: Sequence[int] = ()) -> Any:
+    attached = Attached(data, descriptors)
+    value = read(message, attached)
+    if attached.data:
+        raise MalformedError("it has more bytes than values")
+    return value
+
+
+@cache
+def reader_of(kind: Any) -> Reader:
+    """Returns how values of a type are read. Raises KeyError for types that are never sent."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _optional(*parts)
+    if origin is Annotated:
+        return _number_in(parts[1]) if parts[0] is int else _array(parts[1])
+    if origin in _OF_PARTS:
+        return _OF_PARTS[origin](*parts)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _member({member.value: member for member in kind})
+    if is_dataclass(kind) and kind is not Descriptor:
+        return _instance(kind)
+    return _PLAIN[kind]
+
+
+def _checked(kind: type, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise MalformedError(f"a {type(value).__name__} stands where a {kind.__name__} should")
+    return value
+
+
+def _number(value: Any, allowed: Container[int]) -> int:
+    # Not a subclass: true is no number.
+    if type(value) is not int or value not in allowed:
+        raise MalformedError("a number is out of range, or none")
+    return value
+
+
+def _finite(value: Any, _: Attached) -> Any:
+    if not math.isfinite(_checked(float, value)):
+        raise MalformedError("a number is not finite")
+    return value
+
+
+def _number_in(allowed: range) -> Reader:
+    return lambda value, _: _number(value, allowed)
+
+
+def _member(members: dict[int, Enum]) -> Reader:
+    return lambda value, _: members[_number(value, members)]
+
+
+def _optional(*kinds: Any) -> Reader:
+    (kind,) = (each for each in kinds if each is not type(None))
+    read = reader_of(kind)
+    return lambda value, attached: None if value is None else read(value, attached)
+
+
+def _array(dtype: Any) -> Reader:
+    item_bytes = np.dtype(dtype).itemsize
+
+    def read(value: Any, attached: Attached) -> Any:
+        content = attached.take(value)
+        if len(content) % item_bytes:
+            raise MalformedError("an array is cut off")
+        return np.frombuffer(content, dtype)
+
+    return read
+
+
+def _list(kind: Any) -> Reader:
+    read = reader_of(kind)
+    return lambda value, attached: [read(each, attached) for each in _checked(list, value)]
+
+
+def _row(make: Callable[[tuple[Any, ...]], Any], kinds: Sequence[Any]) -> Reader:
+    readers = [reader_of(kind) for kind in kinds]
+
+    def read(value: Any, attached: Attached) -> Any:
+        if len(_checked(list, value)) != len(readers):
+            raise MalformedError(f"{len(value)} values stand where {len(readers)} should")
+        return make(tuple(read(each, attached) for read, each in zip(readers, value, strict=True)))
+
+    return read
+
+
+def _instance(kind: Any) -> Reader:
+    hints = get_type_hints(kind, include_extras=True)
+    return _row(lambda values: kind(*values), [hints[field.name] for field in fields(kind)])
+
+
+def _tuple(*kinds: Any) -> Reader:
+    if kinds[-1] is not Ellipsis:
+        return _row(tuple, kinds)
+    read = _list(kinds[0])
+    return lambda value, attached: tuple(read(value, attached))
+
+
+def _by_name(_: type[str], kind: Any) -> Reader:
+    read = reader_of(kind)
+    return lambda value, attached: {
+        name: read(each, attached) for name, each in _checked(dict, value).items()
+    }
+
+
+_PLAIN: Final[dict[Any, Reader]] = {
+    str: lambda value, _: _checked(str, value),
+    bool: lambda value, _: _checked(bool, value),
+    type(None): lambda value, _: _checked(type(None), value),
+    int: _number_in(_UNSIGNED),
+    float: _finite,
+    bytes: lambda value, attached: bytes(attached.take(value)),
+    Descriptor: lambda value, attached: Descriptor(
+        attached.descriptors[_number(value, range(len(attached.descriptors)))]
+    ),
+}
+_OF_PARTS: Final[dict[Any, Callable[..., Reader]]] = {
+    list: _list,
+    Sequence: _list,
+    tuple: _tuple,
+    dict: _by_name,
+    np.ndarray: lambda _, dtype: _array(*get_args(dtype)),
+}
