@@ -88,7 +88,6 @@ def table(request: pytest.FixtureRequest) -> LiveTable:
 
 def test_a_copy_holds_what_was_live_and_nothing_later(table: LiveTable) -> None:
     snapshot = snapshot_of(table, 6001)
-    assert snapshot.blocks is not None
     table.apply(records([(EventKind.ALLOC, 0x10, 5, 1, 1)], first_time=9000))
     blocks = snapshot.blocks
     assert len(blocks) == table.count - 1
@@ -137,7 +136,6 @@ def within(row: Row, limits: Limits, now_ns: int) -> bool:
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
 def test_limits(table: LiveTable, limits: Limits) -> None:
     snapshot = snapshot_of(table, 6001)
-    assert snapshot.blocks is not None
     every = rows(snapshot.blocks)
     chosen = rows(choose(snapshot.blocks, 6001, limits))
     assert chosen == [row for row in every if within(row, limits, 6001)]
@@ -185,7 +183,6 @@ def test_a_copy_of_history_stays_as_it_is() -> None:
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
 def test_figures_per_stack(table: LiveTable, limits: Limits) -> None:
     snapshot = snapshot_of(table, 6001)
-    assert snapshot.blocks is not None
     figures = stack_figures(snapshot, None, limits)
     chosen = rows(choose(snapshot.blocks, 6001, limits))
     assert sum(figures.share) == pytest.approx(1 if chosen else 0)

@@ -154,7 +154,6 @@ def test_signed_return_addresses(tmp_path: Path) -> None:
 def test_it_is_nonsense_on_other_machines(tmp_path: Path) -> None:
     data = open_elf(assemble(tmp_path, SIGNED))
     section = data.section_header(".eh_frame")
-    assert section is not None
     entries = core.Entries(data.section_bytes(".eh_frame"), section.address, is_eh=True)
     starts, offsets = np.zeros(4, np.uint64), np.zeros(4, np.int64)
     assert entries.scan(starts, offsets) == 1
@@ -250,7 +249,6 @@ def test_signals(tmp_path: Path) -> None:
     path = assemble(tmp_path, "f: nop\n mov x8, #139\n svc #0\n nop\n nop\n nop\n nop\n")
     elf, cfi = open_elf(path), open_cfi(path)
     text = elf.section_header(".text")
-    assert text is not None
     kinds = [decode(cfi.row(text.address + at)).kind for at in range(-1, 9)]
     # The byte before a return address, or the address itself.
     assert [at for at, kind in enumerate(kinds, -1) if kind is Kind.SIGNAL] == [3, 4]
@@ -282,8 +280,6 @@ def test_damaged_tables() -> None:
     elf = open_elf(path)
     section = elf.section_header(".eh_frame")
     data = elf.section_bytes(".eh_frame")
-    assert section is not None
-    assert data is not None
     rng = random.Random(11)
     kinds: Counter[int] = Counter()
     for _ in range(60):

@@ -67,8 +67,7 @@ def test_targets_equal_objdump() -> None:
         is_direct = bool(re.fullmatch(r"b|bl|b\.[a-z]{2}|cbn?z|tbn?z", mnemonic))
         assert (target is not None) == is_direct
         if target is not None:
-            theirs = operands.split(" <")[0].split(", ")[-1]
-            assert target == int(theirs, 16), hex(at)
+            assert target == int(operands.split(" <")[0].split(", ")[-1], 16), hex(at)
             compared += 1
     check_figures(compared, 58004)
 
@@ -126,7 +125,6 @@ def test_writes_include_capstones() -> None:
 def test_writes(text: str, registers: str, tmp_path: Path) -> None:
     elf = open_elf(assemble(tmp_path, text))
     section = elf.section_header(".text")
-    assert section is not None
     word = int.from_bytes(elf.read(section.offset, 4), "little")
     wanted = {31 if name == "sp" else int(name[1:]) for name in registers.split()}
     written = written_registers(word)
@@ -159,7 +157,6 @@ def offset_in(path: Path, name: str, registers: tuple[str, ...]) -> ProbeOffset 
     elf = open_elf(path)
     ((start, size),) = elf.find_functions([name])[name].items()
     offset = elf.offset_of(start)
-    assert offset is not None
     return find_probe_offset(elf.read(offset, size), registers)
 
 
@@ -199,7 +196,6 @@ def test_offsets_in_debian_13(package: str) -> None:
     found = {}
     for name in expected:
         place = offset_in(path, name, ARGUMENTS.get(name, TWO))
-        assert place is not None
         assert not (place.is_single_stepped and place.offset)
         found[name] = None if place.is_single_stepped else place.offset
     assert found == expected
@@ -273,8 +269,6 @@ other: ret
 def test_exits(tmp_path: Path) -> None:
     path = assemble(tmp_path, PATHS)
     elf = open_elf(path)
-    text = elf.section_header(".text")
-    assert text is not None
     labels = {
         name: int(value, 16) for value, _, name in (
             line.split() for line in subprocess.run(
@@ -394,8 +388,7 @@ bare:   stp x29, x30, [sp, #-16]!
         for name, places in elf.find_functions(["first", "second", "bare"]).items()
     }
     reader = CodeReader(elf)
-    alone = Stops(frozenset({at["second"]}))
-    assert reader.return_slot(at["first"], alone) == 3
+    assert reader.return_slot(at["first"], Stops(frozenset({at["second"]}))) == 3
     assert reader.return_slot(at["first"], Stops()) == 0
     assert reader.return_slot(at["second"], Stops()) == 2
     assert reader.return_slot(at["bare"], Stops()) == 0  # nothing says where

@@ -169,7 +169,6 @@ def test_steps_equal_those_of_the_rules(name: str) -> None:
 def addresses(cfi: Cfi) -> np.ndarray:
     """All instructions that have information."""
     table = cfi._table(0)
-    assert table is not None
     pieces = []
     for offset in table[1].offsets.tolist():
         start, size = table[0].fde(offset)

@@ -57,10 +57,8 @@ def pid() -> Iterator[int]:
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         yield process.pid
-        assert process.stdin is not None
         process.stdin.close()
 
 
@@ -104,7 +102,6 @@ def test_output_that_cannot_be_written(call: str, pid: int) -> None:
 @pytest.mark.parametrize("call", ENDLESS)
 def test_a_reader_that_leaves(call: str, pid: int) -> None:
     process = start(call, pid, stdout=subprocess.PIPE)
-    assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
     process.stdout = None

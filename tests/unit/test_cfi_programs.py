@@ -55,7 +55,6 @@ Found = tuple[int, int, bytes, dict[int, tuple[int, int, bytes]]]
 def state_at(entries: Entries, offset: int, last: int) -> Found:
     """The rules so many bytes into the function."""
     found = entries.rules(offset, CODE + last)
-    assert found is not None
     return found.cfa_register, found.cfa_offset, found.cfa_expression, found.registers
 
 
@@ -241,7 +240,6 @@ def test_augmentations(augmentation: bytes, data: bytes, pointers: int, is_signa
     entries = Entries(first + entry(body + b"\0\x86\x02"), SECTION, is_eh=True)
     assert entries.fde(len(first)) == (CODE, SIZE)
     found = entries.rules(len(first), CODE)
-    assert found is not None
     assert found.is_signal == is_signal
     assert found.registers == {**RA, RBP: (OFFSET, -16, b"")}
 
@@ -358,8 +356,7 @@ def test_scan_goes_on_behind_zeros() -> None:
     third = fde(b"\x0e\x18", gap, CODE + SIZE)
     empty = fde(b"", gap + len(third), CODE + 2 * SIZE, 0)
     data = first + second + bytes(1 << 20) + third + empty + bytes(4)
-    entries = Entries(data, SECTION, is_eh=True)
-    assert scanned(entries) == [len(first), gap]
+    assert scanned(Entries(data, SECTION, is_eh=True)) == [len(first), gap]
 
 
 def header(pairs: list[tuple[int, int]], address: int, kinds: bytes = b"\x1b\x03\x3b") -> bytes:

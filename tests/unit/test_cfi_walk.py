@@ -328,8 +328,7 @@ def test_ends_by_hand() -> None:
 def test_fallback_by_hand() -> None:
     """Frames by the frame pointer are counted, and end where it is zero."""
     stack = words(0, 0x200, 0, 0)
-    found = Walk((0x100, 0x200), End.OUTERMOST, 1)
-    assert walk(FRAME_POINTER, stack, bp=BASE) == found
+    assert walk(FRAME_POINTER, stack, bp=BASE) == Walk((0x100, 0x200), End.OUTERMOST, 1)
     assert walk(FRAME_POINTER, stack, bp=0) == Walk((0x100,), End.OUTERMOST, 1)
     assert walk(FRAME_POINTER, stack) == Walk((0x100,), End.UNKNOWN_REGISTER, 1)
     assert walk(FRAME_POINTER, stack, bp=0x1000) == Walk((0x100,), End.OUTSIDE_COPY, 1)

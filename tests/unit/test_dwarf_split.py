@@ -140,7 +140,6 @@ def test_without_the_program(cpp: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("PATH", "/nonexistent")
     lines = SourceLines(open_elf(cpp))
     assert sum(chain != () for chain in lines.chains(addresses)) > 0.9 * ADDRESSES
-    assert lines.reason is not None
     assert lines.reason.endswith("install llvm-symbolizer")
 
 
@@ -183,7 +182,6 @@ def test_one_that_fails(
     patience_s = 1 if "sleep" in script else 30
     pipe = SymbolizerPipe(open_elf(cpp), str(command), patience_s)
     assert pipe.chains([0x1000] * 300) == [()] * 300
-    assert pipe.reason is not None
     assert reason in pipe.reason
     assert children() == before
     assert pipe.chains([0x1000]) == [()]

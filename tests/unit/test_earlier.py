@@ -83,7 +83,6 @@ def test_a_list_with_another_stack_is_repeated_once() -> None:
 
 def with_verdict(snapshot: Snapshot, verdict: Verdict, rate: float = 1.0) -> Snapshot:
     """The snapshot with another verdict on the second suspect, and its rate times ``rate``."""
-    assert snapshot.findings is not None
     group, single = snapshot.findings.suspects
     per_min = single.judgement.rate_bytes_per_min * rate
     judgement = replace(single.judgement, verdict=verdict, rate_bytes_per_min=per_min)
@@ -118,7 +117,6 @@ def test_a_rate_that_changes_by_a_quarter_is_one_line() -> None:
 def test_a_rank_that_rises_is_reported_once() -> None:
     earlier, first = EarlierReports(), watched(400.0).snapshot()
     text(first, earlier)
-    assert first.findings is not None
     suspects = first.findings.suspects[::-1]
     turned = replace(first, findings=replace(first.findings, suspects=suspects))
     lines = text(turned, earlier)
@@ -148,7 +146,6 @@ def test_every_report_and_the_last_one_are_whole_and_one_every_few_hours() -> No
 def test_a_suspect_that_is_none_any_more_is_said_once() -> None:
     earlier, first = EarlierReports(), watched(400.0).snapshot()
     text(first, earlier)
-    assert first.findings is not None
     findings = replace(first.findings, suspects=(), suspect_of={})
     cleared = replace(later(first), findings=findings)
     lines = [line for line in text(cleared, earlier) if "suspect=" in line]

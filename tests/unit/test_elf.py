@@ -50,7 +50,6 @@ def test_symbols_equal_nm(builder: Builder) -> None:
     for address, size, _, _ in functions:
         inside = address + rng.randrange(size)
         symbol = elf.symbols.find(inside)
-        assert symbol is not None
         assert symbol.address <= inside < symbol.address + symbol.size
         names = {n for a, s, _, n in functions if (a, s) == (symbol.address, symbol.size)}
         assert symbol.name in names
@@ -70,9 +69,7 @@ def test_names_are_the_plainest() -> None:
     elf = open_elf(libc())
     for name in ("malloc", "free", "strdup", "aligned_alloc", "calloc"):
         (address,) = elf.find_functions([name])[name]
-        found = elf.symbols.find(address)
-        assert found is not None
-        assert not found.name.startswith("_")
+        assert not elf.symbols.find(address).name.startswith("_")
 
 
 def test_find_functions_equals_nm() -> None:
@@ -104,7 +101,6 @@ def test_offsets_and_addresses() -> None:
     elf = open_elf(libc())
     (address,) = elf.find_functions(["malloc"])["malloc"]
     offset = elf.offset_of(address)
-    assert offset is not None
     assert elf.address_of(offset) == address
     assert elf.offset_of(1 << 50) is None
     assert elf.address_of(1 << 50) is None
@@ -158,7 +154,6 @@ def test_headers_equal_pyelftools(builder: Builder, tmp_path: Path) -> None:
             assert len(ours.sections) == theirs.num_sections()
             for section in reversed(list(theirs.iter_sections())):
                 found = ours.section(section.name)
-                assert found is not None
                 assert (found.offset, found.size_bytes, found.address, found.link) == (
                     section["sh_offset"], section["sh_size"], section["sh_addr"], section["sh_link"]
                 )  # fmt: skip

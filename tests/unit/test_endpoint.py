@@ -190,8 +190,7 @@ def test_page_refreshes(serve: Serve, tmp_path: Path) -> None:
 
 
 def test_data_is_json(serve: Serve) -> None:
-    data = json.loads(ask(serve(hostile), "/flamegraph.json").content)
-    assert data["refresh"] == 5
+    assert json.loads(ask(serve(hostile), "/flamegraph.json").content)["refresh"] == 5
     assert gzip.decompress(ask(serve(hostile), "/debug/pprof/heap").content)
 
 

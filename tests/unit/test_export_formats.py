@@ -136,8 +136,7 @@ def test_pprof_stacks() -> None:
         # Equal names would make pprof cut template arguments out.
         assert text[function.name] != text[function.system_name]
     paths = {text[m.filename]: m.id for m in message.mapping}
-    runtime = locations[message.sample[1].location_id[0]]
-    assert runtime.mapping_id == paths[LIBRARY]
+    assert locations[message.sample[1].location_id[0]].mapping_id == paths[LIBRARY]
     assert locations[message.sample[0].location_id[0]].mapping_id == paths[APP]
 
 
@@ -217,9 +216,7 @@ def test_go_reads_templates_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.pb.gz"
     path.write_bytes(written(".pb.gz", found))
     top = go_pprof(tmp_path, "-top", "-nodefraction=0", "-nodecount=0", path)
-    leaf = found.samples[0].stack.frames[0].symbol
-    assert leaf is not None
-    assert leaf in top
+    assert found.samples[0].stack.frames[0].symbol in top
 
 
 @pytest.mark.long
@@ -227,8 +224,7 @@ def test_go_reads_a_difference(tmp_path: Path) -> None:
     found = difference(small(), profile(list(small().samples[1:])))
     path = tmp_path / "d.pb.gz"
     path.write_bytes(written(".pb.gz", found))
-    top = go_pprof(tmp_path, "-top", "-unit=B", "-nodefraction=0", path)
-    assert "-400B" in top
+    assert "-400B" in go_pprof(tmp_path, "-top", "-unit=B", "-nodefraction=0", path)
 
 
 def test_speedscope() -> None:

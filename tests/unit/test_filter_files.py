@@ -262,7 +262,6 @@ def test_no_file_of_ones_own(me: Invoker) -> None:
 def test_an_own_file_is_read_and_checked(me: Invoker) -> None:
     write(me.filters, '[[rule]]\npattern = "x"\n')
     rules, warning = own_rules(me)
-    assert rules is not None
     assert (rules.rules, warning) == ((Rule("x"),), "")
     write(me.filters, "\n[[rule]]\n")
     with pytest.raises(UsageError, match=f"^{me.filters}:2: rule 1: pattern is missing$"):

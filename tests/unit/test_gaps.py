@@ -15,12 +15,7 @@ from tests.unit.reports import json_report, text_report
 from tests.unit.test_views import FakeSymbolizer
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.losses import (
-    Completeness,
-    Counter,
-    Gap,
-    completeness_of,
-)
+from tracelloc.model.losses import Completeness, Counter, Gap, completeness_of
 from tracelloc.record.session import gaplog
 from tracelloc.record.session.gaplog import LOST, GapLog
 from tracelloc.show.filters import Filters
@@ -128,7 +123,6 @@ def test_reports_begin_with_it(gaps: tuple[Gap, ...], word: str | None, sentence
         assert words[3] == word
         assert lines[1] == sentence
         alert = alert_of(snapshot)
-        assert alert is not None
         assert alert.sentence == sentence.removeprefix("==> ")
         assert len(alert.short) < 30
     said = json.loads(json_report(snapshot, namer, 1))["completeness"]

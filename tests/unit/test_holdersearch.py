@@ -47,7 +47,6 @@ def findings_of(heap: Heap, suspects: Sequence[Suspect] = ()) -> Findings:
     """All stacks grow."""
     count = len(heap.table.totals)
     template = watched(400.0).findings
-    assert template is not None
     sites = replace(
         template.sites.select(np.zeros(count, np.intp)),
         code=np.full(count, CODE_OF[Verdict.GROWING], np.uint8),
@@ -103,7 +102,6 @@ class Searches(Lab):
     def holders(self, one: Traced) -> Mapping[int, BlockHolders]:
         """Found by the last search."""
         found: SuspectHolders | None = self.facet(one).result
-        assert found is not None
         return found.by_stack
 
 
@@ -117,7 +115,6 @@ def test_one_search_for_all_that_grow_and_rarely_again(monkeypatch: pytest.Monke
 
 def test_a_stack_that_begins_to_grow_is_searched_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Searches(monkeypatch), growing()
-    assert one.findings is not None
     codes = one.findings.sites.code.copy()
     codes[3] = CODE_OF[Verdict.BUSY]
     later = one.findings

@@ -21,22 +21,11 @@ from tracelloc.heap.table import LiveTable
 from tracelloc.heap.usable import main_library
 from tracelloc.model.blocks import ReadSizes, UsableSizes
 from tracelloc.model.events import EventKind
-from tracelloc.model.process import (
-    FoundLibrary,
-    Limit,
-    MallocLibrary,
-    MemoryUsage,
-    Resident,
-)
+from tracelloc.model.process import FoundLibrary, Limit, MallocLibrary, MemoryUsage, Resident
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.process import residency
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.process.residency import (
-    Residency,
-    kept_bytes,
-    read_pss,
-    read_resident,
-)
+from tracelloc.record.process.residency import Residency, kept_bytes, read_pss, read_resident
 from tracelloc.show.presentation.facts import summary
 from tracelloc.show.presentation.processfacts import account, forecast, memory_facts
 from tracelloc.snapshots.snapshot import Snapshot
@@ -68,12 +57,9 @@ def test_this_process_as_the_kernel_has_it() -> None:
     process = Process(os.getpid())
     found = read_resident(process)
     rss = process.rss_bytes()
-    assert found is not None
-    assert rss is not None
     assert found.rss == pytest.approx(rss, rel=0.2)
     assert 0 < (read_pss(process) or 0) <= rss * 1.2
     limit = closest_limit(process.directory)
-    assert limit is not None
     assert 0 < limit.free_bytes <= limit.size_bytes
 
 
@@ -116,8 +102,6 @@ def test_growth_of_a_real_process_is_seen_and_kept_when_it_ends() -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    assert child.stdin is not None
-    assert child.stdout is not None
     try:
         child.stdout.readline()
         residency = Residency(Process(child.pid))
@@ -125,7 +109,6 @@ def test_growth_of_a_real_process_is_seen_and_kept_when_it_ends() -> None:
         child.stdin.flush()
         child.stdout.readline()
         memory = residency.read_usage()
-        assert memory is not None
         assert memory.now.anonymous - memory.start.anonymous == pytest.approx(32 * MIB, rel=0.1)
         assert (memory.pss_bytes or 0) >= 32 * MIB
     finally:
@@ -147,9 +130,7 @@ def test_pages_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         me = Process(os.getpid())
         assert kept_bytes(me, ranges) == 4 * MIB
         assert kept_bytes(me, []) == 0
-        memory = Residency(me).read_usage(ranges)
-        assert memory is not None
-        assert memory.mapped_bytes == 4 * MIB
+        assert Residency(me).read_usage(ranges).mapped_bytes == 4 * MIB
         monkeypatch.setattr(residency, "MOST_PAGES", 2 * MIB // mmap.PAGESIZE)
         assert kept_bytes(me, ranges) == 2 * MIB
         assert kept_bytes(Process(2**22 - 1), ranges) is None
@@ -173,7 +154,6 @@ def with_memory(
 
 def sentence(snapshot: Snapshot) -> str:
     found = account(snapshot)
-    assert found is not None
     return found.sentence
 
 
@@ -208,7 +188,6 @@ def test_growth_elsewhere_is_named(grown: dict[str, int], said: str) -> None:
 
 def test_mappings_explain_growth_as_well() -> None:
     snapshot = with_memory(anonymous=10 * MIB)
-    assert snapshot.memory is not None
     mapped = replace(snapshot, memory=replace(snapshot.memory, mapped_bytes=9 * MIB))
     share = (snapshot.live_bytes + 9 * MIB) / (10 * MIB)
     assert sentence(mapped) == (
@@ -241,15 +220,12 @@ def test_what_glibc_adds() -> None:
     snapshot = with_memory(100.0)
     assert (account(snapshot) or sentence).overhead_bytes is None  # type: ignore[union-attr]
     known = account(replace(snapshot, allocators=(GLIBC,)))
-    assert known is not None
     counts = snapshot.totals.live_count
     sessions = int(counts[3:].sum())
     # Blocks of 100 bytes lie in chunks of 112.
     assert known.overhead_bytes == 40 * 16 + sessions * 16 + int(counts[1]) * 12
     own = replace(GLIBC, family="jemalloc", library=MallocLibrary.JEMALLOC)
-    mixed = account(replace(snapshot, allocators=(GLIBC, own)))
-    assert mixed is not None
-    assert mixed.overhead_bytes is None
+    assert account(replace(snapshot, allocators=(GLIBC, own))).overhead_bytes is None
 
 
 def test_what_other_allocators_add() -> None:
@@ -257,13 +233,10 @@ def test_what_other_allocators_add() -> None:
     snapshot = with_memory(100.0)
     jemalloc = replace(GLIBC, file="/lib/libjemalloc.so.2", library=MallocLibrary.JEMALLOC)
     known = account(replace(snapshot, allocators=(GLIBC, jemalloc)))
-    assert known is not None
     counts = snapshot.totals.live_count
     assert known.overhead_bytes == int(counts[1]) * 12 + int(counts[3:].sum()) * 48
     musl = replace(GLIBC, file="/lib/ld-musl-x86_64.so.1", library=MallocLibrary.MUSL)
-    unknown = account(replace(snapshot, allocators=(musl,)))
-    assert unknown is not None
-    assert unknown.overhead_bytes is None
+    assert account(replace(snapshot, allocators=(musl,))).overhead_bytes is None
 
 
 def test_usable_sizes_say_what_the_allocator_adds() -> None:
@@ -273,7 +246,6 @@ def test_usable_sizes_say_what_the_allocator_adds() -> None:
     table.apply(records(events))
     taken = snapshot_of(table, wanted=Wanted(blocks=True))
     main = main_library([GLIBC])
-    assert main is not None
     taken = replace(
         taken,
         memory=with_memory(anonymous=120 * MIB).memory,
@@ -281,21 +253,17 @@ def test_usable_sizes_say_what_the_allocator_adds() -> None:
         usable=UsableSizes(main, ReadSizes()),
     )
     found = account(taken)
-    assert found is not None
     assert found.overhead_bytes == 50_000 * (32 + 2016 - 2000)
     assert found.sentence.endswith(
         ", 81 % of it in traced blocks, 2.29 MiB of it overhead of the malloc library"
     )
     # By means: 1,000 bytes in chunks of 1,008.
-    by_means = account(replace(taken, usable=None))
-    assert by_means is not None
-    assert by_means.overhead_bytes == 100_000 * 8
+    assert account(replace(taken, usable=None)).overhead_bytes == 100_000 * 8
 
 
 def test_forecast_by_what_leaks() -> None:
     snapshot = with_memory(400.0, limit=Limit("cgroup", 100 * MIB, 10 * MIB))
     ahead = forecast(snapshot)
-    assert ahead is not None
     rate = sum(s.judgement.rate_bytes_per_min for s in snapshot.findings.suspects)  # type: ignore[union-attr]
     assert (ahead.by_leaks, ahead.rate_bytes_per_min) == (True, rate)
     assert ahead.left_s == pytest.approx(10 * MIB / rate * 60)
@@ -309,7 +277,6 @@ def test_forecast_by_growth_if_nothing_is_known_to_leak() -> None:
     past = tuple((n * minute // 2, n * MIB) for n in range(10))
     limit = Limit("machine", 1 << 30, 60 * MIB)
     ahead = forecast(with_memory(100.0, limit=limit, history=past))
-    assert ahead is not None
     assert (ahead.by_leaks, round(ahead.rate_bytes_per_min)) == (False, 2 * MIB)
     assert ahead.left_s == pytest.approx(1800)
     assert forecast(with_memory(100.0, limit=limit, history=past[:2])) is None, "too short a time"

@@ -176,7 +176,6 @@ def test_a_family_is_the_sum_of_its_members(stage: Stages) -> None:  # noqa: F81
             merged = checker.merge(trace)
             check_the_rest(merged, trace)
     assert len(trace.processes) > 4
-    assert merged.merged is not None
     assert 0 < merged.merged.ended_count < len(trace.processes)
     # Programs share what they have in the same files: there are far fewer stacks than theirs.
     assert len(merged.totals) < sum(len(one.totals) for one in trace.processes) / 2
@@ -184,8 +183,6 @@ def test_a_family_is_the_sum_of_its_members(stage: Stages) -> None:  # noqa: F81
 
 def check_the_rest(merged: Snapshot, trace: TraceSnapshot) -> None:
     ones = trace.processes
-    assert merged.blocks is not None
-    assert merged.threads is not None
     found = merged.blocks
     theirs = [one.blocks for one in trace.living if one.blocks is not None]
     assert Tally(zip(found.address.tolist(), found.size.tolist(), strict=True)) == Tally(
@@ -206,7 +203,6 @@ def check_the_rest(merged: Snapshot, trace: TraceSnapshot) -> None:
     assert len(tids) == len(set(tids))
     assert merged.history.held()[1].shape[1] == len(merged.totals)
     assert abs(merged.live_history[0][0]) < NS_PER_S
-    assert merged.series is not None
     assert int(merged.series.live_bytes[-1]) == merged.live_bytes
     assert merged.peak is None
     assert (merged.totals.peak_bytes >= merged.totals.live_bytes).all()
@@ -254,7 +250,6 @@ def test_stacks_are_those_of_the_same_places(spaces: Spaces) -> None:
     made_up = merged.frames(4)[1]
     assert made_up != 3
     owner = merger.locations.owner(made_up)
-    assert owner is not None
     assert (owner[0].number, owner[1]) == (1, 3)
     # Addresses are looked up once per page, not per stack or time.
     asked = spaces.asked
@@ -362,12 +357,10 @@ def test_who_has_ended_is_remembered(spaces: Spaces) -> None:
             assert merged.overhead == root.overhead
             assert int(merged.growth_per_min.sum()) == int(root.growth_per_min.sum()) > 0
             assert merged.target.number == ALL_PROCESSES
-            assert merged.merged is not None
             assert (merged.merged.ended_count, merged.merged.ended_bytes) == (1, 203)
             assert (merged.threads is None) == (wanted is NOTHING_ELSE)
             if merged.threads is not None:
                 assert [work.allocated_count for work in merged.threads.threads] == [4]
-            assert merged.series is not None
             assert merged.series.time_ns.tolist()[-2:] == [4 * NS_PER_S, 10 * NS_PER_S]
             assert merged.series.live_bytes.tolist()[-3:] == [160, 80 + 203, 406]
             assert merged.series.rss_bytes.tolist()[-3:] == [4 << 20, 2 << 20, 5 << 20]
@@ -410,7 +403,6 @@ def test_long_pasts_keep_their_ends(spaces: Spaces) -> None:
         now_ns = int(times[-1]) + 1
         parts.append(replace(one, now_ns=now_ns, started_ns=now_ns - 500 * NS_PER_S))
     merged = TraceMerger(spaces.place).merge(TraceSnapshot(tuple(parts)))
-    assert merged.series is not None
     assert 500 < len(merged.series) <= 600
     assert int(merged.series.kept_bytes[-1]) == 40 * 3
     assert int(merged.series.time_ns[-1]) == parts[-1].now_ns
@@ -435,7 +427,6 @@ def test_workers_that_leak_alike_are_one_suspect() -> None:
     spaces = Spaces({number: [(0x3FF, PROGRAM)] for number in range(3)})
     merged = TraceMerger(spaces.place).merge(TraceSnapshot(tuple(ones)))
     findings = merged.findings
-    assert findings is not None
     places = {merged.frames(index): index for index in range(1, len(merged.totals))}
     leak = places[ones[0].frames(LEAK)]
     sessions = {places[ones[0].frames(index)] for index in SESSIONS}
@@ -462,7 +453,6 @@ def test_workers_that_leak_alike_are_one_suspect() -> None:
     assert len(findings.suspects) == 2
     # What one process alone says of itself is said of all.
     alone = TraceMerger(spaces.place).merge(TraceSnapshot((ones[1],)))
-    assert alone.findings is not None
     for index in range(1, len(ones[1].totals)):
         own = next(n for n in range(len(alone.totals)) if alone.frames(n) == ones[1].frames(index))
         assert stack_judgement(alone.findings, own) == stack_judgement(suspects(ones[1]), index)
@@ -476,6 +466,5 @@ def test_only_who_runs_is_judged_while_anybody_does() -> None:
     rates = []
     for root in (one, replace(one, target=replace(one.target, has_ended=True))):
         found = merger.merge(TraceSnapshot((root, gone))).findings
-        assert found is not None
         rates.append(sum(s.judgement.rate_bytes_per_min for s in found.suspects))
     assert rates[1] == pytest.approx(2 * rates[0])

@@ -22,8 +22,6 @@ def test_what_was_preloaded_is_known_after_the_end() -> None:
         ["/usr/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env={"LD_PRELOAD": ZLIB},
     ) as process:  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
         process.stdin.write(b"\n")
         process.stdin.flush()
         assert process.stdout.readline() == b"\n"
@@ -53,8 +51,6 @@ def test_what_was_preloaded_stays_when_the_environment_forgets_it(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env={"LD_PRELOAD": str(PRELOADED)},
     ) as process:  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
         assert process.stdout.readline() == b"\n"
         space = AddressSpace(Process(process.pid))
         try:

@@ -110,7 +110,6 @@ def test_nothing_leads_past_a_probe(name: str) -> None:
     for function, places in elf.find_functions(ARGUMENTS).items():
         for entry, size in places.items():
             offset = elf.offset_of(entry)
-            assert offset is not None
             found = find_probe_offset(elf.read(offset, size), ARGUMENTS[function])
             checked += 1
             cheap += not found.is_single_stepped

@@ -49,7 +49,6 @@ class Clock:
 
 def test_parse_stat() -> None:
     stat = parse_stat(stat_line(7, "a) R (b", state="Z", flags=5, start=99, pages=3))
-    assert stat is not None
     assert (stat.command, stat.state, stat.flags) == ("a) R (b", "Z", 5)
     assert (stat.start, stat.rss_bytes) == (99, 3 * PAGE)
     assert parse_stat("") is parse_stat("7 (x) S 1 2") is parse_stat(")(") is None
@@ -100,7 +99,6 @@ def test_what_is_gone_says_nothing_of_the_files_of_others(monkeypatch: pytest.Mo
         assert {info.allocator for info in scan.refresh(60.0)} == {None}
     process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
     try:
-        assert process.stdin is not None
         process.stdin.write(b"\n")
         assert read_line(process.stdout, "cat") == ""
         (info,) = (info for info in scan.refresh(60.0) if info.pid == process.pid)
@@ -210,7 +208,6 @@ def test_real_processes(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> No
 def test_thread_names() -> None:
     code = "import threading, ctypes; ctypes.CDLL(None).prctl(15, b'a [b]\\x1b', 0, 0, 0); input()"
     target = subprocess.Popen([sys.executable, "-c", code + "; input()"], stdin=subprocess.PIPE)
-    assert target.stdin is not None
     try:
         deadline = time.monotonic() + 30
         while Process(target.pid).thread_names() != {target.pid: "a [b]\x1b"}:

@@ -288,7 +288,6 @@ def test_passwords_from_a_file_or_the_environment(tmp_path: Path) -> None:
     secret.write_bytes(b"p:\xe9ssword\r\nmore\n")
     variable = {"TRACELLOC_PUSH_PASSWORD": "other"}
     found = read_secret(secret, "TRACELLOC_PUSH_PASSWORD", variable)
-    assert found is not None
     assert b64decode((authorization("u", found) or "").partition(" ")[2]) == b"u:p:\xe9ssword"
     assert authorization(None, "token") == "Bearer token"
     assert authorization("u", None) == f"Basic {b64encode(b'u:').decode()}"

@@ -39,9 +39,7 @@ def folded(found: Profile) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    "made",
-    [small(), peaked(), large(300), profile([])],
-    ids=["small", "peaked", "large", "none"],
+    "made", [small(), peaked(), large(300), profile([])], ids=["small", "peaked", "large", "none"]
 )
 def test_json_comes_back_as_it_was(made: Profile, tmp_path: Path) -> None:
     back = read_profile(save(tmp_path / "a.json", made))

@@ -68,8 +68,6 @@ def test_blocks_of_every_moment(
     assert len(recording.moments) == len(shown) + 1
     for index in random.Random(1).sample(range(len(shown)), len(shown)):
         found = blocks_of(recording, index)
-        assert found is not None
-        assert shown[index].blocks is not None
         assert by_address(found) == by_address(shown[index].blocks)
     assert by_address(blocks_of(recording, len(shown))) == by_address(shown[-1].blocks)
     with sqlite3.connect(tmp_path / "a.rec") as connection:
@@ -125,7 +123,6 @@ def test_it_is_said_when_events_do_not_reach_back(
     recorder.finish(cast(Run, run), every[-1])
     recording = RecordedTrace(tmp_path / "a.rec")
     since_s = blocks_since_s(recording)
-    assert since_s is not None
     assert since_s > recording.moments[0].time_s
     assert said.count(True) == 1
     assert f", events since {format_time(since_s)[11:]}" in capsys.readouterr().err

@@ -53,7 +53,6 @@ def shown(recording: RecordedTrace, uptimes_s: Sequence[float]) -> str:
     for uptime_s in uptimes_s:
         trace = recording.trace_as_of(uptime_s)
         trace = with_blocks(recording, recording.find_uptime(uptime_s), trace)
-        assert trace.follow is not None
         lines.append(f"{uptime_s}: {trace.follow.forks} forks, {trace.untraced_count} not traced")
         for one in trace.processes:
             lines += figures(
@@ -71,7 +70,6 @@ def some_of(recording: RecordedTrace) -> list[float]:
 def figures(one: Snapshot, namer: Namer) -> Iterator[str]:
     """What a process held, per stack, and what leaks."""
     target, memory = one.target, one.memory
-    assert memory is not None
     yield f"{target.pid} {target.command!r} {target.number} {target.has_ended} {one.events} events"
     yield f"  {one.elapsed_ns} ns, RSS {one.rss_bytes}, {memory.now.anonymous}, {one.losses.events}"
     for stat in one.top_stacks(freed=True):

@@ -110,8 +110,7 @@ def test_a_stopped_process() -> None:
             assert (found.stack_pointer, found.program_counter) == tuple(
                 int(word, 16) for word in line[-2:]
             )
-            maps = Process(pid).maps()
-            assert maps.find(found.thread_pointer) is not None
+            assert Process(pid).maps().find(found.thread_pointer) is not None
             ptrace.set_registers(pid, found)
             assert ptrace.registers(pid).pack() == found.pack()
             assert len(found.pack()) == 8 * len(native().general.names)
@@ -126,10 +125,8 @@ def test_a_process_at_its_end() -> None:
         stopped_registers(pid)
         ptrace.detach(pid)
         ptrace.seize(pid, ptrace.OPTION_EXITS)
-        assert process.stdin is not None
         process.stdin.close()
-        status = os.waitpid(pid, ptrace.WALL)[1]
-        assert status >> 16 == ptrace.Event.EXIT
+        assert os.waitpid(pid, ptrace.WALL)[1] >> 16 == ptrace.Event.EXIT
         found = ptrace.registers(pid)
         assert found.entered_call == native().system_call("exit_group")
         assert found[native().general.call_arguments[0]] == 0

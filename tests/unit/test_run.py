@@ -72,11 +72,7 @@ def front(monkeypatch: Any, tmp_path: Path) -> tuple[Reports, io.BytesIO]:
     return reports, stream
 
 
-def test_report_and_rules_see_one_snapshot(
-    stage: Stages,
-    monkeypatch: Any,
-    tmp_path: Path,
-) -> None:
+def test_report_and_rules_see_one_snapshot(stage: Stages, monkeypatch: Any, tmp_path: Path) -> None:
     """What breaks a rule stands in the report of that moment, for each process."""
     play = stage()
     child = play.start()
@@ -141,11 +137,7 @@ def test_names_that_the_last_report_lacks_are_counted(
     ]
 
 
-def test_files_hold_what_the_report_says(
-    stage: Stages,
-    monkeypatch: Any,
-    tmp_path: Path,
-) -> None:
+def test_files_hold_what_the_report_says(stage: Stages, monkeypatch: Any, tmp_path: Path) -> None:
     """The last report, the files and the rules: one snapshot, with all processes."""
     play = stage()
     child = play.start()

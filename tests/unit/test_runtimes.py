@@ -15,11 +15,7 @@ import pytest
 from tests.unit.inspected import Traced
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import SentStacks
-from tracelloc.model.frames import (
-    FIRST_ADDRESS,
-    RuntimeFrame,
-    RuntimeFrames,
-)
+from tracelloc.model.frames import FIRST_ADDRESS, RuntimeFrame, RuntimeFrames
 from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.stacks import StackFlag
 from tracelloc.record import abi
@@ -119,7 +115,6 @@ def stack(merger: StackMerger, stack_id: int) -> tuple[list[int | str], StackFla
     stacks = merger._stacks
     index = stacks.ids.get(stack_id)
     frames = stacks.frames(index)
-    assert frames is not None
     find = merger._space.files.runtime_frames.find
     return [f":{f.line}" if (f := find(at)) else at for at in frames], stacks.flags(index)
 

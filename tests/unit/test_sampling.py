@@ -78,5 +78,4 @@ def test_what_is_freed_is_what_was_allocated() -> None:
     assert not table.totals.live_bytes.any()
     assert not table.totals.live_count.any()
     assert table.totals.allocated_bytes.sum() > 399 * 512
-    whole = table.totals.whole(len(table.stacks))
-    assert not whole.live_count.any()
+    assert not table.totals.whole(len(table.stacks)).live_count.any()

@@ -77,7 +77,6 @@ def outcome(
     said |= {f"cohorts {f.name}": getattr(census, f.name) for f in fields(census)[:-1]}
     said |= {f"thread {f.name}": getattr(table.threads(), f.name) for f in fields(table.threads())}
     said |= dict(enumerate(blocks.columns()))
-    assert table.peak is not None
     said |= asdict(table.peak) | asdict(table.oddities)
     said["live_bytes"], said["live_count"] = (
         said[name][:stacks] for name in ("live_bytes", "live_count")

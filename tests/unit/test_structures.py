@@ -67,8 +67,7 @@ def test_a_list_of_a_million_blocks() -> None:
     count = 1_000_000
     begins = np.maximum(np.arange(-1, count, dtype=np.int64), 0).astype(np.uint32)
     links = BlockLinks(begins, np.arange(count - 1, dtype=np.uint32))
-    component = np.empty(count, np.uint32)
-    assert components(links.begins, links.targets, component) == count
+    assert components(links.begins, links.targets, np.empty(count, np.uint32)) == count
     structure, about = np.empty(count, np.uint32), np.zeros((1, 4), np.uint32)
     first, kinds = np.array([count - 1], np.uint32), np.zeros(count, np.uint32)
     gather(links.begins, links.targets, first, kinds, structure, about)

@@ -30,7 +30,6 @@ def written(found: Profile, metric: Metric = Metric.BYTES) -> bytes:
 
 def frames(content: bytes) -> dict[str, ET.Element]:
     group = ET.fromstring(content).find(f"{SVG}g")
-    assert group is not None
     return {frame.attrib["data-name"]: frame for frame in group}
 
 
@@ -45,7 +44,6 @@ def test_widths_and_tooltips() -> None:
     assert width(found["[runtime]"]) == pytest.approx(300 / 716)
     assert "temporary" not in found
     title = found["push"].find(f"{SVG}title")
-    assert title is not None
     assert title.text == "push\n/opt/shop/server\n400 B, 55.87 %"
     found = frames(written(small(), Metric.ALLOCATED))
     assert width(found["temporary"]) == pytest.approx(5000 / 6316)

@@ -84,7 +84,6 @@ def names_of(*files: ElfFile) -> set[tuple[int, str]]:
 
 def test_debug_file_by_build_id(program: Path, tmp_path: Path) -> None:
     elf = open_elf(stripped(program, tmp_path))
-    assert elf.build_id is not None
     assert elf.build_id in run("readelf", "-n", program)
     troubles: list[str] = []
     assert find_debug(elf, "/opt/leaky", [tmp_path], troubles) is None
@@ -93,7 +92,6 @@ def test_debug_file_by_build_id(program: Path, tmp_path: Path) -> None:
     debug = directory / f"{elf.build_id[2:]}.debug"
     run("objcopy", "--only-keep-debug", program, debug)
     found = find_debug(elf, "/opt/leaky", [tmp_path / "nowhere", tmp_path], troubles)
-    assert found is not None
     assert found.found_by == "build ID"
     assert found.path == f"/usr/lib/debug/.build-id/{elf.build_id[:2]}/{elf.build_id[2:]}.debug"
     assert not troubles
@@ -137,7 +135,6 @@ def test_debug_file_by_link(program: Path, tmp_path: Path) -> None:
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(debug, tmp_path / place)
         found = find_debug(elf, "/opt/stripped", [tmp_path], troubles)
-        assert found is not None
         assert (found.path, found.found_by) == (f"/{place}", "debug link")
         data = bytearray(debug.read_bytes())
         data[-1] ^= 1
@@ -163,7 +160,6 @@ def test_links_and_pipes_lead_nowhere(program: Path, tmp_path: Path) -> None:
     with os.fdopen(open_inside(root, "/inside")) as file:
         assert file.read() == "mine"
     elf = open_elf(stripped(program, tmp_path))
-    assert elf.build_id is not None
     directory = root / "usr/lib/debug/.build-id" / elf.build_id[:2]
     directory.mkdir(parents=True)
     os.mkfifo(directory / f"{elf.build_id[2:]}.debug")
@@ -179,13 +175,10 @@ def test_embedded_symbols(program: Path, tmp_path: Path) -> None:
     run("objcopy", f"--add-section=.gnu_debugdata={packed}", path)
     elf = open_elf(path)
     found = embedded_symbols(elf)
-    assert found is not None
     names = {name for _, name in names_of(found)}
     assert {"main", "serve"} <= names
     main = next(a for a, _, _, n in nm(program) if n == "main")
-    symbol = SymbolTable([*elf.tables(), *found.tables()]).find(main + 3)
-    assert symbol is not None
-    assert symbol.name == "main"
+    assert SymbolTable([*elf.tables(), *found.tables()]).find(main + 3).name == "main"
 
 
 @pytest.mark.parametrize(
@@ -213,7 +206,6 @@ def test_truncated_section_sizes(program: Path, tmp_path: Path) -> None:
     headers = open_elf(program)._headers
     for name in (".symtab", ".strtab", ".dynsym"):
         section = headers.section(name)
-        assert section is not None
         at = table + headers.sections.index(section) * 64 + 0x20  # sh_size
         assert int.from_bytes(data[at : at + 8], "little") == section.size_bytes
         data[at : at + 8] = (24 << 56).to_bytes(8, "little")
@@ -221,9 +213,7 @@ def test_truncated_section_sizes(program: Path, tmp_path: Path) -> None:
     path.write_bytes(data)
     hostile = open_elf(path)
     main = next(a for a, _, _, n in nm(program) if n == "main")
-    symbol = hostile.symbols.find(main)
-    assert symbol is not None
-    assert symbol.name == "main"
+    assert hostile.symbols.find(main).name == "main"
     assert len(plt_functions(hostile)) >= 8
 
 

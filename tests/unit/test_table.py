@@ -132,7 +132,6 @@ def test_peaks(seed: int) -> None:
         plain.apply(event)
     table = run(events, cuts)
     peak = table.peak
-    assert peak is not None
     time, held = plain.peak
     index = table.stacks.indices(np.array([*held], np.uint64)).tolist()
     assert peak.time_ns == time

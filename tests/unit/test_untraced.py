@@ -79,7 +79,6 @@ def test_others_are_none() -> None:
 def grown(by: str, size_bytes: int) -> Snapshot:
     """The program of known truth, whose memory has grown by so much of a kind."""
     snapshot = with_memory(400.0)
-    assert snapshot.memory is not None
     start = snapshot.memory.start
     now = replace(start, **{by: getattr(start, by) + size_bytes})
     return replace(snapshot, memory=replace(snapshot.memory, now=now))
@@ -96,7 +95,6 @@ def grown(by: str, size_bytes: int) -> Snapshot:
 def test_what_has_grown_instead_is_said_first(by: str, words: str) -> None:
     snapshot = grown(by, 100 * MIB)
     found = untraced_growth(snapshot)
-    assert found is not None
     assert found.share < 0.05
     assert found.sentence.startswith("only ")
     assert words in found.sentence
@@ -109,7 +107,6 @@ def test_what_has_grown_instead_is_said_first(by: str, words: str) -> None:
 def test_a_runtime_says_how_its_heap_is_seen() -> None:
     snapshot = replace(grown("anonymous", 100 * MIB), runtimes=runtimes("/usr/sbin/php-fpm8.2"))
     found = untraced_growth(snapshot)
-    assert found is not None
     assert "USE_ZEND_ALLOC=0" in found.sentence
     assert found.short.endswith("of growth traced: start it with USE_ZEND_ALLOC=0")
 
@@ -129,7 +126,6 @@ def test_counts_of_objects_that_are_old_or_missing(
     census = ObjectCensus(snapshot.time_s - age_s, 12.0, (), 0, 0, 0)
     snapshot = with_facets(snapshot, objects=ObjectFindings(census, census, trouble=trouble))
     found = untraced_growth(snapshot)
-    assert found is not None
     assert ("counted" in found.sentence.partition("--show objects")[2]) == (said is not None)
     assert (said or "") in found.sentence
 
@@ -143,7 +139,6 @@ def test_sizes_that_cannot_be_are_said_before_anything_else() -> None:
     assert lines[1].startswith("==> 3 allocations with sizes that cannot be (the argument is a")
     assert lines[2].startswith("==> only ")
     alert = alert_of(replace(snapshot, losses=losses))
-    assert alert is not None
     assert (alert.clause, alert.short) != (alert.sentence, alert.clause)
 
 
@@ -153,15 +148,12 @@ def test_more_live_bytes_than_twice_the_address_space_cannot_be() -> None:
 
     def with_space(size_bytes: int) -> Snapshot:
         whole = with_memory(400.0)
-        assert whole.memory is not None
         now = replace(whole.memory.now, space=size_bytes)
         return replace(snapshot, memory=replace(whole.memory, now=now))
 
     for plausible in (0, live // 2 + 1):
         assert implausible_sizes(with_space(plausible)) is None
-    alert = implausible_sizes(with_space(live // 2 - 1))
-    assert alert is not None
-    assert "of address space" in alert.sentence
+    assert "of address space" in implausible_sizes(with_space(live // 2 - 1)).sentence
 
 
 def test_growth_that_is_traced_or_small_needs_no_words() -> None:

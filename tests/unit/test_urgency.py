@@ -125,7 +125,6 @@ def test_a_wait_is_urgent_until_the_next_one(idle: Idle) -> None:
         with Urgency():
             urgency.claim()
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
-            assert child.stdin is not None
             found.append(urgency.wait(OWN | os.WNOHANG))
             ending = threading.Timer(0.1, child.stdin.close)
             ending.start()

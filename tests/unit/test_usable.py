@@ -23,11 +23,7 @@ from tracelloc.heap.usable import formula_for, has_sizes, main_library, usable_o
 from tracelloc.model.blocks import Blocks, ReadSizes, UsableSizes
 from tracelloc.model.events import EventKind
 from tracelloc.model.figures import U64
-from tracelloc.model.process import (
-    FoundLibrary,
-    MainLibrary,
-    MallocLibrary,
-)
+from tracelloc.model.process import FoundLibrary, MainLibrary, MallocLibrary
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.mallocs.chunks import read_chunks, read_words
 from tracelloc.record.mallocs.families import LIBC, MAPPINGS, OPERATORS, Family, jemalloc
@@ -87,7 +83,6 @@ def test_formulas(
     truth = np.fromfile(tmp_path / "table", np.uint64)
     asked = sizes()
     formula = formula_for(MainLibrary(library, str(path_of(library)), ()))
-    assert formula is not None
     usable, known = formula(asked)
     assert len(truth) == len(asked)
     np.testing.assert_array_equal(usable[known], truth[known])
@@ -218,7 +213,6 @@ def test_blocks_are_read_once() -> None:
     def usable(birth_ns: int, now_ns: int) -> int:
         blocks = blocks_of([address], [20], birth_ns)
         measured = measuring.measure(blocks, now_ns, [LIBC_FILE])
-        assert measured is not None
         size_bytes, known, read = usable_of(measured, blocks)
         assert known.all()
         assert read.all()
@@ -236,14 +230,12 @@ def test_what_can_not_be_read_is_computed() -> None:
     """Unless it may be another allocator's; a mapping's size is not told by the request."""
     blocks = blocks_of([16, 32, 48], [20, 200_000, 40])
     measured = Measuring(OWN).measure(blocks, 1, [LIBC_FILE])
-    assert measured is not None
     usable = usable_of(measured, blocks)
     assert usable.known.tolist() == [True, False, True]
     assert usable.size_bytes[usable.known].tolist() == [24, 40]
     assert not usable.read.any()
     own = FoundLibrary("pool", "/opt/app", (), (), MallocLibrary.OTHER)
     mixed = Measuring(OWN).measure(blocks, 1, [LIBC_FILE, own])
-    assert mixed is not None
     assert not usable_of(mixed, blocks).known.any()
 
 
@@ -251,9 +243,7 @@ def test_jemalloc_with_finer_classes_is_not_known() -> None:
     je = FoundLibrary("malloc", "/lib/libjemalloc.so.2", (), (), MallocLibrary.JEMALLOC)
     usual = Measuring(OWN).measure(blocks_of([8, 32, 48], [8, 24, 40]), 1, [je])
     finer = Measuring(OWN).measure(blocks_of([8, 24, 48], [8, 24, 40]), 1, [je])
-    assert usual is not None
     assert has_sizes(usual)
-    assert finer is not None
     assert not has_sizes(finer)
     assert not usable_of(finer, blocks_of([8], [8])).known.any()
 
@@ -269,7 +259,6 @@ def test_allocators_of_an_earlier_program_do_not_count() -> None:
 
     def library() -> MallocLibrary:
         usable = Measuring(space).measured(snapshot).usable
-        assert usable is not None
         return usable.main.library
 
     assert library() is MallocLibrary.JEMALLOC

@@ -229,12 +229,10 @@ def test_the_table_counts_by_weight(in_c: ctypes.CDLL) -> None:
     assert sorted(blocks.size.tolist()) == [10, 64, 100]
     found = amounts(blocks, GIVEN)
     assert int(found.size_bytes.sum()) == table.live_bytes
-    assert found.parts is not None
     assert int(found.parts.sum()) == int(table.totals.live_count.sum())
     count, size_bytes, largest = table.largest(2)
     assert (count, size_bytes) == (round(2.5 + 4096 + 3.3), table.live_bytes)
     assert largest.size.tolist() == [100, 64]
-    assert largest.weight is not None
     assert largest.weight.tolist() == [2.5, 4096.0]
     assert table.raw_blocks().size.min() >= 10 << WEIGHT_BITS
     assert table.oddities.unmatched_frees == 1

@@ -60,10 +60,7 @@ def frame(name: str | None, address: int = 0x1234, module: str | None = "/opt/ap
 
 
 def snapshot_of(
-    table: LiveTable,
-    top: int = 10,
-    min_age_ns: int | None = None,
-    wanted: Wanted = NOTHING_ELSE,
+    table: LiveTable, top: int = 10, min_age_ns: int | None = None, wanted: Wanted = NOTHING_ELSE
 ) -> Snapshot:
     return snapshots.snapshot_of(
         table,
@@ -203,7 +200,6 @@ def test_folded_root_is_not_the_runtime() -> None:
 def test_age_limit(table: LiveTable) -> None:
     limit = 1_000_000_000 - 2  # the blocks are 1 s, 1 s - 1 ns, … old
     snapshot = snapshot_of(table, 2, limit)
-    assert snapshot.old_blocks is not None
     assert (snapshot.old_blocks.count, snapshot.old_blocks.size_bytes) == (3, 700)
     assert [b.address for b in snapshot.old_blocks.largest] == [0x2000, 0x3000]
     lines = list(text_report(snapshot, Namer(FakeSymbolizer(NAMES), Filters()), 2, limit))

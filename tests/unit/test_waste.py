@@ -11,13 +11,7 @@ import pytest
 from tests.unit.reports import json_report, text_report
 from tests.unit.test_sections import NAMER, snapshot_of_sizes
 from tracelloc.heap.usable import usable_of
-from tracelloc.model.blocks import (
-    Blocks,
-    ReadSizes,
-    Usable,
-    UsableSizes,
-    weights,
-)
+from tracelloc.model.blocks import Blocks, ReadSizes, Usable, UsableSizes, weights
 from tracelloc.model.process import MainLibrary, MallocLibrary
 from tracelloc.show.analysis.histograms import (
     Waste,

@@ -89,7 +89,6 @@ def test_when_rules_are_broken(text: str, end_s: float, said: str | None) -> Non
     assert watch.check(found.snapshot(), found.namer) == (said is not None)
     rate = sum(suspect.judgement.rate_bytes_per_min for suspect in found.findings.suspects)
     peak = found.snapshot().peak
-    assert peak is not None
     assert peak.size_bytes > found.snapshot().live_bytes
     reason = said and said.replace("RATE", format_size(round(rate)))
     reason = reason and reason.replace("PEAK", format_size(peak.size_bytes))
@@ -129,7 +128,6 @@ def suppressed(tmp_path: Path, text: str, end_s: float = 400.0) -> tuple[Watched
     path.write_text(text)
     found = watched(end_s)
     snapshot = Suppressions([path]).apply(found.snapshot(), found.namer)
-    assert snapshot.findings is not None
     changed = replace(found, findings=snapshot.findings)
     return changed, list(text_report(changed.snapshot(), found.namer, 5))
 
@@ -151,7 +149,6 @@ def test_patterns(tmp_path: Path, pattern: str, left: list[str]) -> None:
     found, lines = suppressed(tmp_path, f"# known\n\n  leak:{pattern}\n")
     stacks = [found.namer.stack(found.snapshot(), s.stack) for s in found.findings.suspects]
     assert [stack.frames[0].symbol for stack in stacks] == left
-    assert found.findings.suppressed is not None
     said = [line for line in lines if line.startswith("==> suppressed")]
     assert len(said) == (found.findings.suppressed.stacks > 0)
 
@@ -160,7 +157,6 @@ def test_what_is_suppressed_is_added_up(tmp_path: Path) -> None:
     whole = watched(400.0)
     single = whole.findings.suspects[1].judgement
     found, lines = suppressed(tmp_path, "leak:record_request\n")
-    assert found.findings.suppressed is not None
     held = int(whole.snapshot().totals.live_bytes[LEAK])
     assert found.findings.suppressed.live_bytes == held
     assert found.findings.suppressed.rate_bytes_per_min == single.rate_bytes_per_min
