@@ -63,34 +63,21 @@ def c_side(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
 
 
 ENUMS: list[tuple[str, EnumMeta]] = [
-    ("EVENT_", EventKind),
-    ("SPILL_", abi.SpillFlag),
-    ("STACK_", StackFlag),
-    ("COUNTER_", Counter),
-    ("FORK_", abi.ForkFlag),
-    ("FUNCTION_", abi.FunctionCode),
-    ("RING_", abi.EventRingNumber),
-    ("REPORTING_", abi.Reporting),
-    ("PYTHON_", abi.PythonProgram),
-]
+    ("EVENT_", EventKind), ("SPILL_", abi.SpillFlag), ("STACK_", StackFlag), ("COUNTER_", Counter),
+    ("FORK_", abi.ForkFlag), ("FUNCTION_", abi.FunctionCode), ("RING_", abi.EventRingNumber),
+    ("REPORTING_", abi.Reporting), ("PYTHON_", abi.PythonProgram),
+]  # fmt: skip
 COOKIE_PARTS = "THROWS ARGUMENT_SHIFT ARGUMENT_BITS PLACE_SHIFT PLACE_MASK SIZE_SHIFT"
 COOKIE_BITS = [f"COOKIE_{name}" for name in COOKIE_PARTS.split()]
 OTEL_BITS = ("OTEL_PLACE_BITS", "OTEL_IN_MEMORY", "OTEL_DISPLACEMENT_BITS",
              "WEIGHT_MANTISSA_BITS", "WEIGHT_BITS")  # fmt: skip
 PYTHON_CODE = ("code", "pieces", "object", "name", "file", "lines")
 STRUCTS = {
-    "event": EVENT_FIELDS,
-    "position": abi.POSITION_FIELDS,
-    "spill_key": abi.SPILL_KEY_FIELDS,
-    "spilled": abi.SPILLED_FIELDS,
-    "pair_key": PAIR_KEY_FIELDS,
-    "pair_sums": PAIR_SUMS_FIELDS,
-    "stack": abi.STACK_HEAD_FIELDS,
-    "control": abi.CONTROL_FIELDS,
-    "miss": abi.MISS_FIELDS,
-    "space": abi.SPACE_FIELDS,
-    "python": abi.PYTHON_FIELDS,
-}
+    "event": EVENT_FIELDS, "position": abi.POSITION_FIELDS, "spill_key": abi.SPILL_KEY_FIELDS,
+    "spilled": abi.SPILLED_FIELDS, "pair_key": PAIR_KEY_FIELDS, "pair_sums": PAIR_SUMS_FIELDS,
+    "stack": abi.STACK_HEAD_FIELDS, "control": abi.CONTROL_FIELDS, "miss": abi.MISS_FIELDS,
+    "space": abi.SPACE_FIELDS, "python": abi.PYTHON_FIELDS,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("struct", STRUCTS)

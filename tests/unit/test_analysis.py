@@ -105,18 +105,12 @@ def test_nothing_is_copied_unasked() -> None:
 
 
 LIMITS = [
-    ALL,
-    Limits(min_age_ns=2500),
-    Limits(max_age_ns=2500),
-    Limits(min_size_bytes=1000, max_size_bytes=3000),
-    Limits(born_after_ns=4000),
-    Limits(born_before_ns=4000),
-    Limits(born_after_ns=2000, born_before_ns=4000),
-    Limits(stack=3),
-    Limits(tid=2, min_size_bytes=1),
-    Limits(min_age_ns=9_999_999),
+    ALL, Limits(min_age_ns=2500), Limits(max_age_ns=2500),
+    Limits(min_size_bytes=1000, max_size_bytes=3000), Limits(born_after_ns=4000),
+    Limits(born_before_ns=4000), Limits(born_after_ns=2000, born_before_ns=4000), Limits(stack=3),
+    Limits(tid=2, min_size_bytes=1), Limits(min_age_ns=9_999_999),
     Limits(max_age_ns=9_999_999, max_size_bytes=1 << 70),
-]
+]  # fmt: skip
 
 
 def within(row: Row, limits: Limits, now_ns: int) -> bool:

@@ -16,29 +16,12 @@ from tracelloc.command.subcommands import subcommand_names
 
 RECORDING: Final = str(Path(__file__).parents[1] / "data" / "demo" / "leaky.rec")
 ONCE: Final = [
-    "--version",
-    "--help",
-    "--help-all",
-    "completion bash",
-    "diff REC REC",
-    "diff REC REC --markdown",
-    "doctor",
-    "heap -p PID",
-    "heap -p PID --json",
-    "help",
-    "help leaks",
-    "holders -p PID",
-    "leaks --help",
-    "leaks -p PID",
-    "library-path",
-    "mcp",
-    "objects -p PID",
-    "report REC",
-    "report REC --format folded",
-    "symbols -p PID",
-    "top --count 1",
+    "--version", "--help", "--help-all", "completion bash", "diff REC REC",
+    "diff REC REC --markdown", "doctor", "heap -p PID", "heap -p PID --json", "help", "help leaks",
+    "holders -p PID", "leaks --help", "leaks -p PID", "library-path", "mcp", "objects -p PID",
+    "report REC", "report REC --format folded", "symbols -p PID", "top --count 1",
     "watch --example config",
-]
+]  # fmt: skip
 ENDLESS: Final = [
     "heap -p PID --every 100ms",
     "leaks -p PID --every 100ms",

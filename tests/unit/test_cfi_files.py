@@ -244,26 +244,15 @@ NO_EH = ("-fno-asynchronous-unwind-tables", "-g")
 @pytest.mark.parametrize(
     "flags",
     [
-        ("-Wl,--no-eh-frame-hdr",),
-        NO_EH,
-        (*NO_EH, "-gz"),
+        ("-Wl,--no-eh-frame-hdr",), NO_EH, (*NO_EH, "-gz"),
         (*NO_EH, "-Wl,--compress-debug-sections=zlib-gnu"),
-        (*NO_EH, "-Wl,--compress-debug-sections=zstd"),
-        (*NO_EH, "-Wa,--gdwarf-cie-version=1"),
-        (*NO_EH, "-Wa,--gdwarf-cie-version=3"),
-        (*NO_EH, "-Wa,--gdwarf-cie-version=4"),
+        (*NO_EH, "-Wl,--compress-debug-sections=zstd"), (*NO_EH, "-Wa,--gdwarf-cie-version=1"),
+        (*NO_EH, "-Wa,--gdwarf-cie-version=3"), (*NO_EH, "-Wa,--gdwarf-cie-version=4"),
     ],
     ids=[
-        "no header",
-        "debug_frame",
-        "zlib",
-        "zdebug",
-        "zstd",
-        "version 1",
-        "version 3",
-        "version 4",
+        "no header", "debug_frame", "zlib", "zdebug", "zstd", "version 1", "version 3", "version 4",
     ],
-)
+)  # fmt: skip
 def test_other_tables(builder: Builder, flags: tuple[str, ...]) -> None:
     """The same program has the same rows, wherever they are written."""
     usual = builder.c("frames", *FLAGS)

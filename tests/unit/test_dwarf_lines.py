@@ -67,19 +67,11 @@ def build(kind: str, builder: Builder, directory: Path) -> Path:
 
 
 KINDS = [
-    ("g++ DWARF 5", 0.3),
-    ("g++ DWARF 4", 0.3),
-    ("g++ DWARF 5, no aranges", 0.3),
-    ("g++ zlib", 0.3),
-    ("g++ .zdebug", 0.3),
-    ("gcc DWARF 2", 0.0),
-    ("gcc DWARF 3", 0.0),
-    ("gcc DWARF 5, 64-bit", 0.0),
-    ("gcc without optimisation", 0.0),
-    ("rustc release, DWARF 4", 0.3),
-    ("rustc release, DWARF 5, no aranges", 0.3),
-    ("rustc debug", 0.2),
-]
+    ("g++ DWARF 5", 0.3), ("g++ DWARF 4", 0.3), ("g++ DWARF 5, no aranges", 0.3), ("g++ zlib", 0.3),
+    ("g++ .zdebug", 0.3), ("gcc DWARF 2", 0.0), ("gcc DWARF 3", 0.0), ("gcc DWARF 5, 64-bit", 0.0),
+    ("gcc without optimisation", 0.0), ("rustc release, DWARF 4", 0.3),
+    ("rustc release, DWARF 5, no aranges", 0.3), ("rustc debug", 0.2),
+]  # fmt: skip
 
 
 def assert_equal(mine: list[Chain], expected: list[Chain]) -> None:

@@ -210,17 +210,10 @@ def test_a_rust_servers_stack() -> None:
     """67 frames, six of which matter."""
     filters = Filters([shipped_rules()])
     stack = [
-        "(4)",
-        "shop::record_order",
-        "shop::checkout::{{closure}}::{{closure}}",
-        "(1)",
-        "shop::checkout::{{closure}}",
-        "(1)",
-        "shop::handle::{{closure}}",
-        "[hyper] 9",
-        "[tokio] 39",
-        "(9)",
-    ]
+        "(4)", "shop::record_order", "shop::checkout::{{closure}}::{{closure}}", "(1)",
+        "shop::checkout::{{closure}}", "(1)", "shop::handle::{{closure}}", "[hyper] 9",
+        "[tokio] 39", "(9)",
+    ]  # fmt: skip
     assert lines(filters, "tokio") == stack
     filters.set_group("tracing", False)
     assert "<tracing::instrument::Instrumented<T> as core::future::future::Future>::poll" in lines(

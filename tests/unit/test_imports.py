@@ -40,23 +40,11 @@ def imported_by(program: str) -> set[str]:
 @pytest.mark.parametrize(
     "call",
     [
-        "--version",
-        "--help",
-        "--help-all",
-        "",
-        "--bogus",
-        "-p x",
-        "-p 1 -o file.unknown",
-        "-p 1 --fail-if lead",
-        "-p 1 --metric none",
-        "-p 1 --show none",
-        "-p 1 --events-size 0",
-        "-p 1 -n x",
-        "help cost",
-        "help costs",
-        "completion bash",
+        "--version", "--help", "--help-all", "", "--bogus", "-p x", "-p 1 -o file.unknown",
+        "-p 1 --fail-if lead", "-p 1 --metric none", "-p 1 --show none", "-p 1 --events-size 0",
+        "-p 1 -n x", "help cost", "help costs", "completion bash",
     ],
-)
+)  # fmt: skip
 def test_help_and_wrong_calls_import_nothing_slow(call: str) -> None:
     found = imported_by(RUN.format(arguments=call.split()))
     assert "tracelloc.__main__" in found

@@ -235,15 +235,10 @@ def test_matching() -> None:
     [
         ("python3 app.py", "app.py"),
         ("/usr/bin/python3.11 -X perf -u /srv/app.py --port 80", "/srv/app.py"),
-        ("python3 -m http.server 8000", "http.server"),
-        ("python3 -c pass app.py", None),
-        ("python3", None),
-        ("node --require ./hook.js server.js", "server.js"),
-        ("-bash", None),
-        ("sh ./run.sh", "./run.sh"),
-        ("redis-server /etc/redis.conf", None),
-        ("", None),
+        ("python3 -m http.server 8000", "http.server"), ("python3 -c pass app.py", None),
+        ("python3", None), ("node --require ./hook.js server.js", "server.js"), ("-bash", None),
+        ("sh ./run.sh", "./run.sh"), ("redis-server /etc/redis.conf", None), ("", None),
     ],
-)
+)  # fmt: skip
 def test_scripts_of_interpreters(command: str, script: str | None) -> None:
     assert script_of(command.split()) == script

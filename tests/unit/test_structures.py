@@ -98,18 +98,13 @@ def test_pointers_that_are_repeated_count_once() -> None:
 @pytest.mark.parametrize(
     ("nodes", "between", "most", "cyclic", "shape"),
     [
-        (1, 0, 0, False, Shape.BLOCK),
-        (1, 0, 0, True, Shape.BLOCK),
-        (50, 49, 1, False, Shape.LIST),
-        (50, 50, 1, True, Shape.RING),
-        (40, 78, 2, True, Shape.DOUBLY_LINKED_LIST),
-        (40, 80, 2, True, Shape.DOUBLY_LINKED_LIST),
-        (31, 30, 2, False, Shape.TREE),
-        (63, 124, 3, True, Shape.TREE),
-        (9, 20, 5, False, Shape.GRAPH),
+        (1, 0, 0, False, Shape.BLOCK), (1, 0, 0, True, Shape.BLOCK), (50, 49, 1, False, Shape.LIST),
+        (50, 50, 1, True, Shape.RING), (40, 78, 2, True, Shape.DOUBLY_LINKED_LIST),
+        (40, 80, 2, True, Shape.DOUBLY_LINKED_LIST), (31, 30, 2, False, Shape.TREE),
+        (63, 124, 3, True, Shape.TREE), (9, 20, 5, False, Shape.GRAPH),
         (9, 30, 5, True, Shape.GRAPH),
     ],
-)
+)  # fmt: skip
 def test_shapes(nodes: int, between: int, most: int, cyclic: bool, shape: Shape) -> None:
     columns = (np.array([value], np.uint32) for value in (nodes, between, most))
     (found,) = _shapes(*columns, np.array([cyclic])).tolist()

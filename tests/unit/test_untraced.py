@@ -35,17 +35,13 @@ def runtimes(*paths: str, is_go: bool = False) -> tuple[Runtime, ...]:
 @pytest.mark.parametrize(
     ("path", "collects"),
     [
-        ("/opt/java/lib/server/libjvm.so", True),
-        ("/usr/bin/node", True),
-        ("/usr/bin/lua5.4", True),
-        ("/usr/lib/x86_64-linux-gnu/libluajit-5.1.so.2", True),
+        ("/opt/java/lib/server/libjvm.so", True), ("/usr/bin/node", True),
+        ("/usr/bin/lua5.4", True), ("/usr/lib/x86_64-linux-gnu/libluajit-5.1.so.2", True),
         ("/usr/lib/x86_64-linux-gnu/libgc.so.1", True),
-        ("/usr/lib/x86_64-linux-gnu/libgcc_s.so.1", False),
-        ("/usr/bin/python3.11", False),
-        ("/usr/bin/php8.2", False),
-        ("/usr/sbin/nginx", False),
+        ("/usr/lib/x86_64-linux-gnu/libgcc_s.so.1", False), ("/usr/bin/python3.11", False),
+        ("/usr/bin/php8.2", False), ("/usr/sbin/nginx", False),
     ],
-)
+)  # fmt: skip
 def test_who_collects_garbage(path: str, collects: bool) -> None:
     assert collects_garbage(["/usr/lib/libc.so.6", path]) is collects
 

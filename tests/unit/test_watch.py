@@ -135,16 +135,12 @@ def suppressed(tmp_path: Path, text: str, end_s: float = 400.0) -> tuple[Watched
 @pytest.mark.parametrize(
     ("pattern", "left"),
     [
-        ("record_request", ["session_new"]),
-        ("^record", ["session_new"]),
-        ("rec*quest$", ["session_new"]),
-        ("^ecord", ["session_new", "record_request"]),
-        ("record$", ["session_new", "record_request"]),
-        ("handle_", ["record_request"]),
-        ("/opt/app", []),
-        ("nothing.like|this", ["session_new", "record_request"]),
+        ("record_request", ["session_new"]), ("^record", ["session_new"]),
+        ("rec*quest$", ["session_new"]), ("^ecord", ["session_new", "record_request"]),
+        ("record$", ["session_new", "record_request"]), ("handle_", ["record_request"]),
+        ("/opt/app", []), ("nothing.like|this", ["session_new", "record_request"]),
     ],
-)
+)  # fmt: skip
 def test_patterns(tmp_path: Path, pattern: str, left: list[str]) -> None:
     found, lines = suppressed(tmp_path, f"# known\n\n  leak:{pattern}\n")
     stacks = [found.namer.stack(found.snapshot(), s.stack) for s in found.findings.suspects]
