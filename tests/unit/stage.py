@@ -204,6 +204,12 @@ class Stage:
         self.pids.append(process.pid)
         return process.pid
 
+    def child(self) -> int:
+        """Another process, forked off the first one by thread 7."""
+        child = self.start()
+        self.session.forked(self.root, 7, child, shares=False)
+        return child
+
     def now(self, wanted: Wanted = NOTHING_ELSE) -> dict[int, Snapshot]:
         """Snapshots by PID."""
         return {one.target.pid: one for one in self.session.snapshot(wanted).processes}

@@ -16,13 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.recordedtraces import namers, traces, traces_with_events
+from tests.unit.recordedtraces import record, traces, traces_with_events
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namer, Namers, frame_name
 from tracelloc.show.recording.container import VERSION, VERSION_WITH_EVENTS
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.replay import with_blocks
-from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import Snapshot
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "recordings"
@@ -32,12 +31,10 @@ EVENTS_END_S = 120.0
 
 def write(path: Path, max_bytes: int, *, events: bool = False) -> None:
     """The made-up program."""
-    writer = RecordingWriter(path, max_bytes=max_bytes, max_s=1e9, events=events)
-    writer.describe({"command": "server", "version": "0", "host": "here", "pid": "42"})
+    about = {"command": "server", "version": "0", "host": "here", "pid": "42"}
     end_s = EVENTS_END_S if events else END_S
-    for trace in traces_with_events(end_s) if events else traces(end_s):
-        writer.add(trace, namers(end_s))
-    writer.close()
+    every = traces_with_events(end_s) if events else traces(end_s)
+    record(path, every, end_s, about, max_bytes=max_bytes, events=events).close()
 
 
 def listed(recording: RecordedTrace) -> str:

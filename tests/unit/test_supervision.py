@@ -131,8 +131,7 @@ def test_a_library_mapped_later_that_cannot_be_probed(stage: Stages, error: Exce
 def test_upkeep_that_fails_does_not_end_the_trace(stage: Stages) -> None:
     """By a bug, say: of two processes only the one concerned has no samples and no verdicts."""
     play = stage()
-    child = play.start()
-    play.session.forked(play.root, 7, child, shares=False)
+    child = play.child()
     one, two = play.session.processes.every
     for part, name in ((one, "look_after"), (one, "take_samples"), (one.judging, "go_on")):
         setattr(part, name, fail(KeyError("a bug")))
