@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import struct
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.commands import run
 from tests.distributions import file_of
-from tests.unit.armfiles import assemble, check_figures, library, open_cfi, open_elf
+from tests.unit.armfiles import assemble, check_figures, library
 from tests.unit.readelfrows import rows_of_readelf
+from tests.unit.references import open_cfi, open_elf
 from tests.unit.test_cfi_files import as_readelf
 from tests.unit.unwindrows import Kind, decode
 from tracelloc.architecture.aarch64 import AARCH64
@@ -94,12 +95,8 @@ def test_equals_readelf_with_signed_addresses(package: str) -> None:
     path = file_of("trixie", package, pattern.get(package, "libstdc++.so.6.*[0-9]"), "arm64")
     cfi = open_cfi(path)
     compared, _ = compare_with_readelf(cfi, path)
-    text = subprocess.run(
-        ["llvm-dwarfdump", "--eh-frame", path], capture_output=True, text=True, check=True,
-        timeout=120,
-    ).stdout  # fmt: skip
     signed = 0
-    for at, state in signed_from(text):
+    for at, state in signed_from(run("llvm-dwarfdump", "--eh-frame", path)):
         assert cfi.rules(at).is_signed == state, hex(at)
         signed += state
     assert compared > 20_000
@@ -257,13 +254,9 @@ def test_signals(tmp_path: Path) -> None:
 def test_call_sites_equal_objdump() -> None:
     """All calls that objdump sees in code that has information, and hardly more."""
     path = library("libstdc++.so.6")
-    text = subprocess.run(
-        ["aarch64-linux-gnu-objdump", "-d", path],
-        capture_output=True, text=True, check=True, timeout=60,
-    ).stdout  # fmt: skip
     real = {
         int(line.split(":")[0], 16) + 3
-        for line in text.splitlines()
+        for line in run("aarch64-linux-gnu-objdump", "-d", path).splitlines()
         if "\tbl\t" in line or "\tblr\t" in line
     }
     cfi = open_cfi(path)

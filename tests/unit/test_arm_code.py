@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from functools import cache
 from pathlib import Path
 
 import capstone
 import pytest
 
+from tests.commands import run
 from tests.distributions import file_of
-from tests.unit.armfiles import assemble, check_figures, library, open_cfi, open_elf, words
+from tests.unit.armfiles import assemble, check_figures, library, words
+from tests.unit.references import open_cfi, open_elf
 from tracelloc.architecture.aarch64.instructions import direct_target, written_registers
 from tracelloc.files.machinecode.armcode import (
     at_entry,
@@ -32,10 +33,7 @@ FILES = ("libc.so.6", "libm.so.6", "libstdc++.so.6")
 @cache
 def listing(path: Path) -> list[tuple[int, int, str, str]]:
     """Address, word, name and operands of all instructions, as objdump sees them."""
-    text = subprocess.run(
-        ["aarch64-linux-gnu-objdump", "-d", path],
-        capture_output=True, text=True, check=True, timeout=60,
-    ).stdout  # fmt: skip
+    text = run("aarch64-linux-gnu-objdump", "-d", path)
     return [(int(m[1], 16), int(m[2], 16), m[3], m[4] or "") for m in LINE.finditer(text)]
 
 
@@ -269,13 +267,8 @@ other: ret
 def test_exits(tmp_path: Path) -> None:
     path = assemble(tmp_path, PATHS)
     elf = open_elf(path)
-    labels = {
-        name: int(value, 16) for value, _, name in (
-            line.split() for line in subprocess.run(
-                ["aarch64-linux-gnu-nm", path], capture_output=True, text=True, check=True
-            ).stdout.splitlines() if len(line.split()) == 3
-        )
-    }  # fmt: skip
+    rows = (line.split() for line in run("aarch64-linux-gnu-nm", path).splitlines())
+    labels = {row[2]: int(row[0], 16) for row in rows if len(row) == 3}
     reader = CodeReader(elf)
     plain = reader.exits(labels["plain"])
     assert (plain.trouble, sorted(at - labels["plain"] for at in plain.rets)) == ("", [8, 20, 24])

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-import os
 import random
 import re
 import struct
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +15,10 @@ import pytest
 from elftools.dwarf.callframe import FDE, CallFrameInfo
 from elftools.elf.elffile import ELFFile
 
+from tests.commands import run
 from tests.harness import LIBRARIES, Builder
 from tests.unit.readelfrows import rows_of_readelf
+from tests.unit.references import assembled, open_cfi, open_elf
 from tests.unit.unwindrows import Kind, decode
 from tracelloc.architecture.x86_64 import ends_in_call
 from tracelloc.errors import UnsupportedError
@@ -31,10 +31,6 @@ from tracelloc.files.elf import ElfFile
 
 def library(pattern: str) -> Path:
     return max(LIBRARIES.glob(pattern))
-
-
-def open_cfi(path: Path) -> Cfi:
-    return Cfi(ElfFile(os.open(path, os.O_RDONLY)))
 
 
 PATTERNS = [
@@ -185,14 +181,12 @@ def test_rows_at_once_equal_single_ones(pattern: str) -> None:
 def test_call_sites_equal_objdump() -> None:
     """All that objdump sees behind a call in code that has information is there."""
     path = library("libpython3.*.so.1.0")
-    text = subprocess.run(
-        ["objdump", "-dw", path],
-        capture_output=True, text=True, check=True, timeout=60,
-    ).stdout  # fmt: skip
     pattern = re.compile(
         r"^ +([0-9a-f]+):\t((?:[0-9a-f]{2} )+) *\t(?:bnd |notrack )?call ", re.MULTILINE
     )
-    real = {int(m[1], 16) + len(m[2]) // 3 - 1 for m in pattern.finditer(text)}
+    real = {
+        int(m[1], 16) + len(m[2]) // 3 - 1 for m in pattern.finditer(run("objdump", "-dw", path))
+    }
     cfi = open_cfi(path)
     found = cfi.call_sites().tolist()
     rows = cfi.rows(np.array(sorted(real), np.uint64))
@@ -233,7 +227,7 @@ def test_calls_in_any_bytes() -> None:
 
 def function_rows(cfi: Cfi, path: Path, name: str) -> list[int]:
     """Rows of all bytes of a function."""
-    ((start, size),) = ElfFile(os.open(path, os.O_RDONLY)).find_functions([name])[name].items()
+    ((start, size),) = open_elf(path).find_functions([name])[name].items()
     return [cfi.row(address) for address in range(start, start + size)]
 
 
@@ -284,20 +278,15 @@ def test_without_section_headers(builder: Builder, tmp_path: Path) -> None:
     data[0x3C:0x40] = bytes(4)
     bare = tmp_path / "bare"
     bare.write_bytes(data)
-    assert ElfFile(os.open(bare, os.O_RDONLY)).section_header(".eh_frame") is None
+    assert open_elf(bare).section_header(".eh_frame") is None
     cfi = open_cfi(bare)
     assert function_rows(cfi, path, "main") == function_rows(open_cfi(path), path, "main")
 
 
 def test_nothing_known(builder: Builder, tmp_path: Path) -> None:
     """Code without information gets the row of a frame pointer, but a signal return its own."""
-    source = tmp_path / "bare.s"
-    source.write_text(
-        ".globl _start\n_start: nop\nback: mov $15, %rax\nsyscall\nnop\n.section .note.GNU-stack\n"
-    )
-    path = tmp_path / "bare"
-    subprocess.run(["gcc", "-nostdlib", "-static", "-o", path, source], check=True, timeout=60)
-    elf = ElfFile(os.open(path, os.O_RDONLY))
+    text = ".globl _start\n_start: nop\nback: mov $15, %rax\nsyscall\nnop\n"
+    elf = open_elf(assembled(tmp_path, f"{text}.section .note.GNU-stack\n"))
     start = next(s for s in elf.segments if s.executable).address
     cfi = Cfi(elf)
     assert len(cfi.call_sites()) == 0
@@ -311,7 +300,7 @@ def test_signal_return_of_the_c_library() -> None:
     """Its own information says what ours says for those that have none."""
     path = library("libc.so.6")
     code = path.read_bytes()
-    elf = ElfFile(os.open(path, os.O_RDONLY))
+    elf = open_elf(path)
     at = elf.address_of(code.index(SIGNAL_RETURN))
     found = Cfi(elf).rules(at - 1)
     assert (found.cfa_expression, found.is_signal) == (SIGNAL_FRAME.cfa_expression, True)

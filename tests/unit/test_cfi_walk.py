@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import struct
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -14,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.harness import Builder
+from tests.unit.references import open_elf
 from tests.unit.unwindrows import BP_AT_BP, BP_UNCHANGED, SIGNAL_IP, Kind, decode
 from tracelloc.files.cfi import core
 from tracelloc.files.cfi.core import MASK, RuleSet, StackCopy, unwind
@@ -45,7 +45,7 @@ class Program:
     """A run of tests/targets/frames.c: its samples and the files that were mapped."""
 
     def __init__(self, path: Path, out: Path) -> None:
-        subprocess.run([path, out], check=True, timeout=60)
+        run(path, out)
         data = out.read_bytes()
         (size,) = struct.unpack_from("<Q", data)
         self.maps = AddressMap(parse_maps(data[8 : 8 + size].decode()).values())
@@ -74,7 +74,7 @@ class Program:
         if mapping is None or not mapping.is_file or not mapping.executable:
             return None
         if mapping.path not in self.files:
-            elf = ElfFile(os.open(mapping.path, os.O_RDONLY))
+            elf = open_elf(mapping.path)
             self.files[mapping.path] = elf, Cfi(elf)
         elf, cfi = self.files[mapping.path]
         own = elf.address_of(address - mapping.start + mapping.offset)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.references import target_file
+from tests.unit.references import module_of
 from tests.unit.test_elf import libc
 from tracelloc.files.machinecode.probeoffsets import find_probe_offset, is_emulated
 from tracelloc.record.abi import FunctionCode
-from tracelloc.record.mallocs.discovery import Module, discover, functions_of
+from tracelloc.record.mallocs.discovery import discover, functions_of
 from tracelloc.record.mallocs.signatures import FunctionKind
 from tracelloc.record.probe_points.placement import plan
 
@@ -127,14 +127,12 @@ def test_emulated() -> None:
 
 
 def test_glibc() -> None:
-    path = libc()
-    elf = target_file(path)
-    module = Module(("0", 1), str(path), str(path), elf)
+    module = module_of(libc())
     found = discover([module])
     points = plan(found).points
     assert not any(point.is_exit for point in points)
     for point in points:
-        code = elf.read(point.offset, 16)
+        code = module.elf.read(point.offset, 16)
         assert is_emulated(code) != point.is_single_stepped
         assert code[:5] != bytes.fromhex("0f1f440000")
     # Of all functions only reallocarray multiplies before anything else.

@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.commands import run
 from tests.harness import TARGETS
-from tests.unit.references import find_debug
-from tests.unit.test_elf import nm, open_elf
+from tests.unit.references import find_debug, open_elf
+from tests.unit.test_elf import nm
 from tracelloc.files.elf import ElfFile, SymbolTable
 from tracelloc.files.elf.debugfiles import debug_link, embedded_symbols
 from tracelloc.files.elf.plt import plt_functions
@@ -25,12 +26,6 @@ from tracelloc.record.symbolization.modulesymbols import PerfMap, describe
 from tracelloc.record.symbolization.sourcemap import SourceMap
 from tracelloc.system.debugpackages import debug_hints
 from tracelloc.system.syscalls import open_inside
-
-
-def run(*command: object) -> str:
-    return subprocess.run(
-        [str(word) for word in command], check=True, capture_output=True, text=True, timeout=60
-    ).stdout
 
 
 @pytest.fixture(scope="module")
