@@ -128,3 +128,12 @@ def inlined_names(chain: Chain) -> list[str | None]:
     return [
         frame.function and without_arguments(frame.function) for frame in chain if frame.inlined
     ]
+
+
+def unlike(mine: Sequence[Chain], expected: Sequence[Chain]) -> list[tuple[Chain, Chain]]:
+    """Pairs of chains that are of other places, or of which other functions were inlined."""
+    return [
+        (a, b)
+        for a, b in zip(mine, expected, strict=True)
+        if places(a) != places(b) or (b and inlined_names(a) != inlined_names(b))
+    ]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 from enum import EnumMeta
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.commands import c_values
 from tracelloc import probes
 from tracelloc.model import events
 from tracelloc.model.events import (
@@ -47,19 +46,7 @@ def c_side(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
             wanted.append(f"sizeof(((struct {struct} *)0)->{name})")
     wanted += ["offsetof(struct stack, frames)", "offsetof(struct python_stack, code_id)"]
     wanted += [f"offsetof(struct python_code, {name})" for name in PYTHON_CODE]
-    lines = "".join(f'printf("\\"{w}\\": %llu,", (unsigned long long)({w}));\n' for w in wanted)
-    source = (
-        "#include <stddef.h>\n#include <stdio.h>\n#include <linux/types.h>\n"
-        f'#include "event.h"\nint main(void) {{ printf("{{"); {lines} printf("\\"\\": 0}}"); }}\n'
-    )
-    out = tmp_path_factory.mktemp("abi") / "abi"
-    subprocess.run(
-        ["gcc", "-x", "c", "-", "-I", probes.directory(), "-o", out],
-        input=source, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    printed = subprocess.run([out], capture_output=True, check=True, timeout=60).stdout
-    result: dict[str, int] = json.loads(printed)
-    return result
+    return c_values(tmp_path_factory.mktemp("abi"), "event.h", wanted)
 
 
 ENUMS: list[tuple[str, EnumMeta]] = [

@@ -7,14 +7,15 @@ import os
 import random
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyderust
 import pytest
 
+from tests.commands import run
 from tests.harness import PATIENCE_S, Builder
 from tracelloc.files import demangle as module
 from tracelloc.files.demangle import (
@@ -121,23 +122,17 @@ def test_known_names(rust: str, mangled: str, name: str) -> None:
 
 @functools.cache
 def symbols(path: Path, *options: str) -> tuple[str, ...]:
-    text = subprocess.run(["nm", *options, path], capture_output=True, text=True, check=True).stdout
-    return tuple(sorted({line.split()[-1] for line in text.splitlines() if line.strip()}))
+    lines = run("nm", *options, path).splitlines()
+    return tuple(sorted({line.split()[-1] for line in lines if line.strip()}))
 
 
 def gnu(names: list[str]) -> list[str]:
-    return subprocess.run(
-        ["c++filt", "--no-verbose"],
-        input="\n".join(name.split("@")[0] for name in names),
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
+    asked = "\n".join(name.split("@")[0] for name in names)
+    return run("c++filt", "--no-verbose", input=asked).splitlines()
 
 
 def library(name: str) -> Path:
-    found = subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True)
-    return Path(found.stdout.strip()).resolve()
+    return Path(run("g++", f"-print-file-name={name}").strip()).resolve()
 
 
 def test_cpp_equals_cxxfilt(builder: Builder) -> None:
@@ -152,11 +147,8 @@ def test_cpp_equals_cxxfilt(builder: Builder) -> None:
 @functools.cache
 def rust_libraries() -> tuple[str, ...]:
     """Names of the compiler itself and of the standard library."""
-    ask = ["rustc", "--print"]
-    root, target = (
-        Path(subprocess.run([*ask, what], capture_output=True, text=True).stdout.strip())
-        for what in ("sysroot", "target-libdir")
-    )
+    asked = "sysroot", "target-libdir"
+    root, target = (Path(run("rustc", "--print", what).strip()) for what in asked)
     paths = [*root.glob("lib/**/librustc_driver-*.so"), *target.glob("libstd-*.so")]
     assert paths
     return tuple(name for path in paths for name in symbols(path.resolve(), "-D"))
@@ -386,11 +378,8 @@ def test_threads_do_not_mix_names(rust: str) -> None:
             if demangle(mangled) != pairs[mangled]:
                 wrong.append(mangled)
 
-    threads = [threading.Thread(target=read, args=(name,)) for name in pairs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(pairs)) as pool:
+        list(pool.map(read, pairs))
     assert wrong == []
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.harness import Builder
 from tests.unit.references import (
     addr2line,
     addresses_in_functions,
-    inlined_names,
+    assembled,
     llvm,
     open_elf,
     places,
+    unlike,
 )
 from tracelloc.files.dwarf.info import DebugInfo
 from tracelloc.files.dwarf.lineprogram import Chain, LineIndex
@@ -26,7 +27,7 @@ WRONG = 0.001
 
 
 def objcopy(path: Path, out: Path, *flags: str) -> Path:
-    subprocess.run(["objcopy", *flags, path, out], check=True)
+    run("objcopy", *flags, path, out)
     return out
 
 
@@ -80,11 +81,7 @@ def assert_equal(mine: list[Chain], expected: list[Chain]) -> None:
     pairs = list(zip(mine, expected, strict=True))
     wrong = [pair for pair in pairs if places(pair[0])[:1] != places(pair[1])[:1]]
     assert len(wrong) <= WRONG * len(pairs), wrong[:3]
-    wrong = [
-        (a, b)
-        for a, b in pairs
-        if places(a) != places(b) or (b and inlined_names(a) != inlined_names(b))
-    ]
+    wrong = unlike(mine, expected)
     assert len(wrong) <= WRONG * len(pairs), wrong[:3]
 
 
@@ -124,8 +121,7 @@ def libc_debug() -> tuple[Path, Path]:
     """The C library and the file that Debian has its debug information in."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     libc = Path(next(x for x in maps if "libc.so" in x).split(maxsplit=5)[5])
-    notes = subprocess.run(["readelf", "-n", libc], capture_output=True, text=True).stdout
-    build_id = notes.partition("Build ID: ")[2].split()[0]
+    build_id = run("readelf", "-n", libc).partition("Build ID: ")[2].split()[0]
     return libc, Path(f"/usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug")
 
 
@@ -175,11 +171,7 @@ def test_line_index(builder: Builder) -> None:
 
 def test_units_that_name_no_code(tmp_path: Path) -> None:
     """A unit without any range: what its line program covers is found."""
-    source = tmp_path / "bare.s"
-    source.write_text(BARE)
-    path = tmp_path / "bare"
-    subprocess.run(["gcc", "-nostdlib", "-static", "-o", path, source], check=True)
-    elf = open_elf(path)
+    elf = open_elf(assembled(tmp_path, BARE))
     (address,) = elf.find_functions(["_start"])["_start"]
     lines = SourceLines(elf)
     (inside, outside) = lines.chains([address + 1, address + 500])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.unit.references import open_elf
 from tracelloc.files.dwarf import SourceLines
 
@@ -37,10 +37,8 @@ LINES = {
 def test_variables(tmp_path: Path, flags: tuple[str, ...]) -> None:
     source, program = tmp_path / "app.cc", tmp_path / "app"
     source.write_text(SOURCE)
-    subprocess.run(["g++", *flags, "-no-pie", "-o", program, source], check=True, timeout=60)
-    rows = subprocess.run(
-        ["nm", "-C", program], capture_output=True, text=True, check=True, timeout=60
-    ).stdout.splitlines()
+    run("g++", *flags, "-no-pie", "-o", program, source)
+    rows = run("nm", "-C", program).splitlines()
     found = {row.split(maxsplit=2)[2]: int(row.split()[0], 16) for row in rows if row[0] != " "}
     addresses = {
         name: address
@@ -61,6 +59,6 @@ def test_variables(tmp_path: Path, flags: tuple[str, ...]) -> None:
 def test_without_debug_information(tmp_path: Path) -> None:
     source, program = tmp_path / "app.cc", tmp_path / "app"
     source.write_text(SOURCE)
-    subprocess.run(["g++", "-o", program, source], check=True, timeout=60)
+    run("g++", "-o", program, source)
     lines = SourceLines(open_elf(program))
     assert lines.variables([1, 2]) == [(None, None), (None, None)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.commands import run
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target, frames_of, refused
 from tests.unit.test_elf import nm
 from tracelloc.files.dwarf import SourceLines
@@ -87,7 +87,7 @@ def test_inlined_functions_are_frames_of_their_own(
         "while (read(0, &c, 1) == 1) outer(c); }\n"
     )
     path = tmp_path / "inlined"
-    subprocess.run(["g++", "-O1", "-g", source, "-o", path], check=True, timeout=PATIENCE_S)
+    run("g++", "-O1", "-g", source, "-o", path)
     target = Target([path])
     targets.append(target)
     start, size = next((a, s) for a, s, _, n in nm(path) if n == "_Z5outerl")
@@ -216,18 +216,12 @@ def test_stripped_program_with_debug_file(
 ) -> None:
     """Names and lines come from the debug file beside it."""
     original = tmp_path / "original"
-    subprocess.run(
-        ["gcc", "-O1", "-g", "-pthread", TARGETS / "chain.c", "-o", original],
-        check=True, timeout=PATIENCE_S,
-    )  # fmt: skip
     path = tmp_path / "program"
     debug = tmp_path / "program.debug"
-    for command in (
-        ["objcopy", "--only-keep-debug", original, debug],
-        ["strip", "-s", "-o", path, original],
-        ["objcopy", f"--add-gnu-debuglink={debug}", path],
-    ):
-        subprocess.run(command, check=True, timeout=PATIENCE_S)
+    run("gcc", "-O1", "-g", "-pthread", TARGETS / "chain.c", "-o", original)
+    run("objcopy", "--only-keep-debug", original, debug)
+    run("strip", "-s", "-o", path, original)
+    run("objcopy", f"--add-gnu-debuglink={debug}", path)
     target = Target([path])
     targets.append(target)
     value = next(a for a, _, _, n in nm(original) if n == "middle")

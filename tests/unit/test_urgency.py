@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.commands import run
 from tracelloc.record.process import urgency
 from tracelloc.record.process.urgency import Urgency
 
@@ -29,13 +30,6 @@ pytestmark = pytest.mark.skipif(
 def policy_of(thread: int) -> tuple[int, int]:
     policy = os.sched_getscheduler(thread)
     return policy & ~os.SCHED_RESET_ON_FORK, os.sched_getparam(thread).sched_priority
-
-
-def output_of(program: str) -> str:
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    return ran.stdout
 
 
 class Idle:
@@ -86,7 +80,11 @@ with Urgency():
 show()
 end.set()
 """
-    assert output_of(program).splitlines() == ["[0, 0, 0]", *2 * ["[1, 1, 1]"], "[0, 0, 0]"]
+    assert run(sys.executable, "-c", program).splitlines() == [
+        "[0, 0, 0]",
+        *2 * ["[1, 1, 1]"],
+        "[0, 0, 0]",
+    ]
 
 
 def test_what_is_created_meanwhile_does_not_get_it() -> None:
@@ -181,7 +179,7 @@ except InterruptedError:
 done.set()
 os.kill(child, signal.SIGKILL)
 """
-    assert output_of(program) == "interrupted\n"
+    assert run(sys.executable, "-c", program) == "interrupted\n"
 
 
 def test_without_the_right_nothing_changes() -> None:
@@ -192,4 +190,4 @@ os.setgid(65534); os.setuid(65534)
 with Urgency():
     print(os.sched_getscheduler(0), os.sched_getparam(0).sched_priority)
 """
-    assert output_of(program).split() == [str(os.SCHED_OTHER), "0"]
+    assert run(sys.executable, "-c", program).split() == [str(os.SCHED_OTHER), "0"]
