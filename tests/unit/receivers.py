@@ -15,10 +15,10 @@ class Receiver(http.server.ThreadingHTTPServer):
     """Checks each request, keeps what it said, and answers what it is told to."""
 
     daemon_threads = True
-    scheme = "http"
 
-    def __init__(self, handler: type[Handler]) -> None:
+    def __init__(self, handler: type[Handler], scheme: str = "http") -> None:
         super().__init__(("127.0.0.1", 0), handler)
+        self.scheme = scheme
         self.answers: list[tuple[int, bytes]] = []
         """Status and content; the usual one is 200 and nothing."""
         self.got: list[Any] = []
@@ -68,10 +68,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(handler: type[Handler], scheme: str = "http") -> Iterator[Receiver]:
-    """A receiver that is there; nothing that it was sent may be wrong."""
-    with Receiver(handler) as server:
-        server.scheme = scheme
+def serving(receiver: Receiver) -> Iterator[Receiver]:
+    """The receiver is there; nothing that it is sent may be wrong."""
+    with receiver as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         yield server

@@ -11,6 +11,7 @@ import urllib.parse
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,12 @@ class Ingest(Handler):
         return {"query": query, "message": message, "headers": dict(self.headers)}
 
 
+StandIn = partial(Receiver, Ingest)
+
+
 @pytest.fixture
 def server() -> Iterator[Receiver]:
-    """A stand-in that takes nothing but what Pyroscope's API describes."""
-    with serving(Ingest) as stand_in:
+    with serving(StandIn()) as stand_in:
         yield stand_in
 
 

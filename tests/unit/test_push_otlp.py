@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -31,11 +32,14 @@ class Export(Handler):
         return dict(self.headers), decoded_request(gzip.decompress(body))
 
 
+OtlpReceiver = partial(Receiver, Export, "otlp+http")
+
+
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     for name in ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"):
         monkeypatch.delenv(name, raising=False)
-    with serving(Export, "otlp+http") as server:
+    with serving(OtlpReceiver()) as server:
         yield server
 
 
