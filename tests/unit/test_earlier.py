@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import cast
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from tests.unit.leaks import LEAK, watched
 from tracelloc.model.verdicts import Verdict
-from tracelloc.show.presentation.naming import Namer, Namers
 from tracelloc.show.report.content import FULL_AGAIN_S, EarlierReports, ReportStyle
 from tracelloc.show.report.trace import trace_report
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
@@ -25,23 +25,16 @@ class Clock:
         return self.now_s
 
 
-class One:
-    """The names of the only process."""
-
-    def __init__(self, namer: Namer) -> None:
-        self.namer = namer
-
-    def namer_of(self, _target: object) -> Namer:
-        return self.namer
+def report(snapshot: Snapshot, earlier: EarlierReports, *, as_json: bool = False) -> str:
+    """That of the only process."""
+    namers: Any = SimpleNamespace(namer_of=lambda _target: watched(400.0).namer)
+    trace = TraceSnapshot((snapshot,))
+    return trace_report(trace, namers, STYLE, {}, ended=False, earlier=earlier, as_json=as_json)
 
 
 def text(snapshot: Snapshot, earlier: EarlierReports, *, is_last: bool = False) -> list[str]:
     earlier.begin(is_last=is_last)
-    namers = cast("Namers", One(watched(400.0).namer))
-    report = trace_report(
-        TraceSnapshot((snapshot,)), namers, STYLE, {}, ended=False, earlier=earlier
-    )
-    return report.splitlines()
+    return report(snapshot, earlier).splitlines()
 
 
 def later(snapshot: Snapshot) -> Snapshot:
@@ -160,24 +153,18 @@ def test_a_suspect_that_is_none_any_more_is_said_once() -> None:
 
 def test_json_has_frames_once_per_stack() -> None:
     earlier, first = EarlierReports(), watched(400.0).snapshot()
-    namers = cast("Namers", One(watched(400.0).namer))
 
     def stacks(*, is_last: bool = False) -> list[bool]:
         earlier.begin(is_last=is_last)
-        trace = TraceSnapshot((first,))
-        report = json.loads(
-            trace_report(trace, namers, STYLE, {}, ended=False, earlier=earlier, as_json=True)
-        )
-        entries = [report[key] for key in ("suspects", "top_allocations", "top_allocators")]
-        whole = [key in report for key in ("malloc_libraries", "slow_probes")]
+        said = json.loads(report(first, earlier, as_json=True))
+        entries = [said[key] for key in ("suspects", "top_allocations", "top_allocators")]
+        whole = [key in said for key in ("malloc_libraries", "slow_probes")]
         return [*whole, *("stack" in entry for found in entries for entry in found)]
 
     assert all(stacks())
     assert not any(stacks())
     earlier.begin()
-    line = trace_report(
-        TraceSnapshot((first,)), namers, STYLE, {}, ended=False, earlier=earlier, as_json=True
-    )
+    line = report(first, earlier, as_json=True)
     assert "null" not in line
     (group,) = (s["group"] for s in json.loads(line)["suspects"] if "group" in s)
     assert list(group) == ["stacks"]

@@ -64,8 +64,7 @@ def test_life_table(seed: int) -> None:
 
 
 def test_ages_are_those_of_the_blocks() -> None:
-    random = np.random.default_rng(1)
-    births = np.sort(random.uniform(0, 300, 6000))
+    births = np.sort(np.random.default_rng(1).uniform(0, 300, 6000))
     lives = np.full(6000, np.inf)
     reached = ages_reached(population_of(births, lives, 300))[0]
     truth = [np.count_nonzero(300 - births >= x) for x in LIFETIME_EDGES_S]
