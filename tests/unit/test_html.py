@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,6 @@ from tracelloc.show.export import EXPORTERS
 from tracelloc.show.presentation.combined import difference, profile_of
 from tracelloc.show.presentation.profile import Metric, Profile
 from tracelloc.text import printable
-
-
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    with Chrome(tmp_path_factory.mktemp("browser")) as browser:
-        yield browser
 
 
 def open_page(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,6 @@ from tracelloc.show.presentation.profile import Metric, Profile
 from tracelloc.text import printable
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    with Chrome(tmp_path_factory.mktemp("browser")) as browser:
-        yield browser
 
 
 def written(found: Profile, metric: Metric = Metric.BYTES) -> bytes:
