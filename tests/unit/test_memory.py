@@ -33,6 +33,7 @@ from tracelloc.system.memorylimits import closest_limit
 from tracelloc.text import format_size
 
 MIB = 1 << 20
+HALF_A_MINUTE_NS = 30 * 10**9
 NOBODY = Limit("machine", 1 << 40, 1 << 40)
 
 
@@ -44,10 +45,10 @@ def process_in(root: Path, cgroup: str, meminfo: str = "") -> Process:
     return Process(7, root / "proc")
 
 
-def group(path: Path, **files: object) -> None:
+def group(path: Path, files: dict[str, object]) -> None:
     path.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        (path / name.replace("_dot_", ".")).write_text(f"{content}\n")
+        (path / name).write_text(f"{content}\n")
 
 
 MEMINFO = "MemTotal:  4096000 kB\nMemFree: 1 kB\nMemAvailable:  2048000 kB\n"
@@ -66,16 +67,12 @@ def test_this_process_as_the_kernel_has_it() -> None:
 def test_groups_of_version_2_are_looked_at_up_to_the_root(tmp_path: Path) -> None:
     process = process_in(tmp_path, "0::/shop/api\n", MEMINFO)
     groups = tmp_path / "cgroup"
-    group(groups / "shop" / "api", memory_dot_max="max", memory_dot_current=100 * MIB)
-    assert closest_limit(process.directory, groups) == Limit(
-        "machine", 4_096_000 << 10, 2_048_000 << 10
-    )
-    group(
-        groups / "shop",
-        memory_dot_max=512 * MIB,
-        memory_dot_current=300 * MIB,
-        memory_dot_stat=f"anon 5\ninactive_file {50 * MIB}\nactive_file 7",
-    )
+    group(groups / "shop" / "api", {"memory.max": "max", "memory.current": 100 * MIB})
+    machine = Limit("machine", 4_096_000 << 10, 2_048_000 << 10)
+    assert closest_limit(process.directory, groups) == machine
+    stat = f"anon 5\ninactive_file {50 * MIB}\nactive_file 7"
+    shop = {"memory.max": 512 * MIB, "memory.current": 300 * MIB, "memory.stat": stat}
+    group(groups / "shop", shop)
     assert closest_limit(process.directory, groups) == Limit("cgroup", 512 * MIB, 262 * MIB)
 
 
@@ -83,10 +80,9 @@ def test_groups_of_version_1(tmp_path: Path) -> None:
     process = process_in(tmp_path, "9:name=systemd:/x\n4:cpu,memory:/a/b\n0::/\n", MEMINFO)
     groups = tmp_path / "cgroup"
     unlimited = 9223372036854771712
-    group(groups / "memory" / "a" / "b", memory_dot_limit_in_bytes=unlimited,
-          memory_dot_usage_in_bytes=5)  # fmt: skip
-    group(groups / "memory" / "a", memory_dot_limit_in_bytes=64 * MIB,
-          memory_dot_usage_in_bytes=80 * MIB)  # fmt: skip
+    for name, limit, usage in (("a/b", unlimited, 5), ("a", 64 * MIB, 80 * MIB)):
+        files = {"memory.limit_in_bytes": limit, "memory.usage_in_bytes": usage}
+        group(groups / "memory" / name, files)
     assert closest_limit(process.directory, groups) == Limit("cgroup", 64 * MIB, 0)
 
 
@@ -97,16 +93,13 @@ def test_nothing_that_can_be_read_is_no_limit(tmp_path: Path) -> None:
 
 
 def test_growth_of_a_real_process_is_seen_and_kept_when_it_ends() -> None:
-    program = "import sys\nprint(flush=True)\ninput()\nkept = b'x' * (32 << 20)\n"
-    program += "print(flush=True)\ninput()"
-    child = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    program = "print(flush=True); input(); kept = b'x' * (32 << 20); print(flush=True); input()"
+    pipe = subprocess.PIPE
+    child = subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, bufsize=0)
     try:
         child.stdout.readline()
         residency = Residency(Process(child.pid))
         child.stdin.write(b"\n")
-        child.stdin.flush()
         child.stdout.readline()
         memory = residency.read_usage()
         assert memory.now.anonymous - memory.start.anonymous == pytest.approx(32 * MIB, rel=0.1)
@@ -147,14 +140,11 @@ def with_memory(
     """A snapshot of a process that has grown so since the start."""
     start = Resident(64 * MIB, 8 * MIB, 0, 0)
     now = Resident(64 * MIB + anonymous, 8 * MIB + files, 0, 0)
-    return replace(
-        watched(end_s).snapshot(), memory=MemoryUsage(now, start, None, limit, history),
-    )  # fmt: skip
+    return replace(watched(end_s).snapshot(), memory=MemoryUsage(now, start, None, limit, history))
 
 
 def sentence(snapshot: Snapshot) -> str:
-    found = account(snapshot)
-    return found.sentence
+    return account(snapshot).sentence
 
 
 def held_by(snapshot: Snapshot, size_bytes: int) -> Snapshot:
@@ -194,7 +184,7 @@ def test_mappings_explain_growth_as_well() -> None:
         f"RSS 82.0 MiB, +10.0 MiB since tracing began, {100 * share:.0f} % of it in traced blocks "
         "and mappings"
     )
-    assert (account(mapped) or snapshot).traced_share == pytest.approx(share)  # type: ignore[union-attr]
+    assert account(mapped).traced_share == pytest.approx(share)
     assert memory_facts(mapped)["mapped_bytes"] == 9 * MIB
     few = replace(snapshot, memory=replace(snapshot.memory, mapped_bytes=4096))
     assert sentence(few).endswith("fragmentation, malloc caches or another malloc library")
@@ -210,15 +200,13 @@ def test_blocks_without_growth() -> None:
     assert "-4.00 MiB since" in sentence(with_memory(files=-4 * MIB))
 
 
-GLIBC = FoundLibrary(
-    "malloc", "/lib/x86_64-linux-gnu/libc.so.6", ("malloc",), (), MallocLibrary.GLIBC
-)
+GLIBC = FoundLibrary("malloc", "/lib/libc.so.6", ("malloc",), (), MallocLibrary.GLIBC)
 
 
 def test_what_glibc_adds() -> None:
     """1 block of 2,000 bytes and 40 of 4,096 lie in chunks of 2,016 and 4,112 bytes."""
     snapshot = with_memory(100.0)
-    assert (account(snapshot) or sentence).overhead_bytes is None  # type: ignore[union-attr]
+    assert account(snapshot).overhead_bytes is None
     known = account(replace(snapshot, allocators=(GLIBC,)))
     counts = snapshot.totals.live_count
     sessions = int(counts[3:].sum())
@@ -244,14 +232,11 @@ def test_usable_sizes_say_what_the_allocator_adds() -> None:
     table = LiveTable(Stacks())
     events = [(EventKind.ALLOC, 16 * n, 1 + 1998 * (n % 2), 0, 1) for n in range(1, 100_001)]
     table.apply(records(events))
-    taken = snapshot_of(table, wanted=Wanted(blocks=True))
-    main = main_library([GLIBC])
+    usable = UsableSizes(main_library([GLIBC]), ReadSizes())
     taken = replace(
-        taken,
+        snapshot_of(table, wanted=Wanted(blocks=True)), usable=usable, allocators=(GLIBC,),
         memory=with_memory(anonymous=120 * MIB).memory,
-        allocators=(GLIBC,),
-        usable=UsableSizes(main, ReadSizes()),
-    )
+    )  # fmt: skip
     found = account(taken)
     assert found.overhead_bytes == 50_000 * (32 + 2016 - 2000)
     assert found.sentence.endswith(
@@ -264,7 +249,7 @@ def test_usable_sizes_say_what_the_allocator_adds() -> None:
 def test_forecast_by_what_leaks() -> None:
     snapshot = with_memory(400.0, limit=Limit("cgroup", 100 * MIB, 10 * MIB))
     ahead = forecast(snapshot)
-    rate = sum(s.judgement.rate_bytes_per_min for s in snapshot.findings.suspects)  # type: ignore[union-attr]
+    rate = sum(s.judgement.rate_bytes_per_min for s in snapshot.findings.suspects)
     assert (ahead.by_leaks, ahead.rate_bytes_per_min) == (True, rate)
     assert ahead.left_s == pytest.approx(10 * MIB / rate * 60)
     assert "the cgroup's limit of 100 MiB is reached in 3 h 14 m" in ahead.sentence
@@ -273,8 +258,7 @@ def test_forecast_by_what_leaks() -> None:
 
 
 def test_forecast_by_growth_if_nothing_is_known_to_leak() -> None:
-    minute = 60 * 10**9
-    past = tuple((n * minute // 2, n * MIB) for n in range(10))
+    past = tuple((n * HALF_A_MINUTE_NS, n * MIB) for n in range(10))
     limit = Limit("machine", 1 << 30, 60 * MIB)
     ahead = forecast(with_memory(100.0, limit=limit, history=past))
     assert (ahead.by_leaks, round(ahead.rate_bytes_per_min)) == (False, 2 * MIB)
@@ -291,8 +275,7 @@ def test_forecast_reaches_no_further_than_what_was_seen_can_tell(
     free_mib: int, is_said: bool
 ) -> None:
     """2 MiB a minute were seen for two minutes: at most 200 minutes ahead."""
-    minute = 60 * 10**9
-    past = tuple((n * minute // 2, n * MIB) for n in range(9))
+    past = tuple((n * HALF_A_MINUTE_NS, n * MIB) for n in range(9))
     limit = Limit("machine", 1 << 30, free_mib * MIB)
     ahead = forecast(with_memory(100.0, limit=limit, history=past))
     assert (ahead is not None) is is_said

@@ -127,8 +127,8 @@ def suppressed(tmp_path: Path, text: str, end_s: float = 400.0) -> tuple[Watched
     path = tmp_path / "known.supp"
     path.write_text(text)
     found = watched(end_s)
-    snapshot = Suppressions([path]).apply(found.snapshot(), found.namer)
-    changed = replace(found, findings=snapshot.findings)
+    findings = Suppressions([path]).apply(found.snapshot(), found.namer).findings
+    changed = replace(found, findings=findings)
     return changed, list(text_report(changed.snapshot(), found.namer, 5))
 
 
@@ -201,6 +201,12 @@ def script(tmp_path: Path, text: str) -> list[str]:
     return [sys.executable, str(path)]
 
 
+def give(command: LeakCommand, end_s: float) -> None:
+    """Queues what leaks at that moment."""
+    found = watched(end_s)
+    command.queue_new_leaks(found.snapshot(), found.namer)
+
+
 def test_the_command_has_no_bound_on_memory_of_ours(tmp_path: Path) -> None:
     found = tmp_path / "out"
     text = (
@@ -209,10 +215,9 @@ def test_the_command_has_no_bound_on_memory_of_ours(tmp_path: Path) -> None:
     )
     before = resource.getrlimit(resource.RLIMIT_DATA)
     command = LeakCommand(script(tmp_path, text), print, PATIENCE_S)
-    late = watched(400.0)
     resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, before[1]))
     try:
-        command.queue_new_leaks(late.snapshot(), late.namer)
+        give(command, 400.0)
         command.close()
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
@@ -223,11 +228,8 @@ def test_the_command_is_run_once_for_each_leak(tmp_path: Path) -> None:
     target = tmp_path / "out"
     text = f"data = sys.stdin.read()\nopen({str(target)!r}, 'a').write(data)"
     command = LeakCommand(script(tmp_path, text), print, PATIENCE_S)
-    early, later = watched(200.0), watched(400.0)
-    command.queue_new_leaks(watched(100.0).snapshot(), later.namer)
-    command.queue_new_leaks(early.snapshot(), early.namer)
-    for _ in range(3):
-        command.queue_new_leaks(later.snapshot(), later.namer)
+    for end_s in (100.0, 200.0, 400.0, 400.0, 400.0):
+        give(command, end_s)
     command.close()
     reports = [json.loads(line) for line in target.read_text().splitlines()]
     # One was sure at 200 s, the other one later.
@@ -241,12 +243,10 @@ def test_the_command_is_run_once_for_each_leak(tmp_path: Path) -> None:
 
 def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     pids, said = tmp_path / "pids", list[str]()
-    text = (
-        f"child = os.fork()\nopen({str(pids)!r}, 'a').write(f'{{os.getpid()}}\\n')\ntime.sleep(600)"
-    )
+    text = f"os.fork()\nopen({str(pids)!r}, 'a').write(f'{{os.getpid()}}\\n')\ntime.sleep(600)"
     command = LeakCommand(script(tmp_path, text), said.append, 3.0)
     began = time.monotonic()
-    command.queue_new_leaks(watched(200.0).snapshot(), watched(200.0).namer)
+    give(command, 200.0)
     assert time.monotonic() - began < PATIENCE_S / 2, "nobody waits for it"
     await_that(lambda: bool(said))
     assert "took more than 3 s and was killed" in said[0]
@@ -270,7 +270,7 @@ def test_what_goes_wrong_with_a_command_is_said(tmp_path: Path) -> None:
     ):
         said: list[str] = []
         command = LeakCommand(words, said.append, PATIENCE_S)
-        command.queue_new_leaks(watched(200.0).snapshot(), watched(200.0).namer)
+        give(command, 200.0)
         command.close()
         assert len(said) == 1
         assert expected in said[0]
@@ -297,7 +297,7 @@ def test_whose_rights_the_command_has(
     said: list[str] = []
     who = invoker() if is_caller else effective_user()
     command = LeakCommand(["/usr/bin/python3", "-c", code], said.append, PATIENCE_S, who)
-    command.queue_new_leaks(watched(200.0).snapshot(), watched(200.0).namer)
+    give(command, 200.0)
     command.close()
     found = json.loads(capfd.readouterr().err)
     assert said == []
