@@ -98,8 +98,7 @@ def test_a_copy_holds_what_was_live_and_nothing_later(table: LiveTable) -> None:
 
 
 def test_nothing_is_copied_unasked() -> None:
-    table = LiveTable(Stacks())
-    snapshot = snapshot_of(table, 5, NOTHING_ELSE)
+    snapshot = snapshot_of(LiveTable(Stacks()), 5, NOTHING_ELSE)
     assert snapshot.blocks is snapshot.threads is None
     assert snapshot.now_ns == 5
 
@@ -234,8 +233,7 @@ def test_change_between_marks_and_what_has_come_since() -> None:
 
 def test_sizes_by_powers_of_two() -> None:
     sizes = [0, 1, 2, 3, 4, 7, 8, 100, 127, 128, (1 << 40) - 1]
-    blocks = made(*[(size, 1, 1, 1) for size in sizes])
-    bins = size_bins(blocks)
+    bins = size_bins(made(*[(size, 1, 1, 1) for size in sizes]))
     assert [(b.low, b.high) for b in bins[:5]] == [(0, 0), (1, 1), (2, 3), (4, 7), (8, 15)]
     assert len(bins) == 41
     for b in bins:

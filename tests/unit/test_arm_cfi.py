@@ -132,8 +132,7 @@ f:  .cfi_startproc
 
 def test_signed_return_addresses(tmp_path: Path) -> None:
     """negate_ra_state, alone and with_pc, remembered and restored; it takes no operand."""
-    path = assemble(tmp_path, SIGNED)
-    cfi = open_cfi(path)
+    cfi = open_cfi(assemble(tmp_path, SIGNED))
     start = min(int(at) for at in cfi._table(0)[1].starts)  # type: ignore[index]
     saved = {FP: (core.OFFSET, -32, b""), LR: (core.OFFSET, -24, b"")}
     found = [cfi.rules(start + 4 * n) for n in range(9)]
@@ -269,8 +268,7 @@ def test_call_sites_equal_objdump() -> None:
 
 def test_damaged_tables() -> None:
     """Whatever the bytes are: an entry, or a reason; at once and one by one alike."""
-    path = library("libm.so.6")
-    elf = open_elf(path)
+    elf = open_elf(library("libm.so.6"))
     section = elf.section_header(".eh_frame")
     data = elf.section_bytes(".eh_frame")
     rng = random.Random(11)

@@ -122,8 +122,7 @@ def test_writes_include_capstones() -> None:
 )  # fmt: skip
 def test_writes(text: str, registers: str, tmp_path: Path) -> None:
     elf = open_elf(assemble(tmp_path, text))
-    section = elf.section_header(".text")
-    word = int.from_bytes(elf.read(section.offset, 4), "little")
+    word = int.from_bytes(elf.read(elf.section_header(".text").offset, 4), "little")
     wanted = {31 if name == "sp" else int(name[1:]) for name in registers.split()}
     written = written_registers(word)
     assert {n for n in wanted if written >> n & 1} == wanted
@@ -154,8 +153,7 @@ reallocarray with ``umulh x3, x1, x2``, then ``mul x1``."""
 def offset_in(path: Path, name: str, registers: tuple[str, ...]) -> ProbeOffset | None:
     elf = open_elf(path)
     ((start, size),) = elf.find_functions([name])[name].items()
-    offset = elf.offset_of(start)
-    return find_probe_offset(elf.read(offset, size), registers)
+    return find_probe_offset(elf.read(elf.offset_of(start), size), registers)
 
 
 @pytest.mark.parametrize("name", GLIBC_236)

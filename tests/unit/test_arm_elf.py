@@ -93,8 +93,7 @@ g:
 def test_parts_of_functions(tmp_path: Path) -> None:
     """By any branch out of the function; another function and bare code are no parts of it."""
     path = assemble(tmp_path, SPLIT)
-    elf = open_elf(path)
-    whole, *parts = function_parts(elf, open_cfi(path), "f")
+    whole, *parts = function_parts(open_elf(path), open_cfi(path), "f")
     assert (len(whole), [part.start - whole.start for part in parts]) == (24, [44, 52])
     assert [len(part) for part in parts] == [8, 8]
 

@@ -301,8 +301,7 @@ def test_signal_return_of_the_c_library() -> None:
     path = library("libc.so.6")
     code = path.read_bytes()
     elf = open_elf(path)
-    at = elf.address_of(code.index(SIGNAL_RETURN))
-    found = Cfi(elf).rules(at - 1)
+    found = Cfi(elf).rules(elf.address_of(code.index(SIGNAL_RETURN)) - 1)
     assert (found.cfa_expression, found.is_signal) == (SIGNAL_FRAME.cfa_expression, True)
     assert found.registers == SIGNAL_FRAME.registers
 

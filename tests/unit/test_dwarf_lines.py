@@ -157,8 +157,7 @@ def test_outer_function_is_named(builder: Builder) -> None:
 
 def test_line_index(builder: Builder) -> None:
     """Lines alone: main begins at its brace."""
-    path = builder.c("churn", "-O0")
-    elf = open_elf(path)
+    elf = open_elf(builder.c("churn", "-O0"))
     (address,) = elf.find_functions(["main"])["main"]
     source = Path(__file__).parents[1] / "targets" / "churn.c"
     number = source.read_text().splitlines().index("int main(int argc, char **argv)") + 2
@@ -173,8 +172,7 @@ def test_units_that_name_no_code(tmp_path: Path) -> None:
     """A unit without any range: what its line program covers is found."""
     elf = open_elf(assembled(tmp_path, BARE))
     (address,) = elf.find_functions(["_start"])["_start"]
-    lines = SourceLines(elf)
-    (inside, outside) = lines.chains([address + 1, address + 500])
+    (inside, outside) = SourceLines(elf).chains([address + 1, address + 500])
     assert places(inside) == [("/somewhere/bare.c", 7)]
     assert outside == ()
 

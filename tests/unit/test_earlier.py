@@ -44,8 +44,7 @@ def later(snapshot: Snapshot) -> Snapshot:
 
 def test_what_has_not_changed_is_not_said_again() -> None:
     earlier, first = EarlierReports(), watched(400.0).snapshot()
-    whole = text(first, earlier)
-    assert sum(" suspect=leaking " in line for line in whole) == 2
+    assert sum(" suspect=leaking " in line for line in text(first, earlier)) == 2
     (head,) = text(later(first), earlier)
     assert head.startswith("2023-11-14T22:14:20Z pid=42 server live=")
 

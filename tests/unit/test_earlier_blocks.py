@@ -74,8 +74,7 @@ def test_walks_must_agree_unless_all_threads_sleep(
     running: dict[int, int], walks: list[list[int]], live: int, waits: int
 ) -> None:
     reader = MadeUpReader(walks, running)
-    found = reader.read()
-    assert [kind.count for kind in found.kinds] == [live]
+    assert [kind.count for kind in reader.read().kinds] == [live]
     assert reader.heap.table.count == live
     assert reader.waits == waits
 

@@ -251,8 +251,7 @@ def test_requests_that_take_too_long_are_not_waited_for(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoint_module, "_REQUEST_PATIENCE_S", 0.3)
-    endpoint = serve(small)
-    with connect(endpoint) as connection:
+    with connect(serve(small)) as connection:
         connection.send(b"GET / HTTP/1.0\r\nX: ")
         assert connection.recv(1) == b""
 

@@ -81,8 +81,7 @@ def test_wrappers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_operators_of_libraries(name: str) -> None:
     """No function that may throw has a return probe, and all that is needed has probes."""
-    path = min(LIBRARIES.glob(FILES[name]))
-    module = module_of(path)
+    module = module_of(min(LIBRARIES.glob(FILES[name])))
     planned = plan(discover([module]))
     throwing = {
         function.offset: function

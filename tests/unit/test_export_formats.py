@@ -225,8 +225,7 @@ def test_go_reads_templates_whole(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_go_reads_a_difference(tmp_path: Path) -> None:
     found = difference(small(), profile(list(small().samples[1:])))
-    path = saved(tmp_path / "d.pb.gz", found)
-    assert "-400B" in go_pprof(tmp_path, *TOP, path)
+    assert "-400B" in go_pprof(tmp_path, *TOP, saved(tmp_path / "d.pb.gz", found))
 
 
 def test_speedscope() -> None:

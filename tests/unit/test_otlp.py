@@ -94,8 +94,7 @@ def test_who_it_is() -> None:
     target = Target(42, "server", 7, executable="/opt/shop/bin/server-1.2",
                     container_id=CONTAINER, host="node-3", machine="arm64",
                     pod_uid="0e7a")  # fmt: skip
-    found = replace(small(), target=target)
-    message = decoded_file(written(found))
+    message = decoded_file(written(replace(small(), target=target)))
     assert resource_of(message.resource_profiles[0].resource) == {
         "service.name": "server", "process.pid": 42, "process.parent_pid": 7,
         "process.executable.name": "server-1.2",
@@ -181,8 +180,7 @@ def test_differences_may_be_negative() -> None:
 
 
 def test_hostile_names_and_numbers() -> None:
-    message = decoded_file(written(hostile()))
-    names = set(message.dictionary.string_table)
+    names = set(decoded_file(written(hostile())).dictionary.string_table)
     assert {printable(name) for name in HOSTILE} <= names
     assert not any("\x1b" in name or "\u202e" in name for name in names)
     found = profile([sample(1, [frame("f\udcff", line=1 << 70)], (1 << 80, 1, -(1 << 80), 1, 0))])

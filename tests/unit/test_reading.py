@@ -121,8 +121,7 @@ def test_difference() -> None:
 def test_difference_of_a_profile_to_itself_is_nothing(one: str, two: str, tmp_path: Path) -> None:
     made = large(100)
     a, b = (read_profile(save(tmp_path / name, made)) for name in (one, two))
-    found = difference(a, b)
-    assert {s.weight(Metric.BYTES) for s in found.samples} == {0}
+    assert {s.weight(Metric.BYTES) for s in difference(a, b).samples} == {0}
 
 
 def test_difference_comes_back(tmp_path: Path) -> None:

@@ -314,8 +314,7 @@ def test_a_file_that_is_there_is_left_alone(recorded: Path, tmp_path: Path) -> N
 
 
 def test_a_recording_of_nothing_leaves_no_file(tmp_path: Path) -> None:
-    writer = RecordingWriter(tmp_path / "empty.rec", max_bytes=1 << 20, max_s=1.0)
-    writer.close()
+    RecordingWriter(tmp_path / "empty.rec", max_bytes=1 << 20, max_s=1.0).close()
     assert list(tmp_path.iterdir()) == []
 
 

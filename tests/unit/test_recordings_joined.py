@@ -67,8 +67,7 @@ def test_other_clocks_are_moved(tmp_path: Path) -> None:
     there = write(tmp_path / "there.rec", [later(each, 12_345.5) for each in every], "there")
     joined = open_recordings([here, there])
     assert isinstance(joined, JoinedTraces)
-    trace = joined.trace_at(len(joined.moments) - 1)
-    one, other = trace.processes
+    one, other = joined.trace_at(len(joined.moments) - 1).processes
     assert_equal(other, replace(every[-1].root, target=other.target))
     assert_equal(one, replace(every[-1].root, target=one.target))
     assert np.array_equal([m.uptime_s for m in joined.moments][::2],

@@ -139,8 +139,7 @@ def test_files_hold_what_the_report_says(stage: Stages, monkeypatch: Any, tmp_pa
     """The last report, the files and the rules: one snapshot, with all processes."""
     play = stage()
     play.play(play.image(play.root), (A, 16, 700, 1, 7))
-    child = play.child()
-    play.session.ended(child, 0)
+    play.session.ended(play.child(), 0)
     out = tmp_path / "out.folded"
     with running(play, "--json", "--follow", "-o", str(out)) as (run, taken, said):
         reports, stream = front(monkeypatch, tmp_path)
@@ -155,8 +154,7 @@ def test_files_hold_what_the_report_says(stage: Stages, monkeypatch: Any, tmp_pa
 
 def test_who_asks_over_the_network_gets_recent_snapshots(stage: Stages) -> None:
     """Many ask at once; but when tracing has ended, what was before is not recent."""
-    play = stage()
-    with running(play) as (run, taken, _):
+    with running(stage()) as (run, taken, _):
         first = run.snapshots.recent()
         assert run.snapshots.recent() is first
         run.snapshot()

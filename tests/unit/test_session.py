@@ -180,8 +180,7 @@ def test_more_processes_than_allowed_are_counted(stage: Stages) -> None:
     play = stage(most_processes=2)
     first, second, _ = (play.child() for _ in range(3))
     # That of one which is not traced is not traced either.
-    grandchild = play.start()
-    play.session.forked(second, 8, grandchild, shares=False)
+    play.session.forked(second, 8, play.start(), shares=False)
     trace = play.session.snapshot()
     assert [one.target.pid for one in trace.processes] == [play.root, first]
     assert trace.untraced_count == 3

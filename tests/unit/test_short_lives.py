@@ -54,8 +54,7 @@ def short_lives(dice: random.Random, length: int) -> tuple[list[Event], list[int
     while len(events) < length:
         while len(running) < at_once:
             running.append(short_life(dice, 10_000 * len(events)))
-        one = dice.randrange(len(running))
-        events.append(running[one].pop(0))
+        events.append(running[dice.randrange(len(running))].pop(0))
         running = [life for life in running if life]
     steps = [dice.choice([0, 0, 1, 40, 60 * MS, 70 * MS, NS_PER_S]) for _ in events]
     return events, np.cumsum([NS_PER_S, *steps])[1:].tolist()

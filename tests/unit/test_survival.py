@@ -65,8 +65,7 @@ def test_life_table(seed: int) -> None:
 
 def test_ages_are_those_of_the_blocks() -> None:
     births = np.sort(np.random.default_rng(1).uniform(0, 300, 6000))
-    lives = np.full(6000, np.inf)
-    reached = ages_reached(population_of(births, lives, 300))[0]
+    reached = ages_reached(population_of(births, np.full(6000, np.inf), 300))[0]
     truth = [np.count_nonzero(300 - births >= x) for x in LIFETIME_EDGES_S]
     np.testing.assert_allclose(reached, truth, rtol=0.01, atol=15)
 
@@ -116,8 +115,7 @@ def test_no_others_no_floor() -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_proportion(seed: int) -> None:
     """Parts of one object are told from leaks that happen to be as many."""
-    random = np.random.default_rng(seed)
-    one = random.poisson(30, 20).astype(float)
+    one = np.random.default_rng(seed).poisson(30, 20).astype(float)
     assert in_proportion(one, one)
     assert in_proportion(3 * one, one)
     shaken = one + np.where(np.arange(20) % 2, 8, -8)

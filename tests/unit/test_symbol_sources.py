@@ -72,8 +72,7 @@ def stripped(program: Path, directory: Path, *flags: object) -> Path:
 
 
 def names_of(*files: ElfFile) -> set[tuple[int, str]]:
-    tables = [table for file in files for table in file.tables()]
-    table = SymbolTable(tables)
+    table = SymbolTable([table for file in files for table in file.tables()])
     return {(s.address, s.name) for s in map(table._symbol, range(len(table)))}
 
 
@@ -170,8 +169,7 @@ def test_embedded_symbols(program: Path, tmp_path: Path) -> None:
     run("objcopy", f"--add-section=.gnu_debugdata={packed}", path)
     elf = open_elf(path)
     found = embedded_symbols(elf)
-    names = {name for _, name in names_of(found)}
-    assert {"main", "serve"} <= names
+    assert {"main", "serve"} <= {name for _, name in names_of(found)}
     main = next(a for a, _, _, n in nm(program) if n == "main")
     assert SymbolTable([*elf.tables(), *found.tables()]).find(main + 3).name == "main"
 

@@ -91,8 +91,7 @@ def test_inlined_functions_are_frames_of_their_own(
     target = Target([path])
     targets.append(target)
     start, size = next((a, s) for a, s, _, n in nm(path) if n == "_Z5outerl")
-    code = path.read_bytes()[start : start + size]
-    call = code.index(b"\xe8") + 5
+    call = path.read_bytes()[start : start + size].index(b"\xe8") + 5
     base = address_in(target.pid, path, "_Z5outerl") - 1
     with symbolizing(target.pid) as symbolizer:
         frames = frames_of(symbolizer, [base + call], PATIENCE_S)

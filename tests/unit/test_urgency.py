@@ -124,8 +124,7 @@ def test_a_wait_is_urgent_until_the_next_one(idle: Idle) -> None:
             urgency.claim()
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
             found.append(urgency.wait(OWN | os.WNOHANG))
-            ending = threading.Timer(0.1, child.stdin.close)
-            ending.start()
+            threading.Timer(0.1, child.stdin.close).start()
             found.append(urgency.wait(OWN) == (child.pid, 0))
             child.returncode = 0
             found.append((policy_of(idle.id), policy_of(0)))

@@ -229,8 +229,7 @@ def test_blocks_are_read_once() -> None:
 def test_what_can_not_be_read_is_computed() -> None:
     """Unless it may be another allocator's; a mapping's size is not told by the request."""
     blocks = blocks_of([16, 32, 48], [20, 200_000, 40])
-    measured = Measuring(OWN).measure(blocks, 1, [LIBC_FILE])
-    usable = usable_of(measured, blocks)
+    usable = usable_of(Measuring(OWN).measure(blocks, 1, [LIBC_FILE]), blocks)
     assert usable.known.tolist() == [True, False, True]
     assert usable.size_bytes[usable.known].tolist() == [24, 40]
     assert not usable.read.any()
@@ -258,8 +257,7 @@ def test_allocators_of_an_earlier_program_do_not_count() -> None:
     space = AddressSpace(Process(os.getpid()))
 
     def library() -> MallocLibrary:
-        usable = Measuring(space).measured(snapshot).usable
-        return usable.main.library
+        return Measuring(space).measured(snapshot).usable.main.library
 
     assert library() is MallocLibrary.JEMALLOC
     space.refresh()

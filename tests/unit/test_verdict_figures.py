@@ -43,8 +43,7 @@ def test_large_blocks_of_once_are_no_leak(common: str) -> None:
     sites = {names[common][0].format("leak"): leak(2.0, 64)}
     for number in range(3):
         sites[names[common][1].format(number)] = blocks_at([100.0 + 7 * number], 1 << 20)
-    seen = watch(sites, END_S)
-    (suspect,) = seen.findings.suspects
+    (suspect,) = watch(sites, END_S).findings.suspects
     assert suspect.stack == 1
     assert suspect.judgement.verdict is Verdict.LEAKING
     assert suspect.judgement.rate_bytes_per_min == pytest.approx(64 * 30, rel=0.1)
@@ -53,8 +52,7 @@ def test_large_blocks_of_once_are_no_leak(common: str) -> None:
 def test_one_large_part_of_a_site_is_no_rate() -> None:
     """What one stack allocated once does not count at its size, either."""
     once = blocks_at([150.0, 150.5, 151.0], 1 << 20)
-    found = watch({"site": leak(2.0, 64) + once}, END_S).findings
-    (suspect,) = found.suspects
+    (suspect,) = watch({"site": leak(2.0, 64) + once}, END_S).findings.suspects
     assert suspect.judgement.rate_bytes_per_min == pytest.approx(64 * 30, rel=0.15)
 
 
