@@ -36,8 +36,6 @@ from tracelloc.record.session.session import Session
 from tracelloc.record.sources.seam import ProbeSource, Sources
 from tracelloc.snapshots.snapshot import Snapshot
 
-A, F = EventKind.ALLOC, EventKind.FREE
-
 
 @dataclass
 class FakeProbes:

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from tests import snapshots
-from tests.unit.events import random_program, records
+from tests.unit.events import A, F, random_program, records
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import Blocks
-from tracelloc.model.events import EventKind
 from tracelloc.model.figures import History
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.show.analysis.differences import (
@@ -88,7 +87,7 @@ def table(request: pytest.FixtureRequest) -> LiveTable:
 
 def test_a_copy_holds_what_was_live_and_nothing_later(table: LiveTable) -> None:
     snapshot = snapshot_of(table, 6001)
-    table.apply(records([(EventKind.ALLOC, 0x10, 5, 1, 1)], first_time=9000))
+    table.apply(records([(A, 0x10, 5, 1, 1)], first_time=9000))
     blocks = snapshot.blocks
     assert len(blocks) == table.count - 1
     held = held_by_stack(blocks, len(snapshot.totals), snapshot.sample_bytes)
@@ -202,7 +201,7 @@ def test_mean_age_is_precise_a_year_after_boot() -> None:
 
 def test_change_between_marks_and_what_has_come_since() -> None:
     table = LiveTable(Stacks())
-    a, f = EventKind.ALLOC, EventKind.FREE
+    a, f = A, F
     table.apply(records([(a, 0x100, 10, 1, 1), (a, 0x200, 20, 2, 1)], first_time=1))
     first = mark(snapshot_of(table, 1 * NS_PER_S), "one")
     table.apply(
@@ -287,8 +286,8 @@ def test_threads_and_their_growth() -> None:
 
 def test_details_of_a_stack() -> None:
     table = LiveTable(Stacks())
-    events = [(EventKind.ALLOC, 0x1000 * n, 10 * n, 1, 40 + n % 2) for n in range(1, 5)]
-    table.apply(records([*events, (EventKind.FREE, 0x4000, 0, 0, 1)], first_time=10))
+    events = [(A, 0x1000 * n, 10 * n, 1, 40 + n % 2) for n in range(1, 5)]
+    table.apply(records([*events, (F, 0x4000, 0, 0, 1)], first_time=10))
     history = History(0)
     history.sample(12, table.totals.live_bytes)
     snapshot = snapshot_of(table, 20, history=history)

@@ -8,12 +8,11 @@ from collections.abc import Generator
 import numpy as np
 import pytest
 
-from tests.unit.events import random_program, records
+from tests.unit.events import A, F, R, X, random_program, records
 from tracelloc.heap.cohorts import LIFETIME_EDGES_S, LIFETIMES, SLICES, Cohorts
 from tracelloc.heap.counterrows import CounterRows
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.events import EventKind
 from tracelloc.model.figures import Totals
 from tracelloc.text import NS_PER_S
 
@@ -76,11 +75,11 @@ def test_sums_equal_the_totals(seed: int, sample_bytes: int | None) -> None:
 def test_lifetimes_are_filed() -> None:
     table = LiveTable(Stacks())
     lives_s = [0.01, 0.07, 1.0, 1.5, 300.0]
-    events = records([(EventKind.ALLOC, 16 * n, 8, 1, 1) for n in range(1, 6)])
+    events = records([(A, 16 * n, 8, 1, 1) for n in range(1, 6)])
     events["time_ns"] = 5 * NS_PER_S
     table.apply(events)
     for number, life_s in enumerate(lives_s, start=1):
-        death = records([(EventKind.FREE, 16 * number, 0, 0, 1)])
+        death = records([(F, 16 * number, 0, 0, 1)])
         death["time_ns"] = int((5 + life_s) * NS_PER_S)
         table.apply(death)
     filed = whole(table.cohorts.lifetimes).sum(axis=1)
@@ -97,7 +96,7 @@ def test_lifetimes_at_the_edges_of_classes() -> None:
     for lives_ns, expected in ((edges_ns, classes), (edges_ns - 1, classes - 1)):
         for life_ns, at in zip(lives_ns.tolist(), expected.tolist(), strict=True):
             table = LiveTable(Stacks())
-            events = records([(EventKind.ALLOC, 16, 8, 1, 1), (EventKind.FREE, 16, 0, 0, 1)])
+            events = records([(A, 16, 8, 1, 1), (F, 16, 0, 0, 1)])
             events["time_ns"] = [NS_PER_S, NS_PER_S + life_ns]
             table.apply(events)
             filed = whole(table.cohorts.lifetimes).sum(axis=1)
@@ -106,7 +105,7 @@ def test_lifetimes_at_the_edges_of_classes() -> None:
 
 def test_a_failed_realloc_is_no_death() -> None:
     table = LiveTable(Stacks())
-    for second, kind in enumerate([EventKind.ALLOC, EventKind.REALLOC_FREE, EventKind.RESTORE]):
+    for second, kind in enumerate([A, R, X]):
         event = records([(kind, 16, 8, 1, 1)])
         event["time_ns"] = (1 + 10 * second) * NS_PER_S
         table.apply(event)
@@ -121,7 +120,7 @@ def test_slices_over_hours() -> None:
     table.cohorts.begin(0)
     births = np.arange(0, LONG_S, 2.5)
     for number, birth in enumerate(births.tolist(), start=1):
-        table.apply(records([(EventKind.ALLOC, number, 1, 7, 1)], int(birth * NS_PER_S)))
+        table.apply(records([(A, number, 1, 7, 1)], int(birth * NS_PER_S)))
     population = table.cohorts.census(LONG_S * NS_PER_S, 2).survivors_by_age(np.ones(1, np.int64))
     edges = population.edges_s
     assert len(edges) == SLICES + 1
@@ -200,9 +199,9 @@ def test_the_floor_is_the_least_of_each_slice() -> None:
     live: list[tuple[int, int]] = []
     for second, size in held.items():
         now = second * NS_PER_S
-        batch = [(EventKind.FREE, where, 0, 0, 1) for where, _ in live]
+        batch = [(F, where, 0, 0, 1) for where, _ in live]
         live = [(address, size)]
-        batch.append((EventKind.ALLOC, address, size, 1, 1))
+        batch.append((A, address, size, 1, 1))
         address += 16
         rows = records(batch)
         rows["time_ns"] = now

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.events import Event, PlainTable, random_program
+from tests.unit.events import A, Event, F, PlainTable, R, X, random_program
 from tests.unit.test_table import expected, state
 from tracelloc import probes
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.events import EVENT_DTYPE, PAIR_DTYPE, EventBatch, EventKind, Events
+from tracelloc.model.events import EVENT_DTYPE, PAIR_DTYPE, EventBatch, Events
 from tracelloc.model.losses import Counter
 from tracelloc.record.abi import CONTROL_DTYPE, SpillFlag
 from tracelloc.record.kernel.drain import ENTRY_DTYPE, Drain
@@ -30,7 +30,6 @@ from tracelloc.record.kernel.drain import ENTRY_DTYPE, Drain
 TICK_NS = 1 << 20
 """Something happens at each of the shim's ticks."""
 SHIM = Path(__file__).parents[1] / "shim/emit.c"
-A, F, R, X = EventKind.ALLOC, EventKind.FREE, EventKind.REALLOC_FREE, EventKind.RESTORE
 ROOM = 65536
 
 

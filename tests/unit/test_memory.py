@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.events import records
+from tests.unit.events import A, records
 from tests.unit.leaks import watched
 from tests.unit.reports import text_report
 from tests.unit.test_views import snapshot_of
@@ -20,7 +20,6 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.usable import main_library
 from tracelloc.model.blocks import ReadSizes, UsableSizes
-from tracelloc.model.events import EventKind
 from tracelloc.model.process import FoundLibrary, Limit, MallocLibrary, MemoryUsage, Resident
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.process import residency
@@ -230,7 +229,7 @@ def test_what_other_allocators_add() -> None:
 def test_usable_sizes_say_what_the_allocator_adds() -> None:
     """A stack's blocks of 1 and 1,999 bytes, in chunks of 32 and 2,016 bytes."""
     table = LiveTable(Stacks())
-    events = [(EventKind.ALLOC, 16 * n, 1 + 1998 * (n % 2), 0, 1) for n in range(1, 100_001)]
+    events = [(A, 16 * n, 1 + 1998 * (n % 2), 0, 1) for n in range(1, 100_001)]
     table.apply(records(events))
     usable = UsableSizes(main_library([GLIBC]), ReadSizes())
     taken = replace(

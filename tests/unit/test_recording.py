@@ -23,14 +23,7 @@ import pytest
 from tests.blockholders import KEPT
 from tests.harness import may_mount
 from tests.snapshots import with_facets
-from tests.unit.recordedtraces import (
-    START_S,
-    assert_equal,
-    namers,
-    record,
-    recorded_run,
-    traces,
-)
+from tests.unit.recordedtraces import START_S, assert_equal, namers, record, recorded_run, traces
 from tracelloc.command.record import Recorder
 from tracelloc.command.recordoptions import RecordOptions
 from tracelloc.errors import TracellocError

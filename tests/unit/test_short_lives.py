@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.events import Event, records
+from tests.unit.events import A, Event, F, R, X, records
 from tracelloc.heap import threads
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
@@ -18,13 +18,7 @@ from tracelloc.model.figures import COLUMNS
 from tracelloc.model.process import TemporaryPolicy
 from tracelloc.text import NS_PER_S
 
-A, F, R, X, INNER = (
-    EventKind.ALLOC,
-    EventKind.FREE,
-    EventKind.REALLOC_FREE,
-    EventKind.RESTORE,
-    EventKind.INNER_FREE,
-)
+INNER = EventKind.INNER_FREE
 NOTHING: list[Event] = [(INNER, 1 << 40, 0, 0, 0)] * 9
 """Changes nothing: frees inside others, of a block that was never seen, by nobody. So many that an
 allocation and what follows them are applied one by one."""

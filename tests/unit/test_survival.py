@@ -8,11 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from tests.unit.events import records
+from tests.unit.events import A, F, records
 from tracelloc.heap.cohorts import LIFETIME_EDGES_S, Population
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.events import EventKind
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.loss import Gaps, common_share
 from tracelloc.verdict.multistack import in_proportion
@@ -28,8 +27,8 @@ def population_of(births: np.ndarray, lives: np.ndarray, end_s: int) -> Populati
     numbers = np.arange(len(births))
     seconds = np.append(births, deaths[deaths < end_s])
     events = records(
-        [(EventKind.ALLOC, 16 * n + 16, 100, 0, 1) for n in numbers]
-        + [(EventKind.FREE, 16 * n + 16, 0, 0, 1) for n in numbers[deaths < end_s]]
+        [(A, 16 * n + 16, 100, 0, 1) for n in numbers]
+        + [(F, 16 * n + 16, 0, 0, 1) for n in numbers[deaths < end_s]]
     )
     events["time_ns"] = (seconds * NS_PER_S).astype(np.uint64)
     events = events[np.argsort(seconds, kind="stable")]

@@ -7,15 +7,12 @@ import random
 import numpy as np
 import pytest
 
-from tests.unit.events import Event, PlainTable, random_program, records
+from tests.unit.events import A, Event, F, PlainTable, R, X, random_program, records
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.events import EventKind
 from tracelloc.model.figures import I64
 from tracelloc.model.process import TemporaryPolicy
 from tracelloc.model.stacks import NO_STACK, StackFlag
-
-A, F, R, X = EventKind.ALLOC, EventKind.FREE, EventKind.REALLOC_FREE, EventKind.RESTORE
 
 
 def run(events: list[Event], cuts: list[int], between: int = 1) -> LiveTable:

@@ -14,14 +14,11 @@ import numpy as np
 import pytest
 
 from tests.harness import LIBRARIES, Builder, Target
-from tests.unit.events import records
+from tests.unit.events import A, table_of
 from tests.unit.test_views import snapshot_of
 from tracelloc.files.elf import ElfFile
-from tracelloc.heap.stacks import Stacks
-from tracelloc.heap.table import LiveTable
 from tracelloc.heap.usable import formula_for, has_sizes, main_library, usable_of
 from tracelloc.model.blocks import Blocks, ReadSizes, UsableSizes
-from tracelloc.model.events import EventKind
 from tracelloc.model.figures import U64
 from tracelloc.model.process import FoundLibrary, MainLibrary, MallocLibrary
 from tracelloc.model.wanted import Wanted
@@ -251,8 +248,7 @@ def test_allocators_of_an_earlier_program_do_not_count() -> None:
     """Those that are mapped do, or, if that is not known, all."""
     libc = replace(LIBC_FILE, file=str(path_of(MallocLibrary.GLIBC).resolve()))
     gone = FoundLibrary("malloc", "/opt/gone/libjemalloc.so.2", (), (), MallocLibrary.JEMALLOC)
-    table = LiveTable(Stacks())
-    table.apply(records([(EventKind.ALLOC, 0x1000, 100, 1, 1)]))
+    table = table_of([(A, 0x1000, 100, 1, 1)])
     snapshot = replace(snapshot_of(table, wanted=Wanted(blocks=True)), allocators=(gone, libc))
     space = AddressSpace(Process(os.getpid()))
 

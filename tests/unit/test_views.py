@@ -10,14 +10,13 @@ from dataclasses import replace
 import pytest
 
 from tests import snapshots
-from tests.unit.events import records
+from tests.unit.events import A, F, records, table_of
 from tests.unit.reports import json_report, text_report
 from tracelloc.architecture.x86_64 import ends_in_call
 from tracelloc.errors import UsageError
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.codefiles import CodeModule, Place, Unresolved
-from tracelloc.model.events import EventKind
 from tracelloc.model.frames import Frame
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import Overhead, Target
@@ -84,12 +83,12 @@ def table() -> LiveTable:
     table.apply(
         records(
             [
-                (EventKind.ALLOC, 0x1000, 100, 1, 1),
-                (EventKind.ALLOC, 0x2000, 300, 2, 1),
-                (EventKind.ALLOC, 0x3000, 300, 1, 1),
-                (EventKind.ALLOC, 0x4000, 7, 3, 1),
-                (EventKind.ALLOC, 0x5000, 9, 0, 1),
-                (EventKind.FREE, 0x9999, 0, 0, 1),
+                (A, 0x1000, 100, 1, 1),
+                (A, 0x2000, 300, 2, 1),
+                (A, 0x3000, 300, 1, 1),
+                (A, 0x4000, 7, 3, 1),
+                (A, 0x5000, 9, 0, 1),
+                (F, 0x9999, 0, 0, 1),
             ],
             first_time=9_000_000_000,
         )
@@ -147,8 +146,7 @@ def test_text(table: LiveTable) -> None:
 
 
 def test_sampled_figures_are_marked() -> None:
-    table = LiveTable(Stacks(), sample_bytes=1000)
-    table.apply(records([(EventKind.ALLOC, 16, 100, 1, 1), (EventKind.ALLOC, 32, 100, 1, 1)]))
+    table = table_of([(A, 16, 100, 1, 1), (A, 32, 100, 1, 1)], sample_bytes=1000)
     snapshot = snapshot_of(table, 1, 0)
     head, *lines = text_report(snapshot, Namer(FakeSymbolizer({}), Filters()), 1, 0)
     assert " live=~2.05KiB blocks=~21 " in head
@@ -210,7 +208,7 @@ def test_age_limit(table: LiveTable) -> None:
 def test_largest_blocks_equal_a_plain_sort(seed: int) -> None:
     rng = random.Random(seed)
     table = LiveTable(Stacks())
-    events = [(EventKind.ALLOC, 16 * n, rng.randrange(40), 1, 1) for n in range(1, 3000)]
+    events = [(A, 16 * n, rng.randrange(40), 1, 1) for n in range(1, 3000)]
     for start in range(0, len(events), 500):
         table.apply(records(events[start : start + 500], first_time=start))
     plain = sorted((-size, n, address) for n, (_, address, size, _, _) in enumerate(events))
