@@ -182,13 +182,10 @@ def test_rows_that_go_backwards() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        at(0x1000) + b"\x0d\x80",
-        b"\0\x00\x01",
-        b"\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
-        b"\0\x7f\x02",
-        b"\x03",
+        at(0x1000) + b"\x0d\x80", b"\0\x00\x01",
+        b"\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\0\x7f\x02", b"\x03",
     ],
-)
+)  # fmt: skip
 def test_damaged(body: bytes) -> None:
     with pytest.raises((DwarfError, IndexError)):
         Source(body, counts=STANDARD + b"\x01").program()

@@ -55,17 +55,12 @@ def test_help_and_wrong_calls_import_nothing_slow(call: str) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        "-p 2147483647",
-        "-n no-such-name",
-        "-- no-such-command",
-        "record -p 2147483647",
-        "record -- ./no-such-command",
-        "run -- no-such-command",
-        "doctor -n no-such-name",
+        "-p 2147483647", "-n no-such-name", "-- no-such-command", "record -p 2147483647",
+        "record -- ./no-such-command", "run -- no-such-command", "doctor -n no-such-name",
         *(f"{name} 2147483647" for name in ("heap", "holders", "leaks", "objects", "symbols")),
         *(f"{name} no-such-name" for name in ("heap", "holders", "leaks", "objects", "symbols")),
     ],
-)
+)  # fmt: skip
 def test_what_there_is_not_is_refused_before_slow_imports(call: str) -> None:
     found = imported_by(RUN.format(arguments=call.split()))
     assert "tracelloc.command.processargument" in found

@@ -82,14 +82,11 @@ def outcome(
 @pytest.mark.parametrize(
     "kinds",
     [
-        {},
-        {"temporary": TemporaryPolicy(0)},
-        {"temporary": TemporaryPolicy(5)},
-        {"temporary": TemporaryPolicy(life_ns=65 * MS)},
-        {"sample_bytes": 300},
+        {}, {"temporary": TemporaryPolicy(0)}, {"temporary": TemporaryPolicy(5)},
+        {"temporary": TemporaryPolicy(life_ns=65 * MS)}, {"sample_bytes": 300},
     ],
     ids=str,
-)
+)  # fmt: skip
 @pytest.mark.parametrize("seed", range(16))
 def test_at_once_or_one_by_one(
     seed: int, kinds: dict[str, Any], monkeypatch: pytest.MonkeyPatch
