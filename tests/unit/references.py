@@ -49,6 +49,15 @@ def module_of(path: Path | str) -> Module:
     return Module(("0", 1), str(path), str(path), target_file(path))
 
 
+def without_section_headers(path: Path, bare: Path) -> Path:
+    """A copy of the file."""
+    data = bytearray(path.read_bytes())
+    data[0x28:0x30] = bytes(8)  # e_shoff
+    data[0x3C:0x40] = bytes(4)  # e_shnum, e_shstrndx
+    bare.write_bytes(data)
+    return bare
+
+
 def assembled(directory: Path, text: str, *flags: str) -> Path:
     """A program of nothing but this assembly text; ``-shared`` makes it a library."""
     source, path = directory / "made.s", directory / "made"

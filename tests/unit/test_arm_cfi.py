@@ -17,7 +17,7 @@ from tests.distributions import file_of
 from tests.unit.armfiles import assemble, check_figures, library
 from tests.unit.readelfrows import rows_of_readelf
 from tests.unit.references import open_cfi, open_elf
-from tests.unit.test_cfi_files import as_readelf
+from tests.unit.test_cfi_files import compared_with
 from tests.unit.unwindrows import Kind, decode
 from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.files.cfi import core
@@ -43,19 +43,10 @@ ROWS = {
 
 def compare_with_readelf(cfi: Cfi, path: Path) -> tuple[int, int]:
     """Returns how many rows there are, and how many have another return register than x30."""
-    names = {number: name for name, number in NAMES.items()}
-    compared = unusual = 0
-    for address, cfa, theirs in rows_of_readelf(path, NAMES, READELF, must_succeed=True):
-        ours = cfi.rules(address)
-        where = f"{names.get(ours.cfa_register)}{ours.cfa_offset:+d}"
-        assert cfa == ("exp" if ours.cfa_expression else where), hex(address)
-        mine = {number: as_readelf(ours.registers.get(number)) for number in theirs}
-        assert mine == theirs, hex(address)
-        assert set(ours.registers) <= set(theirs), hex(address)
-        assert not ours.is_signal
-        compared += 1
-        unusual += ours.return_register != LR
-    return compared, unusual
+    rows = rows_of_readelf(path, NAMES, READELF, must_succeed=True)
+    found = list(compared_with(rows, cfi, NAMES))
+    assert not any(rules.is_signal for rules in found)
+    return len(found), sum(rules.return_register != LR for rules in found)
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -7,8 +7,9 @@ import random
 import re
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from elftools.elf.elffile import ELFFile
 from tests.commands import run
 from tests.harness import LIBRARIES, Builder
 from tests.unit.readelfrows import rows_of_readelf
-from tests.unit.references import assembled, open_cfi, open_elf
+from tests.unit.references import assembled, open_cfi, open_elf, without_section_headers
 from tests.unit.unwindrows import Kind, decode
 from tracelloc.architecture.x86_64 import ends_in_call
 from tracelloc.errors import UnsupportedError
@@ -141,22 +142,25 @@ def as_readelf(rule: tuple[int, int, bytes] | None) -> str:
     }[how]
 
 
+def compared_with(rows: Iterable[Any], cfi: Cfi, names: Mapping[str, int]) -> Iterator[RuleSet]:
+    """The rules of each row of readelf's, which say the same."""
+    title = {number: name for name, number in names.items()}
+    for address, cfa, theirs in rows:
+        ours = cfi.rules(address)
+        where = f"{title.get(ours.cfa_register)}{ours.cfa_offset:+d}"
+        assert cfa == ("exp" if ours.cfa_expression else where), hex(address)
+        mine = {number: as_readelf(ours.registers.get(number)) for number in theirs}
+        assert mine == theirs, hex(address)
+        assert set(ours.registers) <= set(theirs), hex(address)
+        yield ours
+
+
 @pytest.mark.parametrize("pattern", ["libc.so.6", "libcrypto.so.3"])
 def test_equals_readelf(pattern: str) -> None:
     """All rows of a file."""
     path = library(pattern)
     cfi = open_cfi(path)
-    names = {number: name for name, number in NAMES.items()}
-    compared = 0
-    for address, cfa, theirs in rows_of_readelf(path, NAMES):
-        ours = cfi.rules(address)
-        where = f"{names.get(ours.cfa_register)}{ours.cfa_offset:+d}"
-        assert cfa == ("exp" if ours.cfa_expression else where), hex(address)
-        mine = {number: as_readelf(ours.registers.get(number)) for number in theirs}
-        assert mine == theirs, hex(address)
-        assert set(ours.registers) <= set(theirs), hex(address)
-        compared += 1
-    assert compared > 20_000
+    assert len([*compared_with(rows_of_readelf(path, NAMES), cfi, NAMES)]) > 20_000
 
 
 # -- many at once
@@ -273,11 +277,7 @@ def test_what_cannot_be_read_is_said(builder: Builder, monkeypatch: pytest.Monke
 
 def test_without_section_headers(builder: Builder, tmp_path: Path) -> None:
     path = builder.c("frames", *FLAGS)
-    data = bytearray(path.read_bytes())
-    data[0x28:0x30] = bytes(8)
-    data[0x3C:0x40] = bytes(4)
-    bare = tmp_path / "bare"
-    bare.write_bytes(data)
+    bare = without_section_headers(path, tmp_path / "bare")
     assert open_elf(bare).section_header(".eh_frame") is None
     cfi = open_cfi(bare)
     assert function_rows(cfi, path, "main") == function_rows(open_cfi(path), path, "main")

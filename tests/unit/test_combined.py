@@ -59,12 +59,9 @@ def test_suspects_are_the_best_of_all_first() -> None:
     single = next(s for s in suspects if s["group"] is None)
     assert verdicts[single["stack_id"]] == Verdict.LEAKING.value
     # Its process comes second: its numbers follow the first one's.
-    assert single["stack_id"] == LEAK + max(s.stat.index for s in first_samples()) + 1
-
-
-def first_samples() -> list:
-    found = watched(YOUNG_S)
-    return list(profile_of(found.snapshot(), found.namer).samples)
+    young = watched(YOUNG_S)
+    first = profile_of(young.snapshot(), young.namer).samples
+    assert single["stack_id"] == LEAK + max(sample.stat.index for sample in first) + 1
 
 
 def test_paths_of_suspects_lead_through_the_flame_graph() -> None:

@@ -189,14 +189,10 @@ def test_rust_and_cpp_are_told_apart(off: str, name: str, other: str) -> None:
     assert hidden(filters, other)
 
 
-def read_stack(name: str) -> list[Frame]:
-    pairs = (line.split("\t") for line in recorded(f"stacks/{name}.txt"))
-    return [frame(symbol, module) for symbol, module in pairs]
-
-
 def lines(filters: Filters, name: str) -> list[str]:
+    stack = [frame(*line.split("\t")) for line in recorded(f"stacks/{name}.txt")]
     result = []
-    for part in filters.apply(read_stack(name)).parts():
+    for part in filters.apply(stack).parts():
         if part.frame is None:
             result.append(f"({part.count})")
         elif part.label is not None:

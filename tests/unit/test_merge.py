@@ -58,10 +58,6 @@ class Spaces:
         return Unresolved.UNMAPPED
 
 
-def frames_by_index(one: Snapshot) -> dict[int, Frames]:
-    return {index: one.frames(index) for index in range(len(one.totals))}
-
-
 def figures(one: Snapshot, key_of: Any) -> dict[Any, list[int]]:
     """Sums of the totals by what ``key_of`` makes of a stack's frames; only what has any."""
     found: dict[Any, list[int]] = {}
@@ -110,7 +106,7 @@ class Checker:
         for one in trace.processes:
             target = one.target
             self.families[target.number, target.exec_count] = id(one.stacks)
-        now = frames_by_index(merged)
+        now = {index: merged.frames(index) for index in range(len(merged.totals))}
         assert {index: now[index] for index in self.frames} == self.frames
         self.frames = now
         expected = added(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.harness import PATIENCE_S
-from tests.unit.stage import A, Stage, Stages
+from tests.unit.stage import A, Stages
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.process.memory import RemoteMemory
@@ -103,12 +103,6 @@ def test_a_process_without_mappings() -> None:
     os.waitpid(pid, 0)
 
 
-def tend(play: Stage) -> None:
-    """What the pump does now and then, ten seconds from now."""
-    with play.session._lock:
-        play.session._upkeep.run_due(time.monotonic_ns() + 10 * NS_PER_S)
-
-
 @pytest.mark.parametrize(
     "error", [TargetError("could not probe malloc"), UnsupportedError("too many open files")]
 )
@@ -138,7 +132,8 @@ def test_upkeep_that_fails_does_not_end_the_trace(stage: Stages) -> None:
     for pid in (play.root, child):
         play.play(play.image(pid), (A, 16, 100, 1, 7))
     assert play.figures() == {play.root: (100, 1), child: (100, 1)}
-    tend(play)
+    with play.session._lock:
+        play.session._upkeep.run_due(time.monotonic_ns() + 10 * NS_PER_S)
     assert two.judging.judged_ns
     failed = play.now()[child].losses.failed_tasks
     assert set(failed) == {"care of probes", "taking samples", "judging"}

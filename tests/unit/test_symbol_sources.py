@@ -15,7 +15,7 @@ import pytest
 
 from tests.commands import run
 from tests.harness import TARGETS
-from tests.unit.references import find_debug, open_elf
+from tests.unit.references import find_debug, open_elf, without_section_headers
 from tests.unit.test_elf import nm
 from tracelloc.files.elf import ElfFile, SymbolTable
 from tracelloc.files.elf.debugfiles import debug_link, embedded_symbols
@@ -99,18 +99,8 @@ def test_debug_file_by_build_id(program: Path, tmp_path: Path) -> None:
 
 
 def test_build_id_without_section_headers(program: Path, tmp_path: Path) -> None:
-    bare = tmp_path / "bare"
-    run("objcopy", "--strip-section-headers", program, bare) if "--strip-section-headers" in run(
-        "objcopy", "--help"
-    ) else _cut_section_headers(program, bare)
+    bare = without_section_headers(program, tmp_path / "bare")
     assert open_elf(bare).build_id == open_elf(program).build_id
-
-
-def _cut_section_headers(program: Path, bare: Path) -> None:
-    data = bytearray(program.read_bytes())
-    data[0x28:0x30] = bytes(8)  # e_shoff
-    data[0x3C:0x40] = bytes(4)  # e_shnum, e_shstrndx
-    bare.write_bytes(data)
 
 
 def test_debug_file_by_link(program: Path, tmp_path: Path) -> None:
