@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tests.snapshots import snapshot_of
-from tests.unit.events import records
+from tests.unit.events import A, F, records
 from tests.unit.leaks import HANDLERS, LEAK, SESSIONS, watched
-from tests.unit.stage import A, F, Stage, Stages, stage  # noqa: F401 - a fixture
+from tests.unit.stage import Stages
 from tests.unit.test_views import FakeSymbolizer
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
@@ -123,7 +123,7 @@ class Checker:
         return merged
 
 
-def test_a_family_is_the_sum_of_its_members(stage: Stages) -> None:  # noqa: F811
+def test_a_family_is_the_sum_of_its_members(stage: Stages) -> None:
     """Forks, programs, ends and events in any order; stacks in files and outside of them."""
     rng = random.Random(5)
     at = stage()

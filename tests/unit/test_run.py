@@ -13,7 +13,8 @@ from typing import Any, cast
 import pytest
 
 from tests.options import parse_options
-from tests.unit.stage import A, Stage, Stages
+from tests.unit.events import A
+from tests.unit.stage import Stage, Stages
 from tracelloc.command import run as run_module
 from tracelloc.command.lifecycle import Signals
 from tracelloc.command.outputs import Messages

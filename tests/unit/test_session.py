@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.stage import A, F, Stages
+from tests.unit.events import A, F
+from tests.unit.stage import Stages
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import TemporaryPolicy
 from tracelloc.model.wanted import Wanted

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from tests.harness import PATIENCE_S
-from tests.unit.stage import A, Stages
+from tests.unit.events import A
+from tests.unit.stage import Stages
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.process.memory import RemoteMemory
