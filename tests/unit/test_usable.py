@@ -58,14 +58,9 @@ def never() -> float:
 
 
 def blocks_of(address: list[int], size: list[int], birth_ns: int = 1) -> Blocks:
-    n = len(address)
-    return Blocks(
-        np.array(address, np.uint64),
-        np.array(size, np.uint64),
-        np.full(n, birth_ns, np.uint64),
-        np.ones(n, np.uint32),
-        np.ones(n, np.uint32),
-    )
+    ones = np.ones(len(address), np.uint32)
+    births = np.full(len(address), birth_ns, np.uint64)
+    return Blocks(np.array(address, np.uint64), np.array(size, np.uint64), births, ones, ones)
 
 
 @pytest.mark.parametrize("library", FILES)
@@ -192,12 +187,9 @@ def test_chunks(request_bytes: int, word: int, usable_bytes: int | None) -> None
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     memory[8:16] = word.to_bytes(8, "little")
     block = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + 16
-    found = read_chunks(
-        os.getpid(), np.array([block], np.uint64), np.array([request_bytes], np.uint64), never()
-    )
-    assert bool(found[1][0]) == (usable_bytes is not None)
-    if usable_bytes is not None:
-        assert int(found[0][0]) == usable_bytes
+    asked = np.array([block], np.uint64), np.array([request_bytes], np.uint64)
+    ((size_bytes,), (known,)) = read_chunks(os.getpid(), *asked, never())
+    assert (int(size_bytes) if known else None) == usable_bytes
 
 
 def test_blocks_are_read_once() -> None:
