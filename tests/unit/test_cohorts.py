@@ -27,13 +27,11 @@ def whole(rows: CounterRows) -> np.ndarray:  # type: ignore[type-arg]
 def assert_sums(table: LiveTable, sampled: bool = False) -> None:
     """The cohorts say of each stack what the totals say."""
     cohorts, totals = table.cohorts, table.totals
-    count = len(totals)
-    np.testing.assert_array_equal(whole(cohorts.alive_bytes).sum(axis=0)[:count], totals.live_bytes)
+    pairs = [(cohorts.alive_bytes, totals.live_bytes)]
     if not sampled:
-        np.testing.assert_array_equal(
-            whole(cohorts.born).sum(axis=0)[:count], totals.allocated_count
-        )
-        np.testing.assert_array_equal(whole(cohorts.alive).sum(axis=0)[:count], totals.live_count)
+        pairs += [(cohorts.born, totals.allocated_count), (cohorts.alive, totals.live_count)]
+    for rows, column in pairs:
+        np.testing.assert_array_equal(whole(rows).sum(axis=0)[: len(totals)], column)
     dead = (whole(cohorts.born) - whole(cohorts.alive)).sum(axis=0)
     assert (whole(cohorts.lifetimes).sum(axis=0) <= dead).all()
 
@@ -142,9 +140,8 @@ def test_a_pause_does_not_cost_slices() -> None:
     cohorts.begin(0)
     for second in [0, 1, 2, 5000, 5001]:
         cohorts.advance(second * NS_PER_S, Totals.empty())
-    assert cohorts.census(5001 * NS_PER_S, 1).edges_s[:-1].tolist() == [
-        0, 1, 2, 3, 5000, 5001,
-    ]  # fmt: skip
+    edges_s = cohorts.census(5001 * NS_PER_S, 1).edges_s[:-1].tolist()
+    assert edges_s == [0, 1, 2, 3, 5000, 5001]
 
 
 def test_sums_of_stacks_are_one_stack() -> None:
@@ -194,17 +191,10 @@ def test_stretches_added_up() -> None:
 
 def test_the_floor_is_the_least_of_each_slice() -> None:
     table = LiveTable(Stacks())
-    held = {1: 100, 2: 40, 3: 40, 4: 90}
-    address = 16
-    live: list[tuple[int, int]] = []
-    for second, size in held.items():
-        now = second * NS_PER_S
-        batch = [(F, where, 0, 0, 1) for where, _ in live]
-        live = [(address, size)]
-        batch.append((A, address, size, 1, 1))
-        address += 16
-        rows = records(batch)
-        rows["time_ns"] = now
+    for second, size in enumerate([100, 40, 40, 90], 1):
+        freed = [(F, 16 * second - 16, 0, 0, 1)] if second > 1 else []
+        rows = records([*freed, (A, 16 * second, size, 1, 1)])
+        rows["time_ns"] = second * NS_PER_S
         table.apply(rows)
     floors = table.cohorts.census(5 * NS_PER_S, 2).floor_bytes[:, 1]
     # A slice begins with what is held until its first batch.
