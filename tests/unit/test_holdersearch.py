@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from tests.blockholders import KEPT
+from tests.unit.events import A, records
 from tests.unit.inspected import Lab, Traced
 from tests.unit.leaks import watched
 from tracelloc.errors import UnsupportedError
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.unreachable import UnreachableBlocks
-from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
 from tracelloc.model.heapusage import BlockHolders, SuspectHolders
 from tracelloc.model.verdicts import CODE_OF, Findings, Judgement, Member, Suspect, Verdict
 from tracelloc.record.facets import holders
@@ -28,11 +28,7 @@ BLOCKS = {0x10: 1, 0x20: 1, 0x30: 2, 0x40: 3}
 def heap_of(blocks: Mapping[int, int]) -> Heap:
     """A heap with blocks of some stacks, by address; stacks are numbered from 1 on."""
     heap = Heap(0)
-    made = np.zeros(len(blocks), EVENT_DTYPE)
-    made["address"], made["time_ns"] = list(blocks), 1
-    made["size_tag"] = 1000 | EventKind.ALLOC << EVENT_SIZE_BITS
-    made["stack_id"] = list(blocks.values())
-    heap.table.apply(made)
+    heap.table.apply(records([(A, address, 1000, stack, 0) for address, stack in blocks.items()]))
     note_search(heap)
     return heap
 

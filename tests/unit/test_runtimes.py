@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.unit.events import sent_stacks
 from tests.unit.inspected import Traced
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import SentStacks
@@ -101,9 +102,7 @@ def make() -> StackMerger:
 
 
 def sent(stack_id: int, code_id: int, *lines: int) -> SentStacks:
-    words = np.array([code_id, *lines], np.uint64)
-    flags = np.array([StackFlag.PYTHON], np.uint16)
-    return SentStacks(np.array([stack_id], np.uint64), flags, np.array([len(words)]), words)
+    return sent_stacks((stack_id, StackFlag.PYTHON, (code_id, *lines)))
 
 
 def stack(merger: StackMerger, stack_id: int) -> tuple[list[int | str], StackFlag]:

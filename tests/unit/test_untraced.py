@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,16 +21,9 @@ from tracelloc.show.presentation.alerts import alert_of, implausible_sizes, untr
 from tracelloc.snapshots.snapshot import Snapshot
 
 
-class Elf:
-    is_go = False
-
-
 def runtimes(*paths: str, is_go: bool = False) -> tuple[Runtime, ...]:
-    elf = Elf()
-    elf.is_go = is_go
-    return runtimes_of(
-        Module(("0", n), path, path, cast("object", elf)) for n, path in enumerate(paths)
-    )  # type: ignore[arg-type]
+    elf: Any = SimpleNamespace(is_go=is_go)
+    return runtimes_of(Module(("0", n), path, path, elf) for n, path in enumerate(paths))
 
 
 @pytest.mark.parametrize(
@@ -128,13 +122,12 @@ def test_counts_of_objects_that_are_old_or_missing(
 
 def test_sizes_that_cannot_be_are_said_before_anything_else() -> None:
     snapshot = grown("anonymous", 100 * MIB)
-    losses = replace(
-        snapshot.losses, counters={**snapshot.losses.counters, Counter.IMPOSSIBLE_SIZES: 3}
-    )
-    lines = list(text_report(replace(snapshot, losses=losses), watched(400.0).namer, 1))
+    counters = {**snapshot.losses.counters, Counter.IMPOSSIBLE_SIZES: 3}
+    snapshot = replace(snapshot, losses=replace(snapshot.losses, counters=counters))
+    lines = list(text_report(snapshot, watched(400.0).namer, 1))
     assert lines[1].startswith("==> 3 allocations with sizes that cannot be (the argument is a")
     assert lines[2].startswith("==> only ")
-    alert = alert_of(replace(snapshot, losses=losses))
+    alert = alert_of(snapshot)
     assert (alert.clause, alert.short) != (alert.sentence, alert.clause)
 
 

@@ -103,10 +103,7 @@ def test_what_is_created_meanwhile_does_not_get_it() -> None:
     ("policy", "priority"), [(os.SCHED_BATCH, 0), (os.SCHED_RR, 1), (os.SCHED_FIFO, 3)]
 )
 def test_what_others_have_set_stays(policy: int, priority: int) -> None:
-    def choose() -> None:
-        os.sched_setscheduler(0, policy, os.sched_param(priority))
-
-    thread = Idle(choose)
+    thread = Idle(lambda: os.sched_setscheduler(0, policy, os.sched_param(priority)))
     try:
         with Urgency():
             assert policy_of(thread.id) == (policy, priority)
