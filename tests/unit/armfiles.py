@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from functools import cache
 from pathlib import Path
 
-from tracelloc.files.cfi.module import Cfi
-from tracelloc.files.elf import ElfFile
+from tests.commands import run
 
 LIBRARIES = Path("/usr/aarch64-linux-gnu/lib")
 """Files for arm64, from Debian's packages libc6-arm64-cross and others."""
@@ -30,24 +27,12 @@ def check_figures(found: object, expected: object) -> None:
     assert found
 
 
-def open_elf(path: Path) -> ElfFile:
-    return ElfFile(os.open(path, os.O_RDONLY))
-
-
-def open_cfi(path: Path) -> Cfi:
-    return Cfi(open_elf(path))
-
-
 def assemble(directory: Path, text: str, name: str = "made") -> Path:
     """A shared library of assembly text."""
     source, made, linked = (directory / f"{name}.{suffix}" for suffix in ("s", "o", "so"))
     source.write_text(text)
-    commands = (
-        ["aarch64-linux-gnu-as", "-march=armv8.5-a+memtag", "-o", made, source],
-        ["aarch64-linux-gnu-ld", "-shared", "--eh-frame-hdr", "-o", linked, made],
-    )
-    for command in commands:
-        subprocess.run(command, check=True, timeout=60)
+    run("aarch64-linux-gnu-as", "-march=armv8.5-a+memtag", "-o", made, source)
+    run("aarch64-linux-gnu-ld", "-shared", "--eh-frame-hdr", "-o", linked, made)
     return linked
 
 

@@ -8,7 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import LiveTable
 from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, Events, SentStacks
+
+A, F, R, X = EventKind.ALLOC, EventKind.FREE, EventKind.REALLOC_FREE, EventKind.RESTORE
 
 Event = tuple[EventKind, int, int, int, int]
 """kind, address, size, stack id, thread id; times are positions."""
@@ -24,6 +28,13 @@ def records(events: list[Event], first_time: int = 1) -> Events:
         out[n]["tid"] = out[n]["image"] = tid
         out[n]["time_ns"] = first_time + n
     return out
+
+
+def table_of(events: list[Event], stacks: Stacks | None = None, **kinds: Any) -> LiveTable:
+    """A table to which these have happened."""
+    table = LiveTable(stacks or Stacks(), **kinds)
+    table.apply(records(events))
+    return table
 
 
 def sent_stacks(*stacks: tuple[int, int, tuple[int, ...]]) -> SentStacks:

@@ -17,17 +17,11 @@ from tracelloc.snapshots.snapshot import StackStat
 APP = "/opt/shop/server"
 LIBRARY = "/usr/lib/x86_64-linux-gnu/libstore.so.3"
 HOSTILE = [
-    "</script><script>window.hacked=1</script>",
-    "<img src=x onerror=window.hacked=1>",
-    "\"';window.hacked=1;//",
-    "]]></style><svg onload=window.hacked=1>",
-    "a;b 12",
-    "=cmd|'/C calc'!A1",
-    "\x1b[31mred\x07\n%s{}$&",
-    "\u202egnp.exe",
-    "naïve::日本語<T>",
+    "</script><script>window.hacked=1</script>", "<img src=x onerror=window.hacked=1>",
+    "\"';window.hacked=1;//", "]]></style><svg onload=window.hacked=1>", "a;b 12",
+    "=cmd|'/C calc'!A1", "\x1b[31mred\x07\n%s{}$&", "\u202egnp.exe", "naïve::日本語<T>",
     "${window.hacked=1}`",
-]
+]  # fmt: skip
 
 
 def frame(name: str, module: str = APP, line: int = 1, **more: Any) -> Frame:

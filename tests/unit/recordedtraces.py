@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,8 @@ from tracelloc.record.mallocs.families import LIBC
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namers
+from tracelloc.show.recording.reader import RecordedTrace
+from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S
 
@@ -125,6 +129,32 @@ def _traces(
         )  # fmt: skip
         child = replace(one, target=Target(43, "child", 42, 1, 1, True), findings=None, series=None)
         yield TraceSnapshot((one, child), 3, FollowCounts(2, 1, 5))
+
+
+def record(
+    path: Path, every: Iterable[TraceSnapshot], end_s: float, about: dict[str, str] | None = None,
+    *, max_bytes: int = 200 << 20, max_s: float = 1e9, events: bool = False,
+) -> RecordedTrace:  # fmt: skip
+    """Records traces of the program, which runs until then, and opens what was written."""
+    writer = RecordingWriter(path, max_bytes=max_bytes, max_s=max_s, events=events)
+    writer.describe(about or {})
+    for trace in every:
+        writer.add(trace, namers(end_s))
+    writer.close()
+    return RecordedTrace(path)
+
+
+def recorded_run(every: Iterator[TraceSnapshot], end_s: float, **more: Any) -> Any:
+    """What ``Recorder`` needs of a ``Run`` whose snapshots are these."""
+    known = {
+        "options": SimpleNamespace(wanted=Wanted(), duration_s=10.0),
+        "session": SimpleNamespace(root=SimpleNamespace(target=Target(42, "server"))),
+        "snapshots": SimpleNamespace(take_snapshot=lambda *_: next(every)),
+        "namers": namers(end_s),
+        "watch": SimpleNamespace(has_rules=False, leak_count=0),
+        "say_what_is_traced": lambda: None,
+    }
+    return SimpleNamespace(**known | more)
 
 
 def assert_equal(found: Any, wanted: Any, where: str = "trace") -> None:

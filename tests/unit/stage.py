@@ -36,8 +36,6 @@ from tracelloc.record.session.session import Session
 from tracelloc.record.sources.seam import ProbeSource, Sources
 from tracelloc.snapshots.snapshot import Snapshot
 
-A, F = EventKind.ALLOC, EventKind.FREE
-
 
 @dataclass
 class FakeProbes:
@@ -203,6 +201,12 @@ class Stage:
         process = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL)
         self.pids.append(process.pid)
         return process.pid
+
+    def child(self) -> int:
+        """Another process, forked off the first one by thread 7."""
+        child = self.start()
+        self.session.forked(self.root, 7, child, shares=False)
+        return child
 
     def now(self, wanted: Wanted = NOTHING_ELSE) -> dict[int, Snapshot]:
         """Snapshots by PID."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 from enum import EnumMeta
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.commands import c_values
 from tracelloc import probes
 from tracelloc.model import events
 from tracelloc.model.events import (
@@ -47,50 +46,25 @@ def c_side(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
             wanted.append(f"sizeof(((struct {struct} *)0)->{name})")
     wanted += ["offsetof(struct stack, frames)", "offsetof(struct python_stack, code_id)"]
     wanted += [f"offsetof(struct python_code, {name})" for name in PYTHON_CODE]
-    lines = "".join(f'printf("\\"{w}\\": %llu,", (unsigned long long)({w}));\n' for w in wanted)
-    source = (
-        "#include <stddef.h>\n#include <stdio.h>\n#include <linux/types.h>\n"
-        f'#include "event.h"\nint main(void) {{ printf("{{"); {lines} printf("\\"\\": 0}}"); }}\n'
-    )
-    out = tmp_path_factory.mktemp("abi") / "abi"
-    subprocess.run(
-        ["gcc", "-x", "c", "-", "-I", probes.directory(), "-o", out],
-        input=source, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    printed = subprocess.run([out], capture_output=True, check=True, timeout=60).stdout
-    result: dict[str, int] = json.loads(printed)
-    return result
+    return c_values(tmp_path_factory.mktemp("abi"), "event.h", wanted)
 
 
 ENUMS: list[tuple[str, EnumMeta]] = [
-    ("EVENT_", EventKind),
-    ("SPILL_", abi.SpillFlag),
-    ("STACK_", StackFlag),
-    ("COUNTER_", Counter),
-    ("FORK_", abi.ForkFlag),
-    ("FUNCTION_", abi.FunctionCode),
-    ("RING_", abi.EventRingNumber),
-    ("REPORTING_", abi.Reporting),
-    ("PYTHON_", abi.PythonProgram),
-]
+    ("EVENT_", EventKind), ("SPILL_", abi.SpillFlag), ("STACK_", StackFlag), ("COUNTER_", Counter),
+    ("FORK_", abi.ForkFlag), ("FUNCTION_", abi.FunctionCode), ("RING_", abi.EventRingNumber),
+    ("REPORTING_", abi.Reporting), ("PYTHON_", abi.PythonProgram),
+]  # fmt: skip
 COOKIE_PARTS = "THROWS ARGUMENT_SHIFT ARGUMENT_BITS PLACE_SHIFT PLACE_MASK SIZE_SHIFT"
 COOKIE_BITS = [f"COOKIE_{name}" for name in COOKIE_PARTS.split()]
 OTEL_BITS = ("OTEL_PLACE_BITS", "OTEL_IN_MEMORY", "OTEL_DISPLACEMENT_BITS",
              "WEIGHT_MANTISSA_BITS", "WEIGHT_BITS")  # fmt: skip
 PYTHON_CODE = ("code", "pieces", "object", "name", "file", "lines")
 STRUCTS = {
-    "event": EVENT_FIELDS,
-    "position": abi.POSITION_FIELDS,
-    "spill_key": abi.SPILL_KEY_FIELDS,
-    "spilled": abi.SPILLED_FIELDS,
-    "pair_key": PAIR_KEY_FIELDS,
-    "pair_sums": PAIR_SUMS_FIELDS,
-    "stack": abi.STACK_HEAD_FIELDS,
-    "control": abi.CONTROL_FIELDS,
-    "miss": abi.MISS_FIELDS,
-    "space": abi.SPACE_FIELDS,
-    "python": abi.PYTHON_FIELDS,
-}
+    "event": EVENT_FIELDS, "position": abi.POSITION_FIELDS, "spill_key": abi.SPILL_KEY_FIELDS,
+    "spilled": abi.SPILLED_FIELDS, "pair_key": PAIR_KEY_FIELDS, "pair_sums": PAIR_SUMS_FIELDS,
+    "stack": abi.STACK_HEAD_FIELDS, "control": abi.CONTROL_FIELDS, "miss": abi.MISS_FIELDS,
+    "space": abi.SPACE_FIELDS, "python": abi.PYTHON_FIELDS,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("struct", STRUCTS)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +16,7 @@ from tracelloc.model.codefiles import CodeModule, Mapping, Place
 from tracelloc.record.abi import ROW_SET_DTYPE
 from tracelloc.record.kernel.rowtable import RowMemory, RowTable
 from tracelloc.record.process.procfs import AddressMap
-from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.unwinding.ahead import RowsAhead
-from tracelloc.record.unwinding.sitememory import SiteMemory
 from tracelloc.record.unwinding.unwinder import generated_regions
 from tracelloc.record.worker.client import FileReadError
 
@@ -41,14 +39,9 @@ class FakeSpace:
 
     def place(self, address: int) -> Place[CodeModule]:
         number = address >> 20
-        elf = SimpleNamespace(
-            usdt_offsets=set(),
-            address_of=lambda offset: offset,
-            build_id=f"{number:08x}",
-            troubles=self.troubles,
-        )
-        module = cast("Any", SimpleNamespace(number=number, elf=elf))
-        return Place(mapping(number), module, None, 0)
+        elf = SimpleNamespace(usdt_offsets=set(), address_of=lambda offset: offset)
+        elf.build_id, elf.troubles = f"{number:08x}", self.troubles
+        return Place(mapping(number), SimpleNamespace(number=number, elf=elf), None, 0)
 
     def module_of(self, one: Mapping) -> Any:
         return self.place(one.start).module
@@ -76,17 +69,21 @@ class FakeTables:
 
 def make(space: FakeSpace) -> tuple[RowsAhead, RowTable]:
     table = RowTable(RowMemory(np.zeros(64, ROW_SET_DTYPE)), lambda *_: None)
-    nothing = SimpleNamespace(recall=lambda _: np.empty(0, np.uint64))
-    memory = cast("SiteMemory", nothing)
-    return RowsAhead(cast("AddressSpace", space), table, memory), table
+    memory: Any = SimpleNamespace(recall=lambda _: np.empty(0, np.uint64))
+    return RowsAhead(space, table, memory), table
+
+
+def make_rows(ahead: RowsAhead, *mapped: Mapping) -> None:
+    """All rows of what is mapped now."""
+    ahead.renew(AddressMap(mapped))
+    ahead.begin(whole=False)
+    ahead.await_all(PATIENCE_S)
 
 
 def test_small_files_come_first() -> None:
     space = FakeSpace()
     ahead, table = make(space)
-    ahead.renew(AddressMap([mapping(1, 3 * SIZE), mapping(2), mapping(3, 2 * SIZE)]))
-    ahead.begin(whole=False)
-    ahead.await_all(PATIENCE_S)
+    make_rows(ahead, mapping(1, 3 * SIZE), mapping(2), mapping(3, 2 * SIZE))
     assert space.asked == [2, 3, 1]
     assert len(table) == 6
 
@@ -100,9 +97,7 @@ def test_a_file_that_breaks_its_reader_has_no_rows() -> None:
 
     space.on_ask = fail
     ahead, table = make(space)
-    ahead.renew(AddressMap([mapping(number) for number in (1, 2, 3)]))
-    ahead.begin(whole=False)
-    ahead.await_all(PATIENCE_S)
+    make_rows(ahead, *map(mapping, (1, 2, 3)))
     assert space.asked == [1, 2, 3]
     assert len(table) == 4
     assert space.troubles == ["its unwind tables can't be read (what reads them took too long)"]
@@ -141,9 +136,7 @@ def test_rows_for_what_was_mapped_before_are_made_again() -> None:
             table.renew(1, *everything)
 
     space.on_ask = change
-    ahead.renew(AddressMap([mapping(1)]))
-    ahead.begin(whole=False)
-    ahead.await_all(PATIENCE_S)
+    make_rows(ahead, mapping(1))
     assert space.asked == [1, 1]
     assert len(table) == 2
 
@@ -153,9 +146,7 @@ def test_what_comes_back_gets_its_rows_again() -> None:
     space = FakeSpace()
     ahead, _ = make(space)
     for mapped in ([mapping(1)], [], [mapping(1)]):
-        ahead.renew(AddressMap(mapped))
-        ahead.begin(whole=False)
-        ahead.await_all(PATIENCE_S)
+        make_rows(ahead, *mapped)
     assert space.asked == [1, 1]
 
 

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from tests import snapshots
-from tests.unit.events import random_program, records
+from tests.unit.events import A, F, random_program, records
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import Blocks
-from tracelloc.model.events import EventKind
 from tracelloc.model.figures import History
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.show.analysis.differences import (
@@ -88,8 +87,7 @@ def table(request: pytest.FixtureRequest) -> LiveTable:
 
 def test_a_copy_holds_what_was_live_and_nothing_later(table: LiveTable) -> None:
     snapshot = snapshot_of(table, 6001)
-    assert snapshot.blocks is not None
-    table.apply(records([(EventKind.ALLOC, 0x10, 5, 1, 1)], first_time=9000))
+    table.apply(records([(A, 0x10, 5, 1, 1)], first_time=9000))
     blocks = snapshot.blocks
     assert len(blocks) == table.count - 1
     held = held_by_stack(blocks, len(snapshot.totals), snapshot.sample_bytes)
@@ -99,25 +97,18 @@ def test_a_copy_holds_what_was_live_and_nothing_later(table: LiveTable) -> None:
 
 
 def test_nothing_is_copied_unasked() -> None:
-    table = LiveTable(Stacks())
-    snapshot = snapshot_of(table, 5, NOTHING_ELSE)
+    snapshot = snapshot_of(LiveTable(Stacks()), 5, NOTHING_ELSE)
     assert snapshot.blocks is snapshot.threads is None
     assert snapshot.now_ns == 5
 
 
 LIMITS = [
-    ALL,
-    Limits(min_age_ns=2500),
-    Limits(max_age_ns=2500),
-    Limits(min_size_bytes=1000, max_size_bytes=3000),
-    Limits(born_after_ns=4000),
-    Limits(born_before_ns=4000),
-    Limits(born_after_ns=2000, born_before_ns=4000),
-    Limits(stack=3),
-    Limits(tid=2, min_size_bytes=1),
-    Limits(min_age_ns=9_999_999),
+    ALL, Limits(min_age_ns=2500), Limits(max_age_ns=2500),
+    Limits(min_size_bytes=1000, max_size_bytes=3000), Limits(born_after_ns=4000),
+    Limits(born_before_ns=4000), Limits(born_after_ns=2000, born_before_ns=4000), Limits(stack=3),
+    Limits(tid=2, min_size_bytes=1), Limits(min_age_ns=9_999_999),
     Limits(max_age_ns=9_999_999, max_size_bytes=1 << 70),
-]
+]  # fmt: skip
 
 
 def within(row: Row, limits: Limits, now_ns: int) -> bool:
@@ -137,7 +128,6 @@ def within(row: Row, limits: Limits, now_ns: int) -> bool:
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
 def test_limits(table: LiveTable, limits: Limits) -> None:
     snapshot = snapshot_of(table, 6001)
-    assert snapshot.blocks is not None
     every = rows(snapshot.blocks)
     chosen = rows(choose(snapshot.blocks, 6001, limits))
     assert chosen == [row for row in every if within(row, limits, 6001)]
@@ -185,7 +175,6 @@ def test_a_copy_of_history_stays_as_it_is() -> None:
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
 def test_figures_per_stack(table: LiveTable, limits: Limits) -> None:
     snapshot = snapshot_of(table, 6001)
-    assert snapshot.blocks is not None
     figures = stack_figures(snapshot, None, limits)
     chosen = rows(choose(snapshot.blocks, 6001, limits))
     assert sum(figures.share) == pytest.approx(1 if chosen else 0)
@@ -212,7 +201,7 @@ def test_mean_age_is_precise_a_year_after_boot() -> None:
 
 def test_change_between_marks_and_what_has_come_since() -> None:
     table = LiveTable(Stacks())
-    a, f = EventKind.ALLOC, EventKind.FREE
+    a, f = A, F
     table.apply(records([(a, 0x100, 10, 1, 1), (a, 0x200, 20, 2, 1)], first_time=1))
     first = mark(snapshot_of(table, 1 * NS_PER_S), "one")
     table.apply(
@@ -243,8 +232,7 @@ def test_change_between_marks_and_what_has_come_since() -> None:
 
 def test_sizes_by_powers_of_two() -> None:
     sizes = [0, 1, 2, 3, 4, 7, 8, 100, 127, 128, (1 << 40) - 1]
-    blocks = made(*[(size, 1, 1, 1) for size in sizes])
-    bins = size_bins(blocks)
+    bins = size_bins(made(*[(size, 1, 1, 1) for size in sizes]))
     assert [(b.low, b.high) for b in bins[:5]] == [(0, 0), (1, 1), (2, 3), (4, 7), (8, 15)]
     assert len(bins) == 41
     for b in bins:
@@ -298,8 +286,8 @@ def test_threads_and_their_growth() -> None:
 
 def test_details_of_a_stack() -> None:
     table = LiveTable(Stacks())
-    events = [(EventKind.ALLOC, 0x1000 * n, 10 * n, 1, 40 + n % 2) for n in range(1, 5)]
-    table.apply(records([*events, (EventKind.FREE, 0x4000, 0, 0, 1)], first_time=10))
+    events = [(A, 0x1000 * n, 10 * n, 1, 40 + n % 2) for n in range(1, 5)]
+    table.apply(records([*events, (F, 0x4000, 0, 0, 1)], first_time=10))
     history = History(0)
     history.sample(12, table.totals.live_bytes)
     snapshot = snapshot_of(table, 20, history=history)

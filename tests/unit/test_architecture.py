@@ -35,23 +35,14 @@ KNOWS = {
     "ui": ["model", "system", "files", "heap", "verdict", "snapshots", "show", "machine"],
     "testing": [],
     "command": [
-        "model",
-        "system",
-        "files",
-        "heap",
-        "verdict",
-        "snapshots",
-        "record",
-        "show",
-        "machine",
-        "ui",
-        "testing",
+        "model", "system", "files", "heap", "verdict", "snapshots", "record", "show", "machine",
+        "ui", "testing",
     ],
     "__main__": ["command"],
     **{name: [] for name in GROUND},
     "startup": ["text"],
     "text": [],
-}
+}  # fmt: skip
 """The rooms, and which others each may import: two wings that don't know each other."""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import struct
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.commands import run
 from tests.distributions import file_of
-from tests.unit.armfiles import assemble, check_figures, library, open_cfi, open_elf
+from tests.unit.armfiles import assemble, check_figures, library
 from tests.unit.readelfrows import rows_of_readelf
-from tests.unit.test_cfi_files import as_readelf
+from tests.unit.references import open_cfi, open_elf
+from tests.unit.test_cfi_files import compared_with
 from tests.unit.unwindrows import Kind, decode
 from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.files.cfi import core
@@ -42,19 +43,10 @@ ROWS = {
 
 def compare_with_readelf(cfi: Cfi, path: Path) -> tuple[int, int]:
     """Returns how many rows there are, and how many have another return register than x30."""
-    names = {number: name for name, number in NAMES.items()}
-    compared = unusual = 0
-    for address, cfa, theirs in rows_of_readelf(path, NAMES, READELF, must_succeed=True):
-        ours = cfi.rules(address)
-        where = f"{names.get(ours.cfa_register)}{ours.cfa_offset:+d}"
-        assert cfa == ("exp" if ours.cfa_expression else where), hex(address)
-        mine = {number: as_readelf(ours.registers.get(number)) for number in theirs}
-        assert mine == theirs, hex(address)
-        assert set(ours.registers) <= set(theirs), hex(address)
-        assert not ours.is_signal
-        compared += 1
-        unusual += ours.return_register != LR
-    return compared, unusual
+    rows = rows_of_readelf(path, NAMES, READELF, must_succeed=True)
+    found = list(compared_with(rows, cfi, NAMES))
+    assert not any(rules.is_signal for rules in found)
+    return len(found), sum(rules.return_register != LR for rules in found)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -94,12 +86,8 @@ def test_equals_readelf_with_signed_addresses(package: str) -> None:
     path = file_of("trixie", package, pattern.get(package, "libstdc++.so.6.*[0-9]"), "arm64")
     cfi = open_cfi(path)
     compared, _ = compare_with_readelf(cfi, path)
-    text = subprocess.run(
-        ["llvm-dwarfdump", "--eh-frame", path], capture_output=True, text=True, check=True,
-        timeout=120,
-    ).stdout  # fmt: skip
     signed = 0
-    for at, state in signed_from(text):
+    for at, state in signed_from(run("llvm-dwarfdump", "--eh-frame", path)):
         assert cfi.rules(at).is_signed == state, hex(at)
         signed += state
     assert compared > 20_000
@@ -135,8 +123,7 @@ f:  .cfi_startproc
 
 def test_signed_return_addresses(tmp_path: Path) -> None:
     """negate_ra_state, alone and with_pc, remembered and restored; it takes no operand."""
-    path = assemble(tmp_path, SIGNED)
-    cfi = open_cfi(path)
+    cfi = open_cfi(assemble(tmp_path, SIGNED))
     start = min(int(at) for at in cfi._table(0)[1].starts)  # type: ignore[index]
     saved = {FP: (core.OFFSET, -32, b""), LR: (core.OFFSET, -24, b"")}
     found = [cfi.rules(start + 4 * n) for n in range(9)]
@@ -154,7 +141,6 @@ def test_signed_return_addresses(tmp_path: Path) -> None:
 def test_it_is_nonsense_on_other_machines(tmp_path: Path) -> None:
     data = open_elf(assemble(tmp_path, SIGNED))
     section = data.section_header(".eh_frame")
-    assert section is not None
     entries = core.Entries(data.section_bytes(".eh_frame"), section.address, is_eh=True)
     starts, offsets = np.zeros(4, np.uint64), np.zeros(4, np.int64)
     assert entries.scan(starts, offsets) == 1
@@ -250,7 +236,6 @@ def test_signals(tmp_path: Path) -> None:
     path = assemble(tmp_path, "f: nop\n mov x8, #139\n svc #0\n nop\n nop\n nop\n nop\n")
     elf, cfi = open_elf(path), open_cfi(path)
     text = elf.section_header(".text")
-    assert text is not None
     kinds = [decode(cfi.row(text.address + at)).kind for at in range(-1, 9)]
     # The byte before a return address, or the address itself.
     assert [at for at, kind in enumerate(kinds, -1) if kind is Kind.SIGNAL] == [3, 4]
@@ -259,13 +244,9 @@ def test_signals(tmp_path: Path) -> None:
 def test_call_sites_equal_objdump() -> None:
     """All calls that objdump sees in code that has information, and hardly more."""
     path = library("libstdc++.so.6")
-    text = subprocess.run(
-        ["aarch64-linux-gnu-objdump", "-d", path],
-        capture_output=True, text=True, check=True, timeout=60,
-    ).stdout  # fmt: skip
     real = {
         int(line.split(":")[0], 16) + 3
-        for line in text.splitlines()
+        for line in run("aarch64-linux-gnu-objdump", "-d", path).splitlines()
         if "\tbl\t" in line or "\tblr\t" in line
     }
     cfi = open_cfi(path)
@@ -278,12 +259,9 @@ def test_call_sites_equal_objdump() -> None:
 
 def test_damaged_tables() -> None:
     """Whatever the bytes are: an entry, or a reason; at once and one by one alike."""
-    path = library("libm.so.6")
-    elf = open_elf(path)
+    elf = open_elf(library("libm.so.6"))
     section = elf.section_header(".eh_frame")
     data = elf.section_bytes(".eh_frame")
-    assert section is not None
-    assert data is not None
     rng = random.Random(11)
     kinds: Counter[int] = Counter()
     for _ in range(60):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from functools import cache
 from pathlib import Path
 
 import capstone
 import pytest
 
+from tests.commands import run
 from tests.distributions import file_of
-from tests.unit.armfiles import assemble, check_figures, library, open_cfi, open_elf, words
+from tests.unit.armfiles import assemble, check_figures, library, words
+from tests.unit.references import open_cfi, open_elf
 from tracelloc.architecture.aarch64.instructions import direct_target, written_registers
 from tracelloc.files.machinecode.armcode import (
     at_entry,
@@ -32,10 +33,7 @@ FILES = ("libc.so.6", "libm.so.6", "libstdc++.so.6")
 @cache
 def listing(path: Path) -> list[tuple[int, int, str, str]]:
     """Address, word, name and operands of all instructions, as objdump sees them."""
-    text = subprocess.run(
-        ["aarch64-linux-gnu-objdump", "-d", path],
-        capture_output=True, text=True, check=True, timeout=60,
-    ).stdout  # fmt: skip
+    text = run("aarch64-linux-gnu-objdump", "-d", path)
     return [(int(m[1], 16), int(m[2], 16), m[3], m[4] or "") for m in LINE.finditer(text)]
 
 
@@ -67,8 +65,7 @@ def test_targets_equal_objdump() -> None:
         is_direct = bool(re.fullmatch(r"b|bl|b\.[a-z]{2}|cbn?z|tbn?z", mnemonic))
         assert (target is not None) == is_direct
         if target is not None:
-            theirs = operands.split(" <")[0].split(", ")[-1]
-            assert target == int(theirs, 16), hex(at)
+            assert target == int(operands.split(" <")[0].split(", ")[-1], 16), hex(at)
             compared += 1
     check_figures(compared, 58004)
 
@@ -125,9 +122,7 @@ def test_writes_include_capstones() -> None:
 )  # fmt: skip
 def test_writes(text: str, registers: str, tmp_path: Path) -> None:
     elf = open_elf(assemble(tmp_path, text))
-    section = elf.section_header(".text")
-    assert section is not None
-    word = int.from_bytes(elf.read(section.offset, 4), "little")
+    word = int.from_bytes(elf.read(elf.section_header(".text").offset, 4), "little")
     wanted = {31 if name == "sp" else int(name[1:]) for name in registers.split()}
     written = written_registers(word)
     assert {n for n in wanted if written >> n & 1} == wanted
@@ -158,9 +153,7 @@ reallocarray with ``umulh x3, x1, x2``, then ``mul x1``."""
 def offset_in(path: Path, name: str, registers: tuple[str, ...]) -> ProbeOffset | None:
     elf = open_elf(path)
     ((start, size),) = elf.find_functions([name])[name].items()
-    offset = elf.offset_of(start)
-    assert offset is not None
-    return find_probe_offset(elf.read(offset, size), registers)
+    return find_probe_offset(elf.read(elf.offset_of(start), size), registers)
 
 
 @pytest.mark.parametrize("name", GLIBC_236)
@@ -199,7 +192,6 @@ def test_offsets_in_debian_13(package: str) -> None:
     found = {}
     for name in expected:
         place = offset_in(path, name, ARGUMENTS.get(name, TWO))
-        assert place is not None
         assert not (place.is_single_stepped and place.offset)
         found[name] = None if place.is_single_stepped else place.offset
     assert found == expected
@@ -273,15 +265,8 @@ other: ret
 def test_exits(tmp_path: Path) -> None:
     path = assemble(tmp_path, PATHS)
     elf = open_elf(path)
-    text = elf.section_header(".text")
-    assert text is not None
-    labels = {
-        name: int(value, 16) for value, _, name in (
-            line.split() for line in subprocess.run(
-                ["aarch64-linux-gnu-nm", path], capture_output=True, text=True, check=True
-            ).stdout.splitlines() if len(line.split()) == 3
-        )
-    }  # fmt: skip
+    rows = (line.split() for line in run("aarch64-linux-gnu-nm", path).splitlines())
+    labels = {row[2]: int(row[0], 16) for row in rows if len(row) == 3}
     reader = CodeReader(elf)
     plain = reader.exits(labels["plain"])
     assert (plain.trouble, sorted(at - labels["plain"] for at in plain.rets)) == ("", [8, 20, 24])
@@ -394,8 +379,7 @@ bare:   stp x29, x30, [sp, #-16]!
         for name, places in elf.find_functions(["first", "second", "bare"]).items()
     }
     reader = CodeReader(elf)
-    alone = Stops(frozenset({at["second"]}))
-    assert reader.return_slot(at["first"], alone) == 3
+    assert reader.return_slot(at["first"], Stops(frozenset({at["second"]}))) == 3
     assert reader.return_slot(at["first"], Stops()) == 0
     assert reader.return_slot(at["second"], Stops()) == 2
     assert reader.return_slot(at["bare"], Stops()) == 0  # nothing says where

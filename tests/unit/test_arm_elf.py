@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.distributions import file_of
-from tests.unit.armfiles import assemble, check_figures, library, open_cfi, open_elf, words
+from tests.unit.armfiles import assemble, check_figures, library, words
+from tests.unit.references import open_cfi, open_elf
 from tracelloc.files.cfi.codeparts import function_parts
 from tracelloc.files.elf.plt import plt_functions
 from tracelloc.files.elf.usdt import usdt_probes
@@ -20,11 +21,8 @@ STUB = re.compile(r"^([0-9a-f]{16}) <(\w+)(?:@@?\w[\w.]*)?@plt>:$", re.MULTILINE
 
 
 def stubs_of_objdump(path: Path) -> dict[int, str]:
-    done = subprocess.run(
-        ["aarch64-linux-gnu-objdump", "-d", "-j", ".plt", path],
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    return {int(address, 16): f"{name}@plt" for address, name in STUB.findall(done.stdout)}
+    text = run("aarch64-linux-gnu-objdump", "-d", "-j", ".plt", path)
+    return {int(address, 16): f"{name}@plt" for address, name in STUB.findall(text)}
 
 
 @pytest.mark.parametrize(
@@ -95,8 +93,7 @@ g:
 def test_parts_of_functions(tmp_path: Path) -> None:
     """By any branch out of the function; another function and bare code are no parts of it."""
     path = assemble(tmp_path, SPLIT)
-    elf = open_elf(path)
-    whole, *parts = function_parts(elf, open_cfi(path), "f")
+    whole, *parts = function_parts(open_elf(path), open_cfi(path), "f")
     assert (len(whole), [part.start - whole.start for part in parts]) == (24, [44, 52])
     assert [len(part) for part in parts] == [8, 8]
 
@@ -154,9 +151,7 @@ f:  ldr x0, 1f
 def test_mapping_symbols_are_no_functions(tmp_path: Path) -> None:
     """$x and $d tell code from data in files that are not stripped."""
     path = assemble(tmp_path, MARKED)
-    listed = subprocess.run(
-        ["aarch64-linux-gnu-readelf", "-sW", path], capture_output=True, text=True, check=True
-    ).stdout
+    listed = run("aarch64-linux-gnu-readelf", "-sW", path)
     assert listed.count(" $x") == 2
     assert listed.count(" $d") >= 1
     elf = open_elf(path)

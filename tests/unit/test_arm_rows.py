@@ -8,7 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tests.unit.armfiles import check_figures, library, open_cfi
+from tests.unit.armfiles import check_figures, library
+from tests.unit.references import open_cfi
 from tests.unit.test_arm_cfi import FP, LR, PC, SIGNATURE, SP
 from tests.unit.unwindrows import ArmRow, Kind, ReturnPlace, Row, decode, decode_arm
 from tracelloc.architecture.aarch64 import AARCH64
@@ -169,7 +170,6 @@ def test_steps_equal_those_of_the_rules(name: str) -> None:
 def addresses(cfi: Cfi) -> np.ndarray:
     """All instructions that have information."""
     table = cfi._table(0)
-    assert table is not None
     pieces = []
     for offset in table[1].offsets.tolist():
         start, size = table[0].fde(offset)

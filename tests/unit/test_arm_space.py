@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.unit.armfiles import library, open_cfi, open_elf
+from tests.unit.armfiles import library
+from tests.unit.references import open_cfi, open_elf
 from tracelloc import architecture
 from tracelloc.architecture import Architecture
 from tracelloc.architecture.aarch64 import AARCH64

@@ -13,7 +13,8 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -91,9 +92,8 @@ def moment_of_lists(connection: sqlite3.Connection) -> None:
 def moment_of_tables(connection: sqlite3.Connection) -> None:
     """What its head says is there, too: 100 tables of 128 MiB."""
     tables = {str(number): [1, 16 * MIB, 0] for number in range(100)}
-    put_moments(
-        connection, moment({"facts": {"set": {}}, "processes": [[1, 0, {"set": {}}, tables]]})
-    )
+    head = {"facts": {"set": {}}, "processes": [[1, 0, {"set": {}}, tables]]}
+    put_moments(connection, moment(head))
 
 
 def moment_of_columns(connection: sqlite3.Connection) -> None:
@@ -105,12 +105,19 @@ def moment_of_columns(connection: sqlite3.Connection) -> None:
     put_moments(connection, repeated(start, bytes(MIB), count * (4 + 72) // MIB))
 
 
+def put(
+    connection: sqlite3.Connection, table: str, keys: Iterable[tuple[int, int]], data: bytes
+) -> None:
+    """Rows with these numbers and what their data belongs to."""
+    for number, owner in keys:
+        row = (number, owner, 0, checksum(data, owner, 0), data)
+        connection.execute(f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?)", row)
+
+
 def names_of_lists(connection: sqlite3.Connection) -> None:
     data = packed_parts(b"[", *[b"[]," * (MIB // 3)] * 120, b"[]]")
     connection.execute("DELETE FROM names")
-    for number in range(5):
-        row = (number + 1, 0, 0, checksum(data, 0, 0), data)
-        connection.execute("INSERT INTO names VALUES (?, ?, ?, ?, ?)", row)
+    put(connection, "names", ((number, 0) for number in range(1, 6)), data)
 
 
 def names_that_add_up(connection: sqlite3.Connection) -> None:
@@ -119,18 +126,13 @@ def names_that_add_up(connection: sqlite3.Connection) -> None:
     names = ["start", "end", "offset", "device", "inode", "path", "deleted", "has_module",
              "build_id", "reason"]  # fmt: skip
     text = json.dumps([[], [dict(zip(names, each, strict=True)) for each in files]])
-    data = packed(text.encode())
-    for number in range(1000, 1060):
-        row = (number, number, 0, checksum(data, number, 0), data)
-        connection.execute("INSERT INTO names VALUES (?, ?, ?, ?, ?)", row)
+    put(connection, "names", ((n, n) for n in range(1000, 1060)), packed(text.encode()))
 
 
 def stacks_of_nothing(connection: sqlite3.Connection) -> None:
     count = 1 << 24
     data = arrays_packed(np.zeros(count, np.int64), np.zeros(count, np.uint16), np.zeros(0, "u8"))
-    for number in range(1000, 1050):
-        row = (number, 7, 0, checksum(data, 7, 0), data)
-        connection.execute("INSERT INTO stacks VALUES (?, ?, ?, ?, ?)", row)
+    put(connection, "stacks", ((number, 7) for number in range(1000, 1050)), data)
 
 
 def millions_of_moments(connection: sqlite3.Connection) -> None:
@@ -163,10 +165,8 @@ def test_recordings_that_swell(
 ) -> None:
     path = tmp_path / "bomb.rec"
     shutil.copy(RECORDING, path)
-    connection = sqlite3.connect(path)
-    spoil(connection)
-    connection.commit()
-    connection.close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        spoil(connection)
     status, said, rss = measured("report", path)
     assert (status, rss < MOST_RSS) == (1, True), (said, rss)
     assert re.fullmatch(f"tracelloc: error: .*: {why}.*\n", said)

@@ -16,29 +16,12 @@ from tracelloc.command.subcommands import subcommand_names
 
 RECORDING: Final = str(Path(__file__).parents[1] / "data" / "demo" / "leaky.rec")
 ONCE: Final = [
-    "--version",
-    "--help",
-    "--help-all",
-    "completion bash",
-    "diff REC REC",
-    "diff REC REC --markdown",
-    "doctor",
-    "heap -p PID",
-    "heap -p PID --json",
-    "help",
-    "help leaks",
-    "holders -p PID",
-    "leaks --help",
-    "leaks -p PID",
-    "library-path",
-    "mcp",
-    "objects -p PID",
-    "report REC",
-    "report REC --format folded",
-    "symbols -p PID",
-    "top --count 1",
+    "--version", "--help", "--help-all", "completion bash", "diff REC REC",
+    "diff REC REC --markdown", "doctor", "heap -p PID", "heap -p PID --json", "help", "help leaks",
+    "holders -p PID", "leaks --help", "leaks -p PID", "library-path", "mcp", "objects -p PID",
+    "report REC", "report REC --format folded", "symbols -p PID", "top --count 1",
     "watch --example config",
-]
+]  # fmt: skip
 ENDLESS: Final = [
     "heap -p PID --every 100ms",
     "leaks -p PID --every 100ms",
@@ -57,10 +40,8 @@ def pid() -> Iterator[int]:
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         yield process.pid
-        assert process.stdin is not None
         process.stdin.close()
 
 
@@ -104,7 +85,6 @@ def test_output_that_cannot_be_written(call: str, pid: int) -> None:
 @pytest.mark.parametrize("call", ENDLESS)
 def test_a_reader_that_leaves(call: str, pid: int) -> None:
     process = start(call, pid, stdout=subprocess.PIPE)
-    assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
     process.stdout = None

@@ -59,5 +59,4 @@ def test_damaged_types_end_the_walk(tmp_path: Path) -> None:
     for length in range(24, len(whole)):
         path = tmp_path / "btf"
         path.write_bytes(whole[:length])
-        types = KernelTypes(path)
-        types.type_id(FUNCTION, "bpf_iter_task")
+        KernelTypes(path).type_id(FUNCTION, "bpf_iter_task")

@@ -45,8 +45,7 @@ def test_stacks_share_their_callers() -> None:
 
 def test_same_name_in_another_file_is_another_function() -> None:
     tree = build_tree(
-        [(0, [Step("f", "/a")], weights(1)), (1, [Step("f", "/b")], weights(2))],
-        Step("app", None),
+        [(0, [Step("f", "/a")], weights(1)), (1, [Step("f", "/b")], weights(2))], Step("app", None)
     )
     assert len(tree) == 3
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import random
 import shutil
 import struct
@@ -17,19 +16,15 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from tests.harness import LIBRARIES, Builder
+from tests.unit.references import open_cfi
 from tests.unit.unwindrows import decode
 from tracelloc.files.cfi.core import Entries, reason_row
-from tracelloc.files.cfi.module import Cfi
 from tracelloc.files.cfi.reasons import CfiError, Reason
 from tracelloc.files.cfi.unwindsections import scan
-from tracelloc.files.elf import ElfFile, NotElfError
+from tracelloc.files.elf import NotElfError
 
 MASK = (1 << 64) - 1
 FLAGS = ("-O2", "-fomit-frame-pointer", "-Wl,-z,lazy")
-
-
-def open_cfi(path: Path) -> Cfi:
-    return Cfi(ElfFile(os.open(path, os.O_RDONLY)))
 
 
 def row_of(entries: Entries, offset: int, address: int) -> int:
@@ -59,8 +54,7 @@ def small_eh_frame() -> tuple[bytes, int]:
 def test_fuzzed_sections() -> None:
     """Bytes changed at random: every look-up ends soon, with a row or a named reason."""
     data, address = small_eh_frame()
-    whole = Entries(data, address, is_eh=True)
-    known = scan(whole).offsets.tolist()
+    known = scan(Entries(data, address, is_eh=True)).offsets.tolist()
     rng = random.Random(7)
     began = time.process_time()
     reasons = set()

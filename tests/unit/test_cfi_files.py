@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import io
-import os
 import random
 import re
 import struct
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from elftools.dwarf.callframe import FDE, CallFrameInfo
 from elftools.elf.elffile import ELFFile
 
+from tests.commands import run
 from tests.harness import LIBRARIES, Builder
 from tests.unit.readelfrows import rows_of_readelf
+from tests.unit.references import assembled, open_cfi, open_elf, without_section_headers
 from tests.unit.unwindrows import Kind, decode
 from tracelloc.architecture.x86_64 import ends_in_call
 from tracelloc.errors import UnsupportedError
@@ -31,10 +32,6 @@ from tracelloc.files.elf import ElfFile
 
 def library(pattern: str) -> Path:
     return max(LIBRARIES.glob(pattern))
-
-
-def open_cfi(path: Path) -> Cfi:
-    return Cfi(ElfFile(os.open(path, os.O_RDONLY)))
 
 
 PATTERNS = [
@@ -145,22 +142,25 @@ def as_readelf(rule: tuple[int, int, bytes] | None) -> str:
     }[how]
 
 
+def compared_with(rows: Iterable[Any], cfi: Cfi, names: Mapping[str, int]) -> Iterator[RuleSet]:
+    """The rules of each row of readelf's, which say the same."""
+    title = {number: name for name, number in names.items()}
+    for address, cfa, theirs in rows:
+        ours = cfi.rules(address)
+        where = f"{title.get(ours.cfa_register)}{ours.cfa_offset:+d}"
+        assert cfa == ("exp" if ours.cfa_expression else where), hex(address)
+        mine = {number: as_readelf(ours.registers.get(number)) for number in theirs}
+        assert mine == theirs, hex(address)
+        assert set(ours.registers) <= set(theirs), hex(address)
+        yield ours
+
+
 @pytest.mark.parametrize("pattern", ["libc.so.6", "libcrypto.so.3"])
 def test_equals_readelf(pattern: str) -> None:
     """All rows of a file."""
     path = library(pattern)
     cfi = open_cfi(path)
-    names = {number: name for name, number in NAMES.items()}
-    compared = 0
-    for address, cfa, theirs in rows_of_readelf(path, NAMES):
-        ours = cfi.rules(address)
-        where = f"{names.get(ours.cfa_register)}{ours.cfa_offset:+d}"
-        assert cfa == ("exp" if ours.cfa_expression else where), hex(address)
-        mine = {number: as_readelf(ours.registers.get(number)) for number in theirs}
-        assert mine == theirs, hex(address)
-        assert set(ours.registers) <= set(theirs), hex(address)
-        compared += 1
-    assert compared > 20_000
+    assert len([*compared_with(rows_of_readelf(path, NAMES), cfi, NAMES)]) > 20_000
 
 
 # -- many at once
@@ -185,14 +185,12 @@ def test_rows_at_once_equal_single_ones(pattern: str) -> None:
 def test_call_sites_equal_objdump() -> None:
     """All that objdump sees behind a call in code that has information is there."""
     path = library("libpython3.*.so.1.0")
-    text = subprocess.run(
-        ["objdump", "-dw", path],
-        capture_output=True, text=True, check=True, timeout=60,
-    ).stdout  # fmt: skip
     pattern = re.compile(
         r"^ +([0-9a-f]+):\t((?:[0-9a-f]{2} )+) *\t(?:bnd |notrack )?call ", re.MULTILINE
     )
-    real = {int(m[1], 16) + len(m[2]) // 3 - 1 for m in pattern.finditer(text)}
+    real = {
+        int(m[1], 16) + len(m[2]) // 3 - 1 for m in pattern.finditer(run("objdump", "-dw", path))
+    }
     cfi = open_cfi(path)
     found = cfi.call_sites().tolist()
     rows = cfi.rows(np.array(sorted(real), np.uint64))
@@ -233,7 +231,7 @@ def test_calls_in_any_bytes() -> None:
 
 def function_rows(cfi: Cfi, path: Path, name: str) -> list[int]:
     """Rows of all bytes of a function."""
-    ((start, size),) = ElfFile(os.open(path, os.O_RDONLY)).find_functions([name])[name].items()
+    ((start, size),) = open_elf(path).find_functions([name])[name].items()
     return [cfi.row(address) for address in range(start, start + size)]
 
 
@@ -244,26 +242,15 @@ NO_EH = ("-fno-asynchronous-unwind-tables", "-g")
 @pytest.mark.parametrize(
     "flags",
     [
-        ("-Wl,--no-eh-frame-hdr",),
-        NO_EH,
-        (*NO_EH, "-gz"),
+        ("-Wl,--no-eh-frame-hdr",), NO_EH, (*NO_EH, "-gz"),
         (*NO_EH, "-Wl,--compress-debug-sections=zlib-gnu"),
-        (*NO_EH, "-Wl,--compress-debug-sections=zstd"),
-        (*NO_EH, "-Wa,--gdwarf-cie-version=1"),
-        (*NO_EH, "-Wa,--gdwarf-cie-version=3"),
-        (*NO_EH, "-Wa,--gdwarf-cie-version=4"),
+        (*NO_EH, "-Wl,--compress-debug-sections=zstd"), (*NO_EH, "-Wa,--gdwarf-cie-version=1"),
+        (*NO_EH, "-Wa,--gdwarf-cie-version=3"), (*NO_EH, "-Wa,--gdwarf-cie-version=4"),
     ],
     ids=[
-        "no header",
-        "debug_frame",
-        "zlib",
-        "zdebug",
-        "zstd",
-        "version 1",
-        "version 3",
-        "version 4",
+        "no header", "debug_frame", "zlib", "zdebug", "zstd", "version 1", "version 3", "version 4",
     ],
-)
+)  # fmt: skip
 def test_other_tables(builder: Builder, flags: tuple[str, ...]) -> None:
     """The same program has the same rows, wherever they are written."""
     usual = builder.c("frames", *FLAGS)
@@ -290,25 +277,16 @@ def test_what_cannot_be_read_is_said(builder: Builder, monkeypatch: pytest.Monke
 
 def test_without_section_headers(builder: Builder, tmp_path: Path) -> None:
     path = builder.c("frames", *FLAGS)
-    data = bytearray(path.read_bytes())
-    data[0x28:0x30] = bytes(8)
-    data[0x3C:0x40] = bytes(4)
-    bare = tmp_path / "bare"
-    bare.write_bytes(data)
-    assert ElfFile(os.open(bare, os.O_RDONLY)).section_header(".eh_frame") is None
+    bare = without_section_headers(path, tmp_path / "bare")
+    assert open_elf(bare).section_header(".eh_frame") is None
     cfi = open_cfi(bare)
     assert function_rows(cfi, path, "main") == function_rows(open_cfi(path), path, "main")
 
 
 def test_nothing_known(builder: Builder, tmp_path: Path) -> None:
     """Code without information gets the row of a frame pointer, but a signal return its own."""
-    source = tmp_path / "bare.s"
-    source.write_text(
-        ".globl _start\n_start: nop\nback: mov $15, %rax\nsyscall\nnop\n.section .note.GNU-stack\n"
-    )
-    path = tmp_path / "bare"
-    subprocess.run(["gcc", "-nostdlib", "-static", "-o", path, source], check=True, timeout=60)
-    elf = ElfFile(os.open(path, os.O_RDONLY))
+    text = ".globl _start\n_start: nop\nback: mov $15, %rax\nsyscall\nnop\n"
+    elf = open_elf(assembled(tmp_path, f"{text}.section .note.GNU-stack\n"))
     start = next(s for s in elf.segments if s.executable).address
     cfi = Cfi(elf)
     assert len(cfi.call_sites()) == 0
@@ -322,10 +300,8 @@ def test_signal_return_of_the_c_library() -> None:
     """Its own information says what ours says for those that have none."""
     path = library("libc.so.6")
     code = path.read_bytes()
-    elf = ElfFile(os.open(path, os.O_RDONLY))
-    at = elf.address_of(code.index(SIGNAL_RETURN))
-    assert at is not None
-    found = Cfi(elf).rules(at - 1)
+    elf = open_elf(path)
+    found = Cfi(elf).rules(elf.address_of(code.index(SIGNAL_RETURN)) - 1)
     assert (found.cfa_expression, found.is_signal) == (SIGNAL_FRAME.cfa_expression, True)
     assert found.registers == SIGNAL_FRAME.registers
 

@@ -55,7 +55,6 @@ Found = tuple[int, int, bytes, dict[int, tuple[int, int, bytes]]]
 def state_at(entries: Entries, offset: int, last: int) -> Found:
     """The rules so many bytes into the function."""
     found = entries.rules(offset, CODE + last)
-    assert found is not None
     return found.cfa_register, found.cfa_offset, found.cfa_expression, found.registers
 
 
@@ -162,15 +161,11 @@ def test_set_loc() -> None:
 
 
 DAMAGED = [
-    ("uleb without an end", b"\x0e" + b"\x80" * 40),
-    ("restore_state of nothing", b"\x0b"),
-    ("unknown instruction", b"\x3f"),
-    ("window_save", b"\x2d"),
-    ("advance_loc4 cut short", b"\x04\0"),
-    ("expression too long", b"\x0f\x40\x30"),
-    ("empty expression", b"\x0f\x00"),
-    ("remember bomb", b"\x0a" * 300),
-]
+    ("uleb without an end", b"\x0e" + b"\x80" * 40), ("restore_state of nothing", b"\x0b"),
+    ("unknown instruction", b"\x3f"), ("window_save", b"\x2d"),
+    ("advance_loc4 cut short", b"\x04\0"), ("expression too long", b"\x0f\x40\x30"),
+    ("empty expression", b"\x0f\x00"), ("remember bomb", b"\x0a" * 300),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("program", [p for _, p in DAMAGED], ids=[n for n, _ in DAMAGED])
@@ -222,15 +217,11 @@ def test_cie_that_advances() -> None:
 @pytest.mark.parametrize(
     ("augmentation", "data", "pointers", "is_signal"),
     [
-        (b"zR", b"\x1b", 0x1B, False),
-        (b"zRS", b"\x1b", 0x1B, True),
+        (b"zR", b"\x1b", 0x1B, False), (b"zRS", b"\x1b", 0x1B, True),
         (b"zPLR", b"\x9b\1\2\3\4\x1b\x1b", 0x1B, False),
-        (b"zPR", b"\x00" + bytes(8) + b"\x1b", 0x1B, False),
-        (b"zPR", b"\xff\x1b", 0x1B, False),
-        (b"zRB", b"\x1b", 0x1B, False),
-        (b"zR?", b"\x1b\1\2\3", 0x1B, False),
-        (b"z", b"", 0x00, False),
-        (b"zR", b"\x03", 0x03, False),
+        (b"zPR", b"\x00" + bytes(8) + b"\x1b", 0x1B, False), (b"zPR", b"\xff\x1b", 0x1B, False),
+        (b"zRB", b"\x1b", 0x1B, False), (b"zR?", b"\x1b\1\2\3", 0x1B, False),
+        (b"z", b"", 0x00, False), (b"zR", b"\x03", 0x03, False),
     ],
 )  # fmt: skip
 def test_augmentations(augmentation: bytes, data: bytes, pointers: int, is_signal: bool) -> None:
@@ -241,7 +232,6 @@ def test_augmentations(augmentation: bytes, data: bytes, pointers: int, is_signa
     entries = Entries(first + entry(body + b"\0\x86\x02"), SECTION, is_eh=True)
     assert entries.fde(len(first)) == (CODE, SIZE)
     found = entries.rules(len(first), CODE)
-    assert found is not None
     assert found.is_signal == is_signal
     assert found.registers == {**RA, RBP: (OFFSET, -16, b"")}
 
@@ -265,18 +255,12 @@ def test_versions(version: int) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"version": 2},
-        {"number": 7},
-        {"augmentation": b"x", "data": b""},
-        {"augmentation": b"a" * 70, "data": b""},
-        {"augmentation": b"zP", "data": b"\x1b\0"},
-        {"augmentation": b"zPR", "data": b"\x0f\0"},
-        {"data": b"\x9b"},
-        {"data": b"\x2b"},
-        {"data": b"\x4b"},
-        {"aligns": b"\x80" * 20},
+        {"version": 2}, {"number": 7}, {"augmentation": b"x", "data": b""},
+        {"augmentation": b"a" * 70, "data": b""}, {"augmentation": b"zP", "data": b"\x1b\0"},
+        {"augmentation": b"zPR", "data": b"\x0f\0"}, {"data": b"\x9b"}, {"data": b"\x2b"},
+        {"data": b"\x4b"}, {"aligns": b"\x80" * 20},
     ],
-)
+)  # fmt: skip
 def test_damaged_cies(options: dict[str, object]) -> None:
     with pytest.raises(CfiError) as caught:
         run(b"", **options)
@@ -358,8 +342,7 @@ def test_scan_goes_on_behind_zeros() -> None:
     third = fde(b"\x0e\x18", gap, CODE + SIZE)
     empty = fde(b"", gap + len(third), CODE + 2 * SIZE, 0)
     data = first + second + bytes(1 << 20) + third + empty + bytes(4)
-    entries = Entries(data, SECTION, is_eh=True)
-    assert scanned(entries) == [len(first), gap]
+    assert scanned(Entries(data, SECTION, is_eh=True)) == [len(first), gap]
 
 
 def header(pairs: list[tuple[int, int]], address: int, kinds: bytes = b"\x1b\x03\x3b") -> bytes:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 from enum import EnumMeta
 
 import pytest
 
+from tests.commands import c_values
 from tests.unit.unwindrows import BP_AT_BP, BP_UNCHANGED, SIGNAL_IP, Kind, ReturnPlace, Row, decode
 from tracelloc import probes
 from tracelloc.files.cfi import core
@@ -112,19 +111,7 @@ def c_side(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     wanted += ["ROW_BP_UNCHANGED", "ROW_BP_AT_BP", "ROW_SIGNAL_IP"]
     for given, _ in [*ENCODABLE, *UNENCODABLE]:
         wanted += [f"ROW_{field}({given.row(0)}ULL)" for field in FIELDS]
-    lines = "".join(f'printf("\\"{w}\\": %lld,", (long long)({w}));\n' for w in wanted)
-    source = (
-        "#include <stdio.h>\n#include <linux/types.h>\n"
-        f'#include "row.h"\nint main(void) {{ printf("{{"); {lines} printf("\\"\\": 0}}"); }}\n'
-    )
-    out = tmp_path_factory.mktemp("row") / "row"
-    subprocess.run(
-        ["cc", "-Wall", "-Werror", "-x", "c", "-", "-I", probes.directory(), "-o", out],
-        input=source, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    printed = subprocess.run([out], capture_output=True, check=True, timeout=60).stdout
-    result: dict[str, int] = json.loads(printed)
-    return result
+    return c_values(tmp_path_factory.mktemp("row"), "row.h", wanted)
 
 
 FIELDS = ("KIND", "DETAIL", "BP_SLOT", "CFA_OFFSET")

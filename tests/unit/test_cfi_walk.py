@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import struct
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -14,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.harness import Builder
+from tests.unit.references import open_elf
 from tests.unit.unwindrows import BP_AT_BP, BP_UNCHANGED, SIGNAL_IP, Kind, decode
 from tracelloc.files.cfi import core
 from tracelloc.files.cfi.core import MASK, RuleSet, StackCopy, unwind
@@ -45,7 +45,7 @@ class Program:
     """A run of tests/targets/frames.c: its samples and the files that were mapped."""
 
     def __init__(self, path: Path, out: Path) -> None:
-        subprocess.run([path, out], check=True, timeout=60)
+        run(path, out)
         data = out.read_bytes()
         (size,) = struct.unpack_from("<Q", data)
         self.maps = AddressMap(parse_maps(data[8 : 8 + size].decode()).values())
@@ -74,7 +74,7 @@ class Program:
         if mapping is None or not mapping.is_file or not mapping.executable:
             return None
         if mapping.path not in self.files:
-            elf = ElfFile(os.open(mapping.path, os.O_RDONLY))
+            elf = open_elf(mapping.path)
             self.files[mapping.path] = elf, Cfi(elf)
         elf, cfi = self.files[mapping.path]
         own = elf.address_of(address - mapping.start + mapping.offset)
@@ -328,8 +328,7 @@ def test_ends_by_hand() -> None:
 def test_fallback_by_hand() -> None:
     """Frames by the frame pointer are counted, and end where it is zero."""
     stack = words(0, 0x200, 0, 0)
-    found = Walk((0x100, 0x200), End.OUTERMOST, 1)
-    assert walk(FRAME_POINTER, stack, bp=BASE) == found
+    assert walk(FRAME_POINTER, stack, bp=BASE) == Walk((0x100, 0x200), End.OUTERMOST, 1)
     assert walk(FRAME_POINTER, stack, bp=0) == Walk((0x100,), End.OUTERMOST, 1)
     assert walk(FRAME_POINTER, stack) == Walk((0x100,), End.UNKNOWN_REGISTER, 1)
     assert walk(FRAME_POINTER, stack, bp=0x1000) == Walk((0x100,), End.OUTSIDE_COPY, 1)
@@ -363,71 +362,22 @@ def result_of(code: bytes, stack: StackCopy, more: Mapping[int, int] | None = No
 @pytest.mark.parametrize(
     ("code", "result"),
     [
-        ("35", 5),
-        ("08ff", 255),
-        ("09ff", MASK),
-        ("0a0102", 0x201),
-        ("0bfeff", MASK - 1),
-        ("0c01000000", 1),
-        ("0dffffffff", MASK),
-        ("0e0102030405060708", 0x0807060504030201),
-        ("0fffffffffffffffff", MASK),
-        ("108001", 128),
-        ("117f", MASK),
-        ("7708", BASE + 8),
-        ("920708", BASE + 8),
-        ("770006", 0x11),
-        ("7700f9", None),
-        ("77009401", 0x11),
-        ("3512", 5),
-        ("353613", 5),
-        ("353614", 5),
-        ("3536371502", 5),
-        ("353616", 5),
-        ("35363717", 6),
-        ("3536371717", 5),
-        ("091019", 16),
-        ("09f019", 16),
-        ("3c361a", 4),
-        ("09f0331b", MASK - 4),
-        ("35361c", MASK),
-        ("37331d", 1),
-        ("35361e", 30),
-        ("311f", MASK),
-        ("3020", MASK),
-        ("343221", 6),
-        ("353622", 11),
-        ("352307", 12),
-        ("313424", 16),
-        ("3140084024", 0),
-        ("09f03425", (MASK - 15) >> 4),
-        ("09f03426", MASK),
-        ("353627", 3),
-        ("353529", 1),
-        ("35362a", 0),
-        ("36352b", 1),
-        ("09ff312a", 0),
-        ("09ff312b", 0),
-        ("3109ff2c", 0),
-        ("3109ff2d", 0),
-        ("09ff312d", 1),
-        ("35352c", 1),
-        ("35352e", 0),
-        ("352f0100ff96", 5),
-        ("3531280100ff96", 5),
-        ("353028010096", 5),
-        ("22", None),
-        ("35301b", None),
-        ("35301d", None),
-        ("352ffdff", None),
-        ("2fff7f", None),
-        ("08", None),
-        ("9409", None),
-        ("30" * 100, None),
-        ("30" * 2000, None),
-        ("03" + "00" * 8, None),
+        ("35", 5), ("08ff", 255), ("09ff", MASK), ("0a0102", 0x201), ("0bfeff", MASK - 1),
+        ("0c01000000", 1), ("0dffffffff", MASK), ("0e0102030405060708", 0x0807060504030201),
+        ("0fffffffffffffffff", MASK), ("108001", 128), ("117f", MASK), ("7708", BASE + 8),
+        ("920708", BASE + 8), ("770006", 0x11), ("7700f9", None), ("77009401", 0x11), ("3512", 5),
+        ("353613", 5), ("353614", 5), ("3536371502", 5), ("353616", 5), ("35363717", 6),
+        ("3536371717", 5), ("091019", 16), ("09f019", 16), ("3c361a", 4), ("09f0331b", MASK - 4),
+        ("35361c", MASK), ("37331d", 1), ("35361e", 30), ("311f", MASK), ("3020", MASK),
+        ("343221", 6), ("353622", 11), ("352307", 12), ("313424", 16), ("3140084024", 0),
+        ("09f03425", (MASK - 15) >> 4), ("09f03426", MASK), ("353627", 3), ("353529", 1),
+        ("35362a", 0), ("36352b", 1), ("09ff312a", 0), ("09ff312b", 0), ("3109ff2c", 0),
+        ("3109ff2d", 0), ("09ff312d", 1), ("35352c", 1), ("35352e", 0), ("352f0100ff96", 5),
+        ("3531280100ff96", 5), ("353028010096", 5), ("22", None), ("35301b", None),
+        ("35301d", None), ("352ffdff", None), ("2fff7f", None), ("08", None), ("9409", None),
+        ("30" * 100, None), ("30" * 2000, None), ("03" + "00" * 8, None),
     ],
-)
+)  # fmt: skip
 def test_expressions(code: str, result: int | None) -> None:
     found = result_of(bytes.fromhex(code), words(0x11, 0x22))
     assert found == (End.DAMAGED if result is None else result)

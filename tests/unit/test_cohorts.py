@@ -8,12 +8,11 @@ from collections.abc import Generator
 import numpy as np
 import pytest
 
-from tests.unit.events import random_program, records
+from tests.unit.events import A, F, R, X, random_program, records
 from tracelloc.heap.cohorts import LIFETIME_EDGES_S, LIFETIMES, SLICES, Cohorts
 from tracelloc.heap.counterrows import CounterRows
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.events import EventKind
 from tracelloc.model.figures import Totals
 from tracelloc.text import NS_PER_S
 
@@ -28,13 +27,11 @@ def whole(rows: CounterRows) -> np.ndarray:  # type: ignore[type-arg]
 def assert_sums(table: LiveTable, sampled: bool = False) -> None:
     """The cohorts say of each stack what the totals say."""
     cohorts, totals = table.cohorts, table.totals
-    count = len(totals)
-    np.testing.assert_array_equal(whole(cohorts.alive_bytes).sum(axis=0)[:count], totals.live_bytes)
+    pairs = [(cohorts.alive_bytes, totals.live_bytes)]
     if not sampled:
-        np.testing.assert_array_equal(
-            whole(cohorts.born).sum(axis=0)[:count], totals.allocated_count
-        )
-        np.testing.assert_array_equal(whole(cohorts.alive).sum(axis=0)[:count], totals.live_count)
+        pairs += [(cohorts.born, totals.allocated_count), (cohorts.alive, totals.live_count)]
+    for rows, column in pairs:
+        np.testing.assert_array_equal(whole(rows).sum(axis=0)[: len(totals)], column)
     dead = (whole(cohorts.born) - whole(cohorts.alive)).sum(axis=0)
     assert (whole(cohorts.lifetimes).sum(axis=0) <= dead).all()
 
@@ -76,11 +73,11 @@ def test_sums_equal_the_totals(seed: int, sample_bytes: int | None) -> None:
 def test_lifetimes_are_filed() -> None:
     table = LiveTable(Stacks())
     lives_s = [0.01, 0.07, 1.0, 1.5, 300.0]
-    events = records([(EventKind.ALLOC, 16 * n, 8, 1, 1) for n in range(1, 6)])
+    events = records([(A, 16 * n, 8, 1, 1) for n in range(1, 6)])
     events["time_ns"] = 5 * NS_PER_S
     table.apply(events)
     for number, life_s in enumerate(lives_s, start=1):
-        death = records([(EventKind.FREE, 16 * number, 0, 0, 1)])
+        death = records([(F, 16 * number, 0, 0, 1)])
         death["time_ns"] = int((5 + life_s) * NS_PER_S)
         table.apply(death)
     filed = whole(table.cohorts.lifetimes).sum(axis=1)
@@ -97,7 +94,7 @@ def test_lifetimes_at_the_edges_of_classes() -> None:
     for lives_ns, expected in ((edges_ns, classes), (edges_ns - 1, classes - 1)):
         for life_ns, at in zip(lives_ns.tolist(), expected.tolist(), strict=True):
             table = LiveTable(Stacks())
-            events = records([(EventKind.ALLOC, 16, 8, 1, 1), (EventKind.FREE, 16, 0, 0, 1)])
+            events = records([(A, 16, 8, 1, 1), (F, 16, 0, 0, 1)])
             events["time_ns"] = [NS_PER_S, NS_PER_S + life_ns]
             table.apply(events)
             filed = whole(table.cohorts.lifetimes).sum(axis=1)
@@ -106,7 +103,7 @@ def test_lifetimes_at_the_edges_of_classes() -> None:
 
 def test_a_failed_realloc_is_no_death() -> None:
     table = LiveTable(Stacks())
-    for second, kind in enumerate([EventKind.ALLOC, EventKind.REALLOC_FREE, EventKind.RESTORE]):
+    for second, kind in enumerate([A, R, X]):
         event = records([(kind, 16, 8, 1, 1)])
         event["time_ns"] = (1 + 10 * second) * NS_PER_S
         table.apply(event)
@@ -121,7 +118,7 @@ def test_slices_over_hours() -> None:
     table.cohorts.begin(0)
     births = np.arange(0, LONG_S, 2.5)
     for number, birth in enumerate(births.tolist(), start=1):
-        table.apply(records([(EventKind.ALLOC, number, 1, 7, 1)], int(birth * NS_PER_S)))
+        table.apply(records([(A, number, 1, 7, 1)], int(birth * NS_PER_S)))
     population = table.cohorts.census(LONG_S * NS_PER_S, 2).survivors_by_age(np.ones(1, np.int64))
     edges = population.edges_s
     assert len(edges) == SLICES + 1
@@ -143,9 +140,8 @@ def test_a_pause_does_not_cost_slices() -> None:
     cohorts.begin(0)
     for second in [0, 1, 2, 5000, 5001]:
         cohorts.advance(second * NS_PER_S, Totals.empty())
-    assert cohorts.census(5001 * NS_PER_S, 1).edges_s[:-1].tolist() == [
-        0, 1, 2, 3, 5000, 5001,
-    ]  # fmt: skip
+    edges_s = cohorts.census(5001 * NS_PER_S, 1).edges_s[:-1].tolist()
+    assert edges_s == [0, 1, 2, 3, 5000, 5001]
 
 
 def test_sums_of_stacks_are_one_stack() -> None:
@@ -195,17 +191,10 @@ def test_stretches_added_up() -> None:
 
 def test_the_floor_is_the_least_of_each_slice() -> None:
     table = LiveTable(Stacks())
-    held = {1: 100, 2: 40, 3: 40, 4: 90}
-    address = 16
-    live: list[tuple[int, int]] = []
-    for second, size in held.items():
-        now = second * NS_PER_S
-        batch = [(EventKind.FREE, where, 0, 0, 1) for where, _ in live]
-        live = [(address, size)]
-        batch.append((EventKind.ALLOC, address, size, 1, 1))
-        address += 16
-        rows = records(batch)
-        rows["time_ns"] = now
+    for second, size in enumerate([100, 40, 40, 90], 1):
+        freed = [(F, 16 * second - 16, 0, 0, 1)] if second > 1 else []
+        rows = records([*freed, (A, 16 * second, size, 1, 1)])
+        rows["time_ns"] = second * NS_PER_S
         table.apply(rows)
     floors = table.cohorts.census(5 * NS_PER_S, 2).floor_bytes[:, 1]
     # A slice begins with what is held until its first batch.

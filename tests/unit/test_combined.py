@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.leaks import HANDLERS, LEAK, watched
 from tests.unit.profiles import small
-from tests.unit.test_export_formats import decoded, go_pprof, written
+from tests.unit.test_export_formats import TOP, decoded, go_pprof, saved, written
 from tracelloc.model.process import Target
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.export.flamedata import page_data
@@ -59,12 +59,9 @@ def test_suspects_are_the_best_of_all_first() -> None:
     single = next(s for s in suspects if s["group"] is None)
     assert verdicts[single["stack_id"]] == Verdict.LEAKING.value
     # Its process comes second: its numbers follow the first one's.
-    assert single["stack_id"] == LEAK + max(s.stat.index for s in first_samples()) + 1
-
-
-def first_samples() -> list:
-    found = watched(YOUNG_S)
-    return list(profile_of(found.snapshot(), found.namer).samples)
+    young = watched(YOUNG_S)
+    first = profile_of(young.snapshot(), young.namer).samples
+    assert single["stack_id"] == LEAK + max(sample.stat.index for sample in first) + 1
 
 
 def test_paths_of_suspects_lead_through_the_flame_graph() -> None:
@@ -83,21 +80,15 @@ def test_paths_of_suspects_lead_through_the_flame_graph() -> None:
 @pytest.mark.long
 def test_pprof_says_whose_each_stack_is(tmp_path: Path) -> None:
     profile = family()
-    path = tmp_path / "all.pb.gz"
-    path.write_bytes(written(".pb.gz", profile))
+    path = saved(tmp_path / "all.pb.gz", profile)
     message = decoded(path.read_bytes())
     text = list(message.string_table)
-    pids = [
-        label.num for s in message.sample for label in s.label if text[label.key] == "pid"
-    ]  # fmt: skip
+    pids = [each.num for s in message.sample for each in s.label if text[each.key] == "pid"]
     assert pids == [sample.pid for sample in profile.samples]
     assert set(pids) == {41, 42, 43}
     for pid in (41, 42, 43):
         live_bytes = sum(s.stat.live_bytes for s in profile.samples if s.pid == pid)
-        top = go_pprof(
-            tmp_path, "-top", "-unit=B", "-nodefraction=0", "-nodecount=0", f"-tagfocus=pid={pid}",
-            path,
-        )  # fmt: skip
+        top = go_pprof(tmp_path, *TOP, "-nodecount=0", f"-tagfocus=pid={pid}", path)
         assert f"accounting for {live_bytes}B" in top
     assert [s.pid for s in difference(profile, profile).samples].count(43) == len(small().samples)
     assert "pid" not in decoded(written(".pb.gz", small())).string_table

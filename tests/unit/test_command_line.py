@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.commands import run
 from tests.options import parse_options
 from tracelloc.command.cli import main
 from tracelloc.command.parser import parse_subcommand
@@ -207,18 +207,11 @@ def test_manual_on_a_terminal(
 
 def completed(*words: str) -> set[str]:
     """What bash offers for the last of these words."""
-    script = subprocess.run(
-        [sys.executable, "-m", "tracelloc", "completion", "bash"],
-        capture_output=True, text=True, check=True, timeout=60,
-    ).stdout  # fmt: skip
+    script = run(sys.executable, "-m", "tracelloc", "completion", "bash")
     line = " ".join(f"'{word}'" for word in words)
     script += f"\nCOMP_WORDS=({line}); COMP_CWORD={len(words) - 1}\n"
     script += '_shtab_tracelloc; printf "%s\\n" "${COMPREPLY[@]}"\n'
-    return set(
-        subprocess.run(
-            ["bash", "-c", script], capture_output=True, text=True, check=True, timeout=60
-        ).stdout.split()
-    )
+    return set(run("bash", "-c", script).split())
 
 
 def test_completion() -> None:

@@ -30,15 +30,12 @@ def test_processors_in_use_over_ten_seconds() -> None:
 
 def test_a_large_share_of_hardly_anything_is_no_harm() -> None:
     idle = replace(watched(100.0).snapshot(), cpu_cores=0.002, overhead=Overhead(90.0, 0.8, ()))
-    cost = tracing_cost(idle)
-    assert cost is not None
-    assert cost.short == "tracing 0.2 % of a core (CPU ×5.0 or more)"
+    assert tracing_cost(idle).short == "tracing 0.2 % of a core (CPU ×5.0 or more)"
     assert overhead_line(idle).endswith(
         "tracing takes about 0.2 % of one core; the program needs 5.0 or more times the CPU time"
     )
     assert tracing_cost(replace(idle, cpu_cores=None)) is None
     mostly = tracing_cost(replace(idle, overhead=Overhead(90.0, 1.0, ())))
-    assert mostly is not None
     assert mostly.short.endswith("(CPU ×10 or more)")
     busy = replace(idle, cpu_cores=1.5, overhead=Overhead(9e4, 0.05, ()))
     assert "tracing 7.5 % of a core (CPU ×1.05)" in str(tracing_cost(busy).short)  # type: ignore[union-attr]
@@ -48,7 +45,6 @@ def test_a_high_cost_is_an_alert_with_what_to_do() -> None:
     """From twice the CPU time on, if it is a notable part of a processor."""
     busy = replace(watched(100.0).snapshot(), cpu_cores=0.9, overhead=Overhead(9e4, 0.6, ()))
     alert = alert_of(busy)
-    assert alert is not None
     assert alert.short == "tracing: CPU ×2.5 or more"
     assert alert.clause == (
         "while traced, the program needs 2.5 or more times the CPU time (tracelloc help cost)"

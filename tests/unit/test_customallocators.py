@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Builder
-from tests.unit.references import target_file
+from tests.unit.references import module_of, target_file
 from tracelloc.command.customallocators import load_custom_allocators, parse_custom_allocators
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.record.mallocs.discovery import MallocChoice, Module, discover
@@ -44,8 +44,7 @@ def test_kinds_positions_and_what_may_throw() -> None:
 def test_names_and_globs_are_found_in_the_named_files(builder: Builder) -> None:
     path = builder.c("pool")
     custom = parse_custom_allocators(GOOD, "pools.toml")
-    module = Module(("0", 1), str(path), str(path), target_file(path))
-    (found,) = discover([module], MallocChoice(custom=custom))
+    (found,) = discover([module_of(path)], MallocChoice(custom=custom))
     assert [function.names for function in found.functions] == [
         ("pool_take",), ("pool_give",), ("chunk_take",),
     ]  # fmt: skip

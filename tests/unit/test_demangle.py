@@ -7,14 +7,15 @@ import os
 import random
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyderust
 import pytest
 
+from tests.commands import run
 from tests.harness import PATIENCE_S, Builder
 from tracelloc.files import demangle as module
 from tracelloc.files.demangle import (
@@ -121,23 +122,17 @@ def test_known_names(rust: str, mangled: str, name: str) -> None:
 
 @functools.cache
 def symbols(path: Path, *options: str) -> tuple[str, ...]:
-    text = subprocess.run(["nm", *options, path], capture_output=True, text=True, check=True).stdout
-    return tuple(sorted({line.split()[-1] for line in text.splitlines() if line.strip()}))
+    lines = run("nm", *options, path).splitlines()
+    return tuple(sorted({line.split()[-1] for line in lines if line.strip()}))
 
 
 def gnu(names: list[str]) -> list[str]:
-    return subprocess.run(
-        ["c++filt", "--no-verbose"],
-        input="\n".join(name.split("@")[0] for name in names),
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
+    asked = "\n".join(name.split("@")[0] for name in names)
+    return run("c++filt", "--no-verbose", input=asked).splitlines()
 
 
 def library(name: str) -> Path:
-    found = subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True)
-    return Path(found.stdout.strip()).resolve()
+    return Path(run("g++", f"-print-file-name={name}").strip()).resolve()
 
 
 def test_cpp_equals_cxxfilt(builder: Builder) -> None:
@@ -152,11 +147,8 @@ def test_cpp_equals_cxxfilt(builder: Builder) -> None:
 @functools.cache
 def rust_libraries() -> tuple[str, ...]:
     """Names of the compiler itself and of the standard library."""
-    ask = ["rustc", "--print"]
-    root, target = (
-        Path(subprocess.run([*ask, what], capture_output=True, text=True).stdout.strip())
-        for what in ("sysroot", "target-libdir")
-    )
+    asked = "sysroot", "target-libdir"
+    root, target = (Path(run("rustc", "--print", what).strip()) for what in asked)
     paths = [*root.glob("lib/**/librustc_driver-*.so"), *target.glob("libstd-*.so")]
     assert paths
     return tuple(name for path in paths for name in symbols(path.resolve(), "-D"))
@@ -256,41 +248,17 @@ def cpp_bomb(levels: int) -> str:
 
 
 HOSTILE = [
-    rust_bomb(4000 // 8),
-    rust_bomb(500, "TE"),
-    rust_bomb(500, "FEu", "FEu"),
-    rust_bomb(60, "Kj1_"),
-    "_RNvB_1a",
-    "_R" + "I" * 5000,
-    "_RINvC1a1f" + "R" * 8000 + "lE",
-    "_RINvC1a1f" + "DNtC1a1T" * 900 + "EL_E",
-    "_RINvC1a1fFGzzzzzzzzz_EuE",
-    "_RINvC1a1fFGZZZ_EuE",
-    "_RNvC1au200000" + "a" * 9000,
-    "_RNvC1au9999_" + "z" * 9999,
-    "_R" + "NvC1a" * 3000,
-    "_RMC0TFGmEuE",
-    "_RNvC\x00\x1b[31m",
-    "_RNvC1a1\x1b",
-    "_RNvC1a1b.\x1b[31m",
-    "_ZN4\x1b[3117h0123456789abcdefE",
-    "_ZN5$u1b$17h0123456789abcdefE",
-    "_ZN" + "1a" * 6000 + "E",
-    "_ZN" + "9" * 9000 + "17h0123456789abcdefE",
-    "_ZN" + "1a" * 6000 + "17h0123456789abcdefE",
-    "_ZN3foo17h0123456789abcdefE" * 500,
-    "_ZN\udcff17h0123456789abcdefE",
-    "_Z" + "P" * 8000 + "i",
-    "_Z1f" + "P" * 1000 + "i",
-    "_Z1f" + "1AI" * 330 + "i",
-    "_Z1f\n3foov",
-    "_Z1\udcffv",
-    "_Z1\ud800v",
-    "_Z" + "1a" * LONGEST_NAME,
-    "_R" + "a" * (1 << 20),
-    HANGS,
-    cpp_bomb(30),
-]
+    rust_bomb(4000 // 8), rust_bomb(500, "TE"), rust_bomb(500, "FEu", "FEu"), rust_bomb(60, "Kj1_"),
+    "_RNvB_1a", "_R" + "I" * 5000, "_RINvC1a1f" + "R" * 8000 + "lE",
+    "_RINvC1a1f" + "DNtC1a1T" * 900 + "EL_E", "_RINvC1a1fFGzzzzzzzzz_EuE", "_RINvC1a1fFGZZZ_EuE",
+    "_RNvC1au200000" + "a" * 9000, "_RNvC1au9999_" + "z" * 9999, "_R" + "NvC1a" * 3000,
+    "_RMC0TFGmEuE", "_RNvC\x00\x1b[31m", "_RNvC1a1\x1b", "_RNvC1a1b.\x1b[31m",
+    "_ZN4\x1b[3117h0123456789abcdefE", "_ZN5$u1b$17h0123456789abcdefE", "_ZN" + "1a" * 6000 + "E",
+    "_ZN" + "9" * 9000 + "17h0123456789abcdefE", "_ZN" + "1a" * 6000 + "17h0123456789abcdefE",
+    "_ZN3foo17h0123456789abcdefE" * 500, "_ZN\udcff17h0123456789abcdefE", "_Z" + "P" * 8000 + "i",
+    "_Z1f" + "P" * 1000 + "i", "_Z1f" + "1AI" * 330 + "i", "_Z1f\n3foov", "_Z1\udcffv",
+    "_Z1\ud800v", "_Z" + "1a" * LONGEST_NAME, "_R" + "a" * (1 << 20), HANGS, cpp_bomb(30),
+]  # fmt: skip
 
 
 def test_hostile_names(
@@ -328,7 +296,6 @@ def test_what_takes_too_long_ends_the_helper_and_not_us(
     monkeypatch.setattr(cxxnames, "MOST_STRIKES", 2)
     assert cxxnames.read("_Z3fooi") == "foo(int)"
     first = fresh._process
-    assert first is not None
     assert cxxnames.read(HANGS) is None
     if first.poll() is None:
         pytest.skip("this C++ library does not hang")
@@ -411,11 +378,8 @@ def test_threads_do_not_mix_names(rust: str) -> None:
             if demangle(mangled) != pairs[mangled]:
                 wrong.append(mangled)
 
-    threads = [threading.Thread(target=read, args=(name,)) for name in pairs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(pairs)) as pool:
+        list(pool.map(read, pairs))
     assert wrong == []
 
 
@@ -428,7 +392,6 @@ def test_names_of_linkage_stubs() -> None:
 
 def test_the_helper_has_no_rights(fresh: cxxnames._Helper) -> None:
     assert cxxnames.read("_Z3fooi") == "foo(int)"
-    assert fresh._process is not None
     status = Path(f"/proc/{fresh._process.pid}/status").read_text()
     for line in (
         "NoNewPrivs:\t1",

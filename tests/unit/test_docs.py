@@ -188,16 +188,12 @@ def test_topics_are_found_by_other_words() -> None:
 @pytest.mark.parametrize(
     ("topic", "names"),
     [
-        ("allocators", KINDS),
-        ("exports", EXPORTERS),
-        ("exports", METRICS),
-        ("recordings", FORMATS),
-        ("filters", {rule.group for rule in shipped_rules().rules}),
-        ("glossary", [verdict.value for verdict in Verdict]),
-        ("reports", SECTIONS),
+        ("allocators", KINDS), ("exports", EXPORTERS), ("exports", METRICS),
+        ("recordings", FORMATS), ("filters", {rule.group for rule in shipped_rules().rules}),
+        ("glossary", [verdict.value for verdict in Verdict]), ("reports", SECTIONS),
         ("verdicts", [verdict.value for verdict in Verdict]),
     ],
-)
+)  # fmt: skip
 def test_what_there_is_to_choose_from_is_described(topic: str, names: Iterable[str]) -> None:
     text = manual.text_of(topic)
     assert [name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}\b", text)] == []

@@ -185,8 +185,7 @@ def test_a_fold_has_an_end() -> None:
 def test_many_folds() -> None:
     """More than the table has room for at first, and all found again."""
     count = 5000
-    pairs = [(count, n) for n in range(count)]
-    folds, found = fold(pairs, [*range(count), count])
+    folds, found = fold([(count, n) for n in range(count)], [*range(count), count])
     assert found[:count] == [[n] for n in range(count)]
     again = np.zeros(count, np.uint32)
     folds.extend(again, np.arange(count, dtype=np.uint32))
@@ -258,8 +257,7 @@ def test_pointers_that_do_not_fit() -> None:
 def test_a_block_larger_than_a_part_of_the_index() -> None:
     starts = np.array([BASE + 4096, BASE + (1 << 30)], np.uint64)
     links = Links(starts, starts + np.array([(1 << 30) - 8192, 64], np.uint64), 10)
-    inside = np.arange(BASE, BASE + (1 << 30), 1 << 20, dtype=np.uint64)
-    links.scan(inside, 8, 1)
+    links.scan(np.arange(BASE, BASE + (1 << 30), 1 << 20, dtype=np.uint64), 8, 1)
     assert links.root_count == 1
     links.scan(np.array([BASE + (1 << 30) - 4097, BASE + (1 << 30) - 4096], np.uint64), 8, 2)
     assert links.root_count == 2

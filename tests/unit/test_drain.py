@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import random
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,12 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.events import Event, PlainTable, random_program
+from tests.commands import run
+from tests.unit.events import A, Event, F, PlainTable, R, X, random_program
 from tests.unit.test_table import expected, state
 from tracelloc import probes
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.events import EVENT_DTYPE, PAIR_DTYPE, EventBatch, EventKind, Events
+from tracelloc.model.events import EVENT_DTYPE, PAIR_DTYPE, EventBatch, Events
 from tracelloc.model.losses import Counter
 from tracelloc.record.abi import CONTROL_DTYPE, SpillFlag
 from tracelloc.record.kernel.drain import ENTRY_DTYPE, Drain
@@ -30,19 +30,15 @@ from tracelloc.record.kernel.drain import ENTRY_DTYPE, Drain
 TICK_NS = 1 << 20
 """Something happens at each of the shim's ticks."""
 SHIM = Path(__file__).parents[1] / "shim/emit.c"
-A, F, R, X = EventKind.ALLOC, EventKind.FREE, EventKind.REALLOC_FREE, EventKind.RESTORE
 ROOM = 65536
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     out = tmp_path_factory.mktemp("shim") / "emit.so"
-    subprocess.run(
-        ["gcc", "-O1", "-shared", "-fPIC", "-w", "-DSPILL_ENTRIES=1",
-         f"-DEVENTS={ROOM}", "-I", probes.directory(),
-         SHIM, "-o", out],
-        check=True, timeout=60,
-    )  # fmt: skip
+    defined = "-DSPILL_ENTRIES=1", f"-DEVENTS={ROOM}"
+    flags = "-O1", "-shared", "-fPIC", "-w", *defined, "-I", probes.directory()
+    run("gcc", *flags, SHIM, "-o", out)
     shim = ctypes.CDLL(str(out))
     shim.shared_control.restype = ctypes.c_void_p
     shim.counter.restype = ctypes.c_uint64
@@ -66,8 +62,12 @@ class Probes:
         self.control = np.frombuffer(memory, CONTROL_DTYPE)
         self._buffer = np.empty(ROOM * 64, np.uint8)
         spill = SimpleNamespace(
-            entries=SimpleNamespace(take_entries=lambda _: self._entries(self.shim.take_spill)),
-            pairs=SimpleNamespace(take_entries=lambda _: self._pairs(self.shim.take_pairs)),
+            entries=SimpleNamespace(
+                take_entries=lambda _: self.taken(self.shim.take_spill, ENTRY_DTYPE, 16)
+            ),
+            pairs=SimpleNamespace(
+                take_entries=lambda _: self.taken(self.shim.take_pairs, PAIR_DTYPE, 24)
+            ),
             grace=SimpleNamespace(wait=lambda: self.in_grace(), close=lambda: None),
         )
         self.in_grace: Callable[[], None] = lambda: None
@@ -88,18 +88,12 @@ class Probes:
     def _records(self, count: int, dtype: np.dtype[Any]) -> Any:
         return self._buffer[: count * dtype.itemsize].copy().view(dtype)
 
-    def _old_parity(self) -> int:
-        return int(self.control["epoch"][0] - 1) % 2
-
-    def _entries(self, take: Any) -> Iterator[tuple[Any, Any]]:
-        count = take(self._old_parity(), self._buffer.ctypes.data_as(ctypes.c_void_p))
+    def taken(self, take: Any, dtype: np.dtype[Any], key_bytes: int) -> Iterator[tuple[Any, Any]]:
+        """Keys and values of the old epoch."""
+        parity = int(self.control["epoch"][0] - 1) % 2
+        count = take(parity, self._buffer.ctypes.data_as(ctypes.c_void_p))
         if count:
-            yield _split(self._records(count, ENTRY_DTYPE), 16)
-
-    def _pairs(self, take: Any) -> Iterator[tuple[Any, Any]]:
-        count = take(self._old_parity(), self._buffer.ctypes.data_as(ctypes.c_void_p))
-        if count:
-            yield _split(self._records(count, PAIR_DTYPE), 24)
+            yield _split(self._records(count, dtype), key_bytes)
 
 
 def _split(rows: Any, key_bytes: int) -> tuple[Any, Any]:
@@ -246,14 +240,15 @@ def test_entries(
         run.probes.happen(number, event, OK if number <= len(before) else FULL)
         run.plain.apply(event)
     seen: list[int] = []
-    take = run.probes._entries
+    take = run.probes.taken
 
-    def watched(how: Any) -> Iterator[tuple[Any, Any]]:
-        for keys, values in take(how):
-            seen.extend(values["flags"].tolist())
+    def watched(*how: Any) -> Iterator[tuple[Any, Any]]:
+        for keys, values in take(*how):
+            if "flags" in values.dtype.names:
+                seen.extend(values["flags"].tolist())
             yield keys, values
 
-    run.probes._entries = watched  # type: ignore[method-assign]
+    run.probes.taken = watched
     while batch := run.probes.drain.take_batch():
         run.apply(batch)
     assert seen == ([] if entry is None else [entry])

@@ -6,17 +6,17 @@ import os
 import random
 import resource
 import struct
-import subprocess
-import threading
 import time
 import tracemalloc
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.harness import Builder
-from tests.unit.references import addresses_in_functions, open_elf, places
+from tests.unit.references import addresses_in_functions, assembled, open_elf, places
 from tracelloc.files.dwarf.sourcelines import SourceLines
 from tracelloc.files.elf import ElfFile, NotElfError
 from tracelloc.files.elf.sections import ElfSection, Packing, SectionError
@@ -28,8 +28,8 @@ MUTATIONS = 250
 
 def debug_sections(path: Path) -> dict[str, tuple[int, int]]:
     """Offset and size of the debug sections that a decoder reads."""
-    text = subprocess.run(["readelf", "-SW", path], capture_output=True, text=True).stdout
-    rows = [line.partition("]")[2].split() for line in text.splitlines() if ".debug_" in line]
+    lines = run("readelf", "-SW", path).splitlines()
+    rows = [line.partition("]")[2].split() for line in lines if ".debug_" in line]
     found = {row[0].removeprefix(".debug_"): (int(row[3], 16), int(row[4], 16)) for row in rows}
     return {name: place for name, place in found.items() if name in NAMES}
 
@@ -64,7 +64,7 @@ def test_mutations(builder: Builder, tmp_path: Path, kind: str) -> None:
     path = builder.cpp("chain", "-O2", kind if kind.startswith("-") else "-gdwarf-5")
     if kind == "no aranges":
         plain, path = path, tmp_path / "file"
-        subprocess.run(["objcopy", "-R", ".debug_aranges", plain, path], check=True)
+        run("objcopy", "-R", ".debug_aranges", plain, path)
     addresses = addresses_in_functions(path, 30)
     data = path.read_bytes()
     sections = list(debug_sections(path).values())
@@ -131,14 +131,8 @@ unit:
 
 def assemble(directory: Path, entries: str, ranges: str = "") -> tuple[SourceLines, int]:
     """A file with one function and these entries in its unit; the function's address."""
-    source = directory / "made.s"
-    source.write_text(
-        f'{HEAD}{entries}\n .byte 0\nunit_end:\n .section .debug_ranges,"",@progbits\n'
-        f"ranges:\n{ranges}\n .quad 0, 0\n"
-    )
-    path = directory / "made"
-    subprocess.run(["gcc", "-nostdlib", "-static", "-o", path, source], check=True)
-    elf = open_elf(path)
+    text = f'{HEAD}{entries}\n .byte 0\nunit_end:\n .section .debug_ranges,"",@progbits\n'
+    elf = open_elf(assembled(directory, f"{text}ranges:\n{ranges}\n .quad 0, 0\n"))
     (address,) = elf.find_functions(["_start"])["_start"]
     return SourceLines(elf), address
 
@@ -198,15 +192,8 @@ def test_from_several_threads(builder: Builder) -> None:
     addresses = addresses_in_functions(path, 200)
     lines = SourceLines(open_elf(path))
     expected = SourceLines(open_elf(path)).chains(addresses)
-    found: list[object] = []
-    threads = [
-        threading.Thread(target=lambda: found.append(lines.chains(addresses))) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [expected] * 4
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda _: lines.chains(addresses), range(4))) == [expected] * 4
 
 
 @pytest.mark.long

@@ -1,20 +1,21 @@
-"""Lines and inlined functions of real files, against llvm-symbolizer and addr2line."""
+"""Lines, inlined functions and variables of real files, against other readers."""
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.harness import Builder
 from tests.unit.references import (
     addr2line,
     addresses_in_functions,
-    inlined_names,
+    assembled,
     llvm,
     open_elf,
     places,
+    unlike,
 )
 from tracelloc.files.dwarf.info import DebugInfo
 from tracelloc.files.dwarf.lineprogram import Chain, LineIndex
@@ -26,7 +27,7 @@ WRONG = 0.001
 
 
 def objcopy(path: Path, out: Path, *flags: str) -> Path:
-    subprocess.run(["objcopy", *flags, path, out], check=True)
+    run("objcopy", *flags, path, out)
     return out
 
 
@@ -67,19 +68,11 @@ def build(kind: str, builder: Builder, directory: Path) -> Path:
 
 
 KINDS = [
-    ("g++ DWARF 5", 0.3),
-    ("g++ DWARF 4", 0.3),
-    ("g++ DWARF 5, no aranges", 0.3),
-    ("g++ zlib", 0.3),
-    ("g++ .zdebug", 0.3),
-    ("gcc DWARF 2", 0.0),
-    ("gcc DWARF 3", 0.0),
-    ("gcc DWARF 5, 64-bit", 0.0),
-    ("gcc without optimisation", 0.0),
-    ("rustc release, DWARF 4", 0.3),
-    ("rustc release, DWARF 5, no aranges", 0.3),
-    ("rustc debug", 0.2),
-]
+    ("g++ DWARF 5", 0.3), ("g++ DWARF 4", 0.3), ("g++ DWARF 5, no aranges", 0.3), ("g++ zlib", 0.3),
+    ("g++ .zdebug", 0.3), ("gcc DWARF 2", 0.0), ("gcc DWARF 3", 0.0), ("gcc DWARF 5, 64-bit", 0.0),
+    ("gcc without optimisation", 0.0), ("rustc release, DWARF 4", 0.3),
+    ("rustc release, DWARF 5, no aranges", 0.3), ("rustc debug", 0.2),
+]  # fmt: skip
 
 
 def assert_equal(mine: list[Chain], expected: list[Chain]) -> None:
@@ -88,11 +81,7 @@ def assert_equal(mine: list[Chain], expected: list[Chain]) -> None:
     pairs = list(zip(mine, expected, strict=True))
     wrong = [pair for pair in pairs if places(pair[0])[:1] != places(pair[1])[:1]]
     assert len(wrong) <= WRONG * len(pairs), wrong[:3]
-    wrong = [
-        (a, b)
-        for a, b in pairs
-        if places(a) != places(b) or (b and inlined_names(a) != inlined_names(b))
-    ]
+    wrong = unlike(mine, expected)
     assert len(wrong) <= WRONG * len(pairs), wrong[:3]
 
 
@@ -132,8 +121,7 @@ def libc_debug() -> tuple[Path, Path]:
     """The C library and the file that Debian has its debug information in."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     libc = Path(next(x for x in maps if "libc.so" in x).split(maxsplit=5)[5])
-    notes = subprocess.run(["readelf", "-n", libc], capture_output=True, text=True).stdout
-    build_id = notes.partition("Build ID: ")[2].split()[0]
+    build_id = run("readelf", "-n", libc).partition("Build ID: ")[2].split()[0]
     return libc, Path(f"/usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug")
 
 
@@ -169,14 +157,12 @@ def test_outer_function_is_named(builder: Builder) -> None:
 
 def test_line_index(builder: Builder) -> None:
     """Lines alone: main begins at its brace."""
-    path = builder.c("churn", "-O0")
-    elf = open_elf(path)
+    elf = open_elf(builder.c("churn", "-O0"))
     (address,) = elf.find_functions(["main"])["main"]
     source = Path(__file__).parents[1] / "targets" / "churn.c"
     number = source.read_text().splitlines().index("int main(int argc, char **argv)") + 2
     index = LineIndex(DebugInfo(elf))
     unit, *others = index.units([address, 0, (1 << 64) - 1])
-    assert unit is not None
     assert index.line_in(unit, address) == (str(source), number)
     assert others == [None, None]
     assert index.units([]) == []
@@ -184,14 +170,9 @@ def test_line_index(builder: Builder) -> None:
 
 def test_units_that_name_no_code(tmp_path: Path) -> None:
     """A unit without any range: what its line program covers is found."""
-    source = tmp_path / "bare.s"
-    source.write_text(BARE)
-    path = tmp_path / "bare"
-    subprocess.run(["gcc", "-nostdlib", "-static", "-o", path, source], check=True)
-    elf = open_elf(path)
+    elf = open_elf(assembled(tmp_path, BARE))
     (address,) = elf.find_functions(["_start"])["_start"]
-    lines = SourceLines(elf)
-    (inside, outside) = lines.chains([address + 1, address + 500])
+    (inside, outside) = SourceLines(elf).chains([address + 1, address + 500])
     assert places(inside) == [("/somewhere/bare.c", 7)]
     assert outside == ()
 
@@ -218,3 +199,57 @@ _start:
 2:
     .section .debug_line,"",@progbits
 """
+
+
+SOURCE = """\
+int plain[4] = {1};
+static long quiet = 2;
+namespace app {
+    char letters[100];
+    struct Shop { static int count; };
+    int Shop::count = 3;
+}
+extern int declared;
+int declared = 4;
+int use(int n) {
+    static int calls = 5;
+    return plain[n] + quiet + app::letters[n] + app::Shop::count + declared + ++calls;
+}
+int main(int argc, char **) { return use(argc - 1); }
+"""
+LINES = {
+    "plain": 1, "quiet": 2, "app::letters": 4, "app::Shop::count": 6, "declared": 9, "calls": 11,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "flags", [("-gdwarf-4",), ("-gdwarf-5",), ("-gdwarf-5", "-O2"), ("-g", "-flto")], ids=" ".join
+)
+def test_variables(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    source, program = tmp_path / "app.cc", tmp_path / "app"
+    source.write_text(SOURCE)
+    run("g++", *flags, "-no-pie", "-o", program, source)
+    rows = run("nm", "-C", program).splitlines()
+    found = {row.split(maxsplit=2)[2]: int(row.split()[0], 16) for row in rows if row[0] != " "}
+    addresses = {
+        name: address
+        for name in LINES
+        for full, address in found.items()
+        if full.partition(".")[0].endswith(name)
+    }
+    lines = SourceLines(open_elf(program))
+    wanted = [addresses[name] for name in LINES if name in addresses]
+    assert len(wanted) >= 5, "optimizing may leave one out"
+    assert lines.variables(wanted) == [
+        (str(source), LINES[name]) for name in LINES if name in addresses
+    ]
+    assert lines.variables([wanted[0] + 1, 0]) == [(None, None), (None, None)]
+    assert lines.reason is None
+
+
+def test_without_debug_information(tmp_path: Path) -> None:
+    source, program = tmp_path / "app.cc", tmp_path / "app"
+    source.write_text(SOURCE)
+    run("g++", "-o", program, source)
+    lines = SourceLines(open_elf(program))
+    assert lines.variables([1, 2]) == [(None, None), (None, None)]

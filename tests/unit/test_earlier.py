@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import cast
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from tests.unit.leaks import LEAK, watched
 from tracelloc.model.verdicts import Verdict
-from tracelloc.show.presentation.naming import Namer, Namers
 from tracelloc.show.report.content import FULL_AGAIN_S, EarlierReports, ReportStyle
 from tracelloc.show.report.trace import trace_report
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
@@ -25,23 +25,16 @@ class Clock:
         return self.now_s
 
 
-class One:
-    """The names of the only process."""
-
-    def __init__(self, namer: Namer) -> None:
-        self.namer = namer
-
-    def namer_of(self, _target: object) -> Namer:
-        return self.namer
+def report(snapshot: Snapshot, earlier: EarlierReports, *, as_json: bool = False) -> str:
+    """That of the only process."""
+    namers: Any = SimpleNamespace(namer_of=lambda _target: watched(400.0).namer)
+    trace = TraceSnapshot((snapshot,))
+    return trace_report(trace, namers, STYLE, {}, ended=False, earlier=earlier, as_json=as_json)
 
 
 def text(snapshot: Snapshot, earlier: EarlierReports, *, is_last: bool = False) -> list[str]:
     earlier.begin(is_last=is_last)
-    namers = cast("Namers", One(watched(400.0).namer))
-    report = trace_report(
-        TraceSnapshot((snapshot,)), namers, STYLE, {}, ended=False, earlier=earlier
-    )
-    return report.splitlines()
+    return report(snapshot, earlier).splitlines()
 
 
 def later(snapshot: Snapshot) -> Snapshot:
@@ -51,8 +44,7 @@ def later(snapshot: Snapshot) -> Snapshot:
 
 def test_what_has_not_changed_is_not_said_again() -> None:
     earlier, first = EarlierReports(), watched(400.0).snapshot()
-    whole = text(first, earlier)
-    assert sum(" suspect=leaking " in line for line in whole) == 2
+    assert sum(" suspect=leaking " in line for line in text(first, earlier)) == 2
     (head,) = text(later(first), earlier)
     assert head.startswith("2023-11-14T22:14:20Z pid=42 server live=")
 
@@ -83,7 +75,6 @@ def test_a_list_with_another_stack_is_repeated_once() -> None:
 
 def with_verdict(snapshot: Snapshot, verdict: Verdict, rate: float = 1.0) -> Snapshot:
     """The snapshot with another verdict on the second suspect, and its rate times ``rate``."""
-    assert snapshot.findings is not None
     group, single = snapshot.findings.suspects
     per_min = single.judgement.rate_bytes_per_min * rate
     judgement = replace(single.judgement, verdict=verdict, rate_bytes_per_min=per_min)
@@ -118,7 +109,6 @@ def test_a_rate_that_changes_by_a_quarter_is_one_line() -> None:
 def test_a_rank_that_rises_is_reported_once() -> None:
     earlier, first = EarlierReports(), watched(400.0).snapshot()
     text(first, earlier)
-    assert first.findings is not None
     suspects = first.findings.suspects[::-1]
     turned = replace(first, findings=replace(first.findings, suspects=suspects))
     lines = text(turned, earlier)
@@ -148,7 +138,6 @@ def test_every_report_and_the_last_one_are_whole_and_one_every_few_hours() -> No
 def test_a_suspect_that_is_none_any_more_is_said_once() -> None:
     earlier, first = EarlierReports(), watched(400.0).snapshot()
     text(first, earlier)
-    assert first.findings is not None
     findings = replace(first.findings, suspects=(), suspect_of={})
     cleared = replace(later(first), findings=findings)
     lines = [line for line in text(cleared, earlier) if "suspect=" in line]
@@ -163,24 +152,18 @@ def test_a_suspect_that_is_none_any_more_is_said_once() -> None:
 
 def test_json_has_frames_once_per_stack() -> None:
     earlier, first = EarlierReports(), watched(400.0).snapshot()
-    namers = cast("Namers", One(watched(400.0).namer))
 
     def stacks(*, is_last: bool = False) -> list[bool]:
         earlier.begin(is_last=is_last)
-        trace = TraceSnapshot((first,))
-        report = json.loads(
-            trace_report(trace, namers, STYLE, {}, ended=False, earlier=earlier, as_json=True)
-        )
-        entries = [report[key] for key in ("suspects", "top_allocations", "top_allocators")]
-        whole = [key in report for key in ("malloc_libraries", "slow_probes")]
+        said = json.loads(report(first, earlier, as_json=True))
+        entries = [said[key] for key in ("suspects", "top_allocations", "top_allocators")]
+        whole = [key in said for key in ("malloc_libraries", "slow_probes")]
         return [*whole, *("stack" in entry for found in entries for entry in found)]
 
     assert all(stacks())
     assert not any(stacks())
     earlier.begin()
-    line = trace_report(
-        TraceSnapshot((first,)), namers, STYLE, {}, ended=False, earlier=earlier, as_json=True
-    )
+    line = report(first, earlier, as_json=True)
     assert "null" not in line
     (group,) = (s["group"] for s in json.loads(line)["suspects"] if "group" in s)
     assert list(group) == ["stacks"]

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.unit.events import Event, records
+from tests.unit.events import Event, F, records
 from tracelloc.heap.heap import Heap
-from tracelloc.model.events import EventKind
 from tracelloc.model.frames import RuntimeFrames
 from tracelloc.record.heapwalk.kinds import BlockKind
 from tracelloc.record.heapwalk.ranges import BlockRanges
@@ -39,9 +38,7 @@ class MadeUpReader(EarlierBlockReader):
 
     def _walk(self) -> earlierblocks._WalkedBlocks:
         found = next(self._walks)
-        freed: list[Event] = [
-            (EventKind.FREE, -address, 0, 0, 7) for address in found if address < 0
-        ]
+        freed: list[Event] = [(F, -address, 0, 0, 7) for address in found if address < 0]
         self.heap.table.apply(records(freed, first_time=self.waits + 1))
         starts = np.array([address for address in found if address > 0], np.uint64)
         overhead_bytes = np.zeros(len(starts), np.uint8)
@@ -74,9 +71,7 @@ def test_walks_must_agree_unless_all_threads_sleep(
     running: dict[int, int], walks: list[list[int]], live: int, waits: int
 ) -> None:
     reader = MadeUpReader(walks, running)
-    found = reader.read()
-    assert found is not None
-    assert [kind.count for kind in found.kinds] == [live]
+    assert [kind.count for kind in reader.read().kinds] == [live]
     assert reader.heap.table.count == live
     assert reader.waits == waits
 

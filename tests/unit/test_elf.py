@@ -5,32 +5,25 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from elftools.elf.elffile import ELFFile
 
+from tests.commands import run
 from tests.harness import Builder
-from tests.unit.references import target_file
+from tests.unit.references import module_of, open_elf, target_file
 from tracelloc.files.elf import ElfFile, NotElfError
 from tracelloc.files.elf.headers import PF_X, PT_LOAD, HeaderError, Headers
-from tracelloc.record.mallocs.discovery import MallocChoice, Module, discover, functions_of
+from tracelloc.record.mallocs.discovery import MallocChoice, discover, functions_of
 from tracelloc.record.mallocs.families import FAMILIES
 from tracelloc.record.mallocs.signatures import FunctionKind
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
 
-def open_elf(path: Path | str) -> ElfFile:
-    return ElfFile(os.open(path, os.O_RDONLY))
-
-
 def nm(path: Path, *flags: str) -> list[tuple[int, int, str, str]]:
     """(address, size, type letter, name) of the defined symbols with a size."""
-    text = subprocess.run(
-        ["nm", "-S", "--defined-only", *flags, path], capture_output=True, text=True, check=True
-    ).stdout
-    rows = [line.split() for line in text.splitlines()]
+    rows = [line.split() for line in run("nm", "-S", "--defined-only", *flags, path).splitlines()]
     return [(int(r[0], 16), int(r[1], 16), r[2], r[3]) for r in rows if len(r) == 4]
 
 
@@ -50,7 +43,6 @@ def test_symbols_equal_nm(builder: Builder) -> None:
     for address, size, _, _ in functions:
         inside = address + rng.randrange(size)
         symbol = elf.symbols.find(inside)
-        assert symbol is not None
         assert symbol.address <= inside < symbol.address + symbol.size
         names = {n for a, s, _, n in functions if (a, s) == (symbol.address, symbol.size)}
         assert symbol.name in names
@@ -70,9 +62,7 @@ def test_names_are_the_plainest() -> None:
     elf = open_elf(libc())
     for name in ("malloc", "free", "strdup", "aligned_alloc", "calloc"):
         (address,) = elf.find_functions([name])[name]
-        found = elf.symbols.find(address)
-        assert found is not None
-        assert not found.name.startswith("_")
+        assert not elf.symbols.find(address).name.startswith("_")
 
 
 def test_find_functions_equals_nm() -> None:
@@ -104,7 +94,6 @@ def test_offsets_and_addresses() -> None:
     elf = open_elf(libc())
     (address,) = elf.find_functions(["malloc"])["malloc"]
     offset = elf.offset_of(address)
-    assert offset is not None
     assert elf.address_of(offset) == address
     assert elf.offset_of(1 << 50) is None
     assert elf.address_of(1 << 50) is None
@@ -113,7 +102,7 @@ def test_offsets_and_addresses() -> None:
 
 def test_discovery() -> None:
     path = libc()
-    module = Module(("0", 1), str(path), str(path), target_file(path))
+    module = module_of(path)
     functions = {function.names[0]: function for function in functions_of(discover([module]))}
     assert set(functions) >= {
         "malloc", "calloc", "realloc", "reallocarray", "free", "memalign", "posix_memalign",
@@ -132,7 +121,7 @@ def test_discovery() -> None:
 def test_stripped(builder: Builder, tmp_path: Path) -> None:
     path = tmp_path / "stripped"
     shutil.copy(builder.c("chain"), path)
-    subprocess.run(["strip", path], check=True)
+    run("strip", path)
     elf = open_elf(path)
     assert elf.symbols.find(elf.segments[1].address + 64) is None
 
@@ -141,15 +130,19 @@ def headers_of(data: bytes) -> Headers:
     return Headers(lambda offset, size: data[offset : offset + size])
 
 
+def object_of_32_bits(directory: Path) -> Path:
+    source, made = directory / "one.c", directory / "short.o"
+    source.write_text("int one;")
+    run("gcc", "-m32", "-c", source, "-o", made)
+    return made
+
+
 @pytest.mark.long
 def test_headers_equal_pyelftools(builder: Builder, tmp_path: Path) -> None:
     """Programs, a library, an object file, one of 32 bits and another byte order."""
-    source, big = tmp_path / "one.c", tmp_path / "big.o"
-    source.write_text("int one;")
-    subprocess.run(["gcc", "-m32", "-c", source, "-o", tmp_path / "short.o"], check=True)
-    copy = ["objcopy", "-I", "binary", "-O", "elf64-big", source, big]
-    subprocess.run(copy, check=True)
-    paths = [libc(), builder.c("chain"), builder.rust("chain"), tmp_path / "short.o", big]
+    short, big = object_of_32_bits(tmp_path), tmp_path / "big.o"
+    run("objcopy", "-I", "binary", "-O", "elf64-big", tmp_path / "one.c", big)
+    paths = [libc(), builder.c("chain"), builder.rust("chain"), short, big]
     for path in paths:
         ours = headers_of(path.read_bytes())
         with path.open("rb") as file:
@@ -158,7 +151,6 @@ def test_headers_equal_pyelftools(builder: Builder, tmp_path: Path) -> None:
             assert len(ours.sections) == theirs.num_sections()
             for section in reversed(list(theirs.iter_sections())):
                 found = ours.section(section.name)
-                assert found is not None
                 assert (found.offset, found.size_bytes, found.address, found.link) == (
                     section["sh_offset"], section["sh_size"], section["sh_addr"], section["sh_link"]
                 )  # fmt: skip
@@ -189,10 +181,7 @@ def test_headers_that_promise_too_much(builder: Builder) -> None:
 
 
 def test_foreign_headers_that_promise_too_much(tmp_path: Path) -> None:
-    source = tmp_path / "one.c"
-    source.write_text("int one;")
-    subprocess.run(["gcc", "-m32", "-c", source, "-o", tmp_path / "short.o"], check=True)
-    data = bytearray((tmp_path / "short.o").read_bytes())
+    data = bytearray(object_of_32_bits(tmp_path).read_bytes())
     table = int.from_bytes(data[0x20:0x24], "little")
     data[0x30:0x32] = bytes(2)  # e_shnum
     data[table + 0x14 : table + 0x18] = (1 << 31).to_bytes(4, "little")

@@ -20,7 +20,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.chrome import Chrome
 from tests.unit.profiles import frame, hostile, profile, sample, small
-from tests.unit.test_export_formats import decoded, go_pprof
+from tests.unit.test_export_formats import TOP, decoded, go_pprof
 from tracelloc.errors import TracellocError
 from tracelloc.show.presentation.profile import Profile
 from tracelloc.show.publish import endpoint as endpoint_module
@@ -45,8 +45,18 @@ def serve() -> Iterator[Callable[[Callable[[], Profile]], Endpoint]]:
 Serve = Callable[[Callable[[], Profile]], Endpoint]
 
 
+def connect(endpoint: Endpoint) -> socket.socket:
+    port = int(endpoint.url.rsplit(":", 1)[1].strip("/"))
+    return socket.create_connection(("127.0.0.1", port), timeout=30)
+
+
 def ask(endpoint: Endpoint, path: str, method: str = "GET", **headers: str) -> Any:
-    connection = http.client.HTTPConnection(endpoint.url.split("/")[2], timeout=30)
+    connection = http.client.HTTPConnection("localhost", timeout=30)
+    if endpoint.url.startswith("unix:"):
+        connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.sock.connect(endpoint.url.removeprefix("unix:"))
+    else:
+        connection = http.client.HTTPConnection(endpoint.url.split("/")[2], timeout=30)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     answer.content = answer.read()  # type: ignore[attr-defined]
@@ -71,9 +81,7 @@ def test_heap_is_pprof(serve: Serve) -> None:
 @pytest.mark.long
 def test_go_reads_it_live(serve: Serve, tmp_path: Path) -> None:
     endpoint = serve(small)
-    top = go_pprof(
-        tmp_path, "-top", "-unit=B", "-nodefraction=0", f"{endpoint.url}debug/pprof/heap"
-    )
+    top = go_pprof(tmp_path, *TOP, f"{endpoint.url}debug/pprof/heap")
     assert "716B total" in top
     assert "[runtime]" in top
 
@@ -120,11 +128,9 @@ def test_only_its_own_name_is_answered(serve: Serve) -> None:
 
 def test_many_and_rude_clients(serve: Serve) -> None:
     endpoint = serve(small)
-    place = endpoint.url.split("/")[2].split(":")
-    idle = [socket.create_connection((place[0], int(place[1]))) for _ in range(40)]
-    for connection in idle:
+    for connection in [connect(endpoint) for _ in range(40)]:
         connection.close()
-    with socket.create_connection((place[0], int(place[1]))) as connection:
+    with connect(endpoint) as connection:
         connection.sendall(b"\xff\x00 nonsense\r\n\r\n")
         assert b"400" in connection.recv(1000)
     for _ in range(100):
@@ -164,7 +170,8 @@ def test_metrics_are_openmetrics(serve: Serve) -> None:
 
 
 def test_metrics_of_nothing() -> None:
-    list(text_string_to_metric_families(metrics([profile([])])))
+    families = {f.name: f for f in text_string_to_metric_families(metrics([profile([])]))}
+    assert families["tracelloc_live_bytes"].samples[0].value == 1
 
 
 @pytest.mark.long
@@ -190,8 +197,7 @@ def test_page_refreshes(serve: Serve, tmp_path: Path) -> None:
 
 
 def test_data_is_json(serve: Serve) -> None:
-    data = json.loads(ask(serve(hostile), "/flamegraph.json").content)
-    assert data["refresh"] == 5
+    assert json.loads(ask(serve(hostile), "/flamegraph.json").content)["refresh"] == 5
     assert gzip.decompress(ask(serve(hostile), "/debug/pprof/heap").content)
 
 
@@ -217,7 +223,7 @@ def test_what_cannot_be_listened_on() -> None:
 
 def test_public_addresses_are_said_to_be() -> None:
     for host, public in (("0.0.0.0", True), ("127.0.0.1", False), ("::1", False)):
-        endpoint = Endpoint(listen_on(ListenAddress(host, 0)), lambda: [small()])
+        endpoint = listening(ListenAddress(host, 0))
         assert endpoint.is_loopback is not public
         endpoint.close()
 
@@ -225,8 +231,7 @@ def test_public_addresses_are_said_to_be() -> None:
 def test_slow_clients_shut_nobody_out(serve: Serve) -> None:
     """Many connections that ask nothing, or ask byte by byte."""
     endpoint = serve(small)
-    port = int(endpoint.url.rsplit(":", 1)[1].strip("/"))
-    slow = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(64)]
+    slow = [connect(endpoint) for _ in range(64)]
     try:
         for connection in slow:
             with suppress(OSError):
@@ -246,9 +251,7 @@ def test_requests_that_take_too_long_are_not_waited_for(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoint_module, "_REQUEST_PATIENCE_S", 0.3)
-    endpoint = serve(small)
-    port = int(endpoint.url.rsplit(":", 1)[1].strip("/"))
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+    with connect(serve(small)) as connection:
         connection.send(b"GET / HTTP/1.0\r\nX: ")
         assert connection.recv(1) == b""
 
@@ -261,15 +264,8 @@ def test_only_so_many_wait_for_what_changes(serve: Serve) -> None:
     assert ask(endpoint, "/metrics").status == 200
 
 
-def ask_socket(path: Path, **headers: str) -> Any:
-    connection = http.client.HTTPConnection("localhost", timeout=30)
-    connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.sock.connect(str(path))
-    connection.request("GET", "/metrics", headers=headers)
-    answer = connection.getresponse()
-    answer.read()
-    connection.close()
-    return answer
+def listening(address: ListenAddress, *secrets: str) -> Endpoint:
+    return Endpoint(listen_on(address), lambda: [small()], *secrets)
 
 
 def test_a_unix_socket_is_its_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,12 +274,12 @@ def test_a_unix_socket_is_its_users_alone(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("SUDO_GID", "65534")
     old = os.umask(0)
     try:
-        endpoint = Endpoint(listen_on(ListenAddress("", 0, str(path))), lambda: [small()])
+        endpoint = listening(ListenAddress("", 0, str(path)))
     finally:
         os.umask(old)
     status = path.stat()
     assert (stat.S_IMODE(status.st_mode), status.st_uid) == (0o600, os.getuid() or 65534)
-    assert ask_socket(path).status == 200
+    assert ask(endpoint, "/metrics").status == 200
     assert (endpoint.url, endpoint.is_local) == (f"unix:{path}", True)
     with pytest.raises(TracellocError, match="Address already in use"):
         listen_on(ListenAddress("", 0, str(path)))
@@ -295,8 +291,10 @@ def test_what_is_no_socket_of_ours_stays(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as gone:
         gone.bind(str(path))
-    endpoint = Endpoint(listen_on(ListenAddress("", 0, str(path))), lambda: [small()])
-    assert ask_socket(path).status == 200, "one that nobody listens on any more is replaced"
+    endpoint = listening(ListenAddress("", 0, str(path)))
+    assert ask(endpoint, "/metrics").status == 200, (
+        "one that nobody listens on any more is replaced"
+    )
     endpoint.close()
     path.write_text("precious")
     with pytest.raises(TracellocError, match="Address already in use"):
@@ -307,7 +305,7 @@ def test_what_is_no_socket_of_ours_stays(tmp_path: Path) -> None:
 def test_tokens() -> None:
     address = ListenAddress("127.0.0.1", 0, token="s3cret")
     assert "s3cret" not in repr(address)
-    endpoint = Endpoint(listen_on(address), lambda: [small()], "s3cret")
+    endpoint = listening(address, "s3cret")
     basic = b64encode(b"anybody:s3cret").decode()
     for header, status in (
         ("Bearer s3cret", 200), (f"Basic {basic}", 200), (f"basic {basic}", 200),

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.harness import LIBRARIES
-from tests.unit.references import target_file
-from tests.unit.test_elf import open_elf
+from tests.unit.references import assembled, module_of, open_elf
 from tracelloc.files.machinecode.codepaths import CodeReader, Stops
-from tracelloc.record.mallocs.discovery import Module, discover
+from tracelloc.record.mallocs.discovery import discover
 from tracelloc.record.mallocs.families import LIBC
 from tracelloc.record.probe_points.placement import plan
 
@@ -23,14 +22,10 @@ FILES = {
 }
 
 
-def assembled(tmp_path: Path, body: str) -> tuple[CodeReader, dict[str, int]]:
+def functions(tmp_path: Path, body: str) -> tuple[CodeReader, dict[str, int]]:
     """A library of these functions, and the addresses of all labels."""
-    source = tmp_path / "code.s"
-    source.write_text(".text\n" + body + "\n")
-    library = tmp_path / "code.so"
-    subprocess.run(["gcc", "-shared", "-nostdlib", "-o", library, source], check=True)
-    names = subprocess.run(["nm", library], capture_output=True, text=True, check=True).stdout
-    rows = (line.split() for line in names.splitlines())
+    library = assembled(tmp_path, f".text\n{body}\n", "-shared")
+    rows = (line.split() for line in run("nm", library).splitlines())
     labels = {row[2]: int(row[0], 16) for row in rows if len(row) == 3}
     return CodeReader(open_elf(library)), labels
 
@@ -43,7 +38,7 @@ def function(name: str, code: str) -> str:
 
 
 def test_every_path_is_followed(tmp_path: Path) -> None:
-    reader, at = assembled(
+    reader, at = functions(
         tmp_path,
         function("first", "test %rdi, %rdi; je 1f; mov $1, %eax; r1: ret; 1: jmp second")
         + function("second", "push %rbx; call third; pop %rbx; jne 1f; r2: ret; 1: ud2")
@@ -56,7 +51,7 @@ def test_every_path_is_followed(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_followed_is_said(tmp_path: Path) -> None:
-    reader, at = assembled(
+    reader, at = functions(
         tmp_path,
         function("table", "jmp *(%rdi, %rsi, 8)")
         + function("endless", "1: jmp 1b")
@@ -71,7 +66,7 @@ def test_what_cannot_be_followed_is_said(tmp_path: Path) -> None:
 
 def test_wrappers(tmp_path: Path) -> None:
     """A function leaves it to another one only if no path comes back without it."""
-    reader, at = assembled(
+    reader, at = functions(
         tmp_path,
         function("wraps", "push %rbx; call malloc@PLT; pop %rbx; ret")
         + function("mostly", "test %rdi, %rdi; je 1f; jmp malloc@PLT; 1: ret")
@@ -86,8 +81,7 @@ def test_wrappers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_operators_of_libraries(name: str) -> None:
     """No function that may throw has a return probe, and all that is needed has probes."""
-    path = min(LIBRARIES.glob(FILES[name]))
-    module = Module(("0", 1), str(path), str(path), target_file(path))
+    module = module_of(min(LIBRARIES.glob(FILES[name])))
     found = discover([module])
     planned = plan(found)
     throwing = {

@@ -47,10 +47,24 @@ def written(suffix: str, found: Profile, metric: Metric = Metric.BYTES) -> bytes
     return b"".join(EXPORTERS[suffix].write(found, metric))
 
 
+def rows_of(found: Profile) -> list[dict[str, str]]:
+    """Rows of CSV."""
+    return list(csv.DictReader(io.StringIO(written(".csv", found).decode(), newline="")))
+
+
 def decoded(content: bytes) -> Any:
     message = PprofProfile()
     message.ParseFromString(gzip.decompress(content))
     return message
+
+
+def saved(path: Path, found: Profile, metric: Metric = Metric.BYTES) -> Path:
+    """A file of pprof's."""
+    path.write_bytes(written(".pb.gz", found, metric))
+    return path
+
+
+TOP = "-top", "-unit=B", "-nodefraction=0"
 
 
 def go_pprof(tmp_path: Path, *arguments: str | Path) -> str:
@@ -119,14 +133,11 @@ def test_pprof_stacks() -> None:
     text = list(message.string_table)
     functions = {f.id: f for f in message.function}
     locations = {each.id: each for each in message.location}
-    stacks = [
-        [
-            [(text[functions[line.function_id].name], line.line) for line in locations[n].line]
-            for n in each.location_id
-        ]
-        for each in message.sample
-    ]
-    assert stacks == [
+    lines = {
+        n: [(text[functions[line.function_id].name], line.line) for line in each.line]
+        for n, each in locations.items()
+    }
+    assert [[lines[n] for n in each.location_id] for each in message.sample] == [
         [[("grow", 7), ("push", 7), ("handle", 7)], [("main", 1)]],
         [[("[runtime]", 3)], [("main", 1)]],
         [[("[no call stack]", 0)], [("[unknown]", 0)]],
@@ -136,8 +147,7 @@ def test_pprof_stacks() -> None:
         # Equal names would make pprof cut template arguments out.
         assert text[function.name] != text[function.system_name]
     paths = {text[m.filename]: m.id for m in message.mapping}
-    runtime = locations[message.sample[1].location_id[0]]
-    assert runtime.mapping_id == paths[LIBRARY]
+    assert locations[message.sample[1].location_id[0]].mapping_id == paths[LIBRARY]
     assert locations[message.sample[0].location_id[0]].mapping_id == paths[APP]
 
 
@@ -165,10 +175,8 @@ def test_pprof_default_sample_type(metric: Metric, name: str) -> None:
 @pytest.mark.long
 def test_go_reads_peaks(tmp_path: Path) -> None:
     """They are what is shown first, and can be subtracted from files without them."""
-    plain, peak = tmp_path / "a.pb.gz", tmp_path / "peak.pb.gz"
-    plain.write_bytes(written(".pb.gz", peaked()))
-    peak.write_bytes(written(".pb.gz", peaked(), Metric.PEAK))
-    top = go_pprof(tmp_path, "-top", "-unit=B", "-nodefraction=0", peak)
+    plain = saved(tmp_path / "a.pb.gz", peaked())
+    top = go_pprof(tmp_path, *TOP, saved(tmp_path / "peak.pb.gz", peaked(), Metric.PEAK))
     assert "Type: peak_space" in top
     assert "accounting for 4650B, 100% of 4650B total" in top
     assert "Type: inuse_space" in go_pprof(tmp_path, "-top", plain)
@@ -178,12 +186,9 @@ def test_go_reads_peaks(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_go_reads_pprof(tmp_path: Path) -> None:
-    path = tmp_path / "a.pb.gz"
-    path.write_bytes(written(".pb.gz", small()))
+    path = saved(tmp_path / "a.pb.gz", small())
     for name, total in (("inuse_space", 716), ("inuse_objects", 4), ("alloc_space", 6316)):
-        top = go_pprof(
-            tmp_path, "-top", "-unit=B", "-nodefraction=0", f"-sample_index={name}", path
-        )
+        top = go_pprof(tmp_path, *TOP, f"-sample_index={name}", path)
         rows = [line.split(maxsplit=5) for line in top.splitlines()]
         flat = {row[5]: row[0] for row in rows if len(row) == 6 and row[1].endswith("%")}
         figures = {name: int(text.removesuffix("B")) for name, text in flat.items()}
@@ -203,10 +208,8 @@ def test_go_reads_pprof(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_go_subtracts_pprof(tmp_path: Path) -> None:
-    a, b = tmp_path / "a.pb.gz", tmp_path / "b.pb.gz"
-    a.write_bytes(written(".pb.gz", profile(list(small().samples[:1]))))
-    b.write_bytes(written(".pb.gz", small()))
-    top = go_pprof(tmp_path, "-top", "-unit=B", "-nodefraction=0", f"-diff_base={a}", b)
+    a = saved(tmp_path / "a.pb.gz", profile(list(small().samples[:1])))
+    top = go_pprof(tmp_path, *TOP, f"-diff_base={a}", saved(tmp_path / "b.pb.gz", small()))
     assert "[runtime]" in top
     assert "grow" not in top
 
@@ -214,21 +217,15 @@ def test_go_subtracts_pprof(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_go_reads_templates_whole(tmp_path: Path) -> None:
     found = large(20, 6)
-    path = tmp_path / "a.pb.gz"
-    path.write_bytes(written(".pb.gz", found))
+    path = saved(tmp_path / "a.pb.gz", found)
     top = go_pprof(tmp_path, "-top", "-nodefraction=0", "-nodecount=0", path)
-    leaf = found.samples[0].stack.frames[0].symbol
-    assert leaf is not None
-    assert leaf in top
+    assert found.samples[0].stack.frames[0].symbol in top
 
 
 @pytest.mark.long
 def test_go_reads_a_difference(tmp_path: Path) -> None:
     found = difference(small(), profile(list(small().samples[1:])))
-    path = tmp_path / "d.pb.gz"
-    path.write_bytes(written(".pb.gz", found))
-    top = go_pprof(tmp_path, "-top", "-unit=B", "-nodefraction=0", path)
-    assert "-400B" in top
+    assert "-400B" in go_pprof(tmp_path, *TOP, saved(tmp_path / "d.pb.gz", found))
 
 
 def test_speedscope() -> None:
@@ -257,8 +254,7 @@ def test_speedscope_has_peaks_and_temporary_allocations_if_there_are_any() -> No
 def test_figures_of_stacks() -> None:
     """JSON and CSV have the same ones by the same names."""
     stacks = json.loads(written(".json", peaked()))["stacks"]
-    rows = list(csv.DictReader(io.StringIO(written(".csv", peaked()).decode(), newline="")))
-    for stack, row in zip(stacks, rows, strict=True):
+    for stack, row in zip(stacks, rows_of(peaked()), strict=True):
         assert [str(stack[f.name]) for f in FIGURES] == [row[f.name] for f in FIGURES]
     names = ["peak_bytes", "peak_allocations", "temporary_bytes", "temporary_allocations",
              "remote_freed_bytes", "remote_frees"]  # fmt: skip
@@ -284,7 +280,7 @@ def test_json_snapshot() -> None:
 
 
 def test_csv() -> None:
-    rows = list(csv.DictReader(io.StringIO(written(".csv", small()).decode(), newline="")))
+    rows = rows_of(small())
     assert [row["bytes"] for row in rows] == ["400", "300", "16", "0"]
     assert rows[0]["function"] == "grow"
     assert rows[0]["module"] == APP
@@ -293,10 +289,8 @@ def test_csv() -> None:
 
 
 def test_csv_holds_no_formulas() -> None:
-    rows = list(csv.reader(io.StringIO(written(".csv", hostile()).decode(), newline="")))
-    assert len(rows) == len(HOSTILE) + 1
-    at = rows[0].index("function")
-    names = [row[at] for row in rows[1:]]
+    names = [row["function"] for row in rows_of(hostile())]
+    assert len(names) == len(HOSTILE)
     assert not any(name.startswith(("=", "+", "-", "@")) for name in names)
     assert any(name.startswith("'=cmd") for name in names)
 
@@ -358,10 +352,6 @@ def test_binary_formats_are_not_written_to_terminals(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "isatty", lambda _: True)
-    refusal = (
-        pytest.raises(UsageError, match=f"{name} output is binary")
-        if name in ("pprof", "otlp")
-        else nullcontext()
-    )
-    with refusal:
+    refusal = pytest.raises(UsageError, match=f"{name} output is binary")
+    with refusal if name in ("pprof", "otlp") else nullcontext():
         report("--format", name)

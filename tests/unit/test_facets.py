@@ -13,7 +13,7 @@ import pytest
 from tests.blockholders import KEPT
 from tests.pythonobjects import growing
 from tests.unit.inspected import Lab, Traced
-from tests.unit.recordedtraces import namers, traces
+from tests.unit.recordedtraces import record, traces
 from tests.unit.stage import Stages
 from tracelloc.model.heapusage import HeapUsage, HeapUsages, SuspectHolders
 from tracelloc.model.objects import ObjectFindings
@@ -24,8 +24,6 @@ from tracelloc.record.session import tracee, upkeep
 from tracelloc.record.tasks.memorybudget import MemoryBudget
 from tracelloc.show.recording.parts import facets_of
 from tracelloc.show.recording.plain import to_plain
-from tracelloc.show.recording.reader import RecordedTrace
-from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import FACET_RESULTS
 from tracelloc.text import NS_PER_S
 
@@ -175,13 +173,12 @@ def test_a_new_facet_reaches_snapshots(stage: Stages) -> None:
 @pytest.mark.usefixtures("weather")
 def test_a_new_facet_is_recorded(tmp_path: Path) -> None:
     path, end_s = tmp_path / "weather.tracelloc", 100.0
-    writer = RecordingWriter(path, max_bytes=1 << 20, max_s=1e9)
     skies = [Weather("clear", (20,)), Weather("rain", (20, 12))]
+    every = []
     for trace, sky in zip(traces(end_s), skies, strict=False):
         root = replace(trace.root, facets=trace.root.facets | {"weather": sky})
-        writer.add(replace(trace, processes=(root, *trace.processes[1:])), namers(end_s))
-    writer.close()
-    recording = RecordedTrace(path)
+        every.append(replace(trace, processes=(root, *trace.processes[1:])))
+    recording = record(path, every, end_s, max_bytes=1 << 20)
     kept = [recording.trace_at(at).root for at in range(len(recording.moments))]
     recording.close()
     assert [one.facets["weather"] for one in kept] == skies

@@ -20,27 +20,27 @@ from tracelloc.system.invoker import Invoker, effective_user, invoker, rights_of
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
 
-TRICKY = (
-    "# [[rule]]\n"
-    "[[rule]] # the first\n"
-    'pattern = """\n'
-    "[[rule]]\n"
-    'match = "nothing"\n'
-    '\\"""quoted\\""" """""\n'
-    "why = '''\n"
-    "pattern = 'x' # ''''\n"
-    "[[ rule ]]\n"
-    '"group" = "a#b[["  # = "\n'
-    "'on' = \"module\"\r\n"
-    "\n"
-    "[[  'rule' ]]\n"
-    "pattern = '''a'''\n"
-    "\n"
-    '"p\\u0061ttern2" = [\n'
-    "  1, # ]\n"
-    "]\n"
-    "why='w'\n"
-)
+TRICKY = '''\
+# [[rule]]
+[[rule]] # the first
+pattern = """
+[[rule]]
+match = "nothing"
+\\"""quoted\\""" """""
+why = \'\'\'
+pattern = 'x' # \'\'\'\'
+[[ rule ]]
+"group" = "a#b[["  # = "
+'on' = "module"\r
+
+[[  'rule' ]]
+pattern = \'\'\'a\'\'\'
+
+"p\\u0061ttern2" = [
+  1, # ]
+]
+why='w'
+'''
 
 
 def test_lines_are_not_fooled() -> None:
@@ -53,11 +53,8 @@ def test_lines_are_not_fooled() -> None:
     assert [lines.line_of_entry("rule", n) for n in range(3)] == [2, 9, 13]
     assert [lines.line_of_entry("rule", 0, k) for k in ("pattern", "why")] == [3, 7]
     assert [lines.line_of_entry("rule", 1, k) for k in ("group", "on")] == [10, 11]
-    assert [lines.line_of_entry("rule", 2, k) for k in ("pattern", "pattern2", "why")] == [
-        14,
-        16,
-        19,
-    ]
+    third = [lines.line_of_entry("rule", 2, k) for k in ("pattern", "pattern2", "why")]
+    assert third == [14, 16, 19]
     assert lines.line_of_entry("rule", 2, "nothing") == 13
 
 
@@ -66,11 +63,7 @@ def test_lines_of_tables_and_dotted_keys() -> None:
     tomllib.loads(text)
     lines = Lines(text)
     assert lines.line_of("a") == lines.line_of("a", "b", "c") == 1
-    assert [
-        lines.line_of("groups"),
-        lines.line_of("groups", "qt"),
-        lines.line_of("groups", "x.y"),
-    ] == [3, 4, 5]
+    assert [lines.line_of("groups", *key) for key in ([], ["qt"], ["x.y"])] == [3, 4, 5]
     assert lines.line_of("t", "u", "v") == 7
     assert lines.line_of("t", "u", "rule") == 8
     assert lines.line_of("nowhere") == 1
@@ -262,7 +255,6 @@ def test_no_file_of_ones_own(me: Invoker) -> None:
 def test_an_own_file_is_read_and_checked(me: Invoker) -> None:
     write(me.filters, '[[rule]]\npattern = "x"\n')
     rules, warning = own_rules(me)
-    assert rules is not None
     assert (rules.rules, warning) == ((Rule("x"),), "")
     write(me.filters, "\n[[rule]]\n")
     with pytest.raises(UsageError, match=f"^{me.filters}:2: rule 1: pattern is missing$"):

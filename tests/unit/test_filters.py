@@ -123,14 +123,9 @@ def test_never_hides_all(names: str, expected: list[str | int]) -> None:
 )
 def test_matches(keys: dict[str, str], hidden: list[str]) -> None:
     frames = [
-        frame("a.cd"),
-        frame("abc"),
-        frame("bcd"),
-        frame("in a module", "/lib/x.so"),
-        frame("in a file", file="/src/a.c"),
-        frame("<T as my::X>::f"),
-        frame(None),
-    ]
+        frame("a.cd"), frame("abc"), frame("bcd"), frame("in a module", "/lib/x.so"),
+        frame("in a file", file="/src/a.c"), frame("<T as my::X>::f"), frame(None),
+    ]  # fmt: skip
     stack = filters(rule(**keys)).apply(frames)
     assert [f.symbol for f, h in zip(frames, stack.hidden, strict=True) if h] == hidden
 

@@ -189,14 +189,10 @@ def test_rust_and_cpp_are_told_apart(off: str, name: str, other: str) -> None:
     assert hidden(filters, other)
 
 
-def read_stack(name: str) -> list[Frame]:
-    pairs = (line.split("\t") for line in recorded(f"stacks/{name}.txt"))
-    return [frame(symbol, module) for symbol, module in pairs]
-
-
 def lines(filters: Filters, name: str) -> list[str]:
+    stack = [frame(*line.split("\t")) for line in recorded(f"stacks/{name}.txt")]
     result = []
-    for part in filters.apply(read_stack(name)).parts():
+    for part in filters.apply(stack).parts():
         if part.frame is None:
             result.append(f"({part.count})")
         elif part.label is not None:
@@ -210,17 +206,10 @@ def test_a_rust_servers_stack() -> None:
     """67 frames, six of which matter."""
     filters = Filters([shipped_rules()])
     stack = [
-        "(4)",
-        "shop::record_order",
-        "shop::checkout::{{closure}}::{{closure}}",
-        "(1)",
-        "shop::checkout::{{closure}}",
-        "(1)",
-        "shop::handle::{{closure}}",
-        "[hyper] 9",
-        "[tokio] 39",
-        "(9)",
-    ]
+        "(4)", "shop::record_order", "shop::checkout::{{closure}}::{{closure}}", "(1)",
+        "shop::checkout::{{closure}}", "(1)", "shop::handle::{{closure}}", "[hyper] 9",
+        "[tokio] 39", "(9)",
+    ]  # fmt: skip
     assert lines(filters, "tokio") == stack
     filters.set_group("tracing", False)
     assert "<tracing::instrument::Instrumented<T> as core::future::future::Future>::poll" in lines(

@@ -82,8 +82,6 @@ def test_a_parent_that_is_killed_before_its_fork_is_seen(is_late: bool) -> None:
     follower.attach(parent.pid)
     follower.follow(told)
     try:
-        assert parent.stdin is not None
-        assert parent.stdout is not None
         parent.stdin.write(b"go\n")
         # Without help it stays stopped: this test's patience is at an end then.
         timer = threading.Timer(PATIENCE_S, parent.stdout.close)

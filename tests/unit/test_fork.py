@@ -7,14 +7,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tests.unit.events import random_program, records
+from tests.unit.events import A, F, random_program, records, table_of
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.events import EventKind, Events
+from tracelloc.model.events import Events
 from tracelloc.model.stacks import StackFlag
 from tracelloc.text import NS_PER_S
-
-A, F = EventKind.ALLOC, EventKind.FREE
 
 
 def held(table: LiveTable) -> dict[int, tuple[int, int]]:
@@ -35,8 +33,7 @@ def sums(table: LiveTable) -> list[int]:
 def test_a_child_has_the_same_blocks_and_goes_its_own_way() -> None:
     stacks = Stacks()
     stacks.add(11, (1, 2), StackFlag(0))
-    parent = LiveTable(stacks)
-    parent.apply(records([(A, n * 16, n, 11, 1) for n in range(1, 101)]))
+    parent = table_of([(A, n * 16, n, 11, 1) for n in range(1, 101)], stacks)
     parent.apply(records([(F, n * 16, 0, 0, 1) for n in range(1, 41)], first_time=200))
     child = parent.fork()
     before = held(parent)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.harness import Builder
-from tests.unit.references import target_file
+from tests.unit.references import module_of
 from tests.unit.test_elf import libc
 from tracelloc.model.process import FoundLibrary, Unseen
-from tracelloc.record.mallocs.discovery import Module, discover
+from tracelloc.record.mallocs.discovery import discover
 from tracelloc.record.mallocs.found import found_of, why_no_allocator
 from tracelloc.show.presentation.facts import found_json, found_lines
 
@@ -41,15 +41,14 @@ def test_json_has_all_names() -> None:
 
 def test_found_of_the_c_library() -> None:
     path = str(libc())
-    (found,) = found_of(discover([Module(("0", 1), path, path, target_file(path))]))
+    (found,) = found_of(discover([module_of(path)]))
     assert (found.family, found.file, found.not_probed) == ("malloc", path, ())
     assert {"malloc", "calloc", "realloc", "free"} <= set(found.functions)
 
 
 def test_why_there_is_no_allocator(builder: Builder) -> None:
     def why(path: Path) -> str:
-        module = Module(("0", 1), str(path), str(path), target_file(path))
-        return why_no_allocator(str(path), [module])[0]
+        return why_no_allocator(str(path), [module_of(path)])[0]
 
     assert why(builder.c("plain", "-static", "-s")) == "it is a static program without symbols"
     assert why_no_allocator(None, [])[0] == "its executable can't be read"

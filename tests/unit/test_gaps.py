@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +15,7 @@ from tests.unit.reports import json_report, text_report
 from tests.unit.test_views import FakeSymbolizer
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.losses import (
-    Completeness,
-    Counter,
-    Gap,
-    completeness_of,
-)
+from tracelloc.model.losses import Completeness, Counter, Gap, completeness_of
 from tracelloc.record.session import gaplog
 from tracelloc.record.session.gaplog import LOST, GapLog
 from tracelloc.show.filters import Filters
@@ -31,6 +26,9 @@ from tracelloc.snapshots.snapshot import Snapshot
 TWO = Gap(1_700_000_000.0, 1_700_000_003.0, 3412, LOST)
 END = Gap(1_700_000_100.0, None, None, "probes can't take over: it has ended")
 
+ENDED = "figures end at 22:15:00Z: probes can't take over: it has ended"
+MISSING = "3,412 events between 22:13:20Z and 22:13:23Z missing (tracelloc could not keep up)"
+
 
 class Trace:
     """A process whose events get lost as the test says."""
@@ -40,9 +38,9 @@ class Trace:
         monkeypatch.setattr(gaplog.time, "time", lambda: self.now_s)
         self.counters = np.zeros(len(Counter), np.uint64)
         self.flaw = "", False
-        capture = SimpleNamespace(counters=lambda: self.counters)
-        probes = SimpleNamespace(take_flaw=self._take_flaw)
-        self.book = GapLog(cast(Any, capture), cast(Any, probes))
+        capture: Any = SimpleNamespace(counters=lambda: self.counters)
+        probes: Any = SimpleNamespace(take_flaw=self._take_flaw)
+        self.book = GapLog(capture, probes)
 
     def _take_flaw(self) -> tuple[str, bool]:
         flaw, self.flaw = self.flaw, ("", False)
@@ -97,23 +95,8 @@ def reported(*gaps: Gap) -> Snapshot:
     ("gaps", "word", "sentence"),
     [
         ((), None, None),
-        (
-            (TWO,),
-            "figures=at_least",
-            (
-                "==> figures are incomplete: 3,412 events between 22:13:20Z and 22:13:23Z missing "
-                "(tracelloc could not keep up)"
-            ),
-        ),
-        (
-            (TWO, END),
-            "figures=until_22:15:00Z",
-            (
-                "==> figures end at 22:15:00Z: probes can't take over: it has ended; figures are "
-                "incomplete: 3,412 events between 22:13:20Z and 22:13:23Z missing (tracelloc could "
-                "not keep up)"
-            ),
-        ),
+        ((TWO,), "figures=at_least", f"==> figures are incomplete: {MISSING}"),
+        ((TWO, END), "figures=until_22:15:00Z", f"==> {ENDED}; figures are incomplete: {MISSING}"),
     ],
 )
 def test_reports_begin_with_it(gaps: tuple[Gap, ...], word: str | None, sentence: str) -> None:
@@ -128,7 +111,6 @@ def test_reports_begin_with_it(gaps: tuple[Gap, ...], word: str | None, sentence
         assert words[3] == word
         assert lines[1] == sentence
         alert = alert_of(snapshot)
-        assert alert is not None
         assert alert.sentence == sentence.removeprefix("==> ")
         assert len(alert.short) < 30
     said = json.loads(json_report(snapshot, namer, 1))["completeness"]

@@ -75,8 +75,7 @@ def test_random_memory_never_leads_outside() -> None:
 def test_lists_that_never_end() -> None:
     """A circle, links out of bounds and to pages that are not there."""
     page = mmap.PAGESIZE
-    memory = mmap.mmap(-1, 4 * page)
-    words = np.frombuffer(memory, np.uint64)
+    words = np.frombuffer(mmap.mmap(-1, 4 * page), np.uint64)
     base = words.ctypes.data
     words[1], words[2] = 33, base + 16  # a chunk that is its own successor
     words[page // 8 + 1], words[page // 8 + 2] = 33, 1 << 46

@@ -25,8 +25,7 @@ def test_whole_time_is_covered() -> None:
     times, sizes = history.series(0)
     assert times[0] == 0
     assert sizes == [time // NS_PER_S for time in times]
-    distances = {b - a for a, b in itertools.pairwise(times[1:])}
-    assert distances == {32 * NS_PER_S}
+    assert {b - a for a, b in itertools.pairwise(times[1:])} == {32 * NS_PER_S}
     assert history.series(1)[1] == [2 * size for size in sizes]
     assert history.series(9999)[1] == [0] * len(times)
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from tests.blockholders import KEPT
+from tests.unit.events import A, records
 from tests.unit.inspected import Lab, Traced
 from tests.unit.leaks import watched
 from tracelloc.errors import UnsupportedError
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.unreachable import UnreachableBlocks
-from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
 from tracelloc.model.heapusage import BlockHolders, SuspectHolders
 from tracelloc.model.verdicts import CODE_OF, Findings, Judgement, Member, Suspect, Verdict
 from tracelloc.record.facets import holders
@@ -28,11 +28,7 @@ BLOCKS = {0x10: 1, 0x20: 1, 0x30: 2, 0x40: 3}
 def heap_of(blocks: Mapping[int, int]) -> Heap:
     """A heap with blocks of some stacks, by address; stacks are numbered from 1 on."""
     heap = Heap(0)
-    made = np.zeros(len(blocks), EVENT_DTYPE)
-    made["address"], made["time_ns"] = list(blocks), 1
-    made["size_tag"] = 1000 | EventKind.ALLOC << EVENT_SIZE_BITS
-    made["stack_id"] = list(blocks.values())
-    heap.table.apply(made)
+    heap.table.apply(records([(A, address, 1000, stack, 0) for address, stack in blocks.items()]))
     note_search(heap)
     return heap
 
@@ -47,7 +43,6 @@ def findings_of(heap: Heap, suspects: Sequence[Suspect] = ()) -> Findings:
     """All stacks grow."""
     count = len(heap.table.totals)
     template = watched(400.0).findings
-    assert template is not None
     sites = replace(
         template.sites.select(np.zeros(count, np.intp)),
         code=np.full(count, CODE_OF[Verdict.GROWING], np.uint8),
@@ -103,7 +98,6 @@ class Searches(Lab):
     def holders(self, one: Traced) -> Mapping[int, BlockHolders]:
         """Found by the last search."""
         found: SuspectHolders | None = self.facet(one).result
-        assert found is not None
         return found.by_stack
 
 
@@ -117,7 +111,6 @@ def test_one_search_for_all_that_grow_and_rarely_again(monkeypatch: pytest.Monke
 
 def test_a_stack_that_begins_to_grow_is_searched_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Searches(monkeypatch), growing()
-    assert one.findings is not None
     codes = one.findings.sites.code.copy()
     codes[3] = CODE_OF[Verdict.BUSY]
     later = one.findings

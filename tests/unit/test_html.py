@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,22 +17,14 @@ from tracelloc.show.presentation.combined import difference, profile_of
 from tracelloc.show.presentation.profile import Metric, Profile
 from tracelloc.text import printable
 
-
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    with Chrome(tmp_path_factory.mktemp("browser")) as browser:
-        yield browser
+pytestmark = pytest.mark.long
 
 
 def open_page(
-    chrome: Chrome,
-    tmp_path: Path,
-    found: Profile,
-    suffix: str = ".html",
-    metric: Metric = Metric.BYTES,
+    chrome: Chrome, tmp_path: Path, found: Profile, metric: Metric = Metric.BYTES
 ) -> float:
-    path = tmp_path / f"page{suffix}"
-    path.write_bytes(b"".join(EXPORTERS[suffix].write(found, metric)))
+    path = tmp_path / "page.html"
+    path.write_bytes(b"".join(EXPORTERS[".html"].write(found, metric)))
     seconds = chrome.open(path.as_uri())
     # Nothing but the page itself was asked for, and it had nothing to complain about.
     assert chrome.troubles == [path.as_uri()]
@@ -64,6 +55,13 @@ def place(chrome: Chrome, name: str) -> dict[str, float]:
     return found
 
 
+def point(chrome: Chrome, name: str, *, click: bool = False) -> dict[str, float]:
+    """Moves the mouse to a frame. Returns where that is."""
+    at = place(chrome, name)
+    chrome.mouse(at["x"], at["y"], click=click)
+    return at
+
+
 def pixel(chrome: Chrome, name: str) -> list[int]:
     """The colour of a frame's left end."""
     found = place(chrome, name)
@@ -84,14 +82,12 @@ def figures(chrome: Chrome) -> dict[str, list[str]]:
     return {name: rest for name, *rest in rows}
 
 
-@pytest.mark.long
 def test_hover_shows_figures_and_the_whole_stack(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, small())
     assert text(chrome, "#title") == "server process 42"
     assert "716 B live" in text(chrome, "#subtitle")
     assert "12 unmatched frees" in text(chrome, "#notes")
-    at = place(chrome, "push")
-    chrome.mouse(at["x"], at["y"])
+    point(chrome, "push")
     assert text(chrome, "#name") == "push"
     assert text(chrome, "#where") == "src/push.cpp:7 in server"
     stack = chrome.evaluate("[...document.querySelectorAll('#stack li')].map(li => li.innerText)")
@@ -103,13 +99,11 @@ def test_hover_shows_figures_and_the_whole_stack(chrome: Chrome, tmp_path: Path)
     assert found["growth"] == ["60 B/min", "100 %"]
 
 
-@pytest.mark.long
 def test_zoom_by_click_and_keys(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, small())
     whole = place(chrome, "all")["width"]
-    at = place(chrome, "handle")
+    at = point(chrome, "handle", click=True)
     assert at["width"] == pytest.approx(whole * 400 / 716, abs=0.5)
-    chrome.mouse(at["x"], at["y"], click=True)
     assert place(chrome, "handle")["width"] == pytest.approx(whole, abs=0.5)
     assert box(chrome, "[runtime]") is None
     assert text(chrome, "#crumbs").split("\n") == [
@@ -125,7 +119,6 @@ def test_zoom_by_click_and_keys(chrome: Chrome, tmp_path: Path) -> None:
     assert place(chrome, "[runtime]")["width"] == pytest.approx(whole, abs=0.5)
 
 
-@pytest.mark.long
 def test_search_gives_the_share(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, small())
     plain = pixel(chrome, "push")
@@ -145,7 +138,6 @@ def test_search_gives_the_share(chrome: Chrome, tmp_path: Path) -> None:
     assert text(chrome, "#share") == "not a regular expression"
 
 
-@pytest.mark.long
 def test_search_finds_files(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, small())
     chrome.key("/")
@@ -153,7 +145,6 @@ def test_search_finds_files(chrome: Chrome, tmp_path: Path) -> None:
     assert text(chrome, "#share") == "41.9 % · 300 B · 1 frame"
 
 
-@pytest.mark.long
 def test_metrics_inverted_flipped_and_growth(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, small())
     whole = place(chrome, "all")["width"]
@@ -188,7 +179,6 @@ def test_metrics_inverted_flipped_and_growth(chrome: Chrome, tmp_path: Path) -> 
 METRICS = "[...document.querySelectorAll('#metrics button')].map(button => button.innerText)"
 
 
-@pytest.mark.long
 def test_peak_and_temporary_allocations(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, small())
     assert chrome.evaluate(METRICS) == ["Bytes", "Blocks", "Allocated", "Growth"]
@@ -198,9 +188,8 @@ def test_peak_and_temporary_allocations(chrome: Chrome, tmp_path: Path) -> None:
     ]  # fmt: skip
     assert "4.54 KiB live at the peak" in text(chrome, "#subtitle")
     whole = place(chrome, "all")["width"]
-    at = place(chrome, "temporary")
+    at = point(chrome, "temporary")
     assert at["width"] == pytest.approx(whole * 4000 / 4650, abs=0.5)
-    chrome.mouse(at["x"], at["y"])
     found = figures(chrome)
     assert found["live at the peak"] == ["3.91 KiB", "86.0 %"]
     assert found["temporary allocations"] == ["6", "100 %"]
@@ -215,7 +204,6 @@ def test_peak_and_temporary_allocations(chrome: Chrome, tmp_path: Path) -> None:
     assert "6 temporary allocations" in text(chrome, "#subtitle")
 
 
-@pytest.mark.long
 def test_themes_and_print(chrome: Chrome, tmp_path: Path) -> None:
     try:
         for name, dark in (("dark", True), ("light", False)):
@@ -230,7 +218,6 @@ def test_themes_and_print(chrome: Chrome, tmp_path: Path) -> None:
     assert chrome.print().startswith(b"%PDF")
 
 
-@pytest.mark.long
 def test_difference_is_coloured_by_growth(chrome: Chrome, tmp_path: Path) -> None:
     main = frame("main")
     before = profile([sample(1, [frame("a"), main], (100, 1, 100, 1, 0)),
@@ -239,9 +226,8 @@ def test_difference_is_coloured_by_growth(chrome: Chrome, tmp_path: Path) -> Non
                      sample(2, [frame("b"), main], (200, 1, 300, 1, 0)),
                      sample(3, [frame("c"), main], (50, 1, 50, 1, 0))])  # fmt: skip
     open_page(chrome, tmp_path, difference(before, after))
-    at = place(chrome, "a")
+    at = point(chrome, "a")
     assert at["width"] == pytest.approx(place(chrome, "all")["width"] * 400 / 650, abs=0.5)
-    chrome.mouse(at["x"], at["y"])
     assert figures(chrome)["change"][0] == "+300 B"
     chrome.mouse(1, 1)
     assert pixel(chrome, "a")[0] > pixel(chrome, "a")[2]
@@ -252,21 +238,17 @@ def test_difference_is_coloured_by_growth(chrome: Chrome, tmp_path: Path) -> Non
     assert "100 B less than before" in text(chrome, "#subtitle")
 
 
-@pytest.mark.long
 def test_names_stay_names(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, hostile())
     for word in ("script", "img", "svg"):
         chrome.key("/")
         chrome.type(word)
-        chrome.key("Enter")
-        chrome.key("n")
-        chrome.key("Enter")
-        chrome.key("Escape")
+        for key in ("Enter", "n", "Enter", "Escape"):
+            chrome.key(key)
     chrome.key("Escape")
     shown = []
     for name in map(printable, HOSTILE):
-        at = place(chrome, name)
-        chrome.mouse(at["x"], at["y"], click=True)
+        point(chrome, name, click=True)
         shown.append(text(chrome, "#name"))
         chrome.mouse(1, 1)
         chrome.key("ArrowDown")
@@ -284,7 +266,6 @@ def test_names_stay_names(chrome: Chrome, tmp_path: Path) -> None:
     assert "<script>" in chrome.evaluate("document.title")
 
 
-@pytest.mark.long
 def test_the_policy_stops_what_gets_in(chrome: Chrome, tmp_path: Path) -> None:
     content = b"".join(EXPORTERS[".html"].write(small(), Metric.BYTES))
     path = tmp_path / "broken.html"
@@ -295,7 +276,6 @@ def test_the_policy_stops_what_gets_in(chrome: Chrome, tmp_path: Path) -> None:
     assert chrome.evaluate("page.tree.size") > 5
 
 
-@pytest.mark.long
 def test_thirty_thousand_frames(chrome: Chrome, tmp_path: Path) -> None:
     found = large(1600)
     seconds = [open_page(chrome, tmp_path, found) for _ in range(2)]
@@ -306,13 +286,11 @@ def test_thirty_thousand_frames(chrome: Chrome, tmp_path: Path) -> None:
     assert took <= 2000
 
 
-@pytest.mark.long
 def test_an_empty_profile_has_a_page(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, profile([]))
     assert "0 B live" in text(chrome, "#subtitle")
 
 
-@pytest.mark.long
 def test_pages_are_whole_without_the_checkout() -> None:
     assert shutil.which("chromium-headless-shell") or shutil.which("chromium")
     content = b"".join(EXPORTERS[".html"].write(small(), Metric.BYTES)).decode()
@@ -320,7 +298,6 @@ def test_pages_are_whole_without_the_checkout() -> None:
     assert not re.search(r"(src|href)=|https?://|@import|url\(", content)
 
 
-@pytest.mark.long
 def test_suspects_stand_above_and_lead_to_their_frames(chrome: Chrome, tmp_path: Path) -> None:
     hostile_name = "<img src=x onerror=window.hacked=1>"
     found = watched(200.0, hostile_name)

@@ -40,23 +40,11 @@ def imported_by(program: str) -> set[str]:
 @pytest.mark.parametrize(
     "call",
     [
-        "--version",
-        "--help",
-        "--help-all",
-        "",
-        "--bogus",
-        "-p x",
-        "-p 1 -o file.unknown",
-        "-p 1 --fail-if lead",
-        "-p 1 --metric none",
-        "-p 1 --show none",
-        "-p 1 --events-size 0",
-        "-p 1 -n x",
-        "help cost",
-        "help costs",
-        "completion bash",
+        "--version", "--help", "--help-all", "", "--bogus", "-p x", "-p 1 -o file.unknown",
+        "-p 1 --fail-if lead", "-p 1 --metric none", "-p 1 --show none", "-p 1 --events-size 0",
+        "-p 1 -n x", "help cost", "help costs", "completion bash",
     ],
-)
+)  # fmt: skip
 def test_help_and_wrong_calls_import_nothing_slow(call: str) -> None:
     found = imported_by(RUN.format(arguments=call.split()))
     assert "tracelloc.__main__" in found
@@ -67,17 +55,12 @@ def test_help_and_wrong_calls_import_nothing_slow(call: str) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        "-p 2147483647",
-        "-n no-such-name",
-        "-- no-such-command",
-        "record -p 2147483647",
-        "record -- ./no-such-command",
-        "run -- no-such-command",
-        "doctor -n no-such-name",
+        "-p 2147483647", "-n no-such-name", "-- no-such-command", "record -p 2147483647",
+        "record -- ./no-such-command", "run -- no-such-command", "doctor -n no-such-name",
         *(f"{name} 2147483647" for name in ("heap", "holders", "leaks", "objects", "symbols")),
         *(f"{name} no-such-name" for name in ("heap", "holders", "leaks", "objects", "symbols")),
     ],
-)
+)  # fmt: skip
 def test_what_there_is_not_is_refused_before_slow_imports(call: str) -> None:
     found = imported_by(RUN.format(arguments=call.split()))
     assert "tracelloc.command.processargument" in found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.unit.events import records
+from tests.unit.events import A, F, records, table_of
 from tracelloc.heap import threads as threads_module
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
@@ -15,13 +15,7 @@ from tracelloc.model.figures import COUNT_PARTS
 from tracelloc.model.process import TemporaryPolicy
 from tracelloc.text import NS_PER_S
 
-A, F, R, X, L = (
-    EventKind.ALLOC,
-    EventKind.FREE,
-    EventKind.REALLOC_FREE,
-    EventKind.RESTORE,
-    EventKind.LATE_ALLOC,
-)
+L = EventKind.LATE_ALLOC
 MS = NS_PER_S // 1000
 
 
@@ -45,8 +39,7 @@ def test_soon_by_time() -> None:
 
 def test_out_of_order() -> None:
     """Nothing is called temporary that may not be; all of it is counted as unknown."""
-    table = LiveTable(Stacks())
-    table.apply(records([(A, 16, 100, 1, 7)]))
+    table = table_of([(A, 16, 100, 1, 7)])
     late = records([(F, 16, 0, 0, 7), (A, 32, 50, 1, 7), (L, 48, 70, 1, 7), (A, 64, 30, 1, 7)])
     table.apply(late, in_order=False)
     table.apply(records([(F, 64, 0, 0, 7), (F, 48, 0, 0, 7), (F, 32, 0, 0, 7)]))
@@ -54,7 +47,6 @@ def test_out_of_order() -> None:
     # The block from before may have been freed at once, too.
     assert table.unordered_count == 4
     # What was outstanding in the end; that it was 250 at some moment is not known.
-    assert table.peak is not None
     assert table.peak.size_bytes == 150
     table.apply(records([(A, 16, 100, 1, 7), (F, 16, 0, 0, 7)]))
     assert table.totals.temporary_count.sum() == 1
@@ -62,8 +54,7 @@ def test_out_of_order() -> None:
 
 def test_what_is_unknown_counts_once() -> None:
     """A block that comes and goes out of order at the address of one that may be temporary."""
-    table = LiveTable(Stacks())
-    table.apply(records([(A, 16, 100, 1, 7)]))
+    table = table_of([(A, 16, 100, 1, 7)])
     again = records([(F, 16, 0, 0, 7), (A, 16, 50, 1, 7), (F, 16, 0, 0, 7)])
     table.apply(again, in_order=False)
     assert table.unordered_count == 2
@@ -71,8 +62,7 @@ def test_what_is_unknown_counts_once() -> None:
 
 def test_pairs_belong_to_nobody() -> None:
     """All threads together are all stacks together, also where threads are not known."""
-    table = LiveTable(Stacks())
-    table.apply(records([(A, 16, 100, 1, 7), (F, 16, 0, 0, 8), (A, 32, 7, 2, 9)]))
+    table = table_of([(A, 16, 100, 1, 7), (F, 16, 0, 0, 8), (A, 32, 7, 2, 9)])
     pairs = np.zeros(2, PAIR_DTYPE)
     pairs["stack_id"], pairs["count"], pairs["bytes"], pairs["time_ns"] = (
         [1, 2],
@@ -91,11 +81,11 @@ def test_pairs_belong_to_nobody() -> None:
 
 def test_fork() -> None:
     """A child begins with what its parent held: its peak, and nobody's work."""
-    parent = LiveTable(Stacks(), temporary=TemporaryPolicy(4))
-    parent.apply(records([(A, 16, 100, 1, 7), (A, 32, 300, 1, 7), (F, 32, 0, 0, 7)]))
+    parent = table_of(
+        [(A, 16, 100, 1, 7), (A, 32, 300, 1, 7), (F, 32, 0, 0, 7)], temporary=TemporaryPolicy(4)
+    )
     child = parent.fork()
     child.apply(records([(F, 16, 0, 0, 9)], first_time=4))
-    assert child.peak is not None
     assert child.peak.size_bytes == 100
     threads = child.threads()
     assert dict(zip(threads.tid.tolist(), threads.allocated_count.tolist(), strict=True))[0] == 1
@@ -114,8 +104,7 @@ def test_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(3000):
         key = n % 600 + 1, n % 7 + 601
         expected[key] = expected.get(key, 0) + n
-    table = LiveTable(Stacks())
-    table.apply(records(events))
+    table = table_of(events)
     tids = table.threads().tid
     assert {
         (int(tids[maker]), int(tids[ender])): flow.size_bytes
@@ -123,8 +112,7 @@ def test_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     } == expected
     monkeypatch.setattr(threads_module, "MOST_FLOWS", 10)
     monkeypatch.setattr(threads_module, "MOST_THREADS", 100)
-    table = LiveTable(Stacks())
-    table.apply(records(events))
+    table = table_of(events)
     flows = table.flows()
     assert len(flows) <= 11
     assert sum(flow.size_bytes for flow in flows.values()) == sum(range(3000))
@@ -135,14 +123,12 @@ def test_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_samples() -> None:
     """A sampled block counts for what it stands for, everywhere alike."""
-    table = LiveTable(Stacks(), sample_bytes=512)
-    table.apply(records([(A, 16, 100, 1, 7), (F, 16, 0, 0, 7), (A, 16, 100, 1, 7)]))
+    table = table_of([(A, 16, 100, 1, 7), (F, 16, 0, 0, 7), (A, 16, 100, 1, 7)], sample_bytes=512)
     table.apply(records([(F, 16, 0, 0, 8)]))
     totals = table.totals
     assert totals.temporary_bytes.sum() == totals.remote_bytes.sum() == totals.freed_bytes.sum() / 2
     weight = weights(np.array([100], np.uint64), 512)[0]
     assert totals.temporary_count.sum() == round(weight * COUNT_PARTS)
     assert totals.temporary_bytes.sum() == round(weight * 100)
-    assert table.peak is not None
     assert table.peak.size_bytes == totals.temporary_bytes.sum() > 100
     assert table.threads().freed_count.sum() == totals.freed_count.sum()

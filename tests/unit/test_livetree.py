@@ -7,13 +7,12 @@ from collections import defaultdict
 
 import numpy as np
 
-from tests.unit.events import records
+from tests.unit.events import A, F, records, table_of
 from tests.unit.test_analysis import snapshot_of
 from tests.unit.test_views import FakeSymbolizer, frame
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.codefiles import Unresolved
-from tracelloc.model.events import EventKind
 from tracelloc.model.figures import I64
 from tracelloc.model.frames import Frame
 from tracelloc.model.stacks import StackFlag
@@ -103,14 +102,14 @@ def test_through_a_life() -> None:
             if stack_id % 7:
                 stacks.add(stack_id, frames, StackFlag(0))
             address = 0x1000 + len(live) * 16 + tick * 0x100000
-            events.append((EventKind.ALLOC, address, rng.randrange(1, 999), stack_id, 1))
+            events.append((A, address, rng.randrange(1, 999), stack_id, 1))
             live.append(address)
         rng.shuffle(live)
         for _ in range(rng.randrange(45)):
             if live:
-                events.append((EventKind.FREE, live.pop(), 0, 0, 1))
-        freed = {e[1] for e in events if e[0] is EventKind.FREE}
-        made = {e[1] for e in events if e[0] is EventKind.ALLOC}
+                events.append((F, live.pop(), 0, 0, 1))
+        freed = {e[1] for e in events if e[0] is F}
+        made = {e[1] for e in events if e[0] is A}
         events = [e for e in events if e[1] not in (freed & made)]
         table.apply(records(events, first_time=1 + tick * 1000))
         if tick % 3 == 0:
@@ -128,8 +127,7 @@ def small() -> tuple[LiveTable, SlowSymbolizer]:
     stacks = Stacks()
     for n in range(1, 51):
         stacks.add(n, (n, 1000), StackFlag(0))
-    table = LiveTable(stacks)
-    table.apply(records([(EventKind.ALLOC, 0x1000 * n, n, n, 1) for n in range(1, 51)]))
+    table = table_of([(A, 0x1000 * n, n, n, 1) for n in range(1, 51)], stacks)
     symbolizer = SlowSymbolizer()
     symbolizer.learn({1000: "main", **{n: f"f{n}" for n in range(1, 51)}})
     return table, symbolizer
@@ -142,7 +140,7 @@ def test_names_are_asked_for_once() -> None:
     snapshot = snapshot_of(table, 100)
     first = tree.update(snapshot, namer, weights_of(snapshot))
     asked = symbolizer.asked
-    table.apply(records([(EventKind.FREE, 0x1000 * n, 0, 0, 1) for n in range(2, 51)], 200))
+    table.apply(records([(F, 0x1000 * n, 0, 0, 1) for n in range(2, 51)], 200))
     snapshot = snapshot_of(table, 300)
     second = tree.update(snapshot, namer, weights_of(snapshot))
     assert symbolizer.asked == asked == 50

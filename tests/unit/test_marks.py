@@ -28,7 +28,6 @@ def now() -> Snapshot:
 
 def test_what_has_come(mark: Snapshot, now: Snapshot) -> None:
     found = since_mark(now, mark, 3)
-    assert found is not None
     assert found.elapsed_ns == 100 * 10**9
     assert found.live_bytes == now.live_bytes - mark.live_bytes
     assert found.live_count == now.live_count - mark.live_count
@@ -45,7 +44,6 @@ def test_what_has_come(mark: Snapshot, now: Snapshot) -> None:
 
 def test_reports(mark: Snapshot, now: Snapshot) -> None:
     found = since_mark(now, mark, 2)
-    assert found is not None
     namer = watched(200.0).namer
     lines = list(text_report(now, namer, 2, mark=mark))
     title = (

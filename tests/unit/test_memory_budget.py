@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 
+from tests.unit.events import sent_stacks
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import SentStacks
 from tracelloc.model.stacks import NO_STACK, StackFlag
@@ -18,12 +19,7 @@ MIB = 1 << 20
 
 
 def sent(*stacks: tuple[int, list[int]]) -> SentStacks:
-    return SentStacks(
-        np.array([stack_id for stack_id, _ in stacks], np.uint64),
-        np.zeros(len(stacks), np.uint16),
-        np.array([len(frames) for _, frames in stacks], np.int64),
-        np.array([frame for _, frames in stacks for frame in frames], np.uint64),
-    )
+    return sent_stacks(*((stack_id, 0, tuple(frames)) for stack_id, frames in stacks))
 
 
 def test_stages_come_once_each_and_in_order() -> None:
@@ -42,17 +38,15 @@ def test_stages_come_once_each_and_in_order() -> None:
     assert budget.take_stage_message() is None
     said: list[str] = []
     budget.when_full(said.append)
-    assert said == [
-        (
-            "tracelloc uses 990 MiB of the 1000 MiB it may (--max-memory): tracing ends here; "
-            "with --sample 512k it keeps one block per 512 KiB instead of each"
-        )
-    ]
+    (last_words,) = said
+    assert last_words == (
+        "tracelloc uses 990 MiB of the 1000 MiB it may (--max-memory): tracing ends here; "
+        "with --sample 512k it keeps one block per 512 KiB instead of each"
+    )
     other = MemoryBudget(1000 * MIB, lambda: used[0])
     other.when_full(said.append)
-    assert "are cut" in (other.take_stage_message() or ""), (
-        "nothing is ended before it has been tried"
-    )
+    first = other.take_stage_message() or ""
+    assert "are cut" in first, "nothing is ended before it has been tried"
     assert len(said) == 1
     other.take_stage_message()
     assert len(said) == 2

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tests.snapshots import snapshot_of
-from tests.unit.events import records
+from tests.unit.events import A, F, records
 from tests.unit.leaks import HANDLERS, LEAK, SESSIONS, watched
-from tests.unit.stage import A, F, Stage, Stages, stage  # noqa: F401 - a fixture
+from tests.unit.stage import Stages
 from tests.unit.test_views import FakeSymbolizer
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
@@ -23,7 +23,7 @@ from tracelloc.model.figures import History, Points, Totals
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import ALL_PROCESSES, Overhead, Target
 from tracelloc.model.stacks import Frames, StackFlag
-from tracelloc.model.verdicts import VERDICTS, Findings, Verdict
+from tracelloc.model.verdicts import VERDICTS, Verdict
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.show.analysis.merge import TraceMerger
@@ -56,10 +56,6 @@ class Spaces:
             if 0 <= offset < 8 * PAGE:
                 return Place(cast(Any, None), module, None, offset)
         return Unresolved.UNMAPPED
-
-
-def frames_by_index(one: Snapshot) -> dict[int, Frames]:
-    return {index: one.frames(index) for index in range(len(one.totals))}
 
 
 def figures(one: Snapshot, key_of: Any) -> dict[Any, list[int]]:
@@ -110,7 +106,7 @@ class Checker:
         for one in trace.processes:
             target = one.target
             self.families[target.number, target.exec_count] = id(one.stacks)
-        now = frames_by_index(merged)
+        now = {index: merged.frames(index) for index in range(len(merged.totals))}
         assert {index: now[index] for index in self.frames} == self.frames
         self.frames = now
         expected = added(
@@ -127,7 +123,7 @@ class Checker:
         return merged
 
 
-def test_a_family_is_the_sum_of_its_members(stage: Stages) -> None:  # noqa: F811
+def test_a_family_is_the_sum_of_its_members(stage: Stages) -> None:
     """Forks, programs, ends and events in any order; stacks in files and outside of them."""
     rng = random.Random(5)
     at = stage()
@@ -176,7 +172,6 @@ def test_a_family_is_the_sum_of_its_members(stage: Stages) -> None:  # noqa: F81
             merged = checker.merge(trace)
             check_the_rest(merged, trace)
     assert len(trace.processes) > 4
-    assert merged.merged is not None
     assert 0 < merged.merged.ended_count < len(trace.processes)
     # Programs share what they have in the same files: there are far fewer stacks than theirs.
     assert len(merged.totals) < sum(len(one.totals) for one in trace.processes) / 2
@@ -184,8 +179,6 @@ def test_a_family_is_the_sum_of_its_members(stage: Stages) -> None:  # noqa: F81
 
 def check_the_rest(merged: Snapshot, trace: TraceSnapshot) -> None:
     ones = trace.processes
-    assert merged.blocks is not None
-    assert merged.threads is not None
     found = merged.blocks
     theirs = [one.blocks for one in trace.living if one.blocks is not None]
     assert Tally(zip(found.address.tolist(), found.size.tolist(), strict=True)) == Tally(
@@ -206,19 +199,15 @@ def check_the_rest(merged: Snapshot, trace: TraceSnapshot) -> None:
     assert len(tids) == len(set(tids))
     assert merged.history.held()[1].shape[1] == len(merged.totals)
     assert abs(merged.live_history[0][0]) < NS_PER_S
-    assert merged.series is not None
     assert int(merged.series.live_bytes[-1]) == merged.live_bytes
     assert merged.peak is None
     assert (merged.totals.peak_bytes >= merged.totals.live_bytes).all()
 
 
 def process(number: int, table: LiveTable, now_s: int = 10, **fields: Any) -> Snapshot:
-    target = Target(
-        100 + number, "worker", 100, number=number, has_ended=fields.pop("ended", False)
-    )
-    return snapshot_of(
-        table, now_s * NS_PER_S, fields.pop("wanted", EVERYTHING), target=target, **fields
-    )  # fmt: skip
+    has_ended, wanted = fields.pop("ended", False), fields.pop("wanted", EVERYTHING)
+    target = Target(100 + number, "worker", 100, number=number, has_ended=has_ended)
+    return snapshot_of(table, now_s * NS_PER_S, wanted, target=target, **fields)
 
 
 def table_of(*stacks: Frames, sizes: int = 100, flags: StackFlag = WHOLE) -> LiveTable:
@@ -230,6 +219,10 @@ def table_of(*stacks: Frames, sizes: int = 100, flags: StackFlag = WHOLE) -> Liv
     blocks = [(A, n * 16, sizes + n, n, 7) for n in range(1, len(stacks) + 1)]
     table.apply(records(blocks))
     return table
+
+
+def merged_of(spaces: Spaces, *ones: Snapshot) -> Snapshot:
+    return TraceMerger(spaces.place).merge(TraceSnapshot(ones))
 
 
 @pytest.fixture
@@ -254,7 +247,6 @@ def test_stacks_are_those_of_the_same_places(spaces: Spaces) -> None:
     made_up = merged.frames(4)[1]
     assert made_up != 3
     owner = merger.locations.owner(made_up)
-    assert owner is not None
     assert (owner[0].number, owner[1]) == (1, 3)
     # Addresses are looked up once per page, not per stack or time.
     asked = spaces.asked
@@ -268,7 +260,7 @@ def test_stacks_that_end_differently_stay_apart(spaces: Spaces) -> None:
     frames = (16 * PAGE + 1,)
     spaces.maps[1] = spaces.maps[0]
     whole, cut = table_of(frames), table_of(frames, flags=StackFlag.TRUNCATED)
-    merged = TraceMerger(spaces.place).merge(TraceSnapshot((process(0, whole), process(1, cut))))
+    merged = merged_of(spaces, process(0, whole), process(1, cut))
     assert merged.totals.live_count.tolist() == [0, 1, 1]
     assert [merged.why_partial(index) is None for index in (1, 2)] == [True, False]
     assert merged.truncated_stacks == 1
@@ -296,9 +288,8 @@ def test_names_come_from_a_process_that_has_the_file(spaces: Spaces) -> None:
     merger = TraceMerger(spaces.place)
     ones = (process(0, table_of((at + 1, at + 2))), process(1, table_of((other + 1, other + 2))))
     merged = merger.merge(TraceSnapshot(ones))
-    namer = namers[0].with_symbols(
-        MergedSymbols(merger.locations, lambda target: namers[target.number])
-    )
+    symbols = MergedSymbols(merger.locations, lambda target: namers[target.number])
+    namer = namers[0].with_symbols(symbols)
     assert namer.prepare(merged, [1], 1.0)
     frames = namer.stack(merged, 1).frames
     assert [(f.symbol, f.address) for f in frames] == [("zero", at + 1), ("zero", at + 2)]
@@ -324,7 +315,7 @@ def test_losses_of_the_capture_count_once(spaces: Spaces) -> None:
     table = table_of((16 * PAGE,))
     table.apply(records([(F, 4711, 0, 0, 7), (F, 4712, 0, 0, 7)], 50))
     ones = [process(number, table, lost=lost) for number in range(3)]
-    merged = TraceMerger(spaces.place).merge(TraceSnapshot(tuple(ones)))
+    merged = merged_of(spaces, *ones)
     assert merged.losses.events == 5
     assert merged.losses.counters == ones[0].losses.counters
     assert merged.losses.oddities.unmatched_frees == 3 + 3 * 2
@@ -336,25 +327,15 @@ def test_who_has_ended_is_remembered(spaces: Spaces) -> None:
     table = table_of((16 * PAGE + 1,), (16 * PAGE + 2,))
     alike = {"rss_bytes": 5 << 20, "history": growing, "overhead": Overhead(10.0, 0.5, ())}
     points = Points(*(np.array(c) for c in ([0, NS_PER_S], [0, 80], [1 << 20, 2 << 20], [0, 5])))
-    ended = process(
-        2, table, 4, ended=True, series=points, history=growing, overhead=Overhead(9.0, 0.5, ())
-    )
+    left = {"ended": True, "series": points, "history": growing}
+    ended = process(2, table, 4, **left, overhead=Overhead(9.0, 0.5, ()))
     spaces.maps[2] = spaces.maps[0]
     root = process(0, table, **alike, series=points)
     merger = TraceMerger(spaces.place)
     for wanted in (NOTHING_ELSE, EVERYTHING, NOTHING_ELSE):
         one = process(0, table, **alike, series=points, wanted=wanted)
         # It had been asked for its memory shortly before its end.
-        gone = process(
-            2,
-            table,
-            4,
-            ended=True,
-            series=points,
-            history=growing,
-            wanted=wanted,
-            rss_bytes=1 << 20,
-        )
+        gone = process(2, table, 4, **left, wanted=wanted, rss_bytes=1 << 20)
         for _ in range(2):
             merged = merger.merge(TraceSnapshot((one, gone)))
             assert (merged.live_bytes, merged.live_count) == (2 * 203, 4)
@@ -362,12 +343,10 @@ def test_who_has_ended_is_remembered(spaces: Spaces) -> None:
             assert merged.overhead == root.overhead
             assert int(merged.growth_per_min.sum()) == int(root.growth_per_min.sum()) > 0
             assert merged.target.number == ALL_PROCESSES
-            assert merged.merged is not None
             assert (merged.merged.ended_count, merged.merged.ended_bytes) == (1, 203)
             assert (merged.threads is None) == (wanted is NOTHING_ELSE)
             if merged.threads is not None:
                 assert [work.allocated_count for work in merged.threads.threads] == [4]
-            assert merged.series is not None
             assert merged.series.time_ns.tolist()[-2:] == [4 * NS_PER_S, 10 * NS_PER_S]
             assert merged.series.live_bytes.tolist()[-3:] == [160, 80 + 203, 406]
             assert merged.series.rss_bytes.tolist()[-3:] == [4 << 20, 2 << 20, 5 << 20]
@@ -384,7 +363,7 @@ def test_the_past_is_the_sum_of_pasts(spaces: Spaces) -> None:
         first.sample(n * NS_PER_S, np.array([0, n, 10 * n]))
         second.sample((n + 2) * NS_PER_S + 5, np.array([0, 100 * n]))
     ones = process(0, table, 12, history=first), process(2, table, 12, history=second)
-    history = TraceMerger(spaces.place).merge(TraceSnapshot(ones)).history
+    history = merged_of(spaces, *ones).history
     held = dict(zip(*history.series(1), strict=True))
     assert held[0] == 0
     assert held[2 * NS_PER_S] == 2
@@ -409,8 +388,7 @@ def test_long_pasts_keep_their_ends(spaces: Spaces) -> None:
         one = process(number, table, history=history, series=series)
         now_ns = int(times[-1]) + 1
         parts.append(replace(one, now_ns=now_ns, started_ns=now_ns - 500 * NS_PER_S))
-    merged = TraceMerger(spaces.place).merge(TraceSnapshot(tuple(parts)))
-    assert merged.series is not None
+    merged = merged_of(spaces, *parts)
     assert 500 < len(merged.series) <= 600
     assert int(merged.series.kept_bytes[-1]) == 40 * 3
     assert int(merged.series.time_ns[-1]) == parts[-1].now_ns
@@ -433,20 +411,15 @@ def test_workers_that_leak_alike_are_one_suspect() -> None:
             one = replace(one, findings=replace(found.findings, sites=sites))
         ones.append(replace(one, target=replace(one.target, number=number)))
     spaces = Spaces({number: [(0x3FF, PROGRAM)] for number in range(3)})
-    merged = TraceMerger(spaces.place).merge(TraceSnapshot(tuple(ones)))
+    merged = merged_of(spaces, *ones)
     findings = merged.findings
-    assert findings is not None
     places = {merged.frames(index): index for index in range(1, len(merged.totals))}
     leak = places[ones[0].frames(LEAK)]
     sessions = {places[ones[0].frames(index)] for index in SESSIONS}
     assert len(sessions) == HANDLERS
 
-    def suspects(one: Snapshot) -> Findings:
-        assert one.findings is not None
-        return one.findings
-
     mine = findings.suspect_of[leak].judgement
-    theirs = [suspects(one).suspect_of[LEAK].judgement for one in ones]
+    theirs = [one.findings.suspect_of[LEAK].judgement for one in ones]
     assert [t.verdict for t in theirs] == [Verdict.GROWING, Verdict.LEAKING, Verdict.LEAKING]
     assert mine.verdict is Verdict.LEAKING
     assert mine.rate_bytes_per_min == pytest.approx(sum(t.rate_bytes_per_min for t in theirs))
@@ -454,18 +427,17 @@ def test_workers_that_leak_alike_are_one_suspect() -> None:
     assert mine.evidence.startswith(theirs[1].evidence)
     assert mine.evidence.endswith(" (the worst of 3 processes)")
     assert VERDICTS[findings.codes[leak]] is Verdict.LEAKING
-    own_rates = [float(suspects(one).sites.rate_bytes_per_min[LEAK]) for one in ones]
+    own_rates = [float(one.findings.sites.rate_bytes_per_min[LEAK]) for one in ones]
     assert findings.sites.rate_bytes_per_min[leak] == pytest.approx(sum(own_rates))
     group = findings.suspect_of[min(sessions)]
     assert {member.stack for member in group.members} == sessions
     assert sum(member.share for member in group.members) == pytest.approx(1.0)
     assert len(findings.suspects) == 2
     # What one process alone says of itself is said of all.
-    alone = TraceMerger(spaces.place).merge(TraceSnapshot((ones[1],)))
-    assert alone.findings is not None
+    alone = merged_of(spaces, ones[1])
     for index in range(1, len(ones[1].totals)):
         own = next(n for n in range(len(alone.totals)) if alone.frames(n) == ones[1].frames(index))
-        assert stack_judgement(alone.findings, own) == stack_judgement(suspects(ones[1]), index)
+        assert stack_judgement(alone.findings, own) == stack_judgement(ones[1].findings, index)
 
 
 def test_only_who_runs_is_judged_while_anybody_does() -> None:
@@ -476,6 +448,5 @@ def test_only_who_runs_is_judged_while_anybody_does() -> None:
     rates = []
     for root in (one, replace(one, target=replace(one.target, has_ended=True))):
         found = merger.merge(TraceSnapshot((root, gone))).findings
-        assert found is not None
         rates.append(sum(s.judgement.rate_bytes_per_min for s in found.suspects))
     assert rates[1] == pytest.approx(2 * rates[0])

@@ -42,7 +42,6 @@ def test_columns_agree_with_stacks(figure: Figure) -> None:
 
 def test_columns_of_the_peak_and_of_growth() -> None:
     peak, totals = SNAPSHOT.peak, SNAPSHOT.totals
-    assert peak is not None
     assert peak.live_bytes.any()
     pairs = [
         (LIVE_COUNT, totals.allocated_count - totals.freed_count),

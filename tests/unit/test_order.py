@@ -6,10 +6,11 @@ herd7 (Debian's herdtools7, from sid on) tries all orders that the architecture 
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.commands import run
 
 ORDER = Path(__file__).parents[1] / "order"
 BROKEN = {
@@ -24,10 +25,8 @@ BROKEN = {
 
 def observed(path: Path) -> str:
     """Never, Sometimes or Always: whether the wrong result is possible."""
-    done = subprocess.run(
-        ["herd7", path], capture_output=True, text=True, check=True, timeout=60
-    )  # fmt: skip
-    line = next(line for line in done.stdout.splitlines() if line.startswith("Observation"))
+    lines = run("herd7", path).splitlines()
+    line = next(line for line in lines if line.startswith("Observation"))
     return line.split()[2]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -38,12 +39,12 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def written(found: Profile, metric: Metric = Metric.BYTES) -> bytes:
-    return b"".join(EXPORTERS[".otlp"].write(found, metric))
+def message_of(found: Profile, metric: Metric = Metric.BYTES) -> Any:
+    return decoded_file(b"".join(EXPORTERS[".otlp"].write(found, metric)))
 
 
 def test_one_profile_for_each_sample_type() -> None:
-    message = decoded_file(written(small()))
+    message = message_of(small())
     (each,) = message.resource_profiles
     (scope,) = each.scope_profiles
     assert (scope.scope.name, scope.scope.version) == ("tracelloc", __version__)
@@ -75,7 +76,7 @@ def test_mappings_have_build_ids_and_frames_types() -> None:
                    None, "app.py", 7)  # fmt: skip
     generated = Frame(0x1234, "jit", "jit", 0, None, "[generated code]", None)
     found = profile([sample(1, [frame("f"), python, generated, frame("main")], (8, 1, 8, 1, 0))])
-    message = decoded_file(written(found))
+    message = message_of(found)
     _, app = message.dictionary.mapping_table
     assert attributes_of(message, app) == {"process.executable.build_id.gnu": "ab" * 20}
     kinds = [
@@ -94,8 +95,7 @@ def test_who_it_is() -> None:
     target = Target(42, "server", 7, executable="/opt/shop/bin/server-1.2",
                     container_id=CONTAINER, host="node-3", machine="arm64",
                     pod_uid="0e7a")  # fmt: skip
-    found = replace(small(), target=target)
-    message = decoded_file(written(found))
+    message = message_of(replace(small(), target=target))
     assert resource_of(message.resource_profiles[0].resource) == {
         "service.name": "server", "process.pid": 42, "process.parent_pid": 7,
         "process.executable.name": "server-1.2",
@@ -107,10 +107,10 @@ def test_who_it_is() -> None:
 
 def test_variables_name_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=a,deployment=eu%2C1, x.y = z")
-    resource = resource_of(decoded_file(written(small())).resource_profiles[0].resource)
+    resource = resource_of(message_of(small()).resource_profiles[0].resource)
     assert (resource["service.name"], resource["deployment"], resource["x.y"]) == ("a", "eu,1", "z")
     monkeypatch.setenv("OTEL_SERVICE_NAME", "shop")
-    resource = resource_of(decoded_file(written(small())).resource_profiles[0].resource)
+    resource = resource_of(message_of(small()).resource_profiles[0].resource)
     assert (resource["service.name"], resource["process.pid"]) == ("shop", 42)
 
 
@@ -137,7 +137,7 @@ def test_headers() -> None:
 def test_losses_are_attributes() -> None:
     facts = {"lost_events": 3, "lost": {"lost_allocs": 2, "lost_frees": 1}, "unmatched_frees": 4,
              "truncated_stacks": 5}  # fmt: skip
-    message = decoded_file(written(replace(small(), facts=facts, sample_bytes=4096)))
+    message = message_of(replace(small(), facts=facts, sample_bytes=4096))
     for _, one in profiles(message):
         assert one.period == 4096
         assert attributes_of(message, one) == {
@@ -151,7 +151,7 @@ def test_losses_are_attributes() -> None:
 @pytest.mark.parametrize("metric", Metric)
 def test_sums_are_exact_and_the_metric_comes_first(metric: Metric) -> None:
     found = peaked()
-    message = decoded_file(written(found, metric))
+    message = message_of(found, metric)
     kinds = {f.sample_type: f for f in FIGURES if f.sample_type}
     expected = {
         name: sum(kinds[name].value_of(s.stat) for s in found.samples) for name in sums(message)
@@ -166,34 +166,33 @@ def test_sums_are_exact_and_the_metric_comes_first(metric: Metric) -> None:
 def test_processes_are_resources() -> None:
     """A stack that two processes share is in the tables once."""
     other = replace(small(), target=Target(43, "worker", number=1))
-    message = decoded_file(written(joined([small(), other])))
+    message = message_of(joined([small(), other]))
     assert [resource_of(r.resource)["process.pid"] for r in message.resource_profiles] == [42, 43]
-    assert sums(message)["inuse_space"] == 2 * sums(decoded_file(written(small())))["inuse_space"]
+    assert sums(message)["inuse_space"] == 2 * sums(message_of(small()))["inuse_space"]
     assert len(message.dictionary.stack_table) == 1 + 4
 
 
 def test_differences_may_be_negative() -> None:
     found = difference(small(), replace(small(), samples=()))
-    message = decoded_file(written(found))
+    message = message_of(found)
     assert sums(message)["inuse_space"] == -716
     _, first = next(profiles(message))
     assert attributes_of(message, first)["tracelloc.difference"] is True
 
 
 def test_hostile_names_and_numbers() -> None:
-    message = decoded_file(written(hostile()))
-    names = set(message.dictionary.string_table)
+    names = set(message_of(hostile()).dictionary.string_table)
     assert {printable(name) for name in HOSTILE} <= names
     assert not any("\x1b" in name or "\u202e" in name for name in names)
     found = profile([sample(1, [frame("f\udcff", line=1 << 70)], (1 << 80, 1, -(1 << 80), 1, 0))])
     found = replace(found, target=Target(1 << 70, "\udc80", executable="/x/\udc80\x1b[31m"))
-    assert sums(decoded_file(written(found)))["inuse_space"] == (1 << 63) - 1
-    assert sums(decoded_file(written(profile([]))))["inuse_space"] == 0
+    assert sums(message_of(found))["inuse_space"] == (1 << 63) - 1
+    assert sums(message_of(profile([])))["inuse_space"] == 0
 
 
 def test_large_profiles() -> None:
     found = large(2000)
-    message = decoded_file(written(found))
+    message = message_of(found)
     assert sums(message)["inuse_space"] == found.total(Metric.BYTES)
     assert sums(message)["alloc_space"] == found.total(Metric.ALLOCATED)
 

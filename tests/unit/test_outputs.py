@@ -65,8 +65,7 @@ def test_content_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def test_placeholders() -> None:
-    output = OutputFile.by_suffix("/tmp/%p/a-%t-%%p-%x.json").at(42, 0.0)
-    name = str(output.path)
+    name = str(OutputFile.by_suffix("/tmp/%p/a-%t-%%p-%x.json").at(42, 0.0).path)
     assert name.startswith("/tmp/42/a-19")
     assert name.endswith("-%p-%x.json")
     assert len(name.split("-")[1]) == 8

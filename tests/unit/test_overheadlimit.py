@@ -29,7 +29,6 @@ def seconds_until_exceeded(
 def test_a_minutes_allowance_is_granted(share: float, factor: float, cores: float) -> None:
     """Its own work counts, not time: what probes take away is no work."""
     took_s = seconds_until_exceeded(share, factor, cores)
-    assert took_s is not None
     # Estimated costs count 1.25 times.
     probes = min(1.0, 1.25 * factor / (1 + factor))
     work = 1 - probes

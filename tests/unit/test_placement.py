@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.references import target_file
+from tests.unit.references import module_of
 from tests.unit.test_elf import libc
 from tracelloc.files.machinecode.probeoffsets import find_probe_offset, is_emulated
 from tracelloc.record.abi import FunctionCode
-from tracelloc.record.mallocs.discovery import Module, discover, functions_of
+from tracelloc.record.mallocs.discovery import discover, functions_of
 from tracelloc.record.mallocs.signatures import FunctionKind
 from tracelloc.record.probe_points.placement import plan
 
 RET = "c3"
+
+
+def place_in(code: str) -> tuple[int, bool]:
+    """Where in a function of one argument, and whether that is single-stepped."""
+    found = find_probe_offset(bytes.fromhex(code), ["rdi"])
+    return found.offset, found.is_single_stepped
 
 
 @pytest.mark.parametrize(
@@ -36,8 +42,7 @@ RET = "c3"
     ],
 )
 def test_cheap_places(code: str, offset: int) -> None:
-    found = find_probe_offset(bytes.fromhex(code + RET), ["rdi"])
-    assert (found.offset, found.is_single_stepped) == (offset, False)
+    assert place_in(code + RET) == (offset, False)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +56,7 @@ def test_cheap_places(code: str, offset: int) -> None:
 )
 def test_never_on_a_nop_that_harms(nops: str, length: int) -> None:
     """Not even for want of better: the next instruction is single-stepped, but does no harm."""
-    found = find_probe_offset(bytes.fromhex(f"{nops} 48 89 f8 c3"), ["rdi"])
-    assert (found.offset, found.is_single_stepped) == (length, True)
+    assert place_in(f"{nops} 48 89 f8 c3") == (length, True)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +84,7 @@ def test_never_on_a_nop_that_harms(nops: str, length: int) -> None:
     ],
 )
 def test_single_stepped_offsets(code: str) -> None:
-    found = find_probe_offset(bytes.fromhex(code + RET), ["rdi"])
-    assert (found.offset, found.is_single_stepped) == (0, True)
+    assert place_in(code + RET) == (0, True)
 
 
 def test_only_the_arguments_of_the_signature_count() -> None:
@@ -108,8 +111,7 @@ def test_only_the_arguments_of_the_signature_count() -> None:
     ],
 )
 def test_branches_back(code: str, offset: int, stepped: bool) -> None:
-    found = find_probe_offset(bytes.fromhex(code + RET), ["rdi"])
-    assert (found.offset, found.is_single_stepped) == (offset, stepped)
+    assert place_in(code + RET) == (offset, stepped)
 
 
 def test_code_that_cannot_be_read_to_its_end_is_probed_at_its_entry() -> None:
@@ -127,14 +129,12 @@ def test_emulated() -> None:
 
 
 def test_glibc() -> None:
-    path = libc()
-    elf = target_file(path)
-    module = Module(("0", 1), str(path), str(path), elf)
+    module = module_of(libc())
     found = discover([module])
     points = plan(found).points
     assert not any(point.is_exit for point in points)
     for point in points:
-        code = elf.read(point.offset, 16)
+        code = module.elf.read(point.offset, 16)
         assert is_emulated(code) != point.is_single_stepped
         assert code[:5] != bytes.fromhex("0f1f440000")
     # Of all functions only reallocarray multiplies before anything else.

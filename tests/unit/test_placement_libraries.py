@@ -7,13 +7,14 @@ entry and up to the probe, and nothing in between may branch or write to an argu
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.unit.test_elf import libc, open_elf
+from tests.commands import run
+from tests.unit.references import open_elf
+from tests.unit.test_elf import libc
 from tracelloc.files.machinecode.probeoffsets import find_probe_offset, is_emulated
 from tracelloc.record.mallocs.families import LIBC
 
@@ -63,10 +64,7 @@ class Listing:
 
 
 def disassemble(path: Path) -> Listing:
-    text = subprocess.run(
-        ["objdump", "-d", "-M", "intel", "--no-show-raw-insn", path],
-        capture_output=True, text=True, check=True, timeout=120,
-    ).stdout  # fmt: skip
+    text = run("objdump", "-d", "-M", "intel", "--no-show-raw-insn", path)
     lines, targets = [], []
     for row in text.splitlines():
         match = LINE.match(row)
@@ -110,7 +108,6 @@ def test_nothing_leads_past_a_probe(name: str) -> None:
     for function, places in elf.find_functions(ARGUMENTS).items():
         for entry, size in places.items():
             offset = elf.offset_of(entry)
-            assert offset is not None
             found = find_probe_offset(elf.read(offset, size), ARGUMENTS[function])
             checked += 1
             cheap += not found.is_single_stepped

@@ -6,15 +6,14 @@ import errno
 import os
 import subprocess
 import threading
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from tests.unit.events import A, records
 from tests.unit.inspected import Lab, Traced
 from tracelloc.errors import PrivilegeError, TargetError
 from tracelloc.model.blocks import Blocks
-from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
 from tracelloc.record.facets import pointers, schedule, seam
 from tracelloc.record.facets.pointers import PointersFacet
 from tracelloc.record.process.procfs import Process
@@ -54,9 +53,8 @@ class Searches(Lab):
 
 def test_every_ten_seconds_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one = Searches(monkeypatch), Traced()
-    made = np.zeros(2, EVENT_DTYPE)
-    made["address"], made["time_ns"] = (0x10, 0x20), (1 * NS_PER_S, 20 * NS_PER_S)
-    made["size_tag"], made["stack_id"] = 5 | EventKind.ALLOC << EVENT_SIZE_BITS, 1
+    made = records([(A, 0x10, 5, 1, 1), (A, 0x20, 5, 1, 1)])
+    made["time_ns"] = 1 * NS_PER_S, 20 * NS_PER_S
     one.heap.table.apply(made)
     assert [lab.count_due(at_s, one) for at_s in (12, 17, 18, 26, 27, 37)] == [0, 1, 0, 0, 1, 1]
     # When the first one is due, there are blocks that are old.
@@ -79,10 +77,8 @@ def test_processes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_the_right_to_read_it_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab, one = (
-        Searches(monkeypatch, PrivilegeError("memory of process 1 may not be read")),
-        Traced(),
-    )
+    refusal = PrivilegeError("memory of process 1 may not be read")
+    lab, one = Searches(monkeypatch, refusal), Traced()
     assert [lab.count_due(at_s, one) for at_s in (20, 31, 42)] == [1, 0, 0]
     assert one.heap.unreachable.is_refused
     (line,) = lab.said
@@ -139,13 +135,10 @@ def test_a_search_that_takes_too_much_time(monkeypatch: pytest.MonkeyPatch) -> N
     lab, one = Searches(monkeypatch), Traced()
     monkeypatch.setattr(seam, "_MOST_CPU_NS", 1)
 
-    def search(
-        _process: Process, _blocks: Blocks, may_go_on: Callable[[], bool], _roots: object
-    ) -> None:
-        assert not may_go_on()
-
-    monkeypatch.setattr(pointers, "search", search)
+    asked: list[bool] = []
+    monkeypatch.setattr(pointers, "search", lambda _, __, may_go_on, ___: asked.append(may_go_on()))
     lab.run_due(20, one)
+    assert asked == [False]
     assert one.heap.unreachable.is_refused
     assert len(lab.said) == 1
     assert lab.count_due(40, one) == 0

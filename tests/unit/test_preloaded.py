@@ -11,16 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from tests.unit.events import sent_stacks
 from tracelloc.command.commandline import parse_command_line
 from tracelloc.command.options import completed
 from tracelloc.errors import UsageError
-from tracelloc.model.events import (
-    EVENT_DTYPE,
-    EVENT_LAP_BIT,
-    EVENT_SIZE_BITS,
-    EventKind,
-    SentStacks,
-)
+from tracelloc.model.events import EVENT_DTYPE, EVENT_LAP_BIT, EVENT_SIZE_BITS, EventKind
 from tracelloc.record.sources.preloaded import ringmerge
 from tracelloc.record.sources.preloaded.ringmerge import AreaRings
 from tracelloc.record.unwinding.leading import LeadingFrames
@@ -232,12 +227,7 @@ def test_leading_frames() -> None:
     assert leading.without((150, 350, 250, 150)) == (250, 150)
     assert leading.without((150, 350)) == (350,)
     assert leading.without(()) == ()
-    stacks = SentStacks(
-        ids=np.array([1, 2, 3], np.uint64),
-        flags=np.zeros(3, np.uint16),
-        depths=np.array([4, 1, 2]),
-        frames=np.array([150, 350, 250, 150, 150, 50, 150], np.uint64),
-    )
+    stacks = sent_stacks((1, 0, (150, 350, 250, 150)), (2, 0, (150,)), (3, 0, (50, 150)))
     assert [frames for _, _, frames in leading.without_all(stacks).rows()] == [
         (250, 150), (150,), (50, 150),
     ]  # fmt: skip

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,16 +41,16 @@ def put(
     (directory / "maps").write_text("")
 
 
-class Clock:
-    now_ns = 0
+class MadeUp(ProcessScan):
+    """A scan of a made-up /proc, by a clock of the test's."""
 
-    def __call__(self) -> int:
-        return self.now_ns
+    def __init__(self, root: Path, **more: Any) -> None:
+        super().__init__(root, clock_ns=lambda: self.now_ns, **more)
+        self.now_ns = 0
 
 
 def test_parse_stat() -> None:
     stat = parse_stat(stat_line(7, "a) R (b", state="Z", flags=5, start=99, pages=3))
-    assert stat is not None
     assert (stat.command, stat.state, stat.flags) == ("a) R (b", "Z", 5)
     assert (stat.start, stat.rss_bytes) == (99, 3 * PAGE)
     assert parse_stat("") is parse_stat("7 (x) S 1 2") is parse_stat(")(") is None
@@ -63,7 +64,7 @@ def test_what_is_said_of_each(tmp_path: Path) -> None:
     put(tmp_path, 9, stat_line(9, "go", pages=9), b"\xff\xfe\0")
     (tmp_path / "notaprocess").mkdir()
     (tmp_path / "10").mkdir()
-    scan = ProcessScan(tmp_path, own_pid=8, clock_ns=Clock())
+    scan = MadeUp(tmp_path, own_pid=8)
     found = {info.pid: info for info in scan.refresh()}
     assert {pid: info.trouble for pid, info in found.items()} == {
         6: Trouble.ENDED, 7: Trouble.BITS, 8: Trouble.SELF, 9: Trouble.NO_ALLOCATOR
@@ -83,7 +84,7 @@ def test_one_odd_process_does_not_end_the_list(
 
     monkeypatch.setattr(Process, "maps", odd)
     put(tmp_path, 9, stat_line(9, "a)\x0b\x85\u2028 Z 1 (b", pages=9), b"\x0b\xc2\x85\0")
-    (info,) = ProcessScan(tmp_path, clock_ns=Clock()).refresh()
+    (info,) = MadeUp(tmp_path).refresh()
     assert (info.pid, info.trouble, info.known) == (9, Trouble.ODD, True)
     assert info.command == "a)\x0b\x85\u2028 Z 1 (b"
 
@@ -100,7 +101,6 @@ def test_what_is_gone_says_nothing_of_the_files_of_others(monkeypatch: pytest.Mo
         assert {info.allocator for info in scan.refresh(60.0)} == {None}
     process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
     try:
-        assert process.stdin is not None
         process.stdin.write(b"\n")
         assert read_line(process.stdout, "cat") == ""
         (info,) = (info for info in scan.refresh(60.0) if info.pid == process.pid)
@@ -111,10 +111,9 @@ def test_what_is_gone_says_nothing_of_the_files_of_others(monkeypatch: pytest.Mo
 
 
 def test_growth_over_the_last_minute(tmp_path: Path) -> None:
-    clock = Clock()
-    scan = ProcessScan(tmp_path, clock_ns=clock)
+    scan = MadeUp(tmp_path)
     for second in range(200):
-        clock.now_ns = second * NS_PER_S
+        scan.now_ns = second * NS_PER_S
         pages = 100 if second < 100 else 100 + 2 * (second - 100)
         put(tmp_path, 3, stat_line(3, "grows", pages=pages))
         put(tmp_path, 4, stat_line(4, "large", pages=5000))
@@ -129,11 +128,10 @@ def test_growth_over_the_last_minute(tmp_path: Path) -> None:
 
 
 def test_growth_of_the_first_seconds_is_taken_for_that_of_five(tmp_path: Path) -> None:
-    clock = Clock()
-    scan = ProcessScan(tmp_path, clock_ns=clock)
+    scan = MadeUp(tmp_path)
     growth = []
     for second in range(11):
-        clock.now_ns = second * NS_PER_S
+        scan.now_ns = second * NS_PER_S
         put(tmp_path, 3, stat_line(3, "new", pages=100 if second == 0 else 700))
         growth += [info.growth_bytes_per_min for info in scan.refresh()]
     assert growth[:7] == [0, *[7200 * PAGE] * 5, 6000 * PAGE]
@@ -141,10 +139,9 @@ def test_growth_of_the_first_seconds_is_taken_for_that_of_five(tmp_path: Path) -
 
 
 def test_growth_however_rarely_it_is_looked_at(tmp_path: Path) -> None:
-    clock = Clock()
-    scan = ProcessScan(tmp_path, clock_ns=clock)
+    scan = MadeUp(tmp_path)
     for second in range(0, 401, 20):
-        clock.now_ns = second * NS_PER_S
+        scan.now_ns = second * NS_PER_S
         put(tmp_path, 3, stat_line(3, "grew", pages=100 + min(second, 300)))
         (info,) = scan.refresh()
         if second == 320:
@@ -153,24 +150,23 @@ def test_growth_however_rarely_it_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_budget_and_looking_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
     looked: list[int] = []
 
-    def inspect(self: ProcessScan, pid: int, stat: object) -> tuple[str | None, Trouble | None]:
+    def inspect(self: MadeUp, pid: int, stat: object) -> tuple[str | None, Trouble | None]:
         looked.append(pid)
-        clock.now_ns += NS_PER_S
+        self.now_ns += NS_PER_S
         return ("malloc in a", None) if pid == 2 else (None, Trouble.NO_ALLOCATOR)
 
     monkeypatch.setattr(ProcessScan, "_inspect", inspect)
     for pid in (1, 2, 3):
         put(tmp_path, pid, stat_line(pid, "p", pages=pid))
-    scan = ProcessScan(tmp_path, clock_ns=clock)
+    scan = MadeUp(tmp_path)
     known = [sorted(i.pid for i in scan.refresh(0.1) if i.known) for _ in range(3)]
     assert known == [[3], [2, 3], [1, 2, 3]]
     assert looked == [3, 2, 1], "the largest first"
     scan.refresh()
     assert looked == [3, 2, 1], "known for now"
-    clock.now_ns += 100 * NS_PER_S
+    scan.now_ns += 100 * NS_PER_S
     scan.refresh(10)
     assert looked == [3, 2, 1, 3, 1], "the one with an allocator keeps it"
 
@@ -210,7 +206,6 @@ def test_real_processes(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> No
 def test_thread_names() -> None:
     code = "import threading, ctypes; ctypes.CDLL(None).prctl(15, b'a [b]\\x1b', 0, 0, 0); input()"
     target = subprocess.Popen([sys.executable, "-c", code + "; input()"], stdin=subprocess.PIPE)
-    assert target.stdin is not None
     try:
         deadline = time.monotonic() + 30
         while Process(target.pid).thread_names() != {target.pid: "a [b]\x1b"}:
@@ -238,15 +233,10 @@ def test_matching() -> None:
     [
         ("python3 app.py", "app.py"),
         ("/usr/bin/python3.11 -X perf -u /srv/app.py --port 80", "/srv/app.py"),
-        ("python3 -m http.server 8000", "http.server"),
-        ("python3 -c pass app.py", None),
-        ("python3", None),
-        ("node --require ./hook.js server.js", "server.js"),
-        ("-bash", None),
-        ("sh ./run.sh", "./run.sh"),
-        ("redis-server /etc/redis.conf", None),
-        ("", None),
+        ("python3 -m http.server 8000", "http.server"), ("python3 -c pass app.py", None),
+        ("python3", None), ("node --require ./hook.js server.js", "server.js"), ("-bash", None),
+        ("sh ./run.sh", "./run.sh"), ("redis-server /etc/redis.conf", None), ("", None),
     ],
-)
+)  # fmt: skip
 def test_scripts_of_interpreters(command: str, script: str | None) -> None:
     assert script_of(command.split()) == script

@@ -39,8 +39,7 @@ def test_parse_maps() -> None:
     assert (maps[4].path, maps[4].deleted) == ("/usr/lib/libfoo.so.1", True)
     assert maps[5].is_file
     assert parse_maps("") == {}
-    again = parse_maps(MAPS, parse_maps(MAPS))
-    assert list(again.values()) == maps
+    assert list(parse_maps(MAPS, parse_maps(MAPS)).values()) == maps
 
 
 def test_names_of_files_make_no_mappings() -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import email
 import email.policy
-import http.server
 import json
 import re
-import threading
 import time
 import urllib.parse
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import pytest
 
 from tests.harness import PATIENCE_S
 from tests.unit.profiles import frame, profile, sample
+from tests.unit.receivers import Handler, Receiver, serving
 from tests.unit.test_export_formats import decoded
 from tracelloc.errors import TracellocError
 from tracelloc.model.process import Target
@@ -37,51 +37,8 @@ from tracelloc.show.publish.secrets import authorization, read_secret
 NAME = re.compile(r"[^{},=\"\s]+\{([^{},=\"\s]+=[^{},=\"\s]+(,[^{},=\"\s]+=[^{},=\"\s]+)*)?\}")
 
 
-class StandIn(http.server.ThreadingHTTPServer):
-    """Checks each request, keeps what it said, and answers what it is told to."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Ingest)
-        self.statuses: list[int] = []
-        self.got: list[dict[str, Any]] = []
-        self.wrong: list[str] = []
-        self.came = threading.Condition()
-        self.requests = 0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def wait_for(self, requests: int) -> None:
-        with self.came:
-            assert self.came.wait_for(lambda: self.requests >= requests, PATIENCE_S)
-
-
-class _Ingest(http.server.BaseHTTPRequestHandler):
-    server: StandIn
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        try:
-            got = self._checked(body)
-        except (AssertionError, ValueError, KeyError) as error:
-            self.server.wrong.append(repr(error))
-            got = {}
-        status = self.server.statuses.pop(0) if self.server.statuses else 200
-        if status == 200:
-            self.server.got.append(got)
-        self.send_response(status)
-        if status == 302:
-            self.send_header("Location", "/elsewhere")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-        with self.server.came:
-            self.server.requests += 1
-            self.server.came.notify_all()
-
-    def _checked(self, body: bytes) -> dict[str, Any]:
+class Ingest(Handler):
+    def checked(self, body: bytes) -> dict[str, Any]:
         parts = urllib.parse.urlsplit(self.path)
         assert parts.path == "/ingest"
         query = dict(urllib.parse.parse_qsl(parts.query, strict_parsing=True))
@@ -106,19 +63,14 @@ class _Ingest(http.server.BaseHTTPRequestHandler):
             assert kind["aggregation"] in ("sum", "average")
         return {"query": query, "message": message, "headers": dict(self.headers)}
 
-    def log_message(self, *args: Any) -> None:
-        pass
+
+StandIn = partial(Receiver, Ingest)
 
 
 @pytest.fixture
-def server() -> Iterator[StandIn]:
-    with StandIn() as stand_in:
-        thread = threading.Thread(target=stand_in.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
+def server() -> Iterator[Receiver]:
+    with serving(StandIn()) as stand_in:
         yield stand_in
-        stand_in.shutdown()
-        thread.join()
-        assert stand_in.wrong == []
 
 
 class Heap:
@@ -144,16 +96,22 @@ def pusher(url: str, heap: Heap, said: list[str], **changes: Any) -> Pusher:
     )
 
 
+def pushed(server: Receiver, requests: int, heap: Heap | None = None) -> tuple[Pusher, list[str]]:
+    """What has pushed until so many requests have come, and what it said."""
+    said: list[str] = []
+    pushing = pusher(server.url, heap or Heap(), said)
+    pushing.start()
+    server.wait_for(requests)
+    pushing.close()
+    return pushing, said
+
+
 def sums(got: dict[str, Any]) -> list[int]:
     return [sum(s.value[n] for s in got["message"].sample) for n in range(4)]
 
 
-def test_profiles_arrive(server: StandIn) -> None:
-    said: list[str] = []
-    pushing = pusher(server.url, Heap(), said)
-    pushing.start()
-    server.wait_for(3)
-    pushing.close()
+def test_profiles_arrive(server: Receiver) -> None:
+    pushing, said = pushed(server, 3)
     assert said == []
     first, second, *_ = server.got
     query = first["query"]
@@ -169,7 +127,7 @@ def test_profiles_arrive(server: StandIn) -> None:
     assert (pushing.dropped, len(pushing._waiting)) == (0, 0)
 
 
-def test_password_and_name(server: StandIn) -> None:
+def test_password_and_name(server: Receiver) -> None:
     said: list[str] = []
     url = server.url.replace("//", "//user:s%20cret@")
     pushing = pusher(url, Heap(), said, name="shop", interval_s=60.0)
@@ -182,14 +140,10 @@ def test_password_and_name(server: StandIn) -> None:
     assert said == []
 
 
-def test_errors_are_tried_again_in_order(server: StandIn) -> None:
-    server.statuses = [500, 503, 429]
-    said: list[str] = []
+def test_errors_are_tried_again_in_order(server: Receiver) -> None:
+    server.answers = [(500, b""), (503, b""), (429, b"")]
     heap = Heap()
-    pushing = pusher(server.url, heap, said)
-    pushing.start()
-    server.wait_for(5)
-    pushing.close()
+    pushing, said = pushed(server, 5, heap)
     assert [line.split(": ")[0] for line in said] == [
         "error", f"{server.url}/ingest accepts profiles again",
     ]  # fmt: skip
@@ -198,13 +152,9 @@ def test_errors_are_tried_again_in_order(server: StandIn) -> None:
     assert pushing.dropped == 0
 
 
-def test_refused_profiles_are_not_repeated(server: StandIn) -> None:
-    server.statuses = [400, 302]
-    said: list[str] = []
-    pushing = pusher(server.url, Heap(), said)
-    pushing.start()
-    server.wait_for(4)
-    pushing.close()
+def test_refused_profiles_are_not_repeated(server: Receiver) -> None:
+    server.answers = [(400, b""), (302, b"")]
+    pushing, said = pushed(server, 4)
     assert pushing.dropped == 2
     assert "it answered 400" in said[0]
     assert said[-1] == "2 profiles could not be pushed"
@@ -254,7 +204,7 @@ def test_mappings_are_apart_from_blocks_of_the_same_stack() -> None:
     assert sent == [[100, 5000], [200, 0], [0, 4096]]
 
 
-def test_a_profile_that_cannot_be_made_is_no_end(server: StandIn) -> None:
+def test_a_profile_that_cannot_be_made_is_no_end(server: Receiver) -> None:
     said: list[str] = []
     heap = Heap()
     pushing = pusher(server.url, heap, said)
@@ -288,7 +238,6 @@ def test_passwords_from_a_file_or_the_environment(tmp_path: Path) -> None:
     secret.write_bytes(b"p:\xe9ssword\r\nmore\n")
     variable = {"TRACELLOC_PUSH_PASSWORD": "other"}
     found = read_secret(secret, "TRACELLOC_PUSH_PASSWORD", variable)
-    assert found is not None
     assert b64decode((authorization("u", found) or "").partition(" ")[2]) == b"u:p:\xe9ssword"
     assert authorization(None, "token") == "Bearer token"
     assert authorization("u", None) == f"Basic {b64encode(b'u:').decode()}"

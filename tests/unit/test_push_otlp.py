@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import gzip
-import http.server
 import itertools
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.profiles.v1development import profiles_service_pb2
 
-from tests.harness import PATIENCE_S
 from tests.unit.otlpmessages import decoded_request, profiles, resource_of, sums
+from tests.unit.receivers import Handler, Receiver, serving
 from tests.unit.test_push import Heap
 from tracelloc.model.process import Target
 from tracelloc.show.publish.address import PushConfig, parse_push_url
@@ -25,67 +24,23 @@ from tracelloc.show.publish.secrets import authorization
 Response = profiles_service_pb2.ExportProfilesServiceResponse
 
 
-class OtlpReceiver(http.server.ThreadingHTTPServer):
-    """Checks each request, keeps what it said, and answers what it is told to."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Export)
-        self.answers: list[tuple[int, bytes]] = []
-        self.got: list[tuple[dict[str, str], Any]] = []
-        self.wrong: list[str] = []
-        self.came = threading.Condition()
-        self.requests = 0
-
-    @property
-    def url(self) -> str:
-        return f"otlp+http://127.0.0.1:{self.server_address[1]}"
-
-    def wait_for(self, requests: int) -> None:
-        with self.came:
-            assert self.came.wait_for(lambda: self.requests >= requests, PATIENCE_S)
+class Export(Handler):
+    def checked(self, body: bytes) -> tuple[dict[str, str], Any]:
+        assert self.path == "/v1development/profiles"
+        assert self.headers["Content-Type"] == "application/x-protobuf"
+        assert self.headers["Content-Encoding"] == "gzip"
+        return dict(self.headers), decoded_request(gzip.decompress(body))
 
 
-class _Export(http.server.BaseHTTPRequestHandler):
-    server: OtlpReceiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        status, answer = self.server.answers.pop(0) if self.server.answers else (200, b"")
-        try:
-            assert self.path == "/v1development/profiles"
-            assert self.headers["Content-Type"] == "application/x-protobuf"
-            assert self.headers["Content-Encoding"] == "gzip"
-            message = decoded_request(gzip.decompress(body))
-            if status == 200:
-                self.server.got.append((dict(self.headers), message))
-        except Exception as error:  # noqa: BLE001 - told to the test
-            self.server.wrong.append(repr(error))
-        self.send_response(status)
-        self.send_header("Content-Type", "application/x-protobuf")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-        with self.server.came:
-            self.server.requests += 1
-            self.server.came.notify_all()
-
-    def log_message(self, *args: Any) -> None:
-        pass
+OtlpReceiver = partial(Receiver, Export, "otlp+http")
 
 
 @pytest.fixture
-def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtlpReceiver]:
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     for name in ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"):
         monkeypatch.delenv(name, raising=False)
-    with OtlpReceiver() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
+    with serving(OtlpReceiver()) as server:
         yield server
-        server.shutdown()
-        thread.join()
-        assert server.wrong == []
 
 
 def pusher(url: str, heap: Heap, said: list[str], **changes: Any) -> Pusher:
@@ -93,18 +48,24 @@ def pusher(url: str, heap: Heap, said: list[str], **changes: Any) -> Pusher:
     assert is_otlp
     labels = (("env", "test"),)
     config = PushConfig(address, authorization(user, None), 0.02, None, labels, is_otlp=True)
-    take = lambda: [heap.take()]  # noqa: E731
-    return Pusher(replace(config, **changes), Target(42, "x"), take, said.append, 0.01)
+    return Pusher(
+        replace(config, **changes), Target(42, "x"), lambda: [heap.take()], said.append, 0.01
+    )
 
 
-def test_profiles_arrive(receiver: OtlpReceiver) -> None:
+def pushed(receiver: Receiver, requests: int, heap: Heap | None = None) -> list[str]:
+    """What is said until so many requests have come."""
     said: list[str] = []
-    started_ns = time.time_ns()
-    pushing = pusher(receiver.url, Heap(), said)
+    pushing = pusher(receiver.url, heap or Heap(), said)
     pushing.start()
-    receiver.wait_for(3)
+    receiver.wait_for(requests)
     pushing.close()
-    assert said == []
+    return said
+
+
+def test_profiles_arrive(receiver: Receiver) -> None:
+    started_ns = time.time_ns()
+    assert pushed(receiver, 3) == []
     messages = [message for _, message in receiver.got]
     # What is outstanding is sent whole, what was allocated since the last time.
     assert [sums(message) for message in messages[:2]] == [
@@ -122,7 +83,7 @@ def test_profiles_arrive(receiver: OtlpReceiver) -> None:
     assert {len(each) for each in ids} == {16}
 
 
-def test_names_passwords_and_headers(receiver: OtlpReceiver) -> None:
+def test_names_passwords_and_headers(receiver: Receiver) -> None:
     said: list[str] = []
     url = receiver.url.replace("//", "//user:s%20cret@")
     pushing = pusher(url, Heap(), said, name="shop", headers=(("X-Key", "s cret"),))
@@ -136,7 +97,7 @@ def test_names_passwords_and_headers(receiver: OtlpReceiver) -> None:
     assert resource_of(message.resource_profiles[0].resource)["service.name"] == "shop"
 
 
-def test_partial_success_is_shown_once(receiver: OtlpReceiver) -> None:
+def test_partial_success_is_shown_once(receiver: Receiver) -> None:
     refusing = Response()
     refusing.partial_success.rejected_profiles = 2
     refusing.partial_success.error_message = "no \x1b[31mroom"
@@ -144,11 +105,7 @@ def test_partial_success_is_shown_once(receiver: OtlpReceiver) -> None:
     remark.partial_success.error_message = "use https"
     receiver.answers = [(200, refusing.SerializeToString())] * 2
     receiver.answers += [(200, b""), (200, remark.SerializeToString()), (200, b"\xff")]
-    said: list[str] = []
-    pushing = pusher(receiver.url, Heap(), said)
-    pushing.start()
-    receiver.wait_for(6)
-    pushing.close()
+    said = pushed(receiver, 6)
     url = f"{receiver.url.removeprefix('otlp+')}/v1development/profiles"
     assert said == [
         f"{url}: 2 profiles refused: no \\x1b[31mroom",
@@ -158,14 +115,10 @@ def test_partial_success_is_shown_once(receiver: OtlpReceiver) -> None:
     ]
 
 
-def test_what_is_tried_again(receiver: OtlpReceiver) -> None:
+def test_what_is_tried_again(receiver: Receiver) -> None:
     receiver.answers = [(503, b""), (429, b""), (200, b""), (500, b""), (400, b"")]
-    said: list[str] = []
     heap = Heap()
-    pushing = pusher(receiver.url, heap, said)
-    pushing.start()
-    receiver.wait_for(7)
-    pushing.close()
+    said = pushed(receiver, 7, heap)
     assert "it answered 503" in said[0]
     assert "accepts profiles again" in said[1]
     assert said[-1] == "2 profiles could not be pushed"

@@ -6,24 +6,18 @@ import random
 
 import numpy as np
 
+from tests.unit.events import records
 from tracelloc.heap.ranges import RangeTable
 from tracelloc.heap.stacks import Stacks
-from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, Events
+from tracelloc.model.events import EventKind, Events
 from tracelloc.model.stacks import StackFlag
 
 PAGE = 4096
 
 
-def events(*records: tuple[EventKind, int, int, int, int]) -> Events:
+def events(*mapped: tuple[EventKind, int, int, int, int]) -> Events:
     """(kind, first page, bytes, stack id, thread)."""
-    made = np.zeros(len(records), EVENT_DTYPE)
-    for row, (kind, page, size, stack, tid) in enumerate(records):
-        made["address"][row] = page * PAGE
-        made["size_tag"][row] = size | kind << EVENT_SIZE_BITS
-        made["stack_id"][row] = stack
-        made["tid"][row] = tid
-        made["time_ns"][row] = row + 1
-    return made
+    return records([(kind, page * PAGE, *more) for kind, page, *more in mapped])
 
 
 def pages_of(table: RangeTable) -> dict[int, int]:

@@ -39,9 +39,7 @@ def folded(found: Profile) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    "made",
-    [small(), peaked(), large(300), profile([])],
-    ids=["small", "peaked", "large", "none"],
+    "made", [small(), peaked(), large(300), profile([])], ids=["small", "peaked", "large", "none"]
 )
 def test_json_comes_back_as_it_was(made: Profile, tmp_path: Path) -> None:
     back = read_profile(save(tmp_path / "a.json", made))
@@ -123,8 +121,7 @@ def test_difference() -> None:
 def test_difference_of_a_profile_to_itself_is_nothing(one: str, two: str, tmp_path: Path) -> None:
     made = large(100)
     a, b = (read_profile(save(tmp_path / name, made)) for name in (one, two))
-    found = difference(a, b)
-    assert {s.weight(Metric.BYTES) for s in found.samples} == {0}
+    assert {s.weight(Metric.BYTES) for s in difference(a, b).samples} == {0}
 
 
 def test_difference_comes_back(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,14 +23,12 @@ import pytest
 from tests.blockholders import KEPT
 from tests.harness import may_mount
 from tests.snapshots import with_facets
-from tests.unit.recordedtraces import START_S, assert_equal, namers, traces
+from tests.unit.recordedtraces import START_S, assert_equal, namers, record, recorded_run, traces
 from tracelloc.command.record import Recorder
 from tracelloc.command.recordoptions import RecordOptions
-from tracelloc.command.run import Run
 from tracelloc.errors import TracellocError
 from tracelloc.model.figures import History
 from tracelloc.model.heapusage import SuspectHolders
-from tracelloc.model.process import Target
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.recording import parts
@@ -51,35 +49,28 @@ END_S = 400.0
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording of the made-up program, closed as it should be."""
     path = tmp_path_factory.mktemp("recordings") / "whole.rec"
-    writer = RecordingWriter(path, max_bytes=200 << 20, max_s=1e9)
-    writer.describe({"command": "server"})
-    for trace in traces(END_S):
-        writer.add(trace, namers(END_S))
-    writer.close()
+    record(path, traces(END_S), END_S, {"command": "server"}).close()
     assert [each.name for each in path.parent.iterdir()] == ["whole.rec"]
     return path
 
 
 def test_holders_of_stacks_come_back(tmp_path: Path) -> None:
-    writer = RecordingWriter(tmp_path / "held.rec", max_bytes=200 << 20, max_s=1e9)
     root = traces(10.0)[-1].root
+    every = []
     for holders in ({}, {1: KEPT}):
         one = replace(root, time_s=root.time_s + len(holders))
-        one = with_facets(one, holders=SuspectHolders(holders))
-        writer.add(TraceSnapshot((one,)), namers(10.0))
-    writer.close()
-    recording = RecordedTrace(tmp_path / "held.rec")
+        every.append(TraceSnapshot((with_facets(one, holders=SuspectHolders(holders)),)))
+    recording = record(tmp_path / "held.rec", every, 10.0)
     assert [recording.trace_at(n).root.holders for n in (0, 1)] == [{}, {1: KEPT}]
 
 
 def test_blocks_from_before_tracing_are_no_growth(tmp_path: Path) -> None:
     """They are found when samples of the history have been written without them."""
-    writer = RecordingWriter(tmp_path / "earlier.rec", max_bytes=200 << 20, max_s=1e9)
     root = traces(10.0)[-1].root
     ours = History(root.started_ns, root.totals.live_bytes.copy())
     totals = root.totals.copy()
     totals.allocated_bytes[2] += 1 << 30
-    growths = []
+    every, growths = [], []
     for number, live_bytes in enumerate((root.totals.live_bytes, totals.live_bytes)):
         if number == 1:
             ours.add_before(live_bytes - root.totals.live_bytes)
@@ -88,9 +79,8 @@ def test_blocks_from_before_tracing_are_no_growth(tmp_path: Path) -> None:
             root, time_s=root.time_s + number, history=ours.copy(), growth_per_min=growths[-1],
             totals=totals if number else root.totals,
         )  # fmt: skip
-        writer.add(TraceSnapshot((one,)), namers(10.0))
-    writer.close()
-    recording = RecordedTrace(tmp_path / "earlier.rec")
+        every.append(TraceSnapshot((one,)))
+    recording = record(tmp_path / "earlier.rec", every, 10.0)
     for number, growth in enumerate(growths):
         assert not growth.any()
         assert not recording.trace_at(number).root.growth_per_min.any()
@@ -145,12 +135,8 @@ def test_an_old_moment_is_folded_but_shows_what_it_did(tmp_path: Path) -> None:
 
 
 def test_what_is_too_far_back_is_forgotten(tmp_path: Path) -> None:
-    writer = RecordingWriter(tmp_path / "short.rec", max_bytes=200 << 20, max_s=300.0)
     every = traces(1300.0)
-    for trace in every:
-        writer.add(trace, namers(1300.0))
-    writer.close()
-    recording = RecordedTrace(tmp_path / "short.rec")
+    recording = record(tmp_path / "short.rec", every, 1300.0, max_s=300.0)
     last_s = every[-1].root.time_s
     # As many as a group has may be left over.
     assert 300.0 <= last_s - recording.moments[0].time_s <= 300.0 + 2 * GROUP * 5
@@ -193,17 +179,12 @@ def test_other_versions_have_other_figures(tmp_path: Path, monkeypatch: pytest.M
                 for row in parts._ROWS[name]]  # fmt: skip
         monkeypatch.setitem(parts._ROWS, name, rows)
     monkeypatch.setattr(parts, "to_plain", lambda value: _without_confidence(to_plain(value)))
-    writer = RecordingWriter(tmp_path / "other.rec", max_bytes=200 << 20, max_s=1e9)
-    for trace in every:
-        writer.add(trace, namers(100.0))
-    writer.close()
+    record(tmp_path / "other.rec", every, 100.0).close()
     monkeypatch.undo()
     found = RecordedTrace(tmp_path / "other.rec").trace_at(len(every) - 1).root
     wanted = every[-1].root
     assert not found.totals.remote_count.any()
     assert found.totals.remote_bytes.tolist() == wanted.totals.remote_bytes.tolist()
-    assert found.findings is not None
-    assert wanted.findings is not None
     assert found.findings.suspects
     assert not found.findings.sites.rate_bytes_per_min.any()
     assert {suspect.judgement.confidence for suspect in found.findings.suspects} == {0.0}
@@ -241,7 +222,6 @@ def test_a_killed_writer_loses_nothing_that_was_written(tmp_path: Path, count: i
     with subprocess.Popen(
         [sys.executable, "-c", _WRITE_ON, path], stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         said = [float(process.stdout.readline()) for _ in range(count)]
         process.kill()
     recording = RecordedTrace(path)
@@ -309,10 +289,8 @@ def test_a_flipped_bit_of_a_moment_is_noticed(recorded: Path, tmp_path: Path) ->
 def test_other_databases_are_refused(recorded: Path, tmp_path: Path, change: str) -> None:
     path = tmp_path / "other.rec"
     path.write_bytes(recorded.read_bytes())
-    connection = sqlite3.connect(path)
-    connection.execute(change)
-    connection.commit()
-    connection.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(change)
     with pytest.raises(TracellocError, match=r"other\.rec"):
         RecordedTrace(path)
 
@@ -329,28 +307,20 @@ def test_a_file_that_is_there_is_left_alone(recorded: Path, tmp_path: Path) -> N
 
 
 def test_a_recording_of_nothing_leaves_no_file(tmp_path: Path) -> None:
-    writer = RecordingWriter(tmp_path / "empty.rec", max_bytes=1 << 20, max_s=1.0)
-    writer.close()
+    RecordingWriter(tmp_path / "empty.rec", max_bytes=1 << 20, max_s=1.0).close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_each_new_leak_cuts_a_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     every = iter(traces(100.0))
     watch = SimpleNamespace(has_rules=True, leak_count=0)
-    run = SimpleNamespace(
-        session=SimpleNamespace(root=SimpleNamespace(target=Target(42, "server"))),
-        snapshots=SimpleNamespace(take_snapshot=lambda *_: next(every)),
-        namers=namers(100.0),
-        watch=watch,
-        check_rules=lambda _trace: False,
-        say_what_is_traced=lambda: None,
-    )
+    run = recorded_run(every, 100.0, watch=watch, check_rules=lambda _trace: False)
     recorder = Recorder(RecordOptions(tmp_path / "a.rec", 200 << 20, 1e9))
-    writer = recorder._begin(cast(Run, run))
+    writer = recorder._begin(run)
     copies = []
     for leaks in (0, 2, 2):
         watch.leak_count = leaks
-        recorder._tick(cast(Run, run))
+        recorder._tick(run)
         copies.append(len(list(tmp_path.glob("a-*.rec"))))
     writer.close()
     assert copies == [0, 1, 1]
@@ -375,21 +345,13 @@ def test_missed_snapshots_are_counted(
         now_s[0] = max(now_s[0], until_s if until_s != 1007.0 else 1009.5)
         return False
 
-    run = SimpleNamespace(
-        options=SimpleNamespace(duration_s=10.0),
-        signals=SimpleNamespace(is_ending=False),
-        session=SimpleNamespace(root=SimpleNamespace(target=Target(42, "server"))),
-        snapshots=SimpleNamespace(take_snapshot=take),
-        namers=namers(100.0),
-        watch=SimpleNamespace(has_rules=False, leak_count=0),
-        say_what_is_traced=lambda: None,
-        wait=wait,
-    )
+    snapshots, signals = SimpleNamespace(take_snapshot=take), SimpleNamespace(is_ending=False)
+    run = recorded_run(every, 100.0, snapshots=snapshots, signals=signals, wait=wait)
     recorder = Recorder(RecordOptions(tmp_path / "a.rec", 200 << 20, 1e9))
-    recorder._begin(cast(Run, run))
+    recorder._begin(run)
     monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
-    recorder._record(cast(Run, run))
-    recorder.finish(cast(Run, run), next(every))
+    recorder._record(run)
+    recorder.finish(run, next(every))
     monkeypatch.undo()
     assert "(4 missed)" in capsys.readouterr().err
     recording = RecordedTrace(tmp_path / "a.rec")
@@ -470,8 +432,7 @@ def test_an_early_reader_does_no_harm(tmp_path: Path) -> None:
     recorder = Recorder(RecordOptions(path, 200 << 20, 1e9))
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as file:
         assert file.execute("SELECT count(*) FROM moments").fetchone() == (0,)
-        run = SimpleNamespace(session=SimpleNamespace(root=SimpleNamespace(target=Target(1, "a"))))
-        assert recorder._begin(cast(Run, run)).path == path
+        assert recorder._begin(recorded_run(iter([]), 100.0)).path == path
         recorder.close()
     assert not path.exists()
 

@@ -6,28 +6,22 @@ import random
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import pytest
 
 from tests.harness import run_tracelloc
-from tests.unit.recordedtraces import namers, program, traces_with_events
+from tests.unit.recordedtraces import program, record, recorded_run, traces_with_events
 from tracelloc.command.record import Recorder
 from tracelloc.command.recordoptions import RecordOptions
-from tracelloc.command.run import Run
 from tracelloc.errors import TracellocError
 from tracelloc.heap import eventlog
 from tracelloc.model.blocks import Blocks, LoggedEvents
-from tracelloc.model.process import Target
-from tracelloc.model.wanted import Wanted
 from tracelloc.show.recording import events
 from tracelloc.show.recording.container import checksum
 from tracelloc.show.recording.events import encode
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.replay import blocks_since_s, with_blocks
-from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_time
 
@@ -40,20 +34,30 @@ def by_address(blocks: Blocks) -> list[tuple[int, ...]]:
 
 def write(path: Path, max_bytes: int = 200 << 20) -> list[Snapshot]:
     """Records the made-up program with its events. Returns the snapshots, with their blocks."""
-    writer = RecordingWriter(path, max_bytes=max_bytes, max_s=1e9, events=True)
-    shown = []
-    for trace in traces_with_events(END_S):
-        one = replace(trace, processes=trace.processes[:1])
-        writer.add(one, namers(END_S))
-        shown.append(one.root)
+    every = [replace(each, processes=each.processes[:1]) for each in traces_with_events(END_S)]
     # It has ended: the same once more.
-    writer.add(one, namers(END_S))
-    writer.close()
-    return shown
+    record(path, [*every, every[-1]], END_S, max_bytes=max_bytes, events=True).close()
+    return [each.root for each in every]
 
 
 def blocks_of(recording: RecordedTrace, index: int) -> Blocks | None:
     return with_blocks(recording, index, recording.trace_at(index)).root.blocks
+
+
+def sum_of_events(path: Path, what: str) -> int:
+    """What SQL says of all rows of events."""
+    with sqlite3.connect(path) as connection:
+        (found,) = connection.execute(f"SELECT {what} FROM events").fetchone()
+    return found
+
+
+def put_events(path: Path, moment: int, data: bytes) -> None:
+    """Replaces a moment's events; the checksum is right."""
+    with sqlite3.connect(path) as connection:
+        connection.execute(
+            "UPDATE events SET data = ?, crc = ? WHERE moment = ?",
+            (data, checksum(data, moment, 0, 0), moment),
+        )
 
 
 @pytest.mark.parametrize("least", [1 << 20, 300])
@@ -68,12 +72,9 @@ def test_blocks_of_every_moment(
     assert len(recording.moments) == len(shown) + 1
     for index in random.Random(1).sample(range(len(shown)), len(shown)):
         found = blocks_of(recording, index)
-        assert found is not None
-        assert shown[index].blocks is not None
         assert by_address(found) == by_address(shown[index].blocks)
     assert by_address(blocks_of(recording, len(shown))) == by_address(shown[-1].blocks)
-    with sqlite3.connect(tmp_path / "a.rec") as connection:
-        (whole,) = connection.execute("SELECT SUM(is_whole) FROM events").fetchone()
+    whole = sum_of_events(tmp_path / "a.rec", "SUM(is_whole)")
     assert whole == 1 if least > 300 else whole > 10
 
 
@@ -96,9 +97,7 @@ def test_the_oldest_events_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyP
     run = run_tracelloc("report", tmp_path / "a.rec", "--at", "+0s", "--show", "sizes")
     assert run.returncode == 2
     assert f"the recorded events begin at {format_time(since_s)}; choose a later" in run.stderr
-    with sqlite3.connect(tmp_path / "a.rec") as connection:
-        (size,) = connection.execute("SELECT SUM(LENGTH(data)) FROM events").fetchone()
-    assert size <= 70 << 10
+    assert sum_of_events(tmp_path / "a.rec", "SUM(LENGTH(data))") <= 70 << 10
 
 
 def test_it_is_said_when_events_do_not_reach_back(
@@ -107,25 +106,16 @@ def test_it_is_said_when_events_do_not_reach_back(
     monkeypatch.setattr(eventlog, "_LEAST", 300)
     monkeypatch.setattr(events, "_SHARE", 4)
     every = [replace(each, processes=each.processes[:1]) for each in traces_with_events(END_S)]
-    taken = iter(every)
-    run = SimpleNamespace(
-        options=SimpleNamespace(wanted=Wanted()),
-        session=SimpleNamespace(root=SimpleNamespace(target=Target(42, "server"))),
-        snapshots=SimpleNamespace(take_snapshot=lambda *_: next(taken)),
-        namers=namers(END_S),
-        watch=SimpleNamespace(has_rules=False, leak_count=0),
-        say_what_is_traced=lambda: None,
-    )
+    run = recorded_run(iter(every), END_S)
     recorder = Recorder(RecordOptions(tmp_path / "a.rec", 280 << 10, 1e9, events=True))
-    recorder._begin(cast(Run, run))
+    recorder._begin(run)
     said = []
     for _ in every[:-1]:
-        recorder._tick(cast(Run, run))
+        recorder._tick(run)
         said.append("half of --max-size" in capsys.readouterr().err)
-    recorder.finish(cast(Run, run), every[-1])
+    recorder.finish(run, every[-1])
     recording = RecordedTrace(tmp_path / "a.rec")
     since_s = blocks_since_s(recording)
-    assert since_s is not None
     assert since_s > recording.moments[0].time_s
     assert said.count(True) == 1
     assert f", events since {format_time(since_s)[11:]}" in capsys.readouterr().err
@@ -133,8 +123,7 @@ def test_it_is_said_when_events_do_not_reach_back(
 
 def test_an_event_takes_few_bytes(tmp_path: Path) -> None:
     write(tmp_path / "a.rec")
-    with sqlite3.connect(tmp_path / "a.rec") as connection:
-        (size,) = connection.execute("SELECT SUM(LENGTH(data)) FROM events").fetchone()
+    size = sum_of_events(tmp_path / "a.rec", "SUM(LENGTH(data))")
     # A few in each row, with exact times at random: the worst there is.
     assert size / len(program(END_S)[0]) < 16
 
@@ -151,11 +140,7 @@ def test_damage_is_an_error_of_one_line(tmp_path: Path) -> None:
         changed = bytearray(data)
         for _ in range(dice.randint(1, 3)):
             changed[dice.randrange(len(changed))] = dice.randrange(256)
-        with sqlite3.connect(tmp_path / "a.rec") as connection:
-            connection.execute(
-                "UPDATE events SET data = ?, crc = ? WHERE moment = ?",
-                (bytes(changed), checksum(bytes(changed), moment, 0, 0), moment),
-            )
+        put_events(tmp_path / "a.rec", moment, bytes(changed))
         recording = RecordedTrace(tmp_path / "a.rec")
         try:
             blocks_of(recording, len(recording.moments) - 1)
@@ -163,11 +148,7 @@ def test_damage_is_an_error_of_one_line(tmp_path: Path) -> None:
             failed += "\n" not in str(error)
         finally:
             recording.close()
-            with sqlite3.connect(tmp_path / "a.rec") as connection:
-                connection.execute(
-                    "UPDATE events SET data = ?, crc = ? WHERE moment = ?",
-                    (data, checksum(data, moment, 0, 0), moment),
-                )
+            put_events(tmp_path / "a.rec", moment, data)
     assert failed > 50
 
 
@@ -177,12 +158,7 @@ def test_absurd_numbers_are_refused(tmp_path: Path) -> None:
     for field, value in (("time_ns", 1 << 63), ("stack_id", 1 << 31)):
         wrong = events.copy()
         wrong[field][50] = value
-        data = encode(LoggedEvents(wrong, None))
-        with sqlite3.connect(tmp_path / "a.rec") as connection:
-            connection.execute(
-                "UPDATE events SET data = ?, crc = ? WHERE moment = 3",
-                (data, checksum(data, 3, 0, 0)),
-            )
+        put_events(tmp_path / "a.rec", 3, encode(LoggedEvents(wrong, None)))
         with pytest.raises(TracellocError, match="events"):
             blocks_of(RecordedTrace(tmp_path / "a.rec"), 10)
 
@@ -203,6 +179,4 @@ def test_sizes_need_events(tmp_path: Path) -> None:
 
 def test_an_empty_row_is_not_written(tmp_path: Path) -> None:
     write(tmp_path / "a.rec")
-    with sqlite3.connect(tmp_path / "a.rec") as connection:
-        (rows,) = connection.execute("SELECT COUNT(*) FROM events").fetchone()
-    assert rows == np.ceil(END_S / 5)
+    assert sum_of_events(tmp_path / "a.rec", "COUNT(*)") == np.ceil(END_S / 5)

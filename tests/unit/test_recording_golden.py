@@ -16,13 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.recordedtraces import namers, traces, traces_with_events
+from tests.unit.recordedtraces import record, traces, traces_with_events
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namer, Namers, frame_name
 from tracelloc.show.recording.container import VERSION, VERSION_WITH_EVENTS
 from tracelloc.show.recording.reader import RecordedTrace
 from tracelloc.show.recording.replay import with_blocks
-from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import Snapshot
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "recordings"
@@ -32,12 +31,10 @@ EVENTS_END_S = 120.0
 
 def write(path: Path, max_bytes: int, *, events: bool = False) -> None:
     """The made-up program."""
-    writer = RecordingWriter(path, max_bytes=max_bytes, max_s=1e9, events=events)
-    writer.describe({"command": "server", "version": "0", "host": "here", "pid": "42"})
+    about = {"command": "server", "version": "0", "host": "here", "pid": "42"}
     end_s = EVENTS_END_S if events else END_S
-    for trace in traces_with_events(end_s) if events else traces(end_s):
-        writer.add(trace, namers(end_s))
-    writer.close()
+    every = traces_with_events(end_s) if events else traces(end_s)
+    record(path, every, end_s, about, max_bytes=max_bytes, events=events).close()
 
 
 def listed(recording: RecordedTrace) -> str:
@@ -53,7 +50,6 @@ def shown(recording: RecordedTrace, uptimes_s: Sequence[float]) -> str:
     for uptime_s in uptimes_s:
         trace = recording.trace_as_of(uptime_s)
         trace = with_blocks(recording, recording.find_uptime(uptime_s), trace)
-        assert trace.follow is not None
         lines.append(f"{uptime_s}: {trace.follow.forks} forks, {trace.untraced_count} not traced")
         for one in trace.processes:
             lines += figures(one, Namers(recording, Filters()).namer_of(one.target))
@@ -69,7 +65,6 @@ def some_of(recording: RecordedTrace) -> list[float]:
 def figures(one: Snapshot, namer: Namer) -> Iterator[str]:
     """What a process held, per stack, and what leaks."""
     target, memory = one.target, one.memory
-    assert memory is not None
     yield f"{target.pid} {target.command!r} {target.number} {target.has_ended} {one.events} events"
     yield f"  {one.elapsed_ns} ns, RSS {one.rss_bytes}, {memory.now.anonymous}, {one.losses.events}"
     for stat in one.top_stacks(freed=True):

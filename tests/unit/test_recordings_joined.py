@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from tests.harness import run_tracelloc
-from tests.unit.recordedtraces import assert_equal, namers, traces
+from tests.unit.recordedtraces import assert_equal, record, traces
 from tracelloc.show.analysis.merge import TraceMerger
 from tracelloc.show.filters import Filters
 from tracelloc.show.importers.recordings import open_recordings
 from tracelloc.show.presentation.naming import Namers, frame_name
 from tracelloc.show.recording.joined import JoinedTraces, _by_clock
 from tracelloc.show.recording.reader import RecordedTrace
-from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.text import NS_PER_S
 
@@ -24,11 +23,7 @@ END_S = 100.0
 
 
 def write(path: Path, every: list[TraceSnapshot], host: str = "here") -> Path:
-    writer = RecordingWriter(path, max_bytes=200 << 20, max_s=1e9)
-    writer.describe({"host": host})
-    for trace in every:
-        writer.add(trace, namers(END_S))
-    writer.close()
+    record(path, every, END_S, {"host": host}).close()
     return path
 
 
@@ -72,8 +67,7 @@ def test_other_clocks_are_moved(tmp_path: Path) -> None:
     there = write(tmp_path / "there.rec", [later(each, 12_345.5) for each in every], "there")
     joined = open_recordings([here, there])
     assert isinstance(joined, JoinedTraces)
-    trace = joined.trace_at(len(joined.moments) - 1)
-    one, other = trace.processes
+    one, other = joined.trace_at(len(joined.moments) - 1).processes
     assert_equal(other, replace(every[-1].root, target=other.target))
     assert_equal(one, replace(every[-1].root, target=one.target))
     assert np.array_equal([m.uptime_s for m in joined.moments][::2],

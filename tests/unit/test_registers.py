@@ -25,8 +25,7 @@ from tracelloc.record.process.ptrace import NO_CALL, Registers
 from tracelloc.record.session import exitstops
 from tracelloc.record.session.exitstops import ExitStops, registers_of
 from tracelloc.record.sources.injected import conditions
-from tracelloc.record.sources.preloaded import noprobes, sharedarea
-from tracelloc.record.sources.preloaded.noprobes import Breakpoints, NoProbes
+from tracelloc.record.sources.preloaded import sharedarea
 from tracelloc.record.worker import readcode
 from tracelloc.record.worker.questions import QUESTIONS
 
@@ -110,8 +109,7 @@ def test_a_stopped_process() -> None:
             assert (found.stack_pointer, found.program_counter) == tuple(
                 int(word, 16) for word in line[-2:]
             )
-            maps = Process(pid).maps()
-            assert maps.find(found.thread_pointer) is not None
+            assert Process(pid).maps().find(found.thread_pointer) is not None
             ptrace.set_registers(pid, found)
             assert ptrace.registers(pid).pack() == found.pack()
             assert len(found.pack()) == 8 * len(native().general.names)
@@ -126,10 +124,8 @@ def test_a_process_at_its_end() -> None:
         stopped_registers(pid)
         ptrace.detach(pid)
         ptrace.seize(pid, ptrace.OPTION_EXITS)
-        assert process.stdin is not None
         process.stdin.close()
-        status = os.waitpid(pid, ptrace.WALL)[1]
-        assert status >> 16 == ptrace.Event.EXIT
+        assert os.waitpid(pid, ptrace.WALL)[1] >> 16 == ptrace.Event.EXIT
         found = ptrace.registers(pid)
         assert found.entered_call == native().system_call("exit_group")
         assert found[native().general.call_arguments[0]] == 0
@@ -210,26 +206,6 @@ def test_where_the_kernel_keeps_thread_pointers(tmp_path: Path) -> None:
 
 
 # -- what there is not on all machines
-
-
-@pytest.mark.parametrize(
-    ("machine", "reached"), [(X86_64, 0x1001), (AARCH64, 0x1000)], ids=["x86-64", "arm"]
-)
-def test_breakpoints_of_both_machines(
-    monkeypatch: pytest.MonkeyPatch, machine: Architecture, reached: int
-) -> None:
-    changes = []
-    registers = SimpleNamespace(program_counter=reached)
-    monkeypatch.setattr(noprobes, "native", lambda: machine)
-    monkeypatch.setattr(noprobes.ptrace, "registers", lambda _: registers)
-    monkeypatch.setattr(noprobes.ptrace, "set_registers", lambda *_: changes.append(1))
-    closed = Breakpoints.__new__(Breakpoints)
-    closed._covered, closed.inserted = {}, {0x1000}
-    capture = NoProbes.__new__(NoProbes)
-    capture._breakpoints = [closed]
-    assert capture.take_trap(1) is False
-    assert registers.program_counter == 0x1000
-    assert len(changes) == (reached != 0x1000)
 
 
 def test_no_library_to_preload_or_to_inject(

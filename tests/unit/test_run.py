@@ -13,7 +13,8 @@ from typing import Any, cast
 import pytest
 
 from tests.options import parse_options
-from tests.unit.stage import A, Stage, Stages
+from tests.unit.events import A
+from tests.unit.stage import Stage, Stages
 from tracelloc.command import run as run_module
 from tracelloc.command.lifecycle import Signals
 from tracelloc.command.outputs import Messages
@@ -72,15 +73,10 @@ def front(monkeypatch: Any, tmp_path: Path) -> tuple[Reports, io.BytesIO]:
     return reports, stream
 
 
-def test_report_and_rules_see_one_snapshot(
-    stage: Stages,
-    monkeypatch: Any,
-    tmp_path: Path,
-) -> None:
+def test_report_and_rules_see_one_snapshot(stage: Stages, monkeypatch: Any, tmp_path: Path) -> None:
     """What breaks a rule stands in the report of that moment, for each process."""
     play = stage()
-    child = play.start()
-    play.session.forked(play.root, 7, child, shares=False)
+    child = play.child()
     play.play(play.image(child), (A, 16, 5000, 1, child))
     with running(play, "--json", "--follow", "--fail-if", "live > 4k") as (run, taken, _):
         reports, stream = front(monkeypatch, tmp_path)
@@ -120,9 +116,8 @@ def test_names_that_the_last_report_lacks_are_counted(
 ) -> None:
     """All processes are asked before any is waited for."""
     play = stage()
-    child = play.start()
     play.play(play.image(play.root), (A, 16, 700, 1, 7))
-    play.session.forked(play.root, 7, child, shares=False)
+    child = play.child()
     asked: list[tuple[int, float | None]] = []
 
     def prepare(_: Namer, one: Snapshot, _indices: object, timeout_s: float | None) -> bool:
@@ -141,17 +136,11 @@ def test_names_that_the_last_report_lacks_are_counted(
     ]
 
 
-def test_files_hold_what_the_report_says(
-    stage: Stages,
-    monkeypatch: Any,
-    tmp_path: Path,
-) -> None:
+def test_files_hold_what_the_report_says(stage: Stages, monkeypatch: Any, tmp_path: Path) -> None:
     """The last report, the files and the rules: one snapshot, with all processes."""
     play = stage()
-    child = play.start()
     play.play(play.image(play.root), (A, 16, 700, 1, 7))
-    play.session.forked(play.root, 7, child, shares=False)
-    play.session.ended(child, 0)
+    play.session.ended(play.child(), 0)
     out = tmp_path / "out.folded"
     with running(play, "--json", "--follow", "-o", str(out)) as (run, taken, said):
         reports, stream = front(monkeypatch, tmp_path)
@@ -166,8 +155,7 @@ def test_files_hold_what_the_report_says(
 
 def test_who_asks_over_the_network_gets_recent_snapshots(stage: Stages) -> None:
     """Many ask at once; but when tracing has ended, what was before is not recent."""
-    play = stage()
-    with running(play) as (run, taken, _):
+    with running(stage()) as (run, taken, _):
         first = run.snapshots.recent()
         assert run.snapshots.recent() is first
         run.snapshot()
@@ -212,7 +200,7 @@ def test_reports_are_in_time_without_names(
     for number in range(5):
         play.play(play.image(play.root), (A, 16 + 16 * number, 700, 1, 7))
         play.fork(play.image(play.root), 7)
-        play.session.forked(play.root, 7, play.start(), shares=False)
+        play.child()
     names = SlowNames(monkeypatch)
     with running(play, "--follow", "--fail-if", "live > 1k", *arguments) as (run, _, _):
         reports, stream = front(monkeypatch, tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio.base_events
+import itertools
 import types
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
@@ -12,14 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.unit.events import sent_stacks
 from tests.unit.inspected import Traced
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import SentStacks
-from tracelloc.model.frames import (
-    FIRST_ADDRESS,
-    RuntimeFrame,
-    RuntimeFrames,
-)
+from tracelloc.model.frames import FIRST_ADDRESS, RuntimeFrame, RuntimeFrames
 from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.stacks import StackFlag
 from tracelloc.record import abi
@@ -79,13 +77,8 @@ class Interpreter:
         pass
 
     def groups(self, words: Sequence[int]) -> list[list[RuntimeFrame]]:
-        found: list[list[RuntimeFrame]] = [[]]
-        for word in words:
-            if word:
-                found[-1].append(RuntimeFrame("f", "f.py", word))
-            else:
-                found.append([])
-        return [group for group in found if group]
+        groups = (list(some) for is_line, some in itertools.groupby(words, bool) if is_line)
+        return [[RuntimeFrame("f", "f.py", line) for line in some] for some in groups]
 
     def is_loop(self, address: int) -> bool:
         return LOOP <= address < LOOP + 0x100
@@ -98,28 +91,24 @@ class Interpreter:
 def merger(monkeypatch: pytest.MonkeyPatch) -> StackMerger:
     runtime = Interpreter()
     monkeypatch.setattr(merge, "find_runtime", lambda _: runtime)
-    return make(Stacks())
+    return make()
 
 
-def make(stacks: Stacks) -> StackMerger:
-    space = AddressSpace(Process(1))
+def make() -> StackMerger:
     words = SpaceControl(np.zeros(1, abi.SPACE_DTYPE), 0)
-    merger = StackMerger(space, stacks, words)
+    merger = StackMerger(AddressSpace(Process(1)), Stacks(), words)
     merger.look_for_runtime()
     return merger
 
 
 def sent(stack_id: int, code_id: int, *lines: int) -> SentStacks:
-    words = np.array([code_id, *lines], np.uint64)
-    flags = np.array([StackFlag.PYTHON], np.uint16)
-    return SentStacks(np.array([stack_id], np.uint64), flags, np.array([len(words)]), words)
+    return sent_stacks((stack_id, StackFlag.PYTHON, (code_id, *lines)))
 
 
 def stack(merger: StackMerger, stack_id: int) -> tuple[list[int | str], StackFlag]:
     stacks = merger._stacks
     index = stacks.ids.get(stack_id)
     frames = stacks.frames(index)
-    assert frames is not None
     find = merger._space.files.runtime_frames.find
     return [f":{f.line}" if (f := find(at)) else at for at in frames], stacks.flags(index)
 
@@ -148,7 +137,7 @@ def test_frames_take_the_loops_place(
 def test_a_loop_that_jumps_to_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The frame within it is one that it has jumped to."""
     monkeypatch.setattr(merge, "find_runtime", lambda _: Interpreter(inner_frames=1))
-    merger = make(Stacks())
+    merger = make()
     merger.note_code(5, (1, 90, LOOP, 2, 91, LOOP, LOOP, 3), StackFlag(0))
     merger.note(sent(6, 5, 11, 0, 12, 0, 13))
     assert stack(merger, 6) == ([1, ":11", 2, ":12", ":13", 3], StackFlag(0))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.unit.events import records
+from tests.unit.events import A, F, R, X, records
 from tracelloc.heap.sampling import GAPS, gaps
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import weights
-from tracelloc.model.events import EventKind
 
 
 @pytest.mark.parametrize("mean", [1, 64, 4096, 512 << 10, 1 << 30])
@@ -66,11 +65,11 @@ def test_what_is_freed_is_what_was_allocated() -> None:
     rng = np.random.default_rng(3)
     events = []
     for n in range(1, 400):
-        events.append((EventKind.ALLOC, 16 * n, int(rng.integers(0, 9000)), n % 7 + 1, 1))
+        events.append((A, 16 * n, int(rng.integers(0, 9000)), n % 7 + 1, 1))
     for n in rng.permutation(np.arange(1, 400)).tolist():
-        events.append((EventKind.REALLOC_FREE if n % 3 else EventKind.FREE, 16 * n, 0, 0, 1))
+        events.append((R if n % 3 else F, 16 * n, 0, 0, 1))
         if n % 3 == 1:
-            events += [(EventKind.RESTORE, 16 * n, 0, 0, 1), (EventKind.FREE, 16 * n, 0, 0, 1)]
+            events += [(X, 16 * n, 0, 0, 1), (F, 16 * n, 0, 0, 1)]
     table = LiveTable(Stacks(), sample_bytes=512)
     for start in range(0, len(events), 37):
         table.apply(records(events[start : start + 37], first_time=start + 1))
@@ -78,5 +77,4 @@ def test_what_is_freed_is_what_was_allocated() -> None:
     assert not table.totals.live_bytes.any()
     assert not table.totals.live_count.any()
     assert table.totals.allocated_bytes.sum() > 399 * 512
-    whole = table.totals.whole(len(table.stacks))
-    assert not whole.live_count.any()
+    assert not table.totals.whole(len(table.stacks)).live_count.any()

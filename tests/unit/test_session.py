@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.stage import A, F, Stages
+from tests.unit.events import A, F
+from tests.unit.stage import Stages
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import TemporaryPolicy
 from tracelloc.model.wanted import Wanted
@@ -37,8 +38,7 @@ def test_a_child_holds_what_its_parent_held_at_the_fork(stage: Stages) -> None:
     play.play(parent, (A, 16, 100, 1, 7), (A, 32, 50, 1, 7))
     play.fork(parent, 7)
     play.play(parent, (F, 16, 0, 0, 8), (A, 64, 7, 1, 8))
-    child = play.start()
-    play.session.forked(play.root, 7, child, shares=False)
+    child = play.child()
     assert play.figures() == {play.root: (57, 2), child: (150, 2)}
     play.play(play.image(child), (F, 32, 0, 0, child), (A, 16, 1, 1, child))
     assert play.now()[child].losses.oddities.address_reuses == 1
@@ -52,17 +52,16 @@ def test_a_fork_is_handled_before_its_place_has_come(stage: Stages) -> None:
     """Nobody waits for the pump; one of the children is not traced."""
     play = stage(most_processes=3)
     parent = play.image(play.root)
-    first, second, third = play.start(), play.start(), play.start()
     play.capture.drain.blocked_looks = 1000
     play.play(parent, (A, 16, 100, 1, 7))
     play.fork(parent, 7)
-    play.session.forked(play.root, 7, first, shares=False)
+    first = play.child()
     play.play(parent, (F, 16, 0, 0, 7), (A, 32, 50, 1, 7))
     play.play(play.image(first), (F, 16, 0, 0, first), (A, 16, 7, 1, first))
     play.fork(parent, 7)
-    play.session.forked(play.root, 7, second, shares=False)
+    second = play.child()
     play.fork(parent, 7)
-    play.session.forked(play.root, 7, third, shares=False)
+    play.child()
     play.play(parent, (A, 64, 1000, 1, 7))
     play.play(play.image(second), (A, 16, 3, 1, second))
     play.capture.drain.blocked_looks = 0
@@ -72,24 +71,21 @@ def test_a_fork_is_handled_before_its_place_has_come(stage: Stages) -> None:
     play.session.ended(first, 0)
     play.fork(parent, 7)
     play.now()
-    fourth = play.start()
-    play.session.forked(play.root, 7, fourth, shares=False)
+    fourth = play.child()
     assert play.figures()[fourth] == (1050, 2)
 
 
 def test_a_fork_whose_marker_was_lost_copies_what_is_held_now(stage: Stages) -> None:
     play = stage()
     play.play(play.image(play.root), (A, 16, 100, 1, 7))
-    child = play.start()
-    play.session.forked(play.root, 7, child, shares=False)
+    child = play.child()
     assert play.figures()[child] == (100, 1)
 
 
 def test_last_words_behind_an_unfinished_record_are_heard(stage: Stages) -> None:
     """A process has ended; another one is about to finish a record before its last ones."""
     play = stage()
-    child = play.start()
-    play.session.forked(play.root, 7, child, shares=False)
+    child = play.child()
     play.play(play.image(child), (A, 16, 100, 1, child))
     play.capture.drain.blocked_looks = 3
     play.session.ended(child, 0)
@@ -99,8 +95,7 @@ def test_last_words_behind_an_unfinished_record_are_heard(stage: Stages) -> None
 def test_a_fork_has_stacks_in_common_with_its_parent(stage: Stages) -> None:
     """The probes send a stack once for both, whoever comes by it first, also after its end."""
     play = stage()
-    child = play.start()
-    play.session.forked(play.root, 7, child, shares=False)
+    child = play.child()
     play.play(play.image(child), (A, 16, 100, 5, child), stacks=(5,))
     play.session.ended(child, 0)
     play.play(play.image(play.root), (A, 16, 7, 5, 7), stacks=())
@@ -144,8 +139,7 @@ def test_a_process_that_shares_memory_works_on_its_parents(stage: Stages) -> Non
     play = stage()
     parent = play.image(play.root)
     play.capture.forks[7] = ForkFlag.SHARES
-    child = play.start()
-    play.session.forked(play.root, 7, child, shares=False)
+    child = play.child()
     assert play.image(child) == parent
     play.play(parent, (A, 16, 100, 1, child))
     assert play.figures() == {play.root: (100, 1)}
@@ -170,9 +164,8 @@ def test_what_is_temporary_is_so_in_every_process(stage: Stages) -> None:
 
 def test_a_process_that_has_ended_keeps_its_totals(stage: Stages) -> None:
     play = stage()
-    child = play.start()
     play.play(play.image(play.root), (A, 16, 100, 1, 7))
-    play.session.forked(play.root, 7, child, shares=False)
+    child = play.child()
     play.play(play.image(child), (A, 32, 10, 1, child))
     play.session.ended(child, 0)
     ended = play.now()[child]
@@ -186,12 +179,9 @@ def test_a_process_that_has_ended_keeps_its_totals(stage: Stages) -> None:
 
 def test_more_processes_than_allowed_are_counted(stage: Stages) -> None:
     play = stage(most_processes=2)
-    first, second, third = play.start(), play.start(), play.start()
-    for child in (first, second, third):
-        play.session.forked(play.root, 7, child, shares=False)
+    first, second, _ = (play.child() for _ in range(3))
     # That of one which is not traced is not traced either.
-    grandchild = play.start()
-    play.session.forked(second, 8, grandchild, shares=False)
+    play.session.forked(second, 8, play.start(), shares=False)
     trace = play.session.snapshot()
     assert [one.target.pid for one in trace.processes] == [play.root, first]
     assert trace.untraced_count == 3
@@ -246,8 +236,7 @@ def test_losses_end_the_trust_in_batches(stage: Stages) -> None:
 
 def test_a_snapshot_is_one_moment(stage: Stages) -> None:
     play = stage()
-    child = play.start()
-    play.session.forked(play.root, 7, child, shares=False)
+    play.child()
     every = play.now(Wanted(threads=True)).values()
     assert len({one.now_ns for one in every}) == len({one.time_s for one in every}) == 1
 

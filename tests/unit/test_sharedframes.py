@@ -33,7 +33,6 @@ def shared(stacks: list[list[Frame]], address: int, hidden: str = "") -> SharedF
 
 def said(stacks: list[list[Frame]], address: int, hidden: str = "") -> tuple[str | None, list[str]]:
     found = shared(stacks, address, hidden)
-    assert found is not None
     return found.frame.symbol, list(found.sentences())
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.events import Event, records
+from tests.unit.events import A, Event, F, R, X, records
 from tracelloc.heap import threads
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
@@ -18,13 +18,7 @@ from tracelloc.model.figures import COLUMNS
 from tracelloc.model.process import TemporaryPolicy
 from tracelloc.text import NS_PER_S
 
-A, F, R, X, INNER = (
-    EventKind.ALLOC,
-    EventKind.FREE,
-    EventKind.REALLOC_FREE,
-    EventKind.RESTORE,
-    EventKind.INNER_FREE,
-)
+INNER = EventKind.INNER_FREE
 NOTHING: list[Event] = [(INNER, 1 << 40, 0, 0, 0)] * 9
 """Changes nothing: frees inside others, of a block that was never seen, by nobody. So many that an
 allocation and what follows them are applied one by one."""
@@ -54,8 +48,7 @@ def short_lives(dice: random.Random, length: int) -> tuple[list[Event], list[int
     while len(events) < length:
         while len(running) < at_once:
             running.append(short_life(dice, 10_000 * len(events)))
-        one = dice.randrange(len(running))
-        events.append(running[one].pop(0))
+        events.append(running[dice.randrange(len(running))].pop(0))
         running = [life for life in running if life]
     steps = [dice.choice([0, 0, 1, 40, 60 * MS, 70 * MS, NS_PER_S]) for _ in events]
     return events, np.cumsum([NS_PER_S, *steps])[1:].tolist()
@@ -77,7 +70,6 @@ def outcome(
     said |= {f"cohorts {f.name}": getattr(census, f.name) for f in fields(census)[:-1]}
     said |= {f"thread {f.name}": getattr(table.threads(), f.name) for f in fields(table.threads())}
     said |= dict(enumerate(blocks.columns()))
-    assert table.peak is not None
     said |= asdict(table.peak) | asdict(table.oddities)
     said["live_bytes"], said["live_count"] = (
         said[name][:stacks] for name in ("live_bytes", "live_count")
@@ -90,14 +82,11 @@ def outcome(
 @pytest.mark.parametrize(
     "kinds",
     [
-        {},
-        {"temporary": TemporaryPolicy(0)},
-        {"temporary": TemporaryPolicy(5)},
-        {"temporary": TemporaryPolicy(life_ns=65 * MS)},
-        {"sample_bytes": 300},
+        {}, {"temporary": TemporaryPolicy(0)}, {"temporary": TemporaryPolicy(5)},
+        {"temporary": TemporaryPolicy(life_ns=65 * MS)}, {"sample_bytes": 300},
     ],
     ids=str,
-)
+)  # fmt: skip
 @pytest.mark.parametrize("seed", range(16))
 def test_at_once_or_one_by_one(
     seed: int, kinds: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.harness import Builder
+from tests.unit.test_demangle import library, symbols
 from tracelloc.files.demangle import demangle
 from tracelloc.show.presentation.shortnames import shorten
 from tracelloc.text import LONGEST_TEXT
@@ -93,16 +93,12 @@ def test_each_kind(name: str, short: str) -> None:
 
 
 def names_of(path: Path, *options: str) -> list[str]:
-    text = subprocess.run(["nm", *options, path], capture_output=True, text=True, check=True).stdout
-    return sorted({demangle(line.split()[-1]) for line in text.splitlines() if line.strip()})
+    return sorted(map(demangle, symbols(path, *options)))
 
 
 @pytest.mark.long
 def test_whole_programs(builder: Builder) -> None:
-    found = subprocess.run(
-        ["g++", "-print-file-name=libstdc++.so.6"], capture_output=True, text=True
-    )
-    names = names_of(Path(found.stdout.strip()).resolve(), "-D")
+    names = names_of(library("libstdc++.so.6"), "-D")
     names += names_of(builder.rust("names", "-C", "symbol-mangling-version=v0"))
     names += names_of(builder.rust("names"))
     assert len(names) > 5000

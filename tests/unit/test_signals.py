@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.commands import run
 from tests.harness import PATIENCE_S
 from tracelloc.command import lifecycle
 from tracelloc.command.lifecycle import Signals
@@ -67,8 +68,5 @@ print(*(n.name for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def test_what_is_ignored_stays_ignored() -> None:
-    done = subprocess.run(
-        ["nohup", sys.executable, "-c", NOHUP], stdin=subprocess.DEVNULL, capture_output=True,
-        text=True, timeout=PATIENCE_S, check=True,
-    )  # fmt: skip
-    assert done.stdout == "SIGHUP\n"
+    command = "nohup", sys.executable, "-c", NOHUP
+    assert run(*command, stdin=subprocess.DEVNULL, timeout=PATIENCE_S) == "SIGHUP\n"

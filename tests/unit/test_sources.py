@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.events import records
+from tests.unit.events import A, records
 from tests.unit.stage import FakeCapture
-from tracelloc.model.events import EventKind
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.sources.seam import Sources
 
@@ -28,7 +27,7 @@ class Failing(FakeCapture):
 
 def source(kind: type[FakeCapture] = FakeCapture, addresses: tuple[int, ...] = ()) -> Any:
     made = kind(CaptureConfig(follow=True, max_spaces=2))
-    made.drain.records = [records([(EventKind.ALLOC, at, 8, 1, 1)]) for at in addresses]
+    made.drain.records = [records([(A, at, 8, 1, 1)]) for at in addresses]
     return made
 
 
@@ -53,7 +52,7 @@ def test_sources_apply_in_their_order_and_urgent_ones_alone_if_asked() -> None:
     sources = Sources(probes, first)
     assert sources.are_urgent
     assert sources.take_events(only_urgent=True)[0].events["address"].tolist() == [1]
-    first.drain.records = [records([(EventKind.ALLOC, 9, 8, 1, 1)])]
+    first.drain.records = [records([(A, 9, 8, 1, 1)])]
     assert sources.take_events()[0].events["address"].tolist() == [9, 2, 3]
     assert len(sources.take_events()[0].events) == 0
 

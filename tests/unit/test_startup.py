@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
 
+from tests.commands import run
 from tests.harness import PATIENCE_S
 from tracelloc.command.reports import first_wait_s
 from tracelloc.startup import StatusLine
@@ -51,11 +51,8 @@ def test_numpy_has_no_threads_and_programs_do_not_notice(given: str | None) -> N
     environment = {name: v for name, v in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
     if given is not None:
         environment["OPENBLAS_NUM_THREADS"] = given
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True, text=True, check=True, timeout=PATIENCE_S, env=environment,
-    )  # fmt: skip
-    is_imported, variable, threads = done.stdout.split()
+    said = run(sys.executable, "-c", program, env=environment, timeout=PATIENCE_S)
+    is_imported, variable, threads = said.split()
     assert (is_imported, variable) == (str(given is None), str(given))
     if given is None:
         assert threads == "1"

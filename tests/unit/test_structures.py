@@ -67,8 +67,7 @@ def test_a_list_of_a_million_blocks() -> None:
     count = 1_000_000
     begins = np.maximum(np.arange(-1, count, dtype=np.int64), 0).astype(np.uint32)
     links = BlockLinks(begins, np.arange(count - 1, dtype=np.uint32))
-    component = np.empty(count, np.uint32)
-    assert components(links.begins, links.targets, component) == count
+    assert components(links.begins, links.targets, np.empty(count, np.uint32)) == count
     structure, about = np.empty(count, np.uint32), np.zeros((1, 4), np.uint32)
     first, kinds = np.array([count - 1], np.uint32), np.zeros(count, np.uint32)
     gather(links.begins, links.targets, first, kinds, structure, about)
@@ -99,18 +98,13 @@ def test_pointers_that_are_repeated_count_once() -> None:
 @pytest.mark.parametrize(
     ("nodes", "between", "most", "cyclic", "shape"),
     [
-        (1, 0, 0, False, Shape.BLOCK),
-        (1, 0, 0, True, Shape.BLOCK),
-        (50, 49, 1, False, Shape.LIST),
-        (50, 50, 1, True, Shape.RING),
-        (40, 78, 2, True, Shape.DOUBLY_LINKED_LIST),
-        (40, 80, 2, True, Shape.DOUBLY_LINKED_LIST),
-        (31, 30, 2, False, Shape.TREE),
-        (63, 124, 3, True, Shape.TREE),
-        (9, 20, 5, False, Shape.GRAPH),
+        (1, 0, 0, False, Shape.BLOCK), (1, 0, 0, True, Shape.BLOCK), (50, 49, 1, False, Shape.LIST),
+        (50, 50, 1, True, Shape.RING), (40, 78, 2, True, Shape.DOUBLY_LINKED_LIST),
+        (40, 80, 2, True, Shape.DOUBLY_LINKED_LIST), (31, 30, 2, False, Shape.TREE),
+        (63, 124, 3, True, Shape.TREE), (9, 20, 5, False, Shape.GRAPH),
         (9, 30, 5, True, Shape.GRAPH),
     ],
-)
+)  # fmt: skip
 def test_shapes(nodes: int, between: int, most: int, cyclic: bool, shape: Shape) -> None:
     columns = (np.array([value], np.uint32) for value in (nodes, between, most))
     (found,) = _shapes(*columns, np.array([cyclic])).tolist()

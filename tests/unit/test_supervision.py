@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from tests.harness import PATIENCE_S
-from tests.unit.stage import A, Stage, Stages
+from tests.unit.events import A
+from tests.unit.stage import Stages
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.process.memory import RemoteMemory
@@ -103,12 +104,6 @@ def test_a_process_without_mappings() -> None:
     os.waitpid(pid, 0)
 
 
-def tend(play: Stage) -> None:
-    """What the pump does now and then, ten seconds from now."""
-    with play.session._lock:
-        play.session._upkeep.run_due(time.monotonic_ns() + 10 * NS_PER_S)
-
-
 @pytest.mark.parametrize(
     "error", [TargetError("could not probe malloc"), UnsupportedError("too many open files")]
 )
@@ -131,15 +126,15 @@ def test_a_library_mapped_later_that_cannot_be_probed(stage: Stages, error: Exce
 def test_upkeep_that_fails_does_not_end_the_trace(stage: Stages) -> None:
     """By a bug, say: of two processes only the one concerned has no samples and no verdicts."""
     play = stage()
-    child = play.start()
-    play.session.forked(play.root, 7, child, shares=False)
+    child = play.child()
     one, two = play.session.processes.every
     for part, name in ((one, "look_after"), (one, "take_samples"), (one.judging, "go_on")):
         setattr(part, name, fail(KeyError("a bug")))
     for pid in (play.root, child):
         play.play(play.image(pid), (A, 16, 100, 1, 7))
     assert play.figures() == {play.root: (100, 1), child: (100, 1)}
-    tend(play)
+    with play.session._lock:
+        play.session._upkeep.run_due(time.monotonic_ns() + 10 * NS_PER_S)
     assert two.judging.judged_ns
     failed = play.now()[child].losses.failed_tasks
     assert set(failed) == {"care of probes", "taking samples", "judging"}
@@ -183,7 +178,6 @@ def test_bounded_work() -> None:
     with pytest.raises(TimeoutError, match="still"):
         bounded.run(lambda: 5, PATIENCE_S)
     may_end.set()
-    assert bounded._overdue is not None
     bounded._overdue.result(PATIENCE_S)
     assert bounded.run(lambda: 6, PATIENCE_S) == 6
 

@@ -8,11 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from tests.unit.events import records
+from tests.unit.events import A, F, records
 from tracelloc.heap.cohorts import LIFETIME_EDGES_S, Population
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.events import EventKind
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.loss import Gaps, common_share
 from tracelloc.verdict.multistack import in_proportion
@@ -28,8 +27,8 @@ def population_of(births: np.ndarray, lives: np.ndarray, end_s: int) -> Populati
     numbers = np.arange(len(births))
     seconds = np.append(births, deaths[deaths < end_s])
     events = records(
-        [(EventKind.ALLOC, 16 * n + 16, 100, 0, 1) for n in numbers]
-        + [(EventKind.FREE, 16 * n + 16, 0, 0, 1) for n in numbers[deaths < end_s]]
+        [(A, 16 * n + 16, 100, 0, 1) for n in numbers]
+        + [(F, 16 * n + 16, 0, 0, 1) for n in numbers[deaths < end_s]]
     )
     events["time_ns"] = (seconds * NS_PER_S).astype(np.uint64)
     events = events[np.argsort(seconds, kind="stable")]
@@ -64,10 +63,8 @@ def test_life_table(seed: int) -> None:
 
 
 def test_ages_are_those_of_the_blocks() -> None:
-    random = np.random.default_rng(1)
-    births = np.sort(random.uniform(0, 300, 6000))
-    lives = np.full(6000, np.inf)
-    reached = ages_reached(population_of(births, lives, 300))[0]
+    births = np.sort(np.random.default_rng(1).uniform(0, 300, 6000))
+    reached = ages_reached(population_of(births, np.full(6000, np.inf), 300))[0]
     truth = [np.count_nonzero(300 - births >= x) for x in LIFETIME_EDGES_S]
     np.testing.assert_allclose(reached, truth, rtol=0.01, atol=15)
 
@@ -117,8 +114,7 @@ def test_no_others_no_floor() -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_proportion(seed: int) -> None:
     """Parts of one object are told from leaks that happen to be as many."""
-    random = np.random.default_rng(seed)
-    one = random.poisson(30, 20).astype(float)
+    one = np.random.default_rng(seed).poisson(30, 20).astype(float)
     assert in_proportion(one, one)
     assert in_proportion(3 * one, one)
     shaken = one + np.where(np.arange(20) % 2, 8, -8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,19 +17,12 @@ from tracelloc.text import printable
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    with Chrome(tmp_path_factory.mktemp("browser")) as browser:
-        yield browser
-
-
 def written(found: Profile, metric: Metric = Metric.BYTES) -> bytes:
     return b"".join(EXPORTERS[".svg"].write(found, metric))
 
 
 def frames(content: bytes) -> dict[str, ET.Element]:
     group = ET.fromstring(content).find(f"{SVG}g")
-    assert group is not None
     return {frame.attrib["data-name"]: frame for frame in group}
 
 
@@ -45,7 +37,6 @@ def test_widths_and_tooltips() -> None:
     assert width(found["[runtime]"]) == pytest.approx(300 / 716)
     assert "temporary" not in found
     title = found["push"].find(f"{SVG}title")
-    assert title is not None
     assert title.text == "push\n/opt/shop/server\n400 B, 55.87 %"
     found = frames(written(small(), Metric.ALLOCATED))
     assert width(found["temporary"]) == pytest.approx(5000 / 6316)

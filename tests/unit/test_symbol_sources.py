@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.commands import run
 from tests.harness import TARGETS
-from tests.unit.references import find_debug
-from tests.unit.test_elf import nm, open_elf
+from tests.unit.references import find_debug, open_elf, without_section_headers
+from tests.unit.test_elf import nm
 from tracelloc.files.elf import ElfFile, SymbolTable
 from tracelloc.files.elf.debugfiles import debug_link, embedded_symbols
 from tracelloc.files.elf.plt import plt_functions
@@ -25,12 +26,6 @@ from tracelloc.record.symbolization.modulesymbols import PerfMap, describe
 from tracelloc.record.symbolization.sourcemap import SourceMap
 from tracelloc.system.debugpackages import debug_hints
 from tracelloc.system.syscalls import open_inside
-
-
-def run(*command: object) -> str:
-    return subprocess.run(
-        [str(word) for word in command], check=True, capture_output=True, text=True, timeout=60
-    ).stdout
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +72,12 @@ def stripped(program: Path, directory: Path, *flags: object) -> Path:
 
 
 def names_of(*files: ElfFile) -> set[tuple[int, str]]:
-    tables = [table for file in files for table in file.tables()]
-    table = SymbolTable(tables)
+    table = SymbolTable([table for file in files for table in file.tables()])
     return {(s.address, s.name) for s in map(table._symbol, range(len(table)))}
 
 
 def test_debug_file_by_build_id(program: Path, tmp_path: Path) -> None:
     elf = open_elf(stripped(program, tmp_path))
-    assert elf.build_id is not None
     assert elf.build_id in run("readelf", "-n", program)
     troubles: list[str] = []
     assert find_debug(elf, "/opt/leaky", [tmp_path], troubles) is None
@@ -93,7 +86,6 @@ def test_debug_file_by_build_id(program: Path, tmp_path: Path) -> None:
     debug = directory / f"{elf.build_id[2:]}.debug"
     run("objcopy", "--only-keep-debug", program, debug)
     found = find_debug(elf, "/opt/leaky", [tmp_path / "nowhere", tmp_path], troubles)
-    assert found is not None
     assert found.found_by == "build ID"
     assert found.path == f"/usr/lib/debug/.build-id/{elf.build_id[:2]}/{elf.build_id[2:]}.debug"
     assert not troubles
@@ -107,18 +99,8 @@ def test_debug_file_by_build_id(program: Path, tmp_path: Path) -> None:
 
 
 def test_build_id_without_section_headers(program: Path, tmp_path: Path) -> None:
-    bare = tmp_path / "bare"
-    run("objcopy", "--strip-section-headers", program, bare) if "--strip-section-headers" in run(
-        "objcopy", "--help"
-    ) else _cut_section_headers(program, bare)
+    bare = without_section_headers(program, tmp_path / "bare")
     assert open_elf(bare).build_id == open_elf(program).build_id
-
-
-def _cut_section_headers(program: Path, bare: Path) -> None:
-    data = bytearray(program.read_bytes())
-    data[0x28:0x30] = bytes(8)  # e_shoff
-    data[0x3C:0x40] = bytes(4)  # e_shnum, e_shstrndx
-    bare.write_bytes(data)
 
 
 def test_debug_file_by_link(program: Path, tmp_path: Path) -> None:
@@ -137,7 +119,6 @@ def test_debug_file_by_link(program: Path, tmp_path: Path) -> None:
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(debug, tmp_path / place)
         found = find_debug(elf, "/opt/stripped", [tmp_path], troubles)
-        assert found is not None
         assert (found.path, found.found_by) == (f"/{place}", "debug link")
         data = bytearray(debug.read_bytes())
         data[-1] ^= 1
@@ -163,7 +144,6 @@ def test_links_and_pipes_lead_nowhere(program: Path, tmp_path: Path) -> None:
     with os.fdopen(open_inside(root, "/inside")) as file:
         assert file.read() == "mine"
     elf = open_elf(stripped(program, tmp_path))
-    assert elf.build_id is not None
     directory = root / "usr/lib/debug/.build-id" / elf.build_id[:2]
     directory.mkdir(parents=True)
     os.mkfifo(directory / f"{elf.build_id[2:]}.debug")
@@ -179,13 +159,9 @@ def test_embedded_symbols(program: Path, tmp_path: Path) -> None:
     run("objcopy", f"--add-section=.gnu_debugdata={packed}", path)
     elf = open_elf(path)
     found = embedded_symbols(elf)
-    assert found is not None
-    names = {name for _, name in names_of(found)}
-    assert {"main", "serve"} <= names
+    assert {"main", "serve"} <= {name for _, name in names_of(found)}
     main = next(a for a, _, _, n in nm(program) if n == "main")
-    symbol = SymbolTable([*elf.tables(), *found.tables()]).find(main + 3)
-    assert symbol is not None
-    assert symbol.name == "main"
+    assert SymbolTable([*elf.tables(), *found.tables()]).find(main + 3).name == "main"
 
 
 @pytest.mark.parametrize(
@@ -213,7 +189,6 @@ def test_truncated_section_sizes(program: Path, tmp_path: Path) -> None:
     headers = open_elf(program)._headers
     for name in (".symtab", ".strtab", ".dynsym"):
         section = headers.section(name)
-        assert section is not None
         at = table + headers.sections.index(section) * 64 + 0x20  # sh_size
         assert int.from_bytes(data[at : at + 8], "little") == section.size_bytes
         data[at : at + 8] = (24 << 56).to_bytes(8, "little")
@@ -221,9 +196,7 @@ def test_truncated_section_sizes(program: Path, tmp_path: Path) -> None:
     path.write_bytes(data)
     hostile = open_elf(path)
     main = next(a for a, _, _, n in nm(program) if n == "main")
-    symbol = hostile.symbols.find(main)
-    assert symbol is not None
-    assert symbol.name == "main"
+    assert hostile.symbols.find(main).name == "main"
     assert len(plt_functions(hostile)) >= 8
 
 

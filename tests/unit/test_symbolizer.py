@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.commands import run
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target, frames_of, refused
 from tests.unit.test_elf import nm
 from tracelloc.files.dwarf import SourceLines
@@ -38,6 +38,17 @@ def symbolizing(pid: int, sources: SourceMap | None = None) -> Iterator[Symboliz
         space.close()
 
 
+def frames_at(pid: int, *addresses: int, sources: SourceMap | None = None) -> list[Frame]:
+    """Frames as they are known in the end."""
+    with symbolizing(pid, sources) as symbolizer:
+        return frames_of(symbolizer, addresses, PATIENCE_S)
+
+
+def begin(targets: list[Target], *command: str | Path) -> Target:
+    targets.append(Target(command))
+    return targets[-1]
+
+
 def address_in(pid: int, path: Path, name: str) -> int:
     """A return address one byte after the start of a function in a mapped file."""
     value = next(a for a, _, _, n in nm(path) if n == name)
@@ -48,9 +59,7 @@ def address_in(pid: int, path: Path, name: str) -> int:
 @pytest.fixture
 def chain(builder: Builder, targets: list[Target]) -> tuple[Target, Path]:
     path = builder.c("chain")
-    target = Target([path])
-    targets.append(target)
-    return target, path
+    return begin(targets, path), path
 
 
 def test_frames_with_lines(chain: tuple[Target, Path]) -> None:
@@ -58,19 +67,16 @@ def test_frames_with_lines(chain: tuple[Target, Path]) -> None:
     address = address_in(target.pid, path, "middle")
     source = TARGETS / "chain.c"
     moved = SourceMap([(str(TARGETS), "/elsewhere")])
-    with symbolizing(target.pid) as symbolizer:
-        (frame,) = frames_of(symbolizer, [address], PATIENCE_S)
-        assert (frame.symbol, frame.offset, frame.module) == ("middle", 1, str(path))
-        assert frame.file == str(source)
-        # The line of the signature, or of the brace below it.
-        signature = next(
-            n for n, text in enumerate(source.read_text().splitlines(), 1) if "void middle" in text
-        )
-        assert frame.line in (signature, signature + 1)
-        assert not frame.inlined
-    with symbolizing(target.pid, moved) as symbolizer:
-        (frame,) = frames_of(symbolizer, [address], PATIENCE_S)
-        assert frame.file == "/elsewhere/chain.c"
+    (frame,) = frames_at(target.pid, address)
+    assert (frame.symbol, frame.offset, frame.module) == ("middle", 1, str(path))
+    assert frame.file == str(source)
+    # The line of the signature, or of the brace below it.
+    lines = enumerate(source.read_text().splitlines(), 1)
+    signature = next(n for n, text in lines if "void middle" in text)
+    assert frame.line in (signature, signature + 1)
+    assert not frame.inlined
+    (frame,) = frames_at(target.pid, address, sources=moved)
+    assert frame.file == "/elsewhere/chain.c"
 
 
 def test_inlined_functions_are_frames_of_their_own(
@@ -87,15 +93,12 @@ def test_inlined_functions_are_frames_of_their_own(
         "while (read(0, &c, 1) == 1) outer(c); }\n"
     )
     path = tmp_path / "inlined"
-    subprocess.run(["g++", "-O1", "-g", source, "-o", path], check=True, timeout=PATIENCE_S)
-    target = Target([path])
-    targets.append(target)
+    run("g++", "-O1", "-g", source, "-o", path)
+    target = begin(targets, path)
     start, size = next((a, s) for a, s, _, n in nm(path) if n == "_Z5outerl")
-    code = path.read_bytes()[start : start + size]
-    call = code.index(b"\xe8") + 5
+    call = path.read_bytes()[start : start + size].index(b"\xe8") + 5
     base = address_in(target.pid, path, "_Z5outerl") - 1
-    with symbolizing(target.pid) as symbolizer:
-        frames = frames_of(symbolizer, [base + call], PATIENCE_S)
+    frames = frames_at(target.pid, base + call)
     assert [(f.symbol, f.line, f.inlined) for f in frames] == [
         ("deepest(long)", 4, True), ("between(long)", 5, True), ("outer(long)", 6, False),
     ]  # fmt: skip
@@ -175,10 +178,9 @@ def test_reasons(chain: tuple[Target, Path]) -> None:
     target, _ = chain
     maps = Process(target.pid).maps().mappings
     stack = next(m for m in maps if m.path == "[stack]")
-    with symbolizing(target.pid) as symbolizer:
-        frames = frames_of(symbolizer, [0x10, stack.start + 8], PATIENCE_S)
-        assert [f.reason for f in frames] == [Unresolved.UNMAPPED, Unresolved.NOT_CODE]
-        assert frames[1].module == "[stack]"
+    frames = frames_at(target.pid, 0x10, stack.start + 8)
+    assert [f.reason for f in frames] == [Unresolved.UNMAPPED, Unresolved.NOT_CODE]
+    assert frames[1].module == "[stack]"
 
 
 def test_kernel_functions_have_names(chain: tuple[Target, Path]) -> None:
@@ -198,17 +200,15 @@ def test_deleted_file_keeps_its_names(
 ) -> None:
     path = tmp_path / "gone"
     shutil.copy(builder.c("chain"), path)
-    target = Target([path])
-    targets.append(target)
+    target = begin(targets, path)
     address = address_in(target.pid, path, "middle")
     try:
         next(Path(f"/proc/{target.pid}/map_files").iterdir()).open("rb").close()
     except PermissionError:
         refused("files that a process has mapped can't be opened without a name")
     path.unlink()
-    with symbolizing(target.pid) as symbolizer:
-        (frame,) = frames_of(symbolizer, [address], PATIENCE_S)
-        assert (frame.symbol, frame.module) == ("middle", str(path))
+    (frame,) = frames_at(target.pid, address)
+    assert (frame.symbol, frame.module) == ("middle", str(path))
 
 
 def test_stripped_program_with_debug_file(
@@ -216,25 +216,17 @@ def test_stripped_program_with_debug_file(
 ) -> None:
     """Names and lines of a stripped file come from the debug file beside it."""
     original = tmp_path / "original"
-    subprocess.run(
-        ["gcc", "-O1", "-g", "-pthread", TARGETS / "chain.c", "-o", original],
-        check=True, timeout=PATIENCE_S,
-    )  # fmt: skip
     path = tmp_path / "program"
     debug = tmp_path / "program.debug"
-    for command in (
-        ["objcopy", "--only-keep-debug", original, debug],
-        ["strip", "-s", "-o", path, original],
-        ["objcopy", f"--add-gnu-debuglink={debug}", path],
-    ):
-        subprocess.run(command, check=True, timeout=PATIENCE_S)
-    target = Target([path])
-    targets.append(target)
+    run("gcc", "-O1", "-g", "-pthread", TARGETS / "chain.c", "-o", original)
+    run("objcopy", "--only-keep-debug", original, debug)
+    run("strip", "-s", "-o", path, original)
+    run("objcopy", f"--add-gnu-debuglink={debug}", path)
+    target = begin(targets, path)
     value = next(a for a, _, _, n in nm(original) if n == "middle")
     maps = Process(target.pid).maps().mappings
     base = next(m.start for m in maps if m.path == str(path) and m.offset == 0)
-    with symbolizing(target.pid) as symbolizer:
-        (frame,) = frames_of(symbolizer, [base + value + 1], PATIENCE_S)
+    (frame,) = frames_at(target.pid, base + value + 1)
     assert (frame.symbol, frame.file) == ("middle", str(TARGETS / "chain.c"))
     assert frame.line is not None
 
@@ -242,8 +234,7 @@ def test_stripped_program_with_debug_file(
 def test_generated_code_is_named_when_its_map_appears(
     builder: Builder, targets: list[Target]
 ) -> None:
-    target = Target([builder.c("jit"), "JS:*render /srv/page.js:12:3"])
-    targets.append(target)
+    target = begin(targets, builder.c("jit"), "JS:*render /srv/page.js:12:3")
     perf_map = Path(f"/tmp/perf-{target.pid}.map")
     try:
         start, size, _ = perf_map.read_text().split(maxsplit=2)
@@ -261,16 +252,9 @@ def test_generated_code_is_named_when_its_map_appears(
             symbolizer.perf_map._next_look_s = 0
             (frame,) = frames_of(symbolizer, [address], PATIENCE_S)
         assert frame == Frame(
-            address=address,
-            symbol="render",
-            raw_symbol="JS:*render /srv/page.js:12:3",
-            offset=6,
-            size=8,
-            module="[generated code]",
-            module_offset=None,
-            file="/srv/page.js",
-            line=12,
-        )
+            address, "render", "JS:*render /srv/page.js:12:3", 6, 8, "[generated code]", None,
+            file="/srv/page.js", line=12,
+        )  # fmt: skip
     finally:
         perf_map.unlink(missing_ok=True)
 
@@ -284,8 +268,7 @@ def test_many_addresses_at_once(chain: tuple[Target, Path]) -> None:
     addresses = [int(rng.integers(m.start + 1, m.end)) for m in code for _ in range(100)]
     own = {address_in(target.pid, path, name): name for name in FUNCTIONS_OF_CHAIN}
     addresses = rng.permutation([*addresses, *own]).tolist()
-    with symbolizing(target.pid) as symbolizer:
-        together = frames_of(symbolizer, addresses, PATIENCE_S)
+    together = frames_at(target.pid, *addresses)
     with symbolizing(target.pid) as symbolizer:
         alone = [f for a in addresses for f in frames_of(symbolizer, [a], PATIENCE_S)]
     assert len(code) >= 3

@@ -7,21 +7,17 @@ import random
 import numpy as np
 import pytest
 
-from tests.unit.events import Event, PlainTable, random_program, records
+from tests.unit.events import A, Event, F, PlainTable, R, X, random_program, records
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.events import EventKind
 from tracelloc.model.figures import I64
 from tracelloc.model.process import TemporaryPolicy
 from tracelloc.model.stacks import NO_STACK, StackFlag
 
-A, F, R, X = EventKind.ALLOC, EventKind.FREE, EventKind.REALLOC_FREE, EventKind.RESTORE
-
 
 def run(events: list[Event], cuts: list[int], between: int = 1) -> LiveTable:
     """Applies the events in batches that end at ``cuts``."""
-    stacks = Stacks()
-    table = LiveTable(stacks, temporary=TemporaryPolicy(between))
+    table = LiveTable(Stacks(), temporary=TemporaryPolicy(between))
     start = 0
     for end in [*cuts, len(events)]:
         table.apply(records(events[start:end], first_time=start + 1))
@@ -132,7 +128,6 @@ def test_peaks(seed: int) -> None:
         plain.apply(event)
     table = run(events, cuts)
     peak = table.peak
-    assert peak is not None
     time, held = plain.peak
     index = table.stacks.indices(np.array([*held], np.uint64)).tolist()
     assert peak.time_ns == time
@@ -151,8 +146,7 @@ def test_random_programs_with_losses(seed: int) -> None:
         if event[0] in (R, X) or rng.random() > 0.05
     ]
     plain = PlainTable()
-    stacks = Stacks()
-    table = LiveTable(stacks)
+    table = LiveTable(Stacks())
     for start in range(0, len(events), 97):
         table.apply(records(events[start : start + 97], first_time=start + 1))
     for event in events:
@@ -202,8 +196,7 @@ def test_sizes_beyond_exact_floats() -> None:
 
 def test_more_stacks_than_room() -> None:
     ids = random.Random(1).sample(range(1, 1 << 63), 500)
-    events = [(A, 16 * n, n, ids[n], 1) for n in range(1, 500)]
-    check(events, [10, 100, 110, 300])
+    check([(A, 16 * n, n, ids[n], 1) for n in range(1, 500)], [10, 100, 110, 300])
 
 
 def test_stacks_merge_by_frames_and_keep_late_ones() -> None:
@@ -230,8 +223,7 @@ def test_store_stays_compact_under_churn() -> None:
     rng = np.random.default_rng(1)
     for _ in range(40):
         address = np.unique(rng.integers(1, 1 << 40, 5000, dtype=np.uint64)) << np.uint64(4)
-        batch = records([])
-        made = np.zeros(len(address), batch.dtype)
+        made = np.zeros(len(address), records([]).dtype)
         made["address"], made["size_tag"], made["stack_id"] = address, (1 << 56) | 8, 1
         gone = made.copy()
         gone["size_tag"] = 2 << 56

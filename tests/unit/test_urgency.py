@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.commands import run
 from tracelloc.record.process import urgency
 from tracelloc.record.process.urgency import Urgency
 
@@ -29,13 +30,6 @@ pytestmark = pytest.mark.skipif(
 def policy_of(thread: int) -> tuple[int, int]:
     policy = os.sched_getscheduler(thread)
     return policy & ~os.SCHED_RESET_ON_FORK, os.sched_getparam(thread).sched_priority
-
-
-def output_of(program: str) -> str:
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    return ran.stdout
 
 
 class Idle:
@@ -86,7 +80,11 @@ with Urgency():
 show()
 end.set()
 """
-    assert output_of(program).splitlines() == ["[0, 0, 0]", *2 * ["[1, 1, 1]"], "[0, 0, 0]"]
+    assert run(sys.executable, "-c", program).splitlines() == [
+        "[0, 0, 0]",
+        *2 * ["[1, 1, 1]"],
+        "[0, 0, 0]",
+    ]
 
 
 def test_what_is_created_meanwhile_does_not_get_it() -> None:
@@ -105,10 +103,7 @@ def test_what_is_created_meanwhile_does_not_get_it() -> None:
     ("policy", "priority"), [(os.SCHED_BATCH, 0), (os.SCHED_RR, 1), (os.SCHED_FIFO, 3)]
 )
 def test_what_others_have_set_stays(policy: int, priority: int) -> None:
-    def choose() -> None:
-        os.sched_setscheduler(0, policy, os.sched_param(priority))
-
-    thread = Idle(choose)
+    thread = Idle(lambda: os.sched_setscheduler(0, policy, os.sched_param(priority)))
     try:
         with Urgency():
             assert policy_of(thread.id) == (policy, priority)
@@ -125,10 +120,8 @@ def test_a_wait_is_urgent_until_the_next_one(idle: Idle) -> None:
         with Urgency():
             urgency.claim()
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
-            assert child.stdin is not None
             found.append(urgency.wait(OWN | os.WNOHANG))
-            ending = threading.Timer(0.1, child.stdin.close)
-            ending.start()
+            threading.Timer(0.1, child.stdin.close).start()
             found.append(urgency.wait(OWN) == (child.pid, 0))
             child.returncode = 0
             found.append((policy_of(idle.id), policy_of(0)))
@@ -182,7 +175,7 @@ except InterruptedError:
 done.set()
 os.kill(child, signal.SIGKILL)
 """
-    assert output_of(program) == "interrupted\n"
+    assert run(sys.executable, "-c", program) == "interrupted\n"
 
 
 def test_without_the_right_nothing_changes() -> None:
@@ -193,4 +186,4 @@ os.setgid(65534); os.setuid(65534)
 with Urgency():
     print(os.sched_getscheduler(0), os.sched_getparam(0).sched_priority)
 """
-    assert output_of(program).split() == [str(os.SCHED_OTHER), "0"]
+    assert run(sys.executable, "-c", program).split() == [str(os.SCHED_OTHER), "0"]

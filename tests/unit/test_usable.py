@@ -14,20 +14,13 @@ import numpy as np
 import pytest
 
 from tests.harness import LIBRARIES, Builder, Target
-from tests.unit.events import records
+from tests.unit.events import A, table_of
 from tests.unit.test_views import snapshot_of
 from tracelloc.files.elf import ElfFile
-from tracelloc.heap.stacks import Stacks
-from tracelloc.heap.table import LiveTable
 from tracelloc.heap.usable import formula_for, has_sizes, main_library, usable_of
 from tracelloc.model.blocks import Blocks, ReadSizes, UsableSizes
-from tracelloc.model.events import EventKind
 from tracelloc.model.figures import U64
-from tracelloc.model.process import (
-    FoundLibrary,
-    MainLibrary,
-    MallocLibrary,
-)
+from tracelloc.model.process import FoundLibrary, MainLibrary, MallocLibrary
 from tracelloc.model.wanted import Wanted
 from tracelloc.record.mallocs.chunks import read_chunks, read_words
 from tracelloc.record.mallocs.families import LIBC, MAPPINGS, OPERATORS, Family, jemalloc
@@ -65,14 +58,9 @@ def never() -> float:
 
 
 def blocks_of(address: list[int], size: list[int], birth_ns: int = 1) -> Blocks:
-    n = len(address)
-    return Blocks(
-        np.array(address, np.uint64),
-        np.array(size, np.uint64),
-        np.full(n, birth_ns, np.uint64),
-        np.ones(n, np.uint32),
-        np.ones(n, np.uint32),
-    )
+    ones = np.ones(len(address), np.uint32)
+    births = np.full(len(address), birth_ns, np.uint64)
+    return Blocks(np.array(address, np.uint64), np.array(size, np.uint64), births, ones, ones)
 
 
 @pytest.mark.parametrize("library", FILES)
@@ -87,7 +75,6 @@ def test_formulas(
     truth = np.fromfile(tmp_path / "table", np.uint64)
     asked = sizes()
     formula = formula_for(MainLibrary(library, str(path_of(library)), ()))
-    assert formula is not None
     usable, known = formula(asked)
     assert len(truth) == len(asked)
     np.testing.assert_array_equal(usable[known], truth[known])
@@ -200,12 +187,9 @@ def test_chunks(request_bytes: int, word: int, usable_bytes: int | None) -> None
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     memory[8:16] = word.to_bytes(8, "little")
     block = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + 16
-    found = read_chunks(
-        os.getpid(), np.array([block], np.uint64), np.array([request_bytes], np.uint64), never()
-    )
-    assert bool(found[1][0]) == (usable_bytes is not None)
-    if usable_bytes is not None:
-        assert int(found[0][0]) == usable_bytes
+    asked = np.array([block], np.uint64), np.array([request_bytes], np.uint64)
+    ((size_bytes,), (known,)) = read_chunks(os.getpid(), *asked, never())
+    assert (int(size_bytes) if known else None) == usable_bytes
 
 
 def test_blocks_are_read_once() -> None:
@@ -218,7 +202,6 @@ def test_blocks_are_read_once() -> None:
     def usable(birth_ns: int, now_ns: int) -> int:
         blocks = blocks_of([address], [20], birth_ns)
         measured = measuring.measure(blocks, now_ns, [LIBC_FILE])
-        assert measured is not None
         size_bytes, known, read = usable_of(measured, blocks)
         assert known.all()
         assert read.all()
@@ -235,15 +218,12 @@ def test_blocks_are_read_once() -> None:
 def test_what_can_not_be_read_is_computed() -> None:
     """Unless it may be another allocator's; a mapping's size is not told by the request."""
     blocks = blocks_of([16, 32, 48], [20, 200_000, 40])
-    measured = Measuring(OWN).measure(blocks, 1, [LIBC_FILE])
-    assert measured is not None
-    usable = usable_of(measured, blocks)
+    usable = usable_of(Measuring(OWN).measure(blocks, 1, [LIBC_FILE]), blocks)
     assert usable.known.tolist() == [True, False, True]
     assert usable.size_bytes[usable.known].tolist() == [24, 40]
     assert not usable.read.any()
     own = FoundLibrary("pool", "/opt/app", (), (), MallocLibrary.OTHER)
     mixed = Measuring(OWN).measure(blocks, 1, [LIBC_FILE, own])
-    assert mixed is not None
     assert not usable_of(mixed, blocks).known.any()
 
 
@@ -251,9 +231,7 @@ def test_jemalloc_with_finer_classes_is_not_known() -> None:
     je = FoundLibrary("malloc", "/lib/libjemalloc.so.2", (), (), MallocLibrary.JEMALLOC)
     usual = Measuring(OWN).measure(blocks_of([8, 32, 48], [8, 24, 40]), 1, [je])
     finer = Measuring(OWN).measure(blocks_of([8, 24, 48], [8, 24, 40]), 1, [je])
-    assert usual is not None
     assert has_sizes(usual)
-    assert finer is not None
     assert not has_sizes(finer)
     assert not usable_of(finer, blocks_of([8], [8])).known.any()
 
@@ -262,15 +240,12 @@ def test_allocators_of_an_earlier_program_do_not_count() -> None:
     """Those that are mapped do, or, if that is not known, all."""
     libc = replace(LIBC_FILE, file=str(path_of(MallocLibrary.GLIBC).resolve()))
     gone = FoundLibrary("malloc", "/opt/gone/libjemalloc.so.2", (), (), MallocLibrary.JEMALLOC)
-    table = LiveTable(Stacks())
-    table.apply(records([(EventKind.ALLOC, 0x1000, 100, 1, 1)]))
+    table = table_of([(A, 0x1000, 100, 1, 1)])
     snapshot = replace(snapshot_of(table, wanted=Wanted(blocks=True)), allocators=(gone, libc))
     space = AddressSpace(Process(os.getpid()))
 
     def library() -> MallocLibrary:
-        usable = Measuring(space).measured(snapshot).usable
-        assert usable is not None
-        return usable.main.library
+        return Measuring(space).measured(snapshot).usable.main.library
 
     assert library() is MallocLibrary.JEMALLOC
     space.refresh()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.events import records
+from tests.unit.events import A, F, records
 from tests.unit.hostile import MadeSection, elf_bytes
 from tracelloc import probes
 from tracelloc.files.elf import ElfFile
@@ -20,7 +20,7 @@ from tracelloc.files.machinecode.probeoffsets import nop_at
 from tracelloc.heap.sampling import GIVEN, weighed
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.events import WEIGHT_BITS, EventKind
+from tracelloc.model.events import WEIGHT_BITS
 from tracelloc.record.abi import OTEL_DISPLACEMENT_BITS, OTEL_IN_MEMORY, OTEL_PLACE_BITS
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.mallocs.otel import otel_allocators, why_no_reports
@@ -220,8 +220,8 @@ def test_the_table_counts_by_weight(in_c: ctypes.CDLL) -> None:
     table = LiveTable(stacks, GIVEN)
     sizes = {0x1000: (100, 250), 0x2000: (64, 64 * 4096), 0x3000: (10, 33), 0x4000: (5, 5)}
     table.apply(records([
-        *((EventKind.ALLOC, address, in_c.coded(*pair), 7, 1) for address, pair in sizes.items()),
-        (EventKind.FREE, 0x4000, 0, 0, 2), (EventKind.FREE, 0x9000, 0, 0, 2),
+        *((A, address, in_c.coded(*pair), 7, 1) for address, pair in sizes.items()),
+        (F, 0x4000, 0, 0, 2), (F, 0x9000, 0, 0, 2),
     ]))  # fmt: skip
     assert table.live_bytes == 250 + 64 * 4096 + 33
     assert int(table.totals.allocated_bytes.sum()) == 250 + 64 * 4096 + 33 + 5
@@ -229,12 +229,10 @@ def test_the_table_counts_by_weight(in_c: ctypes.CDLL) -> None:
     assert sorted(blocks.size.tolist()) == [10, 64, 100]
     found = amounts(blocks, GIVEN)
     assert int(found.size_bytes.sum()) == table.live_bytes
-    assert found.parts is not None
     assert int(found.parts.sum()) == int(table.totals.live_count.sum())
     count, size_bytes, largest = table.largest(2)
     assert (count, size_bytes) == (round(2.5 + 4096 + 3.3), table.live_bytes)
     assert largest.size.tolist() == [100, 64]
-    assert largest.weight is not None
     assert largest.weight.tolist() == [2.5, 4096.0]
     assert table.raw_blocks().size.min() >= 10 << WEIGHT_BITS
     assert table.oddities.unmatched_frees == 1

@@ -43,9 +43,7 @@ def test_large_blocks_of_once_are_no_leak(common: str) -> None:
     sites = {names[common][0].format("leak"): leak(2.0, 64)}
     for number in range(3):
         sites[names[common][1].format(number)] = blocks_at([100.0 + 7 * number], 1 << 20)
-    seen = watch(sites, END_S)
-    assert seen.findings is not None
-    (suspect,) = seen.findings.suspects
+    (suspect,) = watch(sites, END_S).findings.suspects
     assert suspect.stack == 1
     assert suspect.judgement.verdict is Verdict.LEAKING
     assert suspect.judgement.rate_bytes_per_min == pytest.approx(64 * 30, rel=0.1)
@@ -54,9 +52,7 @@ def test_large_blocks_of_once_are_no_leak(common: str) -> None:
 def test_one_large_part_of_a_site_is_no_rate() -> None:
     """What one stack allocated once does not count at its size, either."""
     once = blocks_at([150.0, 150.5, 151.0], 1 << 20)
-    found = watch({"site": leak(2.0, 64) + once}, END_S).findings
-    assert found is not None
-    (suspect,) = found.suspects
+    (suspect,) = watch({"site": leak(2.0, 64) + once}, END_S).findings.suspects
     assert suspect.judgement.rate_bytes_per_min == pytest.approx(64 * 30, rel=0.15)
 
 
@@ -65,7 +61,6 @@ def test_what_rises_without_a_survivor_is_no_suspect() -> None:
     birth = every(10.0, 0.0, END_S)
     array = Stream(birth, np.append(birth[1:], NEVER), 4096 * 1.2 ** np.arange(len(birth)))
     found = watch({"array": array}, END_S).findings
-    assert found is not None
     assert found.verdict(1) is Verdict.GROWING
     assert not found.suspects
 
@@ -75,10 +70,7 @@ def test_a_site_that_used_to_free_need_not_be_watched_so_long() -> None:
     birth = every(1.0, 0.0, END_S)
     death = np.where(birth < 100, birth + 0.5, NEVER)
     seen = watch({"site": Stream(birth, death, np.full(len(birth), 100.0))}, END_S)
-    called = seen.first(1, {Verdict.LEAKING})
-    assert called is not None
-    assert called - 100 <= 180
-    assert seen.findings is not None
+    assert seen.first(1, {Verdict.LEAKING}) - 100 <= 180
     assert not stack_judgement(seen.findings, 1).never_freed
 
 

@@ -48,7 +48,6 @@ def course(name: str) -> tuple[dict[str, Stream], Course]:
 def test_program(name: str) -> None:
     """Leaks are called so, in time and with the right rate; nothing else ever is."""
     sites, seen = course(name)
-    assert seen.findings is not None
     leaks = truths(sites, END_S)
     grouped = {m.stack for s in seen.findings.suspects if s.frame is not None for m in s.members}
     for stack, truth in leaks.items():
@@ -71,14 +70,10 @@ def test_program(name: str) -> None:
 def assert_in_time(seen: Course, stack: int, truth: Truth) -> None:
     suspect = seen.first(stack, SUSPECT, truth.onset_s)
     called = seen.first(stack, {Verdict.LEAKING}, truth.onset_s)
-    assert suspect is not None
-    assert called is not None
     assert suspect - truth.onset_s <= 90
     assert called - truth.onset_s <= (300 if truth.never_freed else 190)
     # Once it is called so, it stays so; uneven leaks with a lapse or two.
-    lasting = seen.lasting(stack, {Verdict.LEAKING})
-    assert lasting is not None
-    assert lasting - called <= 100
+    assert seen.lasting(stack, {Verdict.LEAKING}) - called <= 100
 
 
 @pytest.mark.parametrize(
@@ -99,7 +94,6 @@ def assert_in_time(seen: Course, stack: int, truth: Truth) -> None:
 )
 def test_what_is_no_leak(name: str, site: str, verdict: Verdict) -> None:
     sites, seen = course(name)
-    assert seen.findings is not None
     judgement = stack_judgement(seen.findings, list(sites).index(site) + 1)
     assert judgement.verdict is verdict, judgement
     assert not judgement.evidence.endswith("so far")
@@ -112,14 +106,12 @@ def test_a_full_cache_is_not_busy_unless_its_blocks_are_short_lived(
     random = np.random.default_rng(1)
     births = poisson(random, 300 / lives_s, 0, 200.0)
     seen = watch({"cache": replaced_at_random(random, births, 300, 1024)}, 200.0)
-    assert seen.findings is not None
     assert seen.findings.verdict(1) is verdict
 
 
 def test_callers_of_one_function_are_one_suspect() -> None:
     """60 stacks, none of them a leak to speak of; the function that they share is one."""
     sites, seen = course("many_callers")
-    assert seen.findings is not None
     (suspect,) = seen.findings.suspects
     names = {list(sites)[member.stack - 1].split("/")[0] for member in suspect.members}
     assert names == {"session_new"}
@@ -136,7 +128,6 @@ def test_callers_of_one_function_are_one_suspect() -> None:
 def test_functions_below_one_caller_are_one_suspect(name: str) -> None:
     """Forty functions leak a little each; found early by the caller that they share."""
     sites, seen = course(name)
-    assert seen.findings is not None
     frame = seen.findings.suspects[0].frame
     stacks = stacks_of(list(sites))
     leaking = truths(sites, END_S)
@@ -162,7 +153,6 @@ def test_functions_below_one_caller_are_one_suspect(name: str) -> None:
 def test_leaks_through_a_common_wrapper_stay_apart() -> None:
     """Fourteen stacks share the function that leaks; the fifteenth only shares a wrapper."""
     sites, seen = course("some_callers")
-    assert seen.findings is not None
     group, single = seen.findings.suspects
     assert {list(sites)[m.stack - 1].split("/")[0] for m in group.members} == {"session_new"}
     assert len(group.members) == 14
@@ -174,7 +164,6 @@ def test_leaks_through_a_common_wrapper_stay_apart() -> None:
 def test_parts_of_one_object_are_one_suspect() -> None:
     """Three blocks of each forgotten object, made at three places of one function."""
     sites, seen = course("reference_cycles")
-    assert seen.findings is not None
     (suspect,) = seen.findings.suspects
     assert [list(sites)[member.stack - 1] for member in suspect.members] == [
         "table",
@@ -194,7 +183,6 @@ def test_leaks_that_share_only_the_load_stay_apart() -> None:
         name: some_leak(random, churn(random, load + 0.001, 0.3, 100), 0.2) for name in ("a", "b")
     }
     findings = watch(sites | busy_program(random, 2), END_S).findings
-    assert findings is not None
     assert [len(suspect.members) for suspect in findings.suspects] == [1, 1]
     assert {suspect.judgement.verdict for suspect in findings.suspects} == {Verdict.LEAKING}
 
@@ -216,8 +204,6 @@ def test_lost_frees_are_no_leaks() -> None:
     }
     believing = watch(lost, END_S).findings
     doubting = watch(lost, END_S, address_reuses=1).findings
-    assert believing is not None
-    assert doubting is not None
     assert doubting.verdict(7) is Verdict.LEAKING
     called = [believing.verdict(stack) is Verdict.LEAKING for stack in range(1, 7)]
     doubted = [doubting.verdict(stack) is Verdict.LEAKING for stack in range(1, 7)]
@@ -239,8 +225,6 @@ def test_losses_that_go_on_make_verdicts_less_sure() -> None:
     lossy["leak"] = sites["leak"]
     whole = watch(sites, END_S).findings
     lossy_found = watch(lossy, END_S, frees_lost_per_s=4 * 15 * 0.01).findings
-    assert whole is not None
-    assert lossy_found is not None
     assert [lossy_found.verdict(stack) is Verdict.LEAKING for stack in (1, 2, 3, 4)] == [
         False, False, True, False,
     ]  # fmt: skip
@@ -260,12 +244,8 @@ def test_after_a_gap_the_count_starts_afresh() -> None:
     sites["leak"] = leak(random, poisson(random, 2, 0, END_S), 500)
     seen = watch(sites, END_S, lost_at_s=110)
     assert all(seen.first(stack, {Verdict.LEAKING}) is None for stack in (1, 2, 3))
-    called = seen.first(4, {Verdict.LEAKING})
-    assert called is not None
-    assert called > 110 + 240
+    assert seen.first(4, {Verdict.LEAKING}) > 110 + 240
     unharmed = watch({"leak": sites["leak"]}, END_S)
-    assert seen.findings is not None
-    assert unharmed.findings is not None
     sure = stack_judgement(unharmed.findings, 1).confidence
     assert stack_judgement(seen.findings, 4).confidence < 0.7 * sure
 
@@ -285,7 +265,6 @@ def leak_in_samples(mean_bytes: int | None) -> tuple[Judgement, Course, Truth]:
     if mean_bytes is not None:
         sites = {name: sampled(random, stream, mean_bytes) for name, stream in sites.items()}
     seen = watch(sites, END_S, sample_bytes=mean_bytes)
-    assert seen.findings is not None
     *others, leaking = range(1, len(sites) + 1)
     assert all(seen.first(stack, {Verdict.LEAKING}) is None for stack in others)
     return stack_judgement(seen.findings, leaking), seen, truth
@@ -302,7 +281,6 @@ def test_samples() -> None:
         assert judgement.survivors == pytest.approx(leaked, abs=4 * leaked**0.5)
         assert f"(at least {judgement.survivors:,} sampled blocks)" in judgement.evidence
         sure.append(judgement.confidence)
-        assert seen.findings is not None
         assert "sampled blocks allocated" in stack_judgement(seen.findings, 2).evidence
     assert sure == sorted(set(sure), reverse=True)
 
@@ -313,8 +291,7 @@ def test_six_samples_are_enough_to_grow_and_five_are_not() -> None:
     for count, grows in ((6, True), (5, False)):
         leaking = leak(np.random.default_rng(1), births[-count:], 100)
         seen = watch({"leak": leaking}, 60.0, sample_bytes=1 << 20)
-        called = seen.first(1, SUSPECT)
-        assert (called is not None) == grows
+        assert (seen.first(1, SUSPECT) is not None) == grows
 
 
 @pytest.mark.parametrize("residence_s", [400, 900])
@@ -326,7 +303,6 @@ def test_a_cache_that_was_full_before(residence_s: int) -> None:
     seen = watch({"cache": cache} | busy_program(random, 3), END_S)
     assert seen.first(1, {Verdict.LEAKING}) is None
     looked = seen.findings
-    assert looked is not None
     if residence_s == 900:
         judgement = stack_judgement(looked, 1)
         assert judgement.verdict is Verdict.GROWING
@@ -340,7 +316,6 @@ def test_a_verdict_is_retracted() -> None:
     hoard = Stream(births, np.full(len(births), 420.0), np.full(len(births), 100.0))
     seen = watch({"hoard": hoard} | busy_program(random, 2), END_S)
     assert seen.first(1, {Verdict.LEAKING}) is not None
-    assert seen.findings is not None
     judgement = stack_judgement(seen.findings, 1)
     assert judgement.verdict is not Verdict.LEAKING
     assert judgement.retracted == 1
@@ -363,7 +338,6 @@ def test_what_was_cut_short_is_not_judged(flags: StackFlag, verdict: Verdict) ->
     for number in range(1, 5):
         stacks.add(number, (0x400000, 0x400100, 0x400200 + number), flags)
     seen = course_of(events_of(streams, END_S), stacks, END_S)
-    assert seen.findings is not None
     assert {stack_judgement(seen.findings, n).verdict for n in range(1, 5)} == {verdict}
     is_judged = verdict is Verdict.LEAKING
     assert any(seen.suspects) == is_judged

@@ -37,7 +37,6 @@ def test_recorded(path: Path) -> None:
     """What leaks is called so with the rate of the program's own books; nothing else ever is."""
     recording = Recording.load(path)
     course = recording.replay(END_S)
-    assert course.findings is not None
     suspects = course.findings.suspects
     for name, (_, size_bytes, onset_s) in recording.leaks.items():
         found = [s for s in suspects if recording.leaking(s.stack) == name]
@@ -57,7 +56,6 @@ def test_recorded(path: Path) -> None:
 def test_what_it_is(name: str, function: str, verdict: Verdict) -> None:
     recording = Recording.load(FOLDER / f"{name}.npz")
     findings = recording.replay(END_S).findings
-    assert findings is not None
     of_function = [n for n, stack in enumerate(recording.stacks, 1) if stack.startswith(function)]
     assert of_function
     assert verdict in {findings.verdict(stack) for stack in of_function}

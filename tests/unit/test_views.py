@@ -10,14 +10,13 @@ from dataclasses import replace
 import pytest
 
 from tests import snapshots
-from tests.unit.events import records
+from tests.unit.events import A, F, records, table_of
 from tests.unit.reports import json_report, text_report
 from tracelloc.architecture.x86_64 import ends_in_call
 from tracelloc.errors import UsageError
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.codefiles import CodeModule, Place, Unresolved
-from tracelloc.model.events import EventKind
 from tracelloc.model.frames import Frame
 from tracelloc.model.losses import Counter
 from tracelloc.model.process import Overhead, Target
@@ -60,10 +59,7 @@ def frame(name: str | None, address: int = 0x1234, module: str | None = "/opt/ap
 
 
 def snapshot_of(
-    table: LiveTable,
-    top: int = 10,
-    min_age_ns: int | None = None,
-    wanted: Wanted = NOTHING_ELSE,
+    table: LiveTable, top: int = 10, min_age_ns: int | None = None, wanted: Wanted = NOTHING_ELSE
 ) -> Snapshot:
     return snapshots.snapshot_of(
         table,
@@ -87,16 +83,12 @@ def table() -> LiveTable:
     table.apply(
         records(
             [
-                (EventKind.ALLOC, 0x1000, 100, 1, 1),
-                (EventKind.ALLOC, 0x2000, 300, 2, 1),
-                (EventKind.ALLOC, 0x3000, 300, 1, 1),
-                (EventKind.ALLOC, 0x4000, 7, 3, 1),
-                (EventKind.ALLOC, 0x5000, 9, 0, 1),
-                (EventKind.FREE, 0x9999, 0, 0, 1),
+                (A, 0x1000, 100, 1, 1), (A, 0x2000, 300, 2, 1), (A, 0x3000, 300, 1, 1),
+                (A, 0x4000, 7, 3, 1), (A, 0x5000, 9, 0, 1), (F, 0x9999, 0, 0, 1),
             ],
             first_time=9_000_000_000,
         )
-    )
+    )  # fmt: skip
     return table
 
 
@@ -150,8 +142,7 @@ def test_text(table: LiveTable) -> None:
 
 
 def test_sampled_figures_are_marked() -> None:
-    table = LiveTable(Stacks(), sample_bytes=1000)
-    table.apply(records([(EventKind.ALLOC, 16, 100, 1, 1), (EventKind.ALLOC, 32, 100, 1, 1)]))
+    table = table_of([(A, 16, 100, 1, 1), (A, 32, 100, 1, 1)], sample_bytes=1000)
     snapshot = snapshot_of(table, 1, 0)
     head, *lines = text_report(snapshot, Namer(FakeSymbolizer({}), Filters()), 1, 0)
     assert " live=~2.05KiB blocks=~21 " in head
@@ -203,7 +194,6 @@ def test_folded_root_is_not_the_runtime() -> None:
 def test_age_limit(table: LiveTable) -> None:
     limit = 1_000_000_000 - 2  # the blocks are 1 s, 1 s - 1 ns, … old
     snapshot = snapshot_of(table, 2, limit)
-    assert snapshot.old_blocks is not None
     assert (snapshot.old_blocks.count, snapshot.old_blocks.size_bytes) == (3, 700)
     assert [b.address for b in snapshot.old_blocks.largest] == [0x2000, 0x3000]
     lines = list(text_report(snapshot, Namer(FakeSymbolizer(NAMES), Filters()), 2, limit))
@@ -214,7 +204,7 @@ def test_age_limit(table: LiveTable) -> None:
 def test_largest_blocks_equal_a_plain_sort(seed: int) -> None:
     rng = random.Random(seed)
     table = LiveTable(Stacks())
-    events = [(EventKind.ALLOC, 16 * n, rng.randrange(40), 1, 1) for n in range(1, 3000)]
+    events = [(A, 16 * n, rng.randrange(40), 1, 1) for n in range(1, 3000)]
     for start in range(0, len(events), 500):
         table.apply(records(events[start : start + 500], first_time=start))
     plain = sorted((-size, n, address) for n, (_, address, size, _, _) in enumerate(events))

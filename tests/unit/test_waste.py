@@ -11,13 +11,7 @@ import pytest
 from tests.unit.reports import json_report, text_report
 from tests.unit.test_sections import NAMER, snapshot_of_sizes
 from tracelloc.heap.usable import usable_of
-from tracelloc.model.blocks import (
-    Blocks,
-    ReadSizes,
-    Usable,
-    UsableSizes,
-    weights,
-)
+from tracelloc.model.blocks import Blocks, ReadSizes, Usable, UsableSizes, weights
 from tracelloc.model.process import MainLibrary, MallocLibrary
 from tracelloc.show.analysis.histograms import (
     Waste,
@@ -129,22 +123,15 @@ def test_reports() -> None:
 
 def test_what_speaks_against_them() -> None:
     snapshot = snapshot_of_sizes(20)
-    for main, why in (
-        (
-            MainLibrary(MallocLibrary.JEMALLOC, "/lib/libjemalloc.so.2", ("pool in app",)),
-            "all blocks are counted as jemalloc's, but there is also pool in app",
-        ),
-        (
-            MainLibrary(MallocLibrary.OTHER, "/opt/a\x1bpp", ()),
-            "sizes of another malloc library in a\x1bpp are not known",
-        ),
-    ):
-        shown = measured(snapshot, main)
+    for library, file, others, why in (
+        (MallocLibrary.JEMALLOC, "/lib/libjemalloc.so.2", ("pool in app",),
+         "all blocks are counted as jemalloc's, but there is also pool in app"),
+        (MallocLibrary.OTHER, "/opt/a\x1bpp", (),
+         "sizes of another malloc library in a\x1bpp are not known"),
+    ):  # fmt: skip
+        shown = measured(snapshot, MainLibrary(library, file, others))
         report = json.loads(json_report(shown, NAMER, 1, show={"sizes"}))["sizes"]
         assert report["uncertain"] == why
-        (line,) = (
-            line
-            for line in text_report(shown, NAMER, 1, show={"sizes"})
-            if line.startswith("==> usable sizes")
-        )
+        lines = text_report(shown, NAMER, 1, show={"sizes"})
+        (line,) = (line for line in lines if line.startswith("==> usable sizes"))
         assert line.endswith(why.replace("\x1b", "\\x1b"))

@@ -89,7 +89,6 @@ def test_when_rules_are_broken(text: str, end_s: float, said: str | None) -> Non
     assert watch.check(found.snapshot(), found.namer) == (said is not None)
     rate = sum(suspect.judgement.rate_bytes_per_min for suspect in found.findings.suspects)
     peak = found.snapshot().peak
-    assert peak is not None
     assert peak.size_bytes > found.snapshot().live_bytes
     reason = said and said.replace("RATE", format_size(round(rate)))
     reason = reason and reason.replace("PEAK", format_size(peak.size_bytes))
@@ -128,30 +127,24 @@ def suppressed(tmp_path: Path, text: str, end_s: float = 400.0) -> tuple[Watched
     path = tmp_path / "known.supp"
     path.write_text(text)
     found = watched(end_s)
-    snapshot = Suppressions([path]).apply(found.snapshot(), found.namer)
-    assert snapshot.findings is not None
-    changed = replace(found, findings=snapshot.findings)
+    findings = Suppressions([path]).apply(found.snapshot(), found.namer).findings
+    changed = replace(found, findings=findings)
     return changed, list(text_report(changed.snapshot(), found.namer, 5))
 
 
 @pytest.mark.parametrize(
     ("pattern", "left"),
     [
-        ("record_request", ["session_new"]),
-        ("^record", ["session_new"]),
-        ("rec*quest$", ["session_new"]),
-        ("^ecord", ["session_new", "record_request"]),
-        ("record$", ["session_new", "record_request"]),
-        ("handle_", ["record_request"]),
-        ("/opt/app", []),
-        ("nothing.like|this", ["session_new", "record_request"]),
+        ("record_request", ["session_new"]), ("^record", ["session_new"]),
+        ("rec*quest$", ["session_new"]), ("^ecord", ["session_new", "record_request"]),
+        ("record$", ["session_new", "record_request"]), ("handle_", ["record_request"]),
+        ("/opt/app", []), ("nothing.like|this", ["session_new", "record_request"]),
     ],
-)
+)  # fmt: skip
 def test_patterns(tmp_path: Path, pattern: str, left: list[str]) -> None:
     found, lines = suppressed(tmp_path, f"# known\n\n  leak:{pattern}\n")
     stacks = [found.namer.stack(found.snapshot(), s.stack) for s in found.findings.suspects]
     assert [stack.frames[0].symbol for stack in stacks] == left
-    assert found.findings.suppressed is not None
     said = [line for line in lines if line.startswith("==> suppressed")]
     assert len(said) == (found.findings.suppressed.stacks > 0)
 
@@ -160,7 +153,6 @@ def test_what_is_suppressed_is_added_up(tmp_path: Path) -> None:
     whole = watched(400.0)
     single = whole.findings.suspects[1].judgement
     found, lines = suppressed(tmp_path, "leak:record_request\n")
-    assert found.findings.suppressed is not None
     held = int(whole.snapshot().totals.live_bytes[LEAK])
     assert found.findings.suppressed.live_bytes == held
     assert found.findings.suppressed.rate_bytes_per_min == single.rate_bytes_per_min
@@ -209,6 +201,12 @@ def script(tmp_path: Path, text: str) -> list[str]:
     return [sys.executable, str(path)]
 
 
+def give(command: LeakCommand, end_s: float) -> None:
+    """Queues what leaks at that moment."""
+    found = watched(end_s)
+    command.queue_new_leaks(found.snapshot(), found.namer)
+
+
 def test_the_command_has_no_bound_on_memory_of_ours(tmp_path: Path) -> None:
     found = tmp_path / "out"
     text = (
@@ -217,10 +215,9 @@ def test_the_command_has_no_bound_on_memory_of_ours(tmp_path: Path) -> None:
     )
     before = resource.getrlimit(resource.RLIMIT_DATA)
     command = LeakCommand(script(tmp_path, text), print, PATIENCE_S)
-    late = watched(400.0)
     resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, before[1]))
     try:
-        command.queue_new_leaks(late.snapshot(), late.namer)
+        give(command, 400.0)
         command.close()
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
@@ -231,11 +228,8 @@ def test_the_command_is_run_once_for_each_leak(tmp_path: Path) -> None:
     target = tmp_path / "out"
     text = f"data = sys.stdin.read()\nopen({str(target)!r}, 'a').write(data)"
     command = LeakCommand(script(tmp_path, text), print, PATIENCE_S)
-    early, later = watched(200.0), watched(400.0)
-    command.queue_new_leaks(watched(100.0).snapshot(), later.namer)
-    command.queue_new_leaks(early.snapshot(), early.namer)
-    for _ in range(3):
-        command.queue_new_leaks(later.snapshot(), later.namer)
+    for end_s in (100.0, 200.0, 400.0, 400.0, 400.0):
+        give(command, end_s)
     command.close()
     reports = [json.loads(line) for line in target.read_text().splitlines()]
     # One was sure at 200 s, the other one later.
@@ -249,12 +243,10 @@ def test_the_command_is_run_once_for_each_leak(tmp_path: Path) -> None:
 
 def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     pids, said = tmp_path / "pids", list[str]()
-    text = (
-        f"child = os.fork()\nopen({str(pids)!r}, 'a').write(f'{{os.getpid()}}\\n')\ntime.sleep(600)"
-    )
+    text = f"os.fork()\nopen({str(pids)!r}, 'a').write(f'{{os.getpid()}}\\n')\ntime.sleep(600)"
     command = LeakCommand(script(tmp_path, text), said.append, 3.0)
     began = time.monotonic()
-    command.queue_new_leaks(watched(200.0).snapshot(), watched(200.0).namer)
+    give(command, 200.0)
     assert time.monotonic() - began < PATIENCE_S / 2, "nobody waits for it"
     await_that(lambda: bool(said))
     assert "took more than 3 s and was killed" in said[0]
@@ -278,7 +270,7 @@ def test_what_goes_wrong_with_a_command_is_said(tmp_path: Path) -> None:
     ):
         said: list[str] = []
         command = LeakCommand(words, said.append, PATIENCE_S)
-        command.queue_new_leaks(watched(200.0).snapshot(), watched(200.0).namer)
+        give(command, 200.0)
         command.close()
         assert len(said) == 1
         assert expected in said[0]
@@ -305,7 +297,7 @@ def test_whose_rights_the_command_has(
     said: list[str] = []
     who = invoker() if is_caller else effective_user()
     command = LeakCommand(["/usr/bin/python3", "-c", code], said.append, PATIENCE_S, who)
-    command.queue_new_leaks(watched(200.0).snapshot(), watched(200.0).namer)
+    give(command, 200.0)
     command.close()
     found = json.loads(capfd.readouterr().err)
     assert said == []

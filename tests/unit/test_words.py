@@ -75,8 +75,7 @@ def test_a_class_name_stands_once() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ClassDef)
     )
-    twice = {name for name, count in found.items() if count > 1}
-    assert not twice
+    assert not {name for name, count in found.items() if count > 1}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)

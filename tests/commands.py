@@ -1,0 +1,32 @@
+"""Other programs, run for what they do or say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tracelloc import probes
+
+
+def run(*command: object, timeout: float = 120, **options: Any) -> str:
+    """Runs a command, which must succeed. Returns its standard output."""
+    words = [str(word) for word in command]
+    return subprocess.run(
+        words, capture_output=True, text=True, check=True, timeout=timeout, **options
+    ).stdout
+
+
+def c_values(directory: Path, header: str, expressions: Iterable[str]) -> dict[str, int]:
+    """What the C compiler makes of expressions, by a header of the probes."""
+    lines = "".join(f'printf("\\"{e}\\": %lld,", (long long)({e}));\n' for e in expressions)
+    source = (
+        "#include <stddef.h>\n#include <stdio.h>\n#include <linux/types.h>\n"
+        f'#include "{header}"\nint main(void) {{ printf("{{"); {lines} printf("\\"\\": 0}}"); }}\n'
+    )
+    out, flags = directory / "values", ("-Wall", "-Werror", "-x", "c", "-")
+    run("cc", *flags, "-I", probes.directory(), "-o", out, input=source)
+    found: dict[str, int] = json.loads(run(out))
+    return found
