@@ -81,11 +81,15 @@ class Schedule:
         threading.Thread(target=work, name=self.kind.task, daemon=True).start()
 
     def inspect(self, facet: Facet[Any], now_ns: int | None = None) -> None:
-        """Inspects now, on this thread. Raises errors that may go away."""
+        """Inspects now, on this thread. Raises errors that may go away.
+
+        ``now_ns``: the time for work in the background, which ends when the trace does.
+        """
+        ends_soon = now_ns is not None
         facet.began_ns = now_ns = time.monotonic_ns() if now_ns is None else now_ns
         memory = self._context.memory
         left_bytes = None if memory is None else memory.left_bytes
-        budget = InspectionBudget(lambda: self.is_over, now_ns, left_bytes)
+        budget = InspectionBudget(lambda: ends_soon and self.is_over, now_ns, left_bytes)
         with suppress(InterruptedError):
             try:
                 found = facet.inspect(budget)
