@@ -59,7 +59,7 @@ test: $(VENV)/.tools ## run the tests, those that trace real processes included
 long: $(VENV)/.long ## run the others: more compilers, rare and hostile programs, sanitizers, times
 	@rm -f $(SKIPPED)
 	tests/sanitized.sh $(VENV)/sanitized "$(CURDIR)/$(BIN)/python"
-	$(PYTEST) --numprocesses 5 --dist worksteal -m "long and not alone and not nightly" \
+	$(PYTEST) --numprocesses 7 --dist worksteal -m "long and not alone and not nightly" \
 	    tests/unit tests/ui tests/integration $(PYTEST_ARGS)
 	$(PYTEST) -m "alone and not nightly" tests/integration $(PYTEST_ARGS)
 	@cat $(SKIPPED)
