@@ -165,12 +165,9 @@ def test_stacks_are_followed_as_by_the_readers(monkeypatch: pytest.MonkeyPatch) 
 
     at = 0
     for head, memory, (end, guesses, count, _) in zip(heads, memories, walks, strict=True):
-        expected = unwind(
-            dict(zip(AARCH64.miss_registers, head["registers"].tolist(), strict=True)),
-            StackCopy(stack_at, memory, 0),
-            partial(look_up, generation=int(head["generation"])),
-            architecture=AARCH64,
-        )
+        registers = dict(zip(AARCH64.miss_registers, head["registers"].tolist(), strict=True))
+        rules = partial(look_up, generation=int(head["generation"]))
+        expected = unwind(registers, StackCopy(stack_at, memory, 0), rules, architecture=AARCH64)
         assert (tuple(frames[at : at + count]), End(end), guesses) == expected
         at += count
     assert len({end for end, *_ in walks}) > 2
