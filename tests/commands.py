@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +31,14 @@ def c_values(directory: Path, header: str, expressions: Iterable[str]) -> dict[s
     run("cc", *flags, "-I", probes.directory(), "-o", out, input=source)
     found: dict[str, int] = json.loads(run(out))
     return found
+
+
+@contextmanager
+def mounted(where: Path, options: str) -> Iterator[Path]:
+    """A file system of its own in memory."""
+    where.mkdir()
+    run("mount", "-t", "tmpfs", "-o", options, "none", where)
+    try:
+        yield where
+    finally:
+        run("umount", "--lazy", where)

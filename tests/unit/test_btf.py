@@ -7,14 +7,25 @@ from pathlib import Path
 
 import pytest
 
+from tracelloc.architecture.aarch64 import AARCH64
+from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.errors import UnsupportedError
 from tracelloc.record.kernel.btf import FUNCTION, KernelTypes
+from tracelloc.record.kernel.registers import thread_pointer_offset
 
-NAMES = b"\0task_struct\0pid\0tgid\0bpf_iter_task\0int\0"
+NAMES = (
+    b"\0task_struct\0pid\0tgid\0bpf_iter_task\0int\0thread\0thread_struct\0uw\0tp_value\0fsbase\0"
+    b"cpu_context\0"
+)
 
 
 def name(text: str) -> int:
     return NAMES.index(b"\0" + text.encode() + b"\0") + 1
+
+
+def file_of(types: bytes) -> bytes:
+    header = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(NAMES))
+    return header + types + NAMES
 
 
 def image(bitfields: bool) -> bytes:
@@ -25,8 +36,7 @@ def image(bitfields: bool) -> bytes:
     types += struct.pack("<3I", name("task_struct"), kind_flag | 4 << 24 | 2, 4096)
     types += struct.pack("<6I", name("pid"), 1, 1280, name("tgid"), 1, 1312)
     types += struct.pack("<3I", name("bpf_iter_task"), FUNCTION << 24, 1)
-    header = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(NAMES))
-    return header + types + NAMES
+    return file_of(types)
 
 
 @pytest.mark.parametrize("bitfields", [False, True])
@@ -60,3 +70,36 @@ def test_damaged_types_end_the_walk(tmp_path: Path) -> None:
         path = tmp_path / "btf"
         path.write_bytes(whole[:length])
         KernelTypes(path).type_id(FUNCTION, "bpf_iter_task")
+
+
+def structure(title: str, *members: tuple[str, int, int]) -> bytes:
+    """A type; members have a name, a type's id and an offset in bytes."""
+    head = struct.pack("<3I", name(title) if title else 0, 4 << 24 | len(members), 4096)
+    return head + b"".join(
+        struct.pack("<3I", name(each), kind, 8 * offset) for each, kind, offset in members
+    )
+
+
+def kernel_types(path: Path, *structures: bytes) -> KernelTypes:
+    types = struct.pack("<4I", name("int"), 1 << 24, 4, 32) + b"".join(structures)
+    path.write_bytes(file_of(types))
+    return KernelTypes(path)
+
+
+def test_where_the_kernel_keeps_thread_pointers(tmp_path: Path) -> None:
+    arm = kernel_types(
+        tmp_path / "arm",
+        structure("", ("tp_value", 1, 0), ("cpu_context", 1, 8)),
+        structure("thread_struct", ("cpu_context", 1, 0), ("uw", 2, 112)),
+        structure("task_struct", ("thread", 3, 3000)),
+    )
+    other = kernel_types(
+        tmp_path / "other",
+        structure("thread_struct", ("cpu_context", 1, 0), ("fsbase", 1, 48)),
+        structure("task_struct", ("thread", 2, 3000)),
+    )
+    assert thread_pointer_offset(arm, AARCH64.threads.kernel_field) == 3112
+    assert thread_pointer_offset(other, X86_64.threads.kernel_field) == 3048
+    assert thread_pointer_offset(other, AARCH64.threads.kernel_field) == 0
+    assert thread_pointer_offset(arm, X86_64.threads.kernel_field) == 0
+    assert thread_pointer_offset(arm, ("cpu_context", "tp_value")) == 0  # it is no structure

@@ -34,6 +34,8 @@ PAGES = [ROOT / "README.md", ROOT / ".github" / "CONTRIBUTING.md", *sorted(DOCS.
 ids = [page.stem for page in PAGES]
 STAND_INS = {"PID": "1", "TOPIC": "glossary", "SHELL": "bash"}
 SHELL = {"|", "&&", "&", ";", ">", "\\", "#"}
+SPOKEN_OF = ["diff"], ["heap"], ["holders"], ["leaks"], ["objects"], ["symbols"]
+"""Command lines that are named, not shown."""
 OF_OTHERS = {
     "--basetemp", "--bashrc", "--check", "--dist", "--foreground", "--format", "--global",
     "--inspect", "--interpreted-frames-native-stack", "--no-install-recommends", "--only",
@@ -61,14 +63,7 @@ def words_of(text: str) -> Iterator[list[str]]:
             if word.removeprefix("ExecStart=").rpartition("/")[2] == "tracelloc":
                 end = next((n for n, w in enumerate(words) if n > at and w in SHELL), None)
                 found = [STAND_INS.get(w, w) for w in words[at + 1 : end] if w != "…"]
-                if found not in [
-                    ["diff"],
-                    ["heap"],
-                    ["holders"],
-                    ["leaks"],
-                    ["objects"],
-                    ["symbols"],
-                ]:  # spoken of, not shown
+                if found not in SPOKEN_OF:
                     yield found
                 break
 

@@ -1,4 +1,4 @@
-"""What figures lack is noted, told apart, and said before them."""
+"""What figures lack is noted, told apart, and said before them; and what can be said of them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from tests.unit.reports import json_report, text_report
 from tests.unit.test_views import FakeSymbolizer
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.model.losses import Completeness, Counter, Gap, completeness_of
+from tracelloc.model.losses import Completeness, Counter, Gap, LossCounts, Oddities, completeness_of
 from tracelloc.record.session import gaplog
 from tracelloc.record.session.gaplog import LOST, GapLog
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.alerts import alert_of
 from tracelloc.show.presentation.naming import Namer
 from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.taking import take_losses
 
 TWO = Gap(1_700_000_000.0, 1_700_000_003.0, 3412, LOST)
 END = Gap(1_700_000_100.0, None, None, "probes can't take over: it has ended")
@@ -116,3 +117,33 @@ def test_reports_begin_with_it(gaps: tuple[Gap, ...], word: str | None, sentence
     said = json.loads(json_report(snapshot, namer, 1))["completeness"]
     assert said["state"] == completeness_of(gaps).value
     assert [gap["lost_events"] for gap in said["gaps"]] == [gap.lost_events for gap in gaps]
+
+
+def losses(*, shared: bool = False, **counts: int) -> LossCounts:
+    counters = np.zeros(len(Counter), np.uint64)
+    for name, count in counts.items():
+        counters[Counter[name.upper()]] = count
+    return take_losses(counters, Oddities(unmatched_frees=3), 2, shared=shared)
+
+
+def test_nothing_lost() -> None:
+    """However much found the ring full."""
+    fine = losses(spilled=1000, spill_unmatched=4)
+    assert fine.bounds(50) is None
+    assert (fine.events, fine.spilled_events, fine.overflows) == (0, 1000, 2)
+    assert fine.oddities.unmatched_frees == 7
+    assert not any(fine.by_cause.values())
+
+
+def test_bounds() -> None:
+    """Each lost event by what it would have done; unmatched frees may be of other blocks."""
+    assert losses(lost_allocs=10).bounds(50) == (57, 60)
+    assert losses(lost_frees=10).bounds(50) == (37, 40)
+    assert losses(lost_restores=1, spill_reuses=1, spill_odd_restores=1).bounds(50) == (50, 53)
+    assert losses(lost_inner_frees=2).bounds(50) == (45, 50)
+    assert losses(call_table_full=5).bounds(50) == (42, 55)
+    assert losses(lost_frees=100).bounds(50) == (0, 0)
+
+
+def test_counts_of_several_programs_bound_none_of_them() -> None:
+    assert losses(lost_frees=10, shared=True).bounds(50) is None

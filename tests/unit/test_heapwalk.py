@@ -1,16 +1,21 @@
-"""Loops over a heap that lies: they end, and never leave the memory that they were given."""
+"""Loops over a heap that lies, groups of sizes, and reading a process whose threads end."""
 
 from __future__ import annotations
 
 import mmap
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tracelloc.errors import TargetError
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.chunks import ListReader, follow_chunks
-from tracelloc.record.heapwalk.walked import Arena, BlockState
+from tracelloc.record.heapwalk.kinds import bounds_of, size_groups
+from tracelloc.record.heapwalk.walk import while_alive
+from tracelloc.record.heapwalk.walked import Arena, BlockState, NotWalkableError
+from tracelloc.record.process.procfs import Process
 
 BASE = 0x10000
 
@@ -100,3 +105,96 @@ def test_sizes_are_differences() -> None:
     arena = Arena("main arena", MallocLibrary.GLIBC, entries, 4192)
     assert arena.sizes.tolist() == [32, 64, 0, 4096, 0]
     assert arena.seen_bytes == 4192
+
+
+@pytest.mark.parametrize(
+    ("size", "bounds"),
+    [
+        (8, (8, 8)), (1032, (1032, 1032)), (1033, (1033, 1280)), (1280, (1033, 1280)),
+        (1281, (1281, 1536)), (2048, (1793, 2048)), (2049, (2049, 2560)),
+        (131056, (114689, 131072)), (1 << 40, ((7 << 37) + 1, 1 << 40)),
+    ],
+)  # fmt: skip
+def test_bounds(size: int, bounds: tuple[int, int]) -> None:
+    assert bounds_of(int(size_groups(np.array([size], np.uint64))[0])) == bounds
+
+
+def test_every_size_lies_within_its_group() -> None:
+    sizes = np.arange(1, 1 << 20, 7, dtype=np.uint64)
+    groups = size_groups(sizes)
+    assert np.all(np.diff(groups.astype(np.int64)) >= 0)
+    for size, group in zip(sizes[::97].tolist(), groups[::97].tolist(), strict=True):
+        least, most = bounds_of(group)
+        assert least <= size <= most
+
+
+PID = 70
+
+
+class Proc:
+    """A /proc with one process, whose main thread has ended."""
+
+    def __init__(self, root: Path, threads: list[int]) -> None:
+        self.root = root
+        for thread in (PID, *threads):
+            self._add(thread, threads)
+        for thread in threads:
+            for each in (PID, *threads):
+                (root / f"{each}/task/{thread}/exe").symlink_to("/bin/true")
+
+    def _add(self, thread: int, threads: list[int]) -> None:
+        folder = self.root / str(thread)
+        for each in (PID, *threads):
+            (folder / f"task/{each}").mkdir(parents=True)
+        (folder / "stat").write_text(f"{thread} (a) {'Z' if thread == PID else 'S'} 1")
+        (folder / "maps").write_text("" if thread == PID else "1000-2000 r--p 0 00:00 0\n")
+
+    def end(self, thread: int) -> None:
+        for each in self.root.glob(f"*/task/{thread}"):
+            (each / "exe").unlink()
+            each.rmdir()
+        for name in ("maps", "stat"):
+            (self.root / f"{thread}/{name}").unlink()
+
+
+def read(root: Path, threads: list[int], ends: int, error: Exception) -> str:
+    """Reads while so many threads end, each with an error."""
+    proc, left = Proc(root, threads), threads[:ends]
+
+    def through(thread: Process) -> str:
+        if left:
+            assert thread.pid == left[0]
+            proc.end(left.pop(0))
+            raise error
+        return f"read through {thread.pid}"
+
+    return while_alive(Process(PID, root), through)
+
+
+@pytest.mark.parametrize(
+    "error", [ProcessLookupError(), TargetError("no process"), NotWalkableError("no heap")]
+)
+def test_another_thread_takes_over(tmp_path: Path, error: Exception) -> None:
+    assert read(tmp_path, [71, 72, 73], 2, error) == "read through 73"
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ProcessLookupError(), "process 70 has ended"),
+        (TargetError("there is no process 72"), "there is no process 72"),
+    ],
+)
+def test_the_process_ends(tmp_path: Path, error: Exception, says: str) -> None:
+    with pytest.raises(TargetError, match=says):
+        read(tmp_path, [71, 72], 2, error)
+
+
+def test_a_heap_that_can_not_be_walked(tmp_path: Path) -> None:
+    Proc(tmp_path, [71])
+
+    def through(_thread: Process) -> None:
+        raise NotWalkableError("no heap")
+
+    with pytest.raises(NotWalkableError, match="no heap"):
+        while_alive(Process(PID, tmp_path), through)

@@ -64,12 +64,8 @@ def test_pairs_belong_to_nobody() -> None:
     """All threads together are all stacks together, also where threads are not known."""
     table = table_of([(A, 16, 100, 1, 7), (F, 16, 0, 0, 8), (A, 32, 7, 2, 9)])
     pairs = np.zeros(2, PAIR_DTYPE)
-    pairs["stack_id"], pairs["count"], pairs["bytes"], pairs["time_ns"] = (
-        [1, 2],
-        [3, 4],
-        [30, 60],
-        9,
-    )
+    pairs["stack_id"], pairs["count"], pairs["bytes"] = [1, 2], [3, 4], [30, 60]
+    pairs["time_ns"] = 9
     table.apply_pairs(pairs)
     threads = table.threads()
     assert threads.tid.tolist() == [0, 7, 8, 9]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.harness import refused
+from tests.commands import mounted
+from tests.harness import may_mount, refused
 from tracelloc.command.outputs import open_report
 from tracelloc.errors import TracellocError
 from tracelloc.show.export import FOLDED
@@ -25,12 +25,10 @@ def names(directory: Path) -> list[str]:
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 KiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", place]).returncode:
+    if not may_mount():
         refused("mounting is refused")
-    yield place
-    subprocess.run(["umount", place], check=True)
+    with mounted(tmp_path / "disk", "size=64k") as place:
+        yield place
 
 
 def test_a_full_disk_leaves_the_old_file(full_disk: Path) -> None:

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from tests.blockholders import KEPT
+from tests.commands import mounted
 from tests.harness import may_mount
 from tests.snapshots import with_facets
 from tests.unit.recordedtraces import START_S, assert_equal, namers, record, recorded_run, traces
@@ -386,17 +387,6 @@ def test_nothing_is_written_to_what_others_have_linked_beside_a_recording(record
         with pytest.raises(TracellocError, match=r"b\.rec-shm exists already"):
             RecordingWriter(other, max_bytes=1 << 30, max_s=1e9)
         assert (victim.read_bytes(), victim.stat().st_uid) == (content, 0)
-
-
-@contextmanager
-def mounted(where: Path, options: str) -> Iterator[Path]:
-    """A file system of its own in memory."""
-    where.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", where], check=True)
-    try:
-        yield where
-    finally:
-        subprocess.run(["umount", "--lazy", where], check=True)
 
 
 @pytest.mark.skipif(not may_mount(), reason="mounting is refused")

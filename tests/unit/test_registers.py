@@ -17,8 +17,7 @@ from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.command import options
 from tracelloc.command.commandline import parse_command_line
 from tracelloc.errors import MalformedError, TargetError, UnsupportedError
-from tracelloc.record.kernel.btf import KernelTypes
-from tracelloc.record.kernel.registers import row_dtype, thread_pointer_offset, threads_in
+from tracelloc.record.kernel.registers import row_dtype, threads_in
 from tracelloc.record.process import procfs, ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.ptrace import NO_CALL, Registers
@@ -162,47 +161,6 @@ def test_rows_of_waiting_threads() -> None:
         (found,) = threads_in(rows, machine)
         assert found[:4] == (7, 8, 100 + at, 9)
         assert found.words.tolist() == [100 + n for n in range(count) if n != at]
-
-
-NAMES = b"\0int\0task_struct\0thread\0thread_struct\0uw\0tp_value\0fsbase\0cpu_context\0"
-
-
-def name(text: str) -> int:
-    return NAMES.index(b"\0" + text.encode() + b"\0") + 1
-
-
-def structure(title: str, *members: tuple[str, int, int]) -> bytes:
-    """A type; members have a name, a type's id and an offset in bytes."""
-    head = struct.pack("<3I", name(title) if title else 0, 4 << 24 | len(members), 4096)
-    return head + b"".join(
-        struct.pack("<3I", name(each), kind, 8 * offset) for each, kind, offset in members
-    )
-
-
-def kernel_types(path: Path, *structures: bytes) -> KernelTypes:
-    types = struct.pack("<4I", name("int"), 1 << 24, 4, 32) + b"".join(structures)
-    header = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(NAMES))
-    path.write_bytes(header + types + NAMES)
-    return KernelTypes(path)
-
-
-def test_where_the_kernel_keeps_thread_pointers(tmp_path: Path) -> None:
-    arm = kernel_types(
-        tmp_path / "arm",
-        structure("", ("tp_value", 1, 0), ("cpu_context", 1, 8)),
-        structure("thread_struct", ("cpu_context", 1, 0), ("uw", 2, 112)),
-        structure("task_struct", ("thread", 3, 3000)),
-    )
-    other = kernel_types(
-        tmp_path / "other",
-        structure("thread_struct", ("cpu_context", 1, 0), ("fsbase", 1, 48)),
-        structure("task_struct", ("thread", 2, 3000)),
-    )
-    assert thread_pointer_offset(arm, AARCH64.threads.kernel_field) == 3112
-    assert thread_pointer_offset(other, X86_64.threads.kernel_field) == 3048
-    assert thread_pointer_offset(other, AARCH64.threads.kernel_field) == 0
-    assert thread_pointer_offset(arm, X86_64.threads.kernel_field) == 0
-    assert thread_pointer_offset(arm, ("cpu_context", "tp_value")) == 0  # it is no structure
 
 
 # -- what there is not on all machines

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -16,7 +16,6 @@ from tests.options import parse_options
 from tests.unit.events import A
 from tests.unit.stage import Stage, Stages
 from tracelloc.command import run as run_module
-from tracelloc.command.lifecycle import Signals
 from tracelloc.command.outputs import Messages
 from tracelloc.command.reports import Reports
 from tracelloc.command.run import HURRY_PATIENCE_S, LAST_PATIENCE_S, Run
@@ -43,14 +42,7 @@ def running(play: Stage, *arguments: str) -> Iterator[tuple[Run, list[TraceSnaps
     )
     namers = Namers(symbolizers, Filters())
     watch = Watch(options.watch, said.append)
-    run = Run(
-        options,
-        play.session,
-        signals=cast("Signals", None),
-        messages=messages,
-        namers=namers,
-        watch=watch,
-    )
+    run = Run(options, play.session, signals=None, messages=messages, namers=namers, watch=watch)
     taken: list[TraceSnapshot] = []
     snapshot = play.session.snapshot
 

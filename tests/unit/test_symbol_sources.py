@@ -318,19 +318,11 @@ def test_package_hints(tmp_path: Path) -> None:
     (lists / "libc6:amd64.list").write_text("/.\n/lib\n/lib/x86_64-linux-gnu/libc.so.6\n")
     (lists / "redis-tools.list").write_text("/usr/bin/redis-check-rdb\n")
     (lists / "redis-tools.md5sums").write_text("/usr/bin/other\n")
-    hints = debug_hints(
-        tmp_path,
-        [
-            "/usr/lib/x86_64-linux-gnu/libc.so.6",
-            "/usr/bin/redis-check-rdb",
-            "/opt/own",
-            "/usr/bin/other",
-        ],
-    )
+    libc, redis = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/usr/bin/redis-check-rdb"
+    hints = debug_hints(tmp_path, [libc, redis, "/opt/own", "/usr/bin/other"])
     assert hints == {
-        "/usr/lib/x86_64-linux-gnu/libc.so.6": "apt install libc6-dbg",
-        "/usr/bin/redis-check-rdb": "apt install redis-tools-dbgsym, from the distribution's "
-        "archive of debug symbols",
+        libc: "apt install libc6-dbg",
+        redis: "apt install redis-tools-dbgsym, from the distribution's archive of debug symbols",
     }
     # A program is named by a link; the debug information is that of the file.
     (tmp_path / "usr/bin").mkdir(parents=True)
@@ -338,7 +330,7 @@ def test_package_hints(tmp_path: Path) -> None:
     (tmp_path / "usr/bin/redis-server").symlink_to("redis-check-rdb")
     (lists / "redis-server.list").write_text("/usr/bin/redis-server\n")
     assert debug_hints(tmp_path, ["/usr/bin/redis-server"]) == {
-        "/usr/bin/redis-server": hints["/usr/bin/redis-check-rdb"]
+        "/usr/bin/redis-server": hints[redis]
     }
     (tmp_path / "rpm/var/lib/rpm").mkdir(parents=True)
     assert debug_hints(tmp_path / "rpm", ["/usr/lib64/libc.so.6", "/opt/own"]) == {

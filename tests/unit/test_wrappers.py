@@ -1,13 +1,19 @@
-"""Wrappers of malloc that no rule knows: found by many callers and unlike sizes."""
+"""Wrappers of malloc that no rule knows, names of rows, and what would add missing names."""
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
+from tests.unit.leaks import watched
+from tests.unit.reports import text_report
 from tests.unit.test_untraced import runtimes
 from tracelloc.model.codefiles import Unresolved
 from tracelloc.model.frames import Frame
 from tracelloc.show.filters import Action, Filters, NamedStack, Rule
 from tracelloc.show.presentation.naming import stack_title
-from tracelloc.show.presentation.symboladvice import generated_advice
+from tracelloc.show.presentation.packageadvice import SymbolAdvice
+from tracelloc.show.presentation.symboladvice import advice_text, generated_advice, lacking_files
 from tracelloc.show.presentation.wrappers import measured_wrappers
 
 
@@ -123,3 +129,55 @@ def test_generated_code_without_names_comes_after_what_it_called() -> None:
     assert "no names of generated code: start node with --perf-basic-prof" in advice
     assert generated_advice((), stack) is None
     assert generated_advice(node, NamedStack([frame("remember")], [False])) is None
+
+
+APP, LIBRARY = "/usr/bin/redis-server", "/usr/lib/libfoo.so.1"
+
+
+def of_file(symbol: str | None, module: str, file: str | None = None) -> Frame:
+    return Frame(16, symbol, symbol, 4, 16, module, 16, file=file, line=None if file is None else 7)
+
+
+def shown(*frames: Frame) -> NamedStack:
+    return NamedStack(list(frames), [False] * len(frames))
+
+
+def test_files_of_frames_without_lines() -> None:
+    found = lacking_files(
+        shown(
+            of_file("f", APP), of_file(None, LIBRARY), of_file(None, APP),
+            of_file("m", "/opt/own", "a.c"), of_file(None, "/usr/lib/libc.so.6"),
+            of_file(None, "[vdso]"),
+        )
+    )  # fmt: skip
+    assert found == {APP: True, LIBRARY: True}
+    assert lacking_files(shown(of_file("main", APP, "server.c"))) == {}
+
+
+def test_words() -> None:
+    assert advice_text(APP, nameless=False, hint="apt install x-dbgsym") == (
+        "no source lines of redis-server: apt install x-dbgsym"
+    )
+    assert advice_text(APP, nameless=True, hint=None).endswith(
+        "no names or source lines of redis-server: build it with -g, don't strip it"
+    )
+
+
+def test_packages_are_looked_up_in_the_background(tmp_path: Path) -> None:
+    lists = tmp_path / "var/lib/dpkg/info"
+    lists.mkdir(parents=True)
+    (lists / "redis-tools.list").write_text(f"/usr/bin\n{APP}\n")
+    advice, end_s = SymbolAdvice(), time.monotonic() + 20
+    while (found := advice.advice_for(1, tmp_path, shown(of_file("f", APP)))) is None:
+        assert time.monotonic() < end_s
+        time.sleep(0.001)
+    assert found.startswith("no source lines of redis-server: apt install redis-tools-dbgsym")
+    assert advice.advice_for(1, tmp_path, shown(of_file("f", APP, "a.c"))) is None
+
+
+def test_reports_say_it_once_per_file() -> None:
+    found = watched(400.0)
+    lines = list(text_report(found.snapshot(), found.namer, 2))
+    assert [line for line in lines if "no source lines" in line] == [
+        "==> no source lines of app: compile it with -g"
+    ]
