@@ -16,6 +16,7 @@ import pytest
 from tests.fuzz.readers import ANSWERS, ARGUMENTS
 from tracelloc.errors import MalformedError
 from tracelloc.files.cfi.walk import End
+from tracelloc.files.dwarf import forms, inlines, variables
 from tracelloc.files.elf import Symbol
 from tracelloc.record.worker import questions
 from tracelloc.record.worker.channel import Descriptor, Packed
@@ -175,6 +176,15 @@ def test_answers_that_do_not_fit_the_question(
     question = QUESTIONS[name]
     question.answer(*received(Packed(possible)), given_to(question))
     assert impossible(name, not_possible)
+
+
+@pytest.mark.parametrize("value", [-1, 1 << 64, b"text"])
+def test_lines_that_cannot_be_are_none(value: forms.Value) -> None:
+    """DWARF may have them in signed forms, and of 128 bits; the other lines are answered still."""
+    assert inlines._number((forms.SDATA, value)) is None
+    assert variables._number((forms.SDATA, value)) == 0
+    assert inlines._number((forms.SDATA, MOST)) == MOST
+    assert variables._number((forms.SDATA, MOST)) == MOST
 
 
 def test_every_question_is_typed_and_has_a_seed() -> None:

@@ -43,6 +43,7 @@ class Packed:
 
     def __init__(self, message: object) -> None:
         self.parts: list[memoryview] = []
+        self.size_bytes = 0
         self.descriptors: list[int] = []
         self.text: Final = json.dumps(message, separators=(",", ":"), default=self._plain).encode()
 
@@ -56,6 +57,7 @@ class Packed:
         part = memoryview(value)
         assert part.ndim  # no number of numpy's
         self.parts.append(part if part.c_contiguous else memoryview(part.tobytes()))
+        self.size_bytes += part.nbytes
         return part.nbytes
 
 
@@ -67,8 +69,7 @@ def _fields_of(kind: Any) -> list[str]:
 def send(channel: socket.socket, message: object) -> None:
     """Sends what ``Packed`` can pack. Raises OSError."""
     packed = message if isinstance(message, Packed) else Packed(message)
-    size_bytes = sum(part.nbytes for part in packed.parts)
-    head = _LENGTHS.pack(len(packed.text), size_bytes)
+    head = _LENGTHS.pack(len(packed.text), packed.size_bytes)
     if packed.descriptors:
         head = head[socket.send_fds(channel, [head], packed.descriptors) :]
     channel.sendall(b"".join((head, packed.text, *packed.parts)))

@@ -48,14 +48,18 @@ class question:  # noqa: N801 - a decorator
         """The types of the arguments, by name, then of the answer."""
         return get_type_hints(self._function, include_extras=True)
 
+    @cached_property
+    def _readers(self) -> tuple[Reader, Reader]:
+        *arguments, answer = self.types.values()
+        return _row(_values, arguments), reader_of(answer)
+
     def arguments(self, message: Any, data: bytes, descriptors: Sequence[int]) -> list[Any]:
         """Reads the arguments. Raises MalformedError if they are not of their types."""
-        *kinds, _ = self.types.values()
-        return list(_read_all(_row(list, kinds), message, data, descriptors))
+        return list(_read_all(self._readers[0], message, data, descriptors))
 
     def answer(self, message: Any, data: bytes, arguments: Sequence[Any]) -> Any:
         """Reads the answer to a question with these arguments. Raises MalformedError."""
-        answer = _read_all(reader_of(self.types["return"]), message, data)
+        answer = _read_all(self._readers[1], message, data)
         if not self._is_possible(answer, *arguments):
             raise MalformedError("it can't be true")
         return answer
@@ -127,8 +131,15 @@ def _finite(value: Any, _: Attached) -> Any:
     return value
 
 
+def _of_type(kind: type) -> Reader:
+    return lambda value, _: value if isinstance(value, kind) else _checked(kind, value)
+
+
 def _number_in(allowed: range) -> Reader:
-    return lambda value, _: _number(value, allowed)
+    low, high = allowed.start, allowed.stop
+    return lambda value, _: (
+        value if type(value) is int and low <= value < high else _number(value, allowed)
+    )
 
 
 def _member(members: dict[int, Enum]) -> Reader:
@@ -158,25 +169,29 @@ def _list(kind: Any) -> Reader:
     return lambda value, attached: [read(each, attached) for each in _checked(list, value)]
 
 
-def _row(make: Callable[[tuple[Any, ...]], Any], kinds: Sequence[Any]) -> Reader:
+def _row(make: Callable[..., Any], kinds: Sequence[Any]) -> Reader:
     readers = [reader_of(kind) for kind in kinds]
 
     def read(value: Any, attached: Attached) -> Any:
-        if len(_checked(list, value)) != len(readers):
-            raise MalformedError(f"{len(value)} values stand where {len(readers)} should")
-        return make(tuple(read(each, attached) for read, each in zip(readers, value, strict=True)))
+        if not isinstance(value, list) or len(value) != len(readers):
+            raise MalformedError(f"what stands for {len(readers)} values does not have as many")
+        return make(*[read(each, attached) for read, each in zip(readers, value, strict=True)])
 
     return read
 
 
+def _values(*values: Any) -> tuple[Any, ...]:
+    return values
+
+
 def _instance(kind: Any) -> Reader:
     hints = get_type_hints(kind, include_extras=True)
-    return _row(lambda values: kind(*values), [hints[field.name] for field in fields(kind)])
+    return _row(kind, [hints[field.name] for field in fields(kind)])
 
 
 def _tuple(*kinds: Any) -> Reader:
     if kinds[-1] is not Ellipsis:
-        return _row(tuple, kinds)
+        return _row(_values, kinds)
     read = _list(kinds[0])
     return lambda value, attached: tuple(read(value, attached))
 
@@ -189,9 +204,9 @@ def _by_name(_: type[str], kind: Any) -> Reader:
 
 
 _PLAIN: Final[dict[Any, Reader]] = {
-    str: lambda value, _: _checked(str, value),
-    bool: lambda value, _: _checked(bool, value),
-    type(None): lambda value, _: _checked(type(None), value),
+    str: _of_type(str),
+    bool: _of_type(bool),
+    type(None): _of_type(type(None)),
     int: _number_in(_UNSIGNED),
     float: _finite,
     bytes: lambda value, attached: bytes(attached.take(value)),
