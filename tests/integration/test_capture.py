@@ -157,7 +157,7 @@ def test_thread_churn(builder: Builder, targets: list[Target]) -> None:
                 time.sleep(0.01)
             session.root.drop_ended_threads()
             assert session.root.drop_ended_threads() == 0
-            owners = session._capture._threads >> np.uint64(32)
+            owners = session._probes._threads >> np.uint64(32)
             assert np.count_nonzero(owners == target.pid) <= 1  # the first thread's
         session.stop()
         snapshot = session.snapshot().root

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from tracelloc.errors import TargetError
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.objects import Holders, ObjectCensus
 from tracelloc.record.mallocs.discovery import Module
@@ -29,8 +30,11 @@ class PythonObjectCounter:
         self._first: ObjectAddresses | None = None
 
     def has_runtime(self) -> bool:
-        """See ``ObjectCounter``."""
-        return self._search.has_python()
+        """See ``ObjectCounter``. Of a version whose objects can't be counted, ``count`` says so."""
+        try:
+            return self._search.has_python()
+        except TargetError:
+            return True
 
     def count(self) -> ObjectCensus:
         """Takes a census. Raises TargetError, PrivilegeError."""
