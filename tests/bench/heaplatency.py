@@ -27,7 +27,7 @@ from pathlib import Path
 
 from tests.bench.processes import PATIENCE_S, SkippedError, end, rss_bytes
 from tests.harness import read_line
-from tracelloc.record.heapwalk.walk import measure_heap
+from tracelloc.record.heapwalk.measuring import measure_heap
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability import lostblocks
 from tracelloc.record.reachability.lostblocks import LostBlockSearch
