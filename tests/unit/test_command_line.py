@@ -48,6 +48,9 @@ def test_help_is_what_is_used_daily(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+SEE_HELP = "tracelloc --help shows the options"
+NO_DURATION = f"is not a duration: write seconds, or 500ms, 30s, 5m, 1h30m; {SEE_HELP}"
+TOO_MANY = f"more than 16777216 entries are not supported; {SEE_HELP}"
 NO_PROCESS = "a process is required; -p PID or -n NAME trace a running one, -- CMD starts one"
 UNKNOWN = "unrecognized arguments: "
 BEFORE = "? (the subcommand comes before all options)"
@@ -67,6 +70,9 @@ BEFORE = "? (the subcommand comes before all options)"
         ("0", f"{UNKNOWN}0; did you mean tracelloc -p 0?"),
         ("123 -- ls", "-p traces a running process, -- CMD starts one; leave out one of them"),
         ("-p 1 --intervall 2s", f"{UNKNOWN}--intervall 2s; did you mean --interval?"),
+        ("-p 1 --temporary soon", f"argument --temporary: 'soon' {NO_DURATION}"),
+        ("-p 1 --age soon", f"argument --age: 'soon' {NO_DURATION}"),
+        ("-p 1 --overflow-entries 16777217", f"argument --overflow-entries: {TOO_MANY}"),
         ("-p 1 --max-overhead 0", "--max-overhead must be between 0.1% and 1000%"),
         (
             "-p 1 --max-overhead 5 --follow",

@@ -85,10 +85,10 @@ def _soon(text: str) -> TemporaryPolicy:
     """Parses the limit for temporary allocations: a number of allocations in between, or a time."""
     if text.isdigit():
         return TemporaryPolicy(_between(text))
-    return TemporaryPolicy(life_ns=_age(text))
+    return TemporaryPolicy(life_ns=_duration_ns(text))
 
 
-def _age(text: str) -> int:
+def _duration_ns(text: str) -> int:
     return round(parse_duration(text) * NS_PER_S)
 
 
@@ -247,7 +247,8 @@ def add_probes(group: Any) -> None:
     # For tests and support.
     hidden = partial(group.add_argument, help=argparse.SUPPRESS)
     hidden("--attach", dest="method", default="auto", choices=["auto", "perf", "multi", "session"])
-    hidden("--overflow-entries", dest="spill_entries", type=count_type, default=1 << 18)
+    hidden("--overflow-entries", dest="spill_entries", default=1 << 18,
+        type=_whole(0, 1 << 24, "more than {} entries are not supported"))
     hidden("--max-stall", dest="max_stall_s", type=duration_type, default=1.0)
     add("--source", "otel: use the samples that the program itself reports through "
         "OpenTelemetry's probes otel_memory:alloc and free (default: only if nothing else can be "
@@ -272,10 +273,10 @@ def _add_reports(group: Any) -> None:
         type=type_of(parse_sections), default=frozenset())
     add("--temporary N|TIME", "an allocation is temporary if its own thread frees it after at "
         f"most N others (0 to {MOST_BETWEEN}, default {DEFAULT_POLICY.between}), or within TIME, "
-        "such as 20ms", type=_soon,
+        "such as 20ms", type=type_of(_soon),
         default=DEFAULT_POLICY)
     add("--age AGE", "list the largest live blocks that are at least this old", dest="min_age_ns",
-        type=type_of(_age))
+        type=type_of(_duration_ns))
     add("--interval S", "time between reports (1s; in files and pipes 60s)", dest="interval_s",
         type=duration_type)
     add("--json-full", "repeat a stack's frames in each JSON report (default: only the first and "
