@@ -53,9 +53,13 @@ class HeapFacet(Facet[HeapUsages]):
         if budget.memory_bytes is not None and budget.memory_bytes < needed_bytes:
             return None
         usage = measure_memory(process, self.process.stacks_at)
-        usage = replace(usage, stack_classes=_of_most(usage, self.process.heap))
-        self._first = self._first or usage
-        return HeapUsages(usage, self._first)
+        return HeapUsages(usage, self._first or usage)
+
+    def accept(self, result: HeapUsages) -> None:
+        """Compares classes with the counts of stacks, which the session's lock guards."""
+        now = replace(result.now, stack_classes=_of_most(result.now, self.process.heap))
+        self._first = self._first or now
+        self.result = HeapUsages(now, self._first)
 
 
 def _of_most(usage: HeapUsage, heap: Heap) -> tuple[StackClass, ...]:

@@ -95,10 +95,13 @@ class HoldersFacet(Facet[SuspectHolders]):
         Blocks have random slots in the table, so the first ones are a fair sample.
         """
         parts: list[list[U64]] = [[] for _ in groups]
+        counts = [0] * len(groups)
         for some in self.process.old_blocks(born_by_ns):
-            for part, stacks in zip(parts, groups, strict=True):
-                part.append(some.address[np.isin(some.stack, stacks)])
-            if all(sum(map(len, part)) >= _MOST_BLOCKS for part in parts):
+            for number, stacks in enumerate(groups):
+                found = some.address[np.isin(some.stack, stacks)]
+                parts[number].append(found)
+                counts[number] += len(found)
+            if min(counts, default=_MOST_BLOCKS) >= _MOST_BLOCKS:
                 break
         return [np.concatenate(part)[:_MOST_BLOCKS] for part in parts]
 

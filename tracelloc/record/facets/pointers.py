@@ -63,15 +63,16 @@ class PointersFacet(Facet[SearchResult]):
         """Searches for pointers to the old blocks, as many as memory allows."""
         self._asked, roots = self.process.heap.unreachable, self.context.root_words()
         parts: list[Blocks] = []
-        most = _LEAST
+        count, most = 0, _LEAST
         if budget.memory_bytes is not None:
             most = min(max(most, budget.memory_bytes // _BYTES_A_BLOCK), _MOST)
         has_all = True
         for some in self.process.old_blocks(budget.now_ns - OLD_NS):
-            has_all = sum(map(len, parts)) < most
+            has_all = count < most
             if not has_all:
                 break
             parts.append(some)
+            count += len(some)
         old = Blocks.concatenate(parts)
         found = search(self.process.process, old, budget.may_go_on, roots)
         if found is None:

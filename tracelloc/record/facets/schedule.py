@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
@@ -71,8 +71,8 @@ class Schedule:
 
         def work() -> None:
             try:
-                pid = facet.process.process.pid
-                self._supervisor.run(self.kind.task, pid, partial(self.inspect, facet, now_ns))
+                pid, is_over = facet.process.process.pid, lambda: self.is_over
+                self._supervisor.run(self.kind.task, pid, partial(self._inspect, facet, is_over))
                 if self._supervisor.has_given_up(self.kind.task, pid):
                     facet.give_up()
             finally:
@@ -80,16 +80,15 @@ class Schedule:
 
         threading.Thread(target=work, name=self.kind.task, daemon=True).start()
 
-    def inspect(self, facet: Facet[Any], now_ns: int | None = None) -> None:
-        """Inspects now, on this thread. Raises errors that may go away.
+    def inspect_now(self, facet: Facet[Any]) -> None:
+        """Inspects on this thread, at the trace's end as well. Raises errors that may go away."""
+        facet.began_ns = time.monotonic_ns()
+        self._inspect(facet, lambda: False)
 
-        ``now_ns``: the time for work in the background, which ends when the trace does.
-        """
-        ends_soon = now_ns is not None
-        facet.began_ns = now_ns = time.monotonic_ns() if now_ns is None else now_ns
-        memory = self._context.memory
+    def _inspect(self, facet: Facet[Any], is_over: Callable[[], bool]) -> None:
+        memory, began_ns = self._context.memory, facet.began_ns
         left_bytes = None if memory is None else memory.left_bytes
-        budget = InspectionBudget(lambda: ends_soon and self.is_over, now_ns, left_bytes)
+        budget = InspectionBudget(is_over, began_ns, left_bytes)
         with suppress(InterruptedError):
             try:
                 found = facet.inspect(budget)
@@ -103,7 +102,7 @@ class Schedule:
                     facet.accept(found)
         facet.took_ns = budget.used_ns
         pause_ns = int(facet.took_ns / self.kind.share)
-        self._not_before_ns = max(self._not_before_ns, now_ns + pause_ns)
+        self._not_before_ns = max(self._not_before_ns, began_ns + pause_ns)
 
     def _fail(self, facet: Facet[Any], error: Exception) -> None:
         pid = facet.process.process.pid

@@ -26,7 +26,7 @@ from tracelloc.text import NS_PER_S
 
 OLD_NS: Final = 10 * NS_PER_S
 """Pointers to younger blocks may be in registers, or being moved."""
-REGISTERS: Final = "reading of registers"
+_REGISTERS: Final = "reading of registers"
 _NO_REGISTERS: Final = (
     "registers are not searched for pointers ({why}): blocks that only a register points to "
     "count as lost"
@@ -80,7 +80,7 @@ class FacetContext:
         if self.reads_registers and self._root_words is None:
             self._root_words = RootWords(debug=self.debug)
             if missing := self._root_words.missing:
-                self.supervisor.count(REGISTERS)
+                self.supervisor.count(_REGISTERS)
                 self.supervisor.say(_NO_REGISTERS.format(why=missing))
         return self._root_words
 
@@ -100,7 +100,6 @@ class InspectionBudget:
     """When it began, CLOCK_MONOTONIC."""
     memory_bytes: int | None = None
     """What is left of tracelloc's own; None: unlimited."""
-    most_cpu_ns: int = field(default_factory=lambda: _MOST_CPU_NS)
     _began_ns: int = field(default_factory=time.thread_time_ns)
 
     @property
@@ -110,7 +109,7 @@ class InspectionBudget:
 
     def may_go_on(self) -> bool:
         """Whether the trace goes on and there is time left."""
-        return not self.is_over() and self.used_ns < self.most_cpu_ns
+        return not self.is_over() and self.used_ns < _MOST_CPU_NS
 
     def check(self) -> None:
         """Raises InterruptedError if the trace ends, TimeoutError if no time is left."""

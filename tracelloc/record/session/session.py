@@ -114,7 +114,7 @@ class Session:
         self._pump_thread = threading.Thread(target=self._pump, name="pump", daemon=True)
         self._upkeep = Upkeep(context, self.processes)
         self._first_heaps = FirstHeaps(
-            config, supervisor, self._lock, self._drain_all, self._upkeep.inspect_at_end
+            config, supervisor, self._lock, self._drain_all, self._upkeep.inspect_at_ends
         )
 
     @property

@@ -36,7 +36,7 @@ from tracelloc.record.session.measuring import LONGEST_S
 from tracelloc.record.session.outside import Outside, OutsideReader
 from tracelloc.record.session.probeset import ProbeSet
 from tracelloc.record.unwinding.source import StackSource
-from tracelloc.snapshots.snapshot import FACET_RESULTS, ProcessStatus, Snapshot
+from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot
 
 PROBING: Final = "probing of libraries"
 _AT_ONCE: Final = 8192
@@ -366,7 +366,7 @@ class Tracee:
         for name, facet in self.facets.items():
             if not self.target.has_ended:
                 facet.catch_up()
-            if facet.result is not None and name in FACET_RESULTS:
+            if facet.result is not None:
                 results[name] = facet.result
         return results
 

@@ -119,13 +119,13 @@ class Upkeep:
             for tracee in self._processes.living:
                 tracee.heap.stacks.fold()
 
-    def inspect_at_end(self, tracee: Tracee) -> None:
+    def inspect_at_ends(self, tracee: Tracee) -> None:
         """Inspects what is of interest when tracing begins or ends. Call it without the lock."""
         for schedule in self._schedules:
             facet = tracee.facets[schedule.kind.name]
             is_slow = self._is_over and facet.took_ns > _SLOW_NS
             if schedule.kind.at_ends and not is_slow:
-                work = partial(schedule.inspect, facet)
+                work = partial(schedule.inspect_now, facet)
                 self._supervisor.run(
                     schedule.kind.task, tracee.process.pid, work, gives_up=self._is_over
                 )
@@ -137,7 +137,7 @@ class Upkeep:
         def work() -> None:
             for tracee in self._processes.living:
                 if time.monotonic() < until_s:
-                    self.inspect_at_end(tracee)
+                    self.inspect_at_ends(tracee)
 
         # Reading memory may wait for what another program does.
         thread = threading.Thread(target=work, name="last accounts", daemon=True)
