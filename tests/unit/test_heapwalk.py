@@ -5,12 +5,15 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tracelloc.errors import TargetError
 from tracelloc.model.process import MallocLibrary
+from tracelloc.record.heapwalk import jemalloc
 from tracelloc.record.heapwalk.chunks import ListReader, follow_chunks
 from tracelloc.record.heapwalk.kinds import bounds_of, size_groups
 from tracelloc.record.heapwalk.walk import while_alive
@@ -198,3 +201,18 @@ def test_a_heap_that_can_not_be_walked(tmp_path: Path) -> None:
 
     with pytest.raises(NotWalkableError, match="no heap"):
         while_alive(Process(PID, tmp_path), through)
+
+
+@pytest.mark.parametrize("at", [0, (1 << 20) - 4, (1 << 20) + 1, None])
+def test_files_that_have_jemalloc(at: int | None, tmp_path: Path) -> None:
+    """Its messages are found wherever they are; what can't be read may have them."""
+    path, content = tmp_path / "program", bytearray(3 << 20)
+    if at is not None:
+        content[at : at + 10] = b"<jemalloc>"
+    path.write_bytes(content)
+    mapping: Any = SimpleNamespace(file_id=("8:1", at), path=str(path))
+    process: Any = SimpleNamespace(open_mapping=lambda _: os.open(path, os.O_RDONLY))
+    assert jemalloc._may_have_it(process, mapping) == (at is not None)
+    unread: Any = SimpleNamespace(file_id=("8:2", at), path=str(path))
+    process.open_mapping = lambda _: os.open(tmp_path, os.O_RDONLY)
+    assert jemalloc._may_have_it(process, unread)

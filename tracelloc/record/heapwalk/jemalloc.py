@@ -15,6 +15,8 @@ versions differ and are refused.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from typing import Final, NamedTuple
 
@@ -65,10 +67,13 @@ _LEAST_ADDRESS: Final = 1 << 16
 _KNOWN: Final = "5.3.0", "5.3.1"
 _VERSION: Final = re.compile(rb"\0([1-9]\d*\.\d+\.\d+)-\d+-g[0-9a-f]{40}\0")
 """What ``mallctl("version")`` returns."""
-_MESSAGE: Final = b"<jemalloc>"
+_MESSAGE: Final = re.compile(rb"<jemalloc>")
+"""Begins what each jemalloc prints."""
 _MOST_FILE_BYTES: Final = 64 << 20
+_FILE_PIECE_BYTES: Final = 1 << 20
+_LONGEST_MATCH_BYTES: Final = 128
 _MOST_FILES: Final = 1 << 12
-_HAVE_IT: Final[dict[FileId, bool]] = {}
+_HAVE_IT: Final[dict[tuple[FileId, str], bool]] = {}
 """Whether files may have jemalloc linked into them: reading their data to find out takes long."""
 
 
@@ -192,12 +197,26 @@ def _version(reader: PieceReader, region: Region) -> str:
     if mapping is None:
         return ""
     try:
-        descriptor = process.open_mapping(mapping)
+        found = _search_file(process, mapping, _VERSION)
     except (OSError, TargetError):
         return ""
-    with open(descriptor, "rb") as file:
-        found = _VERSION.search(file.read(_MOST_FILE_BYTES))
     return found[1].decode() if found else ""
+
+
+def _search_file(
+    process: Process, mapping: Mapping, pattern: re.Pattern[bytes]
+) -> re.Match[bytes] | None:
+    """Searches a mapped file. Raises OSError, also if it is too large, and TargetError."""
+    with open(process.open_mapping(mapping), "rb") as file:
+        before = b""
+        for _ in range(_MOST_FILE_BYTES // _FILE_PIECE_BYTES):
+            piece = file.read(_FILE_PIECE_BYTES)
+            if found := pattern.search(before + piece):
+                return found
+            if len(piece) < _FILE_PIECE_BYTES:
+                return None
+            before = piece[-_LONGEST_MATCH_BYTES:]
+    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
 
 def _find_extents(reader: PieceReader, regions: list[Region]) -> _Extents | None:
@@ -231,36 +250,21 @@ def _find_extents(reader: PieceReader, regions: list[Region]) -> _Extents | None
 def _with_jemalloc(process: Process, regions: list[Region], numbers: list[int]) -> list[int]:
     """Selects the regions whose files may have jemalloc linked into them."""
     maps = process.maps()
-    found = []
-    for n in numbers:
-        mapping = maps.find(regions[n].start)
-        if mapping is None:
-            continue
-        if mapping.file_id not in _HAVE_IT:
-            if len(_HAVE_IT) >= _MOST_FILES:
-                _HAVE_IT.clear()
-            _HAVE_IT[mapping.file_id] = _may_have_it(process, mapping)
-        if _HAVE_IT[mapping.file_id]:
-            found.append(n)
-    return found
+    mappings = ((n, maps.find(regions[n].start)) for n in numbers)
+    return [n for n, mapping in mappings if mapping is not None and _may_have_it(process, mapping)]
 
 
 def _may_have_it(process: Process, mapping: Mapping) -> bool:
-    """Whether a file has the beginning of jemalloc's messages, or can't be read whole."""
-    try:
-        descriptor = process.open_mapping(mapping)
-    except (OSError, TargetError):
-        return True
-    with open(descriptor, "rb") as file:
-        end = b""
-        for _ in range(_MOST_FILE_BYTES >> 20):
-            piece = file.read(1 << 20)
-            if _MESSAGE in end + piece:
-                return True
-            if len(piece) < 1 << 20:
-                return False
-            end = piece[-len(_MESSAGE) :]
-    return True
+    """Whether a file has the beginning of jemalloc's messages, or can't be searched."""
+    key = mapping.file_id, mapping.path
+    if key not in _HAVE_IT:
+        if len(_HAVE_IT) >= _MOST_FILES:
+            _HAVE_IT.clear()
+        try:
+            _HAVE_IT[key] = _search_file(process, mapping, _MESSAGE) is not None
+        except (OSError, TargetError):
+            _HAVE_IT[key] = True
+    return _HAVE_IT[key]
 
 
 def _may_lead_on(words: U64, reader: PieceReader) -> Mask:

@@ -103,7 +103,8 @@ def find_arena_states(reader: PieceReader, regions: list[Region]) -> list[ArenaS
     data = [r for r in regions if r.rights.startswith("rw") and r.inode]
     of_c_library = [r for r in data if base_name(r.path).startswith(("libc.so", "libc-2"))]
     key = reader.memory.process.pid, *of_c_library
-    if len(of_c_library) == 1 and key in _FOUND:
+    is_only_one = len(of_c_library) == 1
+    if is_only_one and key in _FOUND:
         known = _circle(reader, *_FOUND[key])
         if any(arena.system_bytes for arena in known):
             return known
@@ -116,7 +117,7 @@ def find_arena_states(reader: PieceReader, regions: list[Region]) -> list[ArenaS
     ]
     used = [arenas for arenas in found if any(arena.system_bytes for arena in arenas)]
     best = max(used, key=lambda arenas: sum(arena.system_bytes for arena in arenas), default=[])
-    if best:
+    if best and is_only_one:
         if len(_FOUND) >= _MOST_FOUND:
             _FOUND.clear()
         _FOUND[key] = best[0].address, best[0].head_bytes
