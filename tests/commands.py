@@ -21,7 +21,7 @@ def run(*command: object, timeout: float = 120, **options: Any) -> str:
 
 
 def c_values(directory: Path, header: str, expressions: Iterable[str]) -> dict[str, int]:
-    """What the C compiler makes of expressions, by a header of the probes."""
+    """Values of C expressions, by name, with a header of the probes included."""
     lines = "".join(f'printf("\\"{e}\\": %lld,", (long long)({e}));\n' for e in expressions)
     source = (
         "#include <stddef.h>\n#include <stdio.h>\n#include <linux/types.h>\n"

@@ -1,4 +1,4 @@
-"""What command lines ask for."""
+"""Parses command lines for tests."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_what_only_looks_like_blocks(builder: Builder, targets: list[Target]) ->
 def test_what_only_looks_like_blocks_where_all_of_it_is_searched(
     builder: Builder, targets: list[Target], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if glibc's own were not where lines of maps begin."""
+    """Stands for mapped blocks of glibc that do not begin lines of maps."""
     monkeypatch.setattr(mapped, "_at_starts", lambda *_: [])
     target = Target([builder.c("sprawl"), "copies"])
     targets.append(target)

@@ -104,7 +104,7 @@ def test_installing(row: str, place: Path) -> None:
 
 @pytest.mark.parametrize("row", WITHOUT_BPF)
 def test_some_tests(row: str, place: Path) -> None:
-    """Those that need BPF are skipped and counted by reason. All run in ``test_from_nothing``."""
+    """Tests that need BPF are skipped and counted by reason; ``test_from_nothing`` runs all."""
     variables = f"TEST_SKIPPED={place}/skipped", f"PYTHONPATH={SEEN_AT}"
     options = "-p", "no:cacheprovider", f"--basetemp={place}/tests"
     pytest_here = *CLEAN, f"--chdir={SEEN_AT}", *variables, PYTHON, "-m", "pytest", *options

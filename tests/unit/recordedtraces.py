@@ -145,7 +145,7 @@ def record(
 
 
 def recorded_run(every: Iterator[TraceSnapshot], end_s: float, **more: Any) -> Any:
-    """What ``Recorder`` needs of a ``Run`` whose snapshots are these."""
+    """A stand-in for a ``Run`` with these snapshots, for ``Recorder``."""
     known = {
         "options": SimpleNamespace(wanted=Wanted(), duration_s=10.0),
         "session": SimpleNamespace(root=SimpleNamespace(target=Target(42, "server"))),

@@ -1,4 +1,4 @@
-"""What figures lack is noted, told apart, and said before them; and what can be said of them."""
+"""Gaps in the figures are recorded, told apart and reported first; losses are counted by cause."""
 
 from __future__ import annotations
 
