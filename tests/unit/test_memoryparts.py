@@ -120,6 +120,11 @@ def test_the_table_adds_up() -> None:
     ]
 
 
+def test_a_part_that_is_gone_has_a_share_of_zero() -> None:
+    lines = list(part_lines(usage(in_use=30).account, usage(in_use=30, free=10).account))
+    assert "       0 B    0.0 %    -10.0 MiB  freed, between blocks in use" in lines
+
+
 def test_little_that_is_kept_is_not_said() -> None:
     assert not list(kept_sentences(usage(in_use=5, free=3)))
     assert not list(kept_sentences(usage(in_use=90, free=10)))

@@ -15,7 +15,7 @@ from tracelloc.model.heapusage import (
     MemoryPart,
 )
 from tracelloc.model.process import MallocLibrary
-from tracelloc.show.tables import Column, json_of, or_blank, table_lines
+from tracelloc.show.tables import Column, json_of, table_lines
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
     format_duration,
@@ -108,8 +108,8 @@ class PartRow:
     part: MemoryPart | None
     size_bytes: int
     change_bytes: int
-    share: float
-    """The part of resident memory; 0 for all of it."""
+    share: float | None
+    """The part of resident memory; None for all of it."""
     text: str
     """What it is, with its largest items."""
 
@@ -121,8 +121,9 @@ BYTES: Final[Column[PartRow]] = Column(
     "bytes", "bytes", 10, lambda row: row.size_bytes, format_size
 )
 SHARE: Final[Column[PartRow]] = Column(
-    "share", "of RSS", 8, lambda row: row.share, or_blank(format_percent)
-)
+    "share", "of RSS", 8, lambda row: row.share,
+    lambda share: "" if share is None else format_percent(share),
+)  # fmt: skip
 
 
 def part_rows(account: MemoryAccount, before: MemoryAccount = NO_ACCOUNT) -> list[PartRow]:
@@ -142,7 +143,7 @@ def part_lines(account: MemoryAccount, before: MemoryAccount | None = None) -> I
     name: Column[PartRow] = Column("part", "resident memory", 0, lambda row: row.text)
     before = before or NO_ACCOUNT
     total, change = account.own_bytes, account.own_bytes - before.own_bytes
-    rss = PartRow(None, total, change, 0, f"RSS{_beside(account)}")
+    rss = PartRow(None, total, change, None, f"RSS{_beside(account)}")
     return table_lines([BYTES, SHARE, *changes, name], [*part_rows(account, before), rss])
 
 
