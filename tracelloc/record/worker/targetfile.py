@@ -13,7 +13,6 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from tracelloc.files.elf import NotElfError
 from tracelloc.files.elf.segments import SegmentedFile
-from tracelloc.record.worker.channel import Packed
 from tracelloc.record.worker.client import CODE_WORKER, FileHandle, FileReadError, FileWorker
 from tracelloc.record.worker.readcode import FunctionExits, ReadCode, UsdtPlace
 from tracelloc.text import printable
@@ -49,7 +48,7 @@ class TargetFile(FileHandle, SegmentedFile):
         """Functions that the file exports, among those looked up."""
         self.imports: Final[set[str]] = set()
         """Functions that the file imports, among those looked up."""
-        self._results: dict[tuple[str, bytes], Any] = {}
+        self._results: dict[tuple[str, str], Any] = {}
         self.usdt_offsets: Final[set[int]] = set()
         """Offsets of the requested USDT probes: stacks may begin there."""
         try:
@@ -112,7 +111,7 @@ class TargetFile(FileHandle, SegmentedFile):
         **named: P.kwargs,
     ) -> T:
         """Returns the answer to a question, which is asked once."""
-        key = question.__name__, Packed(given).text
+        key = question.__name__, repr(given)
         if key not in self._results:
             try:
                 self._results[key] = self.ask(question, *given, **named)
