@@ -150,8 +150,6 @@ def _check_target(given: Options) -> None:
             raise UsageError(
                 f"{option} '' names no process", hint=f"write a name, such as {example}"
             )
-    if given.as_root and not (given.command or given.on_leak):
-        raise UsageError("--as-root is for CMD and --on-leak")
     if given.command and named:
         raise UsageError(
             f"{named[0]} traces a running process, -- CMD starts one", hint="leave out one of them"
@@ -266,6 +264,8 @@ def needs_probes(given: Options) -> str | None:
 def _check_watch(given: Options) -> None:
     if given.on_leak and shutil.which(given.on_leak[0]) is None:
         raise UsageError(f"--on-leak: there is no command {given.on_leak[0]!r}")
+    if given.as_root and not (given.command or given.on_leak):
+        raise UsageError("--as-root is for CMD and --on-leak")
     if given.tui and (given.fail_if or given.on_leak):
         raise UsageError(
             "--fail-if and --on-leak check reports, and --tui writes none", hint="leave out --tui"
