@@ -8,8 +8,7 @@ import sys
 
 from tracelloc import __version__
 
-_status: int | None = None
-"""The exit status, once ``main`` has decided it."""
+_status: int | None = None  # The exit status, once `main` has decided it
 
 
 @atexit.register  # before all others, so it runs last

@@ -73,8 +73,7 @@ class TargetError(TracellocError):
 
 
 NOT_EXECUTABLE_STATUS: Final = 126
-NOT_FOUND_STATUS: Final = 127
-"""Exit statuses that shells use for programs that can't be run."""
+NOT_FOUND_STATUS: Final = 127  # Exit statuses that shells use for programs that can't be run
 
 
 class ProgramError(TracellocError):

@@ -41,14 +41,12 @@ class StatusLine:
         self._is_on = False
 
 
-STARTUP: Final = StatusLine()
-"""The program's own."""
+STARTUP: Final = StatusLine()  # The program's own
 
 
-OWN_PREFIX: Final = "TRACELLOC_"
-"""Prefix of tracelloc's own variables: passwords, tokens."""
+OWN_PREFIX: Final = "TRACELLOC_"  # Prefix of tracelloc's own variables: passwords, tokens
+# The variables of tracelloc's own that were in `os.environ` when it started.
 OWN_VARIABLES: Final[dict[str, str]] = {}
-"""The variables of tracelloc's own that were in ``os.environ`` when it started."""
 
 
 def take_own_variables() -> None:

@@ -13,11 +13,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-PATIENCE_S: Final = 1.0
-"""How long something may take before progress is shown."""
+PATIENCE_S: Final = 1.0  # How long something may take before progress is shown
 
+# Characters of a readable name; a name that would be longer is left as it is.
 LONGEST_TEXT: Final = 64 << 10
-"""Characters of a readable name; a name that would be longer is left as it is."""
 
 # C0 and C1 controls, surrogates, line separators, and what turns the writing direction.
 _UNSAFE: Final = re.compile(
@@ -130,8 +129,8 @@ _SECONDS: Final = {
     "h": 3600.0,
     "d": 86400.0,
 }
+# A unit, its seconds, the next smaller unit, its seconds.
 _UNITS: Final = (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1))
-"""A unit, its seconds, the next smaller unit, its seconds."""
 
 
 def parse_size(text: str) -> int:

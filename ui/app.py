@@ -27,8 +27,7 @@ from tracelloc.ui.sourcescreen import SourceScreen
 from tracelloc.ui.state import State
 from tracelloc.ui.view import Journal, Source
 
-REFRESH_S = 0.5
-"""Time between two snapshots that the screen shows."""
+REFRESH_S = 0.5  # Time between two snapshots that the screen shows
 
 
 @dataclass

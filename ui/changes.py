@@ -15,19 +15,16 @@ from typing import Final
 
 from rich.cells import get_character_cell_size
 
+# A movement to (line, column), and what is written there.
 _PIECE: Final = re.compile(r"\x1b\[(\d+);(\d+)H((?:\x1b\[[\d;]*m|[^\x00-\x1f\x7f])*)(?:\r?\n)?")
-"""A movement to (line, column), and what is written there."""
 _WORD: Final = re.compile(r"(\x1b\[[\d;]*m)|([^\x1b]+)")
-_SYNCHRONIZED: Final = "\x1b[?2026"
-"""Begins and ends a picture (DEC mode 2026); changes no cell."""
+_SYNCHRONIZED: Final = "\x1b[?2026"  # Begins and ends a picture (DEC mode 2026); changes no cell
 _PLAIN: Final = "\x1b[0m"
-_NEAR: Final = 10
-"""Equal cells between two changed ones that are cheaper to write than to skip."""
+_NEAR: Final = 10  # Equal cells between two changed ones that are cheaper to write than to skip
+# Everything is written again this often: another program may have written over it.
 _REPAINT_S: Final = 30.0
-"""Everything is written again this often: another program may have written over it."""
 
-Cell = tuple[str, str]
-"""(style, character)."""
+Cell = tuple[str, str]  # (style, character)
 
 
 class ScreenChanges:

@@ -21,14 +21,12 @@ from tracelloc.ui.tableview import clean, crop, fit, right
 from tracelloc.ui.timeline import Gaps, within
 from tracelloc.ui.view import Settings, Source, View, ViewSelection
 
-_LAYERS: Final = 6
-"""Most functions or stacks that get their own layer."""
+_LAYERS: Final = 6  # Most functions or stacks that get their own layer
+# Fill characters that distinguish layers without colors; the last one means "all others".
 _MARKS: Final = "█▓▒░╱╲·"
-"""Fill characters that distinguish layers without colors; the last one means "all others"."""
-_LEAST_LINES: Final = 5
-"""Height below which no chart is drawn, in lines."""
+_LEAST_LINES: Final = 5  # Height below which no chart is drawn, in lines
+# Time limit for naming stacks per picture; stacks without a name count as "others".
 _NAMING_S: Final = 0.05
-"""Time limit for naming stacks per picture; stacks without a name count as "others"."""
 _UNNAMED: Final = -1
 
 
@@ -36,11 +34,9 @@ _UNNAMED: Final = -1
 class Layer:
     """Live bytes of one function, or one stack, over time."""
 
-    key: Hashable | None
-    """The stack's index, or a ``FunctionKey``; None for all others."""
+    key: Hashable | None  # The stack's index, or a `FunctionKey`; None for all others
     name: str
-    bytes: I64
-    """Live bytes at each of the chart's times; the last one is now."""
+    bytes: I64  # Live bytes at each of the chart's times; the last one is now
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +48,7 @@ class ChartContent:
     what: str = ""
     about: str = ""
     empty: str = COMPUTING
-    gaps: Gaps = ()
-    """Times without snapshots, in which nothing is drawn."""
+    gaps: Gaps = ()  # Times without snapshots, in which nothing is drawn
     is_recorded: bool = False
 
 

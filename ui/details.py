@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from tracelloc.ui.state import State
 
 _REASON_LINES: Final = 2
-_AROUND: Final = 2
-"""Source lines shown before and after the frame's line."""
+_AROUND: Final = 2  # Source lines shown before and after the frame's line
 
 
 class DetailScreen(Screen[None]):

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _PROGRESS_S: Final = 0.2
-_NAMES_S: Final = 0.5
-"""Time to wait for names before the export checks whether it was cancelled."""
+_NAMES_S: Final = 0.5  # Time to wait for names before the export checks whether it was cancelled
 
 
 class Dialog(ModalScreen[T]):
@@ -240,8 +239,8 @@ class TimeDialog(Dialog[float]):
             self.query_one("#wrong", Label).update(f"{error}")
 
 
+# File formats on offer; HTML comes first, since it needs no other program.
 _FORMATS: Final = sorted(EXPORTERS, key=lambda suffix: suffix != ".html")
-"""File formats on offer; HTML comes first, since it needs no other program."""
 
 
 class CancelledError(Exception):

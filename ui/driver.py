@@ -52,10 +52,10 @@ class GuardedStream:
 
 
 _ESCAPE: Final = "\x1b"
+# What follows the escape character in the key's own sequence, that of Kitty's protocol.
 _ESCAPE_KEY: Final = "[27u"
-"""What follows the escape character in the key's own sequence, that of Kitty's protocol."""
+# Characters that begin a sequence after an escape character, or end one.
 _INTRODUCERS: Final = frozenset("[O]PX^_\\")
-"""Characters that begin a sequence after an escape character, or end one."""
 
 
 class KeyParser(XTermParser):
@@ -64,8 +64,8 @@ class KeyParser(XTermParser):
     Textual takes them for one key with Alt, or drops the first one. Nothing here uses Alt.
     """
 
+    # Whether the last character was an escape character that may begin a sequence.
     _waits: bool = False
-    """Whether the last character was an escape character that may begin a sequence."""
 
     def feed(self, data: str) -> Iterable[Message]:
         """Returns the events of characters that were read."""

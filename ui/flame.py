@@ -27,16 +27,14 @@ from tracelloc.ui.nodes import (
 )
 from tracelloc.ui.tableview import crop, fit, trend
 
-EDGE: Final = "▏"
-"""Left edge of each box, which separates neighbours even without colours."""
-_SMALL: Final = "·"
-"""Stands for functions that are narrower than a cell."""
+EDGE: Final = "▏"  # Left edge of each box, which separates neighbours even without colours
+_SMALL: Final = "·"  # Stands for functions that are narrower than a cell
+# Colours of boxes, under white letters.
 _COLOURS: Final = {
     "module": ("#b3541e", "#8a6d1a", "#2f6f4f", "#2b5f86", "#6a4c93", "#8c3b5e"),
     "darker": ("#8f4318", "#6e5714", "#25583f", "#224c6b", "#543c75", "#702f4b"),
     "growth": ("#2b5f86", "#4a4a4a", "#a65d2e", "#b02a2a"),
 }
-"""Colours of boxes, under white letters."""
 _BOX_CLASSES: Final = {
     f"flame--{kind}-{n}": colour
     for kind, colours in _COLOURS.items()

@@ -29,8 +29,7 @@ FRAME_COLUMNS: Final[Columns[Any]] = (
 )
 
 
-_FEW_LINES: Final = 3
-"""Source lines below which only one is shown, with its place."""
+_FEW_LINES: Final = 3  # Source lines below which only one is shown, with its place
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +38,8 @@ class FrameLine:
 
     frame: Frame | None
     text: str
+    # The filters hide this frame; it is shown because the user wants to see all frames.
     is_hidden: bool = False
-    """The filters hide this frame; it is shown because the user wants to see all frames."""
 
 
 def lines_of(stack: NamedStack, index: int, *, everything: bool) -> list[FrameLine]:

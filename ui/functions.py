@@ -35,12 +35,10 @@ COLUMNS: Final[Columns[Any]] = (
     Column("name", "function", 0, descending=False),
     Column("module", "module", 18, left=True, from_width=100, wide=40, sorts=False),
 )
-_BUDGET_S: Final = 0.05
-"""Time limit per picture for naming stacks."""
-_AT_ONCE: Final = 256
-"""Stacks that are named between two looks at the time."""
+_BUDGET_S: Final = 0.05  # Time limit per picture for naming stacks
+_AT_ONCE: Final = 256  # Stacks that are named between two looks at the time
+# Stands for the functions of stacks that are named in the next picture.
 _COUNTING: Final = Step("[not counted yet]", None)
-"""Stands for the functions of stacks that are named in the next picture."""
 _NO_STACK: Final = NamedStack((), ())
 
 
@@ -50,8 +48,8 @@ class FunctionKey:
 
     step: Step
     role: str = ""
+    # Bytes of the stacks that contain both functions; only set for callers and callees.
     size_bytes: int = field(default=0, compare=False)
-    """Bytes of the stacks that contain both functions; only set for callers and callees."""
 
 
 @dataclass(slots=True)
@@ -61,8 +59,7 @@ class _Path:
     stack: NamedStack
     ids: Sequence[int]
     unique: Collection[int]
-    version: tuple[int, int]
-    """Version of the names."""
+    version: tuple[int, int]  # Version of the names
 
 
 class _Columns:

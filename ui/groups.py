@@ -19,27 +19,24 @@ from tracelloc.show.presentation.suspects import folded_title, suspect_title, su
 from tracelloc.ui.tableview import clean
 from tracelloc.ui.view import Settings, ViewSelection
 
-_MOST_NAMED: Final = 64
-"""Most groups that are named after their shared frame."""
+_MOST_NAMED: Final = 64  # Most groups that are named after their shared frame
 _LEAST_OTHERS: Final = 3
+# Share of the live bytes from which a single block has a row of its own.
 _OTHERS_SHARE: Final = 0.01
-"""Share of the live bytes from which a single block has a row of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupKey:
     """Key of a group's row."""
 
-    lead: int
-    """Identifies the group: the address of the shared frame, or one of its stacks."""
+    lead: int  # Identifies the group: the address of the shared frame, or one of its stacks
+    # The listed stacks of the group, those with the largest share first.
     members: I64 = field(compare=False)
-    """The listed stacks of the group, those with the largest share first."""
     title: str = field(compare=False)
     verdict: Verdict | None = field(compare=False)
-    rate: int = field(compare=False)
-    """Growth in bytes per minute."""
+    rate: int = field(compare=False)  # Growth in bytes per minute
+    # Whether the stacks are judged as one; otherwise, `rate` is the sum of theirs.
     is_one: bool = field(compare=False)
-    """Whether the stacks are judged as one; otherwise, ``rate`` is the sum of theirs."""
 
     @property
     def stack(self) -> int:
@@ -60,11 +57,9 @@ class _RowStacks:
     """Rows that have no keys yet: the stacks of one row after those of another."""
 
     stacks: I64
-    starts: I64
-    """Where each row's stacks begin. The rows of suspects come first."""
+    starts: I64  # Where each row's stacks begin. The rows of suspects come first.
     suspects: Sequence[Suspect]
-    has_others: bool
-    """Whether the row after those is that of single blocks."""
+    has_others: bool  # Whether the row after those is that of single blocks
 
     def sorted_by(self, order: I64, ranks: I64, weights: I64) -> I64:
         """Returns the rows' numbers: lowest rank first, then largest weight, then as ``order``."""

@@ -41,12 +41,10 @@ from tracelloc.verdict.parameters import P
 _BAD = "bold red"
 ALERT = "bold reverse"
 _GAP = "   "
+# Factor of the CPU time, processors, and share of the ring from which costs are shown.
 _NOTABLE_FACTOR, _NOTABLE_CORES, _NOTABLE_RING = 1.2, 0.05, 0.5
-"""Factor of the CPU time, processors, and share of the ring from which costs are shown."""
-_WORD = re.compile("[A-Za-z]{3,}")
-"""What the help may explain."""
-_SOON_S = 3600.0
-"""Forecasts of less than this are highlighted."""
+_WORD = re.compile("[A-Za-z]{3,}")  # What the help may explain
+_SOON_S = 3600.0  # Forecasts of less than this are highlighted
 
 
 class HeaderLines(Widget):

@@ -51,8 +51,7 @@ from tracelloc.ui.view import (
 )
 
 MOST_SIZES: Final = 32
-_MEASURED_NS: Final = 5 * NS_PER_S
-"""Time between readings of usable sizes."""
+_MEASURED_NS: Final = 5 * NS_PER_S  # Time between readings of usable sizes
 _BY_BYTES: Final = Sorting("bytes")
 
 
@@ -270,8 +269,7 @@ def thread_columns(about: str = "") -> Columns[ThreadRow]:
 
 
 COLUMNS: Final = thread_columns()
-_FLOWS: Final = 3
-"""Most flows shown of each kind."""
+_FLOWS: Final = 3  # Most flows shown of each kind
 
 
 def content_maker(_source: Source) -> Callable[[ViewSelection], TableRows]:

@@ -13,10 +13,10 @@ from textual.screen import Screen
 from textual.widgets import Footer
 from textual.widgets._footer import FooterKey
 
+# Each key with whether it does something, and what pointing at it says.
 Shown = tuple[tuple[Binding, bool, str], ...]
-"""Each key with whether it does something, and what pointing at it says."""
+# Keys that are shown if others have no room.
 _ESSENTIAL: Final = frozenset({"question_mark", "q", "escape"})
-"""Keys that are shown if others have no room."""
 
 
 class KeyFooter(Footer):
@@ -28,8 +28,8 @@ class KeyFooter(Footer):
     never does. No key is cut: those without room are left out.
     """
 
+    # Width and the keys shown. None: they are not known before it is composed.
     _composed: tuple[int, Shown] | None = None
-    """Width and the keys shown. None: they are not known before it is composed."""
 
     def _shown(self) -> tuple[int, Shown]:
         actions: dict[str, tuple[Binding, bool, str]] = {}

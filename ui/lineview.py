@@ -25,12 +25,12 @@ from textual.widget import Widget
 
 from tracelloc.text import printable
 
-HOLD_S: Final = 0.5
-"""Time during which rows do not move after a key or a click."""
+HOLD_S: Final = 0.5  # Time during which rows do not move after a key or a click
+# Printable text cut to cells, and its style or component classes.
 Piece = tuple[str, str | Style | None]
-"""Printable text cut to cells, and its style or component classes."""
 Content = TypeVar("Content")
 
+# (keys, action, argument, description) of the keys in every list.
 LIST_KEYS: Final = (
     ("up,k", "cursor", -1, "Previous row"),
     ("down,j", "cursor", 1, "Next row"),
@@ -39,7 +39,6 @@ LIST_KEYS: Final = (
     ("home,g", "edge", -1, "First row; the cursor then stays there"),
     ("end,G", "edge", 1, "Last row"),
 )
-"""(keys, action, argument, description) of the keys in every list."""
 
 
 def bindings(
@@ -71,8 +70,7 @@ class RowMessage(Message):
         return self.view
 
 
-COMPUTING: Final = "computing…"
-"""Text that is shown until the first picture is ready."""
+COMPUTING: Final = "computing…"  # Text that is shown until the first picture is ready
 _LONGEST_TEXT: Final = 2048
 
 
@@ -128,8 +126,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         Binding("enter", "choose", "Open", show=False, tooltip="Open the row"),
     ]
     header_lines = 0
-    row_cursor = True
-    """Whether the cursor highlights its whole row."""
+    row_cursor = True  # Whether the cursor highlights its whole row
 
     class Chosen(RowMessage):
         """A row was chosen by Enter or a double click."""

@@ -45,27 +45,21 @@ from tracelloc.ui.tableview import Table, TableRows
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import Facts, Settings, View
 
-NARROW: int = 100
-"""Width below which the header has three lines and the plot fewer."""
-FLAT: int = 16
-"""Height below which there is no plot; there is none below ``SLIM`` columns either."""
+NARROW: int = 100  # Width below which the header has three lines and the plot fewer
+FLAT: int = 16  # Height below which there is no plot; there is none below `SLIM` columns either
 SLIM: int = 60
+# Height below which the stack of the cursor's row only gets lines that the table leaves empty.
 LOW: int = 32
-"""Height below which the stack of the cursor's row only gets lines that the table leaves empty."""
-TALL: int = 50
-"""Height from which the plot and the stack of the cursor's row get more lines."""
+TALL: int = 50  # Height from which the plot and the stack of the cursor's row get more lines
+# Lines for that stack, whatever the table needs; from `TALL`; below which it is not shown.
 _PANE, _TALL_PANE, _LEAST_PANE = 9, 16, 5
-"""Lines for that stack, whatever the table needs; from ``TALL``; below which it is not shown."""
-_EMPTY: int = 2
-"""Lines for why a table has no rows."""
-_SOURCE_LINES: int = 9
-"""Most source lines below it."""
+_EMPTY: int = 2  # Lines for why a table has no rows
+_SOURCE_LINES: int = 9  # Most source lines below it
 TINY: int = 9
 _KEYS: frozenset[str] = frozenset(binding.key for binding in LIVE_KEYS)
 
 
-_FRAMING: int = 2
-"""Lines of a pane for its border and its columns' names."""
+_FRAMING: int = 2  # Lines of a pane for its border and its columns' names
 
 
 class Views(ContentSwitcher, FreelySized):
@@ -97,6 +91,7 @@ class LiveScreen(Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [*LIVE_KEYS]
     AUTO_FOCUS = "#views LineView"
+    # Headings of the help, and how the descriptions of their keys begin.
     KEY_GROUPS: ClassVar[dict[str, tuple[str, ...]]] = {
         "Time": ("Go ", "Play ", "Choose two"),
         "Find": ("Search", "Show only", "Rules that", "Switch all filters", "Show blocks"),
@@ -105,7 +100,6 @@ class LiveScreen(Screen[None]):
         "Views": ("Show ", "Invert", "All processes", "Ended"),
         "Leave": ("Quit", "Choose", "Write", "Copy", "One step", "All keys"),
     }
-    """Headings of the help, and how the descriptions of their keys begin."""
 
     def __init__(self, state: State, facts: Facts) -> None:
         super().__init__()

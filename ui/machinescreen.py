@@ -21,8 +21,7 @@ from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.picker import RefreshedScreen
 from tracelloc.ui.tableview import Cell, CommandCell, Table, TableRows, clean, crop, growth_cell
 
-Words = Sequence[str]
-"""The words of a command line of tracelloc."""
+Words = Sequence[str]  # The words of a command line of tracelloc
 
 _COLUMNS: Final[Columns[Any]] = (
     Column("memory", "memory", 9),
@@ -36,14 +35,13 @@ _COLUMNS: Final[Columns[Any]] = (
     Column("name", "command", 0, sorts=False),
 )
 _UNKNOWN: Final = "–"
-_GROWTH: Final = "1m", "10m", "60m"
-"""Columns of growth, in the order of the windows."""
+_GROWTH: Final = "1m", "10m", "60m"  # Columns of growth, in the order of the windows
+# Sentence and subcommand of what can be done about a process; about a group, only the first.
 _ACTIONS: Final = (
     ("Trace it: which call stacks allocate, and whether they leak", ()),
     ("Walk its heap, without tracing", ("heap",)),
     ("Count its objects, if it is a Python program", ("objects",)),
 )
-"""Sentence and subcommand of what can be done about a process; about a group, only the first."""
 
 
 class WhatToDo(Dialog["Words | None"]):

@@ -24,10 +24,8 @@ from tracelloc.ui.stacknames import Search
 from tracelloc.ui.view import Source, View, ViewSelection
 
 ROOT: Final = 0
-_DEEPEST: Final = 2048
-"""Most levels of a layout; stacks are never deeper."""
-Path = tuple[Step, ...]
-"""The steps from the root to a node, which identify it in any tree."""
+_DEEPEST: Final = 2048  # Most levels of a layout; stacks are never deeper
+Path = tuple[Step, ...]  # The steps from the root to a node, which identify it in any tree
 
 
 class Nodes:

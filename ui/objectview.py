@@ -43,8 +43,7 @@ from tracelloc.ui.view import Sorting, View, ViewSelection
 
 _MOST_ROWS: Final = 5000
 _NO_VERDICTS: Final[Mapping[str, Verdict]] = {}
-_LINES: Final = 4
-"""Lines below the rows: sentences on the type, and the holders of its objects."""
+_LINES: Final = 4  # Lines below the rows: sentences on the type, and the holders of its objects
 
 
 def columns(

@@ -31,8 +31,7 @@ from tracelloc.ui.tableview import short_count
 from tracelloc.ui.view import Facts, Source, Terminal, View, ViewSelection
 
 _MOST_LINES: Final = 10_000
-_LONGEST_LINE: Final = 4096
-"""Longest line, in characters; the rest is dropped."""
+_LONGEST_LINE: Final = 4096  # Longest line, in characters; the rest is dropped
 _TAB: Final = 8
 _PART: Final = re.compile(
     r"\x1b\[(?P<parameters>[0-?]*)[ -/]*(?P<final>[@-~])"  # control sequence
@@ -118,6 +117,7 @@ def _joined(cells: list[tuple[str, Style]]) -> Text:
 
 
 LEAVE_KEY: Final = "ctrl+right_square_bracket"
+# Sequences that terminals send for keys without a character (xterm's ctlseqs).
 _KEYS: Final = {
     "enter": b"\r",
     "backspace": b"\x7f",
@@ -133,7 +133,6 @@ _KEYS: Final = {
     "pageup": b"\x1b[5~",
     "pagedown": b"\x1b[6~",
 }
-"""Sequences that terminals send for keys without a character (xterm's ctlseqs)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +140,7 @@ class ProgramOutput:
     """The program's output, and its terminal."""
 
     lines: Sequence[Text]
-    dropped: int
-    """Number of earlier lines."""
+    dropped: int  # Number of earlier lines
     terminal: Terminal
 
 

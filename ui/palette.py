@@ -13,6 +13,7 @@ from textual.screen import Screen
 
 from tracelloc.ui.lineview import LIST_KEYS
 
+# Other words for actions, which also find them.
 SYNONYMS: Final = {
     "ask('next_verdicts')": "leaks growing verdicts filter",
     "sort_by('verdict')": "leaks suspects",
@@ -37,12 +38,10 @@ SYNONYMS: Final = {
     "view('log')": "errors overhead losses warnings",
     "view('chart')": "plot graph history",
 }
-"""Other words for actions, which also find them."""
 _LISTS: Final = tuple(f"{action}(" for _, action, *_ in LIST_KEYS)
+# Textual's own commands that are listed; others have keys already.
 _OF_TEXTUAL: Final = ("Theme", "Screenshot")
-"""Textual's own commands that are listed; others have keys already."""
-_BY_OTHER_WORDS: Final = 0.5
-"""Score of commands that are found by their description or a synonym."""
+_BY_OTHER_WORDS: Final = 0.5  # Score of commands that are found by their description or a synonym
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,7 @@ class Command:
     word: str
     key: str
     help: str
-    others: str
-    """Synonyms."""
+    others: str  # Synonyms
     run: Callable[[], Any]
 
     @property

@@ -49,20 +49,16 @@ from tracelloc.ui.view import (
 )
 from tracelloc.verdict.evidence import stack_judgement
 
-_RATE_NS: Final = 2 * NS_PER_S
-"""Rates cover at least this much time, once it has passed."""
-_WRAPPERS_S: Final = 5.0
-"""Time between searches for functions that wrap malloc."""
-_MOST_WEIGHED: Final = 1000
-"""Most stacks that are searched for wrappers, the heaviest first."""
+_RATE_NS: Final = 2 * NS_PER_S  # Rates cover at least this much time, once it has passed
+_WRAPPERS_S: Final = 5.0  # Time between searches for functions that wrap malloc
+_MOST_WEIGHED: Final = 1000  # Most stacks that are searched for wrappers, the heaviest first
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
     """Figures of the header that are not part of the snapshot."""
 
-    count_growth: int
-    """Growth of the number of live blocks within the last seconds."""
+    count_growth: int  # Growth of the number of live blocks within the last seconds
     allocations_per_s: float
     frees_per_s: float
     account: Account | None
@@ -77,45 +73,35 @@ class Details:
 
     time_s: float
     figures: StackDetails
-    growth: int
-    """Bytes per minute, as the verdict has it."""
+    growth: int  # Bytes per minute, as the verdict has it
     stack: NamedStack
     judgement: Judgement | None
-    suspect: NamedSuspect | None
-    """The suspect of which the stack is a part."""
+    suspect: NamedSuspect | None  # The suspect of which the stack is a part
+    # Who holds the blocks of the stack, or of the suspect; None: unknown.
     holders: BlockHolders | None = None
-    """Who holds the blocks of the stack, or of the suspect; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
     """Everything that the screen shows of one snapshot."""
 
-    snapshot: Snapshot
-    """Snapshot of the shown process, or of all processes merged."""
+    snapshot: Snapshot  # Snapshot of the shown process, or of all processes merged
     process_count: int
     settings: Settings
     header: Header
-    content: Any
-    """Content of the active view, from its maker."""
+    content: Any  # Content of the active view, from its maker
     labels: Labels
-    namer: Namer
-    """Only for the refresher's thread; other threads use a copy."""
+    namer: Namer  # Only for the refresher's thread; other threads use a copy
     details: Details | None
     listing: SourceListing | None
-    found: int
-    """Stacks that match the search and the limits."""
-    found_bytes: int
-    """Live bytes of these stacks, within the limits."""
+    found: int  # Stacks that match the search and the limits
+    found_bytes: int  # Live bytes of these stacks, within the limits
+    # All snapshots of the recording and the shown one's position; None for a live trace.
     line: TimeLine | None
-    """All snapshots of the recording and the shown one's position; None for a live trace."""
     names_pending: int
-    is_partial: bool
-    """Whether the next picture, of the same snapshot, has more."""
-    is_naming: bool
-    """Whether the next picture may have more names."""
-    took_s: float
-    """Time to compute the picture, and to take the snapshot if it is a new one."""
+    is_partial: bool  # Whether the next picture, of the same snapshot, has more
+    is_naming: bool  # Whether the next picture may have more names
+    took_s: float  # Time to compute the picture, and to take the snapshot if it is a new one
 
     @property
     def is_profile(self) -> bool:
@@ -134,11 +120,10 @@ class _Process:
     namer: Namer
     names: Names
     moments: deque[Mark] = field(default_factory=deque)
+    # What each maker remembers, by maker.
     makers: dict[object, Callable[[ViewSelection], Any]] = field(default_factory=dict)
-    """What each maker remembers, by maker."""
     view: View[Any] | None = None
-    wrappers_due_s: float = 0.0
-    """Time of the next search for functions that wrap malloc."""
+    wrappers_due_s: float = 0.0  # Time of the next search for functions that wrap malloc
     lister: SourceLister | None = None
 
 

@@ -17,12 +17,9 @@ from tracelloc.ui.view import Difference, RecordedMoments, Span
 if TYPE_CHECKING:
     from tracelloc.ui.state import State
 
-PLAY_S: Final = 0.5
-"""Time between two snapshots during playback."""
-_PLAYED: Final = 120
-"""Number of steps of a long recording's playback, which takes a minute."""
-_PAGES: Final = 20
-"""Number of pages of a recording."""
+PLAY_S: Final = 0.5  # Time between two snapshots during playback
+_PLAYED: Final = 120  # Number of steps of a long recording's playback, which takes a minute
+_PAGES: Final = 20  # Number of pages of a recording
 
 # fmt: off
 PLAYER_KEYS: Final = bindings(
@@ -45,10 +42,9 @@ PLAYER_KEYS: Final = bindings(
     shown={"left_square_bracket", "right_square_bracket", "space", "x"},
 )
 # fmt: on
+# Keys that need a live trace.
 LIVE_ONLY: Final = frozenset({"b", "m", "P", "space", "x", "greater_than_sign", "less_than_sign"})
-"""Keys that need a live trace."""
-BLOCK_KEYS: Final = frozenset({"L", "A"})
-"""Keys that need individual blocks."""
+BLOCK_KEYS: Final = frozenset({"L", "A"})  # Keys that need individual blocks
 
 
 class Player:

@@ -29,12 +29,9 @@ F64 = npt.NDArray[np.float64]
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
 _FAR: Final = 4
-_NOTABLE_SHARE: Final = 0.1
-"""Part of resident memory from which kept memory has a curve."""
-LABELS: Final = 9
-"""Width of the labels at the left, including the axis, in cells."""
-BEHIND: Final = 6
-"""Width of the curves' names at the right, in cells."""
+_NOTABLE_SHARE: Final = 0.1  # Part of resident memory from which kept memory has a curve
+LABELS: Final = 9  # Width of the labels at the left, including the axis, in cells
+BEHIND: Final = 6  # Width of the curves' names at the right, in cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +40,18 @@ class Curve:
 
     name: str
     time_ns: Sequence[int] | npt.NDArray[np.int64]
-    values: Sequence[int] | npt.NDArray[np.int64]
-    """Values in bytes; negative ones are unknown."""
+    values: Sequence[int] | npt.NDArray[np.int64]  # Values in bytes; negative ones are unknown
     style: str
 
 
-_APART: Final = 18
-"""Least columns from one time on the axis to the next."""
+_APART: Final = 18  # Least columns from one time on the axis to the next
 _FACTORS: Final = (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 40)
+# Times that a column may stand for; also multiples of the last one.
 _STEPS_S: Final = tuple(factor * unit for unit in (1, 60, 3600) for factor in _FACTORS)
-"""Times that a column may stand for; also multiples of the last one."""
+# Times between those on the axis.
 _ROUND_S: Final = tuple(
     factor * unit for unit in (1, 60, 3600) for factor in (1, 2, 5, 10, 15, 20, 30)
 )  # fmt: skip
-"""Times between those on the axis."""
 
 
 def _round_up(value: float, steps: Sequence[float]) -> float:
@@ -74,8 +69,7 @@ def column_ns(length_ns: int, columns: int, *, fits: bool) -> float:
     return exact_ns if fits else _round_up(exact_ns / NS_PER_S, _STEPS_S) * NS_PER_S
 
 
-Drawing = list[list[tuple[str, str]]]
-"""Rows of (character, name of the style)."""
+Drawing = list[list[tuple[str, str]]]  # Rows of (character, name of the style)
 
 
 def nice_ceiling(value: float) -> float:

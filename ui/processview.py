@@ -28,11 +28,10 @@ def _leaks(one: Snapshot) -> int:
 class ProcessLine:
     """A row: one process, all processes, or some ended ones."""
 
+    # The process's number, a negative number for several, or the parent of ended ones.
     key: Hashable
-    """The process's number, a negative number for several, or the parent of ended ones."""
     name: str
-    ones: Sequence[Snapshot]
-    """The snapshots whose figures the row sums up."""
+    ones: Sequence[Snapshot]  # The snapshots whose figures the row sums up
     depth: int = 0
 
     @property

@@ -32,15 +32,13 @@ from tracelloc.ui.timeline import F64, Gaps, TimeLine, find_gaps
 from tracelloc.ui.view import Facts, Terminal
 
 _ROUNDING_S: Final = 1e-6
-_NEWEST_S: Final = 2.0
-"""Time between two updates of a growing recording's curves."""
+_NEWEST_S: Final = 2.0  # Time between two updates of a growing recording's curves
 
 
 class RecordedSource:
     """A source whose snapshots come from a recording instead of a running process."""
 
-    writes_files = True
-    """True: quitting loses nothing, so the screen does not ask first."""
+    writes_files = True  # True: quitting loses nothing, so the screen does not ask first
     terminal: Terminal | None = None
 
     def __init__(self, recording: AnyRecording, namers: Namers, *, at: int | None = None) -> None:

@@ -13,8 +13,7 @@ from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.ui.picture import NotWantedError, Picture, Pictures
 from tracelloc.ui.view import Journal, Settings, Source, View
 
-_FIRST_LOOK_S: Final = 0.1
-"""Delay before missing names are looked up again; it doubles each time."""
+_FIRST_LOOK_S: Final = 0.1  # Delay before missing names are looked up again; it doubles each time
 
 
 class Refresher:

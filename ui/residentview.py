@@ -22,8 +22,8 @@ from tracelloc.text import format_duration, format_size
 from tracelloc.ui.tableview import Bar, Table, TableRows, clean, no_rows, sorted_rows
 from tracelloc.ui.view import Sorting, View, ViewSelection
 
+# Sentences below the rows: what is freed and kept, and the selected part's items.
 _MOST_SENTENCES: Final = 8
-"""Sentences below the rows: what is freed and kept, and the selected part's items."""
 COLUMNS: Final[Columns[PartRow]] = (
     CHANGE,
     BYTES,

@@ -16,14 +16,12 @@ from tracelloc.system.syscalls import open_inside, open_regular
 from tracelloc.ui.tableview import crop
 
 _LARGEST_BYTES: Final = 4 << 20
+# Most files in the cache. They are not read again if they change: the program is older.
 _MOST: Final = 8
-"""Most files in the cache. They are not read again if they change: the program is older."""
 _LONGEST_LINE: Final = 500
 _TAB: Final = 4
-_BLOCK: Final = 200
-"""Lines that are coloured at once: a file may have a hundred thousand."""
-_BEFORE: Final = 60
-"""Lines before a block that are read, too: a comment may have begun there."""
+_BLOCK: Final = 200  # Lines that are coloured at once: a file may have a hundred thousand
+_BEFORE: Final = 60  # Lines before a block that are read, too: a comment may have begun there
 
 
 class SourceFiles:

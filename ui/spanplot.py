@@ -14,8 +14,7 @@ from tracelloc.text import NS_PER_S, format_duration, format_size
 from tracelloc.ui.plot import BEHIND, LABELS, Curve, Plot, column_ns
 from tracelloc.ui.view import Settings, Span
 
-_PAGE: Final = 10
-"""Columns that the cursor moves with shift."""
+_PAGE: Final = 10  # Columns that the cursor moves with shift
 
 
 class SpanPlot(Plot, can_focus=False):

@@ -27,18 +27,15 @@ from tracelloc.ui.tableview import clean
 Mask = npt.NDArray[np.bool_]
 Ids = npt.NDArray[np.intp]
 
+# Time limit per picture for names that nothing waits for and that may still change.
 SPARE_S: Final = 0.003
-"""Time limit per picture for names that nothing waits for and that may still change."""
+# Time limit per picture once no symbols are being read; the next picture goes on.
 QUIET_S: Final = 0.05
-"""Time limit per picture once no symbols are being read; the next picture goes on."""
-EVERY_S: Final = 0.1
-"""Time limit per picture if rows are searched or sorted by name."""
+EVERY_S: Final = 0.1  # Time limit per picture if rows are searched or sorted by name
+# Stacks that are named although nothing waits for it, the heaviest ones.
 _MOST_NAMED: Final = 1 << 15
-"""Stacks that are named although nothing waits for it, the heaviest ones."""
-FIRST: Final = 32
-"""Stacks that are named whatever the time: a screenful."""
-_SPARE_TEXTS: Final = 1024
-"""Labels no longer in use that are kept, beside two per stack."""
+FIRST: Final = 32  # Stacks that are named whatever the time: a screenful
+_SPARE_TEXTS: Final = 1024  # Labels no longer in use that are kept, beside two per stack
 _NO_IDS: Final = np.zeros(0, np.intp)
 
 

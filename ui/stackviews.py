@@ -48,8 +48,8 @@ from tracelloc.ui.tableview import (
 from tracelloc.ui.view import Settings, Sorting, Source, View, ViewSelection
 
 _REASON_LINES: Final = 2
+# Most rows of a table: nobody scrolls further, and searches cover all stacks.
 MOST_ROWS: Final = 10_000
-"""Most rows of a table: nobody scrolls further, and searches cover all stacks."""
 STACK_COLUMNS: Final[Columns[Any]] = (
     Column("change", "change", 13),
     Column("bytes", "live", 13),
@@ -88,12 +88,12 @@ def sample_evenly(values: Sequence[int], width: int) -> Sequence[int]:
     return [values[round(n * last / (width - 1))] for n in range(width)]
 
 
+# Columns that a group sums over its stacks; in others it shows its first stack's figures.
 ADDED: Final = frozenset({"change", "bytes", "count", "share", "rate"})
-"""Columns that a group sums over its stacks; in others it shows its first stack's figures."""
 
 
+# By name, a value per stack, and its format.
 Figures = dict[str, tuple[npt.NDArray[Any], Callable[[Any], str]]]
-"""By name, a value per stack, and its format."""
 
 
 def figure_columns(selection: ViewSelection) -> Figures:
@@ -308,8 +308,8 @@ BLOCK_COLUMNS: Final[Columns[Any]] = (
     Column("name", "allocated in", 0, descending=False),
 )
 _OF_RECORDINGS: Final = " only the ten largest blocks are recorded (record --events: all blocks)"
+# Orders that cover all blocks. Other columns sort the largest blocks only.
 _ORDERS: Final = {("age", True): BlockOrder.AGE, ("age", False): BlockOrder.YOUTH}
-"""Orders that cover all blocks. Other columns sort the largest blocks only."""
 
 
 def block_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:

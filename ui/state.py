@@ -45,17 +45,16 @@ from tracelloc.ui.tree import TREE
 from tracelloc.ui.typeview import TYPES
 from tracelloc.ui.view import VERDICT_CHOICES, Difference, Settings, Sorting, Source, View
 
+# All views, in the order of their tabs.
 VIEWS: Final[tuple[View[Any], ...]] = (
     STACKS, BLOCKS, FLAME, TREE, SIZES, AGES, THREADS, LOG, PROCESSES, OUTPUT, RESIDENT, OBJECTS,
     FUNCTIONS, TYPES, CHART,
 )  # fmt: skip
-"""All views, in the order of their tabs."""
 
 
-MOST_MARKS: Final = 16
-"""Number of marks that are kept, the newest ones."""
+MOST_MARKS: Final = 16  # Number of marks that are kept, the newest ones
+# After this tracing time quitting asks first, as unwritten data would be lost.
 _ASKED_FROM_S: Final = 60.0
-"""After this tracing time quitting asks first, as unwritten data would be lost."""
 
 
 class State:

@@ -25,23 +25,21 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-LONGEST_NAME: Final = 2048
-"""Characters of a name that drawing considers: no terminal shows more."""
+LONGEST_NAME: Final = 2048  # Characters of a name that drawing considers: no terminal shows more
 CUT: Final = "…"
+# Fewest cells, arrow included, in which a truncated caller's name is still informative.
 _WORTH: Final = 11
-"""Fewest cells, arrow included, in which a truncated caller's name is still informative."""
-WIDE: Final = 150
-"""Width of a table from which on columns of paths get more room."""
+WIDE: Final = 150  # Width of a table from which on columns of paths get more room
+# Characters considered per available cell; any further ones would be combining ones.
 _PER_CELL: Final = 4
-"""Characters considered per available cell; any further ones would be combining ones."""
 GROWING: Final = "bold red"
 SHRINKING: Final = "green"
+# Styles of verdicts; others are dim.
 VERDICT_STYLES: Final = {
     Verdict.LEAKING: "bold red",
     Verdict.GROWING: "yellow",
     Verdict.LOST: "red",
 }
-"""Styles of verdicts; others are dim."""
 _SHORT: Final = {Verdict.LEAKING: "LEAKING"}
 _HARMLESS: Final = (Verdict.CACHE, Verdict.BUSY, Verdict.START_UP, Verdict.EARLIER)
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
@@ -190,32 +188,27 @@ class Heading(str):
     __slots__ = ()
 
 
-Cell = str | Text | Bar
-"""Plain text, or text with styles; never markup."""
+Cell = str | Text | Bar  # Plain text, or text with styles; never markup
+# Lines of text below the rows, if it has as many, even where rows are out of sight for it.
 _LEAST_TEXT_LINES: Final = 4
-"""Lines of text below the rows, if it has as many, even where rows are out of sight for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
     """Rows of a table: their order, cells and notes."""
 
-    order: Sequence[Hashable]
-    """A key per row, in the order of the rows."""
+    order: Sequence[Hashable]  # A key per row, in the order of the rows
+    # Returns the content of a key's row in a column; called for visible rows only.
     cells: Callable[[Hashable, str], Cell]
-    """Returns the content of a key's row in a column; called for visible rows only."""
     sorted_by: str = ""
     descending: bool = True
-    empty: str = ""
-    """Text that is shown if there are no rows."""
-    without: Collection[str] = ()
-    """Keys of columns to leave out."""
+    empty: str = ""  # Text that is shown if there are no rows
+    without: Collection[str] = ()  # Keys of columns to leave out
+    # Lines below the rows, computed from the key under the cursor.
     footer: Sequence[Callable[[Hashable | None], str | Text]] = ()
-    """Lines below the rows, computed from the key under the cursor."""
+    # Sentences below the rows instead of a footer, which are wrapped.
     text: Callable[[Hashable | None], Sequence[str]] | None = None
-    """Sentences below the rows instead of a footer, which are wrapped."""
-    first: int = 0
-    """Number of the row where the cursor starts."""
+    first: int = 0  # Number of the row where the cursor starts
 
 
 def no_rows(why: str) -> TableRows:
@@ -252,8 +245,7 @@ class Table(LineView[TableRows]):
     class SortAsked(RowMessage):
         """The title of column ``key`` was clicked."""
 
-    low = 8
-    """Height below which there is no footer: the rows need all lines."""
+    low = 8  # Height below which there is no footer: the rows need all lines
 
     def __init__(self, columns: Columns[Any], *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)

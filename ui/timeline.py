@@ -14,12 +14,10 @@ from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S, format_time
 
 F64 = npt.NDArray[np.float64]
+# Times between two snapshots, CLOCK_MONOTONIC, that are much longer than those around them.
 Gaps = Sequence[tuple[int, int]]
-"""Times between two snapshots, CLOCK_MONOTONIC, that are much longer than those around them."""
-_AROUND: Final = 4
-"""Distances before and after one that it is compared with."""
-_LONGER: Final = 4
-"""So many times longer than usual is a gap."""
+_AROUND: Final = 4  # Distances before and after one that it is compared with
+_LONGER: Final = 4  # So many times longer than usual is a gap
 _LEAST_GAP_S: Final = 4.0
 
 
@@ -65,22 +63,16 @@ def _with_gaps(points: Points, gaps: Gaps) -> Points:
 class TimeLine:
     """The times of all snapshots as columns, oldest first. Immutable."""
 
-    uptimes_s: F64
-    """CLOCK_MONOTONIC of the recorded machine, ascending."""
-    times_s: F64
-    """Seconds since 1970; they jump if the clock was set."""
-    index: int
-    """Number of the snapshot that is shown."""
-    newest: TraceSnapshot
-    """The last snapshot, which has the curves of the whole time."""
-    is_growing: bool
-    """Whether the recording may still grow."""
-    gaps: Gaps = ()
-    """Where snapshots are missing: the recorder was starved, or did not run."""
+    uptimes_s: F64  # CLOCK_MONOTONIC of the recorded machine, ascending
+    times_s: F64  # Seconds since 1970; they jump if the clock was set
+    index: int  # Number of the snapshot that is shown
+    newest: TraceSnapshot  # The last snapshot, which has the curves of the whole time
+    is_growing: bool  # Whether the recording may still grow
+    gaps: Gaps = ()  # Where snapshots are missing: the recorder was starved, or did not run
+    # Whether it is a single profile, which knows no rates, verdicts or single blocks.
     is_profile: bool = False
-    """Whether it is a single profile, which knows no rates, verdicts or single blocks."""
+    # When single blocks begin, seconds since 1970; None if there are none.
     blocks_since_s: float | None = None
-    """When single blocks begin, seconds since 1970; None if there are none."""
 
     @property
     def start_ns(self) -> int:

@@ -15,10 +15,9 @@ from tracelloc.ui.lineview import Piece
 from tracelloc.ui.nodes import ROOT, Nodes, NodesView, Path, nodes_view
 from tracelloc.ui.tableview import crop, fit, trend
 
+# Least share of the whole tree at which `Expand all` expands a function.
 _WORTH_OPENING: Final = 0.01
-"""Least share of the whole tree at which ``Expand all`` expands a function."""
-_WIDE: Final = 76
-"""Width in cells from which on all columns are shown."""
+_WIDE: Final = 76  # Width in cells from which on all columns are shown
 
 
 class TreeView(NodesView):

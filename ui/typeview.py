@@ -24,8 +24,7 @@ from tracelloc.ui.tableview import (
 from tracelloc.ui.view import Sorting, Source, View, ViewSelection
 
 _UNKNOWN: Final = "unknown"
-_AT_ONCE: Final = 4096
-"""Stacks that are looked at for one picture; the next one goes on."""
+_AT_ONCE: Final = 4096  # Stacks that are looked at for one picture; the next one goes on
 
 
 def columns(about: str = "", whole: int = 1, search: str = "") -> Columns[TypeSum]:

@@ -41,13 +41,10 @@ from tracelloc.ui.timeline import TimeLine
 class Facts:
     """Facts known once tracing has started, for the header and the log."""
 
-    allocators: tuple[str, ...]
-    """Files whose functions are traced, by their base names."""
-    functions: tuple[str, ...]
-    """The traced functions, with their files."""
+    allocators: tuple[str, ...]  # Files whose functions are traced, by their base names
+    functions: tuple[str, ...]  # The traced functions, with their files
     method: str
-    ring_slots: int
-    """Capacity of the ring, in events."""
+    ring_slots: int  # Capacity of the ring, in events
 
 
 class RecordedMoments(Protocol):
@@ -99,18 +96,12 @@ class Source(Protocol):
     Only the refresher's thread calls ``take_snapshot`` and uses namers and filters.
     """
 
-    has_many: bool
-    """Whether there may be several processes."""
-    writes_files: bool
-    """Whether files are written at the end."""
-    has_python: bool
-    """Whether a traced program may be a Python program."""
-    filters: Filters
-    """The filters that all namers use."""
-    facts: Facts
-    """Facts that do not change."""
-    invoker: Invoker
-    """The user whose filter file is written."""
+    has_many: bool  # Whether there may be several processes
+    writes_files: bool  # Whether files are written at the end
+    has_python: bool  # Whether a traced program may be a Python program
+    filters: Filters  # The filters that all namers use
+    facts: Facts  # Facts that do not change
+    invoker: Invoker  # The user whose filter file is written
 
     @property
     def recorded(self) -> RecordedMoments | None:
@@ -153,8 +144,8 @@ class Source(Protocol):
 
 C = TypeVar("C")
 
+# The snapshot content that a stack's details need, whichever view is shown.
 BASIC: Final = Wanted(blocks=True)
-"""The snapshot content that a stack's details need, whichever view is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,33 +164,28 @@ class View(Generic[C]):
     thread shows. Content is immutable.
     """
 
-    name: str
-    """Unique; also the id of its widget."""
+    name: str  # Unique; also the id of its widget
     title: str
-    key: str
-    """Key that shows the view."""
+    key: str  # Key that shows the view
+    # Returns the function that computes the content, which may keep state. Called once per run;
+    # views with the same maker share that function.
     maker: Callable[[Source], Callable[[ViewSelection], C]]
-    """Returns the function that computes the content, which may keep state. Called once per run;
-    views with the same maker share that function."""
     widget: Callable[[], LineView[C]]
+    # Handles Enter on the row of a key. It returns a stack to open, settings to switch to, or None.
     choose: Callable[[Any, Settings], int | Settings | None] = lambda _key, _settings: None
-    """Handles Enter on the row of a key. It returns a stack to open, settings to switch to, or
-    None."""
+    # What `choose` does, in a word for the footer; empty if the widget says it, or nothing.
     enters: str = ""
-    """What ``choose`` does, in a word for the footer; empty if the widget says it, or nothing."""
-    wanted: Wanted = BASIC
-    """The content that snapshots need while the view is shown."""
-    keeps: bool = False
-    """Whether the maker's state is kept while other views are shown."""
-    sorting: Sorting = Sorting("")
-    """The default sorting."""
+    wanted: Wanted = BASIC  # The content that snapshots need while the view is shown
+    keeps: bool = False  # Whether the maker's state is kept while other views are shown
+    sorting: Sorting = Sorting("")  # The default sorting
+    # Whether rows stand for stacks; the one under the cursor is shown below the table.
     shows_stack: bool = False
-    """Whether rows stand for stacks; the one under the cursor is shown below the table."""
     by_metric: bool = False
+    # Whether a run with this source has the view.
     exists: Callable[[Source], bool] = lambda _source: True
-    """Whether a run with this source has the view."""
 
 
+# The successive restrictions of the shown stacks; the first one shows all.
 VERDICT_CHOICES: Final[tuple[tuple[Verdict, ...], ...]] = (
     (),
     (Verdict.LEAKING, Verdict.GROWING),
@@ -209,7 +195,6 @@ VERDICT_CHOICES: Final[tuple[tuple[Verdict, ...], ...]] = (
     (Verdict.DECIDING, Verdict.UNKNOWN),
     (Verdict.LOST, Verdict.EARLIER),
 )
-"""The successive restrictions of the shown stacks; the first one shows all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,30 +221,28 @@ class Settings:
     """All settings that determine what the views show."""
 
     view: View[Any]
+    # Number of the shown process in the trace; negative for several (`ALL_PROCESSES`).
     process: int = 0
-    """Number of the shown process in the trace; negative for several (``ALL_PROCESSES``)."""
+    # Whether the list of processes has a line for each process that has ended.
     shows_ended: bool = False
-    """Whether the list of processes has a line for each process that has ended."""
+    # `GroupKey.lead` of the groups of stacks that are expanded.
     expanded: frozenset[int] = frozenset()
-    """``GroupKey.lead`` of the groups of stacks that are expanded."""
     function: Step | None = None
+    # Sorting per view, by its name, unless it is the view's default.
     sortings: Mapping[str, Sorting] = field(default_factory=dict)
-    """Sorting per view, by its name, unless it is the view's default."""
     search: str = ""
     limits: Limits = ALL
-    verdicts: tuple[Verdict, ...] = ()
-    """Only stacks with these verdicts; empty: all."""
+    verdicts: tuple[Verdict, ...] = ()  # Only stacks with these verdicts; empty: all
+    # Show only blocks that were allocated since this mark and are still live.
     baseline: Mark | None = None
-    """Show only blocks that were allocated since this mark and are still live."""
+    # Show only blocks that were allocated within the span and are still live.
     span: Span | None = None
-    """Show only blocks that were allocated within the span and are still live."""
     difference: Difference | None = None
     inverted: bool = False
     metric: Metric = Metric.BYTES
     filters_on: bool = True
     selected: int | None = None
-    charts_stacks: bool = False
-    """Whether the chart shows call stacks instead of functions."""
+    charts_stacks: bool = False  # Whether the chart shows call stacks instead of functions
     listed: ListedFunction | None = None
     marks: tuple[Mark, ...] = field(default=())
 
@@ -315,27 +298,21 @@ class ViewSelection:
     """The input of a view: one snapshot, restricted to the user's stacks and limits."""
 
     trace: TraceSnapshot
-    snapshot: Snapshot
-    """The snapshot of the shown process."""
+    snapshot: Snapshot  # The snapshot of the shown process
     settings: Settings
     namer: Namer
-    figures: StackFigures
-    """Figures per stack, of the blocks within the limits."""
+    figures: StackFigures  # Figures per stack, of the blocks within the limits
+    # Per stack the change in live bytes between the compared marks; None: no comparison.
     change: I64 | None
-    """Per stack the change in live bytes between the compared marks; None: no comparison."""
-    growth: I64
-    """Growth per stack in bytes per minute, as the verdicts have it."""
+    growth: I64  # Growth per stack in bytes per minute, as the verdicts have it
+    # Per stack an index of `verdicts.VERDICTS`; None before the first verdicts.
     verdicts: Codes | None
-    """Per stack an index of ``verdicts.VERDICTS``; None before the first verdicts."""
-    unsearched: I64
-    """Stacks within the limits, the heaviest first."""
-    stacks: I64
-    """Stacks of ``unsearched`` that the search finds."""
+    unsearched: I64  # Stacks within the limits, the heaviest first
+    stacks: I64  # Stacks of `unsearched` that the search finds
     names: Names
     ring_share: float
     journal: Journal
-    line: TimeLine | None = None
-    """All snapshots of the recording; None for a live trace."""
+    line: TimeLine | None = None  # All snapshots of the recording; None for a live trace
 
     @property
     def is_profile(self) -> bool:

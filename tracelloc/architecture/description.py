@@ -11,31 +11,26 @@ from dataclasses import dataclass
 class SystemCallTable:
     """The numbers of an architecture's system calls."""
 
+    # AUDIT_ARCH_… (linux/audit.h): other tables of the same processor are refused.
     audit_machine: int
-    """AUDIT_ARCH_… (linux/audit.h): other tables of the same processor are refused."""
-    newest: int
-    """The highest known number."""
-    numbers: Mapping[str, int]
-    """By name; calls that the architecture does not have are missing."""
-    unassigned: range
-    """Numbers that no kernel before Linux 6.11 had assigned."""
+    newest: int  # The highest known number
+    numbers: Mapping[str, int]  # By name; calls that the architecture does not have are missing
+    unassigned: range  # Numbers that no kernel before Linux 6.11 had assigned
 
 
 @dataclass(frozen=True, slots=True)
 class DwarfRegisters:
     """Registers by the numbers that call-frame information uses."""
 
-    count: int
-    """Rules are kept for the registers below this number; none above leads to a caller."""
+    count: int  # Rules are kept for the registers below this number; none above leads to a caller
     stack_pointer: int
     frame_pointer: int
-    return_address: int
-    """The register whose rule is that of the return address."""
+    return_address: int  # The register whose rule is that of the return address
+    # The address of execution. Another number than `return_address`: calls leave the return address
+    # in a register, and functions may keep it there.
     program_counter: int
-    """The address of execution. Another number than ``return_address``: calls leave the return
-    address in a register, and functions may keep it there."""
+    # Registers that a function without a rule for them has not changed.
     callee_saved: frozenset[int]
-    """Registers that a function without a rule for them has not changed."""
 
     @property
     def has_link_register(self) -> bool:
@@ -47,25 +42,22 @@ class DwarfRegisters:
 class GeneralRegisters:
     """The general registers of a thread by name, as ptrace(2) passes them (NT_PRSTATUS)."""
 
-    names: tuple[str, ...]
-    """In the kernel's order, 64 bits each."""
+    names: tuple[str, ...]  # In the kernel's order, 64 bits each
+    # How many of them, from the first on, the kernel keeps of each thread: probes/registers.bpf.c
+    # reads these (`struct pt_regs`).
     kernel_count: int
-    """How many of them, from the first on, the kernel keeps of each thread: probes/registers.bpf.c
-    reads these (``struct pt_regs``)."""
     program_counter: str
     stack_pointer: str
-    call_number: str
-    """The register that has the number when a thread makes a system call."""
+    call_number: str  # The register that has the number when a thread makes a system call
     call_arguments: tuple[str, ...]
+    # The register with the number of the system call in which a thread is; None: it has a register
+    # set of its own, `entered_call_set`.
     entered_call: str | None
-    """The register with the number of the system call in which a thread is; None: it has a
-    register set of its own, ``entered_call_set``."""
+    # The register with the address of a thread's own variables; None: it has a register set of its
+    # own, `thread_pointer_set`.
     thread_pointer: str | None
-    """The register with the address of a thread's own variables; None: it has a register set of
-    its own, ``thread_pointer_set``."""
     entered_call_set: int = 0
-    thread_pointer_set: int = 0
-    """Numbers of register sets (NT_…, elf.h); 0: none."""
+    thread_pointer_set: int = 0  # Numbers of register sets (NT_…, elf.h); 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +68,15 @@ class ThreadLayout:
     the record is below, in variant II the reverse.
     """
 
+    # Bytes from the thread pointer to the program's own variables, before these are aligned; None:
+    # they end at the thread pointer.
     program_offset: int | None
-    """Bytes from the thread pointer to the program's own variables, before these are aligned; None:
-    they end at the thread pointer."""
-    record_bytes: int
-    """Most bytes of the C library's record of a thread (``struct pthread``)."""
+    record_bytes: int  # Most bytes of the C library's record of a thread (`struct pthread`)
+    # Which words from the thread pointer on are the thread pointer itself; none: the first word
+    # leads to the thread's vector of modules.
     self_words: tuple[int, ...]
-    """Which words from the thread pointer on are the thread pointer itself; none: the first word
-    leads to the thread's vector of modules."""
+    # Members of the kernel's `struct thread_struct` that lead to the thread pointer.
     kernel_field: tuple[str, ...]
-    """Members of the kernel's ``struct thread_struct`` that lead to the thread pointer."""
 
     def record(self, pointer: int) -> tuple[int, int]:
         """(start, end) of memory with the C library's record of a thread."""
@@ -114,79 +105,71 @@ class ThreadLayout:
 class SignalFrame:
     """How the kernel stores the interrupted registers for a signal handler."""
 
+    # Bytes from the stack pointer in the handler's caller, by DWARF number.
     places: Mapping[int, int]
-    """Bytes from the stack pointer in the handler's caller, by DWARF number."""
+    # The instructions to which signal handlers return: a call of rt_sigreturn(2).
     return_code: bytes
-    """The instructions to which signal handlers return: a call of rt_sigreturn(2)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Architecture:
     """Describes what differs between processors. Each architecture has one instance."""
 
-    name: str
-    """The kernel's name (``platform.machine()``)."""
-    title: str
-    """The name for people."""
-    short_name: str
-    """The name that Debian, Go and OpenTelemetry (``host.arch``) give it."""
-    elf_machine: int
-    """``e_machine`` of ELF files (EM_…, elf.h)."""
-    elf_name: str
-    """The name of that number, such as ``EM_X86_64``."""
+    name: str  # The kernel's name (`platform.machine()`)
+    title: str  # The name for people
+    short_name: str  # The name that Debian, Go and OpenTelemetry (`host.arch`) give it
+    elf_machine: int  # `e_machine` of ELF files (EM_…, elf.h)
+    elf_name: str  # The name of that number, such as `EM_X86_64`
 
+    # The registers of a function's first integer arguments, in order, by capstone's names.
     argument_registers: tuple[str, ...]
-    """The registers of a function's first integer arguments, in order, by capstone's names."""
+    # The 64-bit registers in USDT notes, by their numbers in the probes' cookies.
     usdt_registers: tuple[str, ...]
-    """The 64-bit registers in USDT notes, by their numbers in the probes' cookies."""
+    # A 64-bit USDT argument: groups `register`, or `base` and maybe `displacement`.
     usdt_argument: re.Pattern[str]
-    """A 64-bit USDT argument: groups ``register``, or ``base`` and maybe ``displacement``."""
     dwarf: DwarfRegisters
+    # The DWARF numbers of the registers in a miss (`enum miss_register`, probes/event.h), in their
+    # order; the first is the program counter.
     miss_registers: tuple[int, ...]
-    """The DWARF numbers of the registers in a miss (``enum miss_register``, probes/event.h), in
-    their order; the first is the program counter."""
     general: GeneralRegisters
     threads: ThreadLayout
     signal_frame: SignalFrame
 
+    # Bits of a user-space address. The others are 0, or a tag or an authentication code.
     address_bits: int
-    """Bits of a user-space address. The others are 0, or a tag or an authentication code."""
-    red_zone_bytes: int
-    """Bytes below the stack pointer that a function may use."""
+    red_zone_bytes: int  # Bytes below the stack pointer that a function may use
+    # The bits of a return address that are the address; the others may authenticate it.
     return_address_mask: int
-    """The bits of a return address that are the address; the others may authenticate it."""
+    # Bytes that a call pushes. So the stack pointer at a return probe is higher by this many than
+    # at the entry.
     return_address_bytes: int
-    """Bytes that a call pushes. So the stack pointer at a return probe is higher by this many
-    than at the entry."""
 
+    # The size of the shortest instruction. Instructions begin at its multiples.
     instruction_bytes: int
-    """The size of the shortest instruction. Instructions begin at its multiples."""
     breakpoint_bytes: int
     breakpoint_code: bytes
+    # Bytes by which the program counter is behind the start of a breakpoint that was reached.
     breakpoint_advance: int
-    """Bytes by which the program counter is behind the start of a breakpoint that was reached."""
-    longest_call_bytes: int
-    """Size of the longest call instruction, prefixes apart."""
+    longest_call_bytes: int  # Size of the longest call instruction, prefixes apart
+    # Returns the targets of jumps in code at an address, those to parts of a function that lie
+    # elsewhere included. Some may not be real.
     jump_targets: Callable[[bytes, int], set[int]]
-    """Returns the targets of jumps in code at an address, those to parts of a function that lie
-    elsewhere included. Some may not be real."""
-    ends_in_call: Callable[[bytes], bool]
-    """Returns whether code bytes end with a call instruction."""
+    ends_in_call: Callable[[bytes], bool]  # Returns whether code bytes end with a call instruction
     system_calls: SystemCallTable
     system_call_code: bytes
+    # A move of the number of prctl(2) or seccomp(2) into a register.
     filter_call_code: re.Pattern[bytes]
-    """A move of the number of prctl(2) or seccomp(2) into a register."""
+    # Native code of BPF programs that have a private stack per processor; None: not known.
     private_stack_code: re.Pattern[bytes] | None
-    """Native code of BPF programs that have a private stack per processor; None: not known."""
+    # Whether there is a library that reports allocations without probes (probes/preloaded).
     has_preloaded_library: bool
-    """Whether there is a library that reports allocations without probes (probes/preloaded)."""
+    # The line of /proc/PID/status, and the word in it, of a program with a shadow stack; None: the
+    # kernel does not tell.
     shadow_stack_status: tuple[str, str] | None
-    """The line of /proc/PID/status, and the word in it, of a program with a shadow stack; None: the
-    kernel does not tell."""
+    # Machine code that calls a function with a shadow stack; empty: none is known.
+    #
+    # `long f(void (*function)(void *))` returns 0, or the error of the call that enables it.
     shadow_stack_code: bytes
-    """Machine code that calls a function with a shadow stack; empty: none is known.
-
-    ``long f(void (*function)(void *))`` returns 0, or the error of the call that enables it."""
 
     @property
     def address_end(self) -> int:

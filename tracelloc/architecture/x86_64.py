@@ -14,13 +14,14 @@ from tracelloc.architecture.description import (
     ThreadLayout,
 )
 
+# AMD64 supplement, figures 3.36 and 3.4. 16 is the return address column, not a register that one
+# could name.
 _DWARF: Final = DwarfRegisters(
     count=17, stack_pointer=7, frame_pointer=6, return_address=16,
     program_counter=16,
     callee_saved=frozenset({3, 6, 12, 13, 14, 15}),
 )  # fmt: skip
-"""AMD64 supplement, figures 3.36 and 3.4. 16 is the return address column, not a register that
-one could name."""
+# `struct user_regs_struct` (sys/user.h), syscall(2).
 _GENERAL: Final = GeneralRegisters(
     names=(
         "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx",
@@ -35,11 +36,11 @@ _GENERAL: Final = GeneralRegisters(
     entered_call="orig_rax",
     thread_pointer="fs_base",
 )  # fmt: skip
-"""``struct user_regs_struct`` (sys/user.h), syscall(2)."""
+# The record has 2,304 bytes in glibc, and begins with `tcbhead_t` (nptl/tls.h).
 _THREADS: Final = ThreadLayout(
     program_offset=None, record_bytes=1 << 12, self_words=(0, 2), kernel_field=("fsbase",)
 )
-"""The record has 2,304 bytes in glibc, and begins with ``tcbhead_t`` (nptl/tls.h)."""
+# `uc_mcontext` of `struct rt_sigframe` (arch/x86/include/asm/sigframe.h).
 _SIGNAL_FRAME: Final = SignalFrame(
     {
         8: 40, 9: 48, 10: 56, 11: 64, 12: 72, 13: 80, 14: 88, 15: 96, 5: 104, 4: 112,
@@ -47,7 +48,7 @@ _SIGNAL_FRAME: Final = SignalFrame(
     },
     bytes.fromhex("48c7c00f0000000f05"),  # mov $SYS_rt_sigreturn, %rax; syscall
 )  # fmt: skip
-"""``uc_mcontext`` of ``struct rt_sigframe`` (arch/x86/include/asm/sigframe.h)."""
+# arch/x86/include/uapi/asm/prctl.h.
 _SHADOW_STACK: Final = bytes.fromhex(
     "53 4889fb"  # push %rbx; mov %rdi,%rbx: the function to call
     "bf01500000 be01000000 b89e000000 0f05"  # arch_prctl(ARCH_SHSTK_ENABLE, ARCH_SHSTK_SHSTK)
@@ -57,7 +58,6 @@ _SHADOW_STACK: Final = bytes.fromhex(
     "31c0 5b c3"  # 0
     "5b c3"  # return arch_prctl's result
 )
-"""arch/x86/include/uapi/asm/prctl.h."""
 _NUMBERS: Final = {
     "read": 0, "write": 1, "open": 2, "close": 3, "stat": 4, "fstat": 5, "lstat": 6, "poll": 7,
     "lseek": 8, "mmap": 9, "mprotect": 10, "munmap": 11, "brk": 12, "rt_sigaction": 13,
@@ -85,14 +85,13 @@ _NUMBERS: Final = {
     "uretprobe": 335, "uprobe": 336, "io_uring_setup": 425, "clone3": 435, "faccessat2": 439,
     "futex_waitv": 449, "futex_wake": 454, "futex_wait": 455, "mseal": 462,
 }  # fmt: skip
+# arch/x86/entry/syscalls/syscall_64.tbl, up to Linux 6.13.
 _SYSTEM_CALLS: Final = SystemCallTable(0xC000003E, 466, _NUMBERS, range(335, 387))
-"""arch/x86/entry/syscalls/syscall_64.tbl, up to Linux 6.13."""
 
+# Without prefixes: ff /2 with a SIB byte and a displacement of four bytes.
 _LONGEST_CALL_BYTES: Final = 7
-"""Without prefixes: ff /2 with a SIB byte and a displacement of four bytes."""
 
-_JUMP: Final = re.compile(rb"\x0f(?=[\x80-\x8f])", re.DOTALL)
-"""jcc with 4 bytes of distance: 0F 8x."""
+_JUMP: Final = re.compile(rb"\x0f(?=[\x80-\x8f])", re.DOTALL)  # jcc with 4 bytes of distance: 0F 8x
 _JUMP_BYTES: Final = 6
 
 

@@ -23,18 +23,16 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.system.invoker import invoker, rights_of
 from tracelloc.text import format_size, printable, signed_size
 
-ANSWER_BYTES: Final = 1900
-"""Longest text of an answer."""
+ANSWER_BYTES: Final = 1900  # Longest text of an answer
 _KEPT_BYTES: Final = 1 << 20
 _MOST_KEPT: Final = 64
 _PATIENCE_S: Final = 120.0
 _LONGEST_S: Final = 60
 _AROUND: Final = 8
 _SOURCE_BYTES: Final = 4 << 20
+# Parameters that commands could take for options.
 _OPERANDS: Final = "file!", "before!", "after!", "what"
-"""Parameters that commands could take for options."""
-_NAMED: Final = re.compile(r"\(([^()\s:]+):\d+\)")
-"""Source files in the text of a command."""
+_NAMED: Final = re.compile(r"\(([^()\s:]+):\d+\)")  # Source files in the text of a command
 
 
 class ToolError(Exception):
@@ -48,8 +46,8 @@ class Tool:
     name: str
     about: str
     run: Callable[[AgentTools, dict[str, Any]], str]
+    # JSON type and description, by name; those that are required end with `!`.
     parameters: dict[str, tuple[str, str]]
-    """JSON type and description, by name; those that are required end with ``!``."""
     is_read_only: bool = True
 
     @property
@@ -234,6 +232,7 @@ _PID: Final = {"pid!": ("integer", "process")}
 _CONFIRM: Final = {"confirm": ("boolean", "true once you know what will be touched")}
 _FILE: Final = "string", "path"
 # fmt: off
+# All tools, in the order in which they are listed.
 TOOLS: Final = {tool.name: tool for tool in (
     Tool("processes", "Lists processes with their memory and growth; matching filters by words.",
          AgentTools.processes, {"matching": ("string", "words in the command line")}),
@@ -260,4 +259,3 @@ TOOLS: Final = {tool.name: tool for tool in (
          {"reference!": ("integer", "from the answer"), "offset!": ("integer", "likewise")}),
 )}
 # fmt: on
-"""All tools, in the order in which they are listed."""

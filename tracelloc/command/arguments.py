@@ -29,12 +29,12 @@ from tracelloc.show.report.optional import SECTIONS, parse_sections
 from tracelloc.text import NS_PER_S, parse_duration, parse_percent, parse_size
 
 _SEVERAL: Final[dict[str, Any]] = {"action": "append", "default": []}
+# The options that `--help` shows; the others are in `--help-all`.
 _DAILY: Final = {
     "--pid", "--name", "--follow", "--text", "--json", "--top", "--show", "--interval",
     "--duration", "--output", "--fail-if", "--listen", "--help", "--help-all",
     "--version",
 }  # fmt: skip
-"""The options that ``--help`` shows; the others are in ``--help-all``."""
 
 
 def type_of(parse: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -36,10 +36,8 @@ class Mode(Enum):
 
     TEXT = "text"
     JSON = "json"
-    HEADLESS = "headless"
-    """Nothing; progress goes to standard error."""
-    TUI = "tui"
-    """A screen that takes keys; nothing else is written there."""
+    HEADLESS = "headless"  # Nothing; progress goes to standard error
+    TUI = "tui"  # A screen that takes keys; nothing else is written there
 
     @property
     def reports(self) -> bool:
@@ -53,13 +51,12 @@ class Options(argparse.Namespace):
     Times in seconds, sizes in bytes.
     """
 
+    # None: the user chooses from a list, or there is a command, or a control group to find.
     pid: int | None
-    """None: the user chooses from a list, or there is a command, or a control group to find."""
     name: str | None
     group_name: str | None
     waits: bool
-    follow: frozenset[str] | None
-    """Names of the commands to follow; empty: all."""
+    follow: frozenset[str] | None  # Names of the commands to follow; empty: all
     as_root: bool
     program_output: Path | None
     malloc: str | None
@@ -74,8 +71,7 @@ class Options(argparse.Namespace):
     show: frozenset[str]
     top: int
     min_age_ns: int | None
-    interval_s: float | None
-    """None: chosen by where reports go."""
+    interval_s: float | None  # None: chosen by where reports go
     count: int | None
     duration_s: float | None
     since_mark: bool
@@ -88,18 +84,15 @@ class Options(argparse.Namespace):
     use_filters: bool
     sources: Sequence[tuple[str, str]]
     debug: bool
+    # The program to start and trace, with its arguments; empty: a running one is traced.
     command: tuple[str, ...] = ()
-    """The program to start and trace, with its arguments; empty: a running one is traced."""
     mode: Mode = Mode.HEADLESS
-    group: MemoryGroup | None = None
-    """The control group of that name: all its processes are traced."""
-    trace: TraceConfig
-    """Without what ``allocators_paths`` name."""
+    group: MemoryGroup | None = None  # The control group of that name: all its processes are traced
+    trace: TraceConfig  # Without what `allocators_paths` name
     outputs: tuple[OutputFile, ...]
     pushes_to: PushConfig | None
     watch: WatchOptions
-    wanted: Wanted
-    """What snapshots must have for the reports and files."""
+    wanted: Wanted  # What snapshots must have for the reports and files
 
     def but(self, **changes: object) -> Options:
         """Returns a copy with other values."""

@@ -32,6 +32,8 @@ from tracelloc.show.filters.files import given_text, own_text
 from tracelloc.show.filters.rules import TomlTables, nearest
 from tracelloc.system.invoker import Invoker
 
+# What functions can do: as the function of that name; `alloc` as malloc. A `free` may call another
+# one for its memory: that counts once.
 KINDS: Final = {
     "alloc": FunctionKind.ALLOC,
     "calloc": FunctionKind.CALLOC,
@@ -40,12 +42,10 @@ KINDS: Final = {
     "posix_memalign": FunctionKind.POSIX_MEMALIGN,
     "free": FunctionKind.OUTER_FREE,
 }
-"""What functions can do: as the function of that name; ``alloc`` as malloc. A ``free`` may
-call another one for its memory: that counts once."""
 
 _MOST_ARGUMENTS: Final = 6
+# Default argument positions; other kinds use the first arguments.
 _USUAL: Final = {FunctionKind.POSIX_MEMALIGN: (1, 3)}
-"""Default argument positions; other kinds use the first arguments."""
 _TABLE_KEYS: Final = ("name", "module", "functions")
 _FUNCTION_KEYS: Final = ("name", "kind", "throws")
 _SIZE_BYTES: Final = "size_bytes"

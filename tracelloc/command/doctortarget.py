@@ -24,8 +24,7 @@ from tracelloc.show.presentation.facts import unseen_lines
 from tracelloc.text import plural
 
 _GOOD, _MISSING, _FAILS, *_ = FindingState
-_MOST_NAMED: Final = 8
-"""Most names listed one by one."""
+_MOST_NAMED: Final = 8  # Most names listed one by one
 
 
 def target_findings(pid: int) -> Iterator[Finding]:
@@ -94,8 +93,7 @@ def _others_breakpoints(process: Process, planned: Plan) -> list[str]:
     return sorted(found)
 
 
-_BREAKPOINT: Final = b"\xcc"
-"""int3, which uprobes and debuggers put in place of an instruction."""
+_BREAKPOINT: Final = b"\xcc"  # int3, which uprobes and debuggers put in place of an instruction
 
 
 def _injection(space: AddressSpace) -> Iterator[Finding]:

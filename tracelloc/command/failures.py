@@ -10,8 +10,7 @@ from typing import Final
 from tracelloc.errors import TracellocError, scarcity
 from tracelloc.text import printable
 
-_LONGEST_MESSAGE: Final = 1000
-"""Most characters of an unexpected error."""
+_LONGEST_MESSAGE: Final = 1000  # Most characters of an unexpected error
 
 
 def report_failure(error: BaseException, *, debug: bool) -> int:

@@ -10,12 +10,9 @@ class FindingState(Enum):
     """State of a finding; the value is shown to users."""
 
     GOOD = "ok"
-    MISSING = "missing"
-    """Tracing works, but something will be missing."""
-    FAILS = "fails"
-    """The process can't be traced."""
-    YES = "yes"
-    """A way works."""
+    MISSING = "missing"  # Tracing works, but something will be missing
+    FAILS = "fails"  # The process can't be traced
+    YES = "yes"  # A way works
     NO = "no"
 
 
@@ -26,5 +23,4 @@ class Finding:
     state: FindingState
     about: str
     text: str
-    cure: str = ""
-    """One command or sentence; empty if nothing needs to be done."""
+    cure: str = ""  # One command or sentence; empty if nothing needs to be done

@@ -43,9 +43,9 @@ from tracelloc.text import printable
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ALONE: Final = "leave --follow out to trace it without its children"
+# Equal signals within this time count as one: timeout(1), supervisors and terminals send them to
+# the process and to its group.
 _ONE_S: Final = 0.5
-"""Equal signals within this time count as one: timeout(1), supervisors and terminals send them
-to the process and to its group."""
 
 
 class Signals:

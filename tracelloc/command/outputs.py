@@ -33,8 +33,7 @@ from tracelloc.text import (
     show_status,
 )
 
-_PROGRESS_S: Final = 1.0
-"""How long a step may take before its progress is reported."""
+_PROGRESS_S: Final = 1.0  # How long a step may take before its progress is reported
 
 
 def write_files(
@@ -115,8 +114,7 @@ def open_report(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "wb")
 
 
-_BETWEEN_LINES_S: Final = 10.0
-"""Time between progress lines where standard error is no terminal."""
+_BETWEEN_LINES_S: Final = 10.0  # Time between progress lines where standard error is no terminal
 
 
 class Messages:

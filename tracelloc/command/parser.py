@@ -33,15 +33,15 @@ _EPILOG: Final = (
 )
 
 _UNKNOWN: Final = "unrecognized arguments: "
+# Options of other programs, and what they are called here.
 _OTHER_NAMES: Final = {"--verbose": "--debug", "-v": "--debug", "-V": "--version"}
-"""Options of other programs, and what they are called here."""
+# Options that there were, and what is there now.
 _DROPPED: Final = {
     "--every-report": "--json has complete reports with --json-full, recordings have all moments",
     "--long-names": "text reports shorten names; --json and files have whole ones",
     "--output-mode": "files are for their owner alone; chmod changes that",
     "--short-names": "text reports shorten names; the screen does, too",
 }
-"""Options that there were, and what is there now."""
 
 
 class Formatter(argparse.HelpFormatter):

@@ -30,8 +30,7 @@ from tracelloc.startup import STARTUP
 from tracelloc.system.safefiles.writing import output_users
 from tracelloc.text import format_size, format_time, plural, printable
 
-_STEP_S: Final = 1.0
-"""Time between snapshots."""
+_STEP_S: Final = 1.0  # Time between snapshots
 
 
 class Recorder:

@@ -13,8 +13,7 @@ from tracelloc.command.commandline import Options, recorded_command_line
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.text import format_size
 
-TOP: Final = 10
-"""Largest blocks that each moment has."""
+TOP: Final = 10  # Largest blocks that each moment has
 LEAST_BYTES: Final = 4 << 20
 
 
@@ -22,13 +21,10 @@ LEAST_BYTES: Final = 4 << 20
 class RecordOptions:
     """Where a recording goes, and how large it may get."""
 
-    path: Path
-    """``%p`` in it stands for the target's PID, ``%t`` for the time."""
+    path: Path  # `%p` in it stands for the target's PID, `%t` for the time
     max_bytes: int
-    max_s: float
-    """How far it may reach back."""
-    events: bool = False
-    """Every event is kept, too."""
+    max_s: float  # How far it may reach back
+    events: bool = False  # Every event is kept, too
 
 
 # fmt: off

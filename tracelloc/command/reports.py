@@ -21,10 +21,10 @@ from tracelloc.snapshots.snapshot import TraceSnapshot
 
 _LEAST_PATIENCE_S: Final = 0.25
 _TERMINAL_INTERVAL_S: Final = 1.0
+# Time between reports that go to a file or a pipe, if the user does not say.
 LOG_INTERVAL_S: Final = 60.0
-"""Time between reports that go to a file or a pipe, if the user does not say."""
+# Time between looks at rules, and until the first report, if the user does not say.
 _LOOK_S: Final = 1.0
-"""Time between looks at rules, and until the first report, if the user does not say."""
 
 
 def first_wait_s(interval_s: float, gone_s: float) -> float:

@@ -44,12 +44,11 @@ from tracelloc.text import printable, progress_of
 _RECORDED: Final = (
     "this process is being recorded: tracelloc open -p {pid} shows it without more probes"
 )
+# How long the last report and files wait for names: what they don't know, no later ones will.
 LAST_PATIENCE_S: Final = 30.0
-"""How long the last report and files wait for names: what they don't know, no later ones will."""
-HURRY_PATIENCE_S: Final = 4.0
-"""How long they wait for them while somebody waits for us to end."""
+HURRY_PATIENCE_S: Final = 4.0  # How long they wait for them while somebody waits for us to end
+# New objects, and rounds of younger ones, before each of gc's generations is looked at.
 _GARBAGE_THRESHOLDS: Final = 2000, 10, 10
-"""New objects, and rounds of younger ones, before each of gc's generations is looked at."""
 
 
 class FrontEnd(Protocol):

@@ -39,8 +39,8 @@ from tracelloc.ui.recorded import make_app
 from tracelloc.ui.sourcefiles import SourceFiles
 from tracelloc.ui.view import Facts
 
+# Time limit for reading the usable sizes of a snapshot's blocks: a key may wait for it.
 _MEASURING_S: Final = 0.1
-"""Time limit for reading the usable sizes of a snapshot's blocks: a key may wait for it."""
 
 
 class LiveSource:
@@ -153,8 +153,7 @@ class Screen:
             self.messages.say("nothing was kept: -o FILE.html does, tracelloc record keeps it all")
 
 
-_MOST_SUSPECTS: Final = 3
-"""Suspects of each process that are named when the screen is left."""
+_MOST_SUSPECTS: Final = 3  # Suspects of each process that are named when the screen is left
 
 
 def _facts_of(run: Run) -> Facts:

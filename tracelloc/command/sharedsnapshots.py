@@ -13,8 +13,7 @@ from tracelloc.show.alerts.suppressions import Suppressions
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.snapshots.snapshot import TraceSnapshot
 
-_FRESH_S: Final = 0.5
-"""Largest age of a snapshot that is reused for requests from the network."""
+_FRESH_S: Final = 0.5  # Largest age of a snapshot that is reused for requests from the network
 
 
 class SharedSnapshots:

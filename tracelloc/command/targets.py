@@ -14,8 +14,7 @@ from tracelloc.startup import STARTUP
 from tracelloc.system.memorylimits import MemoryGroup
 from tracelloc.text import printable
 
-_EVERY_S: Final = 0.1
-"""How often control groups are looked for."""
+_EVERY_S: Final = 0.1  # How often control groups are looked for
 
 
 def with_target(options: Options) -> Options:

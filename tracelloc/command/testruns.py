@@ -41,17 +41,15 @@ from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import effective_user
 from tracelloc.testing import VARIABLE
 
-_ALLOCATOR: Final = "PYTHONMALLOC"
-"""Has Python take each object from malloc, so that it is seen."""
-_MOST_NAMED: Final = 64
-"""Stacks of the peak that are named; equal lines of source become one."""
+_ALLOCATOR: Final = "PYTHONMALLOC"  # Has Python take each object from malloc, so that it is seen
+_MOST_NAMED: Final = 64  # Stacks of the peak that are named; equal lines of source become one
 _MOST_LISTED: Final = 10
+# How long a test may wait for tracelloc, on a busy machine, before its figures are incomplete.
 _STALL_S: Final = 60.0
-"""How long a test may wait for tracelloc, on a busy machine, before its figures are incomplete."""
+# The function that calls a test (`tracelloc/testing/apart.pyx`).
 _OUTERMOST: Final = "call_far_down"
-"""The function that calls a test (``tracelloc/testing/apart.pyx``)."""
+# Words of a block that may contain the type of a Python object, which the plug-in knows.
 _HEAD_WORDS: Final = 6
-"""Words of a block that may contain the type of a Python object, which the plug-in knows."""
 
 
 class TestRun:

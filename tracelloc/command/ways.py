@@ -27,10 +27,8 @@ PROBES, LIBRARY, START, HEAP, MACHINE = (
 _REFUSED: Final = "ptrace(2) is refused here"
 _UNREADABLE: Final = "the memory of other processes can't be read"
 TRACING: Final = PROBES, LIBRARY, START
-YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
-"""Documentation/admin-guide/LSM/Yama.rst."""
-LOCKDOWN: Final = Path("/sys/kernel/security/lockdown")
-"""kernel_lockdown(7)."""
+YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")  # Documentation/admin-guide/LSM/Yama.rst
+LOCKDOWN: Final = Path("/sys/kernel/security/lockdown")  # kernel_lockdown(7)
 
 
 def refusal_of_probes(why: TracellocError, process: Process) -> TracellocError:

@@ -28,23 +28,17 @@ from tracelloc.heap.unreachable import NONE_UNREACHABLE, UnreachableBlocks, Unre
 from tracelloc.model.figures import F64, I64, Totals
 from tracelloc.text import NS_PER_S
 
-Stacks = npt.NDArray[Any]
-"""Indices of stacks."""
+Stacks = npt.NDArray[Any]  # Indices of stacks
 
-SLICES: Final = 48
-"""Most slices."""
-SLICE_NS: Final = NS_PER_S
-"""Initial width of slices."""
-_PAUSE_SLICES: Final = 8
-"""After a pause of more slices than this, one slice covers all of it."""
-_AGE_OFFSET_NS: Final = 4 * SLICE_NS
-"""Added to ages, so that the newest slices differ."""
-LIFETIMES: Final = 32
-"""Classes of lifetimes: half octaves."""
+SLICES: Final = 48  # Most slices
+SLICE_NS: Final = NS_PER_S  # Initial width of slices
+_PAUSE_SLICES: Final = 8  # After a pause of more slices than this, one slice covers all of it
+_AGE_OFFSET_NS: Final = 4 * SLICE_NS  # Added to ages, so that the newest slices differ
+LIFETIMES: Final = 32  # Classes of lifetimes: half octaves
+# Lower bound of the first class. Shorter lifetimes are in no class.
 SHORTEST_NS: Final = NS_PER_S // 16
-"""Lower bound of the first class. Shorter lifetimes are in no class."""
+# Lower bounds of the classes: 62 ms to 48 min; the last one is open.
 LIFETIME_EDGES_S: Final = SHORTEST_NS / NS_PER_S * 2 ** (np.arange(LIFETIMES) / 2)
-"""Lower bounds of the classes: 62 ms to 48 min; the last one is open."""
 
 _PER_SLICE: Final = ("born", "alive", "alive_bytes", "floor_bytes")
 _TABLES: Final = (*_PER_SLICE, "lifetimes")
@@ -59,24 +53,17 @@ class Population:
     """
 
     edges_s: F64
-    born: F64
-    """Blocks born, per slice."""
-    alive: F64
-    """Blocks of each slice that are alive."""
+    born: F64  # Blocks born, per slice
+    alive: F64  # Blocks of each slice that are alive
     alive_bytes: F64
-    floor_bytes: F64
-    """The smallest outstanding number of bytes during each slice."""
-    lifetimes: F64
-    """Deaths by lifetime: a column per class."""
-    load: F64
-    """Blocks born in the whole process, per slice."""
+    floor_bytes: F64  # The smallest outstanding number of bytes during each slice
+    lifetimes: F64  # Deaths by lifetime: a column per class
+    load: F64  # Blocks born in the whole process, per slice
+    # Frees of blocks whose allocation was never seen, in the whole process, per slice.
     unmatched: F64
-    """Frees of blocks whose allocation was never seen, in the whole process, per slice."""
-    unreachable: F64
-    """Blocks without any pointer to them, per slice (``heap.unreachable``)."""
+    unreachable: F64  # Blocks without any pointer to them, per slice (`heap.unreachable`)
     unreachable_bytes: F64
-    asked: F64
-    """Blocks that the last pointer search covered: a number per site."""
+    asked: F64  # Blocks that the last pointer search covered: a number per site
 
     @property
     def now_s(self) -> float:

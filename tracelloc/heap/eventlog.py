@@ -11,10 +11,8 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.model.blocks import Blocks, LoggedEvents
 from tracelloc.model.events import EVENT_DTYPE, Events
 
-_LEAST: Final = 1 << 20
-"""Least number of events between two copies of all blocks: applied in 0.1 s."""
-_PER_BLOCK: Final = 8
-"""Least number of events for each block that is copied."""
+_LEAST: Final = 1 << 20  # Least number of events between two copies of all blocks: applied in 0.1 s
+_PER_BLOCK: Final = 8  # Least number of events for each block that is copied
 
 
 class EventLog:

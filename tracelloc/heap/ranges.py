@@ -30,10 +30,8 @@ class Range:
 
     start: int
     end: int
-    stack: int
-    """Index of ``CallStacks``."""
-    birth_ns: int
-    """CLOCK_MONOTONIC."""
+    stack: int  # Index of `CallStacks`
+    birth_ns: int  # CLOCK_MONOTONIC
     tid: int
 
     @property

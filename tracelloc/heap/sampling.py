@@ -18,10 +18,9 @@ from tracelloc.model.blocks import Blocks
 from tracelloc.model.events import WEIGHT_BITS, WEIGHT_MANTISSA_BITS
 from tracelloc.model.figures import F64, U64
 
+# Stands for the mean if the program itself took the samples: each has its own weight.
 GIVEN: Final = 0
-"""Stands for the mean if the program itself took the samples: each has its own weight."""
-GAPS: Final = 1 << 16
-"""Number of gaps to draw from, at even steps of their distribution."""
+GAPS: Final = 1 << 16  # Number of gaps to draw from, at even steps of their distribution
 
 
 def gaps(mean_bytes: int) -> npt.NDArray[np.uint64]:

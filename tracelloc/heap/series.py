@@ -13,8 +13,7 @@ import numpy as np
 from tracelloc.model.figures import Points
 from tracelloc.text import NS_PER_S
 
-POINTS: Final = 600
-"""Most points kept; even."""
+POINTS: Final = 600  # Most points kept; even
 _FIRST_DISTANCE_NS: Final = NS_PER_S // 4
 _NONE: Final = -1
 

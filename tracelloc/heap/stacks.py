@@ -12,10 +12,8 @@ from tracelloc.model.events import SentStacks
 from tracelloc.model.figures import I64, U64, Mask
 from tracelloc.model.stacks import NO_STACK, UNKNOWN, CallStacks, Frames, StackFlag
 
-_FEWEST: Final = 1 << 6
-"""Initial room of a growing column."""
-_FOLDED_FRAMES: Final = 4
-"""Frames that are kept of a stack when memory is short."""
+_FEWEST: Final = 1 << 6  # Initial room of a growing column
+_FOLDED_FRAMES: Final = 4  # Frames that are kept of a stack when memory is short
 
 
 class Stacks(CallStacks):

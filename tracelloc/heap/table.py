@@ -26,16 +26,12 @@ from tracelloc.model.figures import COLUMNS, I64, U32, U64, Mask, Peak, Totals
 from tracelloc.model.losses import Oddities
 from tracelloc.model.process import DEFAULT_POLICY, TemporaryPolicy
 
-Columns = npt.NDArray[Any]
-"""A structured array."""
+Columns = npt.NDArray[Any]  # A structured array
 
-_AT_ONCE: Final = 1 << 16
-"""Most events that are applied with the same newest slice of the cohorts."""
+_AT_ONCE: Final = 1 << 16  # Most events that are applied with the same newest slice of the cohorts
 _NO_TIME: Final = -1
-_MOST: Final = (1 << 64) - 1
-"""Larger than any time and any size."""
-_LEAST_COPIED: Final = 4096
-"""Least number of blocks copied at once when searching for the largest."""
+_MOST: Final = (1 << 64) - 1  # Larger than any time and any size
+_LEAST_COPIED: Final = 4096  # Least number of blocks copied at once when searching for the largest
 
 
 class LiveTable:

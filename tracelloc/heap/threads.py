@@ -12,23 +12,20 @@ from typing import Final
 
 from tracelloc.model.figures import I64
 
+# The row of events without a known thread order, and of threads beyond `MOST_THREADS`.
 NOBODY: Final = 0
-"""The row of events without a known thread order, and of threads beyond ``MOST_THREADS``."""
 MOST_THREADS: Final = 1 << 16
-MOST_FLOWS: Final = 1 << 14
-"""Most pairs of threads; further flows count as from and to ``NOBODY``."""
+MOST_FLOWS: Final = 1 << 14  # Most pairs of threads; further flows count as from and to `NOBODY`
 
 
 @dataclass(slots=True)
 class ThreadTotals:
     """One array per figure: a row per thread. Bytes are as requested, counts are blocks."""
 
-    tid: I64
-    """0 in the first row."""
+    tid: I64  # 0 in the first row
     allocated_bytes: I64
     allocated_count: I64
-    freed_bytes: I64
-    """Freed by this thread, whichever thread allocated them; so is ``freed_count``."""
+    freed_bytes: I64  # Freed by this thread, whichever thread allocated them; so is `freed_count`
     freed_count: I64
 
     def __len__(self) -> int:

@@ -19,18 +19,16 @@ import numpy.typing as npt
 from tracelloc.model.blocks import Blocks
 from tracelloc.model.figures import F64, I64, U64, Mask
 
-_LAST: Final = 0b1111
-"""Mask of the searches that count."""
+_LAST: Final = 0b1111  # Mask of the searches that count
+# Number of searches, by their mask.
 _COUNT_IN: Final = np.array([bits.bit_count() for bits in range(_LAST + 1)])
-"""Number of searches, by their mask."""
-_LEAST: Final = 2
-"""Searches that must have found no pointer."""
+_LEAST: Final = 2  # Searches that must have found no pointer
+# Blocks of a stack that were freed after they had counted as lost: from then on, the stack's are
+# not believed to be lost.
 _REFUTED_LEAST: Final = 3
-"""Blocks of a stack that were freed after they had counted as lost: from then on, the stack's are
-not believed to be lost."""
+# Share of a stack's blocks that counted as lost which those must be: a busy program may move a
+# pointer past two searches now and then.
 _REFUTED_SHARE: Final = 0.1
-"""Share of a stack's blocks that counted as lost which those must be: a busy program may move a
-pointer past two searches now and then."""
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -38,12 +36,9 @@ _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 class UnreachableTable:
     """Lost blocks by stack and time of birth, at one time."""
 
-    asked: I64
-    """Blocks that the last search covered: a row per stack."""
-    stacks: I64
-    """Stacks that have lost blocks, ascending."""
-    count: I64
-    """Lost blocks: a row per such stack, a column per slice of time."""
+    asked: I64  # Blocks that the last search covered: a row per stack
+    stacks: I64  # Stacks that have lost blocks, ascending
+    count: I64  # Lost blocks: a row per such stack, a column per slice of time
     size_bytes: I64
 
     def lost_blocks_of(self, stacks: npt.NDArray[np.intp], slices: int) -> tuple[F64, F64, F64]:
@@ -85,21 +80,16 @@ NONE_UNREACHABLE: Final = UnreachableTable(
 class SearchResult(NamedTuple):
     """One search, compared with those before; see ``UnreachableBlocks``."""
 
-    asked: I64
-    """Blocks that it covered, per stack."""
-    blocks: Blocks
-    """Blocks to which one of the last searches found no pointer, sorted by key."""
+    asked: I64  # Blocks that it covered, per stack
+    blocks: Blocks  # Blocks to which one of the last searches found no pointer, sorted by key
+    # Per block, the searches that found no pointer; the last search is the lowest bit.
     said: npt.NDArray[np.uint8]
-    """Per block, the searches that found no pointer; the last search is the lowest bit."""
-    lost: Mask
-    """Which of the blocks count as lost."""
-    newest_ns: tuple[int, ...]
-    """When the newest block was born of each of the last searches."""
-    refuted: I64
-    """Blocks per stack that have been freed although they counted as lost."""
+    lost: Mask  # Which of the blocks count as lost
+    newest_ns: tuple[int, ...]  # When the newest block was born of each of the last searches
+    refuted: I64  # Blocks per stack that have been freed although they counted as lost
+    # Memory that was swapped out and may have pointers to blocks. What was lost before stays lost
+    # meanwhile, and nothing else is.
     swapped_bytes: int
-    """Memory that was swapped out and may have pointers to blocks. What was lost before stays lost
-    meanwhile, and nothing else is."""
 
 
 _NO_SEARCH: Final = SearchResult(
@@ -113,11 +103,11 @@ class UnreachableBlocks:
     """Results of the last searches, block by block. Not thread safe."""
 
     searches: int = 0
+    # True if there will be no search: the process's memory can't be read, or must not be.
     is_refused: bool = False
-    """True if there will be no search: the process's memory can't be read, or must not be."""
+    # Whether a garbage collector frees blocks, and may move what points to them. That lost ones are
+    # freed then refutes nothing.
     collects: bool = False
-    """Whether a garbage collector frees blocks, and may move what points to them. That lost ones
-    are freed then refutes nothing."""
     _last: SearchResult = _NO_SEARCH
 
     @property

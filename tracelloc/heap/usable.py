@@ -33,19 +33,17 @@ from tracelloc.model.codefiles import base_name, is_c_library
 from tracelloc.model.figures import U64, Mask
 from tracelloc.model.process import FoundLibrary, MainLibrary, MallocLibrary
 
-PAGE_BYTES: Final = mmap.PAGESIZE
-"""The kernel's pages: glibc maps large blocks in whole ones."""
+PAGE_BYTES: Final = mmap.PAGESIZE  # The kernel's pages: glibc maps large blocks in whole ones
 
 
+# Requested sizes to (usable sizes, which of them are known), in bytes.
 Formula = Callable[[U64], tuple[U64, Mask]]
-"""Requested sizes to (usable sizes, which of them are known), in bytes."""
 
+# Overhead of a glibc chunk: its size field (a mapped chunk has 8 more).
 CHUNK_HEADER_BYTES: Final = 8
-"""Overhead of a glibc chunk: its size field (a mapped chunk has 8 more)."""
-SMALLEST_CHUNK: Final = 32
-"""MINSIZE in glibc's malloc/malloc.c."""
+SMALLEST_CHUNK: Final = 32  # MINSIZE in glibc's malloc/malloc.c
+# Size from which glibc maps blocks; it rises when such a block is freed (mallopt(3)).
 _MMAP_THRESHOLD: Final = 128 << 10
-"""Size from which glibc maps blocks; it rises when such a block is freed (mallopt(3))."""
 
 _TC_PAGE: Final = 8192
 _TC_LEAST_SPAN: Final = max(_TC_PAGE, PAGE_BYTES)
@@ -54,8 +52,7 @@ _TC_MOST_MOVED: Final = 32
 _MI_LARGEST_BIN: Final = 128 << 10
 
 
-LIBC_FAMILY: Final = "malloc"
-"""Name of the family of functions that the C library defines."""
+LIBC_FAMILY: Final = "malloc"  # Name of the family of functions that the C library defines
 
 
 def main_library(found: Iterable[FoundLibrary]) -> MainLibrary | None:

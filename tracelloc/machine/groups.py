@@ -29,14 +29,13 @@ from tracelloc.system.memorylimits import (
 from tracelloc.text import printable
 
 _CONTAINER: Final = re.compile(r"(?:^|[/-])(?P<id>[0-9a-f]{64})(?:\.scope)?(?:/container)?$")
-_LEAST_DIGITS: Final = 4
-"""Digits of a container's ID that have to be given."""
+_LEAST_DIGITS: Final = 4  # Digits of a container's ID that have to be given
+# How paths of groups end, and what people call such a group.
 _NAMES: Final = (
     (_CONTAINER, "container {0:.12}"),
     (re.compile(rf"{POD}(?:\.slice)?$"), "pod {0}"),
     (re.compile(r"/(?P<id>[^/]+\.(?:service|scope|socket|slice))$"), "{0}"),
 )
-"""How paths of groups end, and what people call such a group."""
 
 
 class NoGroupError(TargetError):

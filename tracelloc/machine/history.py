@@ -15,14 +15,12 @@ import numpy.typing as npt
 from tracelloc.machine.machinememory import WINDOWS_S, MemoryTrend
 
 LONGEST_S: Final = 3700.0
-_LEAST_S: Final = 10.0
-"""Growth in less time says nothing."""
+_LEAST_S: Final = 10.0  # Growth in less time says nothing
 _SPACING: Final = 0.05
 _DIP: Final = 0.25
+# By how much something may shrink without a pause: a part of what it has grown by since then.
 _LEAST_DIP_BYTES: Final = 64 << 10
-"""By how much something may shrink without a pause: a part of what it has grown by since then."""
-_LEAST_GROWTH_BYTES: Final = 256 << 10
-"""Less counts as no growth."""
+_LEAST_GROWTH_BYTES: Final = 256 << 10  # Less counts as no growth
 
 Figures = npt.NDArray[np.int64]
 

@@ -27,18 +27,16 @@ from tracelloc.show.report.loglines import size_word
 from tracelloc.text import format_percent, plural, printable
 
 _STACKS: Final = 3
+# After so many looks, a killed process is no longer in /proc: the kernel counts it earlier.
 _LOOKS: Final = 3
-"""After so many looks, a killed process is no longer in /proc: the kernel counts it earlier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
     """A subject of which the kernel has killed processes."""
 
-    subject: Subject
-    """The subject as of the look before."""
-    victims: tuple[ProcessMemory, ...]
-    """The processes killed; empty if unknown."""
+    subject: Subject  # The subject as of the look before
+    victims: tuple[ProcessMemory, ...]  # The processes killed; empty if unknown
     count: int
 
 

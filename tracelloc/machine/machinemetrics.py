@@ -15,8 +15,7 @@ from typing import Final
 from tracelloc.machine.machinememory import GroupMemory, MachineMemory
 from tracelloc.show.publish.openmetrics import family_lines, label_text
 
-MOST_NAMES: Final = 20
-"""Commands, and control groups, that have series of their own."""
+MOST_NAMES: Final = 20  # Commands, and control groups, that have series of their own
 OTHERS: Final = "(others)"
 _LONGEST_LABEL: Final = 100
 
@@ -25,12 +24,11 @@ _LONGEST_LABEL: Final = 100
 class WatchCounts:
     """What has happened since watching began, restarts included."""
 
-    rules: dict[str, int] = field(default_factory=dict)
-    """How often rules were broken, by target."""
+    rules: dict[str, int] = field(default_factory=dict)  # How often rules were broken, by target
+    # Processes that the kernel has killed for want of memory, by target.
     kills: dict[str, int] = field(default_factory=dict)
-    """Processes that the kernel has killed for want of memory, by target."""
+    # Leaking call stacks in the newest recording, by target.
     leaking: dict[str, int] = field(default_factory=dict)
-    """Leaking call stacks in the newest recording, by target."""
 
 
 class LargestNames:

@@ -26,8 +26,8 @@ from tracelloc.show.filters.rules import TomlTables, nearest
 from tracelloc.show.publish.address import ListenAddress, parse_listen, parse_push_url
 from tracelloc.text import parse_duration, parse_percent, parse_size
 
+# What can be done about a target, in the order in which it is done.
 ACTIONS: Final = ("heap", "record", "push", "hook")
-"""What can be done about a target, in the order in which it is done."""
 LEAST_RECORDING_BYTES: Final = 4 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _FORM: Final = re.compile(r"\s*([a-z]+)\s*>\s*([^/]*?)\s*(/\s*min)?\s*(?:\bfor\s+(.+?))?\s*")
@@ -40,15 +40,11 @@ _HELP: Final = (
 class MachineRule:
     """One condition."""
 
-    text: str
-    """The rule as the user wrote it."""
-    quantity: str
-    """``memory``, ``growth`` or ``pressure``."""
-    limit: float
-    """Bytes, bytes per minute, or a share."""
+    text: str  # The rule as the user wrote it
+    quantity: str  # `memory`, `growth` or `pressure`
+    limit: float  # Bytes, bytes per minute, or a share
     is_share: bool
-    for_s: float
-    """For how long it has to hold, in seconds."""
+    for_s: float  # For how long it has to hold, in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +52,12 @@ class WatchTarget:
     """What is watched, and what is done about it. Fields are the keys of the file."""
 
     name: str
-    process: str
-    """A glob on the short name; empty for control groups."""
+    process: str  # A glob on the short name; empty for control groups
     group: str
     rules: tuple[MachineRule, ...]
     actions: tuple[str, ...]
-    record_for: float
-    """Length of recordings and of pushing, in seconds."""
-    max_overhead: str
-    """The option's value; empty: no limit."""
+    record_for: float  # Length of recordings and of pushing, in seconds
+    max_overhead: str  # The option's value; empty: no limit
     push: str
     push_password_file: str
     hook: tuple[str, ...]
@@ -80,8 +73,7 @@ class WatchConfig:
     max_disk: int = 1 << 30
     max_running: int = 1
     max_recording: int = 64 << 20
-    max_memory: int = 512 << 20
-    """What one recording's tracelloc may use."""
+    max_memory: int = 512 << 20  # What one recording's tracelloc may use
     listen: ListenAddress | None = None
     target: tuple[WatchTarget, ...] = ()
 
@@ -201,6 +193,7 @@ _GLOBAL: Final[dict[str, Callable[[object], Any]]] = {
     "max_memory": _at_least(parse_size, 128 << 20, "128MiB"),
     "listen": lambda value: parse_listen(_text(value)),
 }
+# Readers of a target's keys, and their defaults; None: the key is required.
 _TARGET: Final[dict[str, tuple[Callable[[object], Any], Any]]] = {
     "name": (_label, None),
     "process": (_text, ""),
@@ -214,7 +207,6 @@ _TARGET: Final[dict[str, tuple[Callable[[object], Any], Any]]] = {
     "hook": (lambda value: tuple(shlex.split(_text(value))), ()),
     "cool_down": (_at_least(parse_duration, 60, "60s"), 3600.0),
 }
-"""Readers of a target's keys, and their defaults; None: the key is required."""
 
 
 def _target(entry: dict[str, Any], fail: Callable[..., NoReturn]) -> WatchTarget:

@@ -24,11 +24,9 @@ from tracelloc.text import (
 )
 
 _MOST_HINTS: Final = 3
-_HINT_AFTER_S: Final = 60.0
-"""Growth of less time is no reason to advise anything."""
+_HINT_AFTER_S: Final = 60.0  # Growth of less time is no reason to advise anything
 _HINT_BYTES_PER_MIN: Final = 64 << 10
-_COMMAND_WIDTH: Final = 100
-"""Characters of a command line that a row shows."""
+_COMMAND_WIDTH: Final = 100  # Characters of a command line that a row shows
 _WINDOW_NAMES: Final = ("1m", "10m", "60m")
 _UNKNOWN: Final = "–"
 

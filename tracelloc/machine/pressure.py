@@ -15,8 +15,7 @@ from tracelloc.record.process.procfs import PROC
 from tracelloc.system.memorylimits import CGROUPS, numbers_in
 
 _SOME: Final = re.compile(r"^some .*\bavg60=(\d+\.\d+)", re.MULTILINE)
-_VERSION_2: Final = ("", "unified")
-"""Where groups of version 2 may be found."""
+_VERSION_2: Final = ("", "unified")  # Where groups of version 2 may be found
 
 
 def memory_pressure(path: str, cgroups: Path = CGROUPS, root: Path = PROC) -> float | None:

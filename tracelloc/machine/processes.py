@@ -24,23 +24,20 @@ from tracelloc.record.process.procfs import PROC
 from tracelloc.system.memorylimits import MemoryGroup, memory_group, numbers_in
 
 _LARGEST_BYTES: Final = 4096
+# Lines of the file; no name in it has a line feed.
 _KINDS: Final = re.compile(
     rb"\nRssAnon:\s*(\d+) kB\nRssFile:\s*(\d+) kB\nRssShmem:\s*(\d+) kB\n"
     rb"(?:\w+:.*\n)*?VmPTE:\s*(\d+) kB\nVmSwap:\s*(\d+) kB\n"
 )
-"""Lines of the file; no name in it has a line feed."""
-_GROUPS_EVERY_S: Final = 60.0
-"""How often it is read again which control group a process is in."""
+_GROUPS_EVERY_S: Final = 60.0  # How often it is read again which control group a process is in
 
 
 @dataclass(slots=True)
 class _Watched:
     """A process whose file is open."""
 
-    file: int
-    """statm."""
-    pages: bytes
-    """What was in it."""
+    file: int  # statm
+    pages: bytes  # What was in it
     row: int
     name: bytes
     kinds: tuple[int, ...]

@@ -11,8 +11,8 @@ from tracelloc.machine.machinerules import MachineRule, WatchConfig, WatchTarget
 from tracelloc.machine.machinetext import by_growth
 from tracelloc.text import format_percent, format_size
 
+# Returns the share of time in which processes of a control group waited for memory.
 PressureReader = Callable[[str], float | None]
-"""Returns the share of time in which processes of a control group waited for memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +20,13 @@ class Subject:
     """A process or a control group that a target names."""
 
     target: WatchTarget
-    key: str
-    """Target and process or group: the same at each look."""
+    key: str  # Target and process or group: the same at each look
     name: str
-    group: str
-    """The path of its control group; empty if there is none."""
-    processes: tuple[ProcessMemory, ...]
-    """All that are in it, the fastest growing first."""
+    group: str  # The path of its control group; empty if there is none
+    processes: tuple[ProcessMemory, ...]  # All that are in it, the fastest growing first
     trend: MemoryTrend
     limit_bytes: int
-    used_share: float
-    """How much of the limit is in use, without what the kernel could drop."""
+    used_share: float  # How much of the limit is in use, without what the kernel could drop
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +35,7 @@ class Breach:
 
     subject: Subject
     rule: MachineRule
-    figure: str
-    """The figure that broke it, for people."""
+    figure: str  # The figure that broke it, for people
 
 
 def subjects_of(machine: MachineMemory, targets: Sequence[WatchTarget]) -> Iterator[Subject]:

@@ -28,20 +28,17 @@ from tracelloc.machine.subjects import Breach, Subject
 from tracelloc.show.alerts.rules import ON_LEAK_PATIENCE_S
 from tracelloc.text import printable
 
-EventLog = Callable[[Mapping[str, str]], None]
-"""Writes one line of ``key=value``."""
+EventLog = Callable[[Mapping[str, str]], None]  # Writes one line of `key=value`
 
+# How much longer than asked for a child may take: reading heaps and names takes its time.
 _PATIENCE_S: Final = 120.0
-"""How much longer than asked for a child may take: reading heaps and names takes its time."""
-_END_PATIENCE_S: Final = 20.0
-"""Time limit for children to write their files when watching ends."""
+_END_PATIENCE_S: Final = 20.0  # Time limit for children to write their files when watching ends
 KILL_SUFFIX: Final = ".killed.json"
 RECORDING_SUFFIX: Final = ".rec"
 _WALK: Final = ".heap.txt"
 _OWN: Final = re.compile(r".+-\d+-\d{8}-\d{6}\.(rec|heap\.txt|killed\.json)")
 _MOST_SUSPECTS: Final = 50
-_MOST_KEPT: Final = 64
-"""Files that are deleted last."""
+_MOST_KEPT: Final = 64  # Files that are deleted last
 
 
 class WatchFiles:

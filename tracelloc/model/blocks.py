@@ -34,8 +34,8 @@ class Blocks:
     birth_ns: U64
     stack: U32
     tid: U32
+    # How many blocks each one stands for, if the program has reported that.
     weight: F64 | None = None
-    """How many blocks each one stands for, if the program has reported that."""
 
     @classmethod
     def empty(cls, rows: int = 0) -> Blocks:
@@ -118,8 +118,7 @@ class BlockSelection:
 
     count: int
     size_bytes: int
-    largest: tuple[BlockStat, ...]
-    """By size; of equal ones, the older first."""
+    largest: tuple[BlockStat, ...]  # By size; of equal ones, the older first
 
 
 def block_stats(blocks: Blocks, now_ns: int) -> tuple[BlockStat, ...]:
@@ -134,12 +133,9 @@ def block_stats(blocks: Blocks, now_ns: int) -> tuple[BlockStat, ...]:
 class Usable(NamedTuple):
     """Columns, a row per block."""
 
-    size_bytes: U64
-    """At least the requested size."""
-    known: Mask
-    """Whether the size is known; otherwise it is meaningless."""
-    read: Mask
-    """Whether the size was read from the process rather than computed from the request."""
+    size_bytes: U64  # At least the requested size
+    known: Mask  # Whether the size is known; otherwise it is meaningless
+    read: Mask  # Whether the size was read from the process rather than computed from the request
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,51 +167,40 @@ class ReadSizes:
 class UsableSizes:
     """Usable sizes of the blocks of one snapshot."""
 
-    main: MainLibrary
-    """The malloc library that all blocks are counted as."""
+    main: MainLibrary  # The malloc library that all blocks are counted as
     read: ReadSizes
-    unusual: bool = False
-    """The allocator was built in a way for which no sizes are known."""
+    unusual: bool = False  # The allocator was built in a way for which no sizes are known
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedEvents:
     """Events of a heap between two snapshots."""
 
+    # Records of `EVENT_DTYPE` as they were applied; `stack_id` is the index of the stack.
     events: npt.NDArray[Any]
-    """Records of ``EVENT_DTYPE`` as they were applied; ``stack_id`` is the index of the stack."""
+    # All outstanding blocks after the events; None if they follow from earlier logs.
     blocks: Blocks | None
-    """All outstanding blocks after the events; None if they follow from earlier logs."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierKind:
     """Earlier blocks of one class and size. Its live blocks are those of the stack."""
 
-    stack: int
-    """Index in ``CallStacks``: not a call stack, but what these blocks have in common."""
-    class_name: str
-    """C++ class of the blocks; empty if unknown."""
-    least_bytes: int
-    """Usable size of the smallest that belong here."""
-    most_bytes: int
-    """Usable size of the largest."""
-    count: int
-    """Blocks when tracing began."""
-    size_bytes: int
-    """Usable bytes when tracing began."""
+    stack: int  # Index in `CallStacks`: not a call stack, but what these blocks have in common
+    class_name: str  # C++ class of the blocks; empty if unknown
+    least_bytes: int  # Usable size of the smallest that belong here
+    most_bytes: int  # Usable size of the largest
+    count: int  # Blocks when tracing began
+    size_bytes: int  # Usable bytes when tracing began
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierBlocks:
     """All blocks from before tracing. Sizes are usable sizes: what was requested is not known."""
 
-    kinds: tuple[EarlierKind, ...]
-    """By bytes, the most first."""
-    coverage: float
-    """The part of the heap that was seen, 0 to 1."""
-    notes: tuple[str, ...] = ()
-    """What is missing; may contain names from the target."""
+    kinds: tuple[EarlierKind, ...]  # By bytes, the most first
+    coverage: float  # The part of the heap that was seen, 0 to 1
+    notes: tuple[str, ...] = ()  # What is missing; may contain names from the target
 
     @property
     def count(self) -> int:
@@ -242,10 +227,8 @@ class MappedStack:
 class Mappings:
     """Mappings of the program itself that are not unmapped yet."""
 
-    stacks: tuple[MappedStack, ...]
-    """The largest first."""
-    of_allocators_bytes: int
-    """Bytes mapped by allocators' libraries for blocks, excluded above."""
+    stacks: tuple[MappedStack, ...]  # The largest first
+    of_allocators_bytes: int  # Bytes mapped by allocators' libraries for blocks, excluded above
 
     @property
     def count(self) -> int:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
+# Device (as in /proc/PID/maps) and inode: identifies a file, however many names it has.
 FileId = tuple[str, int]
-"""Device (as in /proc/PID/maps) and inode: identifies a file, however many names it has."""
 
+# Name prefixes of the files with the code below main and below thread functions.
 C_LIBRARY: Final = ("libc.so", "libc-2", "ld-linux", "ld-musl", "libpthread")
-"""Name prefixes of the files with the code below main and below thread functions."""
 
 
 def base_name(path: str) -> str:
@@ -38,13 +38,11 @@ class Mapping(NamedTuple):
 
     start: int
     end: int
-    offset: int
-    """File offset of ``start``, in bytes."""
+    offset: int  # File offset of `start`, in bytes
     executable: bool
     device: str
     inode: int
-    path: str
-    """Path for display: without `` (deleted)``; ``[heap]`` and the like unchanged."""
+    path: str  # Path for display: without ` (deleted)`; `[heap]` and the like unchanged
     deleted: bool
 
     @property
@@ -101,9 +99,6 @@ class Place(Generic[ModuleT_co]):
     """Where an address lies."""
 
     mapping: Mapping
-    module: ModuleT_co | None
-    """The mapped file, if it could be read."""
-    reason: Unresolved | None
-    """Why there is no module."""
-    file_offset: int
-    """Byte offset in the mapped file, or in the mapping if there is no file."""
+    module: ModuleT_co | None  # The mapped file, if it could be read
+    reason: Unresolved | None  # Why there is no module
+    file_offset: int  # Byte offset in the mapped file, or in the mapping if there is no file

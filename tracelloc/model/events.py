@@ -20,6 +20,7 @@ EVENT_PARITY_BIT: Final = 60
 
 EVENT_LAP_BIT: Final = 61
 
+# `struct event`.
 EVENT_FIELDS: Final = [
     ("address", "<u8"),
     ("size_tag", "<u8"),
@@ -28,12 +29,11 @@ EVENT_FIELDS: Final = [
     ("tid", "<u4"),
     ("image", "<u4"),
 ]
-"""``struct event``."""
 
 EVENT_DTYPE: Final = np.dtype(EVENT_FIELDS)
 WEIGHT_MANTISSA_BITS: Final = 12
+# Bits that encode the weight of a block that the program itself has sampled, below its size.
 WEIGHT_BITS: Final = 17
-"""Bits that encode the weight of a block that the program itself has sampled, below its size."""
 
 
 class EventKind(IntEnum):
@@ -53,8 +53,7 @@ class EventKind(IntEnum):
 
 U64 = npt.NDArray[np.uint64]
 
-Events = npt.NDArray[Any]
-"""A structured array of ``EVENT_DTYPE``."""
+Events = npt.NDArray[Any]  # A structured array of `EVENT_DTYPE`
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +61,9 @@ class SentStacks:
     """Records of ring ``stacks``: an element of each column for each ``struct stack``."""
 
     ids: U64
-    flags: npt.NDArray[np.uint16]
-    """Bits of ``enum stack_flag``."""
-    depths: npt.NDArray[np.int64]
-    """Frames of each stack."""
-    frames: U64
-    """Return addresses, innermost first, one stack behind the other."""
+    flags: npt.NDArray[np.uint16]  # Bits of `enum stack_flag`
+    depths: npt.NDArray[np.int64]  # Frames of each stack
+    frames: U64  # Return addresses, innermost first, one stack behind the other
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -97,36 +93,32 @@ class SentStacks:
         )
 
 
+# `struct pair_key`.
 PAIR_KEY_FIELDS: Final = [
     ("stack_id", "<u8"),
     ("size", "<u8"),
     ("image", "<u4"),
     ("parity", "<u4"),
 ]
-"""``struct pair_key``."""
 
+# `struct pair_sums`.
 PAIR_SUMS_FIELDS: Final = [("count", "<i8"), ("bytes", "<i8"), ("time_ns", "<u8")]
-"""``struct pair_sums``."""
 
+# Allocated and freed blocks of one stack: their number and bytes.
 PAIR_DTYPE: Final = np.dtype([*PAIR_KEY_FIELDS, *PAIR_SUMS_FIELDS])
-"""Allocated and freed blocks of one stack: their number and bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
     """Events since the last batch."""
 
-    events: Events
-    """In order for each address and each thread."""
-    pairs: npt.NDArray[Any]
-    """Records of PAIR_DTYPE: blocks that the events leave out."""
-    ring_share: float
-    """Used share of the ring, 0 to 1."""
-    overflowed: bool
-    """The ring was full: the order of events of different addresses is unknown."""
+    events: Events  # In order for each address and each thread
+    pairs: npt.NDArray[Any]  # Records of PAIR_DTYPE: blocks that the events leave out
+    ring_share: float  # Used share of the ring, 0 to 1
+    overflowed: bool  # The ring was full: the order of events of different addresses is unknown
+    # If known: the one memory image of all events, which are then in the order of time, without
+    # forks and late allocations.
     image: int | None = None
-    """If known: the one memory image of all events, which are then in the order of time, without
-    forks and late allocations."""
 
     def __bool__(self) -> bool:
         """Whether the batch has events, so that there may be more."""
@@ -139,18 +131,14 @@ class Miss:
 
     stack_id: int
     generation: int
-    image: int
-    """The memory image that the addresses belong to."""
-    missing: int
-    """The address without a row."""
+    image: int  # The memory image that the addresses belong to
+    missing: int  # The address without a row
+    # By `enum miss_register`, as in `Architecture.miss_registers`: the program counter, the stack
+    # pointer, the frame pointer, others that calls preserve.
     registers: tuple[int, ...]
-    """By ``enum miss_register``, as in ``Architecture.miss_registers``: the program counter, the
-    stack pointer, the frame pointer, others that calls preserve."""
     stack_address: int
-    stack: bytes
-    """The memory from ``stack_address`` on."""
-    stack_holes: int
-    """Pages of it that could not be copied: one bit each."""
+    stack: bytes  # The memory from `stack_address` on
+    stack_holes: int  # Pages of it that could not be copied: one bit each
 
 
 NO_EVENTS: Final[Events] = np.empty(0, EVENT_DTYPE)

@@ -11,14 +11,10 @@ from tracelloc.model.heapusage import BlockSum
 class LeakedStack:
     """The leaked blocks of one call stack."""
 
-    stack: int
-    """Index in ``CallStacks``."""
-    direct: BlockSum
-    """Blocks that nothing points to; of a ring of blocks, one."""
-    indirect: BlockSum
-    """Blocks that only leaked blocks point to."""
-    address: int = 0
-    """The address of one of the blocks."""
+    stack: int  # Index in `CallStacks`
+    direct: BlockSum  # Blocks that nothing points to; of a ring of blocks, one
+    indirect: BlockSum  # Blocks that only leaked blocks point to
+    address: int = 0  # The address of one of the blocks
 
     def __add__(self, other: LeakedStack) -> LeakedStack:
         """The sum, by the first one's call stack."""
@@ -35,13 +31,11 @@ class LeakedStack:
 class ExitLeaks:
     """The result of a search for leaked blocks at a program's end."""
 
-    stacks: tuple[LeakedStack, ...] = ()
-    """Most bytes first; stacks with direct leaks before others."""
+    stacks: tuple[LeakedStack, ...] = ()  # Most bytes first; stacks with direct leaks before others
+    # All blocks of the program that were not freed.
     in_use: BlockSum = field(default_factory=BlockSum)
-    """All blocks of the program that were not freed."""
+    # Memory that is swapped out and was not searched: what only it points to counts as leaked.
     swapped_bytes: int = 0
-    """Memory that is swapped out and was not searched: what only it points to counts as leaked."""
+    # Pointers for which there was no memory: the blocks that they lead to count as in use.
     pointers_left_out: int = 0
-    """Pointers for which there was no memory: the blocks that they lead to count as in use."""
-    problem: str = ""
-    """Why the program could not be checked; empty if it was."""
+    problem: str = ""  # Why the program could not be checked; empty if it was

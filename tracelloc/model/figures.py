@@ -18,8 +18,7 @@ U32 = npt.NDArray[np.uint32]
 Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.intp]
 
-COUNT_PARTS: Final = 1024
-"""Parts per block: the unit of sampled counts."""
+COUNT_PARTS: Final = 1024  # Parts per block: the unit of sampled counts
 
 
 @dataclass(slots=True)
@@ -44,9 +43,9 @@ class Totals:
     peak_bytes: I64
     first_ns: I64
     last_ns: I64
+    # Mean distance of samples. If set, each block counts for the blocks it stands for: bytes are
+    # scaled, and counts are in parts of `COUNT_PARTS` until `whole`.
     sample_bytes: int | None = None
-    """Mean distance of samples. If set, each block counts for the blocks it stands for: bytes
-    are scaled, and counts are in parts of ``COUNT_PARTS`` until ``whole``."""
 
     @classmethod
     def empty(cls, stacks: int = 1, sample_bytes: int | None = None) -> Totals:
@@ -141,17 +140,13 @@ class Peak:
     that came later are missing at the end.
     """
 
-    time_ns: int
-    """CLOCK_MONOTONIC, at the kernel's last tick."""
-    size_bytes: int
-    """Outstanding bytes of all stacks."""
+    time_ns: int  # CLOCK_MONOTONIC, at the kernel's last tick
+    size_bytes: int  # Outstanding bytes of all stacks
     live_bytes: I64
-    live_count: I64
-    """Outstanding blocks, in parts of blocks if they were sampled: see ``Totals``."""
+    live_count: I64  # Outstanding blocks, in parts of blocks if they were sampled: see `Totals`
 
 
-SAMPLES: Final = 32
-"""Most samples kept; even."""
+SAMPLES: Final = 32  # Most samples kept; even
 _FIRST_DISTANCE_NS: Final = NS_PER_S
 
 
@@ -263,14 +258,11 @@ class History:
 class Points:
     """Live bytes, RSS and kept memory of the whole heap: equally long columns, oldest first."""
 
-    time_ns: I64
-    """CLOCK_MONOTONIC. The first is the start."""
-    live_bytes: I64
-    """Outstanding at that time."""
-    rss_bytes: I64
-    """Resident memory at that time; -1 if unknown."""
+    time_ns: I64  # CLOCK_MONOTONIC. The first is the start.
+    live_bytes: I64  # Outstanding at that time
+    rss_bytes: I64  # Resident memory at that time; -1 if unknown
+    # Freed memory that was still resident, as far as it had been examined; 0 if unknown.
     kept_bytes: I64
-    """Freed memory that was still resident, as far as it had been examined; 0 if unknown."""
 
     def __len__(self) -> int:
         return len(self.time_ns)
@@ -280,21 +272,15 @@ class Points:
 class ThreadWork:
     """Allocations and frees of one thread since tracing began. Bytes are as requested."""
 
-    tid: int
-    """0: unknown threads."""
-    name: str | None
-    """None if the thread had ended before its name was read."""
+    tid: int  # 0: unknown threads
+    name: str | None  # None if the thread had ended before its name was read
     allocated_bytes: int
     allocated_count: int
-    freed_bytes: int
-    """Bytes freed by this thread, whichever thread allocated them."""
-    freed_count: int
-    """Blocks freed by this thread, whichever thread allocated them."""
-    freed_for_others_bytes: int
-    """Bytes freed by this thread, allocated by others."""
+    freed_bytes: int  # Bytes freed by this thread, whichever thread allocated them
+    freed_count: int  # Blocks freed by this thread, whichever thread allocated them
+    freed_for_others_bytes: int  # Bytes freed by this thread, allocated by others
     freed_for_others_count: int
-    freed_by_others_bytes: int
-    """Bytes allocated by this thread, freed by others."""
+    freed_by_others_bytes: int  # Bytes allocated by this thread, freed by others
     freed_by_others_count: int
 
 
@@ -312,10 +298,8 @@ class ThreadFlow:
 class ThreadActivity:
     """Which threads allocate and which free."""
 
-    threads: tuple[ThreadWork, ...]
-    """Active threads only, by allocated bytes, the most first."""
-    flows: tuple[ThreadFlow, ...]
-    """Most bytes first."""
+    threads: tuple[ThreadWork, ...]  # Active threads only, by allocated bytes, the most first
+    flows: tuple[ThreadFlow, ...]  # Most bytes first
     names: Mapping[int, str]
 
     @property

@@ -13,35 +13,24 @@ from typing import Final
 from tracelloc.model.codefiles import Unresolved
 
 FIRST_ADDRESS: Final = 1 << 62
-_MOST: Final = 1 << 20
-"""Most distinct lines: some 300 MiB."""
+_MOST: Final = 1 << 20  # Most distinct lines: some 300 MiB
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One function of a call stack. Inlined functions share their caller's address."""
 
-    address: int
-    """Return address in the target."""
-    symbol: str | None
-    """The function's name as in its source, or None."""
-    raw_symbol: str | None
-    """The function's name as the linker knows it: identifies the function."""
-    offset: int | None
-    """Bytes from the function's start to the return address; None if inlined."""
-    size: int | None
-    """Size of the function in bytes, if the symbol has one."""
-    module: str | None
-    """Path of the mapped file, or the name of a kernel page."""
-    module_offset: int | None
-    """The return address in the module's own virtual address space."""
-    reason: Unresolved | None = None
-    """Why there is no symbol."""
-    file: str | None = None
-    """Source file of the call, from debug information."""
+    address: int  # Return address in the target
+    symbol: str | None  # The function's name as in its source, or None
+    raw_symbol: str | None  # The function's name as the linker knows it: identifies the function
+    offset: int | None  # Bytes from the function's start to the return address; None if inlined
+    size: int | None  # Size of the function in bytes, if the symbol has one
+    module: str | None  # Path of the mapped file, or the name of a kernel page
+    module_offset: int | None  # The return address in the module's own virtual address space
+    reason: Unresolved | None = None  # Why there is no symbol
+    file: str | None = None  # Source file of the call, from debug information
     line: int | None = None
-    inlined: bool = False
-    """Whether it is compiled into the function of the next frame."""
+    inlined: bool = False  # Whether it is compiled into the function of the next frame
 
 
 def unnamed(
@@ -55,12 +44,10 @@ def unnamed(
 class RuntimeFrame:
     """A line of a function, as its runtime reports it."""
 
-    function: str | None
-    """None if it could not be read."""
+    function: str | None  # None if it could not be read
     file: str | None = None
     line: int | None = None
-    first_line: int | None = None
-    """First line of the function."""
+    first_line: int | None = None  # First line of the function
     runtime: str = "Python"
 
 

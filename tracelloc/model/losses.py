@@ -43,20 +43,20 @@ class Counter(IntEnum):
     LOST_PYTHON_FRAMES = 22
 
 
+# Counters of events that never reached user space, as ring or overflow map had no room.
 LOST_EVENT_COUNTERS: Final = (
     Counter.LOST_ALLOCS,
     Counter.LOST_FREES,
     Counter.LOST_RESTORES,
     Counter.LOST_INNER_FREES,
 )
-"""Counters of events that never reached user space, as ring or overflow map had no room."""
 
+# Counters of oddities that the overflow map finds instead of the table.
 ODDITY_COUNTERS: Final = (
     Counter.SPILL_REUSES,
     Counter.SPILL_UNMATCHED,
     Counter.SPILL_ODD_RESTORES,
 )
-"""Counters of oddities that the overflow map finds instead of the table."""
 
 
 def count_lost(counters: npt.NDArray[np.uint64]) -> int:
@@ -68,13 +68,12 @@ def count_lost(counters: npt.NDArray[np.uint64]) -> int:
 class Oddities:
     """Events that did not fit the table, counted since the start."""
 
+    # Frees of blocks that are not in the table: allocated before tracing began, outside the size
+    # limits, or with a lost allocation.
     unmatched_frees: int = 0
-    """Frees of blocks that are not in the table: allocated before tracing began, outside the
-    size limits, or with a lost allocation."""
+    # Allocations at an address that was still live: proof of an unseen free.
     address_reuses: int = 0
-    """Allocations at an address that was still live: proof of an unseen free."""
-    odd_restores: int = 0
-    """Failed reallocs of blocks that were not recorded as taken."""
+    odd_restores: int = 0  # Failed reallocs of blocks that were not recorded as taken
 
 
 _NO_LOSSES: Final = (
@@ -92,14 +91,11 @@ class LossCounts:
     """Counts of events that could not be seen, since the start."""
 
     counters: dict[Counter, int]
-    oddities: Oddities
-    """Oddities of the table and of the overflow map."""
-    overflows: int = 0
-    """How often the event ring was found to have been full."""
-    shared: bool = False
-    """Whether the probes counted for other processes or programs as well."""
+    oddities: Oddities  # Oddities of the table and of the overflow map
+    overflows: int = 0  # How often the event ring was found to have been full
+    shared: bool = False  # Whether the probes counted for other processes or programs as well
+    # Tasks of the trace that have failed, such as the pointer search, with their failures.
     failed_tasks: dict[str, int] = field(default_factory=dict)
-    """Tasks of the trace that have failed, such as the pointer search, with their failures."""
 
     @property
     def events(self) -> int:
@@ -152,26 +148,19 @@ class LossCounts:
 class Completeness(Enum):
     """How complete the figures of a process are."""
 
-    COMPLETE = "complete"
-    """The figures include every allocation and free since tracing began."""
-    AT_LEAST = "at_least"
-    """Some events are missing; those included happened."""
-    UNTIL = "until"
-    """No events have been seen since some time."""
+    COMPLETE = "complete"  # The figures include every allocation and free since tracing began
+    AT_LEAST = "at_least"  # Some events are missing; those included happened
+    UNTIL = "until"  # No events have been seen since some time
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
     """A stretch of time with missing events."""
 
-    start_s: float
-    """Last time without missing events: wall clock, seconds since 1970."""
-    end_s: float | None
-    """When all events were seen again; None if not yet."""
-    lost_events: int | None
-    """Number of missing allocations and frees; None if unknown."""
-    reason: str
-    """A clause, without a subject if ``lost_events`` is known."""
+    start_s: float  # Last time without missing events: wall clock, seconds since 1970
+    end_s: float | None  # When all events were seen again; None if not yet
+    lost_events: int | None  # Number of missing allocations and frees; None if unknown
+    reason: str  # A clause, without a subject if `lost_events` is known
 
 
 def completeness_of(gaps: Sequence[Gap]) -> Completeness:

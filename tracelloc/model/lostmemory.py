@@ -14,14 +14,11 @@ class Shape(Enum):
     Nodes are the structure's first block and all blocks of its size and class.
     """
 
-    BLOCK = "block"
-    """One node."""
+    BLOCK = "block"  # One node
     LIST = "list"
-    RING = "ring"
-    """A list whose last node points back to a node."""
+    RING = "ring"  # A list whose last node points back to a node
     DOUBLY_LINKED_LIST = "doubly linked list"
-    TREE = "tree"
-    """Each node has one parent; nodes may point to their parents."""
+    TREE = "tree"  # Each node has one parent; nodes may point to their parents
     GRAPH = "graph"
 
 
@@ -30,44 +27,30 @@ class LostGroup:
     """Lost structures that are alike: in shape, and in size and class of their first blocks."""
 
     shape: Shape
-    class_name: str
-    """C++ class of the first blocks; empty if unknown."""
-    usable_bytes: int
-    """Most bytes that a program may have requested for a first block."""
+    class_name: str  # C++ class of the first blocks; empty if unknown
+    usable_bytes: int  # Most bytes that a program may have requested for a first block
     structures: int
     least_nodes: int
-    most_nodes: int
-    """Nodes of the smallest and of the largest structure."""
-    blocks: BlockSum
-    """All blocks, those included to which the nodes lead."""
-    example: int
-    """Address of a first block."""
-    contents: bytes = b""
-    """The first bytes of that block; empty unless requested."""
+    most_nodes: int  # Nodes of the smallest and of the largest structure
+    blocks: BlockSum  # All blocks, those included to which the nodes lead
+    example: int  # Address of a first block
+    contents: bytes = b""  # The first bytes of that block; empty unless requested
 
 
 @dataclass(frozen=True, slots=True)
 class LostMemory:
     """The result of a search for lost blocks."""
 
-    time_s: float
-    """Seconds since 1970."""
-    in_use: BlockSum
-    """All blocks of the heap that are in use."""
-    lost: BlockSum
-    """Blocks that nothing points to, except other such blocks."""
+    time_s: float  # Seconds since 1970
+    in_use: BlockSum  # All blocks of the heap that are in use
+    lost: BlockSum  # Blocks that nothing points to, except other such blocks
+    # Groups that were not reported before and are not suppressed, most bytes first.
     groups: tuple[LostGroup, ...]
-    """Groups that were not reported before and are not suppressed, most bytes first."""
-    searches: int
-    """How many searches agreed."""
-    known: BlockSum
-    """Lost blocks that were reported before."""
+    searches: int  # How many searches agreed
+    known: BlockSum  # Lost blocks that were reported before
     suppressed: BlockSum
-    coverage: float = 1.0
-    """The part of the heap that was seen, 0 to 1."""
-    swapped_bytes: int = 0
-    """Memory of the process that is swapped out, and was not searched."""
+    coverage: float = 1.0  # The part of the heap that was seen, 0 to 1
+    swapped_bytes: int = 0  # Memory of the process that is swapped out, and was not searched
+    # Pointers for which there was no memory: the blocks that they lead to count as reachable.
     pointers_left_out: int = 0
-    """Pointers for which there was no memory: the blocks that they lead to count as reachable."""
-    notes: tuple[str, ...] = ()
-    """Gaps in the search; may contain names from the target."""
+    notes: tuple[str, ...] = ()  # Gaps in the search; may contain names from the target

@@ -10,36 +10,30 @@ from typing import Final
 from tracelloc.model.verdicts import Verdict
 
 OTHER_TYPES: Final = "[other types]"
-LEAST_GROWING_S: Final = 20.0
-"""Least time between censuses that tell which types grow."""
+LEAST_GROWING_S: Final = 20.0  # Least time between censuses that tell which types grow
 
 
 @dataclass(frozen=True, slots=True)
 class TypeCount:
     """The objects of one type, or of several of the same name."""
 
-    name: str
-    """``module.Name``, or just ``Name`` of a built-in type."""
+    name: str  # `module.Name`, or just `Name` of a built-in type
     count: int
-    size_bytes: int
-    """Including the tables that they own."""
+    size_bytes: int  # Including the tables that they own
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectCensus:
     """The objects found by one census."""
 
-    time_s: float
-    """When the census began, since 1970."""
+    time_s: float  # When the census began, since 1970
     took_s: float
-    types: tuple[TypeCount, ...]
-    """The most bytes first."""
+    types: tuple[TypeCount, ...]  # The most bytes first
+    # Blocks of CPython's allocator in use, as `sys.getallocatedblocks` counts them, without larger
+    # ones.
     block_count: int
-    """Blocks of CPython's allocator in use, as ``sys.getallocatedblocks`` counts them, without
-    larger ones."""
     block_bytes: int
-    changed_pools: int
-    """Pools that changed while they were read."""
+    changed_pools: int  # Pools that changed while they were read
 
     @property
     def count(self) -> int:
@@ -60,23 +54,16 @@ class ObjectCensus:
 class Holder:
     """A holder of some of the objects of a type."""
 
-    path: str
-    """Path from a root: ``app.handlers.CACHE[…]``."""
-    type_name: str
-    """Type of the object that refers to them directly; empty if unknown."""
-    count: int
-    """Number of samples that it holds."""
-    unresolved: int
-    """Steps without a name."""
-    file: str | None = None
-    """File of the module or function at the start of the path."""
-    line: int | None = None
-    """First line of that function."""
+    path: str  # Path from a root: `app.handlers.CACHE[…]`
+    type_name: str  # Type of the object that refers to them directly; empty if unknown
+    count: int  # Number of samples that it holds
+    unresolved: int  # Steps without a name
+    file: str | None = None  # File of the module or function at the start of the path
+    line: int | None = None  # First line of that function
+    # Whether it is of bounded size: a `functools.lru_cache`, a `deque` with a greatest length, or
+    # the interpreter's method cache.
     is_bounded: bool = False
-    """Whether it is of bounded size: a ``functools.lru_cache``, a ``deque`` with a greatest length,
-    or the interpreter's method cache."""
-    is_garbage: bool = False
-    """Whether nothing holds them, and the garbage collector will free them."""
+    is_garbage: bool = False  # Whether nothing holds them, and the garbage collector will free them
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +71,11 @@ class Holders:
     """The holders of the objects of one type."""
 
     sample_count: int
-    holders: tuple[Holder, ...]
-    """Most first, garbage last."""
+    holders: tuple[Holder, ...]  # Most first, garbage last
+    # Tables that could not be read, or were too large: paths through them are missing.
     skipped_tables: int
-    """Tables that could not be read, or were too large: paths through them are missing."""
+    # Addresses of tables from malloc that refer to the objects directly, some of them.
     tables: tuple[int, ...] = ()
-    """Addresses of tables from malloc that refer to the objects directly, some of them."""
 
     @property
     def is_bounded(self) -> bool:
@@ -121,8 +107,7 @@ class GrowingType:
     """A type with a growing number of objects."""
 
     name: str
-    since_s: float
-    """When the growth began, seconds since 1970."""
+    since_s: float  # When the growth began, seconds since 1970
     count_per_min: float
     bytes_per_min: float
 
@@ -146,12 +131,10 @@ class NativeGrowth:
     """Memory of C extensions that grows in proportion to the objects of a type."""
 
     bytes_per_min: float
-    size_bytes: int
-    """All live blocks of the stacks."""
+    size_bytes: int  # All live blocks of the stacks
+    # Indices of the stacks that allocate it, the one that grows fastest first.
     stacks: tuple[int, ...]
-    """Indices of the stacks that allocate it, the one that grows fastest first."""
-    caller: FunctionLine
-    """The innermost function of the runtime in the first one."""
+    caller: FunctionLine  # The innermost function of the runtime in the first one
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +145,12 @@ class TypeSuspect:
     count: int
     size_bytes: int
     verdict: Verdict
-    holders: Holders | None
-    """Holders of the new objects; None if unknown yet."""
-    parts: tuple[GrowingType, ...] = ()
-    """Types of the objects that its objects hold."""
+    holders: Holders | None  # Holders of the new objects; None if unknown yet
+    parts: tuple[GrowingType, ...] = ()  # Types of the objects that its objects hold
+    # The function that has made the holder's table larger; None: not known.
     grower: FunctionLine | None = None
-    """The function that has made the holder's table larger; None: not known."""
+    # Memory outside its objects that grows with them; None: none is known.
     native: NativeGrowth | None = None
-    """Memory outside its objects that grows with them; None: none is known."""
 
     @property
     def name(self) -> str:
@@ -183,8 +164,7 @@ class TypeSuspect:
         return self.growth.bytes_per_min + sum(part.bytes_per_min for part in self.parts) + native
 
 
-_LEAST_RATE: Final = 16 << 10
-"""Growth in bytes per minute from which types are suspects."""
+_LEAST_RATE: Final = 16 << 10  # Growth in bytes per minute from which types are suspects
 _MOST_SUSPECTS: Final = 8
 
 
@@ -192,17 +172,14 @@ _MOST_SUSPECTS: Final = 8
 class ObjectFindings:
     """Findings about a program's objects at one time."""
 
-    now: ObjectCensus | None = None
-    """The last census; None if there was none (see ``trouble``)."""
+    now: ObjectCensus | None = None  # The last census; None if there was none (see `trouble`)
     first: ObjectCensus | None = None
-    suspects: tuple[TypeSuspect, ...] = ()
-    """The most bytes per minute first."""
+    suspects: tuple[TypeSuspect, ...] = ()  # The most bytes per minute first
+    # Types that grow too slowly to be suspects, unless native memory grows with them.
     minor: tuple[TypeSuspect, ...] = ()
-    """Types that grow too slowly to be suspects, unless native memory grows with them."""
+    # Holders of objects of growing types, by type name.
     holders: Mapping[str, Holders] = field(default_factory=dict)
-    """Holders of objects of growing types, by type name."""
-    trouble: str | None = None
-    """Why objects are not counted, for display."""
+    trouble: str | None = None  # Why objects are not counted, for display
 
 
 def divided(

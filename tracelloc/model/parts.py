@@ -11,15 +11,11 @@ from tracelloc.model.figures import I64
 class PartFigures:
     """Blocks that were allocated in a part; blocks from before it do not count."""
 
-    peak_bytes: int
-    """Most bytes that were live at a time."""
+    peak_bytes: int  # Most bytes that were live at a time
     allocated_bytes: int
     allocated_count: int
-    live_bytes: int
-    """Bytes that are live at its end."""
+    live_bytes: int  # Bytes that are live at its end
     live_count: int
-    at_peak: I64
-    """Bytes that were live at the peak, by stack."""
+    at_peak: I64  # Bytes that were live at the peak, by stack
     at_peak_count: I64
-    problem: str = ""
-    """Why events are missing; empty if none are."""
+    problem: str = ""  # Why events are missing; empty if none are

@@ -24,22 +24,17 @@ class ProcessInfo:
     """One process in a list. The process controls all text: treat it as hostile."""
 
     pid: int
-    command: str
-    """Short name (comm)."""
-    arguments: str
-    """Command line; the short name if there is none."""
+    command: str  # Short name (comm)
+    arguments: str  # Command line; the short name if there is none
     user: str
     rss_bytes: int
+    # Growth of resident memory over the last minute, or since the process was first seen.
     growth_bytes_per_min: int
-    """Growth of resident memory over the last minute, or since the process was first seen."""
+    # The malloc library, as `malloc in libc.so.6`; None: none found, or not looked for yet.
     allocator: str | None
-    """The malloc library, as ``malloc in libc.so.6``; None: none found, or not looked for yet."""
-    trouble: Trouble | None
-    """Why it can't be traced; None if it can, as far as is known."""
-    known: bool
-    """Whether ``allocator`` and ``trouble`` have been determined."""
-    age_s: float = 0.0
-    """How long ago it was started."""
+    trouble: Trouble | None  # Why it can't be traced; None if it can, as far as is known
+    known: bool  # Whether `allocator` and `trouble` have been determined
+    age_s: float = 0.0  # How long ago it was started
 
 
 def matching(infos: Iterable[ProcessInfo], text: str) -> list[ProcessInfo]:

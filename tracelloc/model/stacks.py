@@ -25,10 +25,10 @@ class StackFlag(IntFlag):
     PYTHON = 256
     CODE = 512
     NAMES = 1024
-    EARLIER = 2048
-    """No stack, but what blocks from before tracing have in common."""
+    EARLIER = 2048  # No stack, but what blocks from before tracing have in common
 
 
+# Why a stack ends before its outermost frame, for display.
 PARTIAL_REASONS: Final = {
     StackFlag.LOST_MISS: "its unwind entries were not ready yet",
     StackFlag.SHORT_COPY: "it continues beyond the memory that was copied",
@@ -38,23 +38,19 @@ PARTIAL_REASONS: Final = {
     StackFlag.BROKEN: "code without frame pointers or call-frame information",
     StackFlag.TRUNCATED: "deeper than --max-frames",
 }
-"""Why a stack ends before its outermost frame, for display."""
 
+# Stacks that the probes left unfinished, and that could not be finished.
 PARTIAL: Final = StackFlag.LOST_MISS | StackFlag.SHORT_COPY | StackFlag.BAD_CFI | StackFlag.UNMAPPED
-"""Stacks that the probes left unfinished, and that could not be finished."""
 
+# Stacks that end where the probes happened to stop: many call sites may share such a stack.
 CUT: Final = StackFlag.LOST_MISS | StackFlag.SHORT_COPY
-"""Stacks that end where the probes happened to stop: many call sites may share such a stack."""
 
 
-NO_STACK: Final = 0
-"""The index of blocks whose stack could not be captured."""
+NO_STACK: Final = 0  # The index of blocks whose stack could not be captured
 
-UNKNOWN: Final = -1
-"""Start of the frames of a stack of which only the id is known."""
+UNKNOWN: Final = -1  # Start of the frames of a stack of which only the id is known
 
-Frames = tuple[int, ...]
-"""Return addresses, innermost first."""
+Frames = tuple[int, ...]  # Return addresses, innermost first
 
 
 class CallStacks:

@@ -19,29 +19,21 @@ from tracelloc.model.figures import F64, I64, NS_PER_S, Mask, Rows
 class Verdict(Enum):
     """What kind of memory a site's blocks are. The values are what users read."""
 
+    # Blocks of nearly every generation survive and have stopped dying, at a pace that does not slow
+    # down, for long enough.
     LEAKING = "leaking"
-    """Blocks of nearly every generation survive and have stopped dying, at a pace that does
-    not slow down, for long enough."""
+    # Growing, but it is too early for a leak verdict, or the evidence is too weak.
     GROWING = "growing"
-    """Growing, but it is too early for a leak verdict, or the evidence is too weak."""
-    CACHE = "cache"
-    """Blocks are kept and replaced; their minimum has stopped rising."""
-    BUSY = "busy"
-    """Blocks are short-lived; none accumulate."""
-    START_UP = "start-up"
-    """Nearly all blocks were allocated at the start and stay."""
-    DECIDING = "deciding"
-    """Too little has been observed for a verdict."""
-    UNKNOWN = "unknown"
-    """Too much is missing for a verdict: lost events, or the rest of the stacks."""
-    EARLIER = "earlier"
-    """Allocated before tracing: it is unknown by what, and at what pace."""
-    LOST = "lost"
-    """Allocated before tracing, and nothing points to a part of it."""
+    CACHE = "cache"  # Blocks are kept and replaced; their minimum has stopped rising
+    BUSY = "busy"  # Blocks are short-lived; none accumulate
+    START_UP = "start-up"  # Nearly all blocks were allocated at the start and stay
+    DECIDING = "deciding"  # Too little has been observed for a verdict
+    UNKNOWN = "unknown"  # Too much is missing for a verdict: lost events, or the rest of the stacks
+    EARLIER = "earlier"  # Allocated before tracing: it is unknown by what, and at what pace
+    LOST = "lost"  # Allocated before tracing, and nothing points to a part of it
 
 
-VERDICTS: Final = tuple(Verdict)
-"""The verdict of each code."""
+VERDICTS: Final = tuple(Verdict)  # The verdict of each code
 CODE_OF: Final = {verdict: np.uint8(code) for code, verdict in enumerate(VERDICTS)}
 
 Codes = npt.NDArray[np.uint8]
@@ -52,37 +44,27 @@ class Judgement:
     """The verdict on one site at one time, and its figures."""
 
     verdict: Verdict
-    rate_bytes_per_min: float
-    """Rate at which unfreed bytes accumulate; 0 unless leaking or growing."""
-    since_ns: int
-    """The onset, CLOCK_MONOTONIC; for other verdicts, the start of tracing."""
-    confidence: float
-    """Chance that it really is a leak, 0 to 1; 0 unless leaking or growing."""
-    evidence: str
-    """One plain sentence, without the verdict's name."""
-    verdict_in_s: float
-    """Seconds until the verdict can be "leaking"; 0 unless only time is missing."""
+    rate_bytes_per_min: float  # Rate at which unfreed bytes accumulate; 0 unless leaking or growing
+    since_ns: int  # The onset, CLOCK_MONOTONIC; for other verdicts, the start of tracing
+    confidence: float  # Chance that it really is a leak, 0 to 1; 0 unless leaking or growing
+    evidence: str  # One plain sentence, without the verdict's name
+    verdict_in_s: float  # Seconds until the verdict can be "leaking"; 0 unless only time is missing
+    # Nothing allocated here has been freed: a container that only grows would look the same.
     never_freed: bool
-    """Nothing allocated here has been freed: a container that only grows would look the same."""
-    survivors: int
-    """Number of blocks behind the rate (of samples, if blocks are sampled)."""
-    retracted: int
-    """How often the verdict "leaking" was retracted."""
+    survivors: int  # Number of blocks behind the rate (of samples, if blocks are sampled)
+    retracted: int  # How often the verdict "leaking" was retracted
+    # Old blocks to which pointers were searched for; 0: it is unknown whether any exist.
     searched: int
-    """Old blocks to which pointers were searched for; 0: it is unknown whether any exist."""
-    unreachable: int
-    """Blocks among them without any pointer to them."""
+    unreachable: int  # Blocks among them without any pointer to them
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """A stack's part in a suspect."""
 
-    stack: int
-    """Index of ``CallStacks``."""
+    stack: int  # Index of `CallStacks`
     rate_bytes_per_min: float
-    share: float
-    """Share of the suspect's rate, 0 to 1."""
+    share: float  # Share of the suspect's rate, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +72,11 @@ class Suspect:
     """A site that is leaking or growing: one stack, or several that share a frame."""
 
     judgement: Judgement
-    members: tuple[Member, ...]
-    """The largest share first; at least one."""
+    members: tuple[Member, ...]  # The largest share first; at least one
+    # Return address in a frame that all members share; None for a single stack. If a leak is split
+    # over its callers, the outermost shared one from the allocation on; if stacks leak together,
+    # their innermost common caller.
     frame: int | None
-    """Return address in a frame that all members share; None for a single stack. If a leak is
-    split over its callers, the outermost shared one from the allocation on; if stacks leak
-    together, their innermost common caller."""
 
     @property
     def stack(self) -> int:
@@ -107,31 +88,25 @@ class Suspect:
 class Sites:
     """Judged sites: a column per figure, a row per site."""
 
-    code: Codes
-    """Index of ``VERDICTS``. A possible leak is "leaking" here; the judge waits a little."""
+    code: Codes  # Index of `VERDICTS`. A possible leak is "leaking" here; the judge waits a little.
     rate_bytes_per_min: F64
-    blocks_per_min: F64
-    """Rate in blocks of a possible leak; 0 of others."""
+    blocks_per_min: F64  # Rate in blocks of a possible leak; 0 of others
     since_s: F64
     confidence: F64
     verdict_in_s: F64
     never_freed: Mask
-    rising_only: Mask
-    """Growing by its floor: old blocks are still freed."""
-    replaces_old: Mask
-    """Would be leaking, but may be a cache that was full at the start."""
+    rising_only: Mask  # Growing by its floor: old blocks are still freed
+    replaces_old: Mask  # Would be leaking, but may be a cache that was full at the start
     survivors: F64
     born_in_window: F64
     alive: F64
     alive_bytes: F64
     born: F64
-    most_live_s: F64
-    """Lifetime that nearly all freed blocks did not exceed."""
+    most_live_s: F64  # Lifetime that nearly all freed blocks did not exceed
     loss_share: F64
-    unreachable: F64
-    """Old blocks without any pointer to them."""
+    unreachable: F64  # Old blocks without any pointer to them
+    # Old blocks that were searched for; 0: it is unknown whether anything points to them.
     asked: F64
-    """Old blocks that were searched for; 0: it is unknown whether anything points to them."""
     unreachable_bytes: F64
 
     def __len__(self) -> int:
@@ -171,13 +146,10 @@ class Sites:
 class Moment:
     """When stacks were judged, and on what basis. Times are CLOCK_MONOTONIC."""
 
-    start_ns: int
-    """When tracing began."""
+    start_ns: int  # When tracing began
     now_ns: int
-    sampled: bool = False
-    """Whether only samples of the blocks are known."""
-    swapped_bytes: int = 0
-    """Memory that is swapped out, where there may be pointers to blocks."""
+    sampled: bool = False  # Whether only samples of the blocks are known
+    swapped_bytes: int = 0  # Memory that is swapped out, where there may be pointers to blocks
 
     @property
     def watched_s(self) -> float:
@@ -199,18 +171,13 @@ class Findings:
     """Verdicts of all stacks by index, and the suspects. Immutable."""
 
     moment: Moment
-    suspects: tuple[Suspect, ...]
-    """The best first. Each stack is in at most one of them."""
-    suspects_left_out: int
-    """Number of further suspects."""
-    suspect_of: Mapping[int, Suspect]
-    """The suspect that a stack is part of, by stack."""
-    sites: Sites
-    """One per stack."""
-    retracted: I64
-    """Per stack, how often its verdict "leaking" was retracted."""
+    suspects: tuple[Suspect, ...]  # The best first. Each stack is in at most one of them.
+    suspects_left_out: int  # Number of further suspects
+    suspect_of: Mapping[int, Suspect]  # The suspect that a stack is part of, by stack
+    sites: Sites  # One per stack
+    retracted: I64  # Per stack, how often its verdict "leaking" was retracted
+    # Suspects that the user suppresses; None without suppressions.
     suppressed: Suppressed | None = None
-    """Suspects that the user suppresses; None without suppressions."""
 
     @property
     def codes(self) -> Codes:

@@ -10,20 +10,14 @@ from typing import Final
 class Wanted:
     """The parts that a snapshot copies in addition to the totals."""
 
-    top: int = 0
-    """Number of the largest blocks."""
-    min_age_ns: int | None = None
-    """Adds ``top`` blocks of at least this age."""
-    blocks: bool = False
-    """Every outstanding block: 32 bytes each."""
-    threads: bool = False
-    """Figures of allocating and freeing threads."""
-    usable: bool = False
-    """Usable sizes of all blocks; requires ``blocks``."""
+    top: int = 0  # Number of the largest blocks
+    min_age_ns: int | None = None  # Adds `top` blocks of at least this age
+    blocks: bool = False  # Every outstanding block: 32 bytes each
+    threads: bool = False  # Figures of allocating and freeing threads
+    usable: bool = False  # Usable sizes of all blocks; requires `blocks`
+    # Every event since the last snapshot that wanted events: for one recurring reader.
     events: bool = False
-    """Every event since the last snapshot that wanted events: for one recurring reader."""
-    objects: bool = False
-    """A recent census of objects."""
+    objects: bool = False  # A recent census of objects
 
     def __or__(self, other: Wanted) -> Wanted:
         """Combines two wishes. Their ages may differ only if one has none."""

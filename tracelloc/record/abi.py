@@ -14,14 +14,14 @@ import numpy.typing as npt
 
 from tracelloc.architecture import native
 
-POSITION_FIELDS: Final = [("count", "<u8"), ("unused", ("<u8", (7,)))]
-"""``struct position``."""
+POSITION_FIELDS: Final = [("count", "<u8"), ("unused", ("<u8", (7,)))]  # `struct position`
 
 POSITION_DTYPE: Final = np.dtype(POSITION_FIELDS)
 
+# `struct spill_key`.
 SPILL_KEY_FIELDS: Final = [("address", "<u8"), ("image", "<u4"), ("parity", "<u4")]
-"""``struct spill_key``."""
 
+# `struct spilled`.
 SPILLED_FIELDS: Final = [
     ("size", "<u8"),
     ("stack_id", "<u8"),
@@ -29,17 +29,17 @@ SPILLED_FIELDS: Final = [
     ("tid", "<u4"),
     ("flags", "<u4"),
 ]
-"""``struct spilled``."""
 
 
+# `struct stack` up to its frames, which are `n_frames` little-endian u64.
 STACK_HEAD_FIELDS: Final = [
     ("stack_id", "<u8"),
     ("n_frames", "<u2"),
     ("flags", "<u2"),
     ("image", "<u4"),
 ]
-"""``struct stack`` up to its frames, which are ``n_frames`` little-endian u64."""
 
+# `struct control`.
 CONTROL_FIELDS: Final = [
     ("reporting", "<u4"),
     ("woken", "<u4"),
@@ -51,10 +51,8 @@ CONTROL_FIELDS: Final = [
     ("kept_stacks", "<u8"),
     ("sessions", "<u8"),
 ]
-"""``struct control``."""
 
-PARITIES: Final = 2
-"""Number of epochs that the probes distinguish."""
+PARITIES: Final = 2  # Number of epochs that the probes distinguish
 
 CONTROL_DTYPE: Final = np.dtype(CONTROL_FIELDS)
 
@@ -74,6 +72,7 @@ PYTHON_OFFSETS: Final = (
     "has_shims",
     "has_no_versions",
 )
+# `struct python`.
 PYTHON_FIELDS: Final = [
     ("interpreter", "<u8"),
     ("namespace_device", "<u8"),
@@ -81,14 +80,13 @@ PYTHON_FIELDS: Final = [
     *((name, "<u2") for name in PYTHON_OFFSETS),
     ("unused", ("<u2", (2,))),
 ]
-"""``struct python``."""
 
+# Where `struct python_code` stores the copied pieces, in bytes from its field `code`.
 PYTHON_PIECE_STARTS: Final = (80, 336, 592, 912)
-"""Where ``struct python_code`` stores the copied pieces, in bytes from its field ``code``."""
 
-PYTHON_ENTRY: Final = 1
-"""Bit in the first word of a Python frame (``struct python_stack``)."""
+PYTHON_ENTRY: Final = 1  # Bit in the first word of a Python frame (`struct python_stack`)
 
+# `struct space`.
 SPACE_FIELDS: Final = [
     ("tag", "<u8"),
     ("trampoline", "<u8"),
@@ -102,18 +100,17 @@ SPACE_FIELDS: Final = [
     ("lineage", "<u8"),
     ("python", PYTHON_FIELDS),
 ]
-"""``struct space``."""
 
 SPACE_DTYPE: Final = np.dtype(SPACE_FIELDS)
-SALT_BITS: Final = 6
-"""Low bits of a tag that select the set of rows (``ROW_SALT_BITS``)."""
+SALT_BITS: Final = 6  # Low bits of a tag that select the set of rows (`ROW_SALT_BITS`)
+# Low bits of a space's tag, which are in the keys of rows; above them is its generation.
 TAG_BITS: Final = 16
-"""Low bits of a space's tag, which are in the keys of rows; above them is its generation."""
 GENERATION_MASK: Final = 0xFFFFFFFF
 
 MISS_REGISTERS: Final = len(native().miss_registers)
+# Bytes of stack that a bit of `stack_pages` stands for (`STACK_PAGE`).
 STACK_PAGE_BYTES: Final = 4096
-"""Bytes of stack that a bit of ``stack_pages`` stands for (``STACK_PAGE``)."""
+# `struct miss`, followed by the copy of the stack.
 MISS_FIELDS: Final = [
     ("stack_id", "<u8"),
     ("generation", "<u4"),
@@ -124,13 +121,11 @@ MISS_FIELDS: Final = [
     ("tid", "<u4"),
     ("registers", ("<u8", (MISS_REGISTERS,))),
 ]
-"""``struct miss``, followed by the copy of the stack."""
 
 ROW_WAYS: Final = 4
+# `struct row_set` in `probes/maps.h`.
 ROW_SET_DTYPE: Final = np.dtype([("keys", "<u8", (ROW_WAYS,)), ("rows", "<u8", (ROW_WAYS,))])
-"""``struct row_set`` in ``probes/maps.h``."""
-KEY_TAG_SHIFT: Final = 48
-"""Shift of the tag in a row's key, above the address."""
+KEY_TAG_SHIFT: Final = 48  # Shift of the tag in a row's key, above the address
 REGION_SHIFT: Final = 16
 
 
@@ -144,8 +139,7 @@ def region_keys(regions: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return regions | np.uint64(1 << 47)
 
 
-NEAR_SPACES: Final = 1024
-"""Elements of map ``near_spaces`` (``probes/maps.h``)."""
+NEAR_SPACES: Final = 1024  # Elements of map `near_spaces` (`probes/maps.h`)
 
 
 class FunctionCode(IntEnum):
@@ -176,12 +170,11 @@ COOKIE_SLOT_SHIFT: Final = 24
 COOKIE_SLOT_MASK: Final = 0xFF
 COOKIE_PLACE_SHIFT: Final = 32
 COOKIE_PLACE_MASK: Final = 0xFFF
-COOKIE_SIZE_SHIFT: Final = 44
-"""Bits of a probe's cookie (``COOKIE_`` in ``probes/event.h``)."""
+COOKIE_SIZE_SHIFT: Final = 44  # Bits of a probe's cookie (`COOKIE_` in `probes/event.h`)
 OTEL_PLACE_BITS: Final = 21
 OTEL_IN_MEMORY: Final = len(native().usdt_registers)
+# Bits of the cookies of OpenTelemetry probes (`OTEL_` in `probes/event.h`).
 OTEL_DISPLACEMENT_BITS: Final = OTEL_PLACE_BITS - OTEL_IN_MEMORY.bit_length()
-"""Bits of the cookies of OpenTelemetry probes (``OTEL_`` in ``probes/event.h``)."""
 
 
 class EventRingNumber(IntEnum):

@@ -23,6 +23,7 @@ _START: Final = """\
 `-n NAME` takes a name in place of a PID, and either may stand alone: `tracelloc leaks shop`.
 `-- CMD` starts a program under tracing.
 """
+# Topics by what they are about; a topic that is in none of them is listed last.
 _GROUPS: Final = {
     "Look": (
         "top", "watch", "screen", "reports", "verdicts", "leaks", "memory", "heap", "holders",
@@ -37,7 +38,7 @@ _GROUPS: Final = {
     "When something is wrong": ("troubleshooting", "exactness", "cost", "security"),
     "Background": ("glossary", "internals"),
 }  # fmt: skip
-"""Topics by what they are about; a topic that is in none of them is listed last."""
+# What else a topic may be called; plurals are found, too.
 ALIASES: Final = {
     "docker": "containers", "kubernetes": "containers", "podman": "containers",
     "error": "troubleshooting", "kernel": "troubleshooting", "permission": "security",
@@ -52,7 +53,6 @@ ALIASES: Final = {
     "root": "security", "word": "glossary", "rss": "memory",
     "fragmentation": "memory", "arena": "memory", "retained": "holders",
 }  # fmt: skip
-"""What else a topic may be called; plurals are found, too."""
 
 
 def topics() -> list[str]:

@@ -34,26 +34,18 @@ def json_line(time_s: float, target: Target, facts: Mapping[str, Any]) -> str:
 class Column(Generic[R]):
     """One column of a table with rows of type ``R``."""
 
-    key: str
-    """Names it in JSON, and on the screen where it is sorted by."""
+    key: str  # Names it in JSON, and on the screen where it is sorted by
     title: str
-    width: int = 0
-    """In cells; 0: all that other columns leave."""
-    value: Callable[[R], Any] = str
-    """What JSON has, and what rows are sorted by."""
-    write: Callable[[Any], Any] = str
-    """Formats the value; for the screen alone, it may add styles."""
+    width: int = 0  # In cells; 0: all that other columns leave
+    value: Callable[[R], Any] = str  # What JSON has, and what rows are sorted by
+    write: Callable[[Any], Any] = str  # Formats the value; for the screen alone, it may add styles
+    # Formats a row in place of `write`, where the value does not tell enough.
     draw: Callable[[R], Any] | None = None
-    """Formats a row in place of ``write``, where the value does not tell enough."""
-    left: bool = False
-    """Whether it is left-aligned, as one without a width always is."""
-    from_width: int = 0
-    """Least width of the screen's table, in cells, at which the column is shown."""
-    wide: int = 0
-    """Width in a wide table of the screen; 0: ``width``."""
+    left: bool = False  # Whether it is left-aligned, as one without a width always is
+    from_width: int = 0  # Least width of the screen's table, in cells, at which the column is shown
+    wide: int = 0  # Width in a wide table of the screen; 0: `width`
     sorts: bool = True
-    descending: bool = True
-    """The order when the user first sorts by the column."""
+    descending: bool = True  # The order when the user first sorts by the column
 
     @property
     def right(self) -> bool:

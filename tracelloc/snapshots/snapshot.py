@@ -35,12 +35,12 @@ from tracelloc.model.process import (
 from tracelloc.model.stacks import PARTIAL_REASONS, CallStacks, Frames, StackFlag
 from tracelloc.model.verdicts import Findings
 
+# The type of each facet's result, by the facet's name: a frozen dataclass.
 FACET_RESULTS: Final[dict[str, Any]] = {
     "heap": HeapUsages,
     "holders": SuspectHolders,
     "objects": ObjectFindings,
 }
-"""The type of each facet's result, by the facet's name: a frozen dataclass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,11 @@ class StackStat:
     allocated_bytes: int
     allocated_count: int
     growth_bytes_per_min: int
-    peak_bytes: int = 0
-    """Live bytes at the process's high-water mark."""
+    peak_bytes: int = 0  # Live bytes at the process's high-water mark
     peak_count: int = 0
-    temporary_bytes: int = 0
-    """Bytes of temporary allocations (``Snapshot.temporary``)."""
+    temporary_bytes: int = 0  # Bytes of temporary allocations (`Snapshot.temporary`)
     temporary_count: int = 0
-    remote_bytes: int = 0
-    """Bytes freed by another thread than the allocating one."""
+    remote_bytes: int = 0  # Bytes freed by another thread than the allocating one
     remote_count: int = 0
 
 
@@ -72,32 +69,25 @@ class ProcessSum:
     """The processes that a merged snapshot is the sum of."""
 
     process_count: int
-    ended_count: int
-    """How many of them have ended."""
-    ended_bytes: int
-    """Bytes that these processes held at their ends: part of all figures."""
+    ended_count: int  # How many of them have ended
+    ended_bytes: int  # Bytes that these processes held at their ends: part of all figures
+    # Per stack, the number of the running process with the most live bytes; -1: there is none.
     main_process: I64 = field(compare=False, default_factory=lambda: np.zeros(0, np.int64))
-    """Per stack, the number of the running process with the most live bytes; -1: there is none."""
+    # Per stack, how many running processes have live blocks.
     sharing: I64 = field(compare=False, default_factory=lambda: np.zeros(0, np.int64))
-    """Per stack, how many running processes have live blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureStatus:
     """The capture at the time of a snapshot, for all processes."""
 
-    time_s: float
-    """Wall clock, seconds since 1970."""
-    now_ns: int
-    """CLOCK_MONOTONIC."""
-    counters: npt.NDArray[np.uint64]
-    """Indexed by ``abi.Counter``."""
-    overflows: int = 0
-    """How often the event ring was found to have been full."""
-    is_shared: bool = False
-    """Whether the counters are of several processes or programs."""
+    time_s: float  # Wall clock, seconds since 1970
+    now_ns: int  # CLOCK_MONOTONIC
+    counters: npt.NDArray[np.uint64]  # Indexed by `abi.Counter`
+    overflows: int = 0  # How often the event ring was found to have been full
+    is_shared: bool = False  # Whether the counters are of several processes or programs
+    # Tasks of the trace that have failed, and how often.
     failed_tasks: Mapping[str, int] = field(default_factory=dict)
-    """Tasks of the trace that have failed, and how often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,85 +95,63 @@ class ProcessStatus:
     """A process at the time of a snapshot, apart from its heap."""
 
     target: Target
-    started_ns: int
-    """When its tracing began, CLOCK_MONOTONIC."""
+    started_ns: int  # When its tracing began, CLOCK_MONOTONIC
     overhead: Overhead
+    # Processors that it uses, probes included, averaged over some seconds; None if unknown yet.
     cpu_cores: float | None = None
-    """Processors that it uses, probes included, averaged over some seconds; None if unknown yet."""
-    rss_bytes: int | None = None
-    """Resident memory; None once the process has ended."""
-    memory: MemoryUsage | None = None
-    """Memory usage; once it has ended, the last one."""
+    rss_bytes: int | None = None  # Resident memory; None once the process has ended
+    memory: MemoryUsage | None = None  # Memory usage; once it has ended, the last one
     series: Points | None = None
-    allocators: tuple[FoundLibrary, ...] = ()
-    """The traced allocators."""
-    runtimes: tuple[Runtime, ...] = ()
-    """Runtimes in the process that have a heap of their own."""
+    allocators: tuple[FoundLibrary, ...] = ()  # The traced allocators
+    runtimes: tuple[Runtime, ...] = ()  # Runtimes in the process that have a heap of their own
+    # Blocks from before tracing; None: they are not in the figures.
     earlier: EarlierBlocks | None = None
-    """Blocks from before tracing; None: they are not in the figures."""
-    mappings: Mappings | None = None
-    """Mappings of the program itself; None: not traced."""
+    mappings: Mappings | None = None  # Mappings of the program itself; None: not traced
+    # Verdicts on its stacks, some seconds old; None before the first look.
     findings: Findings | None = None
-    """Verdicts on its stacks, some seconds old; None before the first look."""
+    # What else was found out about its memory, by facet (`FACET_RESULTS`); one is missing if it was
+    # not inspected yet.
     facets: Mapping[str, Any] = field(default_factory=dict)
-    """What else was found out about its memory, by facet (``FACET_RESULTS``); one is missing if
-    it was not inspected yet."""
+    # How stacks are unwound through each code file, in words.
     stack_methods: Mapping[str, str] = field(default_factory=dict)
-    """How stacks are unwound through each code file, in words."""
+    # By thread id, if threads or blocks are wanted.
     thread_names: Mapping[int, str] = field(default_factory=dict)
-    """By thread id, if threads or blocks are wanted."""
+    # Missing stretches of the figures, in the order of time; empty: they are complete.
     gaps: tuple[Gap, ...] = ()
-    """Missing stretches of the figures, in the order of time; empty: they are complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(ProcessStatus):
     """Everything that views show, at one time."""
 
-    time_s: float
-    """Wall clock, seconds since 1970."""
-    now_ns: int
-    """Time of the snapshot, CLOCK_MONOTONIC, as births of blocks."""
-    totals: Totals
-    """Per stack; a copy."""
-    growth_per_min: I64
-    """Recent growth of each stack, in bytes per minute."""
-    stacks: CallStacks
-    """Frames by index; only grows."""
-    events: int
-    """Events applied since the start."""
+    time_s: float  # Wall clock, seconds since 1970
+    now_ns: int  # Time of the snapshot, CLOCK_MONOTONIC, as births of blocks
+    totals: Totals  # Per stack; a copy
+    growth_per_min: I64  # Recent growth of each stack, in bytes per minute
+    stacks: CallStacks  # Frames by index; only grows
+    events: int  # Events applied since the start
     losses: LossCounts
-    truncated_stacks: int
-    """Stacks deeper than the limit of frames."""
-    broken_stacks: int
-    """Stacks that end early, in code without frame pointers."""
+    truncated_stacks: int  # Stacks deeper than the limit of frames
+    broken_stacks: int  # Stacks that end early, in code without frame pointers
+    # Allocations without a whole stack: it, memory or unwind information was missing.
     partial_allocations: int
-    """Allocations without a whole stack: it, memory or unwind information was missing."""
-    unknown_stacks: int
-    """Stacks of which only the id is known, as their record was lost."""
-    top_blocks: BlockSelection
-    """The largest live blocks, and the sums of all live blocks."""
-    old_blocks: BlockSelection | None
-    """Blocks of at least the requested age."""
+    unknown_stacks: int  # Stacks of which only the id is known, as their record was lost
+    top_blocks: BlockSelection  # The largest live blocks, and the sums of all live blocks
+    old_blocks: BlockSelection | None  # Blocks of at least the requested age
+    # (time since tracing began in ns, outstanding bytes then), oldest first.
     live_history: tuple[tuple[int, int], ...] = ()
-    """(time since tracing began in ns, outstanding bytes then), oldest first."""
-    blocks: Blocks | None = None
-    """All live blocks, if wanted."""
+    blocks: Blocks | None = None  # All live blocks, if wanted
+    # Usable sizes of these blocks, if wanted and if there is an allocator.
     usable: UsableSizes | None = None
-    """Usable sizes of these blocks, if wanted and if there is an allocator."""
     history: History = field(default_factory=lambda: History(0))
+    # The high-water mark, counts in whole blocks; None before any allocation.
     peak: Peak | None = None
-    """The high-water mark, counts in whole blocks; None before any allocation."""
+    # The policy that defines which allocations are temporary.
     temporary: TemporaryPolicy = DEFAULT_POLICY
-    """The policy that defines which allocations are temporary."""
-    unordered_count: int = 0
-    """Blocks of which it is unknown whether they were temporary."""
-    threads: ThreadActivity | None = None
-    """If wanted."""
-    logged: LoggedEvents | None = None
-    """Every event since the last snapshot, if wanted."""
-    merged: ProcessSum | None = None
-    """The merged processes; None: the snapshot is of one process."""
+    unordered_count: int = 0  # Blocks of which it is unknown whether they were temporary
+    threads: ThreadActivity | None = None  # If wanted
+    logged: LoggedEvents | None = None  # Every event since the last snapshot, if wanted
+    merged: ProcessSum | None = None  # The merged processes; None: the snapshot is of one process
 
     @property
     def elapsed_ns(self) -> int:
@@ -304,13 +272,11 @@ def _why_partial(flags: StackFlag) -> str | None:
 class TraceSnapshot:
     """Snapshots of all processes at one time, for every report, file, rule and screen."""
 
+    # In the order of their start, `root` first; includes ended processes.
     processes: tuple[Snapshot, ...]
-    """In the order of their start, ``root`` first; includes ended processes."""
+    # Processes that were seen but not traced: beyond `--follow-limit`, or impossible to probe.
     untraced_count: int = 0
-    """Processes that were seen but not traced: beyond ``--follow-limit``, or impossible to
-    probe."""
-    follow: FollowCounts | None = None
-    """None: children are not followed."""
+    follow: FollowCounts | None = None  # None: children are not followed
 
     @property
     def root(self) -> Snapshot:

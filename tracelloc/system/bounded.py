@@ -12,12 +12,11 @@ from typing import Any, Final
 
 from tracelloc.errors import MalformedError
 
-MOST_MEMORY_BYTES: Final = 512 << 20
-"""Most memory for the content of one file."""
+MOST_MEMORY_BYTES: Final = 512 << 20  # Most memory for the content of one file
 _CHUNK_BYTES: Final = 1 << 18
+# Approximate memory of a JSON value, with its slot in a list or dictionary. In Python, an empty
+# list takes 56 bytes and a dictionary with one pair 184.
 _VALUE_BYTES: Final = 80
-"""Approximate memory of a JSON value, with its slot in a list or dictionary. In Python, an empty
-list takes 56 bytes and a dictionary with one pair 184."""
 
 
 class UnpackBudget:

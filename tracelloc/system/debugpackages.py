@@ -13,14 +13,12 @@ _DPKG_LISTS: Final = "var/lib/dpkg/info"
 
 _RPM_DATABASES: Final = ("var/lib/rpm", "usr/lib/sysimage/rpm")
 
+# Packages whose debug package has an unusual name or location.
 _DEBUG_PACKAGES: Final = {"libc6": "libc6-dbg", "musl": "musl-dbgsym"}
-"""Packages whose debug package has an unusual name or location."""
 
-_LONGEST_LIST: Final = 16 << 20
-"""Most bytes to read of one list."""
+_LONGEST_LIST: Final = 16 << 20  # Most bytes to read of one list
 
-_MOST_LISTED: Final = 256 << 20
-"""Most bytes to read of all lists together."""
+_MOST_LISTED: Final = 256 << 20  # Most bytes to read of all lists together
 
 
 def debug_hints(root: Path, paths: Iterable[str]) -> dict[str, str]:

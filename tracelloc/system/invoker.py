@@ -38,10 +38,8 @@ class Invoker:
 
     uid: int
     gid: int
-    config: Path
-    """The directory of this user's configuration."""
-    cache: Path
-    """The directory of files that can be regenerated at any time."""
+    config: Path  # The directory of this user's configuration
+    cache: Path  # The directory of files that can be regenerated at any time
 
     @property
     def user(self) -> User:

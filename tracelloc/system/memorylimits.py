@@ -17,16 +17,11 @@ from tracelloc.model.process import Limit
 
 _PROC: Final = Path("/proc")
 CGROUPS: Final = Path("/sys/fs/cgroup")
-LEAST_BYTES: Final = 256 << 20
-"""What the smallest trace needs, with some room."""
-_SHARE: Final = 4
-"""The default budget is this fraction (1/n) of the available memory."""
-_BEYOND: Final = 4
-"""Multiple of a budget that RLIMIT_DATA allows."""
-_UNKNOWN_BYTES: Final = 4 << 30
-"""Available memory to assume if it is unknown."""
-_UNLIMITED: Final = 1 << 62
-"""cgroup version 1 reports no limit as a number nearly this large."""
+LEAST_BYTES: Final = 256 << 20  # What the smallest trace needs, with some room
+_SHARE: Final = 4  # The default budget is this fraction (1/n) of the available memory
+_BEYOND: Final = 4  # Multiple of a budget that RLIMIT_DATA allows
+_UNKNOWN_BYTES: Final = 4 << 30  # Available memory to assume if it is unknown
+_UNLIMITED: Final = 1 << 62  # cgroup version 1 reports no limit as a number nearly this large
 
 
 class _Version(NamedTuple):
@@ -47,8 +42,7 @@ _VERSION_2: Final = _Version(("", "unified"), "memory.max", "memory.current", "i
 class MemoryGroup(NamedTuple):
     """A control group that counts memory."""
 
-    path: str
-    """From the root of its hierarchy; empty if it is not known."""
+    path: str  # From the root of its hierarchy; empty if it is not known
     version: _Version
 
     def directories(self, cgroups: Path) -> list[Path]:

@@ -153,8 +153,7 @@ class _PageScan(ctypes.Structure):
     ]  # fmt: skip
 
 
-_PAGEMAP_SCAN: Final = 0xC0606610
-"""_IOWR('f', 16, struct pm_scan_arg)"""
+_PAGEMAP_SCAN: Final = 0xC0606610  # _IOWR('f', 16, struct pm_scan_arg)
 _PAGE_IS_PRESENT, _PAGE_IS_SWAPPED, _PAGE_IS_ZERO = 1 << 3, 1 << 4, 1 << 5
 
 

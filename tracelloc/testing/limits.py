@@ -24,8 +24,7 @@ class StackFrame:
 class Stack:
     """The call stack that has allocated what leaked, for ``filter_fn``."""
 
-    frames: tuple[StackFrame, ...]
-    """Innermost first."""
+    frames: tuple[StackFrame, ...]  # Innermost first
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ from tracelloc.testing.limits import amount, broken_limits, leak_lines, limits_o
 from tracelloc.text import format_size, plural, printable
 
 _FOUND: Final = pytest.StashKey[dict[str, Any]]()
+# Words of a block that may point to the type of a Python object: behind the collector's words.
 _TYPE_WORDS: Final = (1, 3, 5)
-"""Words of a block that may point to the type of a Python object: behind the collector's words."""
 
 
 class Channel:

@@ -11,10 +11,8 @@ from tracelloc.model.verdicts import VERDICTS, Findings, Judgement, Moment, Site
 from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size, plural
 from tracelloc.verdict.parameters import P
 
-Blocks = Callable[[float], str]
-"""Formats a count of blocks."""
-_FEW: Final = 0.25
-"""Share of a stack's blocks below which a search says nothing about the others."""
+Blocks = Callable[[float], str]  # Formats a count of blocks
+_FEW: Final = 0.25  # Share of a stack's blocks below which a search says nothing about the others
 
 _NOT_LOOKED_AT: Final = Judgement(
     verdict=Verdict.DECIDING,

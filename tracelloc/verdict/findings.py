@@ -25,16 +25,13 @@ _GROWING: Final = CODE_OF[Verdict.GROWING]
 class Group:
     """A group of stacks that are judged as one site."""
 
-    sites: Sites
-    """One row."""
+    sites: Sites  # One row
     stacks: Rows
-    bytes_kept: F64
-    """Bytes kept by each stack since the group began to grow."""
-    frame: int | None
-    """Return address that the stacks share."""
+    bytes_kept: F64  # Bytes kept by each stack since the group began to grow
+    frame: int | None  # Return address that the stacks share
     retracted: int
+    # Number of stacks that share the frame, including those without a part in the leak.
     sharing: int
-    """Number of stacks that share the frame, including those without a part in the leak."""
 
     @property
     def rate_bytes_per_min(self) -> float:

@@ -38,8 +38,8 @@ from tracelloc.verdict.parameters import P
 
 _LEAKING: Final = CODE_OF[Verdict.LEAKING]
 
+# Depth and number of a prefix, or outermost frames: identifies a sum across looks.
 Key = tuple[int, ...]
-"""Depth and number of a prefix, or outermost frames: identifies a sum across looks."""
 
 
 class Prefixes:
@@ -86,11 +86,9 @@ class Prefixes:
 class Groups:
     """Groups of stacks: stretches of one order, so any two are disjoint or nested."""
 
-    order: Rows
-    """Stacks, those of one group adjacent."""
+    order: Rows  # Stacks, those of one group adjacent
     starts: Rows
-    ends: Rows
-    """A group is ``order[start:end]``."""
+    ends: Rows  # A group is `order[start:end]`
     keys: list[Key]
 
     def __len__(self) -> int:

@@ -29,25 +29,19 @@ from tracelloc.verdict.survivaltail import Tail
 class Growth:
     """The best window of each site: a row per site."""
 
-    leaking: Mask
-    """All conditions hold."""
+    leaking: Mask  # All conditions hold
+    # All conditions but the time watched (or the confidence) hold. Includes `leaking`.
     growing: Mask
-    """All conditions but the time watched (or the confidence) hold. Includes ``leaking``."""
-    doubtful: Mask
-    """Would be growing, but lost frees could leave as many blocks behind."""
+    doubtful: Mask  # Would be growing, but lost frees could leave as many blocks behind
     start_s: F64
-    end_s: F64
-    """The window."""
+    end_s: F64  # The window
     survivors: F64
-    born: F64
-    """Blocks born in the window."""
+    born: F64  # Blocks born in the window
     confidence: F64
-    watch_s: F64
-    """Required length of the window."""
-    never_freed: Mask
-    """Almost nothing was freed, in the window or before it."""
+    watch_s: F64  # Required length of the window
+    never_freed: Mask  # Almost nothing was freed, in the window or before it
+    # Frees of blocks from before tracing per survivor, in the newer half.
     old_frees_per_survivor: F64
-    """Frees of blocks from before tracing per survivor, in the newer half."""
 
     @classmethod
     def none(cls, sites: int) -> Growth:
@@ -97,8 +91,7 @@ class CumulativeCurve:
 class _Curves:
     """Cumulative curves that windows are cut from."""
 
-    sites: CumulativeCurve
-    """Blocks alive, their bytes, and blocks born."""
+    sites: CumulativeCurve  # Blocks alive, their bytes, and blocks born
     load: CumulativeCurve
     old_frees: CumulativeCurve
 

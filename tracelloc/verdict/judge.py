@@ -25,12 +25,9 @@ from tracelloc.verdict.parameters import P
 class KnownLosses:
     """Losses known since the start."""
 
-    events: int
-    """Lost allocations, frees and restores."""
-    frees: int
-    """Lost frees among the events."""
-    address_reuses: int
-    """Addresses that were allocated again without a free being seen."""
+    events: int  # Lost allocations, frees and restores
+    frees: int  # Lost frees among the events
+    address_reuses: int  # Addresses that were allocated again without a free being seen
 
     @property
     def proven(self) -> bool:

@@ -19,24 +19,18 @@ from tracelloc.verdict.parameters import P
 class Circumstances:
     """Circumstances of a look: losses, sampling, and the process."""
 
-    loss_share: float
-    """Share of frees known to be lost."""
-    loss_floor: F64
-    """Per site, the share of blocks that other sites seem to lose (``loss``)."""
-    clean_from_s: float
-    """Time from which events are complete, in seconds since tracing began."""
+    loss_share: float  # Share of frees known to be lost
+    loss_floor: F64  # Per site, the share of blocks that other sites seem to lose (`loss`)
+    clean_from_s: float  # Time from which events are complete, in seconds since tracing began
+    # Per site reported as leaking, its onset in seconds since tracing began; NaN of others.
     onset_s: F64
-    """Per site reported as leaking, its onset in seconds since tracing began; NaN of
-    others."""
-    sampled: bool = False
-    """Whether blocks are samples: counts are of samples, bytes are scaled."""
+    sampled: bool = False  # Whether blocks are samples: counts are of samples, bytes are scaled
+    # Whether it is known what searches for pointers found, or that there are none.
     searched: bool = False
-    """Whether it is known what searches for pointers found, or that there are none."""
-    refused: bool = False
-    """Whether the process's memory is not searched for pointers to its blocks."""
+    refused: bool = False  # Whether the process's memory is not searched for pointers to its blocks
     resident_bytes: int = 0
+    # Whether a garbage collector frees blocks of the process, some of them late.
     collects: bool = False
-    """Whether a garbage collector frees blocks of the process, some of them late."""
 
     def select(self, rows: Rows) -> Circumstances:
         """The circumstances of some sites."""

@@ -66,8 +66,7 @@ def find_tied(
 class _Row:
     """A stack that leaks."""
 
-    alive: I64
-    """Blocks, per slice."""
+    alive: I64  # Blocks, per slice
     since_s: float
     frames: Frames
 
@@ -119,12 +118,10 @@ class Look:
 
     census: Census
     sites: Sites
-    is_cut: Mask
-    """Which stacks belong to no group, as they may stand for many call sites."""
+    is_cut: Mask  # Which stacks belong to no group, as they may stand for many call sites
     circumstances: Circumstances
     stacks: CallStacks
-    now_ns: int
-    """CLOCK_MONOTONIC."""
+    now_ns: int  # CLOCK_MONOTONIC
 
 
 class SplitLeaks:

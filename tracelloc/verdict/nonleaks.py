@@ -23,13 +23,11 @@ from tracelloc.verdict.survivaltail import Tail
 class NonLeaks:
     """Kinds of sites that do not leak by the test of windows: a row per site."""
 
-    rising: Mask
-    """The floor rises more than the load explains."""
+    rising: Mask  # The floor rises more than the load explains
     rise_bytes_per_min: F64
     start_up: Mask
     busy: Mask
-    unclear: Mask
-    """A few old survivors, also new ones: too few for a reassuring verdict."""
+    unclear: Mask  # A few old survivors, also new ones: too few for a reassuring verdict
 
 
 def find_non_leaks(population: Population, tail: Tail, loss_share: F64) -> NonLeaks:

@@ -28,10 +28,8 @@ class Tail:
     """Where each site's survival curve is flat."""
 
     found: Mask
-    age_s: F64
-    """The age at which it becomes flat; 0 if there is none."""
-    kept: F64
-    """Estimated share of blocks of that age that are never freed."""
+    age_s: F64  # The age at which it becomes flat; 0 if there is none
+    kept: F64  # Estimated share of blocks of that age that are never freed
 
     def select(self, rows: npt.NDArray[np.intp]) -> Tail:
         """The rows of some sites."""

@@ -25,14 +25,11 @@ from tracelloc.verdict.parameters import P
 class Proof:
     """Results of the pointer searches: a row per site."""
 
-    lost: F64
-    """Blocks without any pointer to them."""
-    listed: Mask
-    """Some blocks were lost repeatedly: worth a look."""
-    proven: Mask
-    """Enough blocks, from enough generations, for a leak verdict."""
+    lost: F64  # Blocks without any pointer to them
+    listed: Mask  # Some blocks were lost repeatedly: worth a look
+    proven: Mask  # Enough blocks, from enough generations, for a leak verdict
+    # When the first of them was born, seconds since tracing began, without one-off losses.
     since_s: F64
-    """When the first of them was born, seconds since tracing began, without one-off losses."""
 
 
 def prove_unreachable(population: Population, loss_share: F64, clean_from_s: float) -> Proof:

@@ -19,12 +19,13 @@ from tracelloc.architecture.description import (
     ThreadLayout,
 )
 
+# DWARF for the Arm 64-bit Architecture, 4.1: x0 to x30, sp, pc, ELR_mode. A call changes x30.
 _DWARF: Final = DwarfRegisters(
     count=34, stack_pointer=31, frame_pointer=29, return_address=30,
     program_counter=32,
     callee_saved=frozenset(range(19, 30)),
 )  # fmt: skip
-"""DWARF for the Arm 64-bit Architecture, 4.1: x0 to x30, sp, pc, ELR_mode. A call changes x30."""
+# `struct user_pt_regs` (asm/ptrace.h), syscall(2).
 _GENERAL: Final = GeneralRegisters(
     names=(*(f"x{number}" for number in range(31)), "sp", "pc", "pstate"),
     kernel_count=34,
@@ -37,22 +38,21 @@ _GENERAL: Final = GeneralRegisters(
     entered_call_set=0x404,  # NT_ARM_SYSTEM_CALL
     thread_pointer_set=0x401,  # NT_ARM_TLS
 )
-"""``struct user_pt_regs`` (asm/ptrace.h), syscall(2)."""
+# Two words of the C library's (`tcbhead_t`), then the program's variables. The record has 1,856
+# bytes in glibc 2.41.
 _THREADS: Final = ThreadLayout(
     program_offset=16, record_bytes=1 << 11, self_words=(), kernel_field=("uw", "tp_value")
 )
-"""Two words of the C library's (``tcbhead_t``), then the program's variables. The record has 1,856
-bytes in glibc 2.41."""
+# siginfo, ucontext up to `uc_mcontext`, which is aligned to 16 bytes, and its fault address.
 _REGISTERS_AT: Final = 128 + 176 + 8
-"""siginfo, ucontext up to ``uc_mcontext``, which is aligned to 16 bytes, and its fault address."""
+# `struct rt_sigframe` (arch/arm64/kernel/signal.c) and `struct sigcontext`.
 _SIGNAL_FRAME: Final = SignalFrame(
     {number: _REGISTERS_AT + 8 * number for number in range(33)},  # x0 to x30, sp, pc
     bytes.fromhex("681180d2010000d4"),  # mov x8, #139; svc #0
 )
-"""``struct rt_sigframe`` (arch/arm64/kernel/signal.c) and ``struct sigcontext``."""
 
+# getauxval(3): the address of bytes on the stack of the main thread, near its end.
 _AT_RANDOM: Final = 25
-"""getauxval(3): the address of bytes on the stack of the main thread, near its end."""
 
 
 def _code_bits() -> int:
@@ -69,13 +69,13 @@ def _code_bits() -> int:
 
 
 _CALL_BYTES: Final = 4
+# (mask, value) of instruction words (Arm Architecture Reference Manual, C4.1, "Branches").
 _CALLS: Final = (
     (0xFC000000, 0x94000000),  # bl
     (0xFFFFFC1F, 0xD63F0000),  # blr
     (0xFFFFF81F, 0xD63F081F),  # blraaz, blrabz
     (0xFFFFF800, 0xD73F0800),  # blraa, blrab
 )
-"""(mask, value) of instruction words (Arm Architecture Reference Manual, C4.1, "Branches")."""
 
 
 def ends_in_call(code: bytes) -> bool:
@@ -108,9 +108,9 @@ _NUMBERS: Final = {
     "kexec_file_load": 294, "io_uring_setup": 425, "clone3": 435, "faccessat2": 439,
     "futex_waitv": 449, "futex_wake": 454, "futex_wait": 455, "mseal": 462,
 }  # fmt: skip
+# include/uapi/asm-generic/unistd.h, up to Linux 6.13. It has none of the calls that newer ones
+# replace, such as open, stat, poll and pipe.
 _SYSTEM_CALLS: Final = SystemCallTable(0xC00000B7, 466, _NUMBERS, range(295, 403))
-"""include/uapi/asm-generic/unistd.h, up to Linux 6.13. It has none of the calls that newer ones
-replace, such as open, stat, poll and pipe."""
 
 AARCH64: Final = Architecture(
     name="aarch64",

@@ -9,8 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-LINK: Final = 1 << 30
-"""x30, in sets of registers: a bit for each of x0 to x30."""
+LINK: Final = 1 << 30  # x30, in sets of registers: a bit for each of x0 to x30
 STACK_POINTER: Final = 1 << 31
 EVERYTHING: Final = (1 << 32) - 1
 BTI_C: Final = 0xD503245F
@@ -18,11 +17,11 @@ NOP: Final = 0xD503201F
 
 _MOST_BYTES: Final = 4 << 20
 
+# xpaclri; pacia1716 and its kin; paciaz, paciasp, autiasp and their kin; chkfeat.
 _HINT_WRITES: Final = {
     7: LINK, **dict.fromkeys((8, 10, 12, 14), 1 << 17), **dict.fromkeys(range(24, 32), LINK),
     40: 1 << 16,
 }  # fmt: skip
-"""xpaclri; pacia1716 and its kin; paciaz, paciasp, autiasp and their kin; chkfeat."""
 
 
 def words(code: bytes) -> Iterator[tuple[int, int]]:

@@ -30,16 +30,14 @@ class SubcommandGroup(Enum):
 class Subcommand:
     """A word that stands before all options, and what it does. Modules call it ``SUBCOMMAND``."""
 
-    module: str
-    """The ``__name__`` of the module that defines it."""
+    module: str  # The `__name__` of the module that defines it
     group: SubcommandGroup
     add_own_arguments: Callable[[ArgumentParser], object]
+    # Returns the exit status, if that is not 0. Raises TracellocError.
     run: Callable[[Namespace], int | None]
-    """Returns the exit status, if that is not 0. Raises TracellocError."""
-    takes_command: bool = False
-    """Whether ``-- CMD [ARG...]`` may follow; ``run`` finds it as ``command``."""
+    takes_command: bool = False  # Whether `-- CMD [ARG...]` may follow; `run` finds it as `command`
+    # Whether it reads other people's files, whose content decides how much memory that takes.
     reads_files: bool = False
-    """Whether it reads other people's files, whose content decides how much memory that takes."""
 
     @property
     def name(self) -> str:

@@ -19,8 +19,7 @@ from tracelloc.text import print_lines, progress_of
 if TYPE_CHECKING:
     from tracelloc.model.objects import ObjectCensus
 
-_GROWING_TYPES: Final = 5
-"""Types whose holders are shown if nothing else is asked for."""
+_GROWING_TYPES: Final = 5  # Types whose holders are shown if nothing else is asked for
 
 
 # fmt: off

@@ -18,8 +18,7 @@ from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines
 
 _SORTS: Final = ("growth", "memory")
-_REPORTS_S, _SCREEN_S = 10.0, 5.0
-"""Time between reports, and between looks for the screen."""
+_REPORTS_S, _SCREEN_S = 10.0, 5.0  # Time between reports, and between looks for the screen
 
 
 # fmt: off

@@ -30,8 +30,7 @@ U64 = npt.NDArray[np.uint64]
 
 _PAGE_SHIFT: Final = np.uint64(12)
 _PIECE_BYTES: Final = 1 << 20
-_MOST_SITES: Final = 1 << 24
-"""Call sites searched for at once; libLLVM-14 has a million."""
+_MOST_SITES: Final = 1 << 24  # Call sites searched for at once; libLLVM-14 has a million
 _MOST_CODE_BYTES: Final = 1 << 29
 _GO_NOTE: Final = ".note.go.buildid"
 _GO_SWITCHES: Final = ("runtime.asmcgocall", "runtime.asmcgocall.abi0")

@@ -15,12 +15,10 @@ from tracelloc.files.cfi.core import EXPRESSION, OFFSET, UNDEFINED, RuleSet
 class BuiltInRules:
     """The rules that no file has, for one architecture."""
 
+    # For code without call-frame information: a frame with a frame pointer, if any.
     frame_pointer: RuleSet
-    """For code without call-frame information: a frame with a frame pointer, if any."""
-    outermost: RuleSet
-    """For code without a caller on its stack."""
-    signal_frame: RuleSet
-    """The rules of glibc's ``__restore_rt``, for C libraries that provide none."""
+    outermost: RuleSet  # For code without a caller on its stack
+    signal_frame: RuleSet  # The rules of glibc's `__restore_rt`, for C libraries that provide none
 
 
 def _based(register: int, number: int) -> bytes:
@@ -62,10 +60,10 @@ def built_in_rules(architecture: Architecture) -> BuiltInRules:
     )
 
 
+# The row of code without call-frame information, on all architectures.
 FALLBACK_ROW: Final = built_in_rules(X86_64).frame_pointer.row(0)
-"""The row of code without call-frame information, on all architectures."""
+# The row of code without a caller, on all architectures.
 END_ROW: Final = built_in_rules(X86_64).outermost.row(0)
-"""The row of code without a caller, on all architectures."""
 
 RBX: Final = 3
 RBP: Final = X86_64.dwarf.frame_pointer

@@ -19,8 +19,7 @@ from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.sections import SectionError
 
 _MOST_FUNCTIONS: Final = 1 << 22
-_LEAST_FDE_BYTES: Final = 8
-"""Length and CIE pointer; no FDE is shorter."""
+_LEAST_FDE_BYTES: Final = 8  # Length and CIE pointer; no FDE is shorter
 
 
 class Index:
@@ -67,8 +66,8 @@ def scan(entries: Entries) -> Index:
     return Index(starts[order], offsets[order], is_scanned=True)
 
 
+# Bytes of a table that are read at most; the rest is ignored. libLLVM-14's has 5 MB.
 _MOST_BYTES: Final = 128 << 20
-"""Bytes of a table that are read at most; the rest is ignored. libLLVM-14's has 5 MB."""
 
 Table = tuple[Entries, Index]
 

@@ -14,25 +14,19 @@ class End(IntEnum):
     """Why a stack ends, as in expressions.pxd. Only stacks with ``OUTERMOST`` are complete."""
 
     OUTERMOST = 1
-    LIMIT = 2
-    """More frames than were asked for."""
-    OUTSIDE_COPY = 3
-    """Memory that was not copied."""
-    NO_MODULE = 4
-    """An address where no file is mapped."""
+    LIMIT = 2  # More frames than were asked for
+    OUTSIDE_COPY = 3  # Memory that was not copied
+    NO_MODULE = 4  # An address where no file is mapped
     DAMAGED = 5
-    UNKNOWN_REGISTER = 6
-    """A register that was not recorded."""
-    NO_PROGRESS = 7
-    """A caller that is not further up the stack."""
+    UNKNOWN_REGISTER = 6  # A register that was not recorded
+    NO_PROGRESS = 7  # A caller that is not further up the stack
 
 
 class Walk(NamedTuple):
     """A stack as far as it could be followed."""
 
-    frames: tuple[int, ...]
-    """The address of execution, then return addresses, innermost first."""
+    frames: tuple[int, ...]  # The address of execution, then return addresses, innermost first
     end: End
+    # Frames that had no call-frame information: their callers were found by the frame pointer, if
+    # they had one.
     fallback_count: int
-    """Frames that had no call-frame information: their callers were found by the
-    frame pointer, if they had one."""

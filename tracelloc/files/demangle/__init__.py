@@ -18,20 +18,17 @@ from typing import Final
 from tracelloc.files.demangle import cxxnames
 from tracelloc.text import LONGEST_TEXT, split_arguments
 
-LONGEST_NAME: Final = 16 << 10
-"""Characters; longer names are left alone."""
+LONGEST_NAME: Final = 16 << 10  # Characters; longer names are left alone
 
-_MOST_CACHED: Final = 32 << 20
-"""Characters of all names kept, mangled and readable together."""
+_MOST_CACHED: Final = 32 << 20  # Characters of all names kept, mangled and readable together
 
-_STUB: Final = "@plt"
-"""The suffix of linkage stubs' names. No symbol version has this name."""
+_STUB: Final = "@plt"  # The suffix of linkage stubs' names. No symbol version has this name.
 _VERSION: Final = re.compile(r"@@?[A-Za-z0-9_.]+$")
 _LLVM: Final = re.compile(r"\.llvm\.[0-9A-F]+$")
 _RUST_V0: Final = re.compile(r"__?R[A-Z][A-Za-z0-9_]*(?:\.[!-~]*)?")
 _RUST_LEGACY: Final = re.compile(r"__?ZN[!-~]*17h[0-9a-f]{16}E(?:\.[!-~]*)?")
+# Generic parameters in a name of Rust's older kind.
 _PARAMETERS: Final = re.compile(r"<[A-Z][A-Z0-9]?(?:, ?[A-Z][A-Z0-9]?)*>")
-"""Generic parameters in a name of Rust's older kind."""
 _HASH: Final = re.compile(r"::h[0-9a-f]{16}(?=$|\.)")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 

@@ -19,14 +19,14 @@ from typing import Final
 from tracelloc.system.confined import CONFINE, start_reader
 from tracelloc.text import LONGEST_TEXT
 
+# Bytes. libstdc++ itself refuses longer names since GCC 9 (its stack, GCC PR 87675).
 LONGEST_MANGLED: Final = 1024
-"""Bytes. libstdc++ itself refuses longer names since GCC 9 (its stack, GCC PR 87675)."""
 
+# Longest wait for an answer. The helper ends itself long before, unless it cannot run.
 _PATIENCE_S: Final = 10.0
-"""Longest wait for an answer. The helper ends itself long before, unless it cannot run."""
 
+# After this many names that ended the helper, no more are tried: they are an attack.
 MOST_STRIKES: Final = 8
-"""After this many names that ended the helper, no more are tried: they are an attack."""
 
 _HELPER: Final = f"""{CONFINE}
 import signal, sys

@@ -41,8 +41,7 @@ AT_GNU_DWO_NAME: Final = 0x2130
 AT_GNU_ADDR_BASE: Final = 0x2133
 
 _CHUNK_BYTES: Final = 1 << 14
-_MOST_ATTRIBUTES: Final = 1 << 16
-"""Most attributes in a table, over all its abbreviations."""
+_MOST_ATTRIBUTES: Final = 1 << 16  # Most attributes in a table, over all its abbreviations
 _LARGEST_TABLE_BYTES: Final = 1 << 21
 
 
@@ -52,8 +51,8 @@ class Abbreviation:
 
     tag: int
     has_children: bool
+    # (name, form, value); the value counts for implicit constants only.
     attributes: tuple[tuple[int, int, int], ...]
-    """(name, form, value); the value counts for implicit constants only."""
 
     def has(self, *names: int) -> bool:
         """Whether entries of this kind have any of these attributes."""

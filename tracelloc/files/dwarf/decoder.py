@@ -14,8 +14,8 @@ from tracelloc.files.dwarf.variables import Place, VariableReader
 from tracelloc.files.elf import ElfFile
 from tracelloc.files.elf.sections import SectionError
 
+# Work granted per address: content dropped from the caches has to be decoded again.
 _STEPS_PER_ADDRESS: Final = 1 << 12
-"""Work granted per address: content dropped from the caches has to be decoded again."""
 
 
 class DwarfDecoder:

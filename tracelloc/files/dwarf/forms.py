@@ -16,11 +16,11 @@ U16: Final = struct.Struct("<H")
 U32: Final = struct.Struct("<I")
 U64: Final = struct.Struct("<Q")
 
+# Enough for 64 bits. Longer numbers are padding or an attack on big-number arithmetic.
 _LONGEST_LEB_BYTES: Final = 10
-"""Enough for 64 bits. Longer numbers are padding or an attack on big-number arithmetic."""
 _LONGEST_STRING_BYTES: Final = 1 << 14
+# Addresses that linkers write for code that they have discarded.
 TOMBSTONES: Final = (0, 1, (1 << 64) - 1, (1 << 64) - 2)
-"""Addresses that linkers write for code that they have discarded."""
 
 
 class DwarfError(Exception):
@@ -30,8 +30,8 @@ class DwarfError(Exception):
     """
 
 
+# Exceptions that damaged debug information may raise in this package.
 DAMAGE: Final = (DwarfError, SectionError, struct.error, IndexError, ValueError, OverflowError)
-"""Exceptions that damaged debug information may raise in this package."""
 
 
 def reason_of(error: BaseException) -> str:
@@ -174,16 +174,12 @@ STRING_INDEX: Final = frozenset((STRX, STRX1, STRX2, STRX3, STRX4, GNU_STR_INDEX
 ADDRESS_INDEX: Final = frozenset((ADDRX, ADDRX1, ADDRX2, ADDRX3, ADDRX4, GNU_ADDR_INDEX))
 UNIT_REFERENCE: Final = frozenset((REF1, REF2, REF4, REF8, REF_UDATA))
 
-LEB: Final = -1
-"""Marker in place of a size: a LEB128 number."""
-BLOCK_LEB: Final = -2
-"""Marker: a LEB128 number, and as many bytes."""
-TEXT: Final = -3
-"""Marker: a NUL-terminated string."""
-VARIES: Final = -4
-"""Marker: the value contains its form (DW_FORM_indirect)."""
+LEB: Final = -1  # Marker in place of a size: a LEB128 number
+BLOCK_LEB: Final = -2  # Marker: a LEB128 number, and as many bytes
+TEXT: Final = -3  # Marker: a NUL-terminated string
+VARIES: Final = -4  # Marker: the value contains its form (DW_FORM_indirect)
+# Forms of blocks that begin with their length, and the size of that length in bytes.
 COUNTED: Final = {BLOCK1: 1, BLOCK2: 2, BLOCK4: 4}
-"""Forms of blocks that begin with their length, and the size of that length in bytes."""
 
 _SIZES: Final = {
     DATA1: 1, DATA2: 2, DATA4: 4, DATA8: 8, DATA16: 16, FLAG: 1, FLAG_PRESENT: 0,
@@ -195,8 +191,7 @@ _SIZES: Final = {
 }  # fmt: skip
 _OFFSETS: Final = frozenset((STRP, SEC_OFFSET, LINE_STRP, STRP_SUP, GNU_REF_ALT, GNU_STRP_ALT))
 
-Value = int | bytes
-"""A number, an offset, an index, or bytes, depending on the form."""
+Value = int | bytes  # A number, an offset, an index, or bytes, depending on the form
 
 
 class Encoding:

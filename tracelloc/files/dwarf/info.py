@@ -39,11 +39,9 @@ _UT_PARTIAL: Final = 3
 _UT_SKELETON: Final = 4
 _UT_SPLIT_COMPILE: Final = 5
 _MOST_UNITS: Final = 1 << 18
-_HEAD_BYTES: Final = 512
-"""Enough for the header and first entry of most units."""
+_HEAD_BYTES: Final = 512  # Enough for the header and first entry of most units
 _LARGEST_UNIT_BYTES: Final = 1 << 28
-_KEPT_UNIT_BYTES: Final = 1 << 25
-"""Size of the cache of units."""
+_KEPT_UNIT_BYTES: Final = 1 << 25  # Size of the cache of units
 _KEPT_TABLES: Final = 64
 _LEAST_WORK: Final = 1 << 22
 _WORK_PER_BYTE: Final = 8
@@ -59,20 +57,16 @@ class Root:
     """The attributes of a unit's first entry."""
 
     has_children: bool
-    comp_dir: str
-    """The compiler's working directory; file names may be relative to it."""
-    line_offset: int | None
-    """Offset of the line program in .debug_line."""
-    low_pc: int | None
-    """Base of the unit's address ranges."""
+    comp_dir: str  # The compiler's working directory; file names may be relative to it
+    line_offset: int | None  # Offset of the line program in .debug_line
+    low_pc: int | None  # Base of the unit's address ranges
     high_pc: int | None
-    ranges: tuple[int, Value] | None
-    """Form and value of DW_AT_ranges."""
+    ranges: tuple[int, Value] | None  # Form and value of DW_AT_ranges
     address_base: int
     string_base: int
     ranges_base: int
+    # The .dwo file that has the unit's functions; None if this file has them.
     split_name: str | None
-    """The .dwo file that has the unit's functions; None if this file has them."""
 
 
 class DebugUnit:

@@ -29,8 +29,7 @@ _CALL: Final = frozenset((*_PLACE, abbrev.AT_ABSTRACT_ORIGIN, abbrev.AT_CALL_FIL
 _VARIABLE: Final = frozenset((abbrev.AT_LOCATION, abbrev.AT_SPECIFICATION,
                               abbrev.AT_ABSTRACT_ORIGIN, abbrev.AT_DECL_FILE,
                               abbrev.AT_DECL_LINE))  # fmt: skip
-_ONE_BYTE: Final = 0x80
-"""Codes of abbreviations below this are one byte long."""
+_ONE_BYTE: Final = 0x80  # Codes of abbreviations below this are one byte long
 
 Attributes = dict[int, tuple[int, Value]]
 
@@ -172,27 +171,23 @@ class Walker:
 _MOST_NAMES: Final = 1 << 14
 _KEPT_WALKERS: Final = 16
 _KEPT_FUNCTIONS: Final = 1 << 12
-_KEPT_ROWS: Final = 1 << 20
-"""Most rows of cached function tables."""
+_KEPT_ROWS: Final = 1 << 20  # Most rows of cached function tables
 _KEPT_INLINED: Final = 1 << 18
+# Number of functions before an address that are checked, as functions may be nested.
 _LOOK_BACK: Final = 64
-"""Number of functions before an address that are checked, as functions may be nested."""
-_DEEPEST: Final = 500
-"""Most inlined calls returned for one address."""
+_DEEPEST: Final = 500  # Most inlined calls returned for one address
+# Most references followed to a name: from a copy to its origin to its declaration.
 _LONGEST_NAME_CHAIN: Final = 8
-"""Most references followed to a name: from a copy to its origin to its declaration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """A function that contains an address, and its call site if it was inlined."""
 
-    name: str | None
-    """Linkage name, or else the plain name."""
+    name: str | None  # Linkage name, or else the plain name
+    # Number of the file in the unit's line program; None: unknown, or not inlined.
     call_file: int | None
-    """Number of the file in the unit's line program; None: unknown, or not inlined."""
-    call_line: int | None
-    """From 1."""
+    call_line: int | None  # From 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +201,7 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class _Inlined:
-    parent: int
-    """Number of the call that contains it; -1: the function itself."""
+    parent: int  # Number of the call that contains it; -1: the function itself
     origin: tuple[int, Value] | None
     call_file: int | None
     call_line: int | None

@@ -28,8 +28,7 @@ _MOST_NAMES: Final = 1 << 17
 class _Name:
     """A file or directory, whose name is read on demand."""
 
-    text: bytes | int
-    """The name, or its offset in a string section."""
+    text: bytes | int  # The name, or its offset in a string section
     form: int
     directory: int
 
@@ -39,17 +38,13 @@ class LineHeader:
     """The parameters for running a line program, and its tables of files."""
 
     version: int
-    data: bytes
-    """The header and the program."""
-    start: int
-    """Offset of the first instruction in ``data``."""
-    instruction_bytes: int
-    """Unit of address advances, in bytes."""
+    data: bytes  # The header and the program
+    start: int  # Offset of the first instruction in `data`
+    instruction_bytes: int  # Unit of address advances, in bytes
     line_base: int
     line_range: int
     opcode_base: int
-    operand_counts: bytes
-    """Number of operands of each standard opcode, from opcode 1 on."""
+    operand_counts: bytes  # Number of operands of each standard opcode, from opcode 1 on
     directories: tuple[_Name, ...]
     files: tuple[_Name, ...]
 

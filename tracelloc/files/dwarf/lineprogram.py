@@ -38,11 +38,10 @@ _CONST_ADD_PC, _FIXED_ADVANCE_PC = 8, 9
 _OPERANDS: Final = {_ADVANCE_PC: 1, _ADVANCE_LINE: 1, _SET_FILE: 1, _SET_COLUMN: 1, 12: 1,
                     _COPY: 0, 6: 0, 7: 0, _CONST_ADD_PC: 0, 10: 0, 11: 0}  # fmt: skip
 _END_SEQUENCE, _SET_ADDRESS = 1, 2
+# Most instructions per match, which bounds the engine's memory for backtracking.
 _MATCH_TOKENS: Final = 20_000
-"""Most instructions per match, which bounds the engine's memory for backtracking."""
 _KEPT_SEQUENCES: Final = 4096
-_LOOK_BACK: Final = 4
-"""Number of sequences before an address that are checked: some may be empty."""
+_LOOK_BACK: Final = 4  # Number of sequences before an address that are checked: some may be empty
 
 
 @lru_cache(maxsize=16)
@@ -74,11 +73,10 @@ def _plain_instructions(opcode_base: int, operand_counts: bytes) -> re.Pattern[b
 class LineRows:
     """The rows of one sequence. A row covers the addresses up to the next row's."""
 
+    # Ascending; the last one is the end of the sequence, without file and line.
     address: npt.NDArray[np.uint64]
-    """Ascending; the last one is the end of the sequence, without file and line."""
     file: npt.NDArray[np.uint32]
-    line: npt.NDArray[np.uint32]
-    """From 1; 0: no line."""
+    line: npt.NDArray[np.uint32]  # From 1; 0: no line
 
     def find(self, address: int) -> tuple[int, int] | None:
         """Returns the file number and line of an address; None if it is outside."""
@@ -241,21 +239,17 @@ def _columns(addresses: array[int], files: array[int], lines: array[int]) -> Lin
 class SourceFrame:
     """One function that contains an address, and the source line in it."""
 
-    function: str | None
-    """Mangled linkage name, or else the plain name."""
+    function: str | None  # Mangled linkage name, or else the plain name
     file: str | None
-    line: int | None
-    """From 1; None: the code belongs to no line."""
-    inlined: bool
-    """Whether the function was inlined into the next one in the chain."""
+    line: int | None  # From 1; None: the code belongs to no line
+    inlined: bool  # Whether the function was inlined into the next one in the chain
 
 
+# Source frames, innermost first; the last one is not inlined. Empty: nothing is known.
 Chain = tuple[SourceFrame, ...]
-"""Source frames, innermost first; the last one is not inlined. Empty: nothing is known."""
 
 
-_KEPT_BYTES: Final = 1 << 25
-"""Size of the cache of line programs."""
+_KEPT_BYTES: Final = 1 << 25  # Size of the cache of line programs
 
 
 class LineIndex:

@@ -31,8 +31,7 @@ from tracelloc.files.dwarf.forms import (
 )
 from tracelloc.files.dwarf.info import DebugInfo, DebugUnit
 
-Range = tuple[int, int]
-"""First address, and the address after the last."""
+Range = tuple[int, int]  # First address, and the address after the last
 
 _PAIR: Final = struct.Struct("<QQ")
 _BASE_FOLLOWS: Final = (1 << 64) - 1
@@ -161,8 +160,8 @@ def _decode(unit: DebugUnit, data: bytes) -> list[Range]:
 
 
 _MOST_RANGES: Final = 1 << 23
+# Number of ranges before an address that are checked, as ranges of units may overlap.
 _LOOK_BACK: Final = 256
-"""Number of ranges before an address that are checked, as ranges of units may overlap."""
 
 
 class UnitIndex:

@@ -29,14 +29,12 @@ from tracelloc.files.dwarf.lineprogram import Chain, SourceFrame
 from tracelloc.files.dwarf.variables import Place
 from tracelloc.system.confined import start_confined
 
+# Major versions that are looked for; 13 is the first one with JSON output.
 _VERSIONS: Final = range(40, 12, -1)
-"""Major versions that are looked for; 13 is the first one with JSON output."""
-_PATIENCE_S: Final = 20.0
-"""Longest silence before llvm-symbolizer counts as failed."""
+_PATIENCE_S: Final = 20.0  # Longest silence before llvm-symbolizer counts as failed
 _BATCH: Final = 128
 _LARGEST_ANSWER_BYTES: Final = 1 << 24
-_MOST_MEMORY_BYTES: Final = 8 << 30
-"""Limit of its address space, most of which are mapped files."""
+_MOST_MEMORY_BYTES: Final = 8 << 30  # Limit of its address space, most of which are mapped files
 _PLAIN_PATH: Final = re.compile(r"/[\w./+,:@=~ -]+", re.ASCII)
 
 
@@ -197,8 +195,8 @@ def _chain(answer: dict[str, Any]) -> Chain:
 class LineDecoder(Protocol):
     """Decodes a file's own debug information: a ``DwarfDecoder``, in this process or a worker."""
 
+    # Per address of the last call of `chains`: the .dwo file with its functions, or None.
     split_paths: list[str | None]
-    """Per address of the last call of ``chains``: the .dwo file with its functions, or None."""
 
     @property
     def reason(self) -> str | None:

@@ -16,16 +16,14 @@ from tracelloc.files.dwarf.inlines import Attributes, Walker
 
 _OP_ADDR: Final = 0x03
 _OP_ADDRX: Final = 0xA1
+# Largest .debug_info that is searched, which takes some seconds.
 _LARGEST_INFO_BYTES: Final = 64 << 20
-"""Largest .debug_info that is searched, which takes some seconds."""
 _MOST_VARIABLES: Final = 1 << 18
-_LONGEST_CHAIN: Final = 4
-"""Most references followed from a definition to its declaration."""
+_LONGEST_CHAIN: Final = 4  # Most references followed from a definition to its declaration
 
-Place = tuple[str | None, int | None]
-"""Source file and line; None if unknown."""
+Place = tuple[str | None, int | None]  # Source file and line; None if unknown
+# Returns the path of a file by its number in a unit's line program. May raise DAMAGE.
 FileName = Callable[[DebugUnit, int], str | None]
-"""Returns the path of a file by its number in a unit's line program. May raise DAMAGE."""
 
 
 class VariableReader:

@@ -25,16 +25,12 @@ from tracelloc.files.elf.file import ElfFile, NotElfError
 from tracelloc.system import syscalls
 
 DEBUG_DIRECTORY: Final = PurePosixPath("/usr/lib/debug")
-_LARGEST_EMBEDDED: Final = 128 << 20
-"""Bytes that ``.gnu_debugdata`` may inflate to."""
-_MOST_GROWTH: Final = 32
-"""Largest factor by which it may inflate. Symbol tables shrink to a fifth."""
-_SMALL_BYTES: Final = 1 << 20
-"""Bytes that it may inflate to by any factor."""
+_LARGEST_EMBEDDED: Final = 128 << 20  # Bytes that `.gnu_debugdata` may inflate to
+_MOST_GROWTH: Final = 32  # Largest factor by which it may inflate. Symbol tables shrink to a fifth.
+_SMALL_BYTES: Final = 1 << 20  # Bytes that it may inflate to by any factor
+# Bytes of memory that inflating may take: `xz -9` asks for 65 MiB.
 _LARGEST_DICTIONARY: Final = 128 << 20
-"""Bytes of memory that inflating may take: ``xz -9`` asks for 65 MiB."""
-_LARGEST_CHECKED: Final = 8 << 30
-"""Bytes of a file whose checksum we are willing to calculate."""
+_LARGEST_CHECKED: Final = 8 << 30  # Bytes of a file whose checksum we are willing to calculate
 _PIECE: Final = 1 << 20
 _BUILD_ID: Final = re.compile(r"[0-9a-f]{4,256}")
 _MAGIC: Final = b"\x7fELF"
@@ -44,24 +40,18 @@ _MAGIC: Final = b"\x7fELF"
 class DebugReferences:
     """A file's references to its debug file."""
 
-    build_id: str | None
-    """Build ID shared by the file and its debug file."""
-    name: str | None
-    """File name of the debug file."""
-    checksum: int | None
-    """CRC-32 of its contents."""
+    build_id: str | None  # Build ID shared by the file and its debug file
+    name: str | None  # File name of the debug file
+    checksum: int | None  # CRC-32 of its contents
 
 
 @dataclass(frozen=True, slots=True)
 class DebugFile:
     """An open file with the symbols, and possibly the DWARF, of another file."""
 
-    number: int
-    """Descriptor."""
-    path: str
-    """Inside the target's root, or its URL."""
-    by_name: bool
-    """Found by name; else by build ID."""
+    number: int  # Descriptor
+    path: str  # Inside the target's root, or its URL
+    by_name: bool  # Found by name; else by build ID
     is_downloaded: bool = False
 
     def descriptor(self) -> int:

@@ -35,8 +35,7 @@ from tracelloc.files.elf.symtab import RawTable, SymbolTable
 _DYNAMIC_SYMBOLS: Final = ".dynsym"
 _DT_NEEDED: Final = 1
 _DT_SONAME: Final = 14
-_MOST: Final = 4096
-"""Entries that are looked at."""
+_MOST: Final = 4096  # Entries that are looked at
 _LONGEST_PATH: Final = 4096
 
 
@@ -44,10 +43,8 @@ _LONGEST_PATH: Final = 4096
 class DynamicNames:
     """The names of one file."""
 
-    needed: tuple[str, ...] = ()
-    """The libraries that the file needs, by the names in it."""
-    shared_name: str | None = None
-    """The name by which other files need this one."""
+    needed: tuple[str, ...] = ()  # The libraries that the file needs, by the names in it
+    shared_name: str | None = None  # The name by which other files need this one
 
 
 def read_names(entries: bytes, names: bytes) -> DynamicNames:
@@ -63,21 +60,17 @@ def read_names(entries: bytes, names: bytes) -> DynamicNames:
 
 
 _NT_GNU_BUILD_ID: Final = 3
+# Go's tables of functions, in plain and in position-independent programs.
 _GO_SECTIONS: Final = (".gopclntab", ".data.rel.ro.gopclntab")
-"""Go's tables of functions, in plain and in position-independent programs."""
 _LONGEST_NOTES: Final = 1 << 16
-_MOST_NOTES: Final = 16
-"""PT_NOTE segments that are read."""
-_LARGEST_SYMBOLS: Final = 256 << 20
-"""Bytes of a symbol table: eleven million names."""
-_LARGEST_NAMES: Final = 1 << 30
-"""Bytes of a table of names."""
-LARGEST_SECTION: Final = 256 << 20
-"""Bytes of a section that is read as a whole."""
+_MOST_NOTES: Final = 16  # PT_NOTE segments that are read
+_LARGEST_SYMBOLS: Final = 256 << 20  # Bytes of a symbol table: eleven million names
+_LARGEST_NAMES: Final = 1 << 30  # Bytes of a table of names
+LARGEST_SECTION: Final = 256 << 20  # Bytes of a section that is read as a whole
 _SPARSE_BYTES: Final = 32 << 20
+# Parts larger than the first, and than this multiple of the file's space on disk, are not read: no
+# file system compresses that well, but a hole in a file costs its author nothing.
 _SPARSE_TIMES: Final = 16
-"""Parts larger than the first, and than this multiple of the file's space on disk, are not read:
-no file system compresses that well, but a hole in a file costs its author nothing."""
 
 T = TypeVar("T")
 
@@ -90,10 +83,9 @@ class NotElfError(Exception):
 class DataLayout:
     """Where a file's variables lie when it is loaded; addresses are the file's own."""
 
+    # Start and end of each writable segment, including what is not in the file (.bss).
     segments: tuple[tuple[int, int], ...] = ()
-    """Start and end of each writable segment, including what is not in the file (.bss)."""
-    thread_bytes: int = 0
-    """Size of the thread-local variables."""
+    thread_bytes: int = 0  # Size of the thread-local variables
     thread_alignment: int = 1
 
 
@@ -102,8 +94,7 @@ class SectionHeader:
     """A section with content, in bytes of the file and of the virtual address space."""
 
     offset: int
-    size_bytes: int
-    """In the file."""
+    size_bytes: int  # In the file
     address: int
     is_compressed: bool
 

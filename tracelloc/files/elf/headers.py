@@ -18,8 +18,7 @@ from typing import BinaryIO, Final, cast
 
 from tracelloc.architecture import ARCHITECTURES
 
-Read = Callable[[int, int], bytes]
-"""``read(offset, size)`` gives bytes of the file, fewer at its end."""
+Read = Callable[[int, int], bytes]  # `read(offset, size)` gives bytes of the file, fewer at its end
 
 PT_LOAD: Final = 1
 PT_NOTE: Final = 4
@@ -30,29 +29,23 @@ PF_W: Final = 2
 SHT_NOBITS: Final = 8
 SHF_COMPRESSED: Final = 0x800
 
-_OURS: Final = b"\x02\x01"
-"""ELFCLASS64, ELFDATA2LSB."""
+_OURS: Final = b"\x02\x01"  # ELFCLASS64, ELFDATA2LSB
+# Elf64_Ehdr without e_ident; the other two are Elf64_Phdr and Elf64_Shdr.
 _FILE_HEADER: Final = struct.Struct("<HHIQQQI6H")
-"""Elf64_Ehdr without e_ident; the other two are Elf64_Phdr and Elf64_Shdr."""
 _PROGRAM_HEADER: Final = struct.Struct("<II6Q")
 _SECTION_HEADER: Final = struct.Struct("<IIQQQQIIQQ")
+# Machine numbers by pyelftools' names, as far as they are used.
 _FOREIGN_KINDS: Final = {
     "PT_LOAD": PT_LOAD, "PT_NOTE": PT_NOTE, "PT_GNU_EH_FRAME": PT_GNU_EH_FRAME,
     "SHT_NOBITS": SHT_NOBITS,
 }  # fmt: skip
-"""Machine numbers by pyelftools' names, as far as they are used."""
-_MOST_FOREIGN: Final = 1 << 12
-"""Headers of a kind that pyelftools is given to read."""
+_MOST_FOREIGN: Final = 1 << 12  # Headers of a kind that pyelftools is given to read
 _MACHINES: Final = {each.elf_machine: each.elf_name for each in ARCHITECTURES}
-_MANY: Final = 0xFFFF
-"""The number does not fit into its field and is in the first section header."""
-_MOST: Final = 1 << 16
-"""Headers of a kind that are read. Linked files have dozens."""
-_MOST_SEGMENTS: Final = 256
-"""PT_LOAD headers; each address is looked for in all of them."""
+_MANY: Final = 0xFFFF  # The number does not fit into its field and is in the first section header
+_MOST: Final = 1 << 16  # Headers of a kind that are read. Linked files have dozens.
+_MOST_SEGMENTS: Final = 256  # PT_LOAD headers; each address is looked for in all of them
 _LONGEST_NAMES: Final = 1 << 24
-_LONGEST_NAME: Final = 256
-"""Bytes of a section's name that are read."""
+_LONGEST_NAME: Final = 256  # Bytes of a section's name that are read
 
 
 class HeaderError(Exception):

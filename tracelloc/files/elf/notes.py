@@ -14,10 +14,8 @@ class Note(NamedTuple):
 
     name: bytes
     kind: int
-    content: bytes
-    """Shorter than ``size_bytes`` if the notes end in it."""
-    size_bytes: int
-    """Size of the content by its header."""
+    content: bytes  # Shorter than `size_bytes` if the notes end in it
+    size_bytes: int  # Size of the content by its header
 
 
 def notes_in(data: bytes) -> Iterator[Note]:

@@ -23,19 +23,17 @@ from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.files.elf.file import ElfFile
 
 _SECTIONS: Final = (".plt", ".plt.sec", ".plt.got")
+# Bytes per stub on x86-64; `.plt.got` has 16 where stubs begin with `endbr64`.
 _STUB_BYTES: Final = {".plt": 16, ".plt.sec": 16, ".plt.got": 8}
-"""Bytes per stub on x86-64; ``.plt.got`` has 16 where stubs begin with ``endbr64``."""
+# Elf64_Rela.
 _RELOCATION_DTYPE: Final = np.dtype([("offset", "<u8"), ("info", "<u8"), ("addend", "<i8")])
-"""Elf64_Rela."""
-_LARGEST_BYTES: Final = 2 << 20
-"""Bytes of a section's stubs that are read: 131,072 stubs."""
+_LARGEST_BYTES: Final = 2 << 20  # Bytes of a section's stubs that are read: 131,072 stubs
 _MOST_RELOCATIONS: Final = 1 << 22
 _ENDBR64: Final = bytes.fromhex("f30f1efa")
 _JUMP: Final = bytes.fromhex("ff25")
 _PUSH: Final = 0x68
 _BR_X17: Final = 0xD61F0220
-_LONGEST_STUB: Final = 6
-"""Instructions of a stub of 64-bit Arm."""
+_LONGEST_STUB: Final = 6  # Instructions of a stub of 64-bit Arm
 
 
 def plt_functions(elf: ElfFile) -> list[tuple[int, int, str]]:
@@ -61,8 +59,7 @@ def plt_functions(elf: ElfFile) -> list[tuple[int, int, str]]:
     return functions
 
 
-_Relocated = dict[int, int]
-"""Index of the symbol by the address of the patched word."""
+_Relocated = dict[int, int]  # Index of the symbol by the address of the patched word
 
 
 def _x86_64_stubs(

@@ -14,18 +14,15 @@ from contextlib import suppress
 from enum import Enum
 from typing import Any, Final
 
-_CHDR: Final = struct.Struct("<IIQQ")
-"""Elf64_Chdr: type, reserved, size, alignment."""
+_CHDR: Final = struct.Struct("<IIQQ")  # Elf64_Chdr: type, reserved, size, alignment
 _GNU: Final = struct.Struct(">4sQ")
 _ZLIB: Final = 1
 _ZSTD: Final = 2
 _LARGEST_BYTES: Final = 4 << 30
-_LARGEST_UNPACKED_BYTES: Final = 1 << 30
-"""Compressed sections are unpacked as a whole."""
+_LARGEST_UNPACKED_BYTES: Final = 1 << 30  # Compressed sections are unpacked as a whole
+# Times. Real debug information shrinks to a half or a tenth, a bomb to a thousandth.
 _MOST_GROWTH: Final = 32
-"""Times. Real debug information shrinks to a half or a tenth, a bomb to a thousandth."""
-_SMALL_BYTES: Final = 1 << 20
-"""Sections up to this size are read whole when first touched."""
+_SMALL_BYTES: Final = 1 << 20  # Sections up to this size are read whole when first touched
 
 
 class SectionError(Exception):
@@ -132,8 +129,8 @@ def load_zstd() -> None:
             return
 
 
+# Workers may not open files: a module that was not imported before is unavailable.
 _NOT_THERE: Final = ImportError, PermissionError
-"""Workers may not open files: a module that was not imported before is unavailable."""
 
 
 def unzstd(stored: bytes, size: int) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+# Elf64_Sym, little endian.
 SYMBOL_DTYPE: Final = np.dtype(
     [
         ("name", "<u4"),
@@ -24,7 +25,6 @@ SYMBOL_DTYPE: Final = np.dtype(
         ("size", "<u8"),
     ]
 )
-"""Elf64_Sym, little endian."""
 
 STT_OBJECT: Final = 1
 STT_FUNC: Final = 2
@@ -35,24 +35,18 @@ FUNCTIONS: Final = (STT_FUNC, STT_GNU_IFUNC)
 VARIABLES: Final = (STT_OBJECT, STT_COMMON)
 THREAD_LOCALS: Final = (STT_TLS,)
 _STB_RANK: Final = np.ones(16, np.uint8)
-_STB_RANK[1:3] = 0
-"""0 for names that other files can use (GLOBAL, WEAK), 1 for local ones."""
+_STB_RANK[1:3] = 0  # 0 for names that other files can use (GLOBAL, WEAK), 1 for local ones
 _SHN_UNDEF: Final = 0
+# How many symbols before an address are tried: an inner one may end before it.
 _LOOK_BACK: Final = 16
-"""How many symbols before an address are tried: an inner one may end before it."""
+# How far a function without a size reaches, unless another one begins before.
 _UNSIZED_REACH: Final = np.uint64(4096)
-"""How far a function without a size reaches, unless another one begins before."""
 
-LONGEST_NAME: Final = 64 << 10
-"""Bytes of a name that are read. Compilers stay far below."""
-_BEGINNING: Final = 4
-"""Bytes of names that are compared at once."""
-_MOST_ENDING: Final = 1 << 14
-"""Different strings that end alike."""
-_MOST_PLACES: Final = 8
-"""Functions of one name in one file. More than one is rare."""
-_MOST_ALIASES: Final = 64
-"""Names of one function that are compared."""
+LONGEST_NAME: Final = 64 << 10  # Bytes of a name that are read. Compilers stay far below.
+_BEGINNING: Final = 4  # Bytes of names that are compared at once
+_MOST_ENDING: Final = 1 << 14  # Different strings that end alike
+_MOST_PLACES: Final = 8  # Functions of one name in one file. More than one is rare.
+_MOST_ALIASES: Final = 64  # Names of one function that are compared
 
 U64 = npt.NDArray[np.uint64]
 
@@ -66,8 +60,7 @@ class Symbol:
 
     name: str
     address: int
-    size: int
-    """0: not known."""
+    size: int  # 0: not known
 
 
 class StringTable:
@@ -152,8 +145,7 @@ class StringTable:
 class RawTable:
     """A symbol table section and the names it points to."""
 
-    symbols: npt.NDArray[Any]
-    """Records of SYMBOL_DTYPE."""
+    symbols: npt.NDArray[Any]  # Records of SYMBOL_DTYPE
     names: StringTable
 
     @classmethod

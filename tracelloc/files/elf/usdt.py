@@ -23,11 +23,11 @@ _BASE: Final = ".stapsdt.base"
 _OWNER: Final = b"stapsdt\0"
 _KIND: Final = 3
 _ADDRESSES: Final = struct.Struct("<QQQ")
+# In one file, of one provider: as many as a compiler may make of a function that it inlines.
 _MOST_PROBES: Final = 1 << 12
-"""In one file, of one provider: as many as a compiler may make of a function that it inlines."""
 _MASK: Final = (1 << 64) - 1
+# Spaces between arguments: not those in brackets.
 _BETWEEN: Final = re.compile(r"\s+(?![^\[\]]{0,32}\])")
-"""Spaces between arguments: not those in brackets."""
 _FARTHEST: Final = 1 << 15
 
 
@@ -36,16 +36,13 @@ class UsdtProbe:
     """One place of a probe; a file may have many of the same name."""
 
     name: str
-    address: int
-    """In the file's own address space, as ``semaphore``."""
-    semaphore: int
-    """The counter that is above 0 while somebody listens; 0: there is none."""
-    arguments: tuple[Argument, ...] | None
-    """Where they are; None: somewhere that probes can't read."""
+    address: int  # In the file's own address space, as `semaphore`
+    semaphore: int  # The counter that is above 0 while somebody listens; 0: there is none
+    arguments: tuple[Argument, ...] | None  # Where they are; None: somewhere that probes can't read
 
 
+# (number of a register, whether the argument is in memory, how far from where that points)
 Argument = tuple[int, bool, int]
-"""(number of a register, whether the argument is in memory, how far from where that points)"""
 
 
 def usdt_probes(elf: ElfFile, provider: str) -> list[UsdtProbe]:

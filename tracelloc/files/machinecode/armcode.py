@@ -32,8 +32,8 @@ from tracelloc.architecture.aarch64.instructions import (
 )
 from tracelloc.files.machinecode.instruction import MOST_CODE, CodeFlow, Instruction, ProbeOffset
 
+# nop, xpaclri, pacia1716, pacib1716, paciaz to pacibsp, bti: not yield, wfe or autiasp.
 _STEPPED_HINTS: Final = frozenset({0, 7, 8, 10, 24, 25, 26, 27, 32, 34, 36, 38})
-"""nop, xpaclri, pacia1716, pacib1716, paciaz to pacibsp, bti: not yield, wfe or autiasp."""
 
 
 def is_simulated(word: int) -> bool:

@@ -23,12 +23,12 @@ from tracelloc.files.machinecode.coderules import rules_for
 from tracelloc.files.machinecode.instruction import CodeFlow, Instruction
 
 _MOST_INSTRUCTIONS: Final = 8192
+# Most instructions to follow in one file: some seconds. jemalloc needs a tenth of them.
 _MOST_IN_FILE: Final = 1 << 18
-"""Most instructions to follow in one file: some seconds. jemalloc needs a tenth of them."""
 _WORD_BYTES: Final = 8
 _NO_RULE: Final = (UNDEFINED, 0, b"")
-_READ_BYTES: Final = 512
-"""Bytes of code decoded at once."""
+_READ_BYTES: Final = 512  # Bytes of code decoded at once
+# Functions that do not return: the code after a call of them is not part of the path.
 _NEVER_BACK: Final = (
     "abort",
     "exit",
@@ -43,24 +43,18 @@ _NEVER_BACK: Final = (
     "_ZSt17__throw_bad_allocv",
     "_ZSt28__throw_bad_array_new_lengthv",
 )
-"""Functions that do not return: the code after a call of them is not part of the path."""
 
 
 @dataclass(slots=True)
 class CodePaths:
     """The exits found on the paths through a function."""
 
-    stops: Stops
-    """Functions at whose call a path ends."""
+    stops: Stops  # Functions at whose call a path ends
     rets: set[int] = field(default_factory=set)
-    calls: set[int] = field(default_factory=set)
-    """Addresses to which calls return."""
-    stopped: bool = False
-    """Whether a path ended at one of ``stops``."""
-    has_refused: bool = False
-    """Whether a ret instruction can't have a probe."""
-    trouble: str = ""
-    """Reasons why there may be more rets; empty if these are all."""
+    calls: set[int] = field(default_factory=set)  # Addresses to which calls return
+    stopped: bool = False  # Whether a path ended at one of `stops`
+    has_refused: bool = False  # Whether a ret instruction can't have a probe
+    trouble: str = ""  # Reasons why there may be more rets; empty if these are all
 
 
 @dataclass(frozen=True, slots=True)

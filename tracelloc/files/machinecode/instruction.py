@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
+# Most bytes of a function to analyze; a longer one is probed at its entry.
 MOST_CODE: Final = 1 << 16
-"""Most bytes of a function to analyze; a longer one is probed at its entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeOffset:
     """Where to put a probe, relative to the function's entry."""
 
-    offset: int
-    """In bytes."""
+    offset: int  # In bytes
     is_single_stepped: bool
 
 
@@ -26,21 +25,16 @@ class CodeFlow(Enum):
     CALL = "call"
     RETURN = "return"
     JUMP = "jump"
-    BRANCH = "branch"
-    """A conditional jump."""
-    TRAP = "trap"
-    """The end of the program, or of this path."""
+    BRANCH = "branch"  # A conditional jump
+    TRAP = "trap"  # The end of the program, or of this path
 
 
 class Instruction(NamedTuple):
     """One instruction of a path."""
 
     address: int
-    size: int
-    """In bytes."""
+    size: int  # In bytes
     flow: CodeFlow
-    target: int | None
-    """The target of a direct call or jump."""
-    text: str
-    """For people."""
+    target: int | None  # The target of a direct call or jump
+    text: str  # For people
     can_have_probe: bool = True

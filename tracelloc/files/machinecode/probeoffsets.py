@@ -18,6 +18,7 @@ from capstone import x86_const as x86
 
 from tracelloc.files.machinecode.instruction import MOST_CODE, CodeFlow, Instruction, ProbeOffset
 
+# A register and its parts: writing any of them changes the argument.
 _REGISTERS: Final = {
     "rdi": (x86.X86_REG_RDI, x86.X86_REG_EDI, x86.X86_REG_DI, x86.X86_REG_DIL),
     "rsi": (x86.X86_REG_RSI, x86.X86_REG_ESI, x86.X86_REG_SI, x86.X86_REG_SIL),
@@ -27,7 +28,6 @@ _REGISTERS: Final = {
     "r9": (x86.X86_REG_R9, x86.X86_REG_R9D, x86.X86_REG_R9W, x86.X86_REG_R9B),
     "rsp": (x86.X86_REG_RSP, x86.X86_REG_ESP, x86.X86_REG_SP, x86.X86_REG_SPL),
 }
-"""A register and its parts: writing any of them changes the argument."""
 
 _FLOW: Final = (
     capstone.CS_GRP_JUMP,
@@ -37,11 +37,10 @@ _FLOW: Final = (
     capstone.CS_GRP_IRET,
     capstone.CS_GRP_BRANCH_RELATIVE,
 )
+# Linux 6.18 turns a probe on a nop of this length into a call that kills forked children, and
+# kernels after it may do so with longer ones.
 _HARMFUL_NOP_BYTES: Final = 5
-"""Linux 6.18 turns a probe on a nop of this length into a call that kills forked children, and
-kernels after it may do so with longer ones."""
-_ENTRY_BYTES: Final = 64
-"""More than the bytes of nops that any compiler puts at a function's entry."""
+_ENTRY_BYTES: Final = 64  # More than the bytes of nops that any compiler puts at a function's entry
 
 
 def find_probe_offset(code: bytes, arguments: Iterable[str]) -> ProbeOffset:
@@ -144,8 +143,8 @@ def decode(code: bytes, address: int) -> Iterator[Instruction]:
         yield Instruction(each.address, each.size, flow, target, text)
 
 
+# How each kind of instruction continues, by capstone's numbers; capstone takes long to tell.
 _FLOWS: Final[dict[int, CodeFlow]] = {}
-"""How each kind of instruction continues, by capstone's numbers; capstone takes long to tell."""
 _GOING: Final = (CodeFlow.CALL, CodeFlow.JUMP, CodeFlow.BRANCH)
 
 

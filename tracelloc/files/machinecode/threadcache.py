@@ -19,15 +19,14 @@ from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.files.elf import ElfFile
 
+# `movb $1, %fs:(register)`, or of a fixed offset.
 _SETS_BYTE: Final = re.compile(rb"\x64\xc6(?:[\x00-\x03\x06\x07]\x01|\x04\x25....\x01)", re.DOTALL)
-"""``movb $1, %fs:(register)``, or of a fixed offset."""
 _NEAR_BYTES: Final = 256
 _CALL: Final = 0xE8
 _CALL_BYTES: Final = 5
+# 64-bit Arm: bl; `strb wN, [xM, #…]`; `mov wN, #1`; `mrs xN, tpidr_el0`.
 _BL, _STRB, _MOV_1, _READ_BASE = 0x25, 0x39000000, 0x52800020, 0xD53BD040
-"""64-bit Arm: bl; ``strb wN, [xM, #…]``; ``mov wN, #1``; ``mrs xN, tpidr_el0``."""
-_SET_UP: Final = 16
-"""Instructions before the store that are searched for the other two."""
+_SET_UP: Final = 16  # Instructions before the store that are searched for the other two
 
 
 def thread_cache_drain(

@@ -24,21 +24,16 @@ from tracelloc.record.facets.seam import OLD_NS, Facet, Inspected, InspectionBud
 from tracelloc.record.reachability.blockholders import HolderFinder
 from tracelloc.text import NS_PER_S
 
-_PAUSE_NS: Final = 30 * NS_PER_S
-"""Least time from one search to the next."""
-_AGAIN_NS: Final = 300 * NS_PER_S
-"""Time to the next search if no other stack grows."""
-_MOST_STACKS: Final = 3
-"""Suspects and stacks in one search."""
+_PAUSE_NS: Final = 30 * NS_PER_S  # Least time from one search to the next
+_AGAIN_NS: Final = 300 * NS_PER_S  # Time to the next search if no other stack grows
+_MOST_STACKS: Final = 3  # Suspects and stacks in one search
 _MOST_PATHS: Final = 3
-_MOST_BLOCKS: Final = 1 << 18
-"""Most blocks of each to ask about."""
+_MOST_BLOCKS: Final = 1 << 18  # Most blocks of each to ask about
+# If so many of the old blocks have no pointer to them, they are lost rather than held.
 _LOST_SHARE: Final = 1 / 4
-"""If so many of the old blocks have no pointer to them, they are lost rather than held."""
+# A stack that is not a suspect has at least so much of all live bytes.
 _LEAST_SHARE: Final = 1 / 100
-"""A stack that is not a suspect has at least so much of all live bytes."""
-_MEMORY_SHARE: Final = 1 / 2
-"""The part of the memory left that a search may use."""
+_MEMORY_SHARE: Final = 1 / 2  # The part of the memory left that a search may use
 
 
 class HoldersFacet(Facet[SuspectHolders]):
@@ -47,10 +42,9 @@ class HoldersFacet(Facet[SuspectHolders]):
     name = "holders"
     task = "holder search"
     share = 1 / 64
+    # If memory can't be searched now, it can't be later.
     final_errors = PrivilegeError, UnsupportedError, OSError, MemoryError
-    """If memory can't be searched now, it can't be later."""
-    found_ns = 0
-    """When the last search began; 0: there was none."""
+    found_ns = 0  # When the last search began; 0: there was none
     _asked: Heap
 
     def pause_ns(self, now_ns: int) -> int | None:

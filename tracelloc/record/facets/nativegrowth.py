@@ -19,21 +19,18 @@ from tracelloc.model.figures import F64, I64, resized
 from tracelloc.model.objects import FunctionLine, NativeGrowth, ObjectCensus, TypeSuspect
 
 _MOST_POINTS: Final = 8
+# Censuses that are compared: at least two more than the two that define a proportion.
 _LEAST_POINTS: Final = 4
-"""Censuses that are compared: at least two more than the two that define a proportion."""
-_LEAST_GROWTH: Final = 20
-"""Least growth of the objects and of the blocks."""
+_LEAST_GROWTH: Final = 20  # Least growth of the objects and of the blocks
 _LEAST_BYTES: Final = 4 << 10
-_TOLERANCE: Final = 0.05
-"""Largest deviation from the proportion, as a share of the growth."""
+_TOLERANCE: Final = 0.05  # Largest deviation from the proportion, as a share of the growth
 
 
 class _Point(NamedTuple):
     """The live blocks of all stacks right after a census."""
 
     time_s: float
-    objects: dict[str, int]
-    """Numbers of objects by type."""
+    objects: dict[str, int]  # Numbers of objects by type
     live_count: I64
     live_bytes: I64
 

@@ -15,14 +15,11 @@ from tracelloc.record.facets.seam import Facet, FacetContext, Inspected, Inspect
 from tracelloc.record.runtimes.supported import watch_objects
 from tracelloc.text import NS_PER_S
 
-_PAUSE_NS: Final = 2 * NS_PER_S
-"""Least time from one census to the next."""
-_QUIET_NS: Final = 30 * NS_PER_S
-"""Time between censuses of programs in which no type grows."""
+_PAUSE_NS: Final = 2 * NS_PER_S  # Least time from one census to the next
+_QUIET_NS: Final = 30 * NS_PER_S  # Time between censuses of programs in which no type grows
+# Varies pauses by up to half, so that periodic changes do not look like growth.
 _JITTER: Final = 0.6180339887
-"""Varies pauses by up to half, so that periodic changes do not look like growth."""
-_MEMORY_SHARE: Final = 4
-"""One census may use this fraction (1/n) of tracelloc's remaining memory."""
+_MEMORY_SHARE: Final = 4  # One census may use this fraction (1/n) of tracelloc's remaining memory
 
 
 class ObjectsFacet(Facet[ObjectFindings]):

@@ -16,17 +16,12 @@ from tracelloc.record.facets.seam import OLD_NS, Facet, InspectionBudget
 from tracelloc.record.reachability.search import search
 from tracelloc.text import NS_PER_S
 
-_PAUSE_NS: Final = 10 * NS_PER_S
-"""Least time from one search to the next."""
+_PAUSE_NS: Final = 10 * NS_PER_S  # Least time from one search to the next
 _FIRST: Final = 2
-_QUIET_NS: Final = 60 * NS_PER_S
-"""Time between searches of processes in which nothing grows."""
-_LEAST: Final = 1 << 20
-"""How many blocks one search looks for if memory is short."""
-_MOST: Final = 1 << 24
-"""Most blocks that one search looks for."""
-_BYTES_A_BLOCK: Final = 256
-"""Memory to be left for each; a search takes about 120 bytes."""
+_QUIET_NS: Final = 60 * NS_PER_S  # Time between searches of processes in which nothing grows
+_LEAST: Final = 1 << 20  # How many blocks one search looks for if memory is short
+_MOST: Final = 1 << 24  # Most blocks that one search looks for
+_BYTES_A_BLOCK: Final = 256  # Memory to be left for each; a search takes about 120 bytes
 
 
 class PointersFacet(Facet[SearchResult]):
@@ -36,8 +31,7 @@ class PointersFacet(Facet[SearchResult]):
     task = "pointer search"
     share = 1 / 64
     needs_memory = False
-    final_errors = PrivilegeError, OSError
-    """If memory can't be read now, it can't be later."""
+    final_errors = PrivilegeError, OSError  # If memory can't be read now, it can't be later
 
     _asked: UnreachableBlocks
 

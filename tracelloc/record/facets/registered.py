@@ -10,10 +10,10 @@ from tracelloc.record.facets.objects import ObjectsFacet
 from tracelloc.record.facets.pointers import PointersFacet
 from tracelloc.record.facets.seam import Facet
 
+# In the order in which they begin when several are due.
 FACETS: Final[tuple[type[Facet[Any]], ...]] = (
     PointersFacet,
     ObjectsFacet,
     HeapFacet,
     HoldersFacet,
 )
-"""In the order in which they begin when several are due."""

@@ -17,13 +17,11 @@ from tracelloc.record.facets.seam import Facet, FacetContext, InspectionBudget
 from tracelloc.record.tasks.memorybudget import MemoryStage
 from tracelloc.text import NS_PER_S
 
-_LOOK_NS: Final = NS_PER_S
-"""How often ``run_due`` checks whether an inspection is due."""
+_LOOK_NS: Final = NS_PER_S  # How often `run_due` checks whether an inspection is due
+# Longest wall-clock time of one inspection. Reading memory may wait for what another program does
+# (userfaultfd(2), FUSE).
 _MOST_NS: Final = 600 * NS_PER_S
-"""Longest wall-clock time of one inspection. Reading memory may wait for what another program does
-(userfaultfd(2), FUSE)."""
-_LAST_S: Final = 2.0
-"""How long ``close`` waits for work in progress."""
+_LAST_S: Final = 2.0  # How long `close` waits for work in progress
 
 
 class Schedule:

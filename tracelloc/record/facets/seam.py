@@ -24,15 +24,14 @@ from tracelloc.record.tasks.memorybudget import MemoryBudget
 from tracelloc.record.tasks.supervision import Supervisor
 from tracelloc.text import NS_PER_S
 
-OLD_NS: Final = 10 * NS_PER_S
-"""Pointers to younger blocks may be in registers, or being moved."""
+OLD_NS: Final = 10 * NS_PER_S  # Pointers to younger blocks may be in registers, or being moved
 _REGISTERS: Final = "reading of registers"
 _NO_REGISTERS: Final = (
     "registers are not searched for pointers ({why}): blocks that only a register points to "
     "count as lost"
 )
+# CPU time limit of one inspection; enough to search about 200 GiB for pointers.
 _MOST_CPU_NS: Final = 60 * NS_PER_S
-"""CPU time limit of one inspection; enough to search about 200 GiB for pointers."""
 
 T = TypeVar("T")
 
@@ -67,10 +66,8 @@ class FacetContext:
     """What the facets of all processes share."""
 
     supervisor: Supervisor
-    memory: MemoryBudget | None = None
-    """What tracelloc may use; None: unlimited."""
-    reads_memory: bool = True
-    """Whether tracelloc may read the processes' memory."""
+    memory: MemoryBudget | None = None  # What tracelloc may use; None: unlimited
+    reads_memory: bool = True  # Whether tracelloc may read the processes' memory
     reads_registers: bool = False
     debug: bool = False
     _root_words: RootWords | None = None
@@ -94,12 +91,9 @@ class FacetContext:
 class InspectionBudget:
     """What one inspection may use, on the thread that has made this."""
 
-    is_over: Callable[[], bool]
-    """Whether the trace ends."""
-    now_ns: int
-    """When it began, CLOCK_MONOTONIC."""
-    memory_bytes: int | None = None
-    """What is left of tracelloc's own; None: unlimited."""
+    is_over: Callable[[], bool]  # Whether the trace ends
+    now_ns: int  # When it began, CLOCK_MONOTONIC
+    memory_bytes: int | None = None  # What is left of tracelloc's own; None: unlimited
     _began_ns: int = field(default_factory=time.thread_time_ns)
 
     @property
@@ -122,25 +116,19 @@ class InspectionBudget:
 class Facet(ABC, Generic[T]):
     """One facet of one memory image. With the session's lock, except ``inspect``."""
 
-    name: ClassVar[str]
-    """The key of results in snapshots and recordings."""
-    task: ClassVar[str]
-    """What inspecting is called in messages about failures."""
+    name: ClassVar[str]  # The key of results in snapshots and recordings
+    task: ClassVar[str]  # What inspecting is called in messages about failures
+    # Largest share of one processor's time that inspecting all processes takes.
     share: ClassVar[float]
-    """Largest share of one processor's time that inspecting all processes takes."""
+    # Whether it is also inspected when tracing begins, and at its end if that is quick.
     at_ends: ClassVar[bool] = False
-    """Whether it is also inspected when tracing begins, and at its end if that is quick."""
+    # Whether it pauses while tracelloc's memory budget is nearly used up.
     needs_memory: ClassVar[bool] = True
-    """Whether it pauses while tracelloc's memory budget is nearly used up."""
-    final_errors: ClassVar[tuple[type[Exception], ...]] = ()
-    """Errors that will not go away."""
+    final_errors: ClassVar[tuple[type[Exception], ...]] = ()  # Errors that will not go away
 
-    result: T | None = None
-    """What was found last, for snapshots; None: nothing yet."""
-    began_ns: int = 0
-    """When the last inspection began, CLOCK_MONOTONIC; 0: there was none."""
-    took_ns: int = 0
-    """CPU time of the last inspection."""
+    result: T | None = None  # What was found last, for snapshots; None: nothing yet
+    began_ns: int = 0  # When the last inspection began, CLOCK_MONOTONIC; 0: there was none
+    took_ns: int = 0  # CPU time of the last inspection
 
     def __init__(self, process: Inspected, context: FacetContext) -> None:
         self.process, self.context = process, context

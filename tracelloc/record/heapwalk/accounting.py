@@ -24,10 +24,10 @@ from tracelloc.record.runtimes.supported import runtime_heap
 from tracelloc.record.sources.preloaded.sharedarea import AREA_NAME
 
 _MOST_ITEMS: Final = 8
+# Bytes without a file behind a library's data up to which they count as its variables.
 _MOST_LIBRARY_BSS_BYTES: Final = 1 << 20
-"""Bytes without a file behind a library's data up to which they count as its variables."""
+# Bytes of a guard before a thread's stack; more is reserved for something else.
 _MOST_GUARD_BYTES: Final = 1 << 16
-"""Bytes of a guard before a thread's stack; more is reserved for something else."""
 _MEMORY_FILES: Final = "/memfd:", "/SYSV", "/dev/zero"
 _MEMORY_SYSTEMS: Final = "tmpfs", "ramfs", "devtmpfs", "hugetlbfs"
 

@@ -25,11 +25,11 @@ from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.process.regions import Region
 
 Rows = npt.NDArray[np.intp]
+# Returns the stack that allocated the block at each address; -1 where there is none.
 StacksAt = Callable[[U64], npt.NDArray[np.int64]]
-"""Returns the stack that allocated the block at each address; -1 where there is none."""
 
+# Bytes from an object to one of its base classes (offset to top), at most.
 _MOST_OFFSET: Final = 1 << 24
-"""Bytes from an object to one of its base classes (offset to top), at most."""
 _PREFIX: Final = "typeinfo name for "
 _MANGLED: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9_.$]*")
 

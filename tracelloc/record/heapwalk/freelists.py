@@ -17,23 +17,19 @@ from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.walked import ADDRESS_BITS, NO_ENTRIES, Arena, BlockState, WalkedHeap
 from tracelloc.record.process.memory import U64, Mask
 
-_MOST_LISTED: Final = 1 << 22
-"""Chunks in one list of free chunks."""
+_MOST_LISTED: Final = 1 << 22  # Chunks in one list of free chunks
 _FIRST_FASTBIN_BYTES: Final = 32
+# Least and most bytes of the chunks with a thread's cache, by the number of its lists (2.30 to
+# 2.41; 2.42).
 _TCACHES: Final = {64: (0x290, 0x290), 76: (0x300, 0x340)}
-"""Least and most bytes of the chunks with a thread's cache, by the number of its lists (2.30 to
-2.41; 2.42)."""
 _SMALL_BINS: Final = 64
+# In the word before a chunk's memory: its size, without the flags.
 _SIZE_BITS: Final = 0xFFFFFFFFFFFFFFF0
-"""In the word before a chunk's memory: its size, without the flags."""
-_MOST_CHANGED: Final = 2
-"""Lists of a thread cache that may change while it is read."""
+_MOST_CHANGED: Final = 2  # Lists of a thread cache that may change while it is read
+# Chunks per arena that are looked at again, as they may be thread caches.
 _MOST_DOUBTFUL: Final = 64
-"""Chunks per arena that are looked at again, as they may be thread caches."""
-_MOST_TRIES: Final = 10
-"""Reads of lists that change meanwhile."""
-_LONG: Final = 1 << 16
-"""Chunks in lists that take long to read, and of which few change meanwhile."""
+_MOST_TRIES: Final = 10  # Reads of lists that change meanwhile
+_LONG: Final = 1 << 16  # Chunks in lists that take long to read, and of which few change meanwhile
 
 
 def mark_cached(

@@ -37,27 +37,22 @@ from tracelloc.record.heapwalk.walked import (
 from tracelloc.record.process.memory import PAGE_BYTES, U64
 from tracelloc.record.process.regions import Region
 
+# Returns (address of the top chunk, end of the stretch) as of now.
 Bounds = Callable[[], tuple[int, int]]
-"""Returns (address of the top chunk, end of the stretch) as of now."""
 
 _PIECE_BYTES: Final = 4 << 20
+# Read within microseconds, so that a busy process changes little meanwhile.
 _SMALL_PIECE_BYTES: Final = 1 << 16
-"""Read within microseconds, so that a busy process changes little meanwhile."""
-_MOST_TRIES: Final = 10
-"""Reads of one place before it is given up."""
-_MOST_RETRIES: Final = 400
-"""Reads again in one stretch."""
+_MOST_TRIES: Final = 10  # Reads of one place before it is given up
+_MOST_RETRIES: Final = 400  # Reads again in one stretch
 _PROBED_BYTES: Final = 1 << 13
-_SURE: Final = 16
-"""Chunks that must follow each other where a walk begins again."""
+_SURE: Final = 16  # Chunks that must follow each other where a walk begins again
+# How far to look for more chunks behind memory that is not malloc's.
 _SEARCH_BYTES: Final = 64 << 20
-"""How far to look for more chunks behind memory that is not malloc's."""
-_MOST_GAPS: Final = 1024
-"""Places in one stretch at which a walk begins again."""
+_MOST_GAPS: Final = 1024  # Places in one stretch at which a walk begins again
+# Bytes of a heap of an arena that is not the main one: four huge pages.
 _LARGEST_HEAP_BYTES: Final = 4 << 30
-"""Bytes of a heap of an arena that is not the main one: four huge pages."""
-_FENCES_BYTES: Final = 32
-"""The two headers that end a heap."""
+_FENCES_BYTES: Final = 32  # The two headers that end a heap
 
 
 @dataclass(slots=True)
@@ -66,11 +61,10 @@ class _Stretch:
 
     tally: ClassTally
     parts: list[U64] = field(default_factory=list)
+    # For each part, rows whose contents begin with what may be a virtual table's address.
     tables: list[tuple[Rows, U64]] = field(default_factory=list)
-    """For each part, rows whose contents begin with what may be a virtual table's address."""
     retries: int = 0
-    broken_at: int = 0
-    """Where it had to be given up; 0 if it is whole."""
+    broken_at: int = 0  # Where it had to be given up; 0 if it is whole
 
     @property
     def last(self) -> int:
@@ -150,8 +144,7 @@ class _GlibcWalk:
     reader: PieceReader
     tally: ClassTally
     walked: WalkedHeap
-    heaps: list[tuple[int, int]] = field(default_factory=list)
-    """Address ranges of the heaps so far."""
+    heaps: list[tuple[int, int]] = field(default_factory=list)  # Address ranges of the heaps so far
 
     def main(self, state: ArenaState, regions: list[Region], sbrk_base: int | None) -> None:
         arena = Arena("main arena", MallocLibrary.GLIBC, NO_ENTRIES, state.system_bytes)

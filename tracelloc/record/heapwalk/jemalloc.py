@@ -42,49 +42,41 @@ from tracelloc.record.process.regions import Region
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_MOST_TRIED: Final = 256
-"""Addresses that may be tables of the second kind, in one file's data."""
-_MOST_PROVEN: Final = 64
-"""Descriptions of a table that are looked at."""
+_MOST_TRIED: Final = 256  # Addresses that may be tables of the second kind, in one file's data
+_MOST_PROVEN: Final = 64  # Descriptions of a table that are looked at
 _MOST_LEAVES: Final = 1 << 12
 _MOST_DATA_BYTES: Final = 64 << 20
 _DESCRIPTION_BYTES: Final = 128
 _OWN_UNIT_BYTES: Final = 2 << 20
-_MOST_OWN_BYTES: Final = 1 << 30
-"""Bytes of one block of jemalloc's own memory, at most."""
+_MOST_OWN_BYTES: Final = 1 << 30  # Bytes of one block of jemalloc's own memory, at most
 _SLAB_REGIONS: Final = 512
-_DIRTY: Final = (1, 2)
-"""States of extents that are free, but may be resident: dirty, muzzy."""
+_DIRTY: Final = (1, 2)  # States of extents that are free, but may be resident: dirty, muzzy
 _LEAST_SHARE: Final = 0.99
 _CACHE_SLOTS: Final = 2048
-_BIN_WORDS: Final = 3
-"""Words of a cache's bin."""
+_BIN_WORDS: Final = 3  # Words of a cache's bin
 _SCAN_BYTES: Final = 4 << 20
 _PAGE_BITS: Final = 12
+# jemalloc's pages, whatever the kernel's are. Debian's builds for 64-bit Arm have larger ones.
 _PAGE_BYTES: Final = 1 << _PAGE_BITS
-"""jemalloc's pages, whatever the kernel's are. Debian's builds for 64-bit Arm have larger ones."""
 _LEAST_ADDRESS: Final = 1 << 16
 _KNOWN: Final = "5.3.0", "5.3.1"
+# What `mallctl("version")` returns.
 _VERSION: Final = re.compile(rb"\0([1-9]\d*\.\d+\.\d+)-\d+-g[0-9a-f]{40}\0")
-"""What ``mallctl("version")`` returns."""
-_MESSAGE: Final = re.compile(rb"<jemalloc>")
-"""Begins what each jemalloc prints."""
+_MESSAGE: Final = re.compile(rb"<jemalloc>")  # Begins what each jemalloc prints
 _MOST_FILE_BYTES: Final = 64 << 20
 _FILE_PIECE_BYTES: Final = 1 << 20
 _LONGEST_MATCH_BYTES: Final = 128
 _MOST_FILES: Final = 1 << 12
+# Whether files may have jemalloc linked into them: reading their data to find out takes long.
 _HAVE_IT: Final[dict[tuple[FileId, str], bool]] = {}
-"""Whether files may have jemalloc linked into them: reading their data to find out takes long."""
 
 
 class _Tree(NamedTuple):
     """How the page map is laid out."""
 
-    key_bits: int
-    """Bits of an address by which a table's entry is chosen."""
+    key_bits: int  # Bits of an address by which a table's entry is chosen
     levels: int
-    leaf_words: int
-    """Words of an entry in the last tables."""
+    leaf_words: int  # Words of an entry in the last tables
 
     @property
     def entries(self) -> int:

@@ -12,21 +12,19 @@ from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.process.memory import U64
 
+# Usable bytes up to which each size is a group: the sizes of glibc's thread caches.
 _LARGEST_EXACT: Final = 1032
-"""Usable bytes up to which each size is a group: the sizes of glibc's thread caches."""
+# Exponent of the largest power of two below the sizes that are not exact.
 _FIRST_EXPONENT: Final = 10
-"""Exponent of the largest power of two below the sizes that are not exact."""
 _GROUPS: Final = _LARGEST_EXACT + 1 + 4 * (48 - _FIRST_EXPONENT)
-_MOST_CLASSES: Final = 1000
-"""Classes that are told apart: those with the most bytes."""
+_MOST_CLASSES: Final = 1000  # Classes that are told apart: those with the most bytes
 
 
 @dataclass(frozen=True, slots=True)
 class BlockKind:
     """A group of blocks; sizes are usable bytes."""
 
-    class_name: str
-    """Empty if unknown."""
+    class_name: str  # Empty if unknown
     least_bytes: int
     most_bytes: int
 

@@ -26,29 +26,25 @@ from tracelloc.record.process.memory import PAGE_BYTES, U64
 from tracelloc.record.process.regions import Region
 
 _BINS: Final = 127
+# Bins that must be empty: a heap where each size has free chunks is unknown.
 _LEAST_EMPTY: Final = 8
-"""Bins that must be empty: a heap where each size has free chunks is unknown."""
-_HEADS: Final = 112, 24
-"""Bytes of ``malloc_state`` before its bins."""
+_HEADS: Final = 112, 24  # Bytes of `malloc_state` before its bins
 _TOP: Final = -16
 _NEXT: Final = 2048
-_SYSTEM: Final = 2072
-"""Where the field ``system_mem`` is, relative to the bins; the others likewise."""
-_STATE_BYTES: Final = {112: 2200, 24: 2112}
-"""sizeof(malloc_state), by what is before the bins."""
+_SYSTEM: Final = 2072  # Where the field `system_mem` is, relative to the bins; the others likewise
+_STATE_BYTES: Final = {112: 2200, 24: 2112}  # sizeof(malloc_state), by what is before the bins
+# A flag of `malloc_state.flags`: the main arena has memory that is not from brk(2).
 _NONCONTIGUOUS: Final = 2
-"""A flag of ``malloc_state.flags``: the main arena has memory that is not from brk(2)."""
 _MOST_ARENAS: Final = 4096
 _MOST_FOUND: Final = 1024
+# Where the main arena was found, and the bytes before its bins, by process and C library.
 _FOUND: Final[dict[tuple[object, ...], tuple[int, int]]] = {}
-"""Where the main arena was found, and the bytes before its bins, by process and C library."""
 _MOST_DATA_BYTES: Final = 64 << 20
+# HEAP_MAX_SIZE, and 4 huge pages of 2 MiB, 32 MiB and 1 GiB (glibc.malloc.hugetlb=2).
 _LARGEST_HEAPS: Final = tuple(mib << 20 for mib in (64, 8, 128, 4096))
-"""HEAP_MAX_SIZE, and 4 huge pages of 2 MiB, 32 MiB and 1 GiB (glibc.malloc.hugetlb=2)."""
 _FASTBINS_BYTES: Final = 80
 _MOST_TOP_BYTES: Final = 1 << 44
-_LARGEST_TCACHE: Final = 8 << 20
-"""Bytes up to which ``tcache_max_bytes`` may be set."""
+_LARGEST_TCACHE: Final = 8 << 20  # Bytes up to which `tcache_max_bytes` may be set
 
 
 @dataclass(slots=True)
@@ -61,8 +57,7 @@ class ArenaState:
     next: int
     system_bytes: int
     is_contiguous: bool
-    top_bytes: int = 0
-    """Size of the top chunk, once it was read."""
+    top_bytes: int = 0  # Size of the top chunk, once it was read
 
     @property
     def head_bytes(self) -> int:
@@ -91,8 +86,8 @@ class MallocParameters:
     """What is known of ``mp_``."""
 
     sbrk_base: int
+    # Address of the bytes of all blocks that are mappings of their own (`mmapped_mem`).
     mapped_sum_at: int
-    """Address of the bytes of all blocks that are mappings of their own (``mmapped_mem``)."""
 
 
 def find_arena_states(reader: PieceReader, regions: list[Region]) -> list[ArenaState]:

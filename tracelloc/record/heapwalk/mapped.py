@@ -22,17 +22,15 @@ from tracelloc.record.process.regions import Region
 from tracelloc.text import format_size, plural
 
 _FLAG: Final = 2
+# Where a header may be in a page.
 _PLACES: Final = (0, *(alignment - 16 for alignment in (32, 64, 128, 256, 512, 1024, 2048, 4096)))
-"""Where a header may be in a page."""
-_MOST_PAGES: Final = 1 << 14
-"""Most pages that are searched at once."""
+_MOST_PAGES: Final = 1 << 14  # Most pages that are searched at once
 
 
 class _Mapping(NamedTuple):
     """A mapping that is one block."""
 
-    chunk: int
-    """Address of the header."""
+    chunk: int  # Address of the header
     start: int
     end: int
 

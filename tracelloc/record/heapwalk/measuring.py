@@ -38,10 +38,9 @@ from tracelloc.record.process.memory import PAGE_BYTES, RemoteMemory
 from tracelloc.record.process.procfs import Process
 
 _IN_USE: Final = (BlockState.IN_USE, BlockState.MAPPED)
+# Bytes of a free chunk that malloc_trim(3) keeps (`mtrim` in malloc/malloc.c).
 _TRIM_HEADER_BYTES: Final = 48
-"""Bytes of a free chunk that malloc_trim(3) keeps (``mtrim`` in malloc/malloc.c)."""
-_TRIM_TOP_BYTES: Final = 33
-"""Bytes that it keeps of the main arena's top (``systrim``)."""
+_TRIM_TOP_BYTES: Final = 33  # Bytes that it keeps of the main arena's top (`systrim`)
 _MOST_SIZES: Final = 1 << 16
 
 

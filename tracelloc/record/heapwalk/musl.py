@@ -17,19 +17,17 @@ from tracelloc.record.heapwalk.pieces import AddressRuns, PieceReader
 from tracelloc.record.heapwalk.walked import Arena, BlockState, WalkedHeap
 from tracelloc.record.process.memory import U64
 
+# Size classes, in units of 16 bytes.
 _UNITS: Final = (
     1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 18, 20, 25, 31, 36, 42, 50, 63, 72, 84, 102, 127, 146,
     170, 204, 255, 292, 340, 409, 511, 584, 682, 818, 1023, 1169, 1364, 1637, 2047, 2340, 2730,
     3276, 4095, 4680, 5460, 6552, 8191,
 )  # fmt: skip
-"""Size classes, in units of 16 bytes."""
+# Size of a page of descriptions, and unit of mappings' sizes, whatever the kernel's pages are.
 _AREA_BYTES: Final = 4096
-"""Size of a page of descriptions, and unit of mappings' sizes, whatever the kernel's pages are."""
 _META_WORDS: Final = 5
-_MOST_METAS: Final = 101
-"""Descriptions in a page."""
-_OWN_MAPPING: Final = 63
-"""The size class of a block that is a mapping of its own."""
+_MOST_METAS: Final = 101  # Descriptions in a page
+_OWN_MAPPING: Final = 63  # The size class of a block that is a mapping of its own
 _HEADER_BYTES: Final = 16
 
 

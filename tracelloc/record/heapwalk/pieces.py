@@ -21,8 +21,7 @@ class AddressRuns:
 
     starts: U64
     ends: U64
-    before: U64
-    """Bytes of all runs before each; one more at the end."""
+    before: U64  # Bytes of all runs before each; one more at the end
 
     @classmethod
     def from_ranges(cls, ranges: Iterable[tuple[int, int]]) -> AddressRuns:

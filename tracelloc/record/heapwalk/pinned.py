@@ -23,8 +23,7 @@ from tracelloc.record.heapwalk.walked import (
 )
 from tracelloc.record.process.memory import PAGE_BYTES, U64
 
-_MOST_USED_BYTES: Final = PAGE_BYTES // 4
-"""Bytes in use of a page up to which it counts as pinned."""
+_MOST_USED_BYTES: Final = PAGE_BYTES // 4  # Bytes in use of a page up to which it counts as pinned
 _SLICE: Final = 1 << 18
 _MOST_SIZES: Final = 8
 _NO_BLOCKS: Final = BlockSum()
@@ -35,8 +34,8 @@ class PinningBlocks(NamedTuple):
 
     addresses: U64
     sizes: U64
+    # Free bytes that each keeps, those of a page divided among its blocks.
     kept_bytes: npt.NDArray[np.float64]
-    """Free bytes that each keeps, those of a page divided among its blocks."""
 
 
 def find_pinned(

@@ -34,8 +34,7 @@ class BlockRanges:
 
     starts: U64
     reaches: U64
-    overhead_bytes: npt.NDArray[np.uint8]
-    """Bytes of the malloc library in each."""
+    overhead_bytes: npt.NDArray[np.uint8]  # Bytes of the malloc library in each
 
     @classmethod
     def in_use(cls, heap: WalkedHeap) -> BlockRanges:

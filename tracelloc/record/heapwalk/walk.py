@@ -18,8 +18,8 @@ from tracelloc.record.process.procfs import Process
 
 Found = TypeVar("Found")
 
+# Malloc libraries whose heaps can't be walked, by the names of their files.
 _UNKNOWN: Final = {each.unwalkable: each.name for each in FAMILIES if each.unwalkable}
-"""Malloc libraries whose heaps can't be walked, by the names of their files."""
 
 
 def walk_heap(reader: PieceReader, tally: ClassTally) -> WalkedHeap:

@@ -31,18 +31,12 @@ class BlockState(IntEnum):
 
     FREE = 0
     IN_USE = 1
-    CACHED = 2
-    """Free, but kept by a thread's cache: the malloc library counts it as in use."""
-    FAST = 3
-    """Free, but in a fastbin: not merged with its neighbours yet."""
-    TOP = 4
-    """The rest of a heap, from which new blocks are cut."""
-    MAPPED = 5
-    """In use, in a mapping of its own."""
-    OWN = 6
-    """The malloc library's own data between the blocks."""
-    END = 7
-    """Nothing, or nothing known, up to the next entry."""
+    CACHED = 2  # Free, but kept by a thread's cache: the malloc library counts it as in use
+    FAST = 3  # Free, but in a fastbin: not merged with its neighbours yet
+    TOP = 4  # The rest of a heap, from which new blocks are cut
+    MAPPED = 5  # In use, in a mapping of its own
+    OWN = 6  # The malloc library's own data between the blocks
+    END = 7  # Nothing, or nothing known, up to the next entry
 
 
 class NotWalkableError(UnsupportedError):
@@ -53,8 +47,7 @@ class EntrySlice(NamedTuple):
     """Some consecutive entries, decoded."""
 
     addresses: U64
-    sizes: U64
-    """Bytes to the next entry; 0 for ends."""
+    sizes: U64  # Bytes to the next entry; 0 for ends
     states: npt.NDArray[np.uint8]
 
 
@@ -65,14 +58,11 @@ class Arena:
     name: str
     library: MallocLibrary
     entries: U64
-    system_bytes: int
-    """What the library has requested from the kernel for it, by its own count."""
-    header_bytes: int = 0
-    """Bytes before the first block of each stretch, which have no entry."""
+    system_bytes: int  # What the library has requested from the kernel for it, by its own count
+    header_bytes: int = 0  # Bytes before the first block of each stretch, which have no entry
+    # Bytes between its blocks that others have requested from the kernel (sbrk).
     foreign_bytes: int = 0
-    """Bytes between its blocks that others have requested from the kernel (sbrk)."""
-    unseen: list[str] = field(default_factory=list)
-    """Where a walk had to stop, and why."""
+    unseen: list[str] = field(default_factory=list)  # Where a walk had to stop, and why
 
     @property
     def seen_bytes(self) -> int:
@@ -117,15 +107,15 @@ class WalkedHeap:
     """The heap of one process at one time, one library's or several libraries'."""
 
     arenas: list[Arena]
+    # Start and end of the malloc libraries' own data outside the entries: their pointers to free
+    # memory mean nothing.
     metadata: list[tuple[int, int]]
-    """Start and end of the malloc libraries' own data outside the entries: their pointers to free
-    memory mean nothing."""
+    # What a reader must know about missing parts; may contain names from the target.
     notes: list[str] = field(default_factory=list)
-    """What a reader must know about missing parts; may contain names from the target."""
+    # How often a piece had to be read again, because the process changed it meanwhile.
     retries: int = 0
-    """How often a piece had to be read again, because the process changed it meanwhile."""
+    # Links of free lists that led to memory that is swapped out, or not there.
     absent_links: int = 0
-    """Links of free lists that led to memory that is swapped out, or not there."""
 
     @property
     def coverage(self) -> float:

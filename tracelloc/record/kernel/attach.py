@@ -49,26 +49,23 @@ from tracelloc.system import syscalls
 
 _PMU: Final = Path("/sys/bus/event_source/devices/uprobe")
 _IOC_ENABLE: Final = 0x2400
+# `config` holds the offset of a reference counter from this bit on, kernel/events/core.c.
 _COUNTER_BIT: Final = 32
-"""``config`` holds the offset of a reference counter from this bit on, kernel/events/core.c."""
-_DISABLED: Final = 1
-"""Breakpoints are inserted even so, include/uapi/linux/perf_event.h."""
-_MULTI_RETURN: Final = 1
-"""BPF_F_UPROBE_MULTI_RETURN, include/uapi/linux/bpf.h."""
+_DISABLED: Final = 1  # Breakpoints are inserted even so, include/uapi/linux/perf_event.h
+_MULTI_RETURN: Final = 1  # BPF_F_UPROBE_MULTI_RETURN, include/uapi/linux/bpf.h
 
-_PERF_EVENT: Final = 41
-"""BPF_PERF_EVENT, include/uapi/linux/bpf.h, like the next two."""
+_PERF_EVENT: Final = 41  # BPF_PERF_EVENT, include/uapi/linux/bpf.h, like the next two
 _UPROBE_MULTI: Final = 48
 _UPROBE_SESSION: Final = 57
+# Programs that also run at function returns.
 _SESSION_PROGRAMS: Final = (ALLOCATOR_PROGRAM, MAPPING_PROGRAM)
-"""Programs that also run at function returns."""
 
+# Threads that close descriptors, started on demand.
 _CLOSERS: Final = ThreadPoolExecutor(64, thread_name_prefix="detach", initializer=claim)
-"""Threads that close descriptors, started on demand."""
 
 
+# Suffix of a program's name: the program is loaded for links that are not sessions.
 PLAIN: Final = "/plain"
-"""Suffix of a program's name: the program is loaded for links that are not sessions."""
 
 
 def attach_type(method: Method, program: str) -> int:

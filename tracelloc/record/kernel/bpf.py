@@ -32,6 +32,7 @@ from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM, FREE_PROGRAM,
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.startup import STARTUP
 
+# The programs for uprobes in `probes/heap.bpf.c`.
 PROGRAMS: Final = (
     ALLOCATOR_PROGRAM,
     FREE_PROGRAM,
@@ -39,13 +40,12 @@ PROGRAMS: Final = (
     "exception_enter",
     "do_nothing",
 )
-"""The programs for uprobes in ``probes/heap.bpf.c``."""
 
+# Uprobe programs for programs that report their own allocations: `probes/otel.bpf.c`.
 OTEL_PROGRAMS: Final = ("otel_alloc", "otel_free", "loader_changes", "do_nothing")
-"""Uprobe programs for programs that report their own allocations: ``probes/otel.bpf.c``."""
+# Programs that run for every process, and their raw tracepoints; the second is attached only if
+# children are followed.
 TRACEPOINTS: Final = {"process_execs": "sched_process_exec", "process_forks": "task_newtask"}
-"""Programs that run for every process, and their raw tracepoints; the second is attached
-only if children are followed."""
 
 
 def program_names(*, mappings: bool, otel: bool) -> tuple[str, ...]:
@@ -57,13 +57,11 @@ def program_names(*, mappings: bool, otel: bool) -> tuple[str, ...]:
 class Capture:
     """The BPF programs, their rings, counters and control words: a ``ProbeSource``."""
 
-    waits_ms = 5, 100
-    """How long the rings may be left unread, with many events and with few."""
+    waits_ms = 5, 100  # How long the rings may be left unread, with many events and with few
     is_urgent = False
     is_quiet = True
     has_stacks = True
-    has_probes = True
-    """Whether it can probe functions."""
+    has_probes = True  # Whether it can probe functions
 
     def __init__(
         self, config: CaptureConfig, method: Method | None = None, *, debug: bool = False

@@ -19,16 +19,14 @@ import numpy.typing as npt
 from tracelloc.record.kernel.compiler import MapSpec
 from tracelloc.system import syscalls
 
-Columns = npt.NDArray[Any]
-"""A structured array."""
+Columns = npt.NDArray[Any]  # A structured array
 
-NAME_BYTES: Final = 16
-"""Longest name in the kernel, including the terminating 0 (BPF_OBJ_NAME_LEN)."""
+NAME_BYTES: Final = 16  # Longest name in the kernel, including the terminating 0 (BPF_OBJ_NAME_LEN)
+# Most bytes read per call. The kernel requires more than any bucket of a hash map holds.
 _BATCH_BYTES: Final = 1 << 20
-"""Most bytes read per call. The kernel requires more than any bucket of a hash map holds."""
 _ARRAY: Final = 2
+# BPF_MAP_TYPE_ARRAY and BPF_MAP_TYPE_ARRAY_OF_MAPS, include/uapi/linux/bpf.h.
 _ARRAY_OF_MAPS: Final = 12
-"""BPF_MAP_TYPE_ARRAY and BPF_MAP_TYPE_ARRAY_OF_MAPS, include/uapi/linux/bpf.h."""
 
 
 def pick(records: Columns, which: npt.NDArray[Any]) -> Columns:

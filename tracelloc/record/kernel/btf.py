@@ -17,12 +17,11 @@ _PATH: Final = Path("/sys/kernel/btf/vmlinux")
 _HEADER: Final = struct.Struct("<HBBIIIII")
 _MAGIC: Final = 0xEB9F
 _STRUCT: Final = 4
-FUNCTION: Final = 12
-"""BTF_KIND_FUNC."""
+FUNCTION: Final = 12  # BTF_KIND_FUNC
+# Words after the three that each type has, by kind: INT, ARRAY, VAR, DECL_TAG.
 _WORDS: Final = {1: 1, 3: 3, 14: 1, 17: 1}
-"""Words after the three that each type has, by kind: INT, ARRAY, VAR, DECL_TAG."""
+# Words for each member: STRUCT, UNION, ENUM, FUNC_PROTO, DATASEC, ENUM64.
 _WORDS_EACH: Final = {4: 3, 5: 3, 6: 2, 13: 2, 15: 3, 19: 3}
-"""Words for each member: STRUCT, UNION, ENUM, FUNC_PROTO, DATASEC, ENUM64."""
 
 
 class KernelTypes:

@@ -17,26 +17,20 @@ from tracelloc.errors import PrivilegeError, TracellocError, UnsupportedError
 from tracelloc.record.kernel.compiler import INSTALL_HINT
 from tracelloc.system import syscalls
 
+# On older kernels, maps that allocate on demand taint the kernel ("trace type BPF program uses
+# run-time allocation"), and probes that preempt each other may be skipped.
 MINIMUM_KERNEL: Final = (6, 1)
-"""On older kernels, maps that allocate on demand taint the kernel ("trace type BPF program
-uses run-time allocation"), and probes that preempt each other may be skipped."""
-UPROBE_MULTI_KERNEL: Final = (6, 6)
-"""The first kernel with uprobe_multi links."""
-UPROBE_SESSION_KERNEL: Final = (6, 13)
-"""The first kernel where one link covers entries and returns."""
-FileLimit = tuple[int, int]
-"""The soft and the hard limit of open files."""
+UPROBE_MULTI_KERNEL: Final = (6, 6)  # The first kernel with uprobe_multi links
+UPROBE_SESSION_KERNEL: Final = (6, 13)  # The first kernel where one link covers entries and returns
+FileLimit = tuple[int, int]  # The soft and the hard limit of open files
 
-ALL: Final = "CAP_SYS_ADMIN"
-"""Implies all the others."""
-NEEDED: Final = ("CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE")
-"""Without these nothing can be traced."""
-MAPPED_FILES: Final = "CAP_CHECKPOINT_RESTORE"
-"""Allows reading mapped files whose names are gone."""
+ALL: Final = "CAP_SYS_ADMIN"  # Implies all the others
+NEEDED: Final = ("CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE")  # Without these nothing can be traced
+MAPPED_FILES: Final = "CAP_CHECKPOINT_RESTORE"  # Allows reading mapped files whose names are gone
+# By number, include/uapi/linux/capability.h.
 CAPABILITIES: Final = {
     "CAP_SYS_PTRACE": 19, ALL: 21, "CAP_PERFMON": 38, "CAP_BPF": 39, MAPPED_FILES: 40,
 }  # fmt: skip
-"""By number, include/uapi/linux/capability.h."""
 _ROOT_HINT: Final = f"run it as root, or give it {', '.join(NEEDED)}"
 _CONTAINER_HINT: Final = (
     "docker run --privileged has it, or --cap-add BPF --cap-add PERFMON --cap-add SYS_PTRACE "

@@ -17,51 +17,40 @@ from tracelloc.record.kernel.iterators import CFLAGS, type_numbers
 from tracelloc.record.kernel.precompiled import compiled
 from tracelloc.record.process.namespaces import pid_namespace
 
+# Capacity in events of the ring of mmap and munmap events: a power of two.
 MAPPING_SLOTS: Final = 1 << 16
-"""Capacity in events of the ring of mmap and munmap events: a power of two."""
 
+# The signal that stops a thread for tracelloc: ignored wherever nobody waits for it.
 STOP_SIGNAL: Final = signal.SIGURG
-"""The signal that stops a thread for tracelloc: ignored wherever nobody waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureConfig:
     """The options with which the probes are compiled. Sizes in bytes."""
 
-    events_size_bytes: int = 8 << 20
-    """Maximum size of the ring of events."""
-    stacks_size_bytes: int = 4 << 20
-    """Size of the ring of new stacks: a power of two of pages."""
+    events_size_bytes: int = 8 << 20  # Maximum size of the ring of events
+    stacks_size_bytes: int = 4 << 20  # Size of the ring of new stacks: a power of two of pages
     max_stacks: int = 1 << 18
-    max_threads: int = 1 << 15
-    """Threads that may have allocated: a power of two."""
+    max_threads: int = 1 << 15  # Threads that may have allocated: a power of two
+    # Whether stacks are walked by call-frame information; otherwise by frame pointers.
     use_rows: bool = True
-    """Whether stacks are walked by call-frame information; otherwise by frame pointers."""
-    row_sets: int = 1 << 18
-    """Number of sets of four rows, 64 bytes each: a power of two."""
+    row_sets: int = 1 << 18  # Number of sets of four rows, 64 bytes each: a power of two
+    # Size of the ring of stacks that user space must finish: a power of two of pages.
     misses_size_bytes: int = 16 << 20
-    """Size of the ring of stacks that user space must finish: a power of two of pages."""
     max_frames: int = 127
-    min_block_bytes: int = 0
-    """Smaller allocations are not reported."""
-    max_block_bytes: int | None = None
-    """Larger allocations are not reported."""
-    sample_bytes: int | None = None
-    """Mean distance between samples; None reports every allocation."""
-    follow: bool = False
-    """Whether child processes are traced."""
-    max_spaces: int = 1024
-    """Concurrent address spaces; one, if children are not traced."""
+    min_block_bytes: int = 0  # Smaller allocations are not reported
+    max_block_bytes: int | None = None  # Larger allocations are not reported
+    sample_bytes: int | None = None  # Mean distance between samples; None reports every allocation
+    follow: bool = False  # Whether child processes are traced
+    max_spaces: int = 1024  # Concurrent address spaces; one, if children are not traced
+    # Addresses whose changes are stored while the ring of events is full; with 0, such changes are
+    # lost.
     spill_entries: int = 1 << 18
-    """Addresses whose changes are stored while the ring of events is full; with 0, such
-    changes are lost."""
-    trace_mappings: bool = False
-    """Whether mmap and related calls are traced."""
+    trace_mappings: bool = False  # Whether mmap and related calls are traced
+    # Whether tracelloc reads the events that programs report for OpenTelemetry's profiler, instead
+    # of probing functions.
     otel: bool = False
-    """Whether tracelloc reads the events that programs report for OpenTelemetry's profiler,
-    instead of probing functions."""
-    python: bool = False
-    """Whether stacks have Python frames in processes that run CPython."""
+    python: bool = False  # Whether stacks have Python frames in processes that run CPython
 
     @property
     def table_sample_bytes(self) -> int | None:

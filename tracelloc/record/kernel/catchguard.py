@@ -11,10 +11,9 @@ import signal
 import sys
 import time
 
-BPF_MAP_GET_NEXT_KEY = 4
-"""include/uapi/linux/bpf.h."""
+BPF_MAP_GET_NEXT_KEY = 4  # include/uapi/linux/bpf.h
+# For a second: the kernel may close the standard input before it detaches the program.
 LOOKS, EVERY_S = 100, 0.01
-"""For a second: the kernel may close the standard input before it detaches the program."""
 
 
 class Attributes(ctypes.Structure):

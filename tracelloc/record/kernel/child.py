@@ -18,8 +18,7 @@ from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 
-IDLE_PROGRAM: Final = "do_nothing"
-"""The BPF program of the child's probes, which returns at once."""
+IDLE_PROGRAM: Final = "do_nothing"  # The BPF program of the child's probes, which returns at once
 
 
 class ChildEndedError(Exception):

@@ -18,8 +18,7 @@ from typing import Final
 LIBC: Final = ctypes.CDLL(None, use_errno=True)
 FREE: Final = LIBC.free
 FREE.argtypes = [ctypes.c_void_p]
-CALLS: Final = 1000
-"""How often a second thread calls free."""
+CALLS: Final = 1000  # How often a second thread calls free
 
 _PR_SET_SECCOMP: Final = 22
 _PR_SET_NO_NEW_PRIVS: Final = 38

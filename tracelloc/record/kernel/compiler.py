@@ -24,9 +24,9 @@ INSTALL_HINT: Final = (
     "environments made by /usr/bin/python3 -m venv --system-site-packages"
 )
 INSTRUCTION_BYTES: Final = 8
+# Operation (BPF_LD | BPF_IMM | BPF_DW) and source (BPF_PSEUDO_MAP_FD) of an instruction that loads
+# the address of a map: the immediate operand identifies the map.
 LOAD_MAP: Final = (0x18, 1)
-"""Operation (BPF_LD | BPF_IMM | BPF_DW) and source (BPF_PSEUDO_MAP_FD) of an instruction that
-loads the address of a map: the immediate operand identifies the map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,7 @@ class MapSpec:
     """The specification of a BPF map to create."""
 
     name: str
-    kind: int
-    """enum bpf_map_type, include/uapi/linux/bpf.h."""
+    kind: int  # enum bpf_map_type, include/uapi/linux/bpf.h
     key_bytes: int
     value_bytes: int
     max_entries: int
@@ -47,8 +46,8 @@ class CompiledProbes:
     """BPF programs as instructions, and the maps that they use."""
 
     maps: tuple[MapSpec, ...]
+    # By name. An instruction that refers to a map has its index in `maps` as the operand.
     programs: dict[str, bytes]
-    """By name. An instruction that refers to a map has its index in ``maps`` as the operand."""
 
     def to_json(self) -> dict[str, Any]:
         """Encodes for the cache, and for the child's answer."""

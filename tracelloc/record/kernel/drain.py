@@ -40,8 +40,7 @@ from tracelloc.record.kernel.ring import EventRing, StackRing
 
 Mask = npt.NDArray[np.bool_]
 
-ENTRY_DTYPE: Final = np.dtype([*SPILL_KEY_FIELDS, *SPILLED_FIELDS])
-"""What happened to one address."""
+ENTRY_DTYPE: Final = np.dtype([*SPILL_KEY_FIELDS, *SPILLED_FIELDS])  # What happened to one address
 
 _PARITY_SHIFT: Final = np.uint64(EVENT_PARITY_BIT)
 

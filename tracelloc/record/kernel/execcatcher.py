@@ -23,16 +23,13 @@ from tracelloc.record.kernel.programs import RAW_TRACEPOINT, Programs
 from tracelloc.record.process.namespaces import pid_namespace
 from tracelloc.system import syscalls
 
-NAME_LETTERS: Final = 15
-"""Bytes of a name that the kernel keeps (TASK_COMM_LEN)."""
-_HASH: Final = 1
-"""BPF_MAP_TYPE_HASH."""
+NAME_LETTERS: Final = 15  # Bytes of a name that the kernel keeps (TASK_COMM_LEN)
+_HASH: Final = 1  # BPF_MAP_TYPE_HASH
 _LOOKS_EVERY_S: Final = 0.01
 _SIGSTOP: Final = 19
 _GET_COMM, _GET_IDS, _SEND_SIGNAL, _UPDATE = 16, 14, 109, 2
 _NOEXIST: Final = 1
-_EXIT_AT: Final = 27
-"""The position of the last but one instruction."""
+_EXIT_AT: Final = 27  # The position of the last but one instruction
 
 
 class ExecCatcher:

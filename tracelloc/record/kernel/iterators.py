@@ -16,23 +16,23 @@ from tracelloc.errors import UnsupportedError
 from tracelloc.record.kernel.btf import FUNCTION, KernelTypes
 from tracelloc.record.kernel.capabilities import kernel_is_at_least
 
+# The kernel's functions by the names in `probes/counted.h`.
 _MACROS: Final = {
     "ITERATOR_NEW": "bpf_iter_num_new",
     "ITERATOR_NEXT": "bpf_iter_num_next",
     "ITERATOR_DESTROY": "bpf_iter_num_destroy",
 }
-"""The kernel's functions by the names in ``probes/counted.h``."""
 _FIRST_HELPER: Final = 0x7F000001
+# The kernel's functions by the numbers of the helpers that stand for them.
 FUNCTIONS: Final = dict(enumerate(_MACROS.values(), _FIRST_HELPER))
-"""The kernel's functions by the numbers of the helpers that stand for them."""
+# The macros for `probes/counted.h`.
 CFLAGS: Final = tuple(f"-D{name}={number}" for number, name in enumerate(_MACROS, _FIRST_HELPER))
-"""The macros for ``probes/counted.h``."""
+# There since 6.4, where loops of unlike rounds are still followed to their ends or refused.
 _KERNEL: Final = (6, 8)
-"""There since 6.4, where loops of unlike rounds are still followed to their ends or refused."""
 _CALL: Final = 0x85
+# The operation in an instruction's first byte, and its source in bits 12 to 15
+# (include/uapi/linux/bpf.h); the upper 32 bits are the number of what is called.
 _PSEUDO_KFUNC_CALL: Final = 2
-"""The operation in an instruction's first byte, and its source in bits 12 to 15
-(include/uapi/linux/bpf.h); the upper 32 bits are the number of what is called."""
 
 
 @functools.cache

@@ -29,29 +29,22 @@ from tracelloc.record.kernel.proginfo import program_info, statistics
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
 
-_STRETCH_S: Final = 0.25
-"""Duration of one measurement of the programs' time."""
-_GAP_S: Final = 10.0
-"""Time between measurements."""
-_LOOK_S: Final = 0.1
-"""How often a limited overhead is checked."""
-_NEIGHBOURS: Final = 16
-"""Probes of another process in a measurement."""
+_STRETCH_S: Final = 0.25  # Duration of one measurement of the programs' time
+_GAP_S: Final = 10.0  # Time between measurements
+_LOOK_S: Final = 0.1  # How often a limited overhead is checked
+_NEIGHBOURS: Final = 16  # Probes of another process in a measurement
 
 
 @dataclass(frozen=True, slots=True)
 class TrapCosts:
     """Nanoseconds by which a probe hit delays a thread, without the program's own time."""
 
-    cheap_ns: float
-    """At an emulated instruction."""
-    stepped_ns: float
-    """At a single-stepped instruction."""
-    return_ns: float
-    """At a function's return."""
+    cheap_ns: float  # At an emulated instruction
+    stepped_ns: float  # At a single-stepped instruction
+    return_ns: float  # At a function's return
+    # More, at entries and returns, for each other process with a probe at the same place; None: not
+    # measured.
     neighbour_ns: float | None
-    """More, at entries and returns, for each other process with a probe at the same place; None:
-    not measured."""
 
 
 class Meter:

@@ -12,25 +12,20 @@ from typing import Final
 
 from tracelloc.text import NS_PER_S
 
-PERIOD_S: Final = 60.0
-"""How far ahead probes may use up their allowance, in seconds."""
-_SAFETY: Final = 1.25
-"""Estimated costs are multiplied by this: they omit what probes do to caches."""
-_LEAST_DEBT_NS: Final = 10_000_000
-"""Debt that is always allowed: the resolution of CPU times."""
+PERIOD_S: Final = 60.0  # How far ahead probes may use up their allowance, in seconds
+_SAFETY: Final = 1.25  # Estimated costs are multiplied by this: they omit what probes do to caches
+_LEAST_DEBT_NS: Final = 10_000_000  # Debt that is always allowed: the resolution of CPU times
 _BATCH_NS: Final = 50_000_000
-_BATCH_S: Final = 1.0
-"""CPU time, or time, that is counted at once, well above that resolution."""
-_RATE_S: Final = 10.0
-"""Averaging time of the target's use of processors."""
+_BATCH_S: Final = 1.0  # CPU time, or time, that is counted at once, well above that resolution
+_RATE_S: Final = 10.0  # Averaging time of the target's use of processors
 
 
 @dataclass(frozen=True, slots=True)
 class OverheadLimit:
     """The value of the option ``--max-overhead``."""
 
+    # CPU time that probes may cost, per CPU time of the target's own work: 0.05 is 5 %.
     share: float
-    """CPU time that probes may cost, per CPU time of the target's own work: 0.05 is 5 %."""
     period_s: float = PERIOD_S
 
 

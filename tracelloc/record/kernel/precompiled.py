@@ -23,8 +23,8 @@ from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import effective_user
 from tracelloc.system.safefiles.cache import CacheDirectory
 
+# Files in the cache; the least recently used are removed. About 120 KiB each.
 _MOST_FILES: Final = 64
-"""Files in the cache; the least recently used are removed. About 120 KiB each."""
 _MOST_BYTES: Final = 4 << 20
 
 

@@ -14,18 +14,15 @@ from tracelloc.system import syscalls
 class ProgramInfo(ctypes.Structure):
     """``struct bpf_prog_info`` up to verified_insns (Linux 5.16), include/uapi/linux/bpf.h."""
 
-    run_time_ns: int
-    """Time of the runs while ``statistics`` were on."""
-    run_cnt: int
-    """Number of runs while ``statistics`` were on."""
+    run_time_ns: int  # Time of the runs while `statistics` were on
+    run_cnt: int  # Number of runs while `statistics` were on
+    # Runs that the kernel skipped, as another was active on that processor. Always counted.
     recursion_misses: int
-    """Runs that the kernel skipped, as another was active on that processor. Always counted."""
+    # Instructions that the verifier processed before it accepted the program; at most 10**6.
     verified_insns: int
-    """Instructions that the verifier processed before it accepted the program; at most 10**6."""
-    jited_prog_len: int
-    """Bytes of native code."""
+    jited_prog_len: int  # Bytes of native code
+    # Address to which the native code was written; 0 if the kernel does not show it.
     jited_prog_insns: int
-    """Address to which the native code was written; 0 if the kernel does not show it."""
 
     _fields_ = (
         ("head", ctypes.c_uint8 * 16),

@@ -18,17 +18,12 @@ from tracelloc.record.kernel.iterators import with_iterators
 from tracelloc.record.kernel.proginfo import program_info
 from tracelloc.system import syscalls
 
-KPROBE: Final = 2
-"""BPF_PROG_TYPE_KPROBE, also used for uprobes."""
-RAW_TRACEPOINT: Final = 17
-"""BPF_PROG_TYPE_RAW_TRACEPOINT."""
-TRACING: Final = 26
-"""BPF_PROG_TYPE_TRACING, also used for iterators."""
+KPROBE: Final = 2  # BPF_PROG_TYPE_KPROBE, also used for uprobes
+RAW_TRACEPOINT: Final = 17  # BPF_PROG_TYPE_RAW_TRACEPOINT
+TRACING: Final = 26  # BPF_PROG_TYPE_TRACING, also used for iterators
 
-_PROGRAM_ARRAY: Final = 3
-"""BPF_MAP_TYPE_PROG_ARRAY, include/uapi/linux/bpf.h."""
-_CODE_BYTES: Final = 1 << 18
-"""Most native code of a program that is searched."""
+_PROGRAM_ARRAY: Final = 3  # BPF_MAP_TYPE_PROG_ARRAY, include/uapi/linux/bpf.h
+_CODE_BYTES: Final = 1 << 18  # Most native code of a program that is searched
 _LICENSE: Final = b"Dual MIT/GPL"
 _LOG_BYTES: Final = 16 << 20
 

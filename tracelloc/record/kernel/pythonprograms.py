@@ -9,8 +9,7 @@ from tracelloc.record.kernel.programs import KPROBE, Programs
 from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM, MAPPING_PROGRAM
 
 WALKER: Final = "walk_python"
-NAMER: Final = "name_python_frames"
-"""In ``probes/python.bpf.c``."""
+NAMER: Final = "name_python_frames"  # In `probes/python.bpf.c`
 _CALLERS: Final = {
     ALLOCATOR_PROGRAM: PythonProgram.ALLOCATOR,
     MAPPING_PROGRAM: PythonProgram.MAPPING,

@@ -25,13 +25,11 @@ from tracelloc.record.kernel.programs import TRACING, Programs
 from tracelloc.record.process.procfs import Process
 from tracelloc.system import syscalls
 
-Rows = npt.NDArray[Any]
-"""An array of ``row_dtype``."""
+Rows = npt.NDArray[Any]  # An array of `row_dtype`
 
 _SOURCE: Final = "registers.bpf.c"
 _PROGRAM: Final = "read_registers"
-_ATTACH_TYPE: Final = 28
-"""BPF_TRACE_ITER, include/uapi/linux/bpf.h."""
+_ATTACH_TYPE: Final = 28  # BPF_TRACE_ITER, include/uapi/linux/bpf.h
 _READ_BYTES: Final = 1 << 16
 _MOST_BYTES: Final = 1 << 28
 
@@ -79,21 +77,18 @@ class ThreadWords(NamedTuple):
     """Words that may be pointers, from the kernel's records of a process's threads."""
 
     threads: int
-    words: npt.NDArray[np.uint64]
-    """All registers, and the addresses of alternate signal stacks."""
+    words: npt.NDArray[np.uint64]  # All registers, and the addresses of alternate signal stacks
 
 
 class ThreadRegisters(NamedTuple):
     """The registers of one thread."""
 
     thread_id: int
+    # Where its thread-local variables are (`fs_base`, `tpidr_el0`); 0 if unknown.
     thread_pointer: int
-    """Where its thread-local variables are (``fs_base``, ``tpidr_el0``); 0 if unknown."""
     stack_pointer: int
-    signal_stack: int
-    """Address of the alternate signal stack; 0 if there is none."""
-    words: npt.NDArray[np.uint64]
-    """All other registers."""
+    signal_stack: int  # Address of the alternate signal stack; 0 if there is none
+    words: npt.NDArray[np.uint64]  # All other registers
 
 
 class RegisterReader:

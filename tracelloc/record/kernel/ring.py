@@ -76,8 +76,7 @@ class EventRing:
 class Ring:
     """The shared memory of one ring buffer map of ``size_bytes`` data."""
 
-    longest_pages = 1
-    """Upper limit of a record's length including its head, in pages."""
+    longest_pages = 1  # Upper limit of a record's length including its head, in pages
 
     def __init__(self, map_fd: int, size_bytes: int) -> None:
         self.size_bytes = size_bytes

@@ -25,9 +25,9 @@ _SHIFT: Final = np.uint64(KEY_TAG_SHIFT)
 _TAGS: Final = 1 << TAG_BITS
 _SALTS: Final = 1 << SALT_BITS
 _PER_SALT: Final = _TAGS // _SALTS
+# The bits of a key that determine its set: the address and the tag's salt. Without the salt,
+# programs at the same fixed addresses would compete for the same sets.
 _HASHED: Final = (1 << KEY_TAG_SHIFT + SALT_BITS) - 1
-"""The bits of a key that determine its set: the address and the tag's salt. Without the salt,
-programs at the same fixed addresses would compete for the same sets."""
 
 
 class RowMemory:

@@ -41,17 +41,17 @@ _MOST_BYTES: Final = 4096
 class Trial(Enum):
     """A behavior that probes may break."""
 
+    # A uprobe_multi link sees all threads of its process. Not before Linux 6.6.35, 6.9.5, 6.10
+    # (kernel commit 46ba0e49b642).
     THREADS = "threads"
-    """A uprobe_multi link sees all threads of its process. Not before Linux 6.6.35, 6.9.5,
-    6.10 (kernel commit 46ba0e49b642)."""
+    # A link still sees events after the main thread has ended. Not before Linux 6.12.
     MAIN_THREAD = "main_thread"
-    """A link still sees events after the main thread has ended. Not before Linux 6.12."""
+    # A function with a return probe returns under a filter that kills at unknown system calls, as
+    # many programs' filters do. Not with 6.11, 6.12.0 to 6.12.13, 6.13.0 to 6.13.2: returns go
+    # through a system call there, 335 on x86-64 (cf6cb56ef244).
     SECCOMP = "seccomp"
-    """A function with a return probe returns under a filter that kills at unknown system
-    calls, as many programs' filters do. Not with 6.11, 6.12.0 to 6.12.13, 6.13.0 to 6.13.2:
-    returns go through a system call there, 335 on x86-64 (cf6cb56ef244)."""
+    # Probed functions return with a shadow stack. Not with 6.6 to 6.10 (488af8ea7131).
     SHADOW_STACK = "shadow_stack"
-    """Probed functions return with a shadow stack. Not with 6.6 to 6.10 (488af8ea7131)."""
 
 
 def passes(trial: Trial) -> bool:

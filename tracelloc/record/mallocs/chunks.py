@@ -15,25 +15,22 @@ from tracelloc.system.syscalls import read_process
 
 Rows = npt.NDArray[np.intp]
 
+# Words at most this far apart are read together: copying the gap takes as long as a separate read.
 _NEAR_BYTES: Final = 1024
-"""Words at most this far apart are read together: copying the gap takes as long as a
-separate read."""
 
-_WINDOW_BITS: Final = 16
-"""One read stays within an aligned window of 64 KiB, which limits its size."""
+_WINDOW_BITS: Final = 16  # One read stays within an aligned window of 64 KiB, which limits its size
 
-_MOST_PIECES: Final = 1024
-"""UIO_MAXIOV, include/uapi/linux/uio.h."""
+_MOST_PIECES: Final = 1024  # UIO_MAXIOV, include/uapi/linux/uio.h
 
+# Unreadable places after which reading stops: each costs a system call.
 _MOST_FAILURES: Final = 4096
-"""Unreadable places after which reading stops: each costs a system call."""
 
 _MAPPED: Final = 2
 
 _FLAGS: Final = 7
 
+# Largest plausible alignment: bytes by which a mapped chunk may exceed the request.
 _MOST_PADDING: Final = 64 << 20
-"""Largest plausible alignment: bytes by which a mapped chunk may exceed the request."""
 
 
 def read_chunks(pid: int, address: U64, size_bytes: U64, end_s: float) -> tuple[U64, Mask]:

@@ -26,8 +26,9 @@ from tracelloc.record.mallocs.signatures import OUTER_FREE, FunctionKind, Signat
 from tracelloc.record.worker.targetfile import TargetFile
 
 _KNOWN: Final = (*FAMILIES, MAPPINGS, OPERATORS)
+# A function that only tracelloc's preloaded library has.
 PRELOADED_MARKER: Final = "tracelloc_preload_ready"
-"""A function that only tracelloc's preloaded library has."""
+# All functions that are searched for in each file.
 _NAMES: Final = tuple(
     {
         name: None
@@ -35,9 +36,7 @@ _NAMES: Final = tuple(
         for name in (*family.markers, *family.functions, *family.unseen, PRELOADED_MARKER)
     }
 )
-"""All functions that are searched for in each file."""
-_MOST_PREFIXES: Final = 8
-"""Most jemalloc prefixes in one file; a program has one, rarely two."""
+_MOST_PREFIXES: Final = 8  # Most jemalloc prefixes in one file; a program has one, rarely two
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +44,8 @@ class Module:
     """A file that the process has mapped."""
 
     file_id: FileId
-    path: str
-    """Path to display."""
-    open_path: str
-    """Path by which tracelloc can open it."""
+    path: str  # Path to display
+    open_path: str  # Path by which tracelloc can open it
     elf: TargetFile
 
     @property
@@ -62,15 +59,11 @@ class AllocatorFunction:
     """A function to probe."""
 
     module: Module
-    names: tuple[str, ...]
-    """All its names, the plainest first."""
+    names: tuple[str, ...]  # All its names, the plainest first
     signature: Signature
-    address: int
-    """Address in the file's own address space."""
-    offset: int
-    """Offset in the file, in bytes."""
-    size: int
-    """Bytes of code; 0 if the symbol has no size."""
+    address: int  # Address in the file's own address space
+    offset: int  # Offset in the file, in bytes
+    size: int  # Bytes of code; 0 if the symbol has no size
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +80,7 @@ class Allocator:
 class CustomFunction:
     """User-defined functions and their signature."""
 
-    pattern: str
-    """Name of the functions, or a glob."""
+    pattern: str  # Name of the functions, or a glob
     signature: Signature
 
 
@@ -97,8 +89,7 @@ class CustomAllocator:
     """A user-defined allocator."""
 
     name: str
-    module: str
-    """A glob on the base name of files, or on their path if it has a slash."""
+    module: str  # A glob on the base name of files, or on their path if it has a slash
     functions: tuple[CustomFunction, ...]
 
     def family_in(self, path: str, elf: TargetFile) -> Family | None:
@@ -116,15 +107,13 @@ class CustomAllocator:
 class MallocChoice:
     """The user's choice of allocators to trace."""
 
+    # Only files with this path, or with this in their base name, or families of this name
+    # (`--allocator`); None for all.
     only: str | None = None
-    """Only files with this path, or with this in their base name, or families of this name
-    (``--allocator``); None for all."""
+    # User-defined allocators, which take precedence over known families.
     custom: tuple[CustomAllocator, ...] = ()
-    """User-defined allocators, which take precedence over known families."""
-    mappings: bool = False
-    """Whether mmap and related calls are traced too."""
-    otel: bool = False
-    """Only what programs report to OpenTelemetry's profiler."""
+    mappings: bool = False  # Whether mmap and related calls are traced too
+    otel: bool = False  # Only what programs report to OpenTelemetry's profiler
 
 
 EVERYTHING: Final = MallocChoice()

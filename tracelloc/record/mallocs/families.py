@@ -33,22 +33,22 @@ class Family:
 
     name: str
     functions: Mapping[str, Signature]
+    # A file that defines none of these functions does not implement the family.
     markers: tuple[str, ...]
-    """A file that defines none of these functions does not implement the family."""
+    # Functions that tracelloc can't trace, and the consequence of each.
     unseen: Mapping[str, str] = field(default_factory=dict)
-    """Functions that tracelloc can't trace, and the consequence of each."""
     by_user: bool = False
-    unwalkable: str = ""
-    """How the names of its files begin if its heap can't be walked."""
+    unwalkable: str = ""  # How the names of its files begin if its heap can't be walked
 
 
 def _named(names: Mapping[Signature, str]) -> dict[str, Signature]:
     return {name: signature for signature, many in names.items() for name in many.split()}
 
 
+# Allocations that a program reports to OpenTelemetry's profiler (`record/mallocs/otel.py`).
 OTEL: Final = Family("otel_memory", {}, ())
-"""Allocations that a program reports to OpenTelemetry's profiler (``record/mallocs/otel.py``)."""
 
+# malloc and related functions. Names with leading underscores are glibc's or musl's.
 LIBC: Final = Family(
     name=LIBC_FAMILY,
     functions=_named(
@@ -67,13 +67,12 @@ LIBC: Final = Family(
     # A static program may never free, but it still allocates.
     markers=("malloc",),
 )
-"""malloc and related functions. Names with leading underscores are glibc's or musl's."""
 
 _JEMALLOC_OWN: Final = _named(
     {ALLOC: "mallocx", REALLOC: "rallocx", RESIZE: "xallocx", FREE: "dallocx sdallocx"}
 )
+# Endings of jemalloc's function names, with any prefix.
 JEMALLOC_MARKERS: Final = ("mallocx", "sdallocx")
-"""Endings of jemalloc's function names, with any prefix."""
 
 
 def jemalloc(prefix: str) -> Family:
@@ -108,6 +107,7 @@ def _operators() -> dict[str, Signature]:
     return functions
 
 
+# C++'s own operators. The last six are tcmalloc's.
 OPERATORS: Final = Family(
     name="operator new",
     functions=_operators()
@@ -120,7 +120,6 @@ OPERATORS: Final = Family(
     ),
     markers=("_Znwm",),
 )
-"""C++'s own operators. The last six are tcmalloc's."""
 
 _TCMALLOC_NEW: Final = "tc_new tc_new_aligned tc_newarray tc_newarray_aligned"
 _TCMALLOC_DELETE: Final = (
@@ -128,6 +127,7 @@ _TCMALLOC_DELETE: Final = (
     *("_nothrow", "_aligned_nothrow"),
 )
 
+# gperftools' own names; those at the address of malloc or an operator are the same function.
 TCMALLOC: Final = Family(
     name="tcmalloc",
     functions=_named(
@@ -148,8 +148,8 @@ TCMALLOC: Final = Family(
     markers=("tc_malloc",),
     unwalkable="libtcmalloc",
 )
-"""gperftools' own names; those at the address of malloc or an operator are the same function."""
 
+# Names for `mi_NAME`, and for `mi_heap_NAME`, whose first argument is a heap.
 _MI_SIZED: Final = _named(
     {
         ALLOC: "malloc zalloc malloc_small zalloc_small",
@@ -159,7 +159,6 @@ _MI_SIZED: Final = _named(
         REALLOCARRAY: "reallocn recalloc",
     }
 )
-"""Names for ``mi_NAME``, and for ``mi_heap_NAME``, whose first argument is a heap."""
 _MI_ALIGNED: Final = ("malloc", "zalloc", "calloc", "realloc", "rezalloc", "recalloc")
 _MI_INLINED: Final = "it allocates without calling another function: not counted"
 _MI_WHOLE_HEAP: Final = "it frees all blocks of a heap at once: they stay counted"
@@ -175,6 +174,7 @@ def _mimalloc() -> dict[str, Signature]:
     return functions
 
 
+# mimalloc's own names, which a program may call in addition to or instead of malloc.
 MIMALLOC: Final = Family(
     name="mimalloc",
     functions=_mimalloc()
@@ -206,11 +206,11 @@ MIMALLOC: Final = Family(
         "mi_heap_destroy": _MI_WHOLE_HEAP,
     },
 )
-"""mimalloc's own names, which a program may call in addition to or instead of malloc."""
 
 FAMILIES: Final = (LIBC, TCMALLOC, MIMALLOC)
 
 
+# mmap(2) and related calls; traced on request.
 MAPPINGS: Final = Family(
     name="mmap",
     functions={
@@ -223,4 +223,3 @@ MAPPINGS: Final = Family(
     markers=("mmap",),
     unseen={"brk": "it does not say where the break was; what sbrk moves is seen"},
 )
-"""mmap(2) and related calls; traced on request."""

@@ -16,6 +16,7 @@ from tracelloc.record.mallocs.families import FAMILIES, LIBC, MAPPINGS, OPERATOR
 from tracelloc.record.worker.targetfile import TargetFile
 
 _BY_FAMILY: Final = {library.value: library for library in MallocLibrary}
+# Functions that only one library defines; libraries that may define another's come first.
 _BY_FUNCTION: Final = {
     "mallocx": MallocLibrary.JEMALLOC,
     **{
@@ -27,7 +28,6 @@ _BY_FUNCTION: Final = {
     "__libc_malloc_impl": MallocLibrary.MUSL,
     "malloc_info": MallocLibrary.GLIBC,
 }
-"""Functions that only one library defines; libraries that may define another's come first."""
 
 
 def library_of(family: Family, path: str, elf: TargetFile) -> MallocLibrary | None:

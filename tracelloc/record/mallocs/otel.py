@@ -24,11 +24,11 @@ from tracelloc.record.mallocs.signatures import ALLOC, FREE, Signature
 from tracelloc.record.worker.readcode import UsdtPlace
 
 PROVIDER: Final = "otel_memory"
+# The number of arguments of each used probe, by its name.
 ARGUMENTS: Final = {"alloc": 3, "free": 1}
-"""The number of arguments of each used probe, by its name."""
 _SIGNATURES: Final[dict[str, Signature]] = {"alloc": ALLOC, "free": FREE}
+# Farthest distance in bytes of an argument from a register's address.
 _FARTHEST: Final = 1 << abi.OTEL_DISPLACEMENT_BITS - 1
-"""Farthest distance in bytes of an argument from a register's address."""
 _HARMFUL: Final = (
     "it is a nop of five bytes or more: a probe there would kill forked children on Linux 6.18"
 )

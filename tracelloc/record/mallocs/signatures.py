@@ -13,44 +13,35 @@ from typing import Final
 from tracelloc.architecture import native
 from tracelloc.record import abi
 
+# Upper limit (exclusive) of a fixed size of all blocks of a function.
 SIZES: Final = 1 << 64 - abi.COOKIE_SIZE_SHIFT
-"""Upper limit (exclusive) of a fixed size of all blocks of a function."""
 ALLOCATOR_PROGRAM: Final = "allocator_call"
 MAPPING_PROGRAM: Final = "mapping_call"
+# BPF programs on functions; the first two also run at their returns.
 FREE_PROGRAM: Final = "free_call"
-"""BPF programs on functions; the first two also run at their returns."""
 
 
 class FunctionKind(Enum):
     """What a function does; the value is the code in its probes' cookies."""
 
-    ALLOC = abi.FunctionCode.ALLOC
-    """``f(size) -> block``"""
-    CALLOC = abi.FunctionCode.CALLOC
-    """``f(n, size) -> block``"""
-    POSIX_MEMALIGN = abi.FunctionCode.POSIX_MEMALIGN
-    """``f(out, size) -> errno``"""
+    ALLOC = abi.FunctionCode.ALLOC  # `f(size) -> block`
+    CALLOC = abi.FunctionCode.CALLOC  # `f(n, size) -> block`
+    POSIX_MEMALIGN = abi.FunctionCode.POSIX_MEMALIGN  # `f(out, size) -> errno`
+    # `f(block, size) -> block`; the old block stays live if it fails
     REALLOC = abi.FunctionCode.REALLOC
-    """``f(block, size) -> block``; the old block stays live if it fails"""
+    # `f(block, size) -> block`; the old block is freed if it fails
     REALLOCF = abi.FunctionCode.REALLOCF
-    """``f(block, size) -> block``; the old block is freed if it fails"""
-    REALLOCARRAY = abi.FunctionCode.REALLOCARRAY
-    """``f(block, n, size) -> block``"""
+    REALLOCARRAY = abi.FunctionCode.REALLOCARRAY  # `f(block, n, size) -> block`
+    # `f(block, size) -> size`: in place, and done if the result is at least `size`
     RESIZE = abi.FunctionCode.RESIZE
-    """``f(block, size) -> size``: in place, and done if the result is at least ``size``"""
-    FREE = abi.FunctionCode.FREE
-    """``f(block)``, which calls no other function that frees"""
+    FREE = abi.FunctionCode.FREE  # `f(block)`, which calls no other function that frees
+    # `f(block)`, which may call another function that frees
     OUTER_FREE = abi.FunctionCode.OUTER_FREE
-    """``f(block)``, which may call another function that frees"""
 
-    MAP = abi.FunctionCode.MAP
-    """``f(…, size) -> start``, like mmap"""
-    UNMAP = abi.FunctionCode.UNMAP
-    """``f(start, size)``, like munmap"""
-    REMAP = abi.FunctionCode.REMAP
-    """``f(start, old size, size, flags) -> start``, like mremap"""
-    SBRK = abi.FunctionCode.SBRK
-    """``f(increment) -> old end``"""
+    MAP = abi.FunctionCode.MAP  # `f(…, size) -> start`, like mmap
+    UNMAP = abi.FunctionCode.UNMAP  # `f(start, size)`, like munmap
+    REMAP = abi.FunctionCode.REMAP  # `f(start, old size, size, flags) -> start`, like mremap
+    SBRK = abi.FunctionCode.SBRK  # `f(increment) -> old end`
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -102,14 +93,13 @@ class Signature:
     """How to read a function's calls."""
 
     kind: FunctionKind
+    # Positions of the arguments that `FunctionKind.roles` names, counted from 1, up to 6. A
+    # position of 0 for the size means `size_bytes`.
     positions: tuple[int, ...]
-    """Positions of the arguments that ``FunctionKind.roles`` names, counted from 1, up to 6.
-    A position of 0 for the size means ``size_bytes``."""
+    # Whether a C++ exception may leave the function. It then gets no return probe: an exception
+    # can't unwind past a return probe and would end the program (`std::terminate`).
     throws: bool = False
-    """Whether a C++ exception may leave the function. It then gets no return probe: an exception
-    can't unwind past a return probe and would end the program (``std::terminate``)."""
-    size_bytes: int = 0
-    """Size of all blocks of the function, below ``SIZES``."""
+    size_bytes: int = 0  # Size of all blocks of the function, below `SIZES`
 
     @property
     def throwing(self) -> Signature:

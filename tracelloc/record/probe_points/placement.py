@@ -26,20 +26,19 @@ from tracelloc.record.mallocs.signatures import FREE_PROGRAM
 from tracelloc.record.worker.readcode import Offsets, UsdtPlace
 from tracelloc.record.worker.targetfile import TargetFile
 
+# The function that dynamic linkers call before and after they change mappings (glibc
+# elf/dl-debug.c; musl ldso/dynlink.c): the rendezvous for debuggers.
 LOADER_HOOK: Final = "_dl_debug_state"
-"""The function that dynamic linkers call before and after they change mappings
-(glibc elf/dl-debug.c; musl ldso/dynlink.c): the rendezvous for debuggers."""
+# Number of profilers that wait for the library to start (`probes/preloaded/library.c`).
 _MARKER_COUNTER: Final = "tracelloc_preload_awaited"
-"""Number of profilers that wait for the library to start (``probes/preloaded/library.c``)."""
+# Only functions that may throw have probes at their exits.
 _EXIT_COOKIE: Final = abi.FunctionCode.EXIT | abi.COOKIE_THROWS
-"""Only functions that may throw have probes at their exits."""
 _OTEL_PROGRAMS: Final = {"free": "otel_free", "alloc": "otel_alloc"}
+# Bytes at a function's beginning that are searched for an emulated instruction.
 _HEAD_BYTES: Final = 64
-"""Bytes at a function's beginning that are searched for an emulated instruction."""
-_LONGEST_FUNCTION: Final = 64 << 10
-"""Longest function that is searched for branches, in bytes."""
+_LONGEST_FUNCTION: Final = 64 << 10  # Longest function that is searched for branches, in bytes
+# The function that C++ calls first to throw (Itanium C++ ABI: Exception Handling, 2.4.2).
 EXCEPTION_HOOK: Final = "__cxa_allocate_exception"
-"""The function that C++ calls first to throw (Itanium C++ ABI: Exception Handling, 2.4.2)."""
 _KNOWN_NAMES: Final = frozenset(
     name for family in (*FAMILIES, jemalloc(""), OPERATORS) for name in family.functions
 )
@@ -50,19 +49,14 @@ class ProbePoint:
     """A probe: a program at an offset of a file."""
 
     open_path: str
-    offset: int
-    """Offset in the file, in bytes."""
+    offset: int  # Offset in the file, in bytes
     program: str
-    label: str
-    """For messages: ``malloc in libc.so.6``."""
-    cookie: int = 0
-    """Argument of the program: ``COOKIE_`` in ``probes/event.h``."""
-    returns: bool = False
-    """Whether the program also runs when the function returns to its caller."""
-    is_single_stepped: bool = False
-    """Whether the kernel single-steps the instruction there."""
+    label: str  # For messages: `malloc in libc.so.6`
+    cookie: int = 0  # Argument of the program: `COOKIE_` in `probes/event.h`
+    returns: bool = False  # Whether the program also runs when the function returns to its caller
+    is_single_stepped: bool = False  # Whether the kernel single-steps the instruction there
+    # File offset of a 16-bit count of its probes in each process; 0 if there is none.
     counter_offset: int = 0
-    """File offset of a 16-bit count of its probes in each process; 0 if there is none."""
 
     @property
     def is_exit(self) -> bool:
@@ -74,13 +68,12 @@ class ProbePoint:
 class Plan:
     """What to attach for some allocators."""
 
+    # In the order of attaching, exits first. A thread that is caught in between must not be seen to
+    # enter a call whose exit is missed.
     points: tuple[ProbePoint, ...]
-    """In the order of attaching, exits first. A thread that is caught in between must not be
-    seen to enter a call whose exit is missed."""
+    # Allocators with probes; their other functions are in `unseen`, with the reason.
     allocators: tuple[Allocator, ...]
-    """Allocators with probes; their other functions are in ``unseen``, with the reason."""
-    has_throwing: bool
-    """Whether any of the functions may throw."""
+    has_throwing: bool  # Whether any of the functions may throw
 
 
 def plan(allocators: Iterable[Allocator]) -> Plan:

@@ -18,11 +18,10 @@ from tracelloc.text import format_time, printable
 
 _INTERPRETER: Final = re.compile(r"-?(python|perl|ruby|node|php|bash|dash|sh|lua|guile)[\d.]*")
 _CODE_FOLLOWS: Final = ("-c", "-e", "-r")
-_MOST_LISTED: Final = 10
-"""Processes of a name that an error lists: those with the largest PIDs."""
+_MOST_LISTED: Final = 10  # Processes of a name that an error lists: those with the largest PIDs
 _LONGEST_COMMAND: Final = 60
+# Options of interpreters whose value is a separate word.
 _VALUE_FOLLOWS: Final = ("-X", "-W", "-I", "-o", "-d", "--require", "--import")
-"""Options of interpreters whose value is a separate word."""
 
 
 def find_target(name: str, root: Path = PROC) -> int:

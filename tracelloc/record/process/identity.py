@@ -13,10 +13,10 @@ from tracelloc.errors import TargetError
 from tracelloc.model.process import Target
 from tracelloc.record.process.procfs import Process
 
+# The ID by which Docker, containerd, CRI-O and podman name control groups (cgroups(7)).
 _CONTAINER: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-"""The ID by which Docker, containerd, CRI-O and podman name control groups (cgroups(7))."""
+# A pod's UID in a control group's path; systemd's names have underscores in it.
 POD: Final = r"[/-]pod(?P<id>[0-9a-f]{8}[-_][-_0-9a-f]{27})"
-"""A pod's UID in a control group's path; systemd's names have underscores in it."""
 _POD: Final = re.compile(rf"{POD}(?![-_0-9a-f])")
 _LARGEST_BYTES: Final = 1 << 16
 

@@ -7,8 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-_LONGEST_COMMAND: Final = 4096
-"""Most bytes of a command line that are read."""
+_LONGEST_COMMAND: Final = 4096  # Most bytes of a command line that are read
 
 
 @cache

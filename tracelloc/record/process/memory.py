@@ -19,23 +19,19 @@ U64 = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 
 PAGE_BYTES: Final = mmap.PAGESIZE
-_MOST_PIECES: Final = 1024
-"""UIO_MAXIOV, include/uapi/linux/uio.h."""
+_MOST_PIECES: Final = 1024  # UIO_MAXIOV, include/uapi/linux/uio.h
+# Most contiguous regions per request.
+#
+# The kernel collects so many at a time (`pagemap_scan_init_bounce_buffer`, fs/proc/task_mmu.c). If
+# it is asked for more, its answer may say that it stopped before regions that it has returned.
 _REGIONS: Final = 512
-"""Most contiguous regions per request.
-
-The kernel collects so many at a time (``pagemap_scan_init_bounce_buffer``, fs/proc/task_mmu.c).
-If it is asked for more, its answer may say that it stopped before regions that it has returned.
-"""
-_STRETCH_BYTES: Final = 1 << 30
-"""Address space whose pages are requested at once."""
+_STRETCH_BYTES: Final = 1 << 30  # Address space whose pages are requested at once
+# Bytes of address space that are searched page by page: some ten seconds' work.
 _MOST_ADDRESSES: Final = 4 << 40
-"""Bytes of address space that are searched page by page: some ten seconds' work."""
 _TOO_MUCH: Final = "its mappings have terabytes, and Linux before 6.7 can't say what is in memory"
+# A page is in memory (Documentation/admin-guide/mm/pagemap.rst).
 _PRESENT: Final = np.uint64(1 << 63)
-"""A page is in memory (Documentation/admin-guide/mm/pagemap.rst)."""
-_SWAPPED: Final = np.uint64(1 << 62)
-"""A page is swapped out."""
+_SWAPPED: Final = np.uint64(1 << 62)  # A page is swapped out
 
 
 class RemoteMemory:

@@ -7,11 +7,9 @@ from typing import Final
 
 from tracelloc.record.process.procfs import Process
 
-_INITIAL: Final = 0xEFFFFFFC
-"""PROC_PID_INIT_INO, include/linux/proc_ns.h."""
+_INITIAL: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 
-PidNamespace = tuple[int, int]
-"""Device and inode."""
+PidNamespace = tuple[int, int]  # Device and inode
 
 
 def pid_namespace() -> PidNamespace | None:

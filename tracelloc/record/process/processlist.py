@@ -32,16 +32,14 @@ from tracelloc.record.worker.targetfile import TargetFile
 from tracelloc.text import NS_PER_S
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-_KERNEL_THREAD: Final = 0x00200000
-"""PF_KTHREAD, include/linux/sched.h."""
+_KERNEL_THREAD: Final = 0x00200000  # PF_KTHREAD, include/linux/sched.h
 _GROWTH_OVER_NS: Final = 60 * NS_PER_S
+# What a process has grown in its first seconds here is taken for the growth of so long.
 _LEAST_GROWTH_OVER_NS: Final = 5 * NS_PER_S
-"""What a process has grown in its first seconds here is taken for the growth of so long."""
 _MOST_SAMPLES: Final = 32
-_PATIENCE_S: Final = 10.0
-"""Timeout for reading a file."""
+_PATIENCE_S: Final = 10.0  # Timeout for reading a file
+# After this, a process without an allocator is checked again: it may have loaded one.
 _LOOK_AGAIN_NS: Final = 30 * NS_PER_S
-"""After this, a process without an allocator is checked again: it may have loaded one."""
 
 
 @dataclass(slots=True)
@@ -50,8 +48,7 @@ class _Seen:
 
     arguments: str
     user: str
-    samples: deque[tuple[int, int]]
-    """(CLOCK_MONOTONIC, resident bytes), oldest first."""
+    samples: deque[tuple[int, int]]  # (CLOCK_MONOTONIC, resident bytes), oldest first
     allocator: str | None = None
     trouble: Trouble | None = None
     known: bool = False

@@ -20,19 +20,18 @@ from tracelloc.model.codefiles import Mapping, base_name
 from tracelloc.system.syscalls import open_inside, open_regular
 
 PROC: Final = Path("/proc")
+# The kernel's mapping with the instruction to which hijacked returns go.
 TRAMPOLINE_MAPPING: Final = "[uprobes]"
-"""The kernel's mapping with the instruction to which hijacked returns go."""
 
-VDSO: Final = "[vdso]"
-"""The mapping with the kernel's own functions (vdso(7))."""
+VDSO: Final = "[vdso]"  # The mapping with the kernel's own functions (vdso(7))
 
 
 _READ_BYTES: Final = 1 << 16
 _ADDRESS_SPACE: Final = "Max address space"
+# Index of `startstack` in /proc/PID/stat, from the state on (proc_pid_stat(5)).
 _START_STACK: Final = 25
-"""Index of ``startstack`` in /proc/PID/stat, from the state on (proc_pid_stat(5))."""
+# Indexes of startcode, startstack, start_data, start_brk and arg_start there.
 _PROGRAM_ADDRESSES: Final = 23, 25, 42, 44, 45
-"""Indexes of startcode, startstack, start_data, start_brk and arg_start there."""
 
 
 def boot_id(root: Path = PROC) -> str:

@@ -36,24 +36,21 @@ _NT_X86_XSTATE: Final = 0x202
 _MOST_STATE_BYTES: Final = 1 << 14
 _SIGNAL_SET_BYTES: Final = 8
 
+# PTRACE_O_TRACEFORK, TRACEVFORK, TRACECLONE: new children and threads are seized as well.
 OPTION_FORKS: Final = 2 | 4 | 8
-"""PTRACE_O_TRACEFORK, TRACEVFORK, TRACECLONE: new children and threads are seized as well."""
+# PTRACE_O_TRACESYSGOOD: the kernel does not take stops at system calls for signals.
 OPTION_CALLS: Final = 1
-"""PTRACE_O_TRACESYSGOOD: the kernel does not take stops at system calls for signals."""
-OPTION_EXEC: Final = 0x10
-"""PTRACE_O_TRACEEXEC."""
+OPTION_EXEC: Final = 0x10  # PTRACE_O_TRACEEXEC
+# PTRACE_O_TRACECLONE, TRACEEXIT: all threads are seized, and stop at their ends.
 OPTION_EXITS: Final = 8 | 0x40
-"""PTRACE_O_TRACECLONE, TRACEEXIT: all threads are seized, and stop at their ends."""
 
+# The `si_code` of signals sent by the kernel itself (asm-generic/siginfo.h).
 SI_KERNEL: Final = 0x80
-"""The ``si_code`` of signals sent by the kernel itself (asm-generic/siginfo.h)."""
 
-WALL: Final = 0x40000000
-"""Waits for threads as well (waitpid(2))."""
+WALL: Final = 0x40000000  # Waits for threads as well (waitpid(2))
 _WNOTHREAD: Final = 0x20000000
 _SIGINFO_BYTES: Final = 128
-_SI_CODE: Final = 8
-"""Offset of the code in ``siginfo_t``, in bytes."""
+_SI_CODE: Final = 8  # Offset of the code in `siginfo_t`, in bytes
 
 
 class Event(IntEnum):
@@ -68,8 +65,7 @@ class Event(IntEnum):
 
 
 _WORD: Final = (1 << 64) - 1
-NO_CALL: Final = -1
-"""In place of a system call's number: the thread is in none."""
+NO_CALL: Final = -1  # In place of a system call's number: the thread is in none
 
 
 class Registers:

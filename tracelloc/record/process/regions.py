@@ -28,8 +28,7 @@ class Region(NamedTuple):
 
     start: int
     end: int
-    rights: str
-    """Such as ``rw-p``."""
+    rights: str  # Such as `rw-p`
     offset: int
     inode: int
     path: str
@@ -70,20 +69,16 @@ class MappingUsage(NamedTuple):
     start: int
     end: int
     rights: str
-    device: str
-    """Major and minor number of the file's device, in hexadecimal: ``00:01``."""
+    device: str  # Major and minor number of the file's device, in hexadecimal: `00:01`
     inode: int
-    path: str
-    """May contain any bytes that a file's name can have."""
+    path: str  # May contain any bytes that a file's name can have
     rss_bytes: int
-    anonymous_bytes: int
-    """Resident memory that is not a file's: private, and written to."""
-    huge_bytes: int
-    """Resident memory in transparent huge pages."""
+    anonymous_bytes: int  # Resident memory that is not a file's: private, and written to
+    huge_bytes: int  # Resident memory in transparent huge pages
     swapped_bytes: int
     hugetlb_bytes: int
+    # Whether the process has installed guard pages in it (MADV_GUARD_INSTALL).
     may_have_guards: bool
-    """Whether the process has installed guard pages in it (MADV_GUARD_INSTALL)."""
 
 
 def read_mapping_usages(process: Process) -> Iterator[MappingUsage]:

@@ -28,16 +28,14 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.system.memorylimits import CGROUPS, closest_limit, numbers_in
 from tracelloc.text import NS_PER_S
 
-Ranges = Sequence[tuple[int, int]]
-"""Start and end addresses, in whole pages."""
+Ranges = Sequence[tuple[int, int]]  # Start and end addresses, in whole pages
 
-_COST: Final = 100
-"""Reading pages takes at most 1 / ``_COST`` of the time."""
+_COST: Final = 100  # Reading pages takes at most 1 / `_COST` of the time
 _PSS_EVERY_NS: Final = 5 * NS_PER_S
 _PAST_EVERY_NS: Final = 5 * NS_PER_S
 _PAST_LENGTH: Final = 60
+# Fields of `/proc/PID/status`, in the order of the fields of `Resident`.
 _KINDS: Final = ("RssAnon", "RssFile", "RssShmem", "VmSwap", "VmSize")
-"""Fields of ``/proc/PID/status``, in the order of the fields of ``Resident``."""
 
 
 class Residency:
@@ -126,11 +124,10 @@ def read_pss(process: Process) -> int | None:
 
 _ENTRY_BYTES: Final = 8
 _KEPT_SHIFT: Final = np.uint64(62)
-_CHUNK: Final = 1 << 16
-"""Pages read at a time."""
+_CHUNK: Final = 1 << 16  # Pages read at a time
+# Most pages read in total: 16 GiB of addresses, some 20 ms. Reserved but hardly used ranges may be
+# far larger.
 MOST_PAGES: Final = 1 << 22
-"""Most pages read in total: 16 GiB of addresses, some 20 ms. Reserved but hardly used ranges
-may be far larger."""
 
 
 def kept_bytes(process: Process, ranges: Iterable[tuple[int, int]]) -> int | None:

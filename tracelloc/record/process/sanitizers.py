@@ -12,11 +12,11 @@ from tracelloc.record.process.space import AddressSpace
 
 UNFOLLOWED: Final = "process {pid} can't be followed, as LeakSanitizer fails under ptrace"
 
+# Names of GCC's and clang's libraries.
 _LIBRARY: Final = re.compile(r"lib(clang_rt\.)?(hw)?(a|l)san[-._].*")
-"""Names of GCC's and clang's libraries."""
 _FUNCTIONS: Final = "__lsan_init", "__asan_init", "__hwasan_init"
+# Text in its messages; a statically linked copy may have no function names.
 _TEXT: Final = b"LeakSanitizer"
-"""Text in its messages; a statically linked copy may have no function names."""
 _SEARCHED_BYTES: Final = 64 << 20
 _PIECE_BYTES: Final = 1 << 20
 

@@ -36,8 +36,8 @@ from tracelloc.record.worker.client import FileReadError
 from tracelloc.record.worker.targetfile import TargetFile
 from tracelloc.record.worker.unwindtables import UnwindTables
 
+# The library's name if it was injected into a running process (`record/sources/injected`).
 INJECTED_NAME: Final = "libtracelloc-injected.so"
-"""The library's name if it was injected into a running process (``record/sources/injected``)."""
 INJECTED_FILE: Final = (
     Path(__file__).parents[1] / "sources" / "injected" / "libtracelloc_injected.abi3.so"
 )

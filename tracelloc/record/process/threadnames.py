@@ -7,8 +7,7 @@ from typing import Final
 from tracelloc.model.figures import I64
 from tracelloc.record.process.procfs import Process
 
-_MOST_AT_ONCE: Final = 64
-"""Most names read at a time."""
+_MOST_AT_ONCE: Final = 64  # Most names read at a time
 
 
 class ThreadNames:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from tracelloc.record.process.regions import read_regions
 from tracelloc.record.sources.preloaded.sharedarea import AREA_NAME
 
+# Names of mappings that are shared anonymous memory (mm/shmem.c, ipc/shm.c).
 _SHARED_MEMORY = "/dev/zero", "/memfd:", "/dev/shm/", "/SYSV"  # noqa: S108 - names in maps
-"""Names of mappings that are shared anonymous memory (mm/shmem.c, ipc/shm.c)."""
 
 
 class Area(NamedTuple):
@@ -23,8 +23,7 @@ class Area(NamedTuple):
 
     start: int
     end: int
-    is_code: bool
-    """Whether it holds code without a file, in which pointers need not be aligned."""
+    is_code: bool  # Whether it holds code without a file, in which pointers need not be aligned
 
 
 def searched_areas(maps_text: str) -> Iterator[Area]:

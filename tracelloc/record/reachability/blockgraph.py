@@ -32,18 +32,14 @@ from tracelloc.text import format_size
 
 U32 = npt.NDArray[np.uint32]
 
-_PIECE_BYTES: Final = 1 << 20
-"""Bytes read at once: the target's mappings can't change meanwhile."""
-_BLOCK_BYTES: Final = 120
-"""Memory taken per block, with two pointers to each."""
-_LINK_BYTES: Final = 24
-"""Memory taken per pointer."""
+_PIECE_BYTES: Final = 1 << 20  # Bytes read at once: the target's mappings can't change meanwhile
+_BLOCK_BYTES: Final = 120  # Memory taken per block, with two pointers to each
+_LINK_BYTES: Final = 24  # Memory taken per pointer
+# Bytes of variables that are copied before the walk, to be compared later.
 _MOST_VARIABLE_BYTES: Final = 32 << 20
-"""Bytes of variables that are copied before the walk, to be compared later."""
 _MOST_LINKS: Final = 1 << 30
 _IN_PAGE: Final = np.uint64(4095)
-_SMALL: Final = 1 << 19
-"""Bytes: smaller blocks have a kind for each multiple of 8."""
+_SMALL: Final = 1 << 19  # Bytes: smaller blocks have a kind for each multiple of 8
 
 
 @dataclass(slots=True)
@@ -54,22 +50,18 @@ class BlockGraph:
     """
 
     blocks: BlockRanges
-    size_bytes: U64
-    """Size of each block, with headers."""
+    size_bytes: U64  # Size of each block, with headers
     roots: list[HeapRoot]
     begins: U32
     targets: U32
-    kinds: U32
-    """Kind of each node: equal for blocks of one size and class; each root has its own."""
+    kinds: U32  # Kind of each node: equal for blocks of one size and class; each root has its own
+    # Class and usable bytes of kinds that are not those of small blocks.
     kind_names: dict[int, tuple[str, int]]
-    """Class and usable bytes of kinds that are not those of small blocks."""
-    wholes: dict[int, int]
-    """By the node of a root that is part of another one: that one's node."""
+    wholes: dict[int, int]  # By the node of a root that is part of another one: that one's node
     time_s: float
     coverage: float
     swapped_bytes: int
-    left_out: int
-    """Pointers for which there was no memory."""
+    left_out: int  # Pointers for which there was no memory
     notes: list[str]
 
     @property
@@ -208,8 +200,8 @@ def _scan_changed(
             links.scan(np.ascontiguousarray(words), low, root)
 
 
+# Start, end, root for `Links.scan`, and whether pointers need not be aligned.
 _Piece = tuple[int, int, int, bool]
-"""Start, end, root for ``Links.scan``, and whether pointers need not be aligned."""
 
 
 def _pieces(reader: PieceReader, kinds: MemoryKinds, parts: RootParts) -> Iterator[_Piece]:

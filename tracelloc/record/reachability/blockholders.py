@@ -31,15 +31,13 @@ from tracelloc.record.reachability.heaproots import RootReader
 from tracelloc.record.reachability.ownership import NONE, BlockPaths, Ownership
 
 MOST_PATHS: Final = 10
-_MOST_OF: Final = 90
-"""A keeper holds at least so many of 100 blocks."""
+_MOST_OF: Final = 90  # A keeper holds at least so many of 100 blocks
+# A block with several roots is listed by itself if it keeps at least this fraction (1/n).
 _LARGE: Final = 50
-"""A block with several roots is listed by itself if it keeps at least this fraction (1/n)."""
 _ADDRESS: Final = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
 
 Rows = npt.NDArray[np.intp]
-Selection = Callable[[BlockGraph], Rows]
-"""Selects blocks; raises TargetError if there are none."""
+Selection = Callable[[BlockGraph], Rows]  # Selects blocks; raises TargetError if there are none
 
 
 class HolderFinder:
@@ -211,12 +209,11 @@ class _BlockOwners:
     Or a large block to which several roots lead, for all that it keeps.
     """
 
+    # The owner of each number, `count` if it is no block: roots by index, then the same for shared
+    # blocks, then the large blocks.
     owner: U32
-    """The owner of each number, ``count`` if it is no block: roots by index, then the same for
-    shared blocks, then the large blocks."""
     count: int
-    large: U32
-    """The numbers of these blocks."""
+    large: U32  # The numbers of these blocks
 
     @classmethod
     def of(cls, owned: Ownership, paths: BlockPaths) -> _BlockOwners:

@@ -28,14 +28,12 @@ from tracelloc.record.reachability.roots import MemoryKinds, dead_stacks, kernel
 from tracelloc.record.reachability.scanning import MemoryScanner
 from tracelloc.record.reachability.search import SearchedRanges, swapped_bytes, walked
 
-_MOST_EDGES: Final = 1 << 26
-"""Most pointers between blocks that are stored: 512 MiB."""
+_MOST_EDGES: Final = 1 << 26  # Most pointers between blocks that are stored: 512 MiB
+# Bytes that are read from a thread pointer on: `tcbhead_t` of glibc, or its beginning.
 _HEAD_BYTES: Final = 24
-"""Bytes that are read from a thread pointer on: ``tcbhead_t`` of glibc, or its beginning."""
-_VECTOR_ENTRY_BYTES: Final = 16
-"""Size of an entry of a thread's vector of modules (``dtv_t``)."""
+_VECTOR_ENTRY_BYTES: Final = 16  # Size of an entry of a thread's vector of modules (`dtv_t`)
+# Most bytes of a thread's variables that the loader keeps beside the thread pointer.
 _VARIABLE_BYTES: Final = 1 << 16
-"""Most bytes of a thread's variables that the loader keeps beside the thread pointer."""
 
 
 def find_leaks(

@@ -19,8 +19,7 @@ from tracelloc.record.process.regions import Region
 from tracelloc.record.reachability.links import BY_ADDRESS
 from tracelloc.record.reachability.roots import RootWords, kernel_words_by_kind
 
-_VARIABLE_BYTES: Final = 1 << 16
-"""Most bytes of a thread's variables that are told from a stack."""
+_VARIABLE_BYTES: Final = 1 << 16  # Most bytes of a thread's variables that are told from a stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,28 +27,26 @@ class ThreadData:
     """Where a thread's own data is."""
 
     thread_id: int
-    title: str
-    """Such as ``thread 17 (worker)``."""
+    title: str  # Such as `thread 17 (worker)`
+    # The thread pointer, beside which its variables and the C library's record of it are.
     pointer: int
-    """The thread pointer, beside which its variables and the C library's record of it are."""
 
 
 _U64: Final = np.uint64
+# Standard streams of glibc and Rust: pointers in their buffers are stale.
 _STREAMS: Final = (
     "_IO_2_1_stdin_", "_IO_2_1_stdout_", "_IO_2_1_stderr_",
     "std::io::stdio::STDOUT", "std::io::stdio::stdin::INSTANCE",
 )  # fmt: skip
-"""Standard streams of glibc and Rust: pointers in their buffers are stale."""
 _RANKS: Final = {
     RootKind.VARIABLE: 0, RootKind.MODULE: 0, RootKind.THREAD_LOCAL: 0, RootKind.MAPPING: 1,
     RootKind.KERNEL: 2, RootKind.STACK: 4, RootKind.REGISTERS: 5,
 }  # fmt: skip
 _STREAM_RANK: Final = 3
 _NEW: Final = HeapRoot(RootKind.MAPPING, "memory mapped during the search")
+# The part of the heap that the walk has not seen: mostly newer blocks, as in `_NEW`.
 _HEAP: Final = HeapRoot(RootKind.MAPPING, "[heap]")
-"""The part of the heap that the walk has not seen: mostly newer blocks, as in ``_NEW``."""
-_NEW_RANK: Final = 5
-"""New blocks point to older ones of their container, which has other roots."""
+_NEW_RANK: Final = 5  # New blocks point to older ones of their container, which has other roots
 RANKS: Final = range(6)
 
 

@@ -32,11 +32,10 @@ from tracelloc.record.reachability.roots import RootWords, kinds_of
 from tracelloc.record.reachability.scanning import MemoryScanner
 from tracelloc.record.reachability.wordlog import LoggingReader, WordLog
 
-_MOST_EDGES: Final = 1 << 26
-"""Most pointers between blocks that are stored: 512 MiB."""
+_MOST_EDGES: Final = 1 << 26  # Most pointers between blocks that are stored: 512 MiB
 _MOST_SEARCHES: Final = 5
+# Time between the beginnings of searches: a pointer that moved has come to rest.
 _APART_S: Final = 0.5
-"""Time between the beginnings of searches: a pointer that moved has come to rest."""
 
 
 @dataclass(slots=True)

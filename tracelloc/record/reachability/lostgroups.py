@@ -26,12 +26,9 @@ _SHAPES: Final = tuple(Shape)
 class LostBlocks:
     """Blocks that nothing points to except other such blocks, by address."""
 
-    starts: U64
-    """Where the program's part of each begins."""
-    size_bytes: U64
-    """The size of each, with headers."""
-    overhead_bytes: npt.NDArray[np.uint8]
-    """Bytes of the malloc library in each."""
+    starts: U64  # Where the program's part of each begins
+    size_bytes: U64  # The size of each, with headers
+    overhead_bytes: npt.NDArray[np.uint8]  # Bytes of the malloc library in each
 
 
 @dataclass(slots=True)
@@ -71,14 +68,11 @@ class LostStructures:
     """Lost blocks by structure: what was lost with the pointer to its first block."""
 
     blocks: LostBlocks
-    firsts: U32
-    """The first block of each structure."""
-    shapes: npt.NDArray[np.uint8]
-    """Index of the ``Shape`` of each."""
+    firsts: U32  # The first block of each structure
+    shapes: npt.NDArray[np.uint8]  # Index of the `Shape` of each
     nodes: U32
     counts: BlockCounts
-    classes: U32
-    """Index of each block's class in ``class_names``."""
+    classes: U32  # Index of each block's class in `class_names`
     class_names: list[str]
 
     @classmethod

@@ -34,17 +34,12 @@ class Ownership:
     """
 
     graph: BlockGraph
-    number: U32
-    """The number of each node, or ``NONE``."""
-    order: U32
-    """The node of each number."""
-    dominator: U32
-    """The number that dominates each number."""
+    number: U32  # The number of each node, or `NONE`
+    order: U32  # The node of each number
+    dominator: U32  # The number that dominates each number
     begins: U32
-    targets: U32
-    """Number n leads to ``targets[begins[n]:begins[n + 1]]``."""
-    kinds: U32
-    """The kind of each number."""
+    targets: U32  # Number n leads to `targets[begins[n]:begins[n + 1]]`
+    kinds: U32  # The kind of each number
 
     @classmethod
     def of(cls, graph: BlockGraph) -> Ownership:

@@ -27,24 +27,20 @@ from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.record.worker.client import FileReadError
 
 _AT_ONCE: Final = 4096
-_MOST_ROUNDS: Final = 64
-"""Questions for the symbols of one module, each for so many addresses."""
-_MOST_WORDS: Final = 1 << 16
-"""Words without a symbol that are roots of their own, of each module."""
+_MOST_ROUNDS: Final = 64  # Questions for the symbols of one module, each for so many addresses
+_MOST_WORDS: Final = 1 << 16  # Words without a symbol that are roots of their own, of each module
 
 
 @dataclass(slots=True)
 class NamedWords:
     """The roots of some words: their numbers, and of roots that are parts of others."""
 
-    addresses: U64
-    """Addresses of the words, ascending, without repeats."""
-    numbers: U64
-    """The root of each."""
+    addresses: U64  # Addresses of the words, ascending, without repeats
+    numbers: U64  # The root of each
+    # By the number of a root, the number of the one that it is part of.
     wholes: dict[int, int] = field(default_factory=dict)
-    """By the number of a root, the number of the one that it is part of."""
+    # Modules whose symbols can't be read; may contain names from the target.
     notes: list[str] = field(default_factory=list)
-    """Modules whose symbols can't be read; may contain names from the target."""
 
 
 def name_words(space: AddressSpace, parts: RootParts, addresses: U64) -> NamedWords:

@@ -23,16 +23,14 @@ from tracelloc.record.process.memory import U64
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import Region
 
-_EPOLL_DATA: Final = re.compile(r"^tfd:.* data: *([0-9a-f]+)", re.MULTILINE)
-"""proc_pid_fdinfo(5)."""
+_EPOLL_DATA: Final = re.compile(r"^tfd:.* data: *([0-9a-f]+)", re.MULTILINE)  # proc_pid_fdinfo(5)
+# proc_pid_timers(5).
 _TIMER_VALUE: Final = re.compile(r"^signal: *\d+/(?:0x)?([0-9a-f]+)", re.MULTILINE)
-"""proc_pid_timers(5)."""
 
-Ranges = Sequence[tuple[int, int]]
-"""Start and end addresses."""
+Ranges = Sequence[tuple[int, int]]  # Start and end addresses
 
+# Kinds of memory: only what lies in blocks counts; nothing does; everything does.
 QUIET, DEAD, ROOT = 1, 2, 0
-"""Kinds of memory: only what lies in blocks counts; nothing does; everything does."""
 
 
 @dataclass(slots=True)

@@ -15,10 +15,8 @@ from tracelloc.record.reachability.marking import Marks
 from tracelloc.record.reachability.roots import DEAD, QUIET, ROOT, MemoryKinds
 from tracelloc.record.reachability.wordlog import LoggedPiece, WordLog
 
-_ANYWHERE: Final = 8
-"""An address at which no memory can be: of words that are not in memory."""
-_PIECE_BYTES: Final = 1 << 20
-"""Bytes read at once: the target's mappings can't change meanwhile."""
+_ANYWHERE: Final = 8  # An address at which no memory can be: of words that are not in memory
+_PIECE_BYTES: Final = 1 << 20  # Bytes read at once: the target's mappings can't change meanwhile
 
 
 class MemoryScanner:

@@ -28,23 +28,20 @@ from tracelloc.record.reachability.areas import searched_areas
 from tracelloc.record.reachability.roots import QUIET, ROOT, MemoryKinds, RootWords, kinds_of
 from tracelloc.record.reachability.scanning import MemoryScanner
 
-_MOST_EDGES: Final = 1 << 24
-"""Most pointers between blocks that are stored: 128 MiB."""
+_MOST_EDGES: Final = 1 << 24  # Most pointers between blocks that are stored: 128 MiB
 
 
 @dataclass(frozen=True, slots=True)
 class PointerSearch:
     """Result of one search."""
 
-    blocks: Blocks
-    """The blocks searched for, by address."""
+    blocks: Blocks  # The blocks searched for, by address
     reachable: Mask
+    # Pointers between blocks that were not stored: their targets count as reachable.
     edges_left_out: int
-    """Pointers between blocks that were not stored: their targets count as reachable."""
+    # Memory that is swapped out in which there may be pointers to blocks: in roots, and in blocks
+    # that are reachable.
     swapped_bytes: int = 0
-    """Memory that is swapped out in which there may be pointers to blocks: in roots, and in blocks
-    that are reachable.
-    """
 
 
 def search(
@@ -113,10 +110,9 @@ class SearchedRanges:
 
     starts: U64
     ends: U64
-    is_asked: Mask
-    """Whether it is one of the blocks searched for; they are in their order."""
+    is_asked: Mask  # Whether it is one of the blocks searched for; they are in their order
+    # Blocks of the heap from which another library has cut blocks: start and end.
     roots: list[tuple[int, int]]
-    """Blocks of the heap from which another library has cut blocks: start and end."""
 
     @classmethod
     def join(cls, blocks: Blocks, heap: WalkedHeap | None) -> SearchedRanges:

@@ -17,19 +17,16 @@ from tracelloc.record.process.regions import Region
 from tracelloc.record.reachability.areas import Area
 from tracelloc.record.reachability.marking import place_shift, select_words, set_bits
 
-_LEAST_BYTES: Final = 1 << 16
-"""Smaller pieces are read for other purposes, or again."""
+_LEAST_BYTES: Final = 1 << 16  # Smaller pieces are read for other purposes, or again
 _WORD_BITS: Final = 64
 _LARGEST_WORD: Final = (1 << _WORD_BITS) - 1
-_MOST_WORDS: Final = 1 << 24
-"""Most words that are kept: 128 MiB. Memory behind them is read again."""
-_SPARE_WORDS: Final = 256
-"""Room that packing needs beyond what it keeps."""
+_MOST_WORDS: Final = 1 << 24  # Most words that are kept: 128 MiB. Memory behind them is read again.
+_SPARE_WORDS: Final = 256  # Room that packing needs beyond what it keeps
 _FILTER_BYTES: Final = 1 << 20
 _PLACE_SHIFT: Final = place_shift()
+# Most bytes of a piece: a packed word has so many bits for its place. (8 MiB, or 4 MiB with
+# addresses of 48 bits.)
 _MOST_BYTES: Final = 8 << _WORD_BITS - _PLACE_SHIFT
-"""Most bytes of a piece: a packed word has so many bits for its place. (8 MiB, or 4 MiB with
-addresses of 48 bits.)"""
 
 
 class LoggedPiece(NamedTuple):
@@ -37,8 +34,7 @@ class LoggedPiece(NamedTuple):
 
     start: int
     end: int
-    words: U64
-    """The packed words, by address."""
+    words: U64  # The packed words, by address
 
     def part(self, start: int, end: int) -> U64:
         """The packed words of a part of it."""

@@ -87,11 +87,11 @@ _GO: Final = Runtime(
 )
 
 
+# Other programs whose blocks come from malloc and are freed by a collector.
 _COLLECTORS: Final = re.compile(
     r"(?:lib)?(?:lua|luajit)[-\d.]*(?:\.so[.\d]*)?|lib(?:guile|mono|monosgen|gc|ecl|mozjs)"
     r"(?:-[-\d.]+)?\.so[.\d]*|guile[\d.]*|mono(?:-sgen)?"
 )
-"""Other programs whose blocks come from malloc and are freed by a collector."""
 
 
 def runtimes_of(modules: Iterable[Module]) -> tuple[Runtime, ...]:

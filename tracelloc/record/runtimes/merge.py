@@ -22,8 +22,8 @@ from tracelloc.record.runtimes.seam import MergedRuntime, UnsupportedRuntime
 from tracelloc.record.runtimes.supported import find_runtime
 
 _MOST_WAITING: Final = 1 << 14
+# How often a stack's code is looked up while it may still be being finished: some seconds.
 _MOST_LOOKS: Final = 100
-"""How often a stack's code is looked up while it may still be being finished: some seconds."""
 
 
 @dataclass(slots=True)

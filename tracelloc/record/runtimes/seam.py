@@ -63,12 +63,11 @@ class ObjectWatch(Protocol):
     def __hash__(self) -> int:
         """Hashable: a watch identifies its program."""
 
+    # The findings so far; None: the program was not examined, or lacks the runtime.
     findings: ObjectFindings | None
-    """The findings so far; None: the program was not examined, or lacks the runtime."""
-    most_bytes: int | None
-    """Memory that a census may use; None: unlimited."""
+    most_bytes: int | None  # Memory that a census may use; None: unlimited
+    # Called after each census, in the thread that has taken it.
     on_census: Callable[[ObjectCensus], None]
-    """Called after each census, in the thread that has taken it."""
 
     @property
     def is_growing(self) -> bool:
@@ -104,10 +103,8 @@ class ObjectCounter(Protocol):
 class RuntimeSupport(Protocol):
     """Support for one runtime. A new one is a folder that provides this (``supported.py``)."""
 
-    name: str
-    """For display: stacks have its functions, and these are its objects."""
-    versions: str
-    """The supported versions, for display."""
+    name: str  # For display: stacks have its functions, and these are its objects
+    versions: str  # The supported versions, for display
 
     def is_in(self, modules: Iterable[Module]) -> bool:
         """Whether the runtime is among code files."""

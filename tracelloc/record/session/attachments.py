@@ -15,10 +15,9 @@ from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
 from tracelloc.text import NS_PER_S
 
+# A thread that has run for so long after it got the probes will hardly end the next moment.
 _PROVEN_NS: Final = 1_000_000_000
-"""A thread that has run for so long after it got the probes will hardly end the next moment."""
-_MOST_OUTLIVED: Final = 1024
-"""Descriptors that ended threads leave; the oldest are closed beyond."""
+_MOST_OUTLIVED: Final = 1024  # Descriptors that ended threads leave; the oldest are closed beyond
 
 
 class Attachments:

@@ -24,43 +24,38 @@ class TraceConfig:
     """Settings that do not change during the trace."""
 
     capture: CaptureConfig = field(default_factory=CaptureConfig)
-    selection: MallocChoice = EVERYTHING
-    """Malloc libraries to trace."""
+    selection: MallocChoice = EVERYTHING  # Malloc libraries to trace
+    # Forces one way of attaching; None: the best one that the kernel supports.
     method: Method | None = None
-    """Forces one way of attaching; None: the best one that the kernel supports."""
-    temporary: TemporaryPolicy = DEFAULT_POLICY
-    """Which allocations are temporary."""
-    most_processes: int = 256
-    """Processes traced at a time; further ones are counted and left alone."""
+    temporary: TemporaryPolicy = DEFAULT_POLICY  # Which allocations are temporary
+    most_processes: int = 256  # Processes traced at a time; further ones are counted and left alone
+    # Commands whose processes are traced, in addition to the first process; empty: all.
     followed_names: frozenset[str] = frozenset()
-    """Commands whose processes are traced, in addition to the first process; empty: all."""
-    memory: MemoryBudget | None = None
-    """Memory that tracelloc itself may use; None: unlimited."""
+    memory: MemoryBudget | None = None  # Memory that tracelloc itself may use; None: unlimited
+    # How much the probes may slow down the target; None: unlimited.
     max_overhead: OverheadLimit | None = None
-    """How much the probes may slow down the target; None: unlimited."""
+    # Whether to use the preloaded library instead of probes where possible.
     use_library: bool = False
-    """Whether to use the preloaded library instead of probes where possible."""
+    # Whether to inject the library into a running process that has not preloaded it.
     injects: bool = False
-    """Whether to inject the library into a running process that has not preloaded it."""
+    # Whether to use the library only, since the user may not load BPF programs.
     without_probes: bool = False
-    """Whether to use the library only, since the user may not load BPF programs."""
+    # Whether the launched program is held at its end, to search for leaked blocks.
     checks_exit: bool = False
-    """Whether the launched program is held at its end, to search for leaked blocks."""
+    # Whether figures are of parts of the launched program's run, by `Parts.begin`.
+    #
+    # All its threads are followed then, so that they can be stopped. Between parts, allocations are
+    # not reported.
     in_parts: bool = False
-    """Whether figures are of parts of the launched program's run, by ``Parts.begin``.
-
-    All its threads are followed then, so that they can be stopped. Between parts, allocations are
-    not reported."""
+    # Whether to use probes where a supported runtime is, to have its functions in stacks.
     spares_runtimes: bool = False
-    """Whether to use probes where a supported runtime is, to have its functions in stacks."""
+    # How long a process with the preloaded library waits for tracelloc before it drops events.
     max_stall_s: float = 1.0
-    """How long a process with the preloaded library waits for tracelloc before it drops events."""
+    # Whether tracelloc reads process memory, for pointers to old blocks and for objects.
     reads_memory: bool = True
-    """Whether tracelloc reads process memory, for pointers to old blocks and for objects."""
+    # Whether blocks from before tracing are added to the table of a running process.
     counts_earlier: bool = False
-    """Whether blocks from before tracing are added to the table of a running process."""
-    log_events: bool = False
-    """Whether every event is kept until a snapshot takes the log."""
+    log_events: bool = False  # Whether every event is kept until a snapshot takes the log
     debug: bool = False
 
     @property
@@ -111,10 +106,8 @@ class TraceContext:
     config: TraceConfig
     supervisor: Supervisor
     facets: FacetContext
-    lock: threading.RLock
-    """Guards the processes and their heaps."""
-    clock_ns: Callable[[], int]
-    """CLOCK_MONOTONIC."""
+    lock: threading.RLock  # Guards the processes and their heaps
+    clock_ns: Callable[[], int]  # CLOCK_MONOTONIC
 
 
 @dataclass(frozen=True, slots=True)

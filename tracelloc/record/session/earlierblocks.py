@@ -38,17 +38,12 @@ EARLIER_BLOCKS: Final = "reading the heap from before tracing"
 _RUNTIME: Final = "before tracing"
 _ROOT: Final = RuntimeFrame("allocated before tracing", runtime=_RUNTIME)
 _MOST_TRIES: Final = 3
-_AT_ONCE: Final = 1 << 16
-"""Blocks added at a time while events wait: some 10 ms."""
-_MOST_WALKS: Final = 4
-"""Walks until two agree. In a large heap that many threads use, none may."""
-_PROGRESS_S: Final = 10.0
-"""How long threads are waited for that get no processor."""
+_AT_ONCE: Final = 1 << 16  # Blocks added at a time while events wait: some 10 ms
+_MOST_WALKS: Final = 4  # Walks until two agree. In a large heap that many threads use, none may.
+_PROGRESS_S: Final = 10.0  # How long threads are waited for that get no processor
 _PAUSE_S: Final = 0.005
-_LONG_CALL_NS: Final = 1_000_000
-"""Processor time that hardly any call takes."""
-_BYTES_A_BLOCK: Final = 80
-"""Memory for each: 50 in the table, the rest only meanwhile."""
+_LONG_CALL_NS: Final = 1_000_000  # Processor time that hardly any call takes
+_BYTES_A_BLOCK: Final = 80  # Memory for each: 50 in the table, the rest only meanwhile
 
 U32 = npt.NDArray[np.uint32]
 

@@ -9,8 +9,7 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.text import NS_PER_S
 
 _EVERY_NS: Final = NS_PER_S
-_WINDOW: Final = 10
-"""Samples of CPU time, one per second: their mean is steady."""
+_WINDOW: Final = 10  # Samples of CPU time, one per second: their mean is steady
 
 
 class CpuMeter:

@@ -20,14 +20,12 @@ from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 
-_OTHERS_S: Final = 1.0
-"""How long the other threads of a process may take to end."""
+_OTHERS_S: Final = 1.0  # How long the other threads of a process may take to end
+# How long the thread may take that ends the process. There is none if the process executes.
 _CALLER_S: Final = 0.2
-"""How long the thread may take that ends the process. There is none if the process executes."""
 _LOOK_AGAIN_S: Final = 0.0002
 _SIGNAL_BITS: Final = 0x7F
-_MOST_ENDED: Final = 1 << 16
-"""Threads that have ended of which the newest are remembered."""
+_MOST_ENDED: Final = 1 << 16  # Threads that have ended of which the newest are remembered
 
 
 @dataclass(slots=True)
@@ -35,12 +33,11 @@ class HeldThreads:
     """Threads of one process, stopped at their ends."""
 
     ids: list[int] = field(default_factory=list)
+    # Threads that were running when the process ended.
     threads: list[ThreadRegisters] = field(default_factory=list)
-    """Threads that were running when the process ended."""
+    # What else has stopped meanwhile: thread and status, still to be handled.
     others: list[tuple[int, int]] = field(default_factory=list)
-    """What else has stopped meanwhile: thread and status, still to be handled."""
-    is_end: bool = False
-    """Whether the process ends by itself, and not by a signal."""
+    is_end: bool = False  # Whether the process ends by itself, and not by a signal
 
 
 class ExitStops:

@@ -9,8 +9,8 @@ from tracelloc.model.process import FollowCounts
 from tracelloc.text import NS_PER_S
 
 _WINDOW_NS: Final = 5 * NS_PER_S
+# Share of time in which some process waits for tracelloc; users are warned above it.
 _MOST_SHARE: Final = 0.5
-"""Share of time in which some process waits for tracelloc; users are warned above it."""
 
 
 class FollowCosts:

@@ -29,18 +29,17 @@ from tracelloc.record.session.program import CaughtProgram, TracedProgram
 from tracelloc.record.session.stoppedthreads import StoppedThreads
 
 _GROUP_STOPS: Final = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+# How long a child stays stopped, at most, while its parent's fork event is awaited.
 _BIRTH_S: Final = 5.0
-"""How long a child stays stopped, at most, while its parent's fork event is awaited."""
-_ORPHAN_S: Final = 0.1
-"""How long, where the parent seems to have ended."""
+_ORPHAN_S: Final = 0.1  # How long, where the parent seems to have ended
 _FIRST_PAUSE_S: Final = 0.0002
 _LONGEST_PAUSE_S: Final = 0.02
+# How often the stop signal is repeated: the thread may be just about to wait.
 _NUDGE_S: Final = 0.05
-"""How often the stop signal is repeated: the thread may be just about to wait."""
 
 
+# Gets the threads of a process while they are stopped, and the thread pointers of ended ones.
 UseThreads = Callable[[Sequence[ThreadRegisters], Sequence[int]], None]
-"""Gets the threads of a process while they are stopped, and the thread pointers of ended ones."""
 
 
 class Watcher(Protocol):

@@ -12,10 +12,8 @@ from tracelloc.record.sources.seam import Sources
 
 LOST: Final = "tracelloc could not keep up"
 _OFTEN_S: Final = 0.2
-_TOGETHER_S: Final = 5.0
-"""Losses that follow each other more closely are one gap."""
-_MOST: Final = 32
-"""Gaps that are recorded separately; later ones extend the last."""
+_TOGETHER_S: Final = 5.0  # Losses that follow each other more closely are one gap
+_MOST: Final = 32  # Gaps that are recorded separately; later ones extend the last
 
 
 class GapLog:

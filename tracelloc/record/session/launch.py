@@ -24,15 +24,13 @@ from tracelloc.record.session.program import CaughtProgram, TracedProgram
 from tracelloc.record.session.session import Session
 from tracelloc.startup import STARTUP
 
+# Longest time during which the program stops whenever it loads a library. The program's signals
+# take a detour meanwhile, and no debugger can attach.
 _ATTENDED_S: Final = 10.0
-"""Longest time during which the program stops whenever it loads a library. The program's signals
-take a detour meanwhile, and no debugger can attach."""
-_SIGNALS_S: Final = 0.2
-"""How often signals are checked for while the program starts."""
+_SIGNALS_S: Final = 0.2  # How often signals are checked for while the program starts
+# How often the program is stopped for a search, if a thread is just reporting an event.
 _SEARCHES: Final = 50
-"""How often the program is stopped for a search, if a thread is just reporting an event."""
-_QUIET_S: Final = 2.0
-"""The follower detaches when the program has loaded nothing for this long."""
+_QUIET_S: Final = 2.0  # The follower detaches when the program has loaded nothing for this long
 
 
 class Launch:

@@ -21,12 +21,11 @@ from tracelloc.record.process.space import AddressSpace
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
 
-LONGEST_S: Final = 0.25
-"""Time limit of one reading; the remaining blocks are read the next time."""
+LONGEST_S: Final = 0.25  # Time limit of one reading; the remaining blocks are read the next time
+# Births have the resolution of a timer tick, in which several blocks may have had one address.
 _YOUNG_NS: Final = NS_PER_S // 10
-"""Births have the resolution of a timer tick, in which several blocks may have had one address."""
+# Blocks of at least this size are read first: the request does not tell how they were made.
 _LARGE_BYTES: Final = 128 << 10
-"""Blocks of at least this size are read first: the request does not tell how they were made."""
 
 
 class Measuring:

@@ -19,8 +19,8 @@ from tracelloc.record.session.measuring import LONGEST_S, Measuring
 from tracelloc.record.tasks.supervision import BoundedWork, Supervisor
 from tracelloc.snapshots.snapshot import Snapshot
 
+# How long a snapshot waits for a facet that it wants: enough to count 30 million objects.
 _FACET_PATIENCE_S: Final = 10.0
-"""How long a snapshot waits for a facet that it wants: enough to count 30 million objects."""
 _PATIENCE_S: Final = 3.0
 
 _T = TypeVar("_T")
@@ -31,11 +31,11 @@ Ranges = Sequence[tuple[int, int]]
 class Outside:
     """Facts that the kernel reports about a process, read while events go on."""
 
+    # Resident memory without tracelloc's own; None once the process has ended.
     rss_bytes: int | None = None
-    """Resident memory without tracelloc's own; None once the process has ended."""
     memory: MemoryUsage | None = None
+    # By thread id; empty unless wanted.
     thread_names: Mapping[int, str] = field(default_factory=dict)
-    """By thread id; empty unless wanted."""
 
 
 class OutsideReader:

@@ -8,18 +8,15 @@ from typing import Final
 
 from tracelloc.record.sources.seam import Sources
 
+# How full rings should be when they are read. Large batches cost least; the other half is room for
+# events while the pump waits for a processor.
 _GOAL_SHARE: Final = 1 / 2
-"""How full rings should be when they are read. Large batches cost least; the other half is room
-for events while the pump waits for a processor."""
-_GROWTH: Final = 1.25
-"""Factor by which one wait may exceed the last one."""
-_NAP_S: Final = 50e-6
-"""Shorter waits are skipped: falling asleep and waking up takes as long."""
+_GROWTH: Final = 1.25  # Factor by which one wait may exceed the last one
+_NAP_S: Final = 50e-6  # Shorter waits are skipped: falling asleep and waking up takes as long
 _WHOLE_S: Final = 5e-3
+# How often all rings are read, while events come (`_WHOLE_S`) and while none do.
 _IDLE_S: Final = 100e-3
-"""How often all rings are read, while events come (``_WHOLE_S``) and while none do."""
-_UPKEEP_S: Final = 20e-3
-"""How often upkeep is due."""
+_UPKEEP_S: Final = 20e-3  # How often upkeep is due
 _S_PER_MS: Final = 1e-3
 
 

@@ -16,8 +16,7 @@ from tracelloc.record.session.tracee import Tracee
 from tracelloc.record.sources.seam import Sources
 from tracelloc.record.tasks.supervision import reason_of
 
-_MOST_DRAINS: Final = 50
-"""How often events are taken, if threads go on reporting some."""
+_MOST_DRAINS: Final = 50  # How often events are taken, if threads go on reporting some
 
 
 class Parts:

@@ -32,8 +32,7 @@ from tracelloc.record.unwinding.leading import LeadingFrames, code_ranges
 from tracelloc.text import printable
 
 _LOADER_PROGRAM: Final = "loader_changes"
-_LOADING_S: Final = 2.0
-"""How long an executed program may take to map its malloc library."""
+_LOADING_S: Final = 2.0  # How long an executed program may take to map its malloc library
 
 
 def find_allocators(space: AddressSpace, selection: MallocChoice) -> list[Module]:

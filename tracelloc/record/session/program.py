@@ -26,8 +26,8 @@ from tracelloc.record.sources.preloaded.launching import (
 from tracelloc.system.environment import environment_of, with_variables
 from tracelloc.system.invoker import Invoker
 
+# Exit status that shells use for programs that a signal ended, less its number.
 _SIGNAL_STATUS: Final = 128
-"""Exit status that shells use for programs that a signal ended, less its number."""
 
 
 class TracedProgram:

@@ -53,10 +53,9 @@ from tracelloc.snapshots.snapshot import CaptureStatus, Snapshot, TraceSnapshot
 from tracelloc.snapshots.taking import take_snapshot
 from tracelloc.startup import STARTUP
 
+# Retries of reading records that must be there: earlier records may be unfinished.
 _MOST_LOOKS: Final = 20
-"""Retries of reading records that must be there: earlier records may be unfinished."""
-_HEAP_S: Final = 3.0
-"""How long the first report waits for what is read of the heap at the start."""
+_HEAP_S: Final = 3.0  # How long the first report waits for what is read of the heap at the start
 _LOOK_AGAIN_S: Final = 0.001
 _NO_BATCH: Final = EventBatch(NO_EVENTS, NO_PAIRS, 0, False)
 _REAL: Final = Clocks()
@@ -65,8 +64,8 @@ _REAL: Final = Clocks()
 class Session:
     """A trace from ``start`` to ``stop``; a ``follower.Watcher``."""
 
+    # The blocks that the program leaked, once it has ended by itself and was checked.
     exit_leaks: ExitLeaks | None = None
-    """The blocks that the program leaked, once it has ended by itself and was checked."""
 
     def __init__(
         self,

@@ -14,8 +14,8 @@ from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.exitstops import registers_of
 
+# How long threads may take to stop; those that wait for a vfork(2) child stop after it.
 _STOP_S: Final = 5.0
-"""How long threads may take to stop; those that wait for a vfork(2) child stop after it."""
 _LOOK_AGAIN_S: Final = 0.0002
 
 

@@ -19,11 +19,9 @@ from typing import BinaryIO, Final
 
 from tracelloc.errors import OutputError
 
-_KEPT_BYTES: Final = 4 << 20
-"""Bytes of output that are kept: its end."""
+_KEPT_BYTES: Final = 4 << 20  # Bytes of output that are kept: its end
 _PIECE_BYTES: Final = 1 << 16
-_LINE_END: Final = b"\r\n"
-"""What the pseudoterminal makes of a line feed (ONLCR)."""
+_LINE_END: Final = b"\r\n"  # What the pseudoterminal makes of a line feed (ONLCR)
 
 
 class ProgramTerminal:

@@ -39,19 +39,16 @@ from tracelloc.record.unwinding.source import StackSource
 from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot
 
 PROBING: Final = "probing of libraries"
-_AT_ONCE: Final = 8192
-"""Blocks copied at a time while events wait."""
+_AT_ONCE: Final = 8192  # Blocks copied at a time while events wait
+# Age at which a process that the trace did not begin with is first judged.
 _FIRST_LOOK_NS: Final = 1_000_000_000
-"""Age at which a process that the trace did not begin with is first judged."""
 
 
 class Stage(Enum):
     """How far the start of a process has come."""
 
-    WAITING = auto()
-    """Another program must be executed first."""
-    LOADING = auto()
-    """Libraries are not mapped yet."""
+    WAITING = auto()  # Another program must be executed first
+    LOADING = auto()  # Libraries are not mapped yet
     RUNNING = auto()
 
 

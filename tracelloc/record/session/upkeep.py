@@ -20,14 +20,11 @@ from tracelloc.record.tasks.memorybudget import MemoryStage
 from tracelloc.text import NS_PER_S, format_percent
 
 JUDGING: Final = "judging"
-_SWEEP_NS: Final = 5 * NS_PER_S
-"""How often records of threads that have ended are dropped."""
-_LAST_S: Final = 1.0
-"""How long the end of a trace waits for inspections."""
-_SLOW_NS: Final = NS_PER_S // 2
-"""CPU time of an inspection above which there is none at the end."""
+_SWEEP_NS: Final = 5 * NS_PER_S  # How often records of threads that have ended are dropped
+_LAST_S: Final = 1.0  # How long the end of a trace waits for inspections
+_SLOW_NS: Final = NS_PER_S // 2  # CPU time of an inspection above which there is none at the end
+# Time limit for judging the stacks of all processes; events and forks wait for it.
 _JUDGE_NS: Final = 5_000_000
-"""Time limit for judging the stacks of all processes; events and forks wait for it."""
 
 
 class Upkeep:

@@ -75,12 +75,10 @@ class EventSource(Protocol):
 class ProbeSource(EventSource, Protocol):
     """The source of all blocks that no other source reports: the probes, or what replaces them."""
 
+    # Readable for epoll when events are to be taken before `waits_ms` has passed.
     wakeup_fds: Sequence[int]
-    """Readable for epoll when events are to be taken before ``waits_ms`` has passed."""
-    rows: RowMemory | None
-    """The unwind rows of all address spaces, if stacks are walked by rows."""
-    has_probes: bool
-    """Whether it can probe functions."""
+    rows: RowMemory | None  # The unwind rows of all address spaces, if stacks are walked by rows
+    has_probes: bool  # Whether it can probe functions
 
     @property
     def method(self) -> Method:

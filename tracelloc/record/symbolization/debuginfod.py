@@ -24,11 +24,9 @@ from tracelloc.text import printable
 _VARIABLE: Final = "DEBUGINFOD_URLS"
 _URL: Final = re.compile(r"https?://[^\s]+")
 _BUILD_ID: Final = re.compile(r"[0-9a-f]{16,128}")
-_MOST_FILES: Final = 64
-"""Files in the cache; the least recently used are removed."""
+_MOST_FILES: Final = 64  # Files in the cache; the least recently used are removed
 _MOST_BYTES: Final = 4 << 30
-_SILENCE_S: Final = 10
-"""How long a server may say nothing, in seconds."""
+_SILENCE_S: Final = 10  # How long a server may say nothing, in seconds
 _LONGEST_S: Final = 300
 _PIECE_BYTES: Final = 1 << 20
 _NOBODY: Final = 65534
@@ -139,5 +137,4 @@ def _pieces(file: IO[bytes]) -> Iterator[bytes]:
         yield piece
 
 
-DEBUG_SERVERS: Final = DebugServers()
-"""The servers that this process's environment names."""
+DEBUG_SERVERS: Final = DebugServers()  # The servers that this process's environment names

@@ -26,21 +26,14 @@ class ModuleReport:
     """Names, lines and unwind information of one file."""
 
     module: str
-    functions: int
-    """Functions with a name."""
-    names: str
-    """Source of the names, in words."""
-    lines: str | None = None
-    """Source of the lines; None if there are none."""
-    no_lines: str | None = None
-    """Why there are no lines, or not all."""
-    unwind: str | None = None
-    """Sections with unwind information."""
+    functions: int  # Functions with a name
+    names: str  # Source of the names, in words
+    lines: str | None = None  # Source of the lines; None if there are none
+    no_lines: str | None = None  # Why there are no lines, or not all
+    unwind: str | None = None  # Sections with unwind information
     build_id: str | None = None
-    troubles: tuple[str, ...] = ()
-    """Debug files that were found but don't fit."""
-    advice: str | None = None
-    """How to add names or lines."""
+    troubles: tuple[str, ...] = ()  # Debug files that were found but don't fit
+    advice: str | None = None  # How to add names or lines
 
 
 def take_inventory(process: Process) -> list[ModuleReport]:

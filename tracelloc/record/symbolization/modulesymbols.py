@@ -33,23 +33,19 @@ from tracelloc.record.worker.workerfile import WorkerFile
 from tracelloc.system.syscalls import NotRegularError, open_inside
 
 _LARGEST_BYTES: Final = 512 << 20
-_PIECE_BYTES: Final = 4 << 20
-"""Bytes of the file that are read at once."""
+_PIECE_BYTES: Final = 4 << 20  # Bytes of the file that are read at once
+# Most functions that are kept: some 200 MiB. Large Java programs have a tenth.
 _MOST_FUNCTIONS: Final = 1 << 20
-"""Most functions that are kept: some 200 MiB. Large Java programs have a tenth."""
-_MOST_NAME_BYTES: Final = 128 << 20
-"""Most bytes of all their names."""
+_MOST_NAME_BYTES: Final = 128 << 20  # Most bytes of all their names
 _LONGEST_NAME: Final = 1024
-_RELOAD_S: Final = 1.0
-"""Least time between two reads of the file."""
+_RELOAD_S: Final = 1.0  # Least time between two reads of the file
 
 
+# V8's `JS:*name file:line:column`; the mark tells how well it was compiled.
 _JAVASCRIPT: Final = re.compile(
     r"(?:JS|LazyCompile|Function|Eval|Script):[~^*+]?(?P<name>\S*) (?P<file>\S.*):(?P<line>\d+):\d+"
 )
-"""V8's ``JS:*name file:line:column``; the mark tells how well it was compiled."""
-_PYTHON: Final = re.compile(r"py::(?P<name>[^:]+):(?P<file>.+)")
-"""CPython's ``py::name:file``."""
+_PYTHON: Final = re.compile(r"py::(?P<name>[^:]+):(?P<file>.+)")  # CPython's `py::name:file`
 
 
 def describe(name: str) -> tuple[str, str | None, int | None]:

@@ -28,17 +28,13 @@ from tracelloc.record.symbolization.sourcemap import SourceMap
 from tracelloc.record.worker.client import FileReadError
 
 T = TypeVar("T")
+# Frames of one address: inlined functions first, their containing function last.
 Frames = tuple[Frame, ...]
-"""Frames of one address: inlined functions first, their containing function last."""
 
-GENERATED: Final = "[generated code]"
-"""The module of functions named by a perf map."""
-_RETRY_S: Final = 1.0
-"""Least time between two lookups of generated code without a name."""
-_LAST_S: Final = 1.0
-"""How long ``close`` waits for a lookup in progress."""
-_BATCH: Final = 512
-"""Addresses whose lines are looked up at a time, so that results show soon."""
+GENERATED: Final = "[generated code]"  # The module of functions named by a perf map
+_RETRY_S: Final = 1.0  # Least time between two lookups of generated code without a name
+_LAST_S: Final = 1.0  # How long `close` waits for a lookup in progress
+_BATCH: Final = 512  # Addresses whose lines are looked up at a time, so that results show soon
 
 
 class Symbolizer:

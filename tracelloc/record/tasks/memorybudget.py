@@ -25,18 +25,16 @@ from tracelloc.text import format_size
 
 _FOLD_SHARE: Final = 3 / 4
 _FULL_SHARE: Final = 15 / 16
+# Each process that reads the target's files may use this fraction (1/n) of the budget.
 _WORKER_SHARE: Final = 4
-"""Each process that reads the target's files may use this fraction (1/n) of the budget."""
 
 
 class MemoryStage(IntEnum):
     """How much has been given up."""
 
     WHOLE = 0
-    FOLDED = 1
-    """New call stacks are cut."""
-    FULL = 2
-    """Tracing must end."""
+    FOLDED = 1  # New call stacks are cut
+    FULL = 2  # Tracing must end
 
 
 def own_memory() -> int:

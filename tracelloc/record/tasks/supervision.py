@@ -21,16 +21,14 @@ from tracelloc.text import printable
 Say = Callable[[str], None]
 
 _T = TypeVar("_T")
+# Errors that a process causes which has ended: nobody but root may inspect what is left of it.
 _OF_ENDED: Final = TargetError, PrivilegeError
-"""Errors that a process causes which has ended: nobody but root may inspect what is left of it."""
-_MOST_FAILURES: Final = 3
-"""Failures in a row after which a task is given up."""
+_MOST_FAILURES: Final = 3  # Failures in a row after which a task is given up
+# Delay before a failed task is tried again; ten times as long after each further failure.
 _FIRST_DELAY_S: Final = 1.0
-"""Delay before a failed task is tried again; ten times as long after each further failure."""
+# Processes whose failures are reported individually, per task; all are counted.
 _MOST_LINES: Final = 4
-"""Processes whose failures are reported individually, per task; all are counted."""
-_LONGEST_WHY: Final = 500
-"""Longest reason, in characters."""
+_LONGEST_WHY: Final = 500  # Longest reason, in characters
 
 
 def say_nothing(_message: str) -> None:

@@ -25,13 +25,13 @@ from tracelloc.record.worker.unwindtables import UnwindTables
 U64 = npt.NDArray[np.uint64]
 RowsOf = Callable[[Module, UnwindTables], tuple[U64, U64]]
 
+# The table is filled up to this fraction (1/n) beforehand: of a set's four ways, two are then taken
+# on average, and one row in 26 is evicted.
 _SHARE: Final = 2
-"""The table is filled up to this fraction (1/n) beforehand: of a set's four ways, two are then
-taken on average, and one row in 26 is evicted."""
+# Most call sites of a file for which all rows are made; a second's work. Chromium has more.
 _MOST_SITES: Final = 1 << 20
-"""Most call sites of a file for which all rows are made; a second's work. Chromium has more."""
+# For mappings of at least this size, the rows that earlier runs needed are made first.
 _LARGE_BYTES: Final = 8 << 20
-"""For mappings of at least this size, the rows that earlier runs needed are made first."""
 _NO_ROWS: Final = np.empty(0, np.uint64), np.empty(0, np.uint64)
 
 

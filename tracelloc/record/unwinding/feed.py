@@ -11,15 +11,12 @@ from typing import Final, Protocol
 from tracelloc.model.events import Miss, SentStacks
 from tracelloc.record.unwinding.source import StackSource
 
-_MISSES_AT_ONCE: Final = 64
-"""Stacks that are finished before the ring is read again."""
-_MOST_TAKEN: Final = 1024
-"""Misses that are taken from the ring at once."""
+_MISSES_AT_ONCE: Final = 64  # Stacks that are finished before the ring is read again
+_MOST_TAKEN: Final = 1024  # Misses that are taken from the ring at once
+# Stack memory of misses that are queued here before no more are taken. The program goes on: if the
+# ring is full, it loses stacks, and waits the longer for the rows of others.
 _WAITING_BYTES: Final = 80 << 20
-"""Stack memory of misses that are queued here before no more are taken. The program goes on: if
-the ring is full, it loses stacks, and waits the longer for the rows of others."""
-_LONGEST_S: Final = 0.5
-"""Longest time of reading misses from a program that keeps sending them."""
+_LONGEST_S: Final = 0.5  # Longest time of reading misses from a program that keeps sending them
 
 Guard = Callable[[int, Callable[[], None]], object]
 

@@ -13,8 +13,7 @@ from tracelloc.model.events import SentStacks
 from tracelloc.record.mallocs.discovery import Allocator, is_preloaded_library
 from tracelloc.record.process.space import AddressSpace
 
-_MOST: Final = 16
-"""Most leading frames that are stripped."""
+_MOST: Final = 16  # Most leading frames that are stripped
 
 
 class LeadingFrames:

@@ -19,14 +19,13 @@ from tracelloc.model.stacks import StackFlag
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.space import AddressSpace
 
+# Outermost functions of static programs.
 _START_FUNCTIONS: Final = ("_start", "__libc_start_main", "__libc_start_call_main", "start_thread")
-"""Outermost functions of static programs."""
-_ENTRY_AT: Final = 24
-"""Offset of ``e_entry`` in an ELF header."""
+_ENTRY_AT: Final = 24  # Offset of `e_entry` in an ELF header
+# Most bytes from a program's entry point on that call the C library's start function.
 _START_BYTES: Final = 128
-"""Most bytes from a program's entry point on that call the C library's start function."""
+# Junk differs from stack to stack: at this size, the cache is cleared so that it stays bounded.
 _MOST_VERDICTS: Final = 1 << 20
-"""Junk differs from stack to stack: at this size, the cache is cleared so that it stays bounded."""
 _LOWEST_CODE: Final = 0x1000
 _HIGHEST_CODE: Final = 1 << 56
 

@@ -27,10 +27,8 @@ from tracelloc.system.safefiles.cache import CacheDirectory
 U64 = npt.NDArray[np.uint64]
 
 _DIGEST_BYTES: Final = 16
-_MOST_SITES: Final = 1 << 16
-"""Per file: 512 KiB."""
-_MOST_FILES: Final = 64
-"""The least recently used one is dropped for another: 32 MiB at most."""
+_MOST_SITES: Final = 1 << 16  # Per file: 512 KiB
+_MOST_FILES: Final = 64  # The least recently used one is dropped for another: 32 MiB at most
 _BUILD_ID: Final = re.compile(r"[0-9a-f]{8,128}")
 _SUFFIX: Final = ".sites"
 

@@ -27,19 +27,17 @@ from tracelloc.record.unwinding.unwinder import Unwinder
 from tracelloc.record.worker.unwindtables import UnwindTables
 from tracelloc.system.invoker import invoker
 
-_R_STATE: Final = 24
-"""Offset of the state in ``struct r_debug`` (link.h), in bytes."""
-_MOST_LOOKS: Final = 8
-"""How often the maps are read again if they change while being read."""
+_R_STATE: Final = 24  # Offset of the state in `struct r_debug` (link.h), in bytes
+_MOST_LOOKS: Final = 8  # How often the maps are read again if they change while being read
+# How long a process waits for rows; those that take longer are made meanwhile. They take a second's
+# work at most, but other threads may want the processors, too.
 _PATIENCE_S: Final = 3.0
-"""How long a process waits for rows; those that take longer are made meanwhile. They take a
-second's work at most, but other threads may want the processors, too."""
+# Programs that live longer get all rows of files of which earlier programs needed some.
 _SHORT_LIFE_S: Final = 1.0
-"""Programs that live longer get all rows of files of which earlier programs needed some."""
+# How tracelloc unwinds through such a file; stacks may break there.
 NO_INFORMATION: Final = "frame pointers, for want of call-frame information"
-"""How tracelloc unwinds through such a file; stacks may break there."""
+# The share that counts as all: there is padding, and some functions are written in assembly.
 _ALL: Final = 0.8
-"""The share that counts as all: there is padding, and some functions are written in assembly."""
 
 
 class StackSource:

@@ -37,12 +37,10 @@ from tracelloc.record.worker.walks import FollowedStack, StackWalker
 
 U64 = npt.NDArray[np.uint64]
 
-_MOST_REGIONS: Final = 1 << 14
-"""Most regions of generated code with a row: 1 GiB of code."""
-_MOST_EARLIER: Final = 32
-"""Most earlier generations whose mappings are kept."""
+_MOST_REGIONS: Final = 1 << 14  # Most regions of generated code with a row: 1 GiB of code
+_MOST_EARLIER: Final = 32  # Most earlier generations whose mappings are kept
+# Most addresses that are known to have rows. A hot program needs a few thousand.
 _MOST_KNOWN: Final = 1 << 16
-"""Most addresses that are known to have rows. A hot program needs a few thousand."""
 
 _FLAGS: Final = {
     End.OUTERMOST: StackFlag(0),

@@ -20,10 +20,8 @@ from tracelloc.errors import MalformedError
 from tracelloc.system.bounded import parse_json
 
 _LENGTHS: Final = struct.Struct("<II")
-LARGEST_TEXT: Final = 64 << 20
-"""Most bytes of JSON in a message."""
-LARGEST_BYTES: Final = 64 << 20
-"""Most bytes after the JSON."""
+LARGEST_TEXT: Final = 64 << 20  # Most bytes of JSON in a message
+LARGEST_BYTES: Final = 64 << 20  # Most bytes after the JSON
 MOST_DESCRIPTORS: Final = 2
 
 

@@ -29,12 +29,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_MEMORY_BYTES: Final = 1 << 30
+# After this many ends the worker is not restarted: someone may be crashing it on purpose.
 MOST_ENDS: Final = 8
-"""After this many ends the worker is not restarted: someone may be crashing it on purpose."""
+# Timeout for an answer. The worker ends itself long before, unless it can't run.
 _PATIENCE_S: Final = 300.0
-"""Timeout for an answer. The worker ends itself long before, unless it can't run."""
-_LAST_S: Final = 1.0
-"""Timeout for the end of a killed process."""
+_LAST_S: Final = 1.0  # Timeout for the end of a killed process
 _TRIES: Final = 2
 _NUMBERS: Final[Iterator[int]] = itertools.count()
 
@@ -263,12 +262,11 @@ class asked(Generic[P, R]):  # noqa: N801 - a decorator's kin
         return partial(file.ask, self._question)
 
 
-NAME_WORKER: Final = FileWorker("names")
-"""Reads symbol tables for names, DWARF and debug files."""
+NAME_WORKER: Final = FileWorker("names")  # Reads symbol tables for names, DWARF and debug files
+# Makes the unwind entries of whole files, before stacks need them.
 ROW_WORKER: Final = FileWorker("unwind entries")
-"""Makes the unwind entries of whole files, before stacks need them."""
+# Finds allocators and probe offsets, and finishes stacks that the probes could not.
 CODE_WORKER: Final = FileWorker("functions and unwind entries")
-"""Finds allocators and probe offsets, and finishes stacks that the probes could not."""
 _WORKERS: Final = (NAME_WORKER, ROW_WORKER, CODE_WORKER)
 
 

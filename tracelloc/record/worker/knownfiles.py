@@ -22,15 +22,13 @@ from tracelloc.record.worker.readfile import ReadFile
 U64 = npt.NDArray[np.uint64]
 Records = npt.NDArray[np.void]
 
+# A mapping of code, by address: the generation since which it is known to be there, the number of
+# its file, and the offset in the file.
 CODE_DTYPE: Final = np.dtype(
     [("start", "<u8"), ("end", "<u8"), ("since", "<i8"), ("file", "<i8"), ("offset", "<u8")]
 )
-"""A mapping of code, by address: the generation since which it is known to be there, the
-number of its file, and the offset in the file."""
-GENERATED: Final = -1
-"""In place of a file's number: code without a file."""
-UNREADABLE: Final = -2
-"""In place of a file's number: a file that can't be read."""
+GENERATED: Final = -1  # In place of a file's number: code without a file
+UNREADABLE: Final = -2  # In place of a file's number: a file that can't be read
 
 
 @cache
@@ -49,9 +47,9 @@ def miss_dtype(architecture: Architecture) -> np.dtype[Any]:
     ])  # fmt: skip
 
 
+# Frames, end, number of guessed frames, and whether it met unmapped code, of each stack; then the
+# addresses where rows were made during the walks, and these rows.
 FinishedStacks = tuple[list[tuple[U64, End, int, bool]], U64, U64]
-"""Frames, end, number of guessed frames, and whether it met unmapped code, of each stack; then the
-addresses where rows were made during the walks, and these rows."""
 
 
 def _are_possible(found: FinishedStacks, limit: int, _: Records, heads: Records, __: bytes) -> bool:

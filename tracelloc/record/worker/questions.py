@@ -24,8 +24,8 @@ from tracelloc.record.worker.channel import Descriptor
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+# A number that may be negative. Others are unsigned, of 64 bits.
 Signed = Annotated[int, range(-(1 << 63), 1 << 63)]
-"""A number that may be negative. Others are unsigned, of 64 bits."""
 _UNSIGNED: Final = range(1 << 64)
 
 
@@ -65,8 +65,7 @@ class question:  # noqa: N801 - a decorator
         return answer
 
 
-QUESTIONS: Final[dict[str, question]] = {}
-"""All questions by name."""
+QUESTIONS: Final[dict[str, question]] = {}  # All questions by name
 
 
 class Attached:
@@ -83,8 +82,8 @@ class Attached:
         return taken
 
 
+# Makes a value of what stands for it in JSON. Raises MalformedError.
 Reader = Callable[[Any, Attached], Any]
-"""Makes a value of what stands for it in JSON. Raises MalformedError."""
 
 
 def _read_all(read: Reader, message: Any, data: bytes, descriptors: Sequence[int] = ()) -> Any:

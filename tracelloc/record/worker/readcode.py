@@ -32,18 +32,16 @@ if TYPE_CHECKING:
 
 U64 = npt.NDArray[np.uint64]
 
-_MOST_RULES: Final = 1 << 14
-"""Most addresses whose rules are cached: megabytes."""
-_MOST_NAMES: Final = 1 << 16
-"""Most names that a glob may match in one file."""
+_MOST_RULES: Final = 1 << 14  # Most addresses whose rules are cached: megabytes
+_MOST_NAMES: Final = 1 << 16  # Most names that a glob may match in one file
 _ENTRY_BYTES: Final = 16
 _END: Final = 1 << 64
 
+# Offset of a probe from the function's entry, and whether the instruction is single-stepped.
 Offsets = tuple[int, bool]
-"""Offset of a probe from the function's entry, and whether the instruction is single-stepped."""
+# Addresses and sizes of functions by name; by tail the names that end with it; by name whether the
+# file exports a function, or else imports it.
 FoundFunctions = tuple[dict[str, list[tuple[int, int]]], dict[str, list[str]], dict[str, bool]]
-"""Addresses and sizes of functions by name; by tail the names that end with it; by name whether
-the file exports a function, or else imports it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +49,21 @@ class ElfFacts:
     """Basic data of a file, requested at once."""
 
     segments: list[Segment]
-    has_frames: bool
-    """Whether its call-frame information is supported."""
+    has_frames: bool  # Whether its call-frame information is supported
     build_id: str | None
     is_go: bool
-    has_tables: bool
-    """Whether it has symbol tables."""
-    unwind_sections: list[str]
-    """The names of its unwind tables."""
+    has_tables: bool  # Whether it has symbol tables
+    unwind_sections: list[str]  # The names of its unwind tables
     dynamic_names: DynamicNames
-    troubles: list[str]
-    """What was not read, as too large or unreadable, to display."""
+    troubles: list[str]  # What was not read, as too large or unreadable, to display
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionExits:
     """The exits of a function."""
 
-    rets: list[int]
-    """Addresses of ret instructions."""
-    trouble: str
-    """Why there may be more of them; empty if there are not."""
+    rets: list[int]  # Addresses of ret instructions
+    trouble: str  # Why there may be more of them; empty if there are not
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +72,12 @@ class UsdtPlace:
 
     name: str
     offset: int
-    semaphore: int
-    """Offset of the counter of attached probes; 0 if there is none."""
+    semaphore: int  # Offset of the counter of attached probes; 0 if there is none
+    # (number of a register, whether the argument is in memory, offset from the register's target);
+    # None if it is elsewhere.
     arguments: tuple[tuple[int, bool, Signed], ...] | None
-    """(number of a register, whether the argument is in memory, offset from the register's target);
-    None if it is elsewhere."""
-    nop_bytes: int
-    """Length of the nop there; 0 if there is none."""
-    is_harmful: bool
-    """Whether a probe on that nop is harmful."""
+    nop_bytes: int  # Length of the nop there; 0 if there is none
+    is_harmful: bool  # Whether a probe on that nop is harmful
 
 
 def _end_within_64_bits(found: ElfFacts) -> bool:

@@ -26,10 +26,9 @@ from tracelloc.record.worker.questions import QUESTIONS
 
 load_zstd()
 
-_CPU_S: Final = 120.0
-"""CPU time limit of a question."""
+_CPU_S: Final = 120.0  # CPU time limit of a question
+# CPU time limit of a batch of call stacks, for which the pumping thread waits.
 _STACKS_CPU_S: Final = 10.0
-"""CPU time limit of a batch of call stacks, for which the pumping thread waits."""
 _CLONE_PARENT: Final = 0x8000
 
 

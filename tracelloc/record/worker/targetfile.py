@@ -20,8 +20,7 @@ from tracelloc.text import printable
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_LONGEST_READ: Final = 1 << 20
-"""Most bytes per read."""
+_LONGEST_READ: Final = 1 << 20  # Most bytes per read
 _NOT_ELF: Final = "NotElfError: "
 
 

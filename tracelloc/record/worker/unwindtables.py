@@ -14,10 +14,8 @@ from tracelloc.record.worker.targetfile import TargetFile
 
 U64 = npt.NDArray[np.uint64]
 
-_MOST_REMEMBERED: Final = 1 << 16
-"""Most call sites remembered. A hot program needs a few thousand."""
-_MOST_PLACES: Final = 1 << 16
-"""Most addresses whose row is cached."""
+_MOST_REMEMBERED: Final = 1 << 16  # Most call sites remembered. A hot program needs a few thousand.
+_MOST_PLACES: Final = 1 << 16  # Most addresses whose row is cached
 _NOWHERE: Final = np.uint64((1 << 64) - 1)
 
 

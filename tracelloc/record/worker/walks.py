@@ -14,8 +14,7 @@ from tracelloc.model.events import Miss
 from tracelloc.record.worker.client import CODE_WORKER, AskedFile, FileWorker
 from tracelloc.record.worker.knownfiles import CODE_DTYPE, KnownFiles, miss_dtype
 
-_MOST_AT_ONCE: Final = 64
-"""Most stacks per question: some megabytes."""
+_MOST_AT_ONCE: Final = 64  # Most stacks per question: some megabytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +22,7 @@ class FollowedStack:
     """The result for one stack."""
 
     walk: Walk
-    met_unmapped: bool
-    """Whether the walk met an address where nothing is mapped."""
+    met_unmapped: bool  # Whether the walk met an address where nothing is mapped
 
 
 class StackWalker(AskedFile):

@@ -24,10 +24,10 @@ from tracelloc.system.confined import CONFINE, start_reader
 
 LEAST_MEMORY_BYTES: Final = 128 << 20
 _MOST_FILES: Final = 4096
+# Address space in bytes, effectively unlimited. Each worker has its own limit.
 _MOST_ADDRESSES: Final = 1 << 46
-"""Address space in bytes, effectively unlimited. Each worker has its own limit."""
+# Timeout for a fork: on a busy machine, the imports before the first one take some seconds.
 _PATIENCE_S: Final = 60.0
-"""Timeout for a fork: on a busy machine, the imports before the first one take some seconds."""
 _TRIES: Final = 2
 
 SCRIPT = f"""{CONFINE}

@@ -14,16 +14,14 @@ from typing import Final
 from tracelloc.show.presentation.profile import METRICS, FigureUnit, Metric
 from tracelloc.text import parse_percent, parse_size
 
-FAILED_STATUS: Final = 3
-"""Exit status after a rule was broken."""
+FAILED_STATUS: Final = 3  # Exit status after a rule was broken
+# Time limit of the command for one leak and, at the end, for all remaining leaks.
 ON_LEAK_PATIENCE_S: Final = 30.0
-"""Time limit of the command for one leak and, at the end, for all remaining leaks."""
+# Whether a quantity is a rate, by its name.
 PER_MINUTE: Final = {
     "leak": True, "suspects": True, "growth": True, "live": False, "peak": False, "rss": False,
 }  # fmt: skip
-"""Whether a quantity is a rate, by its name."""
-_ALONE: Final = "leak", "suspects"
-"""Quantities that need no limit."""
+_ALONE: Final = "leak", "suspects"  # Quantities that need no limit
 _RULES_HELP: Final = (
     "'leak' (any leak), 'leak > 1MiB/min' (all leaks together), "
     "'suspects' or 'suspects > 1MiB/min' (the same with stacks that only grow so far), "
@@ -42,8 +40,7 @@ class WatchRule:
     """One condition."""
 
     quantity: str
-    limit_bytes: int
-    """The limit; per minute if the quantity is a rate."""
+    limit_bytes: int  # The limit; per minute if the quantity is a rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +48,7 @@ class WatchOptions:
     """Rules, leak command and suppressions of a trace."""
 
     rules: tuple[WatchRule, ...] = ()
-    on_leak: tuple[str, ...] = ()
-    """A command and its arguments; empty: none."""
+    on_leak: tuple[str, ...] = ()  # A command and its arguments; empty: none
     suppressions: tuple[Path, ...] = ()
 
 
@@ -76,11 +72,9 @@ def parse_rule(text: str) -> WatchRule:
 class ChangeRule:
     """A condition: a metric's total has grown by more than a limit."""
 
-    text: str
-    """The rule as the user wrote it."""
+    text: str  # The rule as the user wrote it
     metric: Metric
-    share: float | None = None
-    """The limit as a share of the earlier figure; None: it is an amount."""
+    share: float | None = None  # The limit as a share of the earlier figure; None: it is an amount
     amount: int = 0
 
 

@@ -22,8 +22,7 @@ from tracelloc.show.presentation.naming import REPORT_PATIENCE_S, Namer
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import printable
 
-Matcher = Callable[[str], re.Match[str] | None]
-"""Finds a pattern in a name."""
+Matcher = Callable[[str], re.Match[str] | None]  # Finds a pattern in a name
 
 _KIND: Final = "leak:"
 _LARGEST_BYTES: Final = 1 << 20

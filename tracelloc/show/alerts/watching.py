@@ -49,6 +49,7 @@ def _growth(snapshot: Snapshot) -> float | None:
     return float(snapshot.growth_per_min.sum())
 
 
+# The quantities that rules can test; None if there is no value yet.
 _VALUES: Final[dict[str, Callable[[Snapshot], float | None]]] = {
     "leak": lambda snapshot: _rate(snapshot, Verdict.LEAKING),
     "suspects": lambda snapshot: _rate(snapshot, Verdict.LEAKING, Verdict.GROWING),
@@ -57,7 +58,6 @@ _VALUES: Final[dict[str, Callable[[Snapshot], float | None]]] = {
     "peak": lambda snapshot: None if snapshot.peak is None else snapshot.peak.size_bytes,
     "rss": lambda snapshot: snapshot.rss_bytes,
 }
-"""The quantities that rules can test; None if there is no value yet."""
 
 
 def breach(rule: WatchRule, snapshot: Snapshot) -> str | None:

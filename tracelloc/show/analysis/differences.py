@@ -24,10 +24,8 @@ from tracelloc.text import NS_PER_S
 F64 = npt.NDArray[np.float64]
 U64 = npt.NDArray[np.uint64]
 
-NO_AGE: Final = -1
-"""Mean age of a stack without live blocks."""
-_EXACT_FLOAT: Final = 1 << 53
-"""Sums below this are exact in float64, in which ``bincount`` adds."""
+NO_AGE: Final = -1  # Mean age of a stack without live blocks
+_EXACT_FLOAT: Final = 1 << 53  # Sums below this are exact in float64, in which `bincount` adds
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +33,8 @@ class Mark:
     """The state of a process when the user set a mark."""
 
     name: str
-    now_ns: int
-    """CLOCK_MONOTONIC; blocks born later are new since the mark."""
-    elapsed_ns: int
-    """Time since tracing began."""
+    now_ns: int  # CLOCK_MONOTONIC; blocks born later are new since the mark
+    elapsed_ns: int  # Time since tracing began
     totals: Totals
 
 
@@ -52,8 +48,7 @@ class Change:
     """Changes between two snapshots, per stack; columns are as long as the later one's."""
 
     elapsed_ns: int
-    _earlier: Totals | None
-    """None: the start, when all figures were zero."""
+    _earlier: Totals | None  # None: the start, when all figures were zero
     _later: Totals
 
     @property
@@ -118,11 +113,10 @@ class Limits:
     max_age_ns: int | None = None
     min_size_bytes: int = 0
     max_size_bytes: int | None = None
+    # CLOCK_MONOTONIC; `now_ns` of a mark selects blocks born since. Birth times are those of the
+    # last timer tick, so blocks of the first 2 to 11 ms after the mark may be missing.
     born_after_ns: int | None = None
-    """CLOCK_MONOTONIC; ``now_ns`` of a mark selects blocks born since. Birth times are those of
-    the last timer tick, so blocks of the first 2 to 11 ms after the mark may be missing."""
-    born_before_ns: int | None = None
-    """CLOCK_MONOTONIC; selects blocks born by then."""
+    born_before_ns: int | None = None  # CLOCK_MONOTONIC; selects blocks born by then
     stack: int | None = None
     tid: int | None = None
 
@@ -168,8 +162,7 @@ def _u64(number: int) -> np.uint64:
 class Amounts(NamedTuple):
     """The weight of each of some blocks."""
 
-    parts: I64 | None
-    """Blocks, in parts of ``COUNT_PARTS``; None: one block each."""
+    parts: I64 | None  # Blocks, in parts of `COUNT_PARTS`; None: one block each
     size_bytes: U64
 
 
@@ -306,12 +299,9 @@ def stack_figures(
 class BlockOrder(Enum):
     """Order of a list of blocks; the value names the sort key."""
 
-    SIZE = "size"
-    """Largest first, then oldest."""
-    AGE = "age"
-    """Oldest first, then largest."""
-    YOUTH = "youth"
-    """Youngest first, then largest."""
+    SIZE = "size"  # Largest first, then oldest
+    AGE = "age"  # Oldest first, then largest
+    YOUTH = "youth"  # Youngest first, then largest
 
 
 def list_blocks(
@@ -338,8 +328,7 @@ class StackChange:
 
     stack: int
     live_bytes: int
-    live_count: int
-    """Negative if there are fewer (but larger) blocks."""
+    live_count: int  # Negative if there are fewer (but larger) blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,10 +340,8 @@ class SinceMark:
     live_count: int
     allocated_bytes: int
     freed_bytes: int
-    growing: int
-    """Number of stacks that hold more bytes."""
-    top: tuple[StackChange, ...]
-    """Stacks that have grown most, the largest first."""
+    growing: int  # Number of stacks that hold more bytes
+    top: tuple[StackChange, ...]  # Stacks that have grown most, the largest first
 
 
 def since_mark(snapshot: Snapshot, mark: Snapshot | None, top: int) -> SinceMark | None:

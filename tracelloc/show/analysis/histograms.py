@@ -24,12 +24,9 @@ from tracelloc.text import NS_PER_S
 class Waste:
     """Bytes that some blocks waste; estimates where blocks were sampled."""
 
-    usable_bytes: int
-    """Usable bytes of the blocks whose usable size is known."""
-    waste_bytes: int
-    """The part of the usable bytes that was not requested."""
-    unknown_count: int
-    """Blocks whose usable size is unknown."""
+    usable_bytes: int  # Usable bytes of the blocks whose usable size is known
+    waste_bytes: int  # The part of the usable bytes that was not requested
+    unknown_count: int  # Blocks whose usable size is unknown
 
     @property
     def share(self) -> float:
@@ -51,12 +48,9 @@ class TotalWaste:
     """Bytes that blocks waste, and how their usable sizes were found."""
 
     waste: Waste
-    read_count: int
-    """Blocks whose size was read from the process."""
-    computed_count: int
-    """Blocks whose size follows from the request."""
-    header_bytes: int
-    """Bytes that blocks of known size occupy in addition to their usable bytes."""
+    read_count: int  # Blocks whose size was read from the process
+    computed_count: int  # Blocks whose size follows from the request
+    header_bytes: int  # Bytes that blocks of known size occupy in addition to their usable bytes
 
 
 def waste_by(
@@ -112,8 +106,8 @@ def wasteful_stacks(
 
 
 _POWERS: Final = np.array([1 << bit for bit in range(64)], np.uint64)
+# Lower bounds of the age bins.
 AGE_STEPS_S: Final = (0, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10_800, 36_000, 86_400)
-"""Lower bounds of the age bins."""
 _AGE_STEPS_NS: Final = np.array(AGE_STEPS_S, np.int64) * NS_PER_S
 
 
@@ -122,13 +116,12 @@ class Bin:
     """A bin of a histogram, between two sizes in bytes or two ages in ns."""
 
     low: int
+    # Upper bound: the largest size in the bin (`low` for one exact size), or the first age beyond
+    # it; None if unbounded.
     high: int | None
-    """Upper bound: the largest size in the bin (``low`` for one exact size), or the first age
-    beyond it; None if unbounded."""
     count: int
     size_bytes: int
-    waste: Waste | None = None
-    """None if not measured."""
+    waste: Waste | None = None  # None if not measured
 
 
 def size_bins(
@@ -199,14 +192,11 @@ class ThreadStat:
     """Live blocks that one thread has allocated."""
 
     tid: int
-    name: str | None
-    """None if the thread ended before its name was read."""
+    name: str | None  # None if the thread ended before its name was read
     live_bytes: int
     live_count: int
-    share: float
-    """Share of the bytes of all threads; 0 to 1."""
-    bytes_per_min: int | None
-    """Growth rate since an earlier snapshot; None without one."""
+    share: float  # Share of the bytes of all threads; 0 to 1
+    bytes_per_min: int | None  # Growth rate since an earlier snapshot; None without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,15 +262,14 @@ class StackDetails:
     allocated_count: int
     freed_count: int
     peak_bytes: int
-    last_age_ns: int | None
-    """How long ago it last allocated."""
+    last_age_ns: int | None  # How long ago it last allocated
     mean_age_ns: int | None
     oldest_age_ns: int | None
     sizes: list[Bin]
     ages: list[Bin]
     threads: list[ThreadStat]
+    # (times on CLOCK_MONOTONIC, bytes outstanding then); the last entry is the snapshot's.
     history: tuple[list[int], list[int]]
-    """(times on CLOCK_MONOTONIC, bytes outstanding then); the last entry is the snapshot's."""
 
     @property
     def freed_share(self) -> float | None:
@@ -328,10 +317,8 @@ def _mean(ages: np.ndarray[tuple[int], np.dtype[np.int64]], amount: Amounts) -> 
 class ThreadRow:
     """A thread with its live blocks and its activity."""
 
-    held: ThreadStat
-    """Live blocks that it has allocated."""
-    work: ThreadWork
-    """Activity of the thread since tracing began."""
+    held: ThreadStat  # Live blocks that it has allocated
+    work: ThreadWork  # Activity of the thread since tracing began
 
     @property
     def tid(self) -> int:

@@ -15,18 +15,18 @@ from tracelloc.model.frames import is_runtime_frame
 from tracelloc.model.process import Target
 from tracelloc.model.stacks import Frames
 
+# Returns the place of a code address in a process.
 PlaceOf = Callable[[Target, int], Place[CodeModule] | Unresolved]
-"""Returns the place of a code address in a process."""
 
 _PAGE_BITS: Final = 12
+# First synthetic address, beyond all programs: for places whose own address is taken.
 _FIRST_MADE_UP: Final = 1 << 63
-"""First synthetic address, beyond all programs: for places whose own address is taken."""
 
+# The file of lines that a runtime has named; all processes share them.
 _INTERPRETED: Final = "interpreted"
-"""The file of lines that a runtime has named; all processes share them."""
 
+# A file, or a program of a process, and the offset in it of the byte before the address.
 _Key = tuple[object, int]
-"""A file, or a program of a process, and the offset in it of the byte before the address."""
 
 
 @dataclass(slots=True)
@@ -34,12 +34,11 @@ class _Code:
     """Mappings and addresses of one program that a process has executed."""
 
     target: Target
+    # File, and the difference from address to file offset, by page of memory.
     pages: dict[int, tuple[CodeModule, int]] = field(default_factory=dict)
-    """File, and the difference from address to file offset, by page of memory."""
+    # Difference from file offset to address, by file id and page of the file.
     starts: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Difference from file offset to address, by file id and page of the file."""
-    known: dict[int, int] = field(default_factory=dict)
-    """Cache of translated addresses."""
+    known: dict[int, int] = field(default_factory=dict)  # Cache of translated addresses
 
 
 class Locations:

@@ -32,12 +32,12 @@ _SUMS: Final = tuple(
     if column.name not in ("peak_bytes", "first_ns", "last_ns", "sample_bytes")
 )
 _LATE: Final = np.iinfo(np.int64).max
+# The counter of all processes that each process's figure includes, by kind of anomaly.
 _SPILLED: Final = {
     "unmatched_frees": Counter.SPILL_UNMATCHED,
     "address_reuses": Counter.SPILL_REUSES,
     "odd_restores": Counter.SPILL_ODD_RESTORES,
 }
-"""The counter of all processes that each process's figure includes, by kind of anomaly."""
 
 
 @dataclass(slots=True)
@@ -45,10 +45,10 @@ class _Numbers:
     """Stack indices of one program and the processes forked from it."""
 
     stacks: CallStacks
+    # Merged index by own index; -1 for stacks that have not allocated anything.
     merged: I64 = field(default_factory=lambda: np.zeros(1, np.int64))
-    """Merged index by own index; -1 for stacks that have not allocated anything."""
+    # Provisional ids, by own index, of stacks whose frames are not known yet.
     nameless: dict[int, int] = field(default_factory=dict)
-    """Provisional ids, by own index, of stacks whose frames are not known yet."""
 
 
 class TraceMerger:

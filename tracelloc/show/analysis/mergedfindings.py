@@ -26,13 +26,12 @@ from tracelloc.text import NS_PER_S
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+# Columns of `Sites` that are summed.
 _COUNTS: Final = ("survivors", "born_in_window", "alive", "alive_bytes", "born", "asked",
                    "unreachable", "unreachable_bytes")  # fmt: skip
-"""Columns of ``Sites`` that are summed."""
-_SUMMED: Final = "survivors", "retracted", "searched", "unreachable"
-"""Counts of judgements."""
+_SUMMED: Final = "survivors", "retracted", "searched", "unreachable"  # Counts of judgements
+# Verdicts that outrank all others, the worst one last.
 _WORST: Final = (CODE_OF[Verdict.GROWING], CODE_OF[Verdict.LEAKING])
-"""Verdicts that outrank all others, the worst one last."""
 
 _Record = TypeVar("_Record", bound="DataclassInstance")
 
@@ -42,12 +41,9 @@ class MergedProcess:
     """A process whose stacks have merged indices."""
 
     one: Snapshot
-    merged: I64
-    """Merged index by own index; -1 for stacks that have not allocated anything."""
-    rows: I64
-    """Own indices of the stacks that have."""
-    at: I64
-    """Merged indices of ``rows``."""
+    merged: I64  # Merged index by own index; -1 for stacks that have not allocated anything
+    rows: I64  # Own indices of the stacks that have
+    at: I64  # Merged indices of `rows`
 
 
 def added(

@@ -23,21 +23,14 @@ __all__ = ["EXPORTERS", "FOLDED", "FORMATS", "PPROF", "Exporter", "check_otlp", 
 class Exporter:
     """A file format."""
 
-    name: str
-    """Name on the command line."""
+    name: str  # Name on the command line
     title: str
-    module: str
-    """The module of this package that writes it."""
-    function: str = "write"
-    """The module's function from ``Profile`` and ``Metric`` to pieces of bytes."""
-    one_metric: bool = False
-    """Whether it holds figures of one metric only."""
-    wanted: Wanted = NOTHING_ELSE
-    """What a snapshot must contain to fill every field of the format."""
-    is_binary: bool = False
-    """Whether it is unreadable on a terminal."""
-    needs_otlp: bool = False
-    """Whether it needs the protobuf definitions of OTLP."""
+    module: str  # The module of this package that writes it
+    function: str = "write"  # The module's function from `Profile` and `Metric` to pieces of bytes
+    one_metric: bool = False  # Whether it holds figures of one metric only
+    wanted: Wanted = NOTHING_ELSE  # What a snapshot must contain to fill every field of the format
+    is_binary: bool = False  # Whether it is unreadable on a terminal
+    needs_otlp: bool = False  # Whether it needs the protobuf definitions of OTLP
 
     def check(self) -> None:
         """Raises UsageError if this format can't be written here."""
@@ -67,6 +60,7 @@ FOLDED: Final = Exporter("folded", "folded stacks", "listings", "write_folded", 
 PPROF: Final = Exporter("pprof", "pprof", "pprof", is_binary=True)
 
 # fmt: off
+# Exporters by suffix, in the order of every list of formats; longer suffixes come first.
 EXPORTERS: Final[dict[str, Exporter]] = {
     ".fg": FOLDED,
     ".folded": FOLDED,
@@ -85,7 +79,6 @@ EXPORTERS: Final[dict[str, Exporter]] = {
     ".csv": Exporter("csv", "table of stacks as CSV", "listings", "write_csv"),
 }
 # fmt: on
-"""Exporters by suffix, in the order of every list of formats; longer suffixes come first."""
 FORMATS: Final = {exporter.name: exporter for exporter in EXPORTERS.values()}
 
 

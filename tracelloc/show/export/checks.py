@@ -20,8 +20,7 @@ from tracelloc.show.report.exitleaks import LeakReport, NamedLeak, leak_report_l
 from tracelloc.text import printable
 
 _RULE: Final = "memory-leak"
-_MOST_ANNOTATIONS: Final = 10
-"""GitHub shows no more errors of one step."""
+_MOST_ANNOTATIONS: Final = 10  # GitHub shows no more errors of one step
 
 
 def sarif(report: LeakReport) -> str:

@@ -30,8 +30,7 @@ from tracelloc.show.presentation.suspects import NamedSuspect, headline, sentenc
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_time, printable
 
 _NOTHING: Final = -1
-_MOST_SUSPECTS: Final = 20
-"""Suspects listed above the graph."""
+_MOST_SUSPECTS: Final = 20  # Suspects listed above the graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +38,7 @@ class Width:
     """A metric that widths can show; never negative."""
 
     key: str
-    short: str
-    """Label of a button."""
+    short: str  # Label of a button
     name: str
     unit: FigureUnit
     weight: Callable[[Sample], int]
@@ -70,17 +68,15 @@ class FlameTree:
 
     merged: Merged
     widths: Sequence[Width]
-    own: Sequence[I64]
-    """Figures of the stacks that end in a node, per width and node."""
+    own: Sequence[I64]  # Figures of the stacks that end in a node, per width and node
+    # Bytes per minute, or bytes changed in a difference, of the stacks that end in a node.
     growth: I64
-    """Bytes per minute, or bytes changed in a difference, of the stacks that end in a node."""
     names: Sequence[str]
     modules: Sequence[str]
     places: Sequence[str]
     name: Sequence[int]
     module: Sequence[int]
-    place: Sequence[int]
-    """``file:line`` of the call; only the file if lines differ."""
+    place: Sequence[int]  # `file:line` of the call; only the file if lines differ
 
 
 def _numbered(texts: Iterable[str | None]) -> tuple[list[str], list[int]]:

@@ -37,10 +37,8 @@ _LEFT: Final = 10
 _TOP: Final = 58
 _ROW: Final = 18
 _BOTTOM: Final = 26
-_ADVANCE: Final = 6.95
-"""Pixels per character of the font, rounded up a little."""
-_NARROWEST: Final = 0.8
-"""Least width in pixels of a frame that is drawn."""
+_ADVANCE: Final = 6.95  # Pixels per character of the font, rounded up a little
+_NARROWEST: Final = 0.8  # Least width in pixels of a frame that is drawn
 _HUES: Final = (24, 206, 152, 268, 338, 46, 182, 96)
 
 

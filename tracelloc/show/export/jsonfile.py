@@ -53,8 +53,7 @@ _FRAME: Final = (
     "address", "symbol", "raw_symbol", "offset", "size", "module", "module_offset", "file", "line",
     "inlined",
 )  # fmt: skip
-_PIECE: Final = 256
-"""List entries per piece."""
+_PIECE: Final = 256  # List entries per piece
 
 
 def write(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 - it has all

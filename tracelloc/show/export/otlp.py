@@ -38,13 +38,13 @@ from tracelloc.text import printable
 AttributeValue = str | int | bool | tuple[str, ...]
 
 _FIGURES: Final = (LIVE_BYTES, LIVE_COUNT, ALLOCATED_BYTES, ALLOCATED_COUNT)
+# Report keys that count losses.
 _COUNTS: Final = (
     "lost_events", "unmatched_frees", "overflows", "truncated_stacks", "broken_stacks",
     "partial_allocations", "unknown_stacks",
 )  # fmt: skip
-"""Report keys that count losses."""
+# Frame types by the text in place of a file; frames of other files are native.
 _FRAME_TYPES: Final = {"[Python]": "cpython"}
-"""Frame types by the text in place of a file; frames of other files are native."""
 _U64: Final = (1 << 64) - 1
 _MOST: Final = (1 << 63) - 1
 

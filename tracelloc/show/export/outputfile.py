@@ -15,8 +15,8 @@ from tracelloc.show.export.special import check_special, is_special, open_specia
 from tracelloc.show.presentation.profile import Metric, Profile
 from tracelloc.system.safefiles.writing import check_replaceable, output_users, replace_file
 
+# Default permissions: call stacks reveal what a program does, so only the owner may read.
 PRIVATE: Final = 0o600
-"""Default permissions: call stacks reveal what a program does, so only the owner may read."""
 
 _PLACEHOLDER: Final = re.compile("%([pt%])")
 
@@ -25,8 +25,7 @@ _PLACEHOLDER: Final = re.compile("%([pt%])")
 class OutputFile:
     """Path, format and permissions of an output file."""
 
-    path: Path
-    """``%p`` is replaced by the target's PID, ``%t`` by the time of writing."""
+    path: Path  # `%p` is replaced by the target's PID, `%t` by the time of writing
     exporter: Exporter
     metric: Metric = Metric.BYTES
 

@@ -37,8 +37,7 @@ _PIECE_BYTES: Final = 1 << 16
 _SAMPLE_TYPE, _SAMPLE, _MAPPING, _LOCATION, _FUNCTION, _STRING = 1, 2, 3, 4, 5, 6
 _TIME_NS, _DURATION_NS, _PERIOD_TYPE, _PERIOD, _COMMENT, _DEFAULT_TYPE = 9, 10, 11, 12, 13, 14
 
-_Line = tuple[int, int]
-"""Function id and line number."""
+_Line = tuple[int, int]  # Function id and line number
 
 
 def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
@@ -61,10 +60,10 @@ _VARINT: Final = 0
 _LENGTH: Final = 2
 _MASK: Final = (1 << 64) - 1
 
+# Encoded numbers below 2^14: most numbers are small.
 _SMALL: Final = tuple(bytes([n]) for n in range(0x80)) + tuple(
     bytes([n & 0x7F | 0x80, n >> 7]) for n in range(0x80, 0x4000)
 )
-"""Encoded numbers below 2^14: most numbers are small."""
 
 
 def varint(number: int) -> bytes:

@@ -16,8 +16,7 @@ from tracelloc.system.safefiles.writing import open_existing, output_users, stat
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-PATIENCE_S: Final = 10.0
-"""How long a pipe may stay full or without a reader."""
+PATIENCE_S: Final = 10.0  # How long a pipe may stay full or without a reader
 _LOOK_AGAIN_S: Final = 0.05
 
 

@@ -27,28 +27,24 @@ from tracelloc.show.filters.rules import (
     trait_name,
 )
 
-REVEALED: Final = 3
-"""Number of frames shown of a stack whose frames would all be hidden."""
+REVEALED: Final = 3  # Number of frames shown of a stack whose frames would all be hidden
 
-WRAPPERS: Final = "wrappers"
-"""The group of functions that wrap malloc."""
+WRAPPERS: Final = "wrappers"  # The group of functions that wrap malloc
+# Groups whose hidden functions wrap malloc, in general or in one project each.
 _ALLOCATING: Final = frozenset({
     WRAPPERS, "redis", "postgresql", "mariadb", "nginx", "jvm", "bind", "numpy", "ffmpeg", "ruby",
     "perl", "php", "openssl", "sqlite",
 })  # fmt: skip
-"""Groups whose hidden functions wrap malloc, in general or in one project each."""
+# Names whose verdicts are cached: programs that generate code may have any number.
 _MOST_VERDICTS: Final = 1 << 17
-"""Names whose verdicts are cached: programs that generate code may have any number."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackLine:
     """One line of a filtered stack."""
 
-    frame: Frame | None
-    """The shown frame; None: ``count`` hidden frames."""
-    label: str | None
-    """Label of a collapsed run of ``count`` frames; else None."""
+    frame: Frame | None  # The shown frame; None: `count` hidden frames
+    label: str | None  # Label of a collapsed run of `count` frames; else None
     count: int
 
 
@@ -62,8 +58,8 @@ class NamedStack:
 
     frames: Sequence[Frame]
     hidden: Sequence[bool]
+    # Label of each frame's run, or None; empty if there are no runs.
     labels: Sequence[str | None] = ()
-    """Label of each frame's run, or None; empty if there are no runs."""
 
     @property
     def all_labels(self) -> Sequence[str | None]:
@@ -107,10 +103,10 @@ _Verdict = tuple[Action, str | None]
 _Test = tuple[int, Callable[[str], object], _Verdict]
 _SHOW: Final[_Verdict] = (Action.SHOW, None)
 _HIDE: Final[_Verdict] = (Action.HIDE, None)
+# A wrapper of malloc; unnamed functions that it calls are part of it.
 _WRAPS: Final[_Verdict] = (Action.HIDE, WRAPPERS)
-"""A wrapper of malloc; unnamed functions that it calls are part of it."""
+# No rule matched. A cut further in hides such frames, but not those that a rule shows.
 _UNMATCHED: Final[_Verdict] = (Action.SHOW, "")
-"""No rule matched. A cut further in hides such frames, but not those that a rule shows."""
 _SUBJECTS: Final = {On.SYMBOL: 0, On.TRAIT: 1, On.MODULE: 2, On.FILE: 3}
 
 

@@ -18,20 +18,17 @@ from typing import Any, Final, NoReturn
 from tracelloc.errors import UsageError
 from tracelloc.text import printable
 
+# Characters a regular expression sees; the target's names can be 16 KiB long.
 LONGEST_SUBJECT: Final = 2048
-"""Characters a regular expression sees; the target's names can be 16 KiB long."""
 
 
 class Action(Enum):
     """What a rule does with a matching frame."""
 
     HIDE = "hide"
-    COLLAPSE = "collapse"
-    """A run of such frames is shown as one frame with the rule's label."""
-    CUT = "cut"
-    """The frame and all its callers are hidden."""
-    SHOW = "show"
-    """The frame is shown, as an exception to earlier rules."""
+    COLLAPSE = "collapse"  # A run of such frames is shown as one frame with the rule's label
+    CUT = "cut"  # The frame and all its callers are hidden
+    SHOW = "show"  # The frame is shown, as an exception to earlier rules
 
 
 class Match(Enum):
@@ -47,8 +44,7 @@ class On(Enum):
     """The part of a frame that a pattern is matched against."""
 
     SYMBOL = "symbol"
-    TRAIT = "trait"
-    """The trait in Rust's ``<TYPE as TRAIT>::function``."""
+    TRAIT = "trait"  # The trait in Rust's `<TYPE as TRAIT>::function`
     MODULE = "module"
     FILE = "file"
 
@@ -61,8 +57,7 @@ class Rule:
     match: Match = Match.PREFIX
     on: On = On.SYMBOL
     action: Action = Action.HIDE
-    label: str | None = None
-    """Label of a collapsed run: the key ``as``."""
+    label: str | None = None  # Label of a collapsed run: the key `as`
     group: str = ""
     why: str = ""
 
@@ -99,8 +94,8 @@ class RuleFile:
 
     name: str
     rules: tuple[Rule, ...] = ()
+    # Groups that the file switches on or off, groups of earlier files included.
     groups: Mapping[str, bool] = field(default_factory=dict)
-    """Groups that the file switches on or off, groups of earlier files included."""
     lines: Callable[[], Lines] = field(default=lambda: Lines(""), compare=False)
 
 
@@ -309,8 +304,8 @@ def _keys(found: object) -> Path:
 
 # Function names within demangled symbols, without the types around them.
 
+# Characters of a name that are scanned, as the target controls its length.
 LONGEST_SCAN: Final = 16 << 10
-"""Characters of a name that are scanned, as the target controls its length."""
 
 _BRACKET: Final = re.compile(r"->|\boperator\b|\(anonymous namespace\)|[<>(){}\[\] ]")
 _SCOPE: Final = re.compile(r"(?:\[abi:\w+\])*(?: const)?(?: volatile)?(?: &&?)?::")

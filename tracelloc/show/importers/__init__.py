@@ -31,12 +31,10 @@ from tracelloc.snapshots.snapshot import StackStat
 from tracelloc.system.bounded import parse_json
 from tracelloc.text import NS_PER_S
 
+# Largest file that is read, unpacked; dozens of times the size of 10,000 stacks.
 LARGEST_BYTES: Final = 1 << 28
-"""Largest file that is read, unpacked; dozens of times the size of 10,000 stacks."""
-_MOST_JSON_BYTES: Final = 1 << 30
-"""Memory limit for the values of a snapshot in JSON."""
-_LARGEST_SUM: Final = 1 << 60
-"""Largest sum of a figure over all stacks."""
+_MOST_JSON_BYTES: Final = 1 << 30  # Memory limit for the values of a snapshot in JSON
+_LARGEST_SUM: Final = 1 << 60  # Largest sum of a figure over all stacks
 GZIP: Final = b"\x1f\x8b"
 _LEGACY: Final = b"heap_v2/", b"heap profile:"
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")

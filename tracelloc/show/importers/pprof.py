@@ -19,12 +19,11 @@ from tracelloc.snapshots.snapshot import StackStat
 
 _NUMBER, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _NO_FIGURES: Final = StackStat(0, 0, 0, 0, 0, 0)
+# Limit of all stacks' frames: a small file may refer to one long location many times.
 _MOST_FRAMES: Final = 1 << 24
-"""Limit of all stacks' frames: a small file may refer to one long location many times."""
 
 
-_Message = dict[int, int | bytes]
-"""Values by field number, without repeated fields."""
+_Message = dict[int, int | bytes]  # Values by field number, without repeated fields
 
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:

@@ -29,8 +29,8 @@ from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.snapshots.taking import take_losses
 
 _DEEPEST: Final = 512
+# Stands for the address of frames that have none; beyond all addresses of programs.
 _FIRST_ADDRESS: Final = 1 << 52
-"""Stands for the address of frames that have none; beyond all addresses of programs."""
 _MAX_BYTES: Final = 1 << 40
 _MAX_S: Final = 1e9
 _START_NS: Final = 1 << 40

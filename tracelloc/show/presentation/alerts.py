@@ -26,34 +26,27 @@ from tracelloc.show.presentation.processfacts import Account, account
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_percent, format_size, plural, printable
 
-_MOST_SLOW: Final = 4
-"""Most slow probes named in a line."""
+_MOST_SLOW: Final = 4  # Most slow probes named in a line
+# From what on the cost of tracing is high: CPU time of the program, and processors for probes.
 _HIGH_FACTOR, _HIGH_CORES = 2.0, 0.2
-"""From what on the cost of tracing is high: CPU time of the program, and processors for probes."""
-_MOST_TIMES: Final = 10.0
-"""Largest factor of the CPU time that is told exactly."""
-_MOST_GAPS: Final = 3
-"""Most gaps named in a sentence."""
+_MOST_TIMES: Final = 10.0  # Largest factor of the CPU time that is told exactly
+_MOST_GAPS: Final = 3  # Most gaps named in a sentence
+# Limit of live over mapped bytes: a pool's chunks count in addition to blocks in them.
 _MORE_THAN_SPACE: Final = 2
-"""Limit of live over mapped bytes: a pool's chunks count in addition to blocks in them."""
+# Least untraced growth to warn of: less may be buffers and pages of code.
 _NOTABLE_BYTES: Final = 2 << 20
-"""Least untraced growth to warn of: less may be buffers and pages of code."""
 _KEPT_BYTES: Final = 32 << 20
-_KEPT_SHARE: Final = 0.4
-"""Share of RSS from which an alert says that it is freed memory."""
+_KEPT_SHARE: Final = 0.4  # Share of RSS from which an alert says that it is freed memory
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
     """A message in three lengths."""
 
-    key: Hashable
-    """What it is about: reports repeat the alert when this changes."""
+    key: Hashable  # What it is about: reports repeat the alert when this changes
     sentence: str
-    clause: str
-    """The essential part, in one line."""
-    short: str
-    """A few words, for narrow screens."""
+    clause: str  # The essential part, in one line
+    short: str  # A few words, for narrow screens
 
 
 def alert_of(snapshot: Snapshot, found: Account | None = None) -> Alert | None:
@@ -259,10 +252,8 @@ def completeness_facts(snapshot: Snapshot) -> dict[str, Any]:
 class TracingCost:
     """The cost of tracing to the target."""
 
-    cores: float
-    """Processors that tracing uses: CPU time added per second."""
-    factor: float
-    """Factor by which the program's own work takes more CPU time."""
+    cores: float  # Processors that tracing uses: CPU time added per second
+    factor: float  # Factor by which the program's own work takes more CPU time
 
     @property
     def short(self) -> str:

@@ -20,10 +20,8 @@ from tracelloc.show.presentation.blocktypes import class_text
 from tracelloc.show.tables import json_of
 from tracelloc.text import amount, format_duration, format_percent, format_size, printable
 
-WHOLE: Final = 0.999
-"""Below this part of the heap, a report says what it does not include."""
-_OLD_S: Final = 60.0
-"""Age of a finding from which on a sentence says it."""
+WHOLE: Final = 0.999  # Below this part of the heap, a report says what it does not include
+_OLD_S: Final = 60.0  # Age of a finding from which on a sentence says it
 
 
 def root_text(root: HeapRoot) -> str:
@@ -163,8 +161,8 @@ def _counted(path: HolderPath, found: BlockHolders) -> str:
 
 # What a search of memory may have missed: what to make of it, by a ``{}`` for what is missing.
 
+# For the heap that was not understood, pointers that did not fit, and swapped memory.
 MissingWords = tuple[str, str, str]
-"""For the heap that was not understood, pointers that did not fit, and swapped memory."""
 
 
 def missing_lines(

@@ -27,17 +27,14 @@ from tracelloc.show.presentation.shortnames import NotUnderstoodError, closing_b
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import printable, split_arguments
 
-_MOST_STACKS: Final = 1 << 14
-"""Stacks whose types are looked for: those with the most live bytes."""
-_LONGEST: Final = 4096
-"""Letters of a name that are looked at."""
+_MOST_STACKS: Final = 1 << 14  # Stacks whose types are looked for: those with the most live bytes
+_LONGEST: Final = 4096  # Letters of a name that are looked at
 
 # What a template allocates: the number of the argument that is the type, and how it is written.
 _ARRAY, _NODE, _TREE, _HASH, _SHARED = (
     "{}[]", "{} (list node)", "{} (tree node)", "{} (hash node)", "{} (shared)",
 )  # fmt: skip
-_PAIR: Final = -1
-"""Instead of an argument's number: the pair of the first two."""
+_PAIR: Final = -1  # Instead of an argument's number: the pair of the first two
 _TEMPLATES: Final[Mapping[str, tuple[int, str]]] = {
     **dict.fromkeys(("std::vector", "std::_Vector_base"), (0, _ARRAY)),
     **dict.fromkeys(("std::deque", "std::_Deque_base"), (0, _ARRAY)),
@@ -87,40 +84,38 @@ _STRINGS: Final[Mapping[str, str]] = {
     "alloc::string::String": "String",
 }
 _STRING: Final = re.compile(rf"(?:{'|'.join(_STRINGS)})\b")
+# Namespaces and underscores that differ between C++ libraries and their versions.
 _OWN_NAMESPACES: Final = re.compile(r"\bstd::(?:__\w+::)*(?:__(?=[a-z]))?")
-"""Namespaces and underscores that differ between C++ libraries and their versions."""
 _LIBRARY: Final = re.compile(
     r"<*(?:&(?:mut )?|\[|\(|dyn |impl )*(?:std|__gnu_cxx|__cxxabiv1|core|alloc|hashbrown)::"
     r"|operator new|__rust_|__rdl_|__rg_|__rustc|_?(?:mi_|tc_|je_)?"
     r"(?:malloc|calloc|realloc|memalign|aligned_alloc|posix_memalign|reallocarray)\b|_int_malloc"
 )
+# C++ programs may have namespaces of these names: Rust's functions are not followed by `()`.
 _OWN_CXX: Final = re.compile(r"(?:core|alloc|hashbrown)::.*\)(?: const)?$")
-"""C++ programs may have namespaces of these names: Rust's functions are not followed by ``()``."""
+# A type's stand-in in Rust's older symbols.
 _PARAMETER: Final = re.compile(r"[A-Z]\w?(?:,.*)?|impl .*|_|\?|dyn .*")
-"""A type's stand-in in Rust's older symbols."""
 _RUST_SELF: Final = re.compile(r"(?:alloc::slice::)?<(?:impl )?\[(.+)\]>::")
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     text: str
-    is_whole: bool
-    """Whether functions further out have nothing to add."""
+    is_whole: bool  # Whether functions further out have nothing to add
 
 
+# How arguments begin that are usually left out.
 _DEFAULTS: Final = (
     "std::allocator<", "std::char_traits<", "std::default_delete<", "std::less<", "std::hash<",
     "std::equal_to<", "alloc::alloc::Global", "std::alloc::Global",
 )  # fmt: skip
-"""How arguments begin that are usually left out."""
+# How Rust's types begin that hold another one, and are never named by a program.
 _INNER: Final = ("alloc::rc::", "alloc::sync::ArcInner", "alloc::collections::")
-"""How Rust's types begin that hold another one, and are never named by a program."""
 _DEEPEST: Final = 20
 _NOT_ASKED: Final = -1
 _BYTES: Final = "u8[]"
 _BUCKETS: Final = _Found("hash buckets", is_whole=True)
-_PROGRAM: Final = _Found("", is_whole=True)
-"""For functions of the program itself."""
+_PROGRAM: Final = _Found("", is_whole=True)  # For functions of the program itself
 _POINTERS_TO_NODES: Final = re.compile(r"std::(?:_Hash_node_base|hash_node_base)\b.*\*$")
 
 
@@ -267,15 +262,12 @@ def class_text(name: str) -> str:
 class TypeSum:
     """The blocks of one type. Figures of samples are estimates."""
 
-    name: str | None
-    """From the target; None for blocks of unknown type."""
+    name: str | None  # From the target; None for blocks of unknown type
     size_bytes: int
     count: int
     growth_bytes_per_min: int
-    leaking_bytes: int
-    """Live bytes of stacks that leak."""
-    stacks: tuple[int, ...]
-    """The call stacks that allocate it, most bytes first."""
+    leaking_bytes: int  # Live bytes of stacks that leak
+    stacks: tuple[int, ...]  # The call stacks that allocate it, most bytes first
 
 
 class BlockTypes:

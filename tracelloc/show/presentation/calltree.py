@@ -95,10 +95,8 @@ class Merged:
 
     steps: Sequence[Step]
     parent: I64
-    depth: I64
-    """0 for the root."""
-    levels: Sequence[I64]
-    """The nodes of each depth, the root's first."""
+    depth: I64  # 0 for the root
+    levels: Sequence[I64]  # The nodes of each depth, the root's first
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -160,12 +158,9 @@ class Merger:
 class CallTree(Merged):
     """Merged stacks with their weights."""
 
-    own: Mapping[Metric, I64]
-    """Weight per node, of stacks that end there."""
-    totals: Mapping[Metric, I64]
-    """Weight per node, its children included."""
-    stacks: Sequence[int | None]
-    """The index of a stack that ends in the node, None if none does."""
+    own: Mapping[Metric, I64]  # Weight per node, of stacks that end there
+    totals: Mapping[Metric, I64]  # Weight per node, its children included
+    stacks: Sequence[int | None]  # The index of a stack that ends in the node, None if none does
 
     @classmethod
     def from_merged(
@@ -181,8 +176,7 @@ class CallTree(Merged):
         return cls(*columns, own, totals, ending)
 
 
-_BUDGET_S: Final = 0.02
-"""Time limit for one update to refresh names that it already has."""
+_BUDGET_S: Final = 0.02  # Time limit for one update to refresh names that it already has
 _NO_NODE: Final = -1
 
 

@@ -22,14 +22,11 @@ from tracelloc.show.presentation.suspects import NamedSuspect, name_suspects, su
 from tracelloc.snapshots.snapshot import Snapshot, StackStat, TraceSnapshot
 from tracelloc.text import NS_PER_S, printable, sampling_of
 
-Progress = Callable[[int, int], None]
-"""Called with the amount done and the total."""
+Progress = Callable[[int, int], None]  # Called with the amount done and the total
 
-MAPPED = "[mmap]"
-"""The outermost frame of stacks whose figures are of mappings, not blocks."""
+MAPPED = "[mmap]"  # The outermost frame of stacks whose figures are of mappings, not blocks
 
-_STEP = 512
-"""Stacks between two progress calls."""
+_STEP = 512  # Stacks between two progress calls
 
 
 def profile_of(

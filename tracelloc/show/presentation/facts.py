@@ -235,8 +235,7 @@ def format_frame(frame: Frame, *, is_short: bool = False) -> str:
     return name + where(frame)
 
 
-_MOST_NAMES: Final = 3
-"""Most function names in a line, for each reason."""
+_MOST_NAMES: Final = 3  # Most function names in a line, for each reason
 
 
 def found_lines(found: Sequence[FoundLibrary]) -> Iterator[str]:

@@ -27,18 +27,16 @@ from tracelloc.text import (
 )
 
 _LEAST_KEPT_BYTES: Final = 4 << 20
+# Share of RSS from which freed memory that the process keeps is worth a sentence.
 _LEAST_KEPT_SHARE: Final = 0.2
-"""Share of RSS from which freed memory that the process keeps is worth a sentence."""
 _MOST_ITEMS: Final = 3
-_LEAST_ITEM_SHARE: Final = 0.05
-"""Share of a part from which an item is named."""
+_LEAST_ITEM_SHARE: Final = 0.05  # Share of a part from which an item is named
 _LEAST_CHANGE_BYTES: Final = 1 << 20
 _MOST_CHANGES: Final = 4
 _MANY_ARENAS: Final = 3
-_OLD_S: Final = 15.0
-"""Age from which an account says how old it is."""
+_OLD_S: Final = 15.0  # Age from which an account says how old it is
+# The parts of the process's own resident memory.
 OWN_PARTS: Final = tuple(part for part in MemoryPart if part is not MemoryPart.TRACELLOC)
-"""The parts of the process's own resident memory."""
 _NAMED_PARTS: Final = (MemoryPart.RUNTIME, MemoryPart.OTHER, MemoryPart.FILES, MemoryPart.SHARED)
 
 
@@ -47,10 +45,8 @@ class GrowthByParts:
     """Growth of resident memory since tracing began, by part."""
 
     growth_bytes: int
-    heap_bytes: int
-    """Growth of the walked heap: in use, kept, and the malloc library's own data."""
-    file_bytes: int
-    """Growth by code and data of files, which become resident as they are used."""
+    heap_bytes: int  # Growth of the walked heap: in use, kept, and the malloc library's own data
+    file_bytes: int  # Growth by code and data of files, which become resident as they are used
     sentence: str
 
 
@@ -108,10 +104,8 @@ class PartRow:
     part: MemoryPart | None
     size_bytes: int
     change_bytes: int
-    share: float | None
-    """The part of resident memory; None for all of it."""
-    text: str
-    """What it is, with its largest items."""
+    share: float | None  # The part of resident memory; None for all of it
+    text: str  # What it is, with its largest items
 
 
 CHANGE: Final[Column[PartRow]] = Column(

@@ -17,8 +17,8 @@ from tracelloc.text import printable
 
 __all__ = ["NamedStack", "Namer", "Namers"]
 
+# How long a report waits for names and lines; later reports have those that take longer.
 REPORT_PATIENCE_S: Final = 2.0
-"""How long a report waits for names and lines; later reports have those that take longer."""
 
 
 def frame_name(frame: Frame) -> str:

@@ -44,33 +44,28 @@ from tracelloc.text import (
     printable,
 )
 
+# Least growth that is analyzed: pages and rounding are of this size.
 _NOTABLE_BYTES: Final = 1 << 20
-"""Least growth that is analyzed: pages and rounding are of this size."""
 _MOSTLY_TRACED: Final = 0.7
 _MORE_THAN_ALL: Final = 1.3
-_SLOPE_NS: Final = 60 * NS_PER_S
-"""Least time over which growth of resident memory is measured."""
+_SLOPE_NS: Final = 60 * NS_PER_S  # Least time over which growth of resident memory is measured
 _FARTHEST_S: Final = 30 * 86400.0
+# Furthest forecast, as a multiple of the time over which growth was measured.
 _FORECAST_PER_WATCHED: Final = 100.0
-"""Furthest forecast, as a multiple of the time over which growth was measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
     """Accounts for resident memory, in bytes."""
 
-    growth_bytes: int
-    """Growth of memory in use since tracing began, swapped pages included."""
+    growth_bytes: int  # Growth of memory in use since tracing began, swapped pages included
     traced_bytes: int
-    overhead_bytes: int | None
-    """Overhead of the malloc library on them; None if unknown."""
-    mapped_bytes: int | None
-    """Resident bytes of its own mappings; None if they are not traced."""
+    overhead_bytes: int | None  # Overhead of the malloc library on them; None if unknown
+    mapped_bytes: int | None  # Resident bytes of its own mappings; None if they are not traced
+    # Share of the growth that is in traced blocks or the walked heap.
+    #
+    # None with little growth.
     traced_share: float | None
-    """Share of the growth that is in traced blocks or the walked heap.
-
-    None with little growth.
-    """
     sentence: str
 
     @property
@@ -85,8 +80,8 @@ class Forecast:
 
     limit: Limit
     rate_bytes_per_min: float
+    # Whether the rate is that of the leaks; if not, it is the recent rate of all memory.
     by_leaks: bool
-    """Whether the rate is that of the leaks; if not, it is the recent rate of all memory."""
     left_s: float
 
     @property

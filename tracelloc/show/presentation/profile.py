@@ -38,17 +38,13 @@ class FigureUnit(Enum):
 class Figure:
     """A figure that every stack has."""
 
-    name: str
-    """Name in JSON and CSV files."""
-    attribute: str
-    """Attribute of ``StackStat``."""
+    name: str  # Name in JSON and CSV files
+    attribute: str  # Attribute of `StackStat`
     unit: FigureUnit = FigureUnit.BYTES
-    sample_type: str | None = None
-    """Name in pprof files; None if they don't have it."""
-    of_freed: bool = True
-    """Whether the figure can be nonzero for stacks without live blocks."""
+    sample_type: str | None = None  # Name in pprof files; None if they don't have it
+    of_freed: bool = True  # Whether the figure can be nonzero for stacks without live blocks
+    # Whether files may lack it; it is then shown if it is nonzero or requested.
     optional: bool = True
-    """Whether files may lack it; it is then shown if it is nonzero or requested."""
 
     def value_of(self, stat: StackStat) -> int:
         """The figure of one stack."""
@@ -57,6 +53,7 @@ class Figure:
 
 
 # fmt: off
+# All figures, in file order.
 FIGURES: Final = (
     Figure("bytes", "live_bytes", FigureUnit.BYTES, "inuse_space", of_freed=False, optional=False),
     Figure("allocations", "live_count", FigureUnit.BLOCKS, "inuse_objects",
@@ -72,7 +69,6 @@ FIGURES: Final = (
     Figure("remote_freed_bytes", "remote_bytes"),
     Figure("remote_frees", "remote_count", FigureUnit.BLOCKS),
 )
-"""All figures, in file order."""
 (
     LIVE_BYTES, LIVE_COUNT, ALLOCATED_BYTES, ALLOCATED_COUNT, GROWTH_PER_MIN, PEAK_BYTES,
     PEAK_COUNT, TEMPORARY_BYTES, TEMPORARY_COUNT, REMOTE_BYTES, REMOTE_COUNT,
@@ -92,8 +88,7 @@ class Metric(Enum):
 
     figure: Figure
     noun: str
-    title: str
-    """Stand-alone name: ``live bytes``."""
+    title: str  # Stand-alone name: `live bytes`
 
     def __new__(cls, name: str, figure: Figure, noun: str, title: str) -> Metric:
         """A member of this name."""
@@ -134,14 +129,11 @@ class Sample:
 
     stat: StackStat
     stack: NamedStack
-    before: StackStat | None = None
-    """Figures of the earlier profile, in a difference."""
-    verdict: str | None = None
-    """Verdict on the stack; None if it was not judged."""
-    block_type: str | None = None
-    """Type of its blocks; None if unknown."""
+    before: StackStat | None = None  # Figures of the earlier profile, in a difference
+    verdict: str | None = None  # Verdict on the stack; None if it was not judged
+    block_type: str | None = None  # Type of its blocks; None if unknown
+    # Process of the sample if the profile has several; None: the profile's target.
     pid: int | None = None
-    """Process of the sample if the profile has several; None: the profile's target."""
 
     def weight(self, metric: Metric) -> int:
         """Weight of the sample; negative only in differences and for growth."""
@@ -159,8 +151,7 @@ class MappedFile:
     path: str
     start: int
     end: int
-    offset: int
-    """File offset of ``start``."""
+    offset: int  # File offset of `start`
     build_id: str | None
 
 
@@ -169,31 +160,24 @@ class Profile:
     """Stacks with their figures, and the trace that they come from."""
 
     target: Target
-    time_s: float
-    """Wall clock, seconds since 1970."""
-    elapsed_ns: int
-    """Time traced; for a difference, the time between the two profiles."""
+    time_s: float  # Wall clock, seconds since 1970
+    elapsed_ns: int  # Time traced; for a difference, the time between the two profiles
     sample_bytes: int | None
-    samples: Sequence[Sample]
-    """By live bytes, largest first."""
-    files: Sequence[MappedFile] = ()
-    """By address."""
-    notes: Sequence[str] = ()
-    """What was missed, in words."""
+    samples: Sequence[Sample]  # By live bytes, largest first
+    files: Sequence[MappedFile] = ()  # By address
+    notes: Sequence[str] = ()  # What was missed, in words
+    # Leak suspects, the strongest first; none in differences and in profiles from files.
     suspects: Sequence[NamedSuspect] = ()
-    """Leak suspects, the strongest first; none in differences and in profiles from files."""
+    # (time since tracing began in ns, live bytes then), oldest first.
     series: Sequence[tuple[int, int]] = ()
-    """(time since tracing began in ns, live bytes then), oldest first."""
+    # The figures of the whole target, as JSON reports have them; empty if unknown.
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """The figures of the whole target, as JSON reports have them; empty if unknown."""
-    has_modules: bool = True
-    """Whether frames have their file: those of folded stacks do not."""
+    has_modules: bool = True  # Whether frames have their file: those of folded stacks do not
+    # Metrics that the profile has; figures of others are 0.
     metrics: frozenset[Metric] = frozenset(Metric)
-    """Metrics that the profile has; figures of others are 0."""
+    # Identifies the process's live table; totals of another table began at zero.
     table_number: int = 0
-    """Identifies the process's live table; totals of another table began at zero."""
-    parts: Sequence[Profile] = ()
-    """The profiles of each process, if several are merged."""
+    parts: Sequence[Profile] = ()  # The profiles of each process, if several are merged
 
     @property
     def is_difference(self) -> bool:

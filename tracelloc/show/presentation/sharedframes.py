@@ -16,8 +16,7 @@ from tracelloc.show.presentation.naming import Namer, frame_name
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_percent, printable
 
-STACKS_NAMED: Final = 64
-"""Most stacks named per group, those with the largest shares."""
+STACKS_NAMED: Final = 64  # Most stacks named per group, those with the largest shares
 _LISTED: Final = 5
 _UNSHOWN: Final = "[nothing shown]"
 
@@ -26,10 +25,8 @@ _UNSHOWN: Final = "[nothing shown]"
 class PartShare:
     """A caller, a callee or a line of the function that the stacks of a suspect share."""
 
-    name: str
-    """Name, not yet safe to print."""
-    share: float
-    """Share of the suspect's rate, 0 to 1."""
+    name: str  # Name, not yet safe to print
+    share: float  # Share of the suspect's rate, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +36,10 @@ class SharedFunction:
     frame: Frame
     callers: Sequence[PartShare]
     callees: Sequence[PartShare]
+    # `FILE:LINE` where the stacks diverge: in the function or in its callers.
     lines: Sequence[PartShare]
-    """``FILE:LINE`` where the stacks diverge: in the function or in its callers."""
+    # Whether stacks diverge in the function; if not, they share all frames further in.
     parts_inside: bool
-    """Whether stacks diverge in the function; if not, they share all frames further in."""
 
     def sentences(self) -> Iterator[str]:
         """Yields where the stacks diverge, safe to print; nothing if unknown."""
@@ -64,8 +61,7 @@ class _Stack:
 
     named: NamedStack
     share: float
-    at: int
-    """Position of the stack's frame in the shared function."""
+    at: int  # Position of the stack's frame in the shared function
 
     @property
     def frame(self) -> Frame:

@@ -18,8 +18,7 @@ class ListedFunction:
     """A function whose source is requested."""
 
     step: Step
-    file: str | None = None
-    """The source file; None: that of its heaviest frame."""
+    file: str | None = None  # The source file; None: that of its heaviest frame
 
 
 def listed_function(frame: Frame) -> ListedFunction:
@@ -31,12 +30,10 @@ def listed_function(frame: Frame) -> ListedFunction:
 class LineFigures:
     """Live blocks of the stacks that pass through one line; each stack counts once."""
 
-    own_bytes: int = 0
-    """Bytes of the stacks whose innermost shown line this is."""
+    own_bytes: int = 0  # Bytes of the stacks whose innermost shown line this is
     bytes: int = 0
     count: int = 0
-    stack: int = -1
-    """The heaviest of the stacks."""
+    stack: int = -1  # The heaviest of the stacks
     stack_bytes: int = -1
 
     def add(self, stack: int, size_bytes: int, count: int, *, is_own: bool) -> None:
@@ -53,13 +50,10 @@ class SourceListing:
     """Figures of one function, and of each line of its file that allocates or calls allocators."""
 
     function: ListedFunction
-    file: str | None
-    """The source file; None if no frame of the function has one."""
-    figures: LineFigures
-    """Figures of the whole function."""
+    file: str | None  # The source file; None if no frame of the function has one
+    figures: LineFigures  # Figures of the whole function
     lines: Mapping[int, LineFigures]
-    own_lines: frozenset[int]
-    """Lines of the function."""
+    own_lines: frozenset[int]  # Lines of the function
 
     @property
     def heaviest_line(self) -> int:
@@ -74,11 +68,9 @@ class _Passage:
 
     named: NamedStack
     lines: frozenset[int]
-    own: int
-    """The innermost shown line if it is in the file; else 0."""
+    own: int  # The innermost shown line if it is in the file; else 0
     function_lines: frozenset[int]
-    is_through: bool
-    """Whether the stack passes through the function, which may lack lines."""
+    is_through: bool  # Whether the stack passes through the function, which may lack lines
     is_innermost: bool
 
 

@@ -29,8 +29,7 @@ from tracelloc.text import (
 )
 from tracelloc.verdict.parameters import P
 
-_SURE: Final = 0.5
-"""Least confidence at which a leak is reported without *probably*."""
+_SURE: Final = 0.5  # Least confidence at which a leak is reported without *probably*
 NOTHING_YET: Final = "no allocations seen yet: is the target idle?"
 
 
@@ -39,16 +38,11 @@ class NamedSuspect:
     """A suspect with names."""
 
     suspect: Suspect
-    now_ns: int
-    """Time of the snapshot, CLOCK_MONOTONIC."""
-    time_s: float
-    """Time of the snapshot, seconds since 1970."""
-    stack: NamedStack
-    """The stack with the largest share."""
-    shared: SharedFunction | None
-    """The function that all its stacks share; None for a single stack."""
-    holders: BlockHolders | None = None
-    """Who holds its blocks; None: unknown."""
+    now_ns: int  # Time of the snapshot, CLOCK_MONOTONIC
+    time_s: float  # Time of the snapshot, seconds since 1970
+    stack: NamedStack  # The stack with the largest share
+    shared: SharedFunction | None  # The function that all its stacks share; None for a single stack
+    holders: BlockHolders | None = None  # Who holds its blocks; None: unknown
 
     @property
     def judgement(self) -> Judgement:

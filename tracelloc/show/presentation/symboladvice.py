@@ -11,8 +11,8 @@ from tracelloc.model.process import Runtime
 from tracelloc.show.filters import NamedStack
 from tracelloc.text import printable
 
+# Number of shown frames that are checked: advice on frames further out is of little use.
 _FRAMES: Final = 6
-"""Number of shown frames that are checked: advice on frames further out is of little use."""
 
 
 def lacking_files(stack: NamedStack) -> dict[str, bool]:

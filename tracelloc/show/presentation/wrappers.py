@@ -15,22 +15,20 @@ from typing import Final
 from tracelloc.show.filters import NamedStack
 
 _LEAST_CALLERS: Final = 8
-_LEAST_SIZES: Final = 6
-"""Least number of distinct mean block sizes, by caller."""
-_LEAST_SPREAD: Final = 8
-"""Least ratio of the largest to the smallest mean size."""
+_LEAST_SIZES: Final = 6  # Least number of distinct mean block sizes, by caller
+_LEAST_SPREAD: Final = 8  # Least ratio of the largest to the smallest mean size
+# Largest share of one caller in the bytes; above it, the function may belong to that caller.
 _MOST_SHARE: Final = 0.6
-"""Largest share of one caller in the bytes; above it, the function may belong to that caller."""
 
 
 @dataclass(slots=True)
 class _Use:
     """How a function is used."""
 
+    # Bytes by caller.
     size_bytes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """Bytes by caller."""
+    # Blocks by caller.
     count: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """Blocks by caller."""
 
     @property
     def is_wrapper(self) -> bool:

@@ -17,8 +17,7 @@ _ADDRESS: Final = re.compile(
 _LABEL: Final = re.compile(r"(?P<key>[A-Za-z_][A-Za-z0-9_.]*)=(?P<value>[^,={}\"\s]+)")
 
 
-PUSH_INTERVAL_S: Final = 15.0
-"""Default time between two pushed profiles."""
+PUSH_INTERVAL_S: Final = 15.0  # Default time between two pushed profiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +26,9 @@ class ListenAddress:
 
     host: str
     port: int
-    path: str | None = None
-    """Path of the Unix socket."""
+    path: str | None = None  # Path of the Unix socket
+    # Token that clients must send; None if none is required.
     token: str | None = field(default=None, repr=False)
-    """Token that clients must send; None if none is required."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}" if self.path is None else f"unix:{self.path}"
@@ -40,26 +38,21 @@ class ListenAddress:
 class PushConfig:
     """A server that receives profiles, and the parameters of its requests."""
 
-    url: str
-    """The ingest endpoint, without user and password."""
+    url: str  # The ingest endpoint, without user and password
+    # Value of the Authorization header; None without one.
     authorization: str | None = field(repr=False)
-    """Value of the Authorization header; None without one."""
     interval_s: float
-    name: str | None
-    """Name of the application; None: the target's command."""
+    name: str | None  # Name of the application; None: the target's command
     labels: tuple[tuple[str, str], ...]
-    is_otlp: bool = False
-    """Whether the server takes OTLP; if not, it is compatible with Pyroscope."""
+    is_otlp: bool = False  # Whether the server takes OTLP; if not, it is compatible with Pyroscope
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 class PushUrl(NamedTuple):
     """The parts of a URL to push to."""
 
-    url: str
-    """The endpoint, without user and password."""
-    user: str | None
-    """``user:password``, ``user`` or None."""
+    url: str  # The endpoint, without user and password
+    user: str | None  # `user:password`, `user` or None
     is_otlp: bool
 
 

@@ -31,10 +31,10 @@ from tracelloc.show.publish.openmetrics import CONTENT_TYPE, family_lines, label
 from tracelloc.show.publish.secrets import is_authorized
 from tracelloc.show.publish.unixsocket import listen_at, remove_socket
 
+# Stacks exported as series: a metrics database keeps each distinct series forever.
 TOP_STACKS: Final = 10
-"""Stacks exported as series: a metrics database keeps each distinct series forever."""
+# Characters of a stack's label; longer labels keep their innermost end.
 _LONGEST_STACK: Final = 1000
-"""Characters of a stack's label; longer labels keep their innermost end."""
 
 _GAUGES: Final = (
     ("live_bytes", "bytes", "live_bytes", "Live bytes"),
@@ -94,19 +94,14 @@ def _stacks(profile: Profile) -> Iterator[str]:
             yield f"tracelloc_stack_bytes{label_text(_target(profile) | labels)} {held}"
 
 
-REFRESH_S: Final = 5.0
-"""How often a page in a browser requests new figures."""
+REFRESH_S: Final = 5.0  # How often a page in a browser requests new figures
 _LONGEST_DELTA_S: Final = 300
 _MOST_CONNECTIONS: Final = 16
 _QUEUE_LENGTH: Final = 64
-_SOCKET_PATIENCE_S: Final = 30.0
-"""Time limit for a client to read a response."""
-_REQUEST_PATIENCE_S: Final = 5.0
-"""Time limit for a client to send a whole request."""
-_MOST_DELTAS: Final = 4
-"""Most clients that wait for changes at a time."""
-_POLL_S: Final = 0.1
-"""How often the server checks whether to stop."""
+_SOCKET_PATIENCE_S: Final = 30.0  # Time limit for a client to read a response
+_REQUEST_PATIENCE_S: Final = 5.0  # Time limit for a client to send a whole request
+_MOST_DELTAS: Final = 4  # Most clients that wait for changes at a time
+_POLL_S: Final = 0.1  # How often the server checks whether to stop
 _PPROF_PATHS: Final = {"/debug/pprof/heap": Metric.BYTES, "/debug/pprof/allocs": Metric.ALLOCATED}
 _INDEX: Final = "heap: live blocks\nallocs: all allocations since tracing began\n"
 

@@ -43,8 +43,7 @@ class Parcel(NamedTuple):
     """A profile, ready to be sent."""
 
     from_s: float
-    until_s: float
-    """Beginning and end, in seconds since 1970."""
+    until_s: float  # Beginning and end, in seconds since 1970
     content: bytes
 
 

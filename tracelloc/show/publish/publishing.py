@@ -22,11 +22,10 @@ from tracelloc.show.publish.protocols import Parcel, protocol_of, user_agent
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.text import plural, printable
 
+# Profiles kept while the server doesn't answer; the oldest is dropped first.
 MOST_WAITING: Final = 16
-"""Profiles kept while the server doesn't answer; the oldest is dropped first."""
 _PATIENCE_S: Final = 10.0
-_LAST_PATIENCE_S: Final = 3.0
-"""Time limit of each last attempt after tracing has ended."""
+_LAST_PATIENCE_S: Final = 3.0  # Time limit of each last attempt after tracing has ended
 _FIRST_DELAY_S: Final = 1.0
 _LONGEST_DELAY_S: Final = 60.0
 
@@ -40,10 +39,9 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 class AllocatedBefore:
     """Allocations of a process's stacks at the time of the last profile."""
 
-    table_number: int
-    """See ``Profile``."""
+    table_number: int  # See `Profile`
+    # (bytes, blocks) by stack and whether they are mappings.
     totals: dict[tuple[int, bool], tuple[int, int]] = field(default_factory=dict)
-    """(bytes, blocks) by stack and whether they are mappings."""
 
 
 class Pusher:
@@ -203,8 +201,7 @@ class Pusher:
         self._remark = remark
 
 
-_NAMES_PATIENCE_S: Final = 5.0
-"""How long to wait for names; scrapers give up after ten seconds."""
+_NAMES_PATIENCE_S: Final = 5.0  # How long to wait for names; scrapers give up after ten seconds
 
 
 class ProfileSource:

@@ -11,8 +11,8 @@ from tracelloc.errors import TracellocError, UsageError
 from tracelloc.startup import OWN_VARIABLES
 
 PUSH_PASSWORD: Final = "TRACELLOC_PUSH_PASSWORD"  # noqa: S105 - a name
+# Variables that are read if no file is named. Child processes do not inherit them.
 LISTEN_TOKEN: Final = "TRACELLOC_LISTEN_TOKEN"  # noqa: S105 - a name
-"""Variables that are read if no file is named. Child processes do not inherit them."""
 _LARGEST_BYTES: Final = 4096
 
 

@@ -21,17 +21,14 @@ from tracelloc.errors import MalformedError
 from tracelloc.system.bounded import Inflater, UnpackBudget, parse_json
 
 I64 = npt.NDArray[np.int64]
-Facts = dict[str, Any]
-"""Plain values by name."""
+Facts = dict[str, Any]  # Plain values by name
+# Number of the process in the trace, and how many programs it has executed.
 ProcessKey = tuple[int, int]
-"""Number of the process in the trace, and how many programs it has executed."""
 
-LARGEST_BYTES: Final = 1 << 28
-"""Largest snapshot, unpacked: a million stacks take less."""
+LARGEST_BYTES: Final = 1 << 28  # Largest snapshot, unpacked: a million stacks take less
 _LARGEST_HEAD: Final = 64 << 20
 _MOST_COLUMNS: Final = 1 << 24
-_LEVEL: Final = 1
-"""zlib level; higher ones save little for their time, see docs/recordings.md."""
+_LEVEL: Final = 1  # zlib level; higher ones save little for their time, see docs/recordings.md
 _HEAD: Final = struct.Struct("<I")
 
 
@@ -40,8 +37,7 @@ class ProcessParts:
     """One process at one moment."""
 
     facts: Facts
-    tables: dict[str, I64]
-    """Tables by name, of shape (figures, stacks)."""
+    tables: dict[str, I64]  # Tables by name, of shape (figures, stacks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +49,8 @@ class MomentParts:
 
 
 _NO_PROCESS: Final = ProcessParts({}, {})
-NOTHING: Final = MomentParts()
-"""The base of the first moment of a group."""
-ANCHORS: Final = 8
-"""Number of moments from one anchor to the next, see ``MomentChain``."""
+NOTHING: Final = MomentParts()  # The base of the first moment of a group
+ANCHORS: Final = 8  # Number of moments from one anchor to the next, see `MomentChain`
 
 
 class MomentChain:

@@ -19,17 +19,15 @@ from typing import Final, NamedTuple
 from tracelloc.errors import MalformedError, TracellocError
 from tracelloc.system.invoker import User, rights_of
 
+# Application ID of recordings, for file(1) and tracelloc: "trlc".
 APPLICATION_ID: Final = 0x74726C63
-"""Application ID of recordings, for file(1) and tracelloc: "trlc"."""
 VERSION: Final = 1
-VERSION_WITH_EVENTS: Final = 2
-"""Version of files with a table of events."""
+VERSION_WITH_EVENTS: Final = 2  # Version of files with a table of events
+# Suffixes of the files that SQLite keeps next to a database being written: its log, and a map.
 BESIDE: Final = ("-wal", "-shm")
-"""Suffixes of the files that SQLite keeps next to a database being written: its log, and a map."""
 _LARGEST_ROW: Final = 1 << 28
 _PATIENCE_S: Final = 5.0
-_FULL_BYTES: Final = 64 << 10
-"""Free space with which SQLite can't write."""
+_FULL_BYTES: Final = 64 << 10  # Free space with which SQLite can't write
 TABLES: Final = (
     "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     ("CREATE TABLE moments (number INTEGER PRIMARY KEY, time_s REAL NOT NULL, "
@@ -54,14 +52,10 @@ class RecordedMoment(NamedTuple):
     """Time and position of one snapshot of a recording, without its content."""
 
     number: int
-    time_s: float
-    """Seconds since 1970."""
-    uptime_s: float
-    """CLOCK_MONOTONIC, which never jumps."""
-    step_s: int
-    """Approximate distance to the next moment."""
-    whole: int
-    """Number of the whole moment at which applying differences begins."""
+    time_s: float  # Seconds since 1970
+    uptime_s: float  # CLOCK_MONOTONIC, which never jumps
+    step_s: int  # Approximate distance to the next moment
+    whole: int  # Number of the whole moment at which applying differences begins
 
 
 def checksum(data: bytes, *key: int) -> int:

@@ -22,16 +22,14 @@ from tracelloc.show.recording.changes import ProcessKey, arrays_packed, arrays_u
 from tracelloc.show.recording.container import checksum
 from tracelloc.system.bounded import UnpackBudget
 
+# Times, distinct addresses, which of them, sizes with kinds, stacks, distinct threads, which.
 _TYPES: Final = (
     np.int64, np.uint64, np.uint32, np.uint64, np.uint32, np.uint32, np.uint32,
 )  # fmt: skip
-"""Times, distinct addresses, which of them, sizes with kinds, stacks, distinct threads, which."""
-_LARGEST_BYTES: Final = 1 << 29
-"""Largest row, unpacked: some fifteen million events."""
+_LARGEST_BYTES: Final = 1 << 29  # Largest row, unpacked: some fifteen million events
 _MOST_BLOCKS: Final = 1 << 24
 _INSERT: Final = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)"
-_SHARE: Final = 2
-"""Largest part of the file for events: one in this many."""
+_SHARE: Final = 2  # Largest part of the file for events: one in this many
 
 
 def encode(logged: LoggedEvents) -> bytes:

@@ -24,12 +24,11 @@ from tracelloc.show.recording.recordednames import RecordedSymbols
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S
 
-_NUMBERS: Final = 1 << 20
-"""Process numbers reserved for each recording."""
+_NUMBERS: Final = 1 << 20  # Process numbers reserved for each recording
+# Clocks that differ by less are the same; only the time of day was adjusted.
 _SAME_CLOCK_S: Final = 60.0
-"""Clocks that differ by less are the same; only the time of day was adjusted."""
+# How long, beyond the usual distance, a recording extends after its last snapshot.
 _PATIENCE_S: Final = 2.0
-"""How long, beyond the usual distance, a recording extends after its last snapshot."""
 
 
 class JoinedTraces:
@@ -48,8 +47,7 @@ class JoinedTraces:
         self.moments: list[RecordedMoment] = []
         self._join()
 
-    has_events = False
-    """Single blocks are only available for one recording alone."""
+    has_events = False  # Single blocks are only available for one recording alone
 
     @property
     def is_growing(self) -> bool:

@@ -22,23 +22,19 @@ from tracelloc.show.recording.container import (
     used_bytes,
 )
 
-GROUP: Final = 60
-"""Moments in a group."""
-STEPS_S: Final = (1, 10, 60, 600, 3600)
-"""Distances of moments."""
+GROUP: Final = 60  # Moments in a group
+STEPS_S: Final = (1, 10, 60, 600, 3600)  # Distances of moments
+# How long moments are kept at each distance, if there is room.
 _KEPT_S: Final = {1: 3600.0, 10: 86_400.0, 60: 7 * 86_400.0, 600: 30 * 86_400.0}
-"""How long moments are kept at each distance, if there is room."""
 
 
 @dataclass(frozen=True, slots=True)
 class MomentGroup:
     """Consecutive moments. Numbers are those of moments."""
 
-    whole: int
-    """The first one, which is whole."""
+    whole: int  # The first one, which is whole
     last: int
-    last_s: float
-    """CLOCK_MONOTONIC, seconds."""
+    last_s: float  # CLOCK_MONOTONIC, seconds
     step_s: int
     count: int
 

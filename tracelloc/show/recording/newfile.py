@@ -22,10 +22,8 @@ from tracelloc.show.recording.container import (
 from tracelloc.system.invoker import User, is_changed_only_by, others_replace_entries, rights_of
 from tracelloc.system.safefiles.writing import create_file
 
-_MOST_LOG_BYTES: Final = 1 << 20
-"""Size at which the write-ahead log is moved into the file."""
-_LOG_SHARE: Final = 16
-"""Largest part of the size limit for the log: one in this many."""
+_MOST_LOG_BYTES: Final = 1 << 20  # Size at which the write-ahead log is moved into the file
+_LOG_SHARE: Final = 16  # Largest part of the size limit for the log: one in this many
 _PAGE_BYTES: Final = 4096
 
 

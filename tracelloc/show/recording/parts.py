@@ -27,12 +27,10 @@ _NOT_FACTS: Final = {
     "blocks", "usable", "threads", "logged", "facets",
 }  # fmt: skip
 _FACT_TYPES: Final = {n: t for n, t in types_of(Snapshot).items() if n not in _NOT_FACTS}
-_LATER_FACTS: Final = frozenset({"earlier", "gaps"})
-"""Facts that old recordings don't have."""
-_FACET: Final = "facet "
-"""Begins the names of facts that are results of facets."""
+_LATER_FACTS: Final = frozenset({"earlier", "gaps"})  # Facts that old recordings don't have
+_FACET: Final = "facet "  # Begins the names of facts that are results of facets
+# Types of objects that are kept one by one: the largest, and those that have grown most.
 _MOST_TYPES: Final = 100
-"""Types of objects that are kept one by one: the largest, and those that have grown most."""
 _SITE_TYPES: Final = {
     field.name: np.uint8 if field.name == "code"
     else np.bool_ if str(field.type) == "Mask"
@@ -41,15 +39,15 @@ _SITE_TYPES: Final = {
 }  # fmt: skip
 _POINTS: Final = tuple(field.name for field in fields(Points))
 _RETRACTED: Final = "retracted"
+# Names of table rows: other versions of tracelloc may have other rows.
 _ROWS: Final = {
     "totals": list(COLUMNS),
     "series": list(_POINTS),
     "findings": [*_SITE_TYPES, _RETRACTED],
 }
-"""Names of table rows: other versions of tracelloc may have other rows."""
 
+# Returns each stack's live bytes at a time of a process's history.
 HistorySample = Callable[[ProcessKey, int], I64]
-"""Returns each stack's live bytes at a time of a process's history."""
 
 
 class SnapshotEncoder:
@@ -125,8 +123,8 @@ def _objects(found: ObjectFindings) -> Any:
     return to_plain(replace(found, now=now, first=first))
 
 
+# Converters by facet, for results that are not kept unchanged.
 _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {"objects": _objects}
-"""Converters by facet, for results that are not kept unchanged."""
 
 
 def _words(column: Any) -> I64:

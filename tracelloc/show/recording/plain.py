@@ -19,10 +19,9 @@ import numpy as np
 
 from tracelloc.errors import MalformedError
 
+# Values of missing fields without defaults.
 _EMPTY: Final[dict[Any, Any]] = {int: 0, float: 0.0, bool: False, str: ""}
-"""Values of missing fields without defaults."""
-_MOST: Final = 1 << 64
-"""Upper limit of numbers."""
+_MOST: Final = 1 << 64  # Upper limit of numbers
 
 
 def to_plain(value: Any) -> Any:

@@ -33,12 +33,9 @@ from tracelloc.system.bounded import UnpackBudget
 
 _MOST_STACKS: Final = 1 << 24
 _MOST_FRAMES: Final = 512
-_MOST_MOMENTS: Final = 1 << 19
-"""Limit of snapshots; folding leaves tens of thousands per year."""
-_MOST_ABOUT: Final = 1 << 20
-"""Limit of the characters of a description."""
-_TRACES: Final = 4
-"""Number of cached traces, for users who go back and forth."""
+_MOST_MOMENTS: Final = 1 << 19  # Limit of snapshots; folding leaves tens of thousands per year
+_MOST_ABOUT: Final = 1 << 20  # Limit of the characters of a description
+_TRACES: Final = 4  # Number of cached traces, for users who go back and forth
 _NUMBER: Final = attrgetter("number")
 _UPTIME: Final = attrgetter("uptime_s")
 _TIME: Final = attrgetter("time_s")

@@ -22,8 +22,8 @@ from tracelloc.system.bounded import UnpackBudget, inflated, json_bytes
 _FIELDS: Final = tuple(field.name for field in fields(Frame) if field.name != "address")
 _FRAME_TYPES: Final = types_of(Frame)
 _LARGEST_BATCH: Final = 1 << 27
+# One part in so many of a batch's memory is kept: no place for field names and lists.
 _KEPT: Final = 2
-"""One part in so many of a batch's memory is kept: no place for field names and lists."""
 _PlainFrames = tuple[tuple[Any, ...], ...]
 
 

@@ -30,12 +30,12 @@ from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.system.invoker import User
 from tracelloc.text import NS_PER_S, format_size
 
+# One part in this many of the size is reserved for the log and for data until the next folding.
 _SPARE: Final = 4
-"""One part in this many of the size is reserved for the log and for data until the next folding."""
+# Free space below which recording ends: what is recorded can be completed in it.
 _LEAST_FREE_BYTES: Final = 256 << 10
-"""Free space below which recording ends: what is recorded can be completed in it."""
+# Largest group: one part in this many of the file, as the current one can't be folded.
 _GROUPS: Final = 16
-"""Largest group: one part in this many of the file, as the current one can't be folded."""
 
 
 @dataclass(slots=True)
@@ -44,10 +44,8 @@ class _Book:
 
     number: int
     stacks: CallStacks
-    written: int = 0
-    """Stacks below this index are written."""
-    unknown: set[int] = field(default_factory=set)
-    """Stacks that were written without their frames."""
+    written: int = 0  # Stacks below this index are written
+    unknown: set[int] = field(default_factory=set)  # Stacks that were written without their frames
 
 
 @dataclass(slots=True)
@@ -57,8 +55,7 @@ class _Program:
     names: NamesWriter = field(default_factory=NamesWriter)
     named: int = 0
     used: set[int] = field(default_factory=set)
-    samples: set[int] = field(default_factory=set)
-    """Times of its history that are written."""
+    samples: set[int] = field(default_factory=set)  # Times of its history that are written
 
 
 class RecordingWriter:

@@ -18,16 +18,13 @@ from tracelloc.show.report.content import Entry, Request, SectionContent
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import amount, format_percent, format_size, plural, printable
 
+# A stack that allocates most of the blocks of a size, and its share of these allocations.
+#
+# Only stacks count that always allocate the same size.
 Likeness = tuple[int, float]
-"""A stack that allocates most of the blocks of a size, and its share of these allocations.
-
-Only stacks count that always allocate the same size.
-"""
-_LEAST_COUNT: Final = 10
-"""Allocations of a stack before its size says something."""
+_LEAST_COUNT: Final = 10  # Allocations of a stack before its size says something
 _LEAST_SHARE: Final = 0.5
-_SEEN: Final = 0.999
-"""Part of the heap below which a report says how much was seen."""
+_SEEN: Final = 0.999  # Part of the heap below which a report says how much was seen
 
 
 def earlier_part(given: Request) -> SectionContent | None:

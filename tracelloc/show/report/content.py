@@ -28,15 +28,14 @@ from tracelloc.show.presentation.naming import Namer, stack_title
 from tracelloc.snapshots.snapshot import Snapshot, StackStat
 from tracelloc.text import about_of, format_percent, format_size, plural, printable
 
+# From the directory that is `/` for a process, and paths in it, to an instruction by path.
 HintsOf = Callable[[Path, Iterable[str]], Mapping[str, str]]
-"""From the directory that is ``/`` for a process, and paths in it, to an instruction by path."""
 
 
 _RATE_MOVES: Final = 1.25
+# Factors by which a suspect's rate or live bytes differ before they are reported again.
 _SIZE_MOVES: Final = 2.0
-"""Factors by which a suspect's rate or live bytes differ before they are reported again."""
-FULL_AGAIN_S: Final = 6 * 3600.0
-"""Time between full reports."""
+FULL_AGAIN_S: Final = 6 * 3600.0  # Time between full reports
 
 
 class Repeat(Enum):
@@ -44,8 +43,7 @@ class Repeat(Enum):
 
     NOTHING = 0
     LINE = 1
-    ALL = 2
-    """With its evidence, and the frames of its stack."""
+    ALL = 2  # With its evidence, and the frames of its stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +51,11 @@ class ReportedSuspect:
     """A suspect as a report had it."""
 
     verdict: Verdict
-    rank: int
-    """Position in the list of suspects, or the best one of several reports."""
+    rank: int  # Position in the list of suspects, or the best one of several reports
     culprit: str
     rate_bytes_per_min: float
     size_bytes: int
-    stack: int | None = None
-    """The stack with the largest share; None for a type of objects."""
+    stack: int | None = None  # The stack with the largest share; None for a type of objects
 
     def repeat(self, now: ReportedSuspect) -> Repeat:
         """Returns what a report has to repeat, given the suspect as it is now."""
@@ -171,16 +167,13 @@ class EarlierReports:
 class ReportStyle:
     """Options of reports: entries per section, and which sections."""
 
-    top: int
-    """Entries per section."""
-    min_age_ns: int | None = None
-    """Adds a section of blocks at least so old."""
-    show: Set[str] = frozenset()
-    """Additional sections."""
+    top: int  # Entries per section
+    min_age_ns: int | None = None  # Adds a section of blocks at least so old
+    show: Set[str] = frozenset()  # Additional sections
+    # Several processes may be traced: each has a heading, and all of them a total.
     has_many: bool = False
-    """Several processes may be traced: each has a heading, and all of them a total."""
+    # Finds how to get debug information; None if the files of the processes can't be read.
     hints_of: HintsOf | None = None
-    """Finds how to get debug information; None if the files of the processes can't be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +183,9 @@ class Request:
     snapshot: Snapshot
     namer: Namer
     style: ReportStyle
-    mark: Snapshot | None = None
-    """Snapshot of the mark that growth is counted from."""
+    mark: Snapshot | None = None  # Snapshot of the mark that growth is counted from
+    # What earlier reports contained on the process.
     earlier: EarlierProcessReports = field(default_factory=EarlierProcessReports)
-    """What earlier reports contained on the process."""
 
     @property
     def about(self) -> str:
@@ -209,19 +201,14 @@ class Request:
 class Entry:
     """A call stack with its figures."""
 
-    stack: int
-    """Index of the stack."""
+    stack: int  # Index of the stack
     text: str
-    facts: dict[str, Any]
-    """JSON fields, without the stack."""
-    label: str | None = None
-    """Stands before the text; None: the entry's number."""
-    more: Sequence[str] = ()
-    """Further lines, before those of the stack."""
-    has_frames: bool = True
-    """Whether text lists the frames."""
+    facts: dict[str, Any]  # JSON fields, without the stack
+    label: str | None = None  # Stands before the text; None: the entry's number
+    more: Sequence[str] = ()  # Further lines, before those of the stack
+    has_frames: bool = True  # Whether text lists the frames
+    # Completes the entry once stacks have names.
     complete: Callable[[Request, Entry], Entry] = lambda _given, entry: entry
-    """Completes the entry once stacks have names."""
 
     def lines(self, given: Request, label: str) -> Iterator[str]:
         """Yields its text and the frames, or a short title if these were reported before."""
@@ -247,20 +234,18 @@ class SectionContent:
 
     lines: Sequence[str]
     facts: dict[str, Any] = field(default_factory=dict)
-    key: str | None = None
-    """The JSON field of the entries; None if there is none."""
+    key: str | None = None  # The JSON field of the entries; None if there is none
     listed: Sequence[Entry] = ()
+    # The section is repeated when this changes; None: when its lines or entries do.
     repeat_when: Hashable = None
-    """The section is repeated when this changes; None: when its lines or entries do."""
-    also: Set[int] = frozenset()
-    """Further stacks that need names."""
+    also: Set[int] = frozenset()  # Further stacks that need names
+    # If not None, the section is repeated when this has members that it never had before.
     novelties: Set[Hashable] | None = None
-    """If not None, the section is repeated when this has members that it never had before."""
 
+    # Further lines about what earlier reports did not have, once stacks have names.
     more: Callable[[Request], Iterable[str]] = lambda _given: ()
-    """Further lines about what earlier reports did not have, once stacks have names."""
+    # Further fields, once stacks have names.
     late_facts: Callable[[Request], Mapping[str, Any]] = lambda _given: {}
-    """Further fields, once stacks have names."""
 
     @property
     def stacks(self) -> Set[int]:

@@ -75,8 +75,7 @@ class LeakReport:
     target: Target
     found: ExitLeaks
     leaks: Sequence[NamedLeak]
-    suppressed: BlockSum = field(default_factory=BlockSum)
-    """Leaked blocks that suppressions hide."""
+    suppressed: BlockSum = field(default_factory=BlockSum)  # Leaked blocks that suppressions hide
 
     @property
     def total(self) -> BlockSum:

@@ -24,12 +24,10 @@ from tracelloc.show.tables import (
 from tracelloc.text import format_size, plural, printable
 
 _MOST_ARENAS: Final = 8
-_MOSTLY: Final = 0.5
-"""Resident part of blocks below which a report says how much is resident."""
+_MOSTLY: Final = 0.5  # Resident part of blocks below which a report says how much is resident
 _UNPRINTABLE: Final = dict.fromkeys((*range(32), *range(127, 256)), ".")
 _MISSING: Final = "figures are at least: {}", "", "{}: blocks there may be missing"
-_Arenas = tuple[Sequence[ArenaUsage], str]
-"""Arenas that a row sums up, and their name."""
+_Arenas = tuple[Sequence[ArenaUsage], str]  # Arenas that a row sums up, and their name
 
 
 def _sum(

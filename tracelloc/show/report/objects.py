@@ -19,10 +19,8 @@ from tracelloc.show.report.content import Request, SectionContent
 from tracelloc.show.tables import headline, json_line, table_lines
 from tracelloc.text import format_percent, format_size, plural, printable
 
-_LEAST_GROWTH: Final = 10
-"""Objects by which a type has to grow for its holders to be looked for."""
-_MOST_HOLDERS: Final = 4
-"""Holders of a type that are listed."""
+_LEAST_GROWTH: Final = 10  # Objects by which a type has to grow for its holders to be looked for
+_MOST_HOLDERS: Final = 4  # Holders of a type that are listed
 
 
 def census_totals(now: ObjectCensus) -> str:

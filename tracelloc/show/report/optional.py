@@ -11,6 +11,7 @@ from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 
 _ALL: Final = "all"
 
+# What a snapshot must have for each; in the order in which text has them.
 SECTIONS: Final = {
     "peak": NOTHING_ELSE,  # the stacks that held most at the high-water mark
     "temporary": NOTHING_ELSE,  # allocations freed soon by the same thread
@@ -19,7 +20,6 @@ SECTIONS: Final = {
     "threads": Wanted(threads=True),  # which allocate, and which free
     "objects": Wanted(objects=True),  # of Python programs, by type
 }
-"""What a snapshot must have for each; in the order in which text has them."""
 
 
 def parse_sections(text: str) -> frozenset[str]:

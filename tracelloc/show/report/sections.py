@@ -58,8 +58,8 @@ from tracelloc.show.report.top import (
 from tracelloc.show.tables import json_of
 from tracelloc.text import format_percent, format_size, plural, printable
 
+# Free bytes in hardly used pages from which a report lists what keeps them.
 _NOTABLE_PINNED_BYTES: Final = 1 << 20
-"""Free bytes in hardly used pages from which a report lists what keeps them."""
 
 
 def completeness_part(given: Request) -> SectionContent | None:
@@ -260,16 +260,16 @@ def _name(tid: int, activity: ThreadActivity) -> str:
 class ReportSection:
     """A section of reports: how it is made and where it appears."""
 
+    # Makes the section; returns None if this report does not have it.
     make: Callable[[Request], SectionContent | None]
-    """Makes the section; returns None if this report does not have it."""
+    # The JSON field of the section; None if its fields are the report's own.
     name: str | None = None
-    """The JSON field of the section; None if its fields are the report's own."""
-    json_place: int = 0
-    """Position of standard sections in JSON; equal ones appear in list order."""
+    json_place: int = 0  # Position of standard sections in JSON; equal ones appear in list order
+    # Whether the section appears only if requested: those of `optional.SECTIONS`.
     is_optional: bool = False
-    """Whether the section appears only if requested: those of ``optional.SECTIONS``."""
 
 
+# All sections, in the order of text reports.
 REPORT: Final = (
     ReportSection(completeness_part),
     ReportSection(suspects_part),
@@ -290,7 +290,6 @@ REPORT: Final = (
     ReportSection(symbols_part),
     ReportSection(losses_part),
 )
-"""All sections, in the order of text reports."""
 
 
 def parts_of(given: Request) -> list[tuple[ReportSection, SectionContent]]:
@@ -336,8 +335,7 @@ def report_facts(given: Request) -> dict[str, Any]:
     return report if given.earlier.is_full else _shortened(report)
 
 
-_REPEATED: Final = 3
-"""Stacks of a group that every report repeats."""
+_REPEATED: Final = 3  # Stacks of a group that every report repeats
 
 
 def _shortened(report: dict[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from tracelloc.show.report.sections import report_facts, report_lines
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_size, plural, printable
 
+# Processes as they were when the mark was set, by their numbers in the trace.
 Marks = Mapping[int, Snapshot]
-"""Processes as they were when the mark was set, by their numbers in the trace."""
 
 
 def trace_report(

@@ -15,14 +15,16 @@ from typing import Final
 
 from tracelloc.system.confined.systemcalls import Confinement, filter_of
 
-NOBODY: Final = 65534
-"""Fallback user and group, for user namespaces without higher numbers."""
+NOBODY: Final = 65534  # Fallback user and group, for user namespaces without higher numbers
+# First user and group number; the id of the tracelloc process is added. No distribution or systemd
+# uses numbers from 0x70000000 to 0x7FFFFFFE (https://systemd.io/UIDS-GIDS).
 OWN_USERS: Final = 0x72000000
-"""First user and group number; the id of the tracelloc process is added. No distribution or
-systemd uses numbers from 0x70000000 to 0x7FFFFFFE (https://systemd.io/UIDS-GIDS)."""
 
 _FILTERS: Final = {each.value: filter_of(each) for each in Confinement}
 
+# Python source of `confine(memory_bytes)`, which drops these rights. Raises OSError.
+#
+# `files`: the most open files. `role`: the value of a `Confinement`.
 CONFINE: Final = f"""
 import ctypes, os, resource, struct
 libc = ctypes.CDLL(None, use_errno=True)
@@ -87,9 +89,6 @@ def confine(memory_bytes, files=256, role="reader"):
     confine_files(opens=role == "program")
     filter_calls(role)
 """
-"""Python source of ``confine(memory_bytes)``, which drops these rights. Raises OSError.
-
-``files``: the most open files. ``role``: the value of a ``Confinement``."""
 
 _EXECUTE: Final = (
     CONFINE

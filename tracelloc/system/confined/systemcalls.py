@@ -20,10 +20,9 @@ from tracelloc.architecture.description import SystemCallTable
 _ALLOW: Final = 0x7FFF0000
 _KILL_PROCESS: Final = 0x80000000
 _ERRNO: Final = 0x00050000
+# BPF_LD|BPF_W|BPF_ABS, BPF_JMP|BPF_JEQ, BPF_JMP|BPF_JGT, BPF_ALU|BPF_AND, BPF_RET.
 _LOAD, _EQUAL, _ABOVE, _ALL_BITS, _RETURN = 0x20, 0x15, 0x25, 0x54, 0x06
-"""BPF_LD|BPF_W|BPF_ABS, BPF_JMP|BPF_JEQ, BPF_JMP|BPF_JGT, BPF_ALU|BPF_AND, BPF_RET."""
-_NUMBER, _MACHINE, _ARGUMENTS = 0, 4, 16
-"""Offsets in struct seccomp_data."""
+_NUMBER, _MACHINE, _ARGUMENTS = 0, 4, 16  # Offsets in struct seccomp_data
 
 _FIONBIO: Final = 0x5421
 _TCGETS: Final = 0x5401
@@ -36,12 +35,11 @@ _CLONE_THREAD: Final = 0x10000
 class Confinement(Enum):
     """The purpose of a confined process."""
 
+    # Answers questions about open files: forks nothing, and opens nothing by name.
     READER = "reader"
-    """Answers questions about open files: forks nothing, and opens nothing by name."""
-    ZYGOTE = "zygote"
-    """A reader that forks readers."""
+    ZYGOTE = "zygote"  # A reader that forks readers
+    # Executes one program, which opens files by name to read them, and may have threads.
     PROGRAM = "program"
-    """Executes one program, which opens files by name to read them, and may have threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +84,11 @@ _RULES: Final = {
         ArgumentRule("ioctl", 1, _TCGETS),
     ),
 }
+# Calls that no file reader makes, even by accident. They end the process.
 _HOSTILE: Final = """
     ptrace process_vm_readv process_vm_writev bpf init_module finit_module kexec_load
     kexec_file_load open_by_handle_at io_uring_setup
 """
-"""Calls that no file reader makes, even by accident. They end the process."""
 
 
 def filter_of(confinement: Confinement, machine: str | None = None) -> bytes:

@@ -20,8 +20,7 @@ from typing import Final
 from tracelloc.system.invoker import User, others_replace_entries, rights_of
 from tracelloc.text import printable
 
-_MOST_LINKS: Final = 40
-"""The kernel's own bound (path_resolution(7))."""
+_MOST_LINKS: Final = 40  # The kernel's own bound (path_resolution(7))
 _HANDLE: Final = os.O_PATH | os.O_CLOEXEC
 _DIRECTORY: Final = _HANDLE | os.O_DIRECTORY
 
@@ -30,12 +29,11 @@ _DIRECTORY: Final = _HANDLE | os.O_DIRECTORY
 class Destination:
     """A name in an open directory, and the user whose rights apply to it."""
 
-    directory: int
-    """Handle (O_PATH) of the directory."""
+    directory: int  # Handle (O_PATH) of the directory
     name: str
     user: User
+    # Whether the name stands for an open file of this process (`/dev/fd/NUMBER`).
     is_descriptor: bool = False
-    """Whether the name stands for an open file of this process (``/dev/fd/NUMBER``)."""
 
     def open(self, flags: int, mode: int = 0, name: str | None = None) -> int:
         """Opens the file, or another one beside it, and never follows a link. Raises OSError.

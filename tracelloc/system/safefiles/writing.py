@@ -135,8 +135,8 @@ def replace_file(
         os.close(found.directory)
 
 
+# Temporary files that are being written and will replace others.
 _UNFINISHED: Final[dict[str, Destination]] = {}
-"""Temporary files that are being written and will replace others."""
 
 
 def discard_unfinished() -> None:

@@ -32,12 +32,11 @@ from tracelloc.record.runtimes.cpython.large import (
 from tracelloc.record.runtimes.cpython.pools import I64, PoolBlocks, read_blocks
 from tracelloc.record.runtimes.cpython.types import Objects, TypeObject, Types
 
-_HEAP_TYPE: Final = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: created at run time."""
+_HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: created at run time
 _KEY: Final = re.compile(rb"__module__\0")
 _MOST_ENTRIES: Final = 1 << 12
+# Most bytes of a string before its text: 48, from 3.12 on 40; with some room.
 _STRING_BYTES: Final = 56
-"""Most bytes of a string before its text: 48, from 3.12 on 40; with some room."""
 
 
 @dataclass(slots=True)
@@ -47,10 +46,8 @@ class TypeNames:
     memory: RemoteMemory
     types: Types
     _names: dict[int, str] = field(default_factory=dict)
-    _module_key: int = 0
-    """The address of the string ``__module__``, which all classes use as a key."""
-    _text_at: int = 0
-    """Where the text of an ASCII string begins."""
+    _module_key: int = 0  # The address of the string `__module__`, which all classes use as a key
+    _text_at: int = 0  # Where the text of an ASCII string begins
 
     def name_of(self, number: int) -> str:
         """``module.Name``, or just ``Name`` of a built-in type."""

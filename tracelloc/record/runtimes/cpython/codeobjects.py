@@ -15,32 +15,26 @@ from tracelloc.model.frames import RuntimeFrame
 from tracelloc.record import abi
 from tracelloc.record.runtimes.cpython.linetable import LineTable
 
+# Reads up to so many bytes at an address; returns those that can be read.
 ReadMemory = Callable[[int, int], bytes]
-"""Reads up to so many bytes at an address; returns those that can be read."""
 
+# Code objects whose names are kept; a large program has some ten thousand.
 _MOST_KNOWN: Final = 1 << 17
-"""Code objects whose names are kept; a large program has some ten thousand."""
-_LONGEST_NAME: Final = 1 << 10
-"""Most characters of a name; file names are paths."""
+_LONGEST_NAME: Final = 1 << 10  # Most characters of a name; file names are paths
 _LONGEST_TABLE: Final = 1 << 18
-_FIRST_BYTES: Final = 512
-"""Bytes of a string to read at first: most strings are shorter."""
+_FIRST_BYTES: Final = 512  # Bytes of a string to read at first: most strings are shorter
 _FIRST_TABLE_BYTES: Final = 2048
 _CODE_BYTES: Final = 256
 _MASK: Final = (1 << 64) - 1
 _SEED: Final = 0x9E3779B97F4A7C15
 _IDENTITY_AT: Final = (24, 32, 64, 72, 88, 136)
 _FLAGS_AT: Final = 48
-_IS_FUNCTION: Final = 2
-"""Fields by which ``probes/python.bpf.c`` identifies code objects."""
+_IS_FUNCTION: Final = 2  # Fields by which `probes/python.bpf.c` identifies code objects
 _TYPE_AND_LENGTH: Final = slice(8, 24)
-_HASH_AT: Final = 24
-"""Offset of a string's hash."""
-_BYTES_AT: Final = 32
-"""Offset of the content of a ``bytes`` object."""
+_HASH_AT: Final = 24  # Offset of a string's hash
+_BYTES_AT: Final = 32  # Offset of the content of a `bytes` object
 _KIND_SHIFT: Final = 2
-_IS_ASCII: Final = 1 << 6
-"""In ``state`` of ``PyASCIIObject``."""
+_IS_ASCII: Final = 1 << 6  # In `state` of `PyASCIIObject`
 _CODECS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 
@@ -49,18 +43,13 @@ class CodeLayout:
     """Byte offsets of the fields that are read of code objects, and of strings' text."""
 
     file: int
-    name: int
-    """``co_qualname``"""
-    lines: int
-    """``co_linetable``"""
+    name: int  # `co_qualname`
+    lines: int  # `co_linetable`
     first_line: int
-    instructions: int
-    """Where the bytecode begins."""
-    ascii_bytes: int
-    """Size of ``PyASCIIObject``; larger string structures have 16 or 24 bytes more."""
+    instructions: int  # Where the bytecode begins
+    ascii_bytes: int  # Size of `PyASCIIObject`; larger string structures have 16 or 24 bytes more
     compact_bytes: int
-    has_versions: bool = True
-    """Whether each code object has a version number of its own."""
+    has_versions: bool = True  # Whether each code object has a version number of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +60,10 @@ class _Function:
     lines: LineTable | None = None
 
 
+# Pieces of a `struct python_code`: index of the words that describe one; offset of the piece.
 _PIECES: Final = tuple(
     (2 + 2 * number, start) for number, start in enumerate(abi.PYTHON_PIECE_STARTS)
 )
-"""Pieces of a ``struct python_code``: index of the words that describe one; offset of the piece."""
 
 
 class _Copy:

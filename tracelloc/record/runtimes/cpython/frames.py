@@ -13,25 +13,24 @@ from tracelloc.model.frames import RuntimeFrame
 from tracelloc.record.runtimes.cpython.interpreter import CPython
 
 _MOST_THREADS: Final = 4096
-_MOST_FRAMES: Final = 1000
-"""Most frames of one thread that are read."""
+_MOST_FRAMES: Final = 1000  # Most frames of one thread that are read
 _MOST_FRAMES_OF_ALL: Final = 1 << 16
 _MOST_LOCALS: Final = 1 << 12
+# Offset in a code object: the names of local variables (`co_localsplusnames`).
 _NAMES_AT: Final = 96
-"""Offset in a code object: the names of local variables (``co_localsplusnames``)."""
 _FRAME_BYTES: Final = 80
 _DICTIONARY_AT: Final = -32
+# In a thread's record, from `dict` before its native id to the last possible end of `context` (64
+# bytes behind the id up to 3.12, 48 later).
 _LOCALS_BYTES: Final = 104
-"""In a thread's record, from ``dict`` before its native id to the last possible end of ``context``
-(64 bytes behind the id up to 3.12, 48 later)."""
 
 
 _MOST_INTERPRETER_BYTES: Final = 1 << 14
 _GENERATIONS_BYTES: Final = 3 * 24
+# From the collector's generations on: whether it is on, and the first one's threshold.
 _ENABLED_AT, _THRESHOLD_AT = -12, 16
-"""From the collector's generations on: whether it is on, and the first one's threshold."""
+# Behind the generations; Debian 13's Python aligns them to four bytes and has it there.
 _PADDING_BYTES: Final = 0, 4
-"""Behind the generations; Debian 13's Python aligns them to four bytes and has it there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +38,8 @@ class RunningFrame:
     """A frame of a running function."""
 
     code: FrameCode
+    # Where its variables are, and behind them its temporaries: values that it computes with.
     locals_address: int
-    """Where its variables are, and behind them its temporaries: values that it computes with."""
 
     @property
     def size_bytes(self) -> int:
@@ -53,10 +52,9 @@ class FrameCode(NamedTuple):
 
     function: RuntimeFrame
     variables: int
+    # Most values on the evaluation stack; what lies above the current ones is stale.
     temporaries: int
-    """Most values on the evaluation stack; what lies above the current ones is stale."""
-    names_address: int
-    """The tuple of the variables' names."""
+    names_address: int  # The tuple of the variables' names
 
 
 class FrameCodes:
@@ -126,10 +124,10 @@ class ThreadLocals:
     """The roots of a thread's own objects."""
 
     thread_id: int
+    # The address of the dictionary with the thread's part of each `threading.local`, or 0.
     dictionary: int
-    """The address of the dictionary with the thread's part of each ``threading.local``, or 0."""
+    # Addresses, one of which is that of the current context (`contextvars`).
     others: tuple[int, ...]
-    """Addresses, one of which is that of the current context (``contextvars``)."""
 
 
 def thread_locals(python: CPython) -> list[ThreadLocals]:

@@ -16,25 +16,23 @@ from tracelloc.model.objects import LEAST_GROWING_S, GrowingType, ObjectCensus
 from tracelloc.record.runtimes.cpython.pools import I64
 
 _MOST_POINTS: Final = 64
+# Censuses that are all kept; of older ones, every second is dropped when there are too many.
 _NEW_POINTS: Final = 16
-"""Censuses that are all kept; of older ones, every second is dropped when there are too many."""
+# Parts into which the time is divided, each at least from one census to the next.
 _LEAST_PARTS, _MOST_PARTS = 5, 10
-"""Parts into which the time is divided, each at least from one census to the next."""
+# Share of the parts in which a type must grow; the last part must be among them.
 _GROWN_SHARE: Final = 0.75
-"""Share of the parts in which a type must grow; the last part must be among them."""
+# Share of the mean growth of a part below which a part does not count as growing.
 _LEAST_SHARE: Final = 0.3
-"""Share of the mean growth of a part below which a part does not count as growing."""
+# Numbers of censuses that are judged together, in addition to all of them.
 _LENGTHS: Final = (6, 7, 8, 10, 12, 16, 23, 32, 45)
-"""Numbers of censuses that are judged together, in addition to all of them."""
 _LEAST_OBJECTS: Final = 20
-_LEAST_LOOKS: Final = 3
-"""Consecutive censuses in which a type must grow before it is reported."""
-_MOST_DROP: Final = 0.2
-"""Share of its growth by which a type may drop in between."""
+_LEAST_LOOKS: Final = 3  # Consecutive censuses in which a type must grow before it is reported
+_MOST_DROP: Final = 0.2  # Share of its growth by which a type may drop in between
 _LAST_SHARE: Final = 1 / 3
+# A type has stopped growing if it did not grow in this last share of the time, within these bounds
+# in seconds.
 _LAST_S: Final = 20.0, 120.0
-"""A type has stopped growing if it did not grow in this last share of the time, within these
-bounds in seconds."""
 
 
 class TypeHistory:

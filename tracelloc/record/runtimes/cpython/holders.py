@@ -34,20 +34,15 @@ from tracelloc.record.runtimes.cpython.paths import PathNames
 from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
 from tracelloc.record.runtimes.seam import UnsupportedRuntime
 
-SAMPLES: Final = 200
-"""Objects of a type whose holders are searched for."""
+SAMPLES: Final = 200  # Objects of a type whose holders are searched for
 _POOL_WORDS: Final = POOL_BYTES // 8
 _ROOT: Final = 0xFFFFFFFF
 _TYPE: Final = 1 << 31
-_ATTRIBUTE: Final = 2
-"""Which word of a path from a module is that of the module's attribute."""
-_MOST_HOMES: Final = 32
-"""Most objects whose modules are searched for."""
+_ATTRIBUTE: Final = 2  # Which word of a path from a module is that of the module's attribute
+_MOST_HOMES: Final = 32  # Most objects whose modules are searched for
 _MOST_CYCLE: Final = 1 << 12
-_MOST_TABLES_KEPT: Final = 32
-"""Most tables of the holders of a type that are kept."""
-_MOST_TABLES: Final = 3
-"""Most tables between two objects."""
+_MOST_TABLES_KEPT: Final = 32  # Most tables of the holders of a type that are kept
+_MOST_TABLES: Final = 3  # Most tables between two objects
 _CONTEXT: Final = "_contextvars.Context"
 CYCLE: Final = "a cycle of each other, which the garbage collector has not taken yet"
 UNCOLLECTED: Final = "a cycle of each other, while the garbage collector is off (gc.disable())"
@@ -144,8 +139,7 @@ class ThreadRoot:
     """A thread as the root of its own objects."""
 
     title: str
-    is_namespace: bool
-    """Whether its entries are names."""
+    is_namespace: bool  # Whether its entries are names
 
 
 Root = str | ThreadRoot | RunningFrame

@@ -30,40 +30,33 @@ from tracelloc.record.runtimes.cpython.large import (
 )
 from tracelloc.record.runtimes.cpython.pools import I64, POOL_BYTES
 
-MOST_BYTES: Final = 1 << 30
-"""Most bytes of pieces that are read; further pieces are counted."""
+MOST_BYTES: Final = 1 << 30  # Most bytes of pieces that are read; further pieces are counted
 _MOST_PIECE_BYTES: Final = 1 << 28
 _LEAVES: Final = 1 << 24 | 1 << 27 | 1 << 28
+# Py_TPFLAGS_LONG_SUBCLASS, …_BYTES_SUBCLASS, …_UNICODE_SUBCLASS, and …_HAVE_GC. Objects of the
+# first three refer to nothing, unless they have attributes: the collector tracks such ones.
 _HAVE_GC: Final = 1 << 14
-"""Py_TPFLAGS_LONG_SUBCLASS, …_BYTES_SUBCLASS, …_UNICODE_SUBCLASS, and …_HAVE_GC. Objects of the
-first three refer to nothing, unless they have attributes: the collector tracks such ones."""
-_TYPE: Final = 1 << 31
-"""Py_TPFLAGS_TYPE_SUBCLASS"""
-_SET_MASK, _SET_TABLE = 4, 5
-"""Words of a set: its entries - 1, and the address of its table."""
+_TYPE: Final = 1 << 31  # Py_TPFLAGS_TYPE_SUBCLASS
+_SET_MASK, _SET_TABLE = 4, 5  # Words of a set: its entries - 1, and the address of its table
+# Words of a deque: its first block and its last one, and the positions of its first item and its
+# last one in them. In a block, items follow the address of the previous block; its last word is the
+# address of the next one (Modules/_collectionsmodule.c).
 _DEQUE_LEFT, _DEQUE_RIGHT, _DEQUE_FIRST, _DEQUE_LAST, _DEQUE_BLOCK_BYTES = 3, 4, 5, 6, 66 * 8
-"""Words of a deque: its first block and its last one, and the positions of its first item and its
-last one in them. In a block, items follow the address of the previous block; its last word is the
-address of the next one (Modules/_collectionsmodule.c)."""
-_DEQUE_ITEMS: Final = 64
-"""Items of a block."""
-_MOST_DEQUE_ROUNDS: Final = 1 << 15
-"""Most blocks of one deque that are followed."""
-_MOST_DEQUE_BLOCKS: Final = MOST_BYTES // _DEQUE_BLOCK_BYTES
-"""Most blocks of all deques."""
+_DEQUE_ITEMS: Final = 64  # Items of a block
+_MOST_DEQUE_ROUNDS: Final = 1 << 15  # Most blocks of one deque that are followed
+_MOST_DEQUE_BLOCKS: Final = MOST_BYTES // _DEQUE_BLOCK_BYTES  # Most blocks of all deques
+# Zero words behind the image, so that reading a truncated object stays inside.
 _SLACK_WORDS: Final = 16
-"""Zero words behind the image, so that reading a truncated object stays inside."""
 _POOL_WORDS: Final = POOL_BYTES // 8
 
 
 _MOST_BASES: Final = 16
 _MANAGED_DICT: Final = 1 << 4
 _MOST_VALUES: Final = 64
-_HEAP_TYPE: Final = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: created at run time."""
+_HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: created at run time
 _STATIC_TYPE_BYTES: Final = 400
+# Py_TPFLAGS_INLINE_VALUES, 3.13 and newer: attributes follow the object.
 _INLINE_VALUES: Final = 1 << 2
-"""Py_TPFLAGS_INLINE_VALUES, 3.13 and newer: attributes follow the object."""
 
 
 class Kind(IntEnum):
@@ -82,10 +75,8 @@ class Kind(IntEnum):
 class _OtherMemory:
     """Memory outside pools."""
 
-    rows: U64
-    """(address, bytes) of each."""
-    type: I64
-    """Type numbers of the objects; -1: a table."""
+    rows: U64  # (address, bytes) of each
+    type: I64  # Type numbers of the objects; -1: a table
 
 
 class HeapImage:

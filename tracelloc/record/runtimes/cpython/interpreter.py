@@ -27,20 +27,19 @@ from tracelloc.record.runtimes.seam import MergedRuntime, UnsupportedRuntime
 from tracelloc.system.syscalls import read_process
 
 _LOOP: Final = "_PyEval_EvalFrameDefault"
+# A smaller function can't be the loop itself: it jumps to a function for each instruction.
 _SMALL_LOOP_BYTES: Final = 8 << 10
-"""A smaller function can't be the loop itself: it jumps to a function for each instruction."""
 _COOKIE: Final = b"xdebugpy"
-_WORDS: Final = 90
-"""Words of ``_Py_DebugOffsets`` that are read."""
+_WORDS: Final = 90  # Words of `_Py_DebugOffsets` that are read
 _NEWEST: Final = (3, 14)
 _OFFSETS_LIMIT: Final = 1 << 16
+# Largest offsets of fields in the first 256 bytes of threads' records and code objects, and in the
+# first 80 of frames.
 _MOST_OFFSETS: Final = {
     248: ("next", "frame", "thread_id", "file", "name", "lines", "first_line", "locals"),
     79: ("entry",),
     72: ("previous", "code", "instruction"),
 }
-"""Largest offsets of fields in the first 256 bytes of threads' records and code objects, and in
-the first 80 of frames."""
 
 
 class UncountedPython(UnsupportedRuntime):
@@ -51,13 +50,11 @@ class UncountedPython(UnsupportedRuntime):
 class PythonLayout:
     """Byte offsets of what the probes and tracelloc read in one version of CPython."""
 
+    # In `_PyRuntime`: the main interpreter's address; the newest one's precedes it.
     interpreter: int
-    """In ``_PyRuntime``: the main interpreter's address; the newest one's precedes it."""
-    probes: Mapping[str, int]
-    """By ``abi.PYTHON_OFFSETS``."""
+    probes: Mapping[str, int]  # By `abi.PYTHON_OFFSETS`
     code: CodeLayout
-    locals: int
-    """In a frame: its local variables."""
+    locals: int  # In a frame: its local variables
 
 
 _CODE: Final = CodeLayout(112, 128, 136, 68, 192, 40, 56)
@@ -86,6 +83,7 @@ _LAYOUTS: Final = {
         72,
     ),
 }  # fmt: skip
+# Word of `_Py_DebugOffsets` that has each offset.
 _PLACES: Final = {
     (3, 13): {
         "interpreters": 5, "threads": 9, "next": 21, "frame": 23, "thread_id": 25, "previous": 29,
@@ -98,7 +96,6 @@ _PLACES: Final = {
         "lines": 43, "first_line": 44, "instructions": 48,
     },
 }  # fmt: skip
-"""Word of ``_Py_DebugOffsets`` that has each offset."""
 _SHIMS: Final = {"has_inner": 0, "inner": 0, "least_entry": 3, "has_shims": 1, "has_no_versions": 0}
 
 

@@ -23,14 +23,11 @@ _IMAGE_BYTES: Final = HEAD_BYTES + 40
 _MOST_ROUNDS: Final = 4096
 _HAVE_GC: Final = 1 << 14
 LIST: Final = 1 << 25
-DICT: Final = 1 << 29
-"""Py_TPFLAGS_HAVE_GC, Py_TPFLAGSLIST_SUBCLASS, Py_TPFLAGS_DICT_SUBCLASS."""
-_COUNT: Final = 2
-"""The word of a variable-size object that holds its number of items."""
+DICT: Final = 1 << 29  # Py_TPFLAGS_HAVE_GC, Py_TPFLAGSLIST_SUBCLASS, Py_TPFLAGS_DICT_SUBCLASS
+_COUNT: Final = 2  # The word of a variable-size object that holds its number of items
+# The word of a list that holds its allocated size, and of a dictionary that points to its keys.
 TABLE: Final = 4
-"""The word of a list that holds its allocated size, and of a dictionary that points to its keys."""
-KEYS_BYTES: Final = 32
-"""Bytes of ``PyDictKeysObject`` before its indices."""
+KEYS_BYTES: Final = 32  # Bytes of `PyDictKeysObject` before its indices
 _SHARED_KEYS: Final = 2
 MOST_ITEMS: Final = np.uint64(1 << 40)
 _WORD: Final = np.uint64(8)
@@ -40,10 +37,8 @@ _WORD: Final = np.uint64(8)
 class LargeObjects:
     """Objects that are not in pools."""
 
-    type: I64
-    """Numbers of their types."""
-    words: U64
-    """The first 5 words of each."""
+    type: I64  # Numbers of their types
+    words: U64  # The first 5 words of each
     addresses: U64
 
 

@@ -12,8 +12,7 @@ _LONG: Final = 14
 _NO_COLUMN: Final = 13
 _ONE_LINE: Final = (10, 11, 12)
 _MOST_LINES: Final = (1 << 31) - 1
-_NONE: Final = -1
-"""Stands for no line."""
+_NONE: Final = -1  # Stands for no line
 
 
 class LineTable:

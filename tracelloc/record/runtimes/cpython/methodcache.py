@@ -16,8 +16,8 @@ from tracelloc.record.runtimes.cpython.frames import interpreter_words
 from tracelloc.record.runtimes.cpython.interpreter import CPython
 
 METHOD_CACHE: Final = "the interpreter's method cache"
+# The cache ends within this distance of the beginning of the interpreter's record.
 _MOST_BYTES: Final = 1 << 20
-"""The cache ends within this distance of the beginning of the interpreter's record."""
 
 
 class MethodCache:

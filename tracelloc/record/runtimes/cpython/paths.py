@@ -21,55 +21,55 @@ from tracelloc.record.runtimes.cpython.large import DICT, LIST
 _TUPLE: Final = 1 << 26
 _EXCEPTION: Final = 1 << 30
 _TYPE: Final = 1 << 31
+# Py_TPFLAGS_…: TUPLE_SUBCLASS, BASE_EXC_SUBCLASS, TYPE_SUBCLASS, and INLINE_VALUES (3.13 and
+# newer).
 _INLINE_VALUES: Final = 1 << 2
-"""Py_TPFLAGS_…: TUPLE_SUBCLASS, BASE_EXC_SUBCLASS, TYPE_SUBCLASS, and INLINE_VALUES (3.13 and
-newer)."""
+# Words of a type, a module and a dictionary.
 _TYPE_DICT, _MODULE_DICT, _DICT_KEYS, _DICT_VALUES = 33, 2, 4, 5
-"""Words of a type, a module and a dictionary."""
 _DICT_OFFSET_AT: Final = 288
+# The word of a list that points to its items, and of a tuple's first item. From 3.14 on, a tuple's
+# first item is one word later, after its hash.
 _FIRST_ITEM: Final = 3
-"""The word of a list that points to its items, and of a tuple's first item. From 3.14 on, a
-tuple's first item is one word later, after its hash."""
 _HASHED_TUPLES: Final = (3, 14)
+# The first version whose `PyDictValues` have a word before the first value.
 _HEADED_VALUES: Final = (3, 13)
-"""The first version whose ``PyDictValues`` have a word before the first value."""
 _FUNCTION_WORDS: Final = {2: ".__globals__", 7: ".__defaults__", 8: ".__kwdefaults__",
                           9: ".__closure__", 11: ".__dict__"}  # fmt: skip
 _FUNCTION_NAMESPACES: Final = (2, 11)
-_FUNCTION_MODULE: Final = 104
-"""Offset of a function's ``__module__``."""
+_FUNCTION_MODULE: Final = 104  # Offset of a function's `__module__`
 _MOST_OFFSET: Final = 1 << 12
+# The word of `lru_cache_object` with `maxsize` (Modules/_functoolsmodule.c).
 _CACHE_LIMIT: Final = 12
-"""The word of ``lru_cache_object`` with ``maxsize`` (Modules/_functoolsmodule.c)."""
-_DEQUE_LIMIT: Final = 8
-"""The word of ``dequeobject`` with ``maxlen`` (Modules/_collectionsmodule.c)."""
+_DEQUE_LIMIT: Final = 8  # The word of `dequeobject` with `maxlen` (Modules/_collectionsmodule.c)
+# Most items of a container that counts as bounded: a larger one may fill for hours.
 _MOST_BOUNDED: Final = 1 << 17
-"""Most items of a container that counts as bounded: a larger one may fill for hours."""
 _ASYNC: Final = ("_asyncio.Task", "_asyncio.Future")
+# Names of what a task refers to, by type: the offsets differ between versions.
 _IN_TASKS: Final = {
     "coroutine": "", "generator": "", "list": ".callbacks",
     "_contextvars.Context": ".get_context()",
     "_asyncio.Future": "._fut_waiter", "_asyncio.Task": "._fut_waiter",
 }  # fmt: skip
-"""Names of what a task refers to, by type: the offsets differ between versions."""
+# Words of futures and tasks (`FutureObj_HEAD`, Modules/_asynciomodule.c).
 _FUTURE_WORDS: Final = {6: ".exception()", 8: ".result()"}
-"""Words of futures and tasks (``FutureObj_HEAD``, Modules/_asynciomodule.c)."""
+# Words of exceptions (`PyException_HEAD`, Include/cpython/pyerrors.h).
 _EXCEPTION_WORDS: Final = {3: ".args", 4: ".__notes__", 5: ".__traceback__", 6: ".__context__",
                            7: ".__cause__"}  # fmt: skip
-"""Words of exceptions (``PyException_HEAD``, Include/cpython/pyerrors.h)."""
 _CONTEXT_VARIABLE: Final = "contextvars.ContextVar"
 _VARIABLE_NAME: Final = 16
 _ITEM: Final = "[…]"
 _ELEMENT_OF_SET: Final = "{…}"
 KEYS: Final = ".keys()"
-ITEMS: Final = (_ITEM, _ELEMENT_OF_SET, KEYS)
-"""Suffixes of paths to items of containers."""
+ITEMS: Final = (_ITEM, _ELEMENT_OF_SET, KEYS)  # Suffixes of paths to items of containers
 _ELEMENT: Final = "functools._lru_list_elem"
 _STATE: Final = " (C)"
-_FRAME_WORDS: Final = 6
-"""Words of a frame object before the frame in it, at least (pycore_frame.h)."""
+_FRAME_WORDS: Final = 6  # Words of a frame object before the frame in it, at least (pycore_frame.h)
 _IN_FRAME: Final = " → "
 _TEMPORARY: Final = "(temporary)"
+# Meaning of words in types written in C: `PyModuleObject` (its state), `lru_list_elem`,
+# `PyContextVar` and `PyContext` (pycore_context.h), and others that have no member of this name, or
+# whose dictionary is elsewhere from 3.12 on. Steps along a traceback, or from a frame to its
+# caller, have no text: the function that keeps the object has.
 _FIELDS: Final = {
     ("module", 4): _STATE,
     (_ELEMENT, 2): "", (_ELEMENT, 3): "", (_ELEMENT, 5): KEYS, (_ELEMENT, 6): "",
@@ -82,14 +82,9 @@ _FIELDS: Final = {
     ("property", 2): ".fget", ("property", 3): ".fset", ("property", 4): ".fdel",
     ("weakref.ReferenceType", 3): ".__callback__", ("weakref.KeyedRef", 3): ".__callback__",
 }  # fmt: skip
-"""Meaning of words in types written in C: ``PyModuleObject`` (its state), ``lru_list_elem``,
-``PyContextVar`` and ``PyContext`` (pycore_context.h), and others that have no member of this name,
-or whose dictionary is elsewhere from 3.12 on. Steps along a traceback, or from a frame to its
-caller, have no text: the function that keeps the object has."""
 _SPLIT: Final = 2
 _MOST_KEYS: Final = 1 << 16
-_SHORT: Final = 40
-"""Most characters of a key that is shown."""
+_SHORT: Final = 40  # Most characters of a key that is shown
 
 
 @dataclass(slots=True)
@@ -97,28 +92,22 @@ class _Walk:
     """State of naming a path."""
 
     text: str
-    namespace: bool = False
-    """Whether the next object is a dictionary of names."""
+    namespace: bool = False  # Whether the next object is a dictionary of names
+    # The object that owns the table: where it begins, and its type's number.
     owner: tuple[int, int] | None = None
-    """The object that owns the table: where it begins, and its type's number."""
-    base: int = 0
-    """The address that led to the table."""
-    is_inner: bool = False
-    """Whether the next object belongs to the one just named."""
+    base: int = 0  # The address that led to the table
+    is_inner: bool = False  # Whether the next object belongs to the one just named
     unresolved: int = 0
     is_bounded: bool = False
-    skips_item: bool = False
-    """Whether the next item of a dictionary is a thread's namespace."""
+    skips_item: bool = False  # Whether the next item of a dictionary is a thread's namespace
 
 
 class NamedPath(NamedTuple):
     """A path as text."""
 
     text: str
-    unresolved: int
-    """Steps that could not be named."""
-    is_bounded: bool
-    """Whether the path leads through a cache of bounded size."""
+    unresolved: int  # Steps that could not be named
+    is_bounded: bool  # Whether the path leads through a cache of bounded size
 
 
 class PathNames:

@@ -33,27 +33,20 @@ _CLASSES: Final = 32
 _ALIGNMENT: Final = 16
 _PAGES_AT_ONCE: Final = 1 << 16
 _FORBIDDEN: Final = np.uint64(0xFDFDFDFDFDFDFD)
-_DEBUG_WORDS: Final = 2
-"""Words of the debug hooks before what is allocated."""
-_DEBUG_BYTES: Final = np.uint64(24)
-"""Least bytes of a block that the debug hooks take."""
+_DEBUG_WORDS: Final = 2  # Words of the debug hooks before what is allocated
+_DEBUG_BYTES: Final = np.uint64(24)  # Least bytes of a block that the debug hooks take
 
 
 @dataclass(frozen=True, slots=True)
 class PoolBlocks:
     """Blocks of CPython's allocator that are in use, in the order of their addresses."""
 
-    words: U64
-    """The memory of all pools, one after the other, followed by some zero words."""
-    at: I64
-    """Where in ``words`` each block begins."""
+    words: U64  # The memory of all pools, one after the other, followed by some zero words
+    at: I64  # Where in `words` each block begins
     size_bytes: U64
-    changed: int
-    """Pools that changed while they were read: their blocks are approximate."""
-    pools: Addresses
-    """The numbers of the pools."""
-    addresses: U64
-    """Addresses of the pools, by their numbers."""
+    changed: int  # Pools that changed while they were read: their blocks are approximate
+    pools: Addresses  # The numbers of the pools
+    addresses: U64  # Addresses of the pools, by their numbers
 
     def beyond(self, pointers: U64, seen: Addresses) -> U64:
         """Unseen addresses outside pools that the pointers refer to; marks them as seen."""

@@ -25,48 +25,37 @@ from tracelloc.record.runtimes.cpython.pools import PoolBlocks
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
 
-_TYPE_BYTES: Final = 272
-"""Bytes of a type object up to and including tp_dict."""
+_TYPE_BYTES: Final = 272  # Bytes of a type object up to and including tp_dict
+# Word offsets of the fields of `TypeObject` in it.
 _FIELDS: Final = np.array([168, 8, 24, 264, 32, 40, 256]) // 8
-"""Word offsets of the fields of ``TypeObject`` in it."""
+# Py_TPFLAGS_MANAGED_WEAKREF (from 3.12 on), Py_TPFLAGS_MANAGED_DICT (from 3.11 on).
 _PREHEADER: Final = 1 << 3 | 1 << 4
-"""Py_TPFLAGS_MANAGED_WEAKREF (from 3.12 on), Py_TPFLAGS_MANAGED_DICT (from 3.11 on)."""
 _READY: Final = 1 << 12
 _HAVE_GC: Final = 1 << 14
 _TYPE_SUBCLASS: Final = 1 << 31
 _MOST_METATYPES: Final = 4
-_TYPE_WORDS: Final = (1, 3, 5)
-"""Words of a block that may point to the object's type."""
+_TYPE_WORDS: Final = (1, 3, 5)  # Words of a block that may point to the object's type
 
 
 @dataclass(frozen=True, slots=True)
 class Objects:
     """The objects among the blocks in use."""
 
-    block: I64
-    """The rows of the objects' blocks in ``PoolBlocks``."""
-    at: I64
-    """Index in the words of ``PoolBlocks`` at which each begins."""
-    type: I32
-    """Numbers of the objects' types."""
+    block: I64  # The rows of the objects' blocks in `PoolBlocks`
+    at: I64  # Index in the words of `PoolBlocks` at which each begins
+    type: I32  # Numbers of the objects' types
 
 
 class TypeObject(NamedTuple):
     """The fields of a type object."""
 
-    flags: int
-    """Py_TPFLAGS_…"""
-    type: int
-    """The address of its own type."""
-    name: int
-    """The address of its name, without the module if a class statement created it."""
-    dictionary: int
-    """The address of its dictionary; 0: it is elsewhere."""
+    flags: int  # Py_TPFLAGS_…
+    type: int  # The address of its own type
+    name: int  # The address of its name, without the module if a class statement created it
+    dictionary: int  # The address of its dictionary; 0: it is elsewhere
     base_bytes: int
-    item_bytes: int
-    """Size of each item; 0: objects of this type have none."""
-    base: int
-    """The address of its base class."""
+    item_bytes: int  # Size of each item; 0: objects of this type have none
+    base: int  # The address of its base class
 
     @property
     def words_before(self) -> int:

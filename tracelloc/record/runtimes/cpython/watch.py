@@ -28,15 +28,12 @@ from tracelloc.record.runtimes.cpython.pools import TooManyPools
 from tracelloc.verdict.parameters import P
 from tracelloc.verdict.unreachable import doubles_memory
 
+# Growing types whose holders are searched for, with the growing types that keep them.
 _MOST_TYPES: Final = 12
-"""Growing types whose holders are searched for, with the growing types that keep them."""
-_HOLDERS_S: Final = 60.0
-"""Time after which holders are searched for again."""
-_FRESH_S: Final = 5.0
-"""Oldest census that a report accepts as current."""
+_HOLDERS_S: Final = 60.0  # Time after which holders are searched for again
+_FRESH_S: Final = 5.0  # Oldest census that a report accepts as current
 _MINUTE_S: Final = 60.0
-_POOL_MEMORY: Final = 4
-"""Bytes that a census and a search for holders need for each byte of pools."""
+_POOL_MEMORY: Final = 4  # Bytes that a census and a search for holders need for each byte of pools
 
 
 class PythonObjectWatch:

@@ -21,8 +21,8 @@ from tracelloc.record.sources.injected.functions import malloc_library
 from tracelloc.record.sources.injected.mapping import library_file
 from tracelloc.record.sources.preloaded.vouching import shared_filters
 
+# Where glibc and musl keep a thread's id in `struct pthread`, in bytes from %fs.
 _TID_OFFSETS: Final = 0x2D0, 0x30
-"""Where glibc and musl keep a thread's id in ``struct pthread``, in bytes from %fs."""
 
 
 def check(space: AddressSpace, allocators: Sequence[Allocator]) -> None:

@@ -19,14 +19,14 @@ _MALLOC: Final = (
     "malloc", "free", "calloc", "realloc", "reallocarray", "posix_memalign", "aligned_alloc",
     "memalign", "valloc", "pvalloc",
 )  # fmt: skip
+# The fields of `struct next` (probes/preloaded/next.h).
 CALLED_OFTEN: Final = (
     *_MALLOC, "fork", "_Fork", "execve", "execvpe", "fexecve", "syscall", "prctl",
 )  # fmt: skip
-"""The fields of ``struct next`` (probes/preloaded/next.h)."""
+# The fields of `rare` (probes/preloaded/injected.c).
 CALLED_RARELY: Final = "dlclose", "dlmopen", "mlockall", "dl_iterate_phdr"
-"""The fields of ``rare`` (probes/preloaded/injected.c)."""
+# ReplacedFunctions that the library calls and does not stand before.
 _CALLED_ONLY: Final = "execve", "execvpe", "fexecve", "dl_iterate_phdr"
-"""ReplacedFunctions that the library calls and does not stand before."""
 _ESSENTIAL_MALLOC: Final = {"malloc", "free", "calloc", "realloc"}
 _ESSENTIAL: Final = {"fork", "syscall", "prctl", "dlclose", "mlockall", "dl_iterate_phdr"}
 
@@ -37,10 +37,8 @@ class Provider:
 
     module: Module
     functions: dict[str, FunctionSymbol]
-    bias: int
-    """Added to an address of the file's own, gives the one in the process."""
-    range: tuple[int, int]
-    """The file's addresses in the process."""
+    bias: int  # Added to an address of the file's own, gives the one in the process
+    range: tuple[int, int]  # The file's addresses in the process
 
     def address(self, name: str) -> int:
         """Returns the address of a function in the process; 0 if there is none."""

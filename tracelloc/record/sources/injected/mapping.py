@@ -23,23 +23,19 @@ from tracelloc.record.sources.preloaded.sharedarea import NEXT_VARIABLE, STATE_V
 _AREA_NAME: Final = "tracelloc-preload"
 _READ, _WRITE, _EXECUTE = 1, 2, 4
 _PRIVATE, _SHARED, _FIXED, _ANONYMOUS = 2, 1, 0x10, 0x20
-_CLOEXEC, _ALLOW_SEALING, _EXEC = 1, 2, 0x10
-"""MFD_ of linux/memfd.h; MFD_EXEC since Linux 6.3."""
-_DONT_FORK, _DONT_DUMP, _WIPE_ON_FORK = 10, 16, 18
-"""MADV_ of asm-generic/mman-common.h."""
-_REGISTER_GLOBAL: Final = 4
-"""MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED."""
+_CLOEXEC, _ALLOW_SEALING, _EXEC = 1, 2, 0x10  # MFD_ of linux/memfd.h; MFD_EXEC since Linux 6.3
+_DONT_FORK, _DONT_DUMP, _WIPE_ON_FORK = 10, 16, 18  # MADV_ of asm-generic/mman-common.h
+_REGISTER_GLOBAL: Final = 4  # MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED
 _ADD_SEALS: Final = 1033
-_KEEP: Final = 1030
-"""F_DUPFD_CLOEXEC."""
-_SEALS: Final = 1 | 2 | 4
-"""F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW of linux/fcntl.h."""
+_KEEP: Final = 1030  # F_DUPFD_CLOEXEC
+_SEALS: Final = 1 | 2 | 4  # F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW of linux/fcntl.h
+# What the library defines.
 FUNCTIONS: Final = (
     "malloc", "free", "calloc", "realloc", "reallocarray", "posix_memalign", "aligned_alloc",
     "memalign", "valloc", "pvalloc", "fork", "_Fork", "syscall", "prctl", "dlclose", "dlmopen",
     "mlockall",
 )  # fmt: skip
-"""What the library defines."""
+# What tracelloc reads and writes in the library's memory (probes/preloaded/injected.c).
 VARIABLES: Final = (
     "tracelloc_guard",
     "tracelloc_next",
@@ -49,10 +45,8 @@ VARIABLES: Final = (
     STATE_VARIABLE[0],
     NEXT_VARIABLE[0],
 )
-"""What tracelloc reads and writes in the library's memory (probes/preloaded/injected.c)."""
 
-RemoteCall = Callable[..., int]
-"""Makes a system call in the process: name and arguments."""
+RemoteCall = Callable[..., int]  # Makes a system call in the process: name and arguments
 
 
 @dataclass(frozen=True, slots=True)

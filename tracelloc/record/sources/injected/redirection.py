@@ -28,16 +28,16 @@ Words = npt.NDArray[np.uint64]
 
 _WORD_BYTES: Final = 8
 _CHUNK_BYTES: Final = 16 << 20
+# How much of each stack is searched again in a stopped process, from its top, in bytes.
 _STACK_BYTES: Final = 1 << 20
-"""How much of each stack is searched again in a stopped process, from its top, in bytes."""
 _SYMBOL_BYTES: Final = 24
+# `st_info` of global and weak functions, and of those that choose an implementation.
 _FUNCTION_KINDS: Final = 0x12, 0x22, 0x1A, 0x2A
-"""``st_info`` of global and weak functions, and of those that choose an implementation."""
+# The general registers of x86-64 but the stack pointer.
 _REPLACED: Final = (
     "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi",
     "rdi",
 )  # fmt: skip
-"""The general registers of x86-64 but the stack pointer."""
 _SPECIAL: Final = "[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]", "[uprobes]"
 
 
@@ -92,8 +92,7 @@ class WordFinder:
 class FunctionSymbol:
     """A function of the C library."""
 
-    value: int
-    """Address in the file's own address space."""
+    value: int  # Address in the file's own address space
     size_bytes: int
 
 

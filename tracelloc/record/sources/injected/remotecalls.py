@@ -21,13 +21,12 @@ from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.errors import TargetError
 from tracelloc.record.process import ptrace
 
-_UC_FLAGS: Final = 1 | 2 | 4
-"""UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS."""
+_UC_FLAGS: Final = 1 | 2 | 4  # UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS
+# Flags that sigaltstack(2) rejects, so that the kernel leaves the thread's alternate stack.
 _KEEP_ALTERNATE_STACK: Final = 0x7FFF
-"""Flags that sigaltstack(2) rejects, so that the kernel leaves the thread's alternate stack."""
 _UCONTEXT: Final = struct.Struct("<QQ QiiQ 18Q 4H QQQQ 8Q Q")
+# Offset in an XSAVE area of the bytes in which the kernel describes it (`_fpx_sw_bytes`).
 _SOFTWARE_BYTES: Final = 464
-"""Offset in an XSAVE area of the bytes in which the kernel describes it (``_fpx_sw_bytes``)."""
 _MAGIC_1: Final = 0x46505853
 _MAGIC_2: Final = struct.pack("<I", 0x46505845)
 _FRAME_REGISTERS: Final = (
@@ -35,27 +34,23 @@ _FRAME_REGISTERS: Final = (
     "rdi", "rsi", "rbp", "rbx", "rdx", "rax", "rcx", "rsp", "rip", "eflags",
 )  # fmt: skip
 _ARGUMENTS: Final = (X86_64.general.call_number, *X86_64.general.call_arguments)
+# ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND: the kernel makes the call again.
 _RESTARTS: Final = range(512, 515)
-"""ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND: the kernel makes the call again."""
 _RESTART_BLOCK: Final = 516
 _SYSCALL_BYTES: Final = 2
 _ALL_SIGNALS: Final = (1 << 64) - 1
+# Why the thread has stopped, by its status: at a system call.
 _AT_CALL: Final = signal.SIGTRAP | 0x80
-"""Why the thread has stopped, by its status: at a system call."""
-CALL_CODE: Final = X86_64.system_call_code + b"\xc3"
-"""``syscall; ret``."""
-RESTORE_CODE: Final = X86_64.signal_frame.return_code
-"""rt_sigreturn, as both C libraries write it."""
+CALL_CODE: Final = X86_64.system_call_code + b"\xc3"  # `syscall; ret`
+RESTORE_CODE: Final = X86_64.signal_frame.return_code  # rt_sigreturn, as both C libraries write it
 
 
 @dataclass(frozen=True, slots=True)
 class CallPlace:
     """Code of the target's C library."""
 
-    call: int
-    """Address of ``CALL_CODE``."""
-    restore: int
-    """Address of ``RESTORE_CODE``."""
+    call: int  # Address of `CALL_CODE`
+    restore: int  # Address of `RESTORE_CODE`
 
 
 class RemoteThread:

@@ -13,8 +13,8 @@ from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.urgency import Urgency
 
+# How long threads may take to stop; those that wait for a vfork(2) child stop after it.
 _STOP_S: Final = 2.0
-"""How long threads may take to stop; those that wait for a vfork(2) child stop after it."""
 _LOOK_AGAIN_S: Final = 0.0002
 
 

@@ -19,22 +19,22 @@ from typing import Final
 
 from tracelloc.architecture import native
 
+# Entry right before tracelloc's `LD_PRELOAD`, at the end: the library removes both.
 _MARK: Final = b"TRACELLOC_LAUNCH=1"
-"""Entry right before tracelloc's ``LD_PRELOAD``, at the end: the library removes both."""
 _VARIABLE: Final = b"LD_PRELOAD="
+# First byte of the program's hidden `LD_PRELOAD`: loaders differ in which entry they use.
 _HIDDEN: Final = b"\1"
-"""First byte of the program's hidden ``LD_PRELOAD``: loaders differ in which entry they use."""
 _SEPARATORS: Final = b": "
 _MOST_PATH_BYTES: Final = 511
 _HEAD_BYTES: Final = 256
 _ELF64: Final = b"\x7fELF\x02\x01"
 _PT_INTERP: Final = 3
 _NAMES_BYTES: Final = 16 << 20
+# Sanitizers end a program that preloads a library before them; statically linked ones define a
+# malloc that takes precedence.
 _FIRST: Final = re.compile(rb"\0lib(clang_rt\.)?(a|hwa|l|t)san[-.]|LeakSanitizer")
-"""Sanitizers end a program that preloads a library before them; statically linked ones
-define a malloc that takes precedence."""
+# ELF64 header up to e_phnum (System V gABI, chapter 4).
 _HEADER: Final = struct.Struct("<16xHHIQQQIHHH")
-"""ELF64 header up to e_phnum (System V gABI, chapter 4)."""
 
 
 def with_preloaded(environment: Sequence[bytes], library: bytes) -> list[bytes]:

@@ -38,26 +38,22 @@ from tracelloc.record.sources.preloaded.sharedarea import (
 from tracelloc.record.sources.preloaded.source import PreloadedSource
 
 _LOOK_AFTER_S: Final = 0.25
-_LOOK_AFTER_TIMES: Final = 50
-"""Seccomp checks wait this many times as long as one takes."""
+_LOOK_AFTER_TIMES: Final = 50  # Seccomp checks wait this many times as long as one takes
+# Longest wait for threads in allocator calls that began before probes take over.
 _LEAVE_S: Final = 0.5
-"""Longest wait for threads in allocator calls that began before probes take over."""
+# Time after which the initial libraries of an executed program are assumed to be loaded.
 _LOADING_S: Final = 1.0
-"""Time after which the initial libraries of an executed program are assumed to be loaded."""
+# Least CPU time for reporting an event, measured; up to 95 where its memory is not in a cache.
 _EVENT_NS: Final = 40.0
-"""Least CPU time for reporting an event, measured; up to 95 where its memory is not in a cache."""
 
 
 class LinkState(Enum):
     """State of the connection, for one memory image."""
 
-    UNKNOWN = auto()
-    """The library has not been seen, but may still be loaded."""
-    EXPECTED = auto()
-    """The library is loaded, and will signal when it is initialized."""
+    UNKNOWN = auto()  # The library has not been seen, but may still be loaded
+    EXPECTED = auto()  # The library is loaded, and will signal when it is initialized
     CONNECTED = auto()
-    LEFT = auto()
-    """The library is not used; probes are."""
+    LEFT = auto()  # The library is not used; probes are
 
 
 class PreloadedLink:

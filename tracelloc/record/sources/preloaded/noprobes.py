@@ -36,13 +36,11 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.sources.preloaded import ringmerge
 from tracelloc.record.sources.preloaded.vouching import may_vouch
 
-_STOPS: Final = "loader_changes"
-"""The program of points at which a process stops."""
+_STOPS: Final = "loader_changes"  # The program of points at which a process stops
 _UNNEEDED: Final = "exception_enter"
+# How often it is checked whether a running process has executed another program.
 _IMAGE_S: Final = 0.1
-"""How often it is checked whether a running process has executed another program."""
-_CONSISTENT: Final = 0
-"""RT_CONSISTENT, link.h."""
+_CONSISTENT: Final = 0  # RT_CONSISTENT, link.h
 
 
 class Breakpoints(Attachment):

@@ -34,36 +34,31 @@ from tracelloc.record.sources.preloaded.ringmerge import AreaRings
 from tracelloc.record.sources.preloaded.stackrecords import AreaRecords
 from tracelloc.text import NS_PER_S
 
-LIBRARY: Final = Path(__file__).parent / "libtracelloc.abi3.so"
-"""The library that programs preload."""
-AREA_NAME: Final = "/memfd:tracelloc-preload"
-"""The name of the shared memory in /proc/PID/maps."""
+LIBRARY: Final = Path(__file__).parent / "libtracelloc.abi3.so"  # The library that programs preload
+AREA_NAME: Final = "/memfd:tracelloc-preload"  # The name of the shared memory in /proc/PID/maps
+# A variable of the library, the field of the shared memory that has it as of the start, and their
+# size in bytes. The state is 0 before the library's initialization.
 STATE_VARIABLE: Final = "tracelloc_preload_state", "state", 4
-"""A variable of the library, the field of the shared memory that has it as of the start, and their
-size in bytes. The state is 0 before the library's initialization."""
+# The variable's value if the program calls another malloc before the library's.
 PRECEDED: Final = ringmerge.PRECEDED
-"""The variable's value if the program calls another malloc before the library's."""
+# Why there is no shared memory, by the variable's value (`enum preload_state`).
 REFUSALS: Final = {
     ringmerge.REFUSED: "the process could not make the memory for it",
     ringmerge.CONFINED: "the process may not make all system calls (seccomp)",
     ringmerge.LIMITED: "the process's address space is limited (RLIMIT_AS)",
     ringmerge.WITHDRAWN: "it was injected earlier, and is idle (--preload inject uses it again)",
 }
-"""Why there is no shared memory, by the variable's value (``enum preload_state``)."""
+# The address of the malloc that the library calls.
 NEXT_VARIABLE: Final = "tracelloc_preload_next", "next", 8
-"""The address of the malloc that the library calls."""
 
 _F_GET_SEALS: Final = 1034
-_SEALS: Final = 2 | 4
-"""F_SEAL_SHRINK | F_SEAL_GROW, linux/fcntl.h."""
+_SEALS: Final = 2 | 4  # F_SEAL_SHRINK | F_SEAL_GROW, linux/fcntl.h
 _CLOCK_SOURCES: Final = Path("/sys/devices/system/clocksource/clocksource0/available_clocksource")
-_PUNCH_HOLE: Final = 1 | 2
-"""FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, linux/falloc.h."""
+_PUNCH_HOLE: Final = 1 | 2  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, linux/falloc.h
 _LOOKS: Final = 200
 _LOOK_AGAIN_S: Final = 0.001
-_MOST_COUNTED: Final = 1 << 48
-"""Upper limit of plausible counters."""
-"""``_LOOKS``, ``_LOOK_AGAIN_S``: how often and how far apart to look for unfinished events."""
+# `_LOOKS`, `_LOOK_AGAIN_S`: how often and how far apart to look for unfinished events.
+_MOST_COUNTED: Final = 1 << 48  # Upper limit of plausible counters
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 

@@ -20,13 +20,10 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.sources.preloaded.sharedarea import SharedArea
 from tracelloc.record.sources.preloaded.vouching import shared_filters
 
-_WAITS_MS: Final = 0, 10
-"""The reader must poll: the process makes no system call to wake it."""
-_IDLE_WAITS_MS: Final = 100, 100
-"""Used while there is nothing to read."""
+_WAITS_MS: Final = 0, 10  # The reader must poll: the process makes no system call to wake it
+_IDLE_WAITS_MS: Final = 100, 100  # Used while there is nothing to read
 
-_NO_SIZE: Final = (1 << 64) - 1
-"""Larger than any block."""
+_NO_SIZE: Final = (1 << 64) - 1  # Larger than any block
 
 
 class PreloadedSource:

@@ -21,15 +21,11 @@ from tracelloc.record.kernel.ring import miss_of
 from tracelloc.record.sources.preloaded import ringmerge
 
 _HEAD_BYTES: Final = 8
-_STACK: Final = struct.Struct("<QHHI")
-"""The head of ``struct stack``."""
+_STACK: Final = struct.Struct("<QHHI")  # The head of `struct stack`
 _MISS_BYTES: Final = np.dtype(abi.MISS_FIELDS).itemsize
-_WALKED: Final = 0xFF
-"""Flags with which walks end; the other bits are for other records."""
-_MOST_WAITING: Final = 1024
-"""Most misses stored at once."""
-_UNWRITTEN_S: Final = 5.0
-"""Longest time that a record may be unwritten."""
+_WALKED: Final = 0xFF  # Flags with which walks end; the other bits are for other records
+_MOST_WAITING: Final = 1024  # Most misses stored at once
+_UNWRITTEN_S: Final = 5.0  # Longest time that a record may be unwritten
 
 
 class AreaRecords:
