@@ -23,9 +23,9 @@ _KEEPER: Final = Keeper(SESSIONS, None, 0, BlockSum(1200, 160_000), BlockSum(100
 _BLOCK: Final = Keeper(
     SESSIONS, PathStep("", 4096, 1), 0x5000, BlockSum(1100, 150_000), BlockSum(950, 98_800)
 )
+# The holders of a suspect's blocks: one variable, and a block behind it.
 KEPT: Final = BlockHolders(
     HEAP, BlockSum(1000, 104_000), BlockSum(), BlockSum(1000, 104_000),
     (HolderPath(SESSIONS, STEPS, BlockSum(1000, 104_000), 0x5000, BlockSum(4, 300)),),
     (_KEEPER, _BLOCK),
 )  # fmt: skip
-"""The holders of a suspect's blocks: one variable, and a block behind it."""

@@ -21,15 +21,13 @@ HERE = Path(__file__).parent
 SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/opt/")
 NAME = r"([a-z0-9][\w.+-]+)"
 PRIORITIES = {"required", "important"}
-BASE = ["build-essential", "python3"]
-"""Beside what is essential, or has one of these priorities."""
+BASE = ["build-essential", "python3"]  # Beside what is essential, or has one of these priorities
 PROGRAMS = {"subprocess.Popen", "os.exec", "os.posix_spawn"}
 FILES = {"open", "ctypes.dlopen"}
+# The checkout, which has the environment, and the standard library.
 _NOT_OURS = (f"{HERE.parent}/", f"{sysconfig.get_path('stdlib')}/", f"{sys.base_prefix}/lib/python")
-"""The checkout, which has the environment, and the standard library."""
 
-used: set[str] = set()
-"""Files and programs that this process has opened or executed."""
+used: set[str] = set()  # Files and programs that this process has opened or executed
 
 
 def note(event: str, arguments: tuple[Any, ...]) -> None:

@@ -25,8 +25,8 @@ _MIRROR = "http://deb.debian.org/debian"
 _MOVING = "sid"
 _FRESH_S = 7 * 24 * 3600
 _LONGEST_S = 300
+# The release whose libraries programs are linked with, so that they run with all of them.
 _OLDEST = "bullseye"
-"""The release whose libraries programs are linked with, so that they run with all of them."""
 
 
 def package(release: str, name: str, architecture: str = "amd64") -> Path:

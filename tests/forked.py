@@ -25,8 +25,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+# How long anything may take before a test gives up; never how long it waits.
 PATIENCE_S: Final = float(os.environ.get("TEST_PATIENCE_S", "180"))
-"""How long anything may take before a test gives up; never how long it waits."""
 PR_GET_TID_ADDRESS: Final = 40
 SYS_CLONE: Final = 56
 CLONE_PARENT: Final = 0x8000
@@ -34,8 +34,8 @@ CLONE_CHILD_CLEARTID: Final = 0x20_0000
 CLONE_CHILD_SETTID: Final = 0x100_0000
 _LENGTH: Final = struct.Struct("<I")
 _CURRENT_TEST: Final = "PYTEST_CURRENT_TEST"
+# How variables begin that are read before the first line of Python.
 _EARLY: Final = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "OPENBLAS_", "LC_", "LANG")
-"""How variables begin that are read before the first line of Python."""
 
 
 class Forker:
@@ -98,8 +98,8 @@ class Forker:
 FORKER: Final = Forker()
 
 
+# The options that `ForkedPopen` heeds.
 FORK_OPTIONS: Final = {"stdin", "stdout", "stderr", "bufsize", "text", "cwd", "env"}
-"""The options that ``ForkedPopen`` heeds."""
 
 
 class ForkedPopen(subprocess.Popen[Any]):

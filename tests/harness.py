@@ -30,10 +30,10 @@ from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 
 TARGETS = Path(__file__).parent / "targets"
+# Where Debian keeps this machine's libraries.
 LIBRARIES = Path(f"/usr/lib/{os.uname().machine}-linux-gnu")
-"""Where Debian keeps this machine's libraries."""
+# Whether the machine is so slow that tracelloc's last report needs more time for names.
 IS_SLOW = "TEST_PATIENCE_S" in os.environ
-"""Whether the machine is so slow that tracelloc's last report needs more time for names."""
 
 FRAME_POINTERS = ("-fno-omit-frame-pointer", "-fno-optimize-sibling-calls")
 
@@ -166,10 +166,9 @@ class Target:
                 stream.close()
 
 
-PRELOADED = path_for_loaders(LIBRARY)
-"""The library for ``LD_PRELOAD``, wherever this tree is."""
+PRELOADED = path_for_loaders(LIBRARY)  # The library for `LD_PRELOAD`, wherever this tree is
+# Whether targets have the library preloaded and report by themselves, where they can.
 USES_LIBRARY = bool(os.environ.get("TEST_PRELOAD"))
-"""Whether targets have the library preloaded and report by themselves, where they can."""
 _NEED_PROBES = (
     "--preload",
     "--follow",
@@ -180,8 +179,8 @@ _NEED_PROBES = (
     "--allocator",
 )
 
+# What the README says that is enough, as setpriv(1) names it.
 CAPABILITIES = "bpf", "perfmon", "sys_ptrace"
-"""What the README says that is enough, as setpriv(1) names it."""
 
 
 def only_with_capabilities() -> list[str]:

@@ -20,11 +20,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-USER: Final = 65534
-"""nobody: the ordinary user."""
+USER: Final = 65534  # nobody: the ordinary user
 ROOT: Final = Path(__file__).parents[1]
-SEEN_AT: Final = Path("/mnt")
-"""Where the command finds the checkout."""
+SEEN_AT: Final = Path("/mnt")  # Where the command finds the checkout
 
 # Docker Engine 28, docs.docker.com/engine/security/seccomp and /engine/containers/run: what a
 # container may not call without further capabilities, by the numbers of x86-64, and what it may.
@@ -34,22 +32,19 @@ _REFUSED_BY_DOCKER: Final = (
     298, 300, 303, 304, 305, 308, 312, 313, 320, 321, 323, 425, 426, 427, 428, 429, 430, 431, 432,
     433, 442,
 )  # fmt: skip
+# CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, NET_RAW,
+# SYS_CHROOT, MKNOD, AUDIT_WRITE, SETFCAP.
 _DOCKER_CAPABILITIES: Final = 0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31
-"""CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, NET_RAW,
-SYS_CHROOT, MKNOD, AUDIT_WRITE, SETFCAP."""
 _BPF: Final = 321
 _EPERM: Final = 1
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _NEW_MOUNTS: Final = 0x20000
-_NEW_PIDS: Final = 0x20000000
-"""CLONE_NEWNS, CLONE_NEWPID, linux/sched.h."""
+_NEW_PIDS: Final = 0x20000000  # CLONE_NEWNS, CLONE_NEWPID, linux/sched.h
 _BIND: Final = 1 << 12
-_PRIVATE: Final = 1 << 18 | 1 << 14
-"""MS_BIND, MS_PRIVATE | MS_REC, sys/mount.h."""
+_PRIVATE: Final = 1 << 18 | 1 << 14  # MS_BIND, MS_PRIVATE | MS_REC, sys/mount.h
 _DROP_BOUNDING: Final = 24
-_SET_SECCOMP: Final = 22, 2
-"""PR_SET_SECCOMP, SECCOMP_MODE_FILTER."""
+_SET_SECCOMP: Final = 22, 2  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
 _LAST_CAPABILITY: Final = Path("/proc/sys/kernel/cap_last_cap")
 
 

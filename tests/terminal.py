@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 PATIENCE_S = 60.0
-_LOOK_S = 0.01
-"""Between two looks at the screen."""
+_LOOK_S = 0.01  # Between two looks at the screen
 _numbers = itertools.count()
 
 

@@ -20,13 +20,14 @@ from tests.harness import TARGETS, Builder
 
 MOST_CALLS: Final = 6
 MOST_BYTES: Final = 8192
+# The function of `endings.c` that leaks, by its argument.
 ENDINGS: Final = {
     "direct": "direct", "indirect": "indirect", "ring": "ring", "realloc": "reallocated",
     "large": "large", "ended": "end_with_block", "headless": "direct", "_exit": "direct",
     "closed": "direct", "leak-fail": "direct",
 }  # fmt: skip
-"""The function of ``endings.c`` that leaks, by its argument."""
 _LINE: Final = re.compile(r"^ +(\S+) in \S+ \((\S+):(\d+)\)$", re.MULTILINE)
+# Programs that run until they are ended.
 SERVERS: Final = {
     "shop.cpp": """
 #include <cstring>
@@ -61,7 +62,6 @@ int main() {
 }
 """,
 }
-"""Programs that run until they are ended."""
 HELPERS: Final = ("allocate", "make")
 
 

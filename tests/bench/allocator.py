@@ -20,8 +20,7 @@ from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 
-BREAKPOINT = b"\xcc"
-"""int3, what a uprobe puts in an instruction's place."""
+BREAKPOINT = b"\xcc"  # int3, what a uprobe puts in an instruction's place
 POLL_S = 0.02
 
 
@@ -31,11 +30,10 @@ class Allocator:
 
     pid: int
     path: str
-    malloc: int
-    """File offset of the function's first byte; as is ``free``."""
+    malloc: int  # File offset of the function's first byte; as is `free`
     free: int
+    # How far past its entry the best place for a probe is; as is `free_shift_bytes`.
     malloc_shift_bytes: int
-    """How far past its entry the best place for a probe is; as is ``free_shift_bytes``."""
     free_shift_bytes: int
 
     def points(self, program: str, *, shifted: bool) -> list[ProbePoint]:

@@ -27,8 +27,7 @@ BLOCKS = 10_000_000
 BATCH_EVENTS = 1 << 16
 STACKS = 1000
 MIN_AGE_NS = 1_000_000
-SLOT_BYTES = 32
-"""Bytes of a slot in the hash table of blocks."""
+SLOT_BYTES = 32  # Bytes of a slot in the hash table of blocks
 ROUNDS = 5
 TIMEOUT_S = 240.0
 

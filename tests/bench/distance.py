@@ -21,8 +21,7 @@ from tests.bench.processes import PATIENCE_S, cpu_seconds, end
 from tests.harness import Builder, read_line, tracelloc_command
 
 WINDOW_MS: Final = 150
-NEAR_NS, FAR_NS = 90, 150
-"""A line that comes sooner was near, one that comes later was far away."""
+NEAR_NS, FAR_NS = 90, 150  # A line that comes sooner was near, one that comes later was far away
 
 
 def measure(threads: int, windows: int, scratch: Path) -> dict[str, list[tuple[float, float]]]:

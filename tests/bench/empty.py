@@ -39,8 +39,7 @@ def _program() -> int:
     return int(_kept[0].load_func(b"empty", bcc.BPF.KPROBE, **kind).fd)
 
 
-_kept: list[Any] = []
-"""bcc unloads a program with the object that compiled it."""
+_kept: list[Any] = []  # bcc unloads a program with the object that compiled it
 
 
 class _Everywhere(Attachment):

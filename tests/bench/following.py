@@ -31,12 +31,10 @@ from tracelloc.record.process.procfs import Process
 
 FORK: Final = "fork"
 EXEC: Final = "fork and exec"
-LIMIT_S: Final = 60.0
-"""After this the units that are done are counted."""
+LIMIT_S: Final = 60.0  # After this the units that are done are counted
+# Of the program that forks: its children begin with a copy of what is known of them.
 LIVE_BLOCKS: Final = 1000
-"""Of the program that forks: its children begin with a copy of what is known of them."""
-BUSY: Final = 12
-"""Programs that never wait, beside the one measured."""
+BUSY: Final = 12  # Programs that never wait, beside the one measured
 FILES: Final = 50
 COMMANDS: Final = 500
 _TRUE: Final = "/bin/true"
@@ -54,8 +52,7 @@ _SHELL: Final = f"i=0; while [ $i -lt {COMMANDS} ]; do {_TRUE}; i=$((i+1)); echo
 _TICK_S: Final = 0.02
 _IDLE_S: Final = 0.3
 _POSTGRES_USER: Final = "postgres"
-_SHORTEST_S: Final = 4
-"""Of pgbench, which counts in whole seconds."""
+_SHORTEST_S: Final = 4  # Of pgbench, which counts in whole seconds
 
 
 @dataclass(frozen=True)
@@ -64,8 +61,7 @@ class Done:
 
     units: int
     seconds: float
-    in_fork_ns: int | None = None
-    """Median time of a call of fork."""
+    in_fork_ns: int | None = None  # Median time of a call of fork
 
 
 @dataclass
@@ -73,8 +69,8 @@ class Running:
     """A program that waits for work."""
 
     pid: int
+    # Works for about so many seconds, or until all is done that there is, at most `LIMIT_S`.
     work: Callable[[float], Done]
-    """Works for about so many seconds, or until all is done that there is, at most ``LIMIT_S``."""
 
 
 Start = Callable[[Path], AbstractContextManager[Running]]
@@ -87,12 +83,10 @@ class Row:
     name: str
     unit: str
     start: Start
-    commands: tuple[str, ...] = ()
-    """What must be installed."""
+    commands: tuple[str, ...] = ()  # What must be installed
+    # Whether a second time under one tracelloc is measured as well: files are known by then.
     again: bool = False
-    """Whether a second time under one tracelloc is measured as well: files are known by then."""
-    warms_up: bool = False
-    """Whether not even the first time of that kind is to be measured."""
+    warms_up: bool = False  # Whether not even the first time of that kind is to be measured
 
 
 @contextmanager
@@ -280,13 +274,10 @@ class Figures:
     """Of one row, by round."""
 
     unit: str
-    untraced: list[float] = field(default_factory=list)
-    """Units per second."""
-    empty: list[float] = field(default_factory=list)
-    """Likewise, with empty probes in all processes."""
+    untraced: list[float] = field(default_factory=list)  # Units per second
+    empty: list[float] = field(default_factory=list)  # Likewise, with empty probes in all processes
     followed: list[float] = field(default_factory=list)
-    cpu_s: list[float] = field(default_factory=list)
-    """tracelloc's own, per unit."""
+    cpu_s: list[float] = field(default_factory=list)  # tracelloc's own, per unit
     untraced_fork_ns: list[int] = field(default_factory=list)
     followed_fork_ns: list[int] = field(default_factory=list)
 

@@ -34,8 +34,8 @@ from tracelloc.record.reachability.lostblocks import LostBlockSearch
 
 PORT = 7391
 KEYS, VALUE_BYTES = 200_000, 500
+# Requests of a window: about 0.3 s, with rests so that the kernel does not throttle them.
 REQUESTS = 5000
-"""Requests of a window: about 0.3 s, with rests so that the kernel does not throttle them."""
 REST_S = 0.1
 PRIORITY = os.sched_param(1)
 

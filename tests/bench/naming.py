@@ -27,8 +27,7 @@ from tracelloc.system.invoker import invoker
 
 STACKS = 10_000
 FRAMES = 40
-SITES = 20_000
-"""Distinct return addresses: stacks share most of their callers."""
+SITES = 20_000  # Distinct return addresses: stacks share most of their callers
 TIMEOUT_S = 240.0
 
 

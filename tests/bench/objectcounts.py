@@ -25,8 +25,7 @@ from tracelloc.record.runtimes.cpython.census import Censuses
 
 OBJECTS: Final = (100_000, 1_000_000)
 ROUNDS: Final = 5
-NOTABLE: Final = 1000
-"""Types with fewer objects are not compared one by one."""
+NOTABLE: Final = 1000  # Types with fewer objects are not compared one by one
 _PROGRAM: Final = """
 import collections, gc, json, sys, threading, time
 class Session:
@@ -82,11 +81,9 @@ class Row:
     state: str
     objects: int
     cpu_s: float
-    blocks_off: float
-    """Difference to ``sys.getallocatedblocks()``, as a share."""
+    blocks_off: float  # Difference to `sys.getallocatedblocks()`, as a share
     worst: str
-    worst_off: float
-    """The type that differs most from ``gc.get_objects()``."""
+    worst_off: float  # The type that differs most from `gc.get_objects()`
 
 
 def _ask(target: Target, word: str) -> Counts:

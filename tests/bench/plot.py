@@ -66,8 +66,7 @@ class Panel:
     title: str
     bars: list[Bar]
     low: float
-    unit: str
-    """Behind the numbers of the axis."""
+    unit: str  # Behind the numbers of the axis
 
 
 def _ns_text(value_ns: float) -> str:

@@ -16,13 +16,12 @@ from typing import Any
 
 from tests.harness import read_line
 
+# How long anything may take before it is given up; never how long it is waited for.
 PATIENCE_S = 60.0
-"""How long anything may take before it is given up; never how long it is waited for."""
 ERROR = re.compile(r"error|exception:|failed|invalid|cannot|unable|denied", re.IGNORECASE)
+# What tools say about errors that don't end them.
 HARMLESS = re.compile(r"RLIMIT_MEMLOCK|atexit|modprobe")
-"""What tools say about errors that don't end them."""
-NOTICES = 50
-"""Lines that a wrapper may print before the program's own first one."""
+NOTICES = 50  # Lines that a wrapper may print before the program's own first one
 
 
 class SkippedError(Exception):

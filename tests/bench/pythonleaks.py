@@ -23,8 +23,7 @@ from typing import Any, Final
 from tests.harness import TARGETS, Target, tracelloc_command
 
 LIMIT_S: Final = 60.0
-AT_ONCE: Final = 3
-"""Programs that are traced at a time: more would wait for each other."""
+AT_ONCE: Final = 3  # Programs that are traced at a time: more would wait for each other
 _REPORTS: Final = "--json", "--interval", "2s", "--top", "5", "--duration"
 
 Report = dict[str, Any]
@@ -63,6 +62,7 @@ def by_stack(function: str, line_of: str) -> Names:
     return names
 
 
+# Leaks by the function of the program, and what names them.
 LEAKS: Final[dict[str, Names]] = {
     "in_function": by_type("dict", path="in_function() handled[…]"),
     "in_cache": by_type("__main__.Request", path="__main__.MEMO[…]"),
@@ -71,7 +71,6 @@ LEAKS: Final[dict[str, Names]] = {
     "in_malloc": by_stack("copy_of", "in_malloc"),
     "in_tasks": by_type("_asyncio.Task", path="tasks()"),
 }
-"""Leaks by the function of the program, and what names them."""
 
 
 def anything(report: Report) -> Iterator[str]:
@@ -93,8 +92,7 @@ class Watched:
     begun_s: float
     named_s: float | None = None
     how: str = ""
-    last: Sequence[str] = ()
-    """All suspects of the last report that was read."""
+    last: Sequence[str] = ()  # All suspects of the last report that was read
 
     def read(self, names: Names) -> None:
         """Reads reports until one names the leak, or to the end."""

@@ -38,6 +38,7 @@ PROGRAMS: Final = Path(__file__).parents[1] / "corpus" / "python"
 INSTALLED: Final = Path(__file__).parents[2] / ".venv" / "services"
 CLEAN_AT_ONCE: Final = 6
 
+# Leaks by the function of `leaks.py`, and what names them.
 LEAKS: Final[dict[str, Names]] = {
     "flask_cache": by_type("__main__.Page", path="__main__.PAGES[…]"),
     "flask_logging": by_type("logging.StreamHandler", path="handlers[…]"),
@@ -61,7 +62,6 @@ LEAKS: Final[dict[str, Names]] = {
     "lxml_documents": by_type("lxml.etree._Element", path="__main__.FEEDS[…]"),
     "numpy_extension": by_stack("copy_of", "numpy_extension.<locals>.handle"),
 }
-"""Leaks by the function of ``leaks.py``, and what names them."""
 CLEAN: Final = (
     "flask", "django", "fastapi", "aiohttp", "tornado", "celery", "sqlalchemy", "gunicorn",
     "twisted", "plain_asyncio", "lxml_pillow", "numpy",

@@ -31,24 +31,19 @@ from tracelloc.text import NS_PER_S
 from tracelloc.verdict.judge import Judge
 
 RANKED_S, CALLED_S, CALLED_NEVER_S = 60 + LOOK_S / 2, 180 + LOOK_S / 2, 300 + LOOK_S / 2
-SETTLED_S = 120.0
-"""Reports from here on should be empty where nothing leaks."""
+SETTLED_S = 120.0  # Reports from here on should be empty where nothing leaks
 SHORT_S = 600.0
 RATE_TOLERANCE = 0.1
+# Programs that leak by themselves, as valgrind finds, too: what is said of them is no test.
 LEAKY = {
     "exim4": "compiled regular expressions",
     "php": "32 bytes per request of the built-in server",
     "xvfb": "what is registered anew when the last client has gone",
 }
-"""Programs that leak by themselves, as valgrind finds, too: what is said of them is no test."""
-LEAST_LEAKED = 20
-"""A program that was made to leak fewer blocks is no test."""
-REAL = -1
-"""The seed of a leak that was really there."""
-LEAST_S = 500.0
-"""A shorter recording is of a program that ended."""
-LEAST_EVENTS = 500
-"""A program with fewer allocates nothing: it's no test."""
+LEAST_LEAKED = 20  # A program that was made to leak fewer blocks is no test
+REAL = -1  # The seed of a leak that was really there
+LEAST_S = 500.0  # A shorter recording is of a program that ended
+LEAST_EVENTS = 500  # A program with fewer allocates nothing: it's no test
 
 
 @dataclass
@@ -58,25 +53,20 @@ class RunResult:
     program: str
     seed: int
     seconds: float
-    alarms: int = 0
-    """Suspects called leaking that are none, each counted once."""
-    alarms_short: int = 0
-    """Alarms within the first ten minutes."""
-    reports: int = 0
-    """Looks from ``SETTLED_S`` on."""
-    reports_showing: int = 0
-    """Looks that list an innocent suspect."""
+    alarms: int = 0  # Suspects called leaking that are none, each counted once
+    alarms_short: int = 0  # Alarms within the first ten minutes
+    reports: int = 0  # Looks from `SETTLED_S` on
+    reports_showing: int = 0  # Looks that list an innocent suspect
     first_rows: int = 0
     first_rows_right: int = 0
     never_freed: bool = False
-    ranked_s: float | None = None
-    """From the onset until the leak was the first suspect."""
+    ranked_s: float | None = None  # From the onset until the leak was the first suspect
     called_s: float | None = None
     leaking_at_end: bool = False
     wrong_at_end: int = 0
     rate_error: float | None = None
+    # Confidence of what is called leaking, look by look, and whether it leaks.
     called: list[tuple[float, bool]] = field(default_factory=list)
-    """Confidence of what is called leaking, look by look, and whether it leaks."""
     contradictions: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
 

@@ -31,8 +31,7 @@ from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.text import NS_PER_S
 
 DAY_S = 86_400
-LAST_S = 5_000.0
-"""The end of the week, with a moment each second as a recorder writes them."""
+LAST_S = 5_000.0  # The end of the week, with a moment each second as a recorder writes them
 MOST_BYTES = 200 << 20
 
 

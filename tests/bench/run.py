@@ -35,6 +35,7 @@ PARTS = (
 )  # fmt: skip
 TOOL_NAMES = tuple(tool.name for tool in TOOLS)
 _PLAIN, _PAIR, _DEEP, _DEEP_PAIR = storm.CASES
+# Cost of one over cost of another, and the targets for it.
 RATIOS: tuple[tuple[str, str, str, dict[storm.Case, float]], ...] = (
     ("tracelloc", "floor", "at most", {_PLAIN: 1.3, _PAIR: 1.4, _DEEP: 1.45}),
     ("tracelloc", "tracelloc-fp", "at most", {_PLAIN: 1.15, _PAIR: 1.15}),
@@ -44,9 +45,9 @@ RATIOS: tuple[tuple[str, str, str, dict[storm.Case, float]], ...] = (
     ("memleak", "tracelloc", "at least", {_PLAIN: 4.9, _PAIR: 4.9}),
     ("bpftrace", "tracelloc", "at least", {_PLAIN: 4.9, _PAIR: 4.9}),
 )
-"""Cost of one over cost of another, and the targets for it."""
+# Why a tool is left out; the others go on.
 TROUBLE = (SkippedError, OSError, EOFError, TimeoutError, subprocess.SubprocessError)
-"""Why a tool is left out; the others go on."""
+# Parts that are measured once, by name (also of the field in `Results`), and of what.
 SINGLE: tuple[tuple[str, str, Callable[[], dict[str, Any]]], ...] = (
     ("start", f"{len(start.TARGETS)} commands, {start.ROUNDS} times", start.measure),
     ("overflow", f"{overflow.ENTRIES:,} entries of the spill map", overflow.measure),
@@ -56,15 +57,13 @@ SINGLE: tuple[tuple[str, str, Callable[[], dict[str, Any]]], ...] = (
     ("python", "frames of Python", python.measure),
     ("tui", f"{1 << tui.DEPTH:,} stacks, {tui.BLOCKS << tui.DEPTH:,} blocks", tui.measure),
 )
-"""Parts that are measured once, by name (also of the field in ``Results``), and of what."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """What to measure."""
 
-    seconds: float
-    """Per measurement."""
+    seconds: float  # Per measurement
     rounds: int
     parts: Sequence[str]
     tools: Sequence[str]
@@ -75,10 +74,9 @@ class Results:
     """What was measured, by what it was measured on."""
 
     plan: Plan
-    storm: dict[Case, dict[str, list[Sample]]] = field(default_factory=dict)
-    """By tool."""
+    storm: dict[Case, dict[str, list[Sample]]] = field(default_factory=dict)  # By tool
+    # Units of work per second, by tool.
     workloads: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    """Units of work per second, by tool."""
     start: dict[str, Any] | None = None
     overflow: dict[str, Any] | None = None
     capacity: dict[str, Any] | None = None
@@ -86,10 +84,8 @@ class Results:
     unwinding: dict[str, Any] | None = None
     python: dict[str, Any] | None = None
     tui: dict[str, Any] | None = None
-    follow: dict[str, following.Figures] = field(default_factory=dict)
-    """By row."""
-    skipped: dict[str, str] = field(default_factory=dict)
-    """Why a tool or a part is missing."""
+    follow: dict[str, following.Figures] = field(default_factory=dict)  # By row
+    skipped: dict[str, str] = field(default_factory=dict)  # Why a tool or a part is missing
 
 
 class Bench:

@@ -28,6 +28,7 @@ from pathlib import Path
 from tests.bench.processes import end
 from tests.harness import PATIENCE_S, Builder, tracelloc_command
 
+# At most, by what is started.
 TARGETS = {
     "--version": {"cpu_s": 0.15},
     "--help": {"cpu_s": 0.15},
@@ -39,31 +40,26 @@ TARGETS = {
     "screen": {"first_sign_s": 0.3, "first_figures_s": 1.2},
     "screen, first start": {"first_sign_s": 0.3, "first_figures_s": 2.5},
 }
-"""At most, by what is started."""
+# What the figures of `Started` are, for people.
 FIGURES = {
     "first_sign_s": "s to the first output",
     "first_figures_s": "s to the first figures",
     "cpu_s": "s of CPU",
     "rss_mib": "MiB of memory",
 }
-"""What the figures of ``Started`` are, for people."""
 ROUNDS = 5
+# Functions of the target, which have names once there are figures.
 _FIGURES = re.compile(rb"record_request|cache_lookup|render_page")
-"""Functions of the target, which have names once there are figures."""
 
 
 @dataclass(frozen=True)
 class Started:
     """One start. Times are from the start of the process on."""
 
-    first_sign_s: float
-    """When the first output came."""
-    first_figures_s: float
-    """When a function of the target was named; the end, where none is."""
-    cpu_s: float
-    """CPU time of the command and its children, from the beginning to the end."""
-    rss_mib: float
-    """The most that was resident."""
+    first_sign_s: float  # When the first output came
+    first_figures_s: float  # When a function of the target was named; the end, where none is
+    cpu_s: float  # CPU time of the command and its children, from the beginning to the end
+    rss_mib: float  # The most that was resident
 
 
 def measure(rounds: int = ROUNDS) -> dict[str, dict[str, float]]:

@@ -38,12 +38,11 @@ class Case:
 
 
 CASES = (Case(1, 12), Case(2, 12), Case(1, 60), Case(2, 60))
-SETTLE_S = 1.0
-"""How long the program runs with a tool attached before it is measured."""
+SETTLE_S = 1.0  # How long the program runs with a tool attached before it is measured
+# Blocks that live on: what the reader does then, and whether it still loses nothing.
 CROWDED = Case(2, 12, 50_000)
-"""Blocks that live on: what the reader does then, and whether it still loses nothing."""
+# The profiler's share of one core at a million events per second, at most.
 CPU_TARGETS = {CASES[0]: 0.05, CROWDED: 0.12}
-"""The profiler's share of one core at a million events per second, at most."""
 CROWDED_NAMES = ("untraced", "floor", "tracelloc")
 
 
@@ -51,10 +50,8 @@ CROWDED_NAMES = ("untraced", "floor", "tracelloc")
 class Sample:
     """One measurement."""
 
-    ns_per_pair: float
-    """Per malloc/free pair and thread."""
-    profiler_cpu_share: float | None = None
-    """CPU seconds of the tool's process per second."""
+    ns_per_pair: float  # Per malloc/free pair and thread
+    profiler_cpu_share: float | None = None  # CPU seconds of the tool's process per second
     profiler_rss_bytes: float | None = None
     events_per_s: float | None = None
     lost_events: float | None = None

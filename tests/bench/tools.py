@@ -22,10 +22,8 @@ from tests.bench.empty import empty_probes
 from tests.bench.processes import PATIENCE_S, SkippedError, end, last_words
 from tests.harness import PRELOADED, Tracelloc, read_line
 
-SETTLE_S = 0.3
-"""After a peer's probes were seen: it may still be attaching others."""
-ATTEMPTS = 3
-"""How often a peer is started before it is given up."""
+SETTLE_S = 0.3  # After a peer's probes were seen: it may still be attaching others
+ATTEMPTS = 3  # How often a peer is started before it is given up
 
 BPFTRACE_SCRIPT = """
 uprobe:{path}:malloc /pid == {pid}/ {{ @size[tid] = arg0; }}
@@ -46,10 +44,9 @@ uprobe:{path}:free /pid == {pid} && @block_size[arg0]/ {{
 class Watcher:
     """A tool at work."""
 
-    pid: int | None = None
-    """Of its process, if it has one that is ours to look at."""
+    pid: int | None = None  # Of its process, if it has one that is ours to look at
+    # tracelloc's last report, once it has ended.
     report: dict[str, Any] = field(default_factory=dict)
-    """tracelloc's last report, once it has ended."""
 
 
 Attach = Callable[[Allocator, Path], AbstractContextManager[Watcher]]
@@ -61,16 +58,13 @@ class Tool:
 
     name: str
     label: str
-    command: str | None = None
-    """What must be installed."""
-    package: str = ""
-    """Debian's package that has it."""
-    attach: Attach | None = None
-    """For a live tool."""
+    command: str | None = None  # What must be installed
+    package: str = ""  # Debian's package that has it
+    attach: Attach | None = None  # For a live tool
+    # For a live tool: words before the program's own that have it prepared.
     starts_with: tuple[str, ...] = ()
-    """For a live tool: words before the program's own that have it prepared."""
+    # For a wrapper: the words before the program's own, given a scratch directory.
     wrap: Callable[[Path], list[str]] | None = None
-    """For a wrapper: the words before the program's own, given a scratch directory."""
 
     def why_missing(self) -> str | None:
         """Why it can't be measured, None if its command is there."""
@@ -282,7 +276,7 @@ TOOLS = (
     ),
     Tool("massif", "valgrind --tool=massif", "valgrind", "valgrind", wrap=_massif),
 )
+# What real workloads are run under.
 LIVE_NAMES = (
     "untraced", "floor", "tracelloc", "library-idle", "library", "injected", "memleak", "bpftrace",
 )  # fmt: skip
-"""What real workloads are run under."""

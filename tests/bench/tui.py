@@ -23,16 +23,14 @@ from tests.harness import Builder, tracelloc_command
 from tests.terminal import Terminal
 
 DEPTH = 14
-BLOCKS = 20
-"""Per stack."""
-SETTLE_S = 3.0
-"""Names are read, figures settle."""
+BLOCKS = 20  # Per stack
+SETTLE_S = 3.0  # Names are read, figures settle
 KEYS = 40
-_PAUSE_S = 0.2
-"""Between two keys."""
+_PAUSE_S = 0.2  # Between two keys
+# For how long each view is looked at, in turns: a key comes at each moment between two pictures,
+# which are half a second apart.
 _LOOKS_S = (1.0, 1.125, 1.25, 1.375)
-"""For how long each view is looked at, in turns: a key comes at each moment between two pictures,
-which are half a second apart."""
+# Keys, and what the line above the view's first row then has; Enter opens a stack's details.
 VIEWS = {
     "4": "function, callees",
     "3": "▏",
@@ -47,7 +45,6 @@ VIEWS = {
     "Enter": r"allocated [\d,]+ +freed",
     "1": "allocated in",
 }
-"""Keys, and what the line above the view's first row then has; Enter opens a stack's details."""
 TARGETS = {
     "refresh_ms": 20.0, "key_to_paint_p95_ms": 50.0, "profiler_cpu_share": 0.25,
     "view_s": 0.3, "quit_s": 2.0,

@@ -32,8 +32,7 @@ from tracelloc.record.unwinding.ahead import RowsAhead, RowsOf
 SECONDS: Final = 4.0
 TIMEOUT_S: Final = 120.0
 _TICK_S: Final = 0.05
-_STEADY_SHARE: Final = 0.99
-"""Of all misses: when these have been seen, it is called steady."""
+_STEADY_SHARE: Final = 0.99  # Of all misses: when these have been seen, it is called steady
 
 _PYTHON: Final = """
 import json, re, sys

@@ -27,10 +27,9 @@ from tracelloc.verdict.judge import Judge
 STACKS = 10_000
 BIRTHS_PER_S = 20_000
 MEAN_LIFE_S = 13.0
+# Share of all blocks, on all stacks: the most expensive case, as each of them has to be judged.
 LEAKED = 0.01
-"""Share of all blocks, on all stacks: the most expensive case, as each of them has to be judged."""
-END_S = 160.0
-"""Long enough for leaks to be called so, and looked at whether they belong together."""
+END_S = 160.0  # Long enough for leaks to be called so, and looked at whether they belong together
 TICK_S = 0.1
 LOOK_S = 10.0
 LONGEST_LISTED = 5

@@ -27,11 +27,10 @@ from tracelloc.text import NS_PER_S, format_size
 
 END_S = 600.0
 RANKED_S = 62.5
+# Where some blocks are freed, and where none are. Half a look is allowed for.
 CALLED_S = (182.5, 302.5)
-"""Where some blocks are freed, and where none are. Half a look is allowed for."""
 SUSPECT = {Verdict.LEAKING, Verdict.GROWING}
-OLD_S = 60.0
-"""Blocks older than this are what memleak's --older shows."""
+OLD_S = 60.0  # Blocks older than this are what memleak's --older shows
 
 
 @dataclass
@@ -41,10 +40,8 @@ class Case:
     name: str
     events: Events
     stacks: Stacks
-    leaks: dict[str, tuple[set[int], Truth]]
-    """By name: the stacks that make up a leak."""
-    sites: set[int]
-    """All stacks."""
+    leaks: dict[str, tuple[set[int], Truth]]  # By name: the stacks that make up a leak
+    sites: set[int]  # All stacks
 
 
 @dataclass

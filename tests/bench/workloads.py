@@ -29,8 +29,8 @@ REQUESTS = 60_000
 SCRIPT = Path(__file__).with_name("words.pl")
 NAMES = ("redis", "perl")
 UNITS = {"redis": "SET requests/s", "perl": "rounds/s"}
+# Times slower under a tool, at most.
 TARGETS = {("redis", "tracelloc"): 1.6, ("redis", "library"): 1.05, ("perl", "library"): 2.0}
-"""Times slower under a tool, at most."""
 
 
 def _free_port() -> int:

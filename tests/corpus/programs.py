@@ -31,8 +31,7 @@ from tests.corpus.streams import (
 Sites = dict[str, Stream]
 Program = Callable[[Random, float], Sites]
 
-SPLITTING = "handle_request"
-"""A function below which many others leak a little each, or do not."""
+SPLITTING = "handle_request"  # A function below which many others leak a little each, or do not
 
 PROGRAMS: dict[str, Program] = {}
 HELD_OUT: dict[str, Program] = {}

@@ -31,18 +31,15 @@ _ALIGNMENT = 16
 class Recording:
     """Columns of equal length, an event per row; and the call stacks by name."""
 
-    time_ms: npt.NDArray[np.uint32]
-    """On the program's own clock, since tracing began."""
+    time_ms: npt.NDArray[np.uint32]  # On the program's own clock, since tracing began
     address: npt.NDArray[np.uint64]
     size: npt.NDArray[np.uint32]
     kind: npt.NDArray[np.uint8]
-    stack: npt.NDArray[np.uint16]
-    """Index of ``stacks``, from 1; 0: none."""
+    stack: npt.NDArray[np.uint16]  # Index of `stacks`, from 1; 0: none
     tid: npt.NDArray[np.uint16]
-    stacks: list[str]
-    """``innermost/…/outermost``: the functions, as far as they have names."""
+    stacks: list[str]  # `innermost/…/outermost`: the functions, as far as they have names
+    # By function, what the program says it has leaked: blocks, bytes, and since when (s).
     leaks: dict[str, tuple[int, int, float]]
-    """By function, what the program says it has leaked: blocks, bytes, and since when (s)."""
 
     @classmethod
     def from_records(

@@ -77,11 +77,9 @@ class Course:
     """What was said of each stack, look by look."""
 
     times_s: list[float] = field(default_factory=list)
-    verdicts: list[list[Verdict]] = field(default_factory=list)
-    """Per look, by stack index."""
+    verdicts: list[list[Verdict]] = field(default_factory=list)  # Per look, by stack index
     suspects: list[list[Suspect]] = field(default_factory=list)
-    findings: Findings | None = None
-    """The last look's."""
+    findings: Findings | None = None  # The last look's
 
     def first(self, stack: int, among: set[Verdict], after_s: float = 0.0) -> float | None:
         """When a stack first got one of these verdicts."""

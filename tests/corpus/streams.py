@@ -24,8 +24,8 @@ class Stream:
     birth: F64
     death: F64
     size: F64
+    # Which blocks are leaked; none unless given.
     leaked: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    """Which blocks are leaked; none unless given."""
 
     def __add__(self, other: Stream) -> Stream:
         return Stream(

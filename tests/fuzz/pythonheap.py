@@ -26,20 +26,19 @@ from tracelloc.record.runtimes.cpython.pools import TooManyPools
 from tracelloc.record.runtimes.cpython.types import Types
 from tracelloc.record.runtimes.seam import UnsupportedRuntime
 
+# A step: a word of the memory, what becomes of it, after how many reads, and a value.
 STEP: Final = struct.Struct("<HBBQ")
-"""A step: a word of the memory, what becomes of it, after how many reads, and a value."""
 _MOST_STEPS: Final = 512
 _POOL: Final = 1 << 14
+# Of the pools; of the interpreter with its types and threads; of the tables.
 _STARTS: Final = (0x7F0000000000, 0x7F0000100000, 0x7F0000200000)
-"""Of the pools; of the interpreter with its types and threads; of the tables."""
 _SIZES: Final = (3 * _POOL, 1 << 14, 1 << 14)
 _POOLS, _DATA, _TABLES = _STARTS
 _TYPE_BYTES: Final = 512
 _RUNTIME: Final = _DATA + 0x3800
+# The minor version from which on a thread's record points to its frame by itself.
 _WITHOUT_INNER: Final = 13
-"""The minor version from which on a thread's record points to its frame by itself."""
-_WITH_LONG_STRINGS: Final = 11
-"""The minor version whose strings have a word more before their text."""
+_WITH_LONG_STRINGS: Final = 11  # The minor version whose strings have a word more before their text
 _HEAP, _READY, _GC = 1 << 9, 1 << 12, 1 << 14
 _LEAF, _LIST, _TUPLE, _DICT, _CLASS = 1 << 24, 1 << 25, 1 << 26, 1 << 29, 1 << 31
 _MANAGED_DICT, _INLINE_VALUES = 1 << 4, 1 << 2
@@ -54,12 +53,12 @@ _TYPES: Final = {
     "app.Slotted": (_GC | _HEAP, 40, 0), "function": (_GC, 136, 0),
     "_contextvars.Context": (_GC, 40, 0),
 }  # fmt: skip
+# What `_Py_DebugOffsets` says, from 3.13 on.
 _OFFSETS: Final = {
     "interpreters": 40, "threads": 72, "next": 8, "frame": 56, "thread_id": 144, "previous": 8,
     "code": 0, "instruction": 56, "locals": 80, "entry": 70, "file": 112, "name": 128,
     "lines": 136, "first_line": 68, "instructions": 192,
 }  # fmt: skip
-"""What ``_Py_DebugOffsets`` says, from 3.13 on."""
 
 
 class _Builder:

@@ -65,10 +65,9 @@ from tracelloc.system.bounded import UnpackBudget
 from tracelloc.text import printable
 
 Reader = Callable[[bytes], object]
-_PYTHON_HEAD_WORDS = 10
-"""Words of a ``struct python_code`` from ``code`` on, before what was copied."""
+_PYTHON_HEAD_WORDS = 10  # Words of a `struct python_code` from `code` on, before what was copied
+# Registers and the memory of a stack.
 STACK = struct.pack("<8Q", 0x401010, 0x401008, 0x401010, 0, 0, 0, 0, 0).ljust(512, b"\x10")
-"""Registers and the memory of a stack."""
 PYTHON = struct.pack("<10Q", 0x1000, 7, 0x1000, 256, 0x1100, 64, 0x1140, 64, 0x1180, 64)
 
 
@@ -396,6 +395,7 @@ def _answer(message: object) -> bytes:
 
 
 WORDS = np.arange(0x1000, 0x1003, dtype=np.uint64)
+# Arguments of all questions, by name.
 ARGUMENTS = {
     "number": 7, "descriptor": None, "names": ["malloc"], "tails": ["alloc"], "pattern": "m*",
     "name": "malloc", "address": 0x1000, "addresses": [0x1000, 0x2000], "entry": 0x1000,
@@ -403,7 +403,7 @@ ARGUMENTS = {
     "frees": [0x1000], "sites": WORDS, "most": 8, "limit": 127, "mappings": (), "heads": [0],
     "memory": b"", "by_name": True, "of_debug": False, "of_threads": False,
 }  # fmt: skip
-"""Arguments of all questions, by name."""
+# An answer to each kind of question.
 ANSWERS = [
     _answer([["f", 0x1000, 16], None]),
     _answer([True, False, ["ab" * 20, "a.debug", 7]]),
@@ -419,7 +419,6 @@ ANSWERS = [
     _answer([WORDS, WORDS, 0.5, None]),
     _answer([[[WORDS, 1, 0, False]], WORDS[:1], WORDS[:1]]),
 ]
-"""An answer to each kind of question."""
 
 READERS: dict[str, Reader] = {
     "elf": _elf, "usdt": _usdt, "dwarf": _dwarf, "cfi": _cfi, "proc": _proc,

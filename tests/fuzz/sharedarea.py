@@ -21,8 +21,7 @@ from tracelloc.record.sources.preloaded import ringmerge
 from tracelloc.record.sources.preloaded.ringmerge import AreaRings
 from tracelloc.record.sources.preloaded.stackrecords import AreaRecords
 
-STEP: Final = struct.Struct("<BBHQ")
-"""A step: its kind, a ring, a word of small numbers, a value."""
+STEP: Final = struct.Struct("<BBHQ")  # A step: its kind, a ring, a word of small numbers, a value
 RESERVE, WRITE, SET, RECORD, TAKE, RACE, OWN = range(7)
 _STEPS: Final = 7
 _MOST_STEPS: Final = 4000

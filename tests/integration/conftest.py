@@ -8,13 +8,12 @@ import pytest
 
 from tests.harness import Builder, Target, Tracelloc
 
-LONGEST_S = 1800
-"""The program ends by itself after this time, whatever becomes of the tests."""
+LONGEST_S = 1800  # The program ends by itself after this time, whatever becomes of the tests
+# Modules with tests that take more than fifty seconds each.
 LONGEST = {
     "test_package", "test_documented_commands", "test_run_leaks", "test_readme",
     "test_reachability", "test_recording_week", "test_rights",
 }  # fmt: skip
-"""Modules with tests that take more than fifty seconds each."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

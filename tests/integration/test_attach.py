@@ -40,10 +40,9 @@ METHODS = [
 ]
 
 NEEDS_MULTI = pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6")
+# For `--attach`. The first is a session where the kernel has them, else the second.
 WAYS = ["auto", pytest.param("multi", marks=[NEEDS_MULTI, pytest.mark.long]), "perf"]
-"""For ``--attach``. The first is a session where the kernel has them, else the second."""
-PERF_EVENT = 41
-"""BPF_PERF_EVENT, include/uapi/linux/bpf.h."""
+PERF_EVENT = 41  # BPF_PERF_EVENT, include/uapi/linux/bpf.h
 
 pytestmark = pytest.mark.bpf
 

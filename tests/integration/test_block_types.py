@@ -13,6 +13,7 @@ from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
 pytestmark = [pytest.mark.bpf, pytest.mark.long]  # they take Rust and Go
 
 COUNT = 300
+# Types of which there are `COUNT`, with the bytes of each.
 NODES = {
     "std::pair<int const, shop::Item> (tree node)": 32 + 48,
     "std::pair<int const, shop::Item> (hash node)": 8 + 48,
@@ -22,14 +23,13 @@ NODES = {
     "shop::Item (shared)": 16 + 40,
     "shop::Session": 16,
 }
-"""Types of which there are ``COUNT``, with the bytes of each."""
+# Types of one block with `COUNT` elements.
 ARRAYS = {
     "shop::Item[]": 40,
     "std::string[]": 32,
     "std::unique_ptr<shop::Item>[]": 8,
     "std::shared_ptr<shop::Item>[]": 16,
 }
-"""Types of one block with ``COUNT`` elements."""
 
 
 def test_types_equal_what_the_program_allocates(

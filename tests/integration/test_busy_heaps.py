@@ -13,8 +13,7 @@ pytestmark = pytest.mark.bpf
 
 THREADS, SLOTS = 4, 10_000
 LOST, LOST_LATER, LOST_BYTES = 300, 50, 5000
-SLACK_BYTES = 32
-"""A rest too small for a block is left with the one before it."""
+SLACK_BYTES = 32  # A rest too small for a block is left with the one before it
 
 
 def test_only_what_is_lost(builder: Builder, targets: list[Target]) -> None:

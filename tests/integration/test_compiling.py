@@ -25,8 +25,7 @@ from tracelloc.record.kernel.pythonprograms import WALKER
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 CONFIG = CaptureConfig(max_frames=31)
-SMALL = replace(CONFIG, use_rows=False, spill_entries=0)
-"""Compiled in a third of the time."""
+SMALL = replace(CONFIG, use_rows=False, spill_entries=0)  # Compiled in a third of the time
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from tracelloc.show.recording.reader import RecordedTrace
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
+# Beginnings of lines, and why they are not run.
 NOT_RUN = {
     "make install": "installs packages",
     "tracelloc open": "needs a terminal: test_record opens recordings",
@@ -49,17 +50,14 @@ NOT_RUN = {
     "kubectl ": "needs a cluster",
     "./shop &": "is the target: every command has one of its own",
 }
-"""Beginnings of lines, and why they are not run."""
+# Commands in running text that are forms, not examples.
 SPOKEN_OF = re.compile(
     r"CMD|PID|NAME|…|run --leaks$|tracelloc (diff|heap|holders|leaks|mcp|objects|top|watch)$"
 )
-"""Commands in running text that are forms, not examples."""
-LOOKS = " (objects|heap|holders|leaks) "
-"""Subcommands that look at a process without tracing it."""
+LOOKS = " (objects|heap|holders|leaks) "  # Subcommands that look at a process without tracing it
 AT_ONCE = 4
 DURATION = "1s"
-STARTED = ("server", "mydaemon", "integration-tests")
-"""Programs that are started, and end soon."""
+STARTED = ("server", "mydaemon", "integration-tests")  # Programs that are started, and end soon
 SOON = """
 #include <stdlib.h>
 #include <unistd.h>

@@ -20,6 +20,7 @@ KILLED = 128 + 9
 ABORTED = 128 + 6
 FAULTED = 128 + 11
 
+# What is started directly: (exit status, command).
 PROGRAMS = {
     "abort": (ABORTED, "harm abort"),
     "callbacks": (0, "harm callbacks"),
@@ -49,8 +50,8 @@ PROGRAMS = {
     "userfault": (0, "harm userfault"),
     "vfork": (0, "harm vfork"),
 }
-"""What is started directly: (exit status, command)."""
 
+# What a shell runs, and executes if its own process is to do it: (exit status, commands).
 SCRIPTS = {
     "address space for little": (0, "ulimit -v 300000; exec harm blocks 20"),
     "address space for much": (0, "ulimit -v 400000; exec harm blocks 300"),
@@ -153,10 +154,9 @@ with multiprocessing.Pool(2) as pool:
         """,
     ),
 }
-"""What a shell runs, and executes if its own process is to do it: (exit status, commands)."""
 
+# Exit status as shells have it, standard output, standard error without tracelloc's messages.
 Outcome = tuple[int, str, str]
-"""Exit status as shells have it, standard output, standard error without tracelloc's messages."""
 
 
 def outcome_of(done: subprocess.CompletedProcess[str]) -> Outcome:

@@ -42,8 +42,8 @@ def page_faults(pid: int) -> list[str]:
     return [fields[7], fields[9]]
 
 
+# The number of the system call of pause(3): pause, ppoll.
 PAUSE = {"x86_64": 34, "aarch64": 73}[os.uname().machine]
-"""The number of the system call of pause(3): pause, ppoll."""
 
 
 def await_pauses(pid: int, threads: int) -> None:

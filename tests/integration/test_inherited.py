@@ -80,22 +80,22 @@ found["blocked"] = sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))
 found["io"] = libc.syscall(252, 1, 0)
 print(json.dumps(found))
 """
+# Memory and time differ between any two runs; what is mounted, where others mount meanwhile: the
+# namespace is compared.
 DIFFERS = {
     "maps", "smaps", "smaps_rollup", "numa_maps", "statm", "auxv", "io", "sched", "schedstat",
     "oom_score", "wchan", "stack", "syscall", "pagemap", "mem", "clear_refs", "latency",
     "mounts", "mountinfo", "mountstats", "timers", "net", "arch_status", "task", "map_files",
     "ksm_stat", "task_size", "ksm_merging_pages",
 }  # fmt: skip
-"""Memory and time differ between any two runs; what is mounted, where others mount meanwhile: the
-namespace is compared."""
+# Also its own number, whose child it is (ours), that it is traced for as long as it begins, and the
+# room that the kernel has for its descriptors.
 DIFFERS_IN_STATUS = {
     "VmPeak", "VmSize", "VmLck", "VmPin", "VmHWM", "VmRSS", "RssAnon", "RssFile", "RssShmem",
     "VmData", "VmStk", "VmExe", "VmLib", "VmPTE", "VmSwap", "HugetlbPages", "PPid",
     "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches", "SigQ", "TracerPid", "State", "FDSize",
     "Tgid", "Pid", "NStgid", "NSpid",
 }  # fmt: skip
-"""Also its own number, whose child it is (ours), that it is traced for as long as it begins, and
-the room that the kernel has for its descriptors."""
 LOOK = f"DIFFERS = {DIFFERS!r}\nDIFFERS_IN_STATUS = {DIFFERS_IN_STATUS!r}\n{LOOK}"
 
 

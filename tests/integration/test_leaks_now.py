@@ -17,9 +17,10 @@ from tests.integration.test_heapwalk import await_pauses, page_faults, resident_
 
 pytestmark = pytest.mark.bpf
 
+# Bytes of the mapping that is a block of 1 MiB.
 MAPPED = -(-((1 << 20) + 16) // mmap.PAGESIZE) * mmap.PAGESIZE
-"""Bytes of the mapping that is a block of 1 MiB."""
 
+# Structures that `lostheap.cpp` loses with glibc.
 LOST = {
     # (shape, class, usable bytes): structures, least and most nodes, blocks
     ("list", "", 56): (20, 50, 50, 2000),
@@ -31,7 +32,6 @@ LOST = {
     ("block", "", 712): (64, 1, 1, 64),
     ("block", "", MAPPED - 16): (1, 1, 1, 1),
 }
-"""Structures that ``lostheap.cpp`` loses with glibc."""
 
 
 def search(pid: int, *options: object) -> dict[str, Any]:

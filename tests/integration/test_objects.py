@@ -23,11 +23,11 @@ from tracelloc.record.runtimes.cpython.watch import PythonObjectWatch
 from tracelloc.record.runtimes.supported import object_counter
 
 PYTHON = "/usr/bin/python3"
+# Types whose objects the garbage collector tracks all the time.
 TRACKED = (
     "__main__.Session", "__main__.Slotted", "list", "function", "type", "module", "cell",
     "collections.deque", "property", "member_descriptor", "abc.ABCMeta",
 )  # fmt: skip
-"""Types whose objects the garbage collector tracks all the time."""
 
 
 def open_program(targets: list[Target], *options: str, **variables: str) -> Target:

@@ -19,9 +19,9 @@ from tests.integration.test_exact import assert_equal, by_site
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 SMALL_RING = ("--json", "--top", 1000, "--events-size", "64k", "--interval", "10s")
+# How long a reader is stopped at most, in processor time that the target uses meanwhile, however
+# busy the machine is: never for nothing, or a few times per overflow.
 LONG_S, SHORT_S = 0.8, 0.02
-"""How long a reader is stopped at most, in processor time that the target uses meanwhile,
-however busy the machine is: never for nothing, or a few times per overflow."""
 
 
 def run_unread(target: Target, tracer: Tracelloc, stopped_s: float) -> dict[str, list[int]]:

@@ -24,6 +24,7 @@ from tracelloc.record.kernel.pythonprograms import WALKER
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
+# Each pair of values of two options (an orthogonal array of strength 2).
 CONFIGS = {
     f"follow={follow} mmap={mappings} sample={sample} rows={follow == mappings} "
     f"spill={follow == sample}": CaptureConfig(
@@ -35,7 +36,6 @@ CONFIGS = {
     )
     for follow, mappings, sample in itertools.product((False, True), repeat=3)
 }
-"""Each pair of values of two options (an orthogonal array of strength 2)."""
 CONFIGS |= {
     f"python {name}": replace(config, python=True)
     for name, config in CONFIGS.items()

@@ -137,12 +137,12 @@ def test_wrong():
 def test_marker():
     pass
 """
+# Size and number of lost blocks; none in the other tests.
 LEAKED = {
     "lost": (1000, 20), "extension": (10_000, 50), "tolerated": (10_000, 20),
     "filtered": (10_000, 30), "reference": (8192, 20), "threads": (3000, 20),
     "TestCase::test_method": (5000, 20),
 }  # fmt: skip
-"""Size and number of lost blocks; none in the other tests."""
 FAILED = {"extension", "large", "TestCase::test_method", "wrong", "marker"}
 
 

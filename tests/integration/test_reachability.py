@@ -24,8 +24,7 @@ from tracelloc.record.symbolization.symbolizer import Symbolizer
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 ROUNDS = 400
-VERDICT_S = 5 * PATIENCE_S
-"""As long as the program runs: the machine may be busy."""
+VERDICT_S = 5 * PATIENCE_S  # As long as the program runs: the machine may be busy
 LOST = {"drop": 1, "drop_pair": 2, "drop_ring": 2}
 KEPT = {"keep": 1, "keep_inside": 1, "keep_marked": 1, "keep_in_code": 1}
 

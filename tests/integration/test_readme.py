@@ -17,8 +17,7 @@ from tests.harness import PATIENCE_S
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
-VERDICT_S = 60 + PATIENCE_S
-"""A leak takes a minute to be proven; the machine may be busy."""
+VERDICT_S = 60 + PATIENCE_S  # A leak takes a minute to be proven; the machine may be busy
 
 
 def section() -> str:

@@ -38,11 +38,11 @@ REFUSED = {
     "user": "probes need root (sudo); ",
 }
 
+# Removes variables of this session, which another session must not have.
 CLEAN = (
     "env", "-u", "TEST_COMPLETE", "-u", "TEST_CACHE", "-u", "PYTHONPATH",
     "-u", "PYTEST_XDIST_WORKER", "-u", "PYTEST_ADDOPTS",
 )  # fmt: skip
-"""Removes variables of this session, which another session must not have."""
 SOME_TESTS = "tests/integration/test_doctor.py", "tests/unit/test_ranges.py"
 
 

@@ -19,14 +19,14 @@ import pytest
 from tests.harness import PATIENCE_S, TARGETS, Builder, as_nobody
 from tracelloc.show.export.checks import relative_path
 
+# Direct bytes and blocks, indirect bytes and blocks, by the functions that call `allocate`.
 Leaks = dict[str, tuple[int, int, int, int]]
-"""Direct bytes and blocks, indirect bytes and blocks, by the functions that call ``allocate``."""
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 
-OUTER = ("allocate", "main", "start_thread", "__libc_start_call_main")
-"""Frames that say nothing."""
+OUTER = ("allocate", "main", "start_thread", "__libc_start_call_main")  # Frames that say nothing
 DIRECT: Leaks = {"direct": (200, 2, 0, 0)}
+# Exit status and leaks, by the arguments of `endings.c`.
 ENDINGS: dict[tuple[str, ...], tuple[int, Leaks]] = {
     ("none",): (0, {}),
     ("direct",): (3, DIRECT),
@@ -53,7 +53,6 @@ ENDINGS: dict[tuple[str, ...], tuple[int, Leaks]] = {
     # The first program has leaked, too, but another one has taken its place.
     ("reachable", "direct"): (3, DIRECT),
 }
-"""Exit status and leaks, by the arguments of ``endings.c``."""
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +170,7 @@ def test_what_cannot_be_checked(public: Path, builder: Builder) -> None:
         assert words in done.stderr.decode(), path
 
 
+# Executes a command under a filter that ends it for one system call.
 FILTERED = """
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None)
@@ -184,7 +184,6 @@ assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
 assert libc.prctl(22, 2, ctypes.byref(program), 0, 0) == 0  # PR_SET_SECCOMP
 os.execv(sys.argv[2], sys.argv[2:])
 """
-"""Executes a command under a filter that ends it for one system call."""
 
 
 @pytest.mark.parametrize(("call", "status"), [(9999, 3), (324, 1)])
@@ -224,20 +223,20 @@ def test_tracing_without_root(program: Path, public: Path) -> None:
     assert re.search(rf"recorded \d+ snapshots? in {recording}", done.stderr.decode())
 
 
+# Targets with a malloc of their own, before which the library does not stand.
 REFUSED = {"jumper", "prefixed"}
-"""Targets with a malloc of their own, before which the library does not stand."""
+# Valgrind's figures; what is left of a pointer on the stack may hide one of the first.
 TARGETS_THAT_LEAK = {
     "early": "leaked (?:22.5 KiB in 7|19.5 KiB in 6) blocks, of 26.4 KiB in 8 blocks ",
     "reveal": "leaked 342 KiB in 100 blocks, of 342 KiB in 101 blocks ",
     "sprawl": "leaked 97.7 KiB in 100 blocks, of 97.7 KiB in 100 blocks ",
 }
-"""Valgrind's figures; what is left of a pointer on the stack may hide one of the first."""
+# The other targets of this project that end at the end of their input.
 CLEAN_TARGETS = (
     "bursts", "chain", "forks", "hoard", "leaderless", "lineage", "locker", "lost", "mapper",
     "pagedout", "plain", "pool", "relay", "reopener", "reporter", "reserve", "sandbox", "shapes",
     "shortlived", "twins", "usable", "weakly",
 )  # fmt: skip
-"""The other targets of this project that end at the end of their input."""
 
 
 @pytest.mark.long

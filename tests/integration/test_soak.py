@@ -22,13 +22,13 @@ from tracelloc.record.process.procfs import Process
 SECONDS = float(os.environ.get("SOAK_SECONDS", "20"))
 pytestmark = [pytest.mark.bpf, pytest.mark.long, pytest.mark.timeout(3 * SECONDS + 600)]
 OPERATIONS = 20_000
+# Between the first third and the end: allocators keep what was once needed for an export.
 MOST_GROWTH_BYTES = {
     "reports": 24 << 20, "screen": 40 << 20, "reports' workers": 24 << 20,
     "screen's workers": 24 << 20,
 }  # fmt: skip
-"""Between the first third and the end: allocators keep what was once needed for an export."""
+# Widths and heights that the screen's terminal has by turns.
 SCREENS = (120, 40), (80, 24), (200, 60), (60, 20)
-"""Widths and heights that the screen's terminal has by turns."""
 
 
 def test_soak(builder: Builder, targets: list[Target], tmp_path: Path) -> None:

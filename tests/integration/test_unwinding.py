@@ -43,10 +43,9 @@ FIRST_SIZE = 1 << 27
 MOST = 20_000
 SOURCES = ["probes", "library"]
 WORDS = 256
+# Records after which the program waits: all of their stacks find room in the ring.
 PAUSE_AFTER = 256
-"""Records after which the program waits: all of their stacks find room in the ring."""
-SWAPPED_CALLS = 1500
-"""How often swapped.c calls each library's function."""
+SWAPPED_CALLS = 1500  # How often swapped.c calls each library's function
 
 
 @pytest.fixture(autouse=True)

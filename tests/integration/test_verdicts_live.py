@@ -18,8 +18,7 @@ from tracelloc.record.symbolization.symbolizer import Symbolizer
 
 pytestmark = pytest.mark.bpf
 
-VERDICT_S = 300.0
-"""Some 65 s after its onset a leak is called so; the machine may be busy."""
+VERDICT_S = 300.0  # Some 65 s after its onset a leak is called so; the machine may be busy
 
 
 def leaking(report: dict[str, Any]) -> dict[str, dict[str, Any]]:

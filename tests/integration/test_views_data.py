@@ -16,8 +16,7 @@ from tracelloc.show.analysis.differences import Limits, change, held_by_stack, m
 pytestmark = pytest.mark.bpf
 
 EVERYTHING = Wanted(blocks=True)
-TICK_NS = 10_000_000 + (1 << 20)
-"""Births are of the timer's last tick: up to this much too early."""
+TICK_NS = 10_000_000 + (1 << 20)  # Births are of the timer's last tick: up to this much too early
 
 
 def test_copies_agree_with_totals(builder: Builder, targets: list[Target]) -> None:

@@ -22,20 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ROW_LIMIT_S = 5400
-"""How long a row may take, in seconds."""
-BOOTS = 3
-"""How often a machine is booted that does not get that far."""
+ROW_LIMIT_S = 5400  # How long a row may take, in seconds
+BOOTS = 3  # How often a machine is booted that does not get that far
 
 
 @dataclass(frozen=True)
 class Row:
     """One kernel, how it preempts, and the distribution's release around it."""
 
-    package: str
-    """Package and suite."""
-    preempt: str = ""
-    """The kernel's parameter; empty: its own default."""
+    package: str  # Package and suite
+    preempt: str = ""  # The kernel's parameter; empty: its own default
     userland: str = "bookworm"
 
     @property

@@ -49,8 +49,7 @@ APP = "/opt/shop/server"
 START_NS = 1_000 * NS_PER_S
 SECONDS = 120
 
-Call = tuple[str, str | None, str | None, int | None]
-"""symbol, module, file, line"""
+Call = tuple[str, str | None, str | None, int | None]  # symbol, module, file, line
 
 SERVE: list[Call] = [
     ("handle_request", APP, "/src/server.c", 95),
@@ -73,8 +72,7 @@ STACKS: dict[int, list[Call]] = {
     ],
 }
 
-MODULES: dict[str, object] = {}
-"""Files by path, the same ones for all processes."""
+MODULES: dict[str, object] = {}  # Files by path, the same ones for all processes
 
 
 class FakeSymbolizer(Symbolizer):
@@ -116,11 +114,9 @@ class FakeSource:
     memory: MemoryUsage | None = None
     sample_bytes: int | None = None
     lost: int = 0
-    allocator: MainLibrary | None = None
-    """Whose sizes blocks have."""
+    allocator: MainLibrary | None = None  # Whose sizes blocks have
     failure: BaseException | None = None
-    others: tuple[Snapshot, ...] = ()
-    """Other processes."""
+    others: tuple[Snapshot, ...] = ()  # Other processes
     has_many: bool = False
     has_python: bool = False
     writes_files: bool = True
@@ -253,13 +249,13 @@ def shop(directory: Path, kind: type[FakeSource] | None = None) -> FakeSource:
     return source
 
 
+# Outstanding bytes by what the row says first.
 LIVE = {
     "record_request": SECONDS * 20 * 160,
     "cache_lookup": 30 * 4096,
     "append_log": 32 << 10,
     "dns::Message::decode": 5 << 10,
 }
-"""Outstanding bytes by what the row says first."""
 
 Steps = Callable[[LiveApp, Pilot[int]], Awaitable[None]]
 

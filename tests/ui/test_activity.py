@@ -30,10 +30,9 @@ from tracelloc.ui.nodes import ROOT, Nodes
 from tracelloc.ui.tableview import Table
 
 PAGE_BYTES = 50_000
+# Each second a page is made, while all that stays is there, and freed at once.
 PEAK_BYTES = sum(LIVE.values()) + PAGE_BYTES
-"""Each second a page is made, while all that stays is there, and freed at once."""
-HANDED = SECONDS - 30
-"""Entries of the cache that another thread has freed."""
+HANDED = SECONDS - 30  # Entries of the cache that another thread has freed
 
 
 @pytest.fixture

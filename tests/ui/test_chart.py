@@ -16,8 +16,7 @@ from tracelloc.ui.functions import FUNCTIONS
 from tracelloc.ui.plot import BEHIND, LABELS, Canvas, Curve, draw
 from tracelloc.ui.sourcescreen import SourceScreen
 
-MARKS = dict(zip(LIVE, "█▓▒░", strict=True))
-"""By function, the one with the highest peak first."""
+MARKS = dict(zip(LIVE, "█▓▒░", strict=True))  # By function, the one with the highest peak first
 
 
 def column(lines: list[str], at: int) -> str:

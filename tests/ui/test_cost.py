@@ -22,8 +22,7 @@ from tracelloc.ui.tableview import Table
 from tracelloc.ui.tree import TreeView
 from tracelloc.ui.view import Sorting
 
-REFRESH_S = 0.05
-"""The budget. Processor time is measured, which others' load makes longer, too."""
+REFRESH_S = 0.05  # The budget. Processor time is measured, which others' load makes longer, too.
 
 
 def large() -> Nodes:

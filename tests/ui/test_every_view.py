@@ -24,13 +24,13 @@ from tracelloc.ui.app import LiveApp
 from tracelloc.ui.state import VIEWS
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
+# By picture, the keys that lead there from the one before.
 KEYS = {view.name: view.key for view in VIEWS if view.name != "log"} | {
     "stack": "1 down enter", "source": "l", "filters": "f", "limits": "L", "search": "slash",
     "help": "question_mark", "commands": "ctrl+p", "span": "x", "changes": "M d",
 }  # fmt: skip
-"""By picture, the keys that lead there from the one before."""
+# Pictures that Esc leaves.
 LEFT = {name for name in KEYS if name not in {view.name for view in VIEWS}}
-"""Pictures that Esc leaves."""
 
 
 @pytest.fixture

@@ -77,11 +77,11 @@ def test_palette_shows_keys_and_has_no_twins(source: FakeSource) -> None:
     drive(source, steps)
 
 
+# What letters do that have several actions.
 ONE_MEANING = {
     "q": "leave", "f": "filters", "n": "all filters", "g": "first", "G": "last", "C": "chart",
     "e": "export",
 }  # fmt: skip
-"""What letters do that have several actions."""
 
 
 def test_a_letter_means_one_thing() -> None:
@@ -129,6 +129,7 @@ def test_a_trace_is_not_suspended(source: FakeSource) -> None:
     drive(source, steps, notifications=True)
 
 
+# Keys by what is read; None: nothing within Textual's time.
 ESCAPED = {
     ("\x1bq",): ["escape", "q"],
     ("\x1b", "/"): ["escape", "slash"],
@@ -137,7 +138,6 @@ ESCAPED = {
     ("\x1b", None, "[", "1"): ["escape", "left_square_bracket", "1"],
     ("\x1b\x1b[A",): ["escape", "up"],
 }
-"""Keys by what is read; None: nothing within Textual's time."""
 
 
 @pytest.mark.parametrize("pieces", ESCAPED, ids=repr)

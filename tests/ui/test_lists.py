@@ -88,8 +88,8 @@ async def walk(rows: LineView[Any], press: Press, *, letters: bool = True) -> No
     assert pressed == (keys if letters else {key for key in keys if len(key) > 1})
 
 
+# Views of all programs that are lists.
 LISTS = [view.name for view in VIEWS if view.name not in ("flame", "objects", "resident", "types")]
-"""Views of all programs that are lists."""
 
 
 @pytest.mark.parametrize("name", LISTS)

@@ -36,8 +36,7 @@ from tracelloc.ui.plot import BEHIND, LABELS
 from tracelloc.ui.recorded import RecordedSource
 
 END_S = 400.0
-LAST = int(END_S) // 5 - 1
-"""Number of the last of the recorded moments."""
+LAST = int(END_S) // 5 - 1  # Number of the last of the recorded moments
 
 
 @pytest.fixture(autouse=True)

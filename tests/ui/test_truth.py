@@ -23,8 +23,7 @@ from tracelloc.ui.view import Journal, Settings
 from tracelloc.verdict.falling import without_falling
 
 SECONDS = 240
-EVERY_S = 8
-"""Snapshots are not taken when verdicts are made, which is every five seconds."""
+EVERY_S = 8  # Snapshots are not taken when verdicts are made, which is every five seconds
 QUICK = {"sawtooth", "callers", "churn"}
 RECORDINGS = [
     pytest.param(path, marks=() if path.stem in QUICK else pytest.mark.long, id=path.stem)

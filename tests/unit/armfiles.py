@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.commands import run
 
+# Files for arm64, from Debian's packages libc6-arm64-cross and others.
 LIBRARIES = Path("/usr/aarch64-linux-gnu/lib")
-"""Files for arm64, from Debian's packages libc6-arm64-cross and others."""
 
 
 def library(name: str) -> Path:

@@ -14,8 +14,8 @@ from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, Even
 
 A, F, R, X = EventKind.ALLOC, EventKind.FREE, EventKind.REALLOC_FREE, EventKind.RESTORE
 
+# kind, address, size, stack id, thread id; times are positions.
 Event = tuple[EventKind, int, int, int, int]
-"""kind, address, size, stack id, thread id; times are positions."""
 
 
 def records(events: list[Event], first_time: int = 1) -> Events:
@@ -47,8 +47,7 @@ def sent_stacks(*stacks: tuple[int, int, tuple[int, ...]]) -> SentStacks:
     )
 
 
-Block = tuple[int, int, int, int]
-"""size, stack id, birth, thread id"""
+Block = tuple[int, int, int, int]  # size, stack id, birth, thread id
 
 
 @dataclass
@@ -64,19 +63,16 @@ class PlainTable:
     pending: dict[int, tuple[int, Block | None, int]] = field(default_factory=dict)
     tick_ns: int = 1
     time: int = 0
-    between: int = 1
-    """At most so many other allocations come between those of a temporary block."""
+    between: int = 1  # At most so many other allocations come between those of a temporary block
     temporary: dict[int, tuple[int, int]] = field(default_factory=dict)
     remote: dict[int, tuple[int, int]] = field(default_factory=dict)
-    made_by: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By thread; as the next."""
+    made_by: dict[int, tuple[int, int]] = field(default_factory=dict)  # By thread; as the next
     freed_by: dict[int, tuple[int, int]] = field(default_factory=dict)
+    # By who made and who freed.
     flows: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    """By who made and who freed."""
-    peak: tuple[int, dict[int, tuple[int, int]]] = (0, {})
-    """When, and what was held by stack."""
+    peak: tuple[int, dict[int, tuple[int, int]]] = (0, {})  # When, and what was held by stack
+    # By address: how many blocks its thread had made before.
     _numbers: dict[int, int] = field(default_factory=dict)
-    """By address: how many blocks its thread had made before."""
     _held: int = 0
     _most: int = 0
 

@@ -21,8 +21,7 @@ class MadeSection(NamedTuple):
     data: bytes = b""
     kind: int = 1
     link: int = 0
-    claims: int | None = None
-    """Its size, whatever ``data`` has."""
+    claims: int | None = None  # Its size, whatever `data` has
     offset: int | None = None
     flags: int = 0
     name_at: int | None = None

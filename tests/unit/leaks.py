@@ -30,8 +30,8 @@ HANDLERS = 12
 LEAK, CACHE = 1, 2
 SESSIONS = list(range(3, 3 + HANDLERS))
 LEAK_BYTES_PER_MIN = 20 * 0.05 * 100 * 60
+# A block of 2,000 bytes each 30 s, by each handler.
 SESSION_BYTES_PER_MIN = HANDLERS * 2000 * 60 / 30.0
-"""A block of 2,000 bytes each 30 s, by each handler."""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ MODULES = sorted(
     for path in folder.rglob(pattern)
 )
 
+# What every room may import: errors, text for people, processors, the sources of the probes.
 GROUND = ["errors", "text", "startup", "streams", "probes", "tracelloc", "architecture"]
-"""What every room may import: errors, text for people, processors, the sources of the probes."""
+# The rooms, and which others each may import: two wings that don't know each other.
 KNOWS = {
     "model": [],
     "system": ["model"],
@@ -43,7 +44,6 @@ KNOWS = {
     "startup": ["text"],
     "text": [],
 }  # fmt: skip
-"""The rooms, and which others each may import: two wings that don't know each other."""
 
 
 def room(path: Path) -> str:
@@ -148,12 +148,12 @@ assert not wing, wing
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
+# Libraries, and the one folder that knows each.
 PLACES = {
     "textual": "ui", "rich": "ui", "elftools": "elf", "capstone": "machinecode",
     "pytest": "testing", "pyderust": "demangle", "rust_demangler": "demangle",
     "sqlite3": "recording",
 }  # fmt: skip
-"""Libraries, and the one folder that knows each."""
 
 
 def test_only_one_place_knows_a_library() -> None:

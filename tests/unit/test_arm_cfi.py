@@ -28,17 +28,17 @@ from tracelloc.files.cfi.rules import END_ROW, FALLBACK_ROW, built_in_rules
 from tracelloc.files.cfi.walk import End, Walk
 
 FP, LR, SP, PC = 29, 30, 31, 32
+# Numbers by readelf's names; it shows the return address's register as `ra`.
 NAMES = {**{f"x{n}": n for n in range(30)}, "sp": SP, "ra": LR}
-"""Numbers by readelf's names; it shows the return address's register as ``ra``."""
 READELF = "aarch64-linux-gnu-readelf"
 
 
+# How many rows there are, and how many whose return address is not in x30 or its slot: those of
+# `rawmemchr`, which has it in x15.
 ROWS = {
     "libc.so.6": (19175, 2), "libm.so.6": (3722, 0), "libstdc++.so.6": (20777, 0),
     "ld-linux-aarch64.so.1": (1479, 2),
 }  # fmt: skip
-"""How many rows there are, and how many whose return address is not in x30 or its slot: those of
-``rawmemchr``, which has it in x15."""
 
 
 def compare_with_readelf(cfi: Cfi, path: Path) -> tuple[int, int]:

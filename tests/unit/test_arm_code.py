@@ -79,8 +79,7 @@ def numbers() -> dict[int, int]:
     return found | {arm.ARM64_REG_SP: 31, arm.ARM64_REG_WSP: 31}
 
 
-ALIASES = ("cmp", "cmn", "tst")
-"""capstone 5 says that these write their first operand."""
+ALIASES = ("cmp", "cmn", "tst")  # capstone 5 says that these write their first operand
 
 
 def test_writes_include_capstones() -> None:
@@ -137,6 +136,9 @@ ONE, TWO, THREE = ("x0",), ("x0", "x1"), ("x0", "x1", "x2")
 AT_0, AT_4, AT_8, STEPPED = (
     ProbeOffset(0, False), ProbeOffset(4, False), ProbeOffset(8, False), ProbeOffset(0, True),
 )  # fmt: skip
+# free: `cbz`; mmap: `tst`, `b.ne`; munmap: its branch is behind the system call, whose result is in
+# x0. The others begin with `stp x29, x30, [sp, #-N]!` or take from sp, and reallocarray with `umulh
+# x3, x1, x2`, then `mul x1`.
 GLIBC_236 = {
     "free": (ONE, AT_0), "cfree": (ONE, AT_0), "malloc_usable_size": (ONE, AT_0),
     "mmap": (TWO, AT_4), "malloc": (ONE, STEPPED), "calloc": (TWO, STEPPED),
@@ -145,9 +147,6 @@ GLIBC_236 = {
     "reallocarray": (THREE, STEPPED), "mremap": (("x0", "x1", "x2", "x3"), STEPPED),
     "sbrk": (ONE, STEPPED), "munmap": (TWO, STEPPED),
 }  # fmt: skip
-"""free: ``cbz``; mmap: ``tst``, ``b.ne``; munmap: its branch is behind the system call, whose
-result is in x0. The others begin with ``stp x29, x30, [sp, #-N]!`` or take from sp, and
-reallocarray with ``umulh x3, x1, x2``, then ``mul x1``."""
 
 
 def offset_in(path: Path, name: str, registers: tuple[str, ...]) -> ProbeOffset | None:
@@ -162,6 +161,7 @@ def test_offsets_in_glibc(name: str) -> None:
     check_figures(offset_in(library("libc.so.6"), name, registers), expected)
 
 
+# Debian 13's libraries, with pointer authentication: offsets; None: stepped, at the entry.
 PACKAGES = {
     "libc6": ("libc.so.6", {
         "free": 4, "memalign": 4, "posix_memalign": 4, "valloc": 4, "sbrk": 4, "mmap": 8,
@@ -179,7 +179,6 @@ PACKAGES = {
     }),
     "libstdc++6": ("libstdc++.so.6.0.[0-9]*[0-9]", {"_Znam": 4, "_ZdlPv": 4, "_Znwm": None}),
 }  # fmt: skip
-"""Debian 13's libraries, with pointer authentication: offsets; None: stepped, at the entry."""
 ARGUMENTS = {"malloc": ONE, "free": ONE, "valloc": ONE, "sbrk": ONE, "_Znwm": ONE, "_Znam": ONE,
              "_ZdlPv": ONE, "posix_memalign": THREE, "rallocx": THREE}  # fmt: skip
 
@@ -314,11 +313,11 @@ def test_drain_of_thread_caches_in_debian_13() -> None:
 
 
 PUSHED = re.compile(r"x29, x30, \[sp, #-(\d+)\]!")
+# reallocarray jumps to realloc; pvalloc has a frame, and jumps to a function with another.
 SLOTS = {
     "malloc": 7, "calloc": 9, "realloc": 13, "reallocarray": 0, "free": 7, "memalign": 5,
     "posix_memalign": 5, "sbrk": 5, "mremap": 9, "mmap": 0, "pvalloc": 0,
 }  # fmt: skip
-"""reallocarray jumps to realloc; pvalloc has a frame, and jumps to a function with another."""
 
 
 def test_where_return_addresses_are_stored() -> None:

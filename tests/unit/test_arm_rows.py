@@ -133,12 +133,12 @@ SP_BESIDE, FP_BESIDE, SP_REGISTER, SP_ITS_SLOT = (
     (Kind.SP, ReturnPlace.BESIDE_FP), (Kind.BP, ReturnPlace.BESIDE_FP),
     (Kind.SP, ReturnPlace.REGISTER), (Kind.SP, ReturnPlace.ITS_SLOT),
 )  # fmt: skip
+# How many instructions of each kind are compared.
 STEPPED = {
     "libc.so.6": {SP_BESIDE: 12142, FP_BESIDE: 2846, SP_REGISTER: 1737, SP_ITS_SLOT: 266},
     "libm.so.6": {SP_BESIDE: 3404, SP_REGISTER: 914},
     "libstdc++.so.6": {SP_BESIDE: 13098, FP_BESIDE: 628, SP_REGISTER: 1298},
 }
-"""How many instructions of each kind are compared."""
 
 
 @pytest.mark.parametrize("name", STEPPED)
@@ -177,6 +177,8 @@ def addresses(cfi: Cfi) -> np.ndarray:
     return np.concatenate(pieces)
 
 
+# Per file: instructions, reasons of those without a row, call sites, reasons. The registers are
+# those of setcontext and longjmp (x0, which points to saved ones); `rawmemchr` returns by x15.
 WITHOUT = {
     "libc.so.6": (271915, {"CFA_REGISTER": 56, "RETURN_ADDRESS": 9}, 14233, {"RETURN_ADDRESS": 1}),
     "libm.so.6": (69077, {}, 5464, {}),
@@ -185,8 +187,6 @@ WITHOUT = {
         28228, {"CFA_REGISTER": 22, "RETURN_ADDRESS": 9}, 1315, {"RETURN_ADDRESS": 1},
     ),
 }  # fmt: skip
-"""Per file: instructions, reasons of those without a row, call sites, reasons. The registers are
-those of setcontext and longjmp (x0, which points to saved ones); ``rawmemchr`` returns by x15."""
 
 
 @pytest.mark.parametrize("name", WITHOUT)

@@ -36,10 +36,8 @@ from tracelloc.record.worker.readfile import ReadFile
 
 LIBRARIES_AT = 0xFFFF_8000_0000
 PROGRAM_AT = 0xAAAA_C000_0000
-TAG = 0xB5 << 56
-"""A pointer's highest byte, which the processor ignores."""
-SIGNATURE = 0x2F << 48
-"""An authentication code in a pointer."""
+TAG = 0xB5 << 56  # A pointer's highest byte, which the processor ignores
+SIGNATURE = 0x2F << 48  # An authentication code in a pointer
 
 
 def u64(*values: int) -> np.ndarray:

@@ -29,18 +29,17 @@ from tracelloc.system.bounded import Inflater, UnpackBudget, inflated, json_byte
 pytestmark = pytest.mark.long
 
 RECORDING = Path(__file__).parents[1] / "data/recordings/v1.rec"
-MOST_RSS = 640 << 20
-"""Bytes: 512 MiB, and what Python and the modules take."""
+MOST_RSS = 640 << 20  # Bytes: 512 MiB, and what Python and the modules take
 MIB = 1 << 20
 
 
+# What a process has had counts as its children's: so it has to be a small one that asks.
 MEASURE = """
 import resource, subprocess, sys
 done = subprocess.run(sys.argv[1:], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 sys.exit(done.returncode)
 """
-"""What a process has had counts as its children's: so it has to be a small one that asks."""
 
 
 def measured(*arguments: str | Path) -> tuple[int, str, int]:

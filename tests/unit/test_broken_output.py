@@ -28,8 +28,8 @@ ENDLESS: Final = [
     "objects -p PID --every 100ms",
     "top --interval 100ms",
 ]
+# Subcommands that write nothing to standard output.
 SILENT: Final = {"merge", "open", "record", "run"}
-"""Subcommands that write nothing to standard output."""
 REQUEST: Final = b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n'
 
 

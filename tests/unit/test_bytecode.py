@@ -9,12 +9,9 @@ import pytest
 
 from tracelloc.record.kernel.compiler import CompiledProbes, MapSpec, with_maps
 
-STACK_LIMIT_BYTES = 64
-"""BPF_PRIV_STACK_MIN_SIZE, include/linux/bpf_verifier.h."""
-FRAME = 10
-"""The register that points behind the program's stack."""
-HELPERS = {12: "tail_call"}
-"""enum bpf_func_id, include/uapi/linux/bpf.h."""
+STACK_LIMIT_BYTES = 64  # BPF_PRIV_STACK_MIN_SIZE, include/linux/bpf_verifier.h
+FRAME = 10  # The register that points behind the program's stack
+HELPERS = {12: "tail_call"}  # enum bpf_func_id, include/uapi/linux/bpf.h
 
 
 def instructions(code: bytes) -> Iterator[tuple[int, int, int, int, int]]:

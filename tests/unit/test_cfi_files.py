@@ -45,14 +45,11 @@ HOW = {
     "VAL_OFFSET": core.VAL_OFFSET, "REGISTER": core.REGISTER, "EXPRESSION": core.EXPRESSION,
     "VAL_EXPRESSION": core.VAL_EXPRESSION,
 }  # fmt: skip
-ARGS_SIZE = 0x2E
-"""pyelftools stumbles over it. It changes no rule."""
-START_BYTES = 250_000
-"""How much of a section is compared: pyelftools takes its time."""
+ARGS_SIZE = 0x2E  # pyelftools stumbles over it. It changes no rule.
+START_BYTES = 250_000  # How much of a section is compared: pyelftools takes its time
 
 
-REGISTERS = 17
-"""Rules are kept for these."""
+REGISTERS = 17  # Rules are kept for these
 
 
 def start_of(data: bytes) -> bytes:

@@ -18,8 +18,8 @@ from tracelloc.files.cfi.unwindsections import Index, make_index, scan
 SECTION = 0x10000
 CODE = 0x4000
 SIZE = 0x1000
+# def_cfa rsp+8; the return address at CFA-8: what every compiler starts from.
 START = b"\x0c\x07\x08\x90\x01"
-"""def_cfa rsp+8; the return address at CFA-8: what every compiler starts from."""
 
 
 def entry(body: bytes) -> bytes:

@@ -36,8 +36,8 @@ class Sample:
     name: str
     registers: dict[int, int]
     interrupted: dict[int, int]
+    # What backtrace() found; the first one is in the function that called it.
     expected: tuple[int, ...]
-    """What backtrace() found; the first one is in the function that called it."""
     stack: StackCopy
 
 

@@ -29,8 +29,7 @@ from tracelloc.files.demangle import (
 from tracelloc.system.confined import OWN_USERS
 from tracelloc.text import LONGEST_TEXT, printable
 
-HANGS = "_Z4llvm4orINS_IXsreTrtD"
-"""Keeps libstdc++ 12 in a loop for ever."""
+HANGS = "_Z4llvm4orINS_IXsreTrtD"  # Keeps libstdc++ 12 in a loop for ever
 
 
 @pytest.fixture(params=["pyderust", "rust-demangler"])

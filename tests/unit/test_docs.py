@@ -34,8 +34,9 @@ PAGES = [ROOT / "README.md", ROOT / ".github" / "CONTRIBUTING.md", *sorted(DOCS.
 ids = [page.stem for page in PAGES]
 STAND_INS = {"PID": "1", "TOPIC": "glossary", "SHELL": "bash"}
 SHELL = {"|", "&&", "&", ";", ">", "\\", "#"}
+# Command lines that are named, not shown.
 SPOKEN_OF = ["diff"], ["heap"], ["holders"], ["leaks"], ["objects"], ["symbols"]
-"""Command lines that are named, not shown."""
+# Options of other programs.
 OF_OTHERS = {
     "--basetemp", "--bashrc", "--check", "--dist", "--foreground", "--format", "--global",
     "--inspect", "--interpreted-frames-native-stack", "--no-install-recommends", "--only",
@@ -43,7 +44,6 @@ OF_OTHERS = {
     "--python", "--rm", "--rounds", "--strict", "--system-site-packages", "--template", "--tool",
     "--image", "--trace-children", "--unix-socket", "--wrapper",
 }  # fmt: skip
-"""Options of other programs."""
 
 
 def fenced(text: str) -> Iterator[str]:

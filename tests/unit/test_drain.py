@@ -27,8 +27,7 @@ from tracelloc.model.losses import Counter
 from tracelloc.record.abi import CONTROL_DTYPE, SpillFlag
 from tracelloc.record.kernel.drain import ENTRY_DTYPE, Drain
 
-TICK_NS = 1 << 20
-"""Something happens at each of the shim's ticks."""
+TICK_NS = 1 << 20  # Something happens at each of the shim's ticks
 SHIM = Path(__file__).parents[1] / "shim/emit.c"
 ROOM = 65536
 

@@ -22,8 +22,7 @@ from tracelloc.files.dwarf.lineprogram import Chain, LineIndex
 from tracelloc.files.dwarf.sourcelines import SourceLines
 
 ADDRESSES = 2000
-WRONG = 0.001
-"""The share of chains that may differ: compilers and LLVM have faults of their own."""
+WRONG = 0.001  # The share of chains that may differ: compilers and LLVM have faults of their own
 
 
 def objcopy(path: Path, out: Path, *flags: str) -> Path:

@@ -53,8 +53,7 @@ class Told:
 class Bereaving(Follower):
     """Fault injection: parents are killed as if their stops after a fork had not been reached."""
 
-    is_late = False
-    """Whether children stop after their parents' ends have been handled."""
+    is_late = False  # Whether children stop after their parents' ends have been handled
 
     def _handle_birth(self, watcher: object, thread_id: int, child_id: int, event: int) -> None:
         os.kill(thread_id, signal.SIGKILL)

@@ -16,10 +16,9 @@ from tests.unit.test_hostile_files import bounded
 KEPT = Path(__file__).parents[1] / "data" / "fuzz"
 ALL_SECONDS = float(os.environ.get("FUZZ_SECONDS", "12"))
 pytestmark = [pytest.mark.timeout(ALL_SECONDS + 600), pytest.mark.long]
-SECONDS = ALL_SECONDS / len(READERS)
-"""CPU time for each reader."""
+SECONDS = ALL_SECONDS / len(READERS)  # CPU time for each reader
+# Fixed, so that what fails here fails there. `make fuzz` takes another each time.
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
-"""Fixed, so that what fails here fails there. ``make fuzz`` takes another each time."""
 ODD = (0, 1, 0x7F, 0x80, 0xFF, 0x0A, 0x0B, 0x1B, 0x22, 0x5B)
 
 

@@ -21,8 +21,7 @@ from tracelloc.model.verdicts import CODE_OF, Findings, Judgement, Member, Suspe
 from tracelloc.record.facets import holders
 from tracelloc.record.facets.holders import HoldersFacet
 
-BLOCKS = {0x10: 1, 0x20: 1, 0x30: 2, 0x40: 3}
-"""The stack of each block."""
+BLOCKS = {0x10: 1, 0x20: 1, 0x30: 2, 0x40: 3}  # The stack of each block
 
 
 def heap_of(blocks: Mapping[int, int]) -> Heap:

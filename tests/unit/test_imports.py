@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "recordings"
+# Libraries that a command without a trace has no use for.
 SLOW = {"numpy", "elftools", "capstone", "textual", "rich", "bcc", "ctypes", "subprocess"}
-"""Libraries that a command without a trace has no use for."""
 RUN = """
 import sys
 from tracelloc.__main__ import main

@@ -411,6 +411,7 @@ POD = {
 }  # fmt: skip
 LABELS = {"app": str}
 ANNOTATIONS = {"prometheus.io/scrape": str, "prometheus.io/port": str}
+# The part of Kubernetes' API (v1, apps/v1) that the file uses; keys with ? may be absent.
 SCHEMAS: dict[str, Any] = {
     "ConfigMap": OBJECT | {"data": {"watch.toml": str}},
     "DaemonSet": OBJECT | {
@@ -421,7 +422,6 @@ SCHEMAS: dict[str, Any] = {
         },
     },
 }  # fmt: skip
-"""The part of Kubernetes' API (v1, apps/v1) that the file uses; keys with ? may be absent."""
 
 
 def check_schema(value: Any, schema: Any, where: str) -> None:

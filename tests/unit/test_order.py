@@ -13,6 +13,7 @@ import pytest
 from tests.commands import run
 
 ORDER = Path(__file__).parents[1] / "order"
+# A change of each program after which it can go wrong.
 BROKEN = {
     "ring": ("SWPAL X2,X4,[X3]", "STR X2,[X3]     "),
     "reuse": ("STLR X2,[X1]", "STR X2,[X1] "),
@@ -20,7 +21,6 @@ BROKEN = {
     "scratch": ("SWPAL X2,X4,[X1]   | LDR", "STR X2,[X1]        | LDR"),
     "epoch": ("STLR X2,[X3]", "STR X2,[X3] "),
 }
-"""A change of each program after which it can go wrong."""
 
 
 def observed(path: Path) -> str:

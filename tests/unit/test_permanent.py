@@ -14,8 +14,7 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
-ZLIB = str(LIBRARIES / "libz.so.1")
-"""A link to the file that is mapped."""
+ZLIB = str(LIBRARIES / "libz.so.1")  # A link to the file that is mapped
 
 
 @contextmanager

@@ -19,8 +19,8 @@ from tracelloc.errors import UnsupportedError
 from tracelloc.record.kernel import capabilities
 from tracelloc.system.confined.systemcalls import Confinement, filter_of
 
+# Names of machines, as code would compare them.
 NAMES = re.compile(r"EM_\w+|(x86|amd|x86_|arm|aarch)-?64|i[3-6]86", re.IGNORECASE)
-"""Names of machines, as code would compare them."""
 ASKS = {("platform", "machine"), ("platform", "processor"), ("sysconfig", "get_platform")}
 
 
@@ -71,8 +71,8 @@ HEADERS = {
     "x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h",
     "aarch64": "/usr/aarch64-linux-gnu/include/asm-generic/unistd.h",
 }
+# Not in the headers of Linux 6.1, or not by a number.
 NEWEST = {"newfstatat", "uretprobe", "uprobe", "futex_wake", "futex_wait", "mseal"}
-"""Not in the headers of Linux 6.1, or not by a number."""
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES, ids=lambda each: each.name)

@@ -32,8 +32,7 @@ from tracelloc.record.runtimes.merge import StackMerger
 from tracelloc.record.runtimes.supported import object_counter
 from tracelloc.record.tasks.supervision import Supervisor
 
-LOOP = 0x1000
-"""Addresses from here on, up to 0x1100, are in the loop."""
+LOOP = 0x1000  # Addresses from here on, up to 0x1100, are in the loop
 
 
 def codes(of: types.CodeType) -> Iterator[types.CodeType]:

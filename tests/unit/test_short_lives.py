@@ -19,9 +19,9 @@ from tracelloc.model.process import TemporaryPolicy
 from tracelloc.text import NS_PER_S
 
 INNER = EventKind.INNER_FREE
+# Changes nothing: frees inside others, of a block that was never seen, by nobody. So many that an
+# allocation and what follows them are applied one by one.
 NOTHING: list[Event] = [(INNER, 1 << 40, 0, 0, 0)] * 9
-"""Changes nothing: frees inside others, of a block that was never seen, by nobody. So many that an
-allocation and what follows them are applied one by one."""
 MS = NS_PER_S // 1000
 
 

@@ -13,11 +13,10 @@ from tracelloc.record.unwinding import feed
 from tracelloc.record.unwinding.source import StackSource
 
 IMAGE = 3
+# The stack memory of a miss: it is copied in these sizes.
 SMALL, LARGE = bytes(5 << 12), bytes(17 << 12)
-"""The stack memory of a miss: it is copied in these sizes."""
 WAITING_BYTES = 80 << 20
-AT_ONCE = 1024
-"""How many are taken from the ring at once."""
+AT_ONCE = 1024  # How many are taken from the ring at once
 
 
 class Sender:

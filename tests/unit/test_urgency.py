@@ -18,8 +18,7 @@ USUAL = (os.SCHED_OTHER, 0)
 HELPING = (os.SCHED_RR, 1)
 CLAIMED = (os.SCHED_RR, 2)
 
-OWN = 0x20000000
-"""Waits for children of the calling thread alone (__WNOTHREAD, waitpid(2))."""
+OWN = 0x20000000  # Waits for children of the calling thread alone (__WNOTHREAD, waitpid(2))
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or subprocess.run(["chrt", "--rr", "1", "true"]).returncode != 0,

@@ -15,8 +15,7 @@ from tracelloc.model.verdicts import Findings, Verdict
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.evidence import explain, stack_judgement
 
-LARGE = 1 << 30
-"""Bytes of a process in which nothing here matters."""
+LARGE = 1 << 30  # Bytes of a process in which nothing here matters
 SITE, OTHER = 1, 2
 
 

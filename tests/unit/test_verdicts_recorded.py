@@ -13,9 +13,9 @@ pytestmark = pytest.mark.long
 
 END_S = 600.0
 RECORDINGS = sorted(FOLDER.glob("*.npz"))
+# Where a leak is split over stacks, none of which would be noticed alone; and where both nodes of a
+# pair are forgotten together.
 SEVERAL = {"callers", "shared_ptr"}
-"""Where a leak is split over stacks, none of which would be noticed alone; and where both
-nodes of a pair are forgotten together."""
 LOOKS_LIKE = {
     "lru": ("cache_page", Verdict.CACHE),
     "slow_lru": ("cache_page", Verdict.CACHE),

@@ -17,11 +17,12 @@ from tests.unit.test_architecture import PYTHON as MODULES
 
 PAGES = sorted((PACKAGE / "show" / "export" / "web").iterdir())
 
+# What a docstring can't begin with: an IDE shows it alone, without what it refers to.
 BAD_BEGINNING = re.compile(
     r"(Of|As|And|The same|Likewise|Those|These|Than|Whose|Its|It|They|Their|That)\b"
 )
-"""What a docstring can't begin with: an IDE shows it alone, without what it refers to."""
 
+# Words that must not come back, and what to say instead.
 RETIRED = {
     r"strangers?": "unmatched free",
     r"put(s|ting)? up with": "suppressed",
@@ -41,7 +42,6 @@ RETIRED = {
     r"must not pay for": "lower overhead, estimated figures",
     r"spill map": "overflow map",
 }
-"""Words that must not come back, and what to say instead."""
 RETIRED_NAMES = {
     "format_age", "format_roughly", "taken_back", "watch_more_s", "handed_bytes", "handed_count",
     "look_at_others", "strangers_share", "explained_share", "heed_pointers", "find_proof",

@@ -201,8 +201,8 @@ def test_stacks_are_followed_as_by_the_readers(program: Path) -> None:
     file.close()
 
 
+# Whether this kernel can forbid to open any file.
 HAS_LANDLOCK = ctypes.CDLL(None).syscall(ctypes.c_long(444), None, ctypes.c_long(0), 1) > 0
-"""Whether this kernel can forbid to open any file."""
 
 TAKEN_OVER = """
 import os, signal, socket
@@ -260,8 +260,8 @@ NUMBERS = {
         "setuid": 146,
     },
 }  # fmt: skip
+# Calls that the machine does not have.
 MISSING = {X86_64: (), AARCH64: ("vfork", "use another table")}
-"""Calls that the machine does not have."""
 FORBIDDEN = """
 import ctypes, os, socket
 libc = ctypes.CDLL(None, use_errno=True)

@@ -57,8 +57,7 @@ class ReturnPlace(IntEnum):
 class ArmRow(NamedTuple):
     kind: Kind
     place: ReturnPlace
-    slot: int
-    """In bytes."""
+    slot: int  # In bytes
     cfa_offset: int
 
 

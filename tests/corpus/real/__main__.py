@@ -19,15 +19,12 @@ from pathlib import Path
 from tests.corpus.real.programs import PROGRAMS, RealProgram
 
 FOLDER = Path(__file__).parents[3] / ".venv" / "recordings"
-REALLY = "@"
-"""In a recording's name, between the program's and what it was made to leak."""
+REALLY = "@"  # In a recording's name, between the program's and what it was made to leak
+# Classes of call sites, and one in how many of their frees is left out.
 REAL_LEAKS = ("1", "40"), ("2", "100")
-"""Classes of call sites, and one in how many of their frees is left out."""
 FIRST_PORT = 20000
-PORTS = 10
-"""Ports that each program may use."""
-SPARE_S = 900
-"""Time for a program to start, and for its recording to be written."""
+PORTS = 10  # Ports that each program may use
+SPARE_S = 900  # Time for a program to start, and for its recording to be written
 
 
 def install(programs: list[RealProgram]) -> None:

@@ -17,14 +17,11 @@ from tracelloc.model.stacks import CUT
 from tracelloc.text import NS_PER_S
 
 LEAST_PER_MIN = 4.0
-MOST_PER_MIN = 120.0
-"""Blocks leaked per minute, log-uniform between the two."""
-LEAST_WATCH_S = 320.0
-"""Seconds that are left after the onset, at least."""
-ALREADY = 0.25
-"""Share of leaks that leak already when tracing begins."""
+MOST_PER_MIN = 120.0  # Blocks leaked per minute, log-uniform between the two
+LEAST_WATCH_S = 320.0  # Seconds that are left after the onset, at least
+ALREADY = 0.25  # Share of leaks that leak already when tracing begins
+# Share of leaks in all stacks that have the innermost frames in common, not in one stack.
 WHOLE_FUNCTION = 0.5
-"""Share of leaks in all stacks that have the innermost frames in common, not in one stack."""
 SHARED_FRAMES = 2
 _OWN_ADDRESSES = 0x6000_0000_0000
 
@@ -34,17 +31,12 @@ class InjectedLeak:
     """What is true of the events."""
 
     stacks: frozenset[int]
-    onset_s: float
-    """When the first block leaks."""
+    onset_s: float  # When the first block leaks
     rate_bytes_per_min: float
-    leaked: int
-    """Blocks."""
-    never_freed: bool
-    """Hardly any block of these stacks is freed."""
-    bytes_of: dict[int, int]
-    """Bytes that each stack has leaked."""
-    seconds: float
-    """From the onset to the end."""
+    leaked: int  # Blocks
+    never_freed: bool  # Hardly any block of these stacks is freed
+    bytes_of: dict[int, int]  # Bytes that each stack has leaked
+    seconds: float  # From the onset to the end
 
     def rate_of(self, stacks: set[int]) -> float:
         """Bytes a minute that some stacks leak."""

@@ -20,10 +20,8 @@ class RealProgram:
     start: str
     load: str
     packages: tuple[str, ...] = ()
-    traced: str = ""
-    """Command name of the descendant that is traced; empty: the program itself."""
-    runtime: bool = False
-    """It has a garbage collector."""
+    traced: str = ""  # Command name of the descendant that is traced; empty: the program itself
+    runtime: bool = False  # It has a garbage collector
 
     @property
     def half(self) -> str:
@@ -649,6 +647,7 @@ _ALSO_IDLE = {
     "nginx", "lighttpd", "apache2", "haproxy", "tinyproxy", "stunnel", "redis", "memcached", "slapd",
     "beanstalkd", "exim4", "dovecot", "mosquitto", "ngircd", "proftpd",
 }  # fmt: skip
+# Under steady, light load; servers without requests.
 PROGRAMS = (
     *_BUSY,
     *(
@@ -657,4 +656,3 @@ PROGRAMS = (
         if each.name in _ALSO_IDLE
     ),
 )
-"""Under steady, light load; servers without requests."""

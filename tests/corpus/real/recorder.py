@@ -38,20 +38,14 @@ from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.session import Session
 from tracelloc.record.symbolization.symbolizer import Symbolizer
 
-WARM_UP_S = 12.0
-"""From the load's beginning to the attach."""
+WARM_UP_S = 12.0  # From the load's beginning to the attach
 PATIENCE_S = 60.0
-MOST_EVENTS = 12_000_000
-"""A recording ends early when it has so many: half a gigabyte."""
+MOST_EVENTS = 12_000_000  # A recording ends early when it has so many: half a gigabyte
 SAMPLE_S = 1.0
-SEARCH_S = 10
-"""From one search for pointers to the next."""
-MOST_LOST = 100_000
-"""Blocks without pointers that one search may note."""
-SITES = 4
-"""Classes of call sites, of which one leaks."""
-SKIP_AFTER_S = 90
-"""From the program's beginning."""
+SEARCH_S = 10  # From one search for pointers to the next
+MOST_LOST = 100_000  # Blocks without pointers that one search may note
+SITES = 4  # Classes of call sites, of which one leaks
+SKIP_AFTER_S = 90  # From the program's beginning
 _PR_SET_CHILD_SUBREAPER = 36
 
 

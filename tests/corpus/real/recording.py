@@ -39,38 +39,28 @@ class RealRecording:
     number the distinct return addresses, from the innermost.
     """
 
-    time_ms: Column
-    """Since tracing began."""
-    block: Column
-    """Equal where addresses are."""
+    time_ms: Column  # Since tracing began
+    block: Column  # Equal where addresses are
     size: Column
     kind: Column
-    stack: Column
-    """Index in the session; 0: none."""
+    stack: Column  # Index in the session; 0: none
     depths: Column
     flags: Column
     frames: Column
-    address: Column
-    """Return address of each distinct frame."""
-    name: Column
-    """Function and module of each distinct frame."""
-    in_runtime: Column
-    """Whether allocations only pass through that frame."""
-    anonymous_ms: Column
-    """When the process's anonymous memory was looked at, since tracing began."""
+    address: Column  # Return address of each distinct frame
+    name: Column  # Function and module of each distinct frame
+    in_runtime: Column  # Whether allocations only pass through that frame
+    anonymous_ms: Column  # When the process's anonymous memory was looked at, since tracing began
     anonymous_bytes: Column
-    lost: Column
-    """One number: events lost."""
+    lost: Column  # One number: events lost
+    # Rows of allocations that the program was made to leak (`tests/targets/skipfree.c`).
     leaked: Column
-    """Rows of allocations that the program was made to leak (``tests/targets/skipfree.c``)."""
-    skipped_ms: Column
-    """When the free of each was left out."""
+    skipped_ms: Column  # When the free of each was left out
+    # When its memory was searched for pointers to blocks that were `ASKED_AGE_S` old.
     searched_ms: Column
-    """When its memory was searched for pointers to blocks that were ``ASKED_AGE_S`` old."""
+    # Which of these searches found no pointer to a block: a row per block and search.
     lost_search: Column
-    """Which of these searches found no pointer to a block: a row per block and search."""
-    lost_row: Column
-    """Row of that block's allocation."""
+    lost_row: Column  # Row of that block's allocation
 
     @classmethod
     def events_of(cls, events: Events, started_ns: int) -> dict[str, Column]:
