@@ -1,7 +1,5 @@
 """Made-up holders of blocks."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from tracelloc.model.heapusage import (

@@ -6,8 +6,6 @@ Each step that changes anything in the stopped program or lets it go on, and is 
 is tried with a program of its own. The program must answer as before.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

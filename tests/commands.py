@@ -1,7 +1,5 @@
 """Other programs, run for what they do or say."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterable, Iterator

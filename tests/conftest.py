@@ -1,7 +1,5 @@
 """Shared fixtures: compiled target programs, and whether this machine can trace."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -5,8 +5,6 @@ A test that needs something of which no list knows passes where it happens to be
 not seen.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -5,8 +5,6 @@ in ``.venv/debian``. There they stay, so that later runs need no network. What t
 had a week ago is fetched again if it can be.
 """
 
-from __future__ import annotations
-
 import fcntl
 import re
 import shutil

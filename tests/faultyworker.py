@@ -6,8 +6,6 @@ unwind entries are made, ``.fault.stacks`` when a stack is followed through the 
 That is what a file does that has taken the worker over. Usage: as ``python -m tracelloc``.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

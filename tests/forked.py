@@ -7,8 +7,6 @@ clone(2)). Only its last report waits for names for as long as tests do (``tests
 Tests of how tracelloc starts execute it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json

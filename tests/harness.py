@@ -1,7 +1,5 @@
 """Real targets and a real tracelloc, spoken to by handshake instead of by waiting."""
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import hashlib

@@ -3,8 +3,6 @@
 Usage: python -m tests.mutant OLD NEW ARGUMENT...
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Parses command lines for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tracelloc.command.commandline import Options, parse_command_line

@@ -6,8 +6,6 @@ Its last report after a signal waits four seconds for names, which take longer t
 sometimes beside a load.
 """
 
-from __future__ import annotations
-
 import sys
 
 from tests.forked import PATIENCE_S

@@ -1,7 +1,5 @@
 """What was found of a made-up Python program's objects."""
 
-from __future__ import annotations
-
 from tracelloc.model.objects import (
     FunctionLine,
     GrowingType,

@@ -7,8 +7,6 @@ The checkout is at /mnt, in a mount namespace of its own.
 capabilities, in a container that refuses bpf(2); ``user``: an ordinary user without any.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import os

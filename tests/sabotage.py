@@ -3,8 +3,6 @@
 Fault injection: nothing else about it is made up.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

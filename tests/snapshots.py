@@ -1,7 +1,5 @@
 """Snapshots of tables that tests have filled."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Call trees of hand-made stacks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ A stand-in for kernels that have it (kernel.yama.ptrace_scope): what is made up 
 processes that are no children. Nothing else is.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -5,8 +5,6 @@ Usage: python -m tests.bench [--seconds S] [--rounds N] [--only NAMES] [--json F
 Needs root, and what ``tests/bench/peers.sh`` installs; what is missing is left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -5,8 +5,6 @@ Each must lead to the right file and line, in at most 6 calls and 8 KB of answer
     python -m tests.bench.agents
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Finds the malloc and free that a running program uses, and whether probes sit on them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Runs in a process of its own, so that the peak of resident memory is its own as 
 ``python -m tests.bench.capacity [BLOCKS]`` prints one JSON object.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -8,8 +8,6 @@ or neither are summed up apart.
 ``python -m tests.bench.distance [THREADS] [WINDOWS]`` prints a line for each kind.
 """
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import sys

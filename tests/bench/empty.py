@@ -1,7 +1,5 @@
 """What do three empty probes cost, the least that any tracer of malloc and free must?"""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

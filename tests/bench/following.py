@@ -5,8 +5,6 @@ tracelloc is attached as a user would, with text reports to a file. In between t
 with three empty probes in all processes, the least that any tracer of malloc and free costs.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import select

@@ -9,8 +9,6 @@ the median of the windows' 50th and 99th percentiles.
 redis-server or nginx, as Debian has them.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -3,8 +3,6 @@
 A program with tracelloc's own options: ``python -m tests.bench.helperwalk -p PID --stacks fp``.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Their frames are functions of this very process, which loads bcc and so LLVM, C+
 Runs in a process of its own: ``python -m tests.bench.naming`` prints one JSON object.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -6,8 +6,6 @@ between two of its own counts, whose mean is the truth; stopped, the truth is wh
 command, such as ``chroot /sid python3``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

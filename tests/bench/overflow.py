@@ -4,8 +4,6 @@ Runs in a process of its own: ``python -m tests.bench.overflow [ENTRIES]`` print
 object. What the target pays is measured by storm.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

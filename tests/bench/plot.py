@@ -1,7 +1,5 @@
 """Draws the costs as bars: one SVG file, readable on light and dark ground."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

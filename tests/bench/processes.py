@@ -1,7 +1,5 @@
 """Starts and ends programs under measurement and the tools beside them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

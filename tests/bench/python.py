@@ -6,8 +6,6 @@ read and without; the difference is theirs. ``PYTHONS`` in the environment names
 Runs in a process of its own: ``python -m tests.bench.python`` prints one JSON object.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any, Final

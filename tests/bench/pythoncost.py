@@ -11,8 +11,6 @@ median of rounds, and that of the profiler's own process.
 Both print one JSON object. The services are those of ``tests/corpus/python``.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

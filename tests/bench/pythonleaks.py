@@ -6,8 +6,6 @@ and who keeps it, or in which function and line it is allocated. ``python -m tes
 [PYTHON ...]`` prints a table; a Python with blanks is a command, such as ``chroot /sid python3``.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -7,8 +7,6 @@ for ten minutes, six at a time, and counts all suspects. Packages are installed 
 in the chroot, for a Python that is a command such as ``chroot /sid python3``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -5,8 +5,6 @@ Each recording is judged as it is, and some times more with a leak put into it a
 site. ``python -m tests.bench.realverdicts --half seen`` prints the table.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import os

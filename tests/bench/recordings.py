@@ -7,8 +7,6 @@ and opens it.
 Both print one JSON object.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import signal

@@ -1,7 +1,5 @@
 """Runs the measurements of ``make bench`` in interleaved rounds."""
 
-from __future__ import annotations
-
 import os
 import platform
 import statistics

@@ -5,8 +5,6 @@ allocates all the time. A first start on a machine has an empty cache directory.
 tests.bench.start`` prints one JSON object.
 """
 
-from __future__ import annotations
-
 import compileall
 import fcntl
 import json

@@ -5,8 +5,6 @@ Every round measures every tool once before the next round begins, so that ratio
 where the machine's speed drifts.
 """
 
-from __future__ import annotations
-
 import shutil
 import statistics
 from collections.abc import Sequence

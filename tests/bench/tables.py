@@ -1,7 +1,5 @@
 """Prints the results of ``make bench`` as text."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Sequence
 

@@ -3,8 +3,6 @@
 A live tool is attached to a running program; a wrapper has to start the program itself.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

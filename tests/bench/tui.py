@@ -5,8 +5,6 @@ The screen stands in a real terminal (tmux) of 120 by 40 cells. ``python -m
 tests.bench.tui`` prints one JSON object.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import statistics

@@ -7,8 +7,6 @@ stacks came by in the first.
 Runs in a process of its own: ``python -m tests.bench.unwinding`` prints one JSON object.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -7,8 +7,6 @@ ticks of 100 ms. A look is done piece by piece, in turns with events; the longes
 how long events wait, and it is named by where the look let others have their turn after it.
 """
 
-from __future__ import annotations
-
 import json
 import linecache
 import time

@@ -8,8 +8,6 @@ Needs neither root nor BPF: programs are generated (``tests/corpus/programs.py``
 recorded (``tests/data/streams``), and their time is not the machine's.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ library that has no mmap): redis-server, which Debian builds with jemalloc, is s
 with libc in front, and tracelloc's library, where that is used, before it.
 """
 
-from __future__ import annotations
-
 import csv
 import shutil
 import socket

@@ -4,8 +4,6 @@ Those in ``HELD_OUT`` were written before the rule's constants were chosen and w
 looked at while that was done.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

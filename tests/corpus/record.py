@@ -7,8 +7,6 @@ which runs ``SPEED`` times faster than the machine's; times are kept on the prog
 What the program says it has leaked is kept beside its events.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Feeds a program's blocks to the live table as events, and notes the verdicts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """A simulated service with an injected clock: busy call sites, caches, and one slow leak."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ Needs atheris (PyPI). What it finds is to be kept in ``tests/data/fuzz/READER``;
 to the directory. Memory is limited to 2 GiB and a call to 60 s, which may be spent waiting.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

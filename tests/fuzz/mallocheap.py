@@ -4,8 +4,6 @@ Raises AssertionError if compiled code and the plain search differ, or if a late
 unchanged memory, differs from the first.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

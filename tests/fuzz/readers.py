@@ -3,8 +3,6 @@
 Whatever else comes out is a finding, as is a call that takes too much CPU time or memory.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import socket

@@ -4,8 +4,6 @@ Steps do what threads of a process do (reserve, write, send records), and what t
 anywhere, also between one look of the profiler's and the next.
 """
 
-from __future__ import annotations
-
 import mmap
 import struct
 from collections.abc import Iterator

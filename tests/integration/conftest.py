@@ -1,7 +1,5 @@
 """The order of these tests, and a program that is watched for minutes beside all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

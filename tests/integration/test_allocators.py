@@ -1,7 +1,5 @@
 """Whatever malloc library a process has, live figures equal the target's own books."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

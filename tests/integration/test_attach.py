@@ -1,7 +1,5 @@
 """Probes come and go without a trace, by both ways of attaching."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

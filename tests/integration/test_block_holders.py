@@ -1,7 +1,5 @@
 """Holders of heap blocks of real programs, with exact figures."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Types of blocks: from names of functions, and from virtual tables in memory."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Searches for lost blocks in a program at full speed."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

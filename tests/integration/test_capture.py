@@ -1,8 +1,6 @@
 """The hard cases of capture: crowds of threads, libraries that come and go, calls that are
 left without returning, rings that are too small."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import re

@@ -1,7 +1,5 @@
 """Probes are compiled once, and what was compiled is believed only where it is safe to."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Targets in other namespaces and roots, targets by name, and targets that can't be traced."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Names and lines of stripped programs from debuginfod servers: Debian's own, and hostile ones."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """``tracelloc diff``: two exports of one process, and what can go wrong."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

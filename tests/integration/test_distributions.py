@@ -1,7 +1,5 @@
 """Heaps of other Debian releases' C libraries: those of old servers, and the newest."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """``tracelloc doctor``: what it says of the machine, of processes, and without rights."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

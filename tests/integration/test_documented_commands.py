@@ -4,8 +4,6 @@ A line is run by the shell as it stands, but for what ``prepared`` replaces: pro
 addresses and times. The targets and files that it names are in its directory.
 """
 
-from __future__ import annotations
-
 import gzip
 import http.server
 import json

@@ -1,7 +1,5 @@
 """Blocks from before tracing: in the table from the first report on, and exact."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every way in which tracing ends writes everything, and the target goes on."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

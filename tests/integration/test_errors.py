@@ -1,7 +1,5 @@
 """What can't be done is said in one line, with a status that isn't 0, before anything is done."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

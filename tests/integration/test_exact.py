@@ -1,7 +1,5 @@
 """Outstanding figures equal the target's own books to the last digit."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A traced process that executes another program: its table is emptied, tracing goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

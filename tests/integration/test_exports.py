@@ -1,7 +1,5 @@
 """Files of real processes: every format says what the report says."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -1,7 +1,5 @@
 """What fails in the middle of a trace: all that was seen is written, and programs go on."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

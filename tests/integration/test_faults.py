@@ -1,7 +1,5 @@
 """What goes wrong around us, and our own death at any step: said in a line, and no harm done."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

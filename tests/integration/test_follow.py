@@ -1,7 +1,5 @@
 """``--follow``: children and what they execute, each with books of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """``--group``: all processes of a control group, those that come later and their children too."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

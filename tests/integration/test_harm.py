@@ -1,7 +1,5 @@
 """Programs do under tracelloc what they do without: exit status and outputs are compared."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

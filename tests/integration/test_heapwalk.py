@@ -1,7 +1,5 @@
 """Walks of heaps that nobody traced, against what the programs say themselves."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

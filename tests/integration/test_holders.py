@@ -1,7 +1,5 @@
 """Who keeps the objects of a running Python program, against what it does."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager

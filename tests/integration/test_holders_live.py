@@ -1,7 +1,5 @@
 """Holders of a growing stack's memory, found while a real program is traced."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Searches for lost blocks in processes that make it hard: they end soon and stay small."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

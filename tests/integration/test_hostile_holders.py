@@ -1,7 +1,5 @@
 """Searches for holders in processes that make it hard: they end soon and stay small."""
 
-from __future__ import annotations
-
 import time
 from contextlib import closing, suppress
 

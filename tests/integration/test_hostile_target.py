@@ -1,7 +1,5 @@
 """One target that does all of it: bounded time and memory, and no escape reaches an output."""
 
-from __future__ import annotations
-
 import functools
 import http.client
 import lzma

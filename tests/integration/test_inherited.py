@@ -1,7 +1,5 @@
 """A program that tracelloc starts finds all of /proc/self as if it had been started alone."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

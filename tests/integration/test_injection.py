@@ -1,7 +1,5 @@
 """The library in programs that run already: exact, however they call malloc, and no harm done."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """^C and SIGTERM at any time: the first ends in good order, the second at once."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``tracelloc -- CMD``: traced from the first allocation, otherwise as if not traced."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

@@ -1,7 +1,5 @@
 """Programs whose main thread ends while others go on are traced to the last block."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

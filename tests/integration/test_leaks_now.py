@@ -1,7 +1,5 @@
 """Lost blocks of real programs, found without tracing them."""
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

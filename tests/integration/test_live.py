@@ -1,7 +1,5 @@
 """A real process, asked over HTTP while it is traced, and pushed."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

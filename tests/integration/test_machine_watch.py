@@ -1,7 +1,5 @@
 """``watch``: a leak in a group that the kernel kills, restarts, and Debian's own Prometheus."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What a program maps by itself: equal to its books, and apart from blocks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Accounts of resident memory, against the kernel's figures and programs of known parts."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

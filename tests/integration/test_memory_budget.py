@@ -1,7 +1,5 @@
 """A target that makes tracelloc remember more and more: said, bounded, ended in good order."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

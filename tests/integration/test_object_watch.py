@@ -1,7 +1,5 @@
 """Types of running Python programs that grow: what is found, and what reports say."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

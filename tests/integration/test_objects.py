@@ -1,7 +1,5 @@
 """A running Python program's objects, counted from outside, against its own count."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

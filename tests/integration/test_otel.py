@@ -1,7 +1,5 @@
 """Programs that report allocations by themselves, against their own books."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Text, JSON lines and folded stacks against what is promised about them."""
 
-from __future__ import annotations
-
 import json
 import re
 import stat

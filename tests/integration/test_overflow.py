@@ -1,7 +1,5 @@
 """A reader that can't keep up: figures equal the target's own books all the same."""
 
-from __future__ import annotations
-
 import json
 import random
 import select

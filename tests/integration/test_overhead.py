@@ -1,7 +1,5 @@
 """Reported overhead, compared with what a program measures itself."""
 
-from __future__ import annotations
-
 import os
 import time
 from itertools import groupby

@@ -1,7 +1,5 @@
 """``--max-overhead``: a trace whose probes cost more ends, with all that it has seen."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

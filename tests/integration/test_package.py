@@ -1,7 +1,5 @@
 """The packages: complete, and at work in an environment of their own."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

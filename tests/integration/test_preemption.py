@@ -4,8 +4,6 @@ Linux 6.13 and newer give programs that use 64 bytes of stack or more a private 
 processor, although they can be preempted (probes/preemption.h): the kernel oopses.
 """
 
-from __future__ import annotations
-
 import itertools
 import platform
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """What a program reports by itself, through the library that it has preloaded, is exact; and it
 takes no harm."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

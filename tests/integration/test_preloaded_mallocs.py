@@ -1,7 +1,5 @@
 """The preloaded library before other malloc libraries than the C library's: exact, and no harm."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """``pytest --tracelloc``, run by an ordinary user on tests of known truth."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Frames of Python in call stacks, against what Python and faulthandler say at that moment."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Blocks that nothing points to, found in the memory of real programs while they run."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """The README's five steps: what it shows is what the commands print, but for the numbers."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import signal

@@ -1,7 +1,5 @@
 """Recordings of real processes: exact, whatever ends them, and read without the program."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

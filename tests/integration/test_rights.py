@@ -3,8 +3,6 @@
 ``tests/rights.py`` makes them with namespaces, capabilities and seccomp.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Leak checks of programs at their ends, by an ordinary user."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

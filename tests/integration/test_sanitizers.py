@@ -1,7 +1,5 @@
 """Programs with sanitizers: traced, they do what they do untraced."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from pathlib import Path

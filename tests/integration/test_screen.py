@@ -1,7 +1,5 @@
 """The screen in a real terminal, on real processes: started, used, left."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Temporary allocations, the peak, and who frees whose blocks: against a known program."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

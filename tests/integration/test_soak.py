@@ -3,8 +3,6 @@
 ``SOAK_SECONDS``: how long; ``make soak`` says half an hour.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

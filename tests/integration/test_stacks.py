@@ -1,7 +1,5 @@
 """Call chains that are known from the source come out name by name."""
 
-from __future__ import annotations
-
 import subprocess
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a terminal shows before anything is traced, and what no longer stands there later."""
 
-from __future__ import annotations
-
 import os
 import pty
 import select

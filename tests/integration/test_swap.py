@@ -1,7 +1,5 @@
 """Searches for pointers while memory of the program is swapped out, to a file of swap space."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

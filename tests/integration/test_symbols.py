@@ -1,7 +1,5 @@
 """Names in reports of real processes, and what ``tracelloc symbols`` says of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

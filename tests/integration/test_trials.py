@@ -4,8 +4,6 @@ None of the kernels that can be had has any of these faults, so that it breaks s
 made up here: by a program that does not survive, and by what a trial is said to have found.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

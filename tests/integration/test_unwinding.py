@@ -1,8 +1,6 @@
 """Stacks of code without frame pointers, against libgcc's unwinder in the same process at
 the same moment (``tests/targets/truth.c``)."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """A real program with a leak among what only looks like one, judged while it runs."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

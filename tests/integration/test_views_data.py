@@ -1,7 +1,5 @@
 """What views are given of a real process: copies, the time line, marks, thread names."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Usable sizes and waste equal what the target's own allocator says of its blocks."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Rules and suppressions on a real process."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

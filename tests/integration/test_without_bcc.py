@@ -1,7 +1,5 @@
 """Without bcc everything works but probes. What needs these names the package that is missing."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -8,8 +8,6 @@ a table at the end; each row's output, console and results are kept in the direc
 1 if anything failed. Emulated machines are 10 to 20 times slower than this one.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

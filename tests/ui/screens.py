@@ -4,8 +4,6 @@ Pictures lie in ``tests/data/screens``; with TRACELLOC_UPDATE_SCREENS set they a
 instead of compared, to be read as a change like any other.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

@@ -4,8 +4,6 @@ It is driven through the real table, history and filters; only the probes and th
 files are missing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable

@@ -1,7 +1,5 @@
 """The peak, temporary allocations and threads on the screen: a made-up shop of known figures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Histograms and threads: figures, sorting, what choosing a row says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Text in cells: widths are exact whatever the text is."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Only changes of the screen are written."""
 
-from __future__ import annotations
-
 import random
 import re
 

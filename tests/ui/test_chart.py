@@ -1,7 +1,5 @@
 """The chart of functions or call stacks, stacked over time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from textual.pilot import Pilot

@@ -1,7 +1,5 @@
 """Everything can be read, in every theme and without colours."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Ten thousand stacks: what the thread that draws pays."""
 
-from __future__ import annotations
-
 import random
 import statistics
 import time

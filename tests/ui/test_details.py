@@ -1,7 +1,5 @@
 """One stack in full, its keys, and the rules they make."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

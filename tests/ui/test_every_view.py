@@ -3,8 +3,6 @@
 The log is missing: it tells how long drawing takes.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

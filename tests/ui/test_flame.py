@@ -1,7 +1,5 @@
 """The icicle: boxes add up, keys and mouse walk, nothing in a name does harm."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

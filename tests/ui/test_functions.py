@@ -1,7 +1,5 @@
 """Functions: flat and cumulative figures, callers and callees."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

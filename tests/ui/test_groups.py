@@ -1,7 +1,5 @@
 """Stacks that leak as one are one row, which Enter expands."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The help: keys by what they are for, verdicts and terms; and the column of differences."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from textual.pilot import Pilot

@@ -1,7 +1,5 @@
 """Keys: what each does where, the footer, the palette, and how they come from the terminal."""
 
-from __future__ import annotations
-
 import sys
 from collections import defaultdict
 from pathlib import Path

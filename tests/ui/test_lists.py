@@ -1,7 +1,5 @@
 """Every list has one set of keys, whatever it lists."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator

@@ -1,7 +1,5 @@
 """The live view, key by key, on fixed data."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The screen of ``top``: processes, control groups, and what can be done about them."""
 
-from __future__ import annotations
-
 import io
 import sys
 from dataclasses import replace

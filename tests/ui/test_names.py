@@ -1,7 +1,5 @@
 """Names of stacks, made for what is on the screen first."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Types of a Python program's objects on the screen."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Choosing a process: search, cursor, refusals."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace

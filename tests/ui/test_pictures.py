@@ -1,7 +1,5 @@
 """The pictures in ``img/`` show today's program, and all of them are used."""
 
-from __future__ import annotations
-
 from tests.screenshots import IMAGES, ROOT, STATE, sources_hash
 
 

@@ -1,7 +1,5 @@
 """The screen of several processes, and of a program that was started with it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Hashable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The screen of a recording: its time line, and every view as of any moment."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re

@@ -1,7 +1,5 @@
 """Which pictures the refresher makes."""
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The tab of resident memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

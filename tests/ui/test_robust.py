@@ -1,7 +1,5 @@
 """Odd sizes, odd names, odd ends: the screen stays whole and says what is the matter."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -1,7 +1,5 @@
 """Which rows stacks become, as a plain loop over the stacks would have it."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Source of a function with live bytes per line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from textual.pilot import Pilot

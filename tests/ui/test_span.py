@@ -1,7 +1,5 @@
 """A span of the traced time: chosen on the chart, and what was allocated in it and still lives."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from textual.pilot import Pilot

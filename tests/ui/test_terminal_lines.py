@@ -1,7 +1,5 @@
 """What a program's terminal shows of what the program writes."""
 
-from __future__ import annotations
-
 import io
 import os
 import random

@@ -1,7 +1,5 @@
 """The screen of several processes together: every view shows the sums of theirs."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

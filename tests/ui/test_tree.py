@@ -1,7 +1,5 @@
 """The tree of lines: what is open, where the cursor is, what survives new figures."""
 
-from __future__ import annotations
-
 import pytest
 from textual.pilot import Pilot
 

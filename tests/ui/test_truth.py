@@ -1,7 +1,5 @@
 """No two figures of one screen contradict each other, over recorded runs of real programs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Hashable, Iterator
 from dataclasses import replace

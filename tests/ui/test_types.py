@@ -1,7 +1,5 @@
 """The view of types."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from textual.pilot import Pilot

@@ -1,7 +1,5 @@
 """Files of 64-bit Arm, to be read on any machine: Debian's cross libraries, and assembled text."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Hand-made event records, and a table that applies them one by one."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 from typing import Any

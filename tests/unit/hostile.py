@@ -1,7 +1,5 @@
 """ELF files as an attacker writes them: any section, any size, any number of anything."""
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A process of which nothing is real, for facets that inspect it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field

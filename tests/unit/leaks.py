@@ -4,8 +4,6 @@ Stacks by index: ``LEAK`` keeps one in twenty of its blocks for ever, ``CACHE`` 
 the oldest, ``SESSIONS`` are the callers of ``session_new``, each of which leaks a little.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Accounts of resident memory for tests."""
 
-from __future__ import annotations
-
 from tracelloc.model.heapusage import (
     ArenaUsage,
     BlockSum,

@@ -1,7 +1,5 @@
 """OTLP profiles, decoded by the official definitions and looked at with suspicion."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

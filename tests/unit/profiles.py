@@ -1,7 +1,5 @@
 """Made-up profiles, and the official meaning of pprof's fields."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from typing import Any

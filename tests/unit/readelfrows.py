@@ -1,7 +1,5 @@
 """Call-frame information of files as readelf interprets it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterator, Mapping

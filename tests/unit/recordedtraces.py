@@ -1,7 +1,5 @@
 """Traces of a made-up program to be recorded, and what makes two snapshots equal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """What other programs say about addresses of a file, to compare with."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

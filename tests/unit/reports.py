@@ -1,7 +1,5 @@
 """Reports of one snapshot, as tests ask for them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Set
 

@@ -1,7 +1,5 @@
 """A session whose source replays records (``EventSource``), on processes that sleep."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

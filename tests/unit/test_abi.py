@@ -1,7 +1,5 @@
 """Both sides of the probes' interface: the C header compiled, the Python mirror compared."""
 
-from __future__ import annotations
-
 import re
 from enum import EnumMeta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sets of addresses, against Python's."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

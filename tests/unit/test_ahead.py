@@ -1,7 +1,5 @@
 """Rows that are made before stacks need them: of what, and in which order."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field

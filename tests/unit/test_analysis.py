@@ -1,7 +1,5 @@
 """Figures for views against ones added up block by block, and the copies they come from."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Two wings over one ground floor: which room may import which, and how large modules are."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

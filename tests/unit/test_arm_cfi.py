@@ -1,7 +1,5 @@
 """Call-frame information of 64-bit Arm: against readelf, made files, and stacks made by hand."""
 
-from __future__ import annotations
-
 import random
 import re
 import struct

@@ -1,7 +1,5 @@
 """64-bit Arm code: instructions against objdump and capstone, probe offsets, paths to exits."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ELF files of 64-bit Arm: linkage tables, parts of functions, USDT arguments, symbols."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

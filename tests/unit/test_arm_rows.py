@@ -1,7 +1,5 @@
 """Rows of 64-bit Arm: what fits into 64 bits, and that steps by them are those of the rules."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Processes of 64-bit Arm as data: addresses of 48 bits, tags, stacks, threads, large pages."""
 
-from __future__ import annotations
-
 import random
 import struct
 from functools import partial

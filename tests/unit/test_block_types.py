@@ -1,8 +1,6 @@
 """Types of blocks by the names of the functions that allocate them."""
 # ruff: noqa: E501, ISC004
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import cast
 

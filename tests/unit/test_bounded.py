@@ -1,7 +1,5 @@
 """What unpacks to gigabytes is refused before it takes them: measured, in other processes."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

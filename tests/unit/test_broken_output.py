@@ -1,7 +1,5 @@
 """Output that can't be written ends every command alike, whoever finds out."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

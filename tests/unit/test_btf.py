@@ -1,7 +1,5 @@
 """The kernel's types, as bpftool shows them, and files that are none."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """BPF instructions as the compiler hands them over: what other tests ask of them."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Trees of hand-made stacks: every weight is where it belongs."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

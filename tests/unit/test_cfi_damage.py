@@ -1,7 +1,5 @@
 """Damaged and hostile call-frame information: rows or named reasons, and soon."""
 
-from __future__ import annotations
-
 import io
 import random
 import shutil

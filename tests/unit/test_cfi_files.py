@@ -1,7 +1,5 @@
 """Call-frame information of real files, against pyelftools and readelf, and of damaged ones."""
 
-from __future__ import annotations
-
 import io
 import random
 import re

@@ -1,7 +1,5 @@
 """Programs of call-frame information made by hand: every instruction, and nonsense."""
 
-from __future__ import annotations
-
 import struct
 import time
 

@@ -1,7 +1,5 @@
 """Rows: what fits into 64 bits, what doesn't and why, and the same in C."""
 
-from __future__ import annotations
-
 import re
 from enum import EnumMeta
 

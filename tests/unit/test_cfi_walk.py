@@ -1,7 +1,5 @@
 """Stacks followed by the full rules, and by rows alone, against libgcc's own unwinder."""
 
-from __future__ import annotations
-
 import random
 import struct
 import time

@@ -1,7 +1,5 @@
 """Results of leak checks as SARIF, JUnit and GitHub's lines, whatever names programs choose."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Births, survivors and lifetimes per slice, against books that are kept block by block."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Generator
 

@@ -1,7 +1,5 @@
 """Files about several processes: whose each stack is, and what leaks in which of them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Help, the manual and completions; and what is said of calls that are wrong."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

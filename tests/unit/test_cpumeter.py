@@ -1,7 +1,5 @@
 """The cost of tracing in units that can be weighed, steady over some seconds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

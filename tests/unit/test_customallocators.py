@@ -1,7 +1,5 @@
 """Allocators that the user names: what files may say, and what is wrong in them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Demangling against GNU's and rustc's own readers, and against names made to do harm."""
 
-from __future__ import annotations
-
 import functools
 import os
 import random

@@ -1,7 +1,5 @@
 """README and manual against the program: commands, options, files and links are those there are."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Dominators and folded paths of graphs, against slow and plain searches."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

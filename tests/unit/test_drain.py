@@ -4,8 +4,6 @@ The probes' side is their own source, compiled for plain memory (tests/shim/emit
 ring is full whenever a test wants it to be. Another test has the kernel run it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import random
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Debug information that is damaged, or made to do harm: a reason, in time, never an error."""
 
-from __future__ import annotations
-
 import os
 import random
 import resource

@@ -1,7 +1,5 @@
 """Lines, inlined functions and variables of real files, against other readers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

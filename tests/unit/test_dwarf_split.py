@@ -1,7 +1,5 @@
 """Functions that are described in other files (.dwo, .dwp): asked of llvm-symbolizer."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Reports of a log: only what has changed since earlier ones, and frames once."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from types import SimpleNamespace

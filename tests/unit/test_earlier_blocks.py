@@ -1,7 +1,5 @@
 """Blocks from before tracing: what a walk of the heap is believed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import threading

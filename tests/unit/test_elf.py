@@ -1,7 +1,5 @@
 """Symbols of real files against nm, and files that are none."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

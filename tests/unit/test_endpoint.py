@@ -1,7 +1,5 @@
 """The endpoint as go tool pprof, a scraper and a browser see it."""
 
-from __future__ import annotations
-
 import gzip
 import http.client
 import json

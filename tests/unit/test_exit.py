@@ -1,7 +1,5 @@
 """The end of the process, with threads at work."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

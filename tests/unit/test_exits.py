@@ -1,7 +1,5 @@
 """Where functions end: in hand-made code, and in the operators of Debian's allocators."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

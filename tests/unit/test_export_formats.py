@@ -1,7 +1,5 @@
 """What each format says of made-up profiles, read by others' decoders where there are any."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Facets are inspected in turn, within bounds; a new one reaches snapshots and recordings."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of filter rules: what is wrong in them and where, layers, and the user's own."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import stat

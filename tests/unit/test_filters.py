@@ -1,7 +1,5 @@
 """What filters do to stacks: actions, layers, groups, and what may change at run time."""
 
-from __future__ import annotations
-
 import random
 import time
 

@@ -6,8 +6,6 @@ build a program that uses the library in many ways, with frame pointers, run it 
 tracelloc or give it to nm, and keep some names for each rule and some that match none.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from pathlib import Path

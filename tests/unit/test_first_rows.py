@@ -1,7 +1,5 @@
 """The first of many blocks, without sorting all."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

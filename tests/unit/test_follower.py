@@ -1,7 +1,5 @@
 """Following real processes: whatever becomes of a parent, no child stays stopped."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What a child process inherits: the same blocks and stacks, independent of its parent's."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is said of the allocators that were found, and of memory that can't be seen."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.harness import Builder

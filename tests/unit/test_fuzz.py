@@ -1,7 +1,5 @@
 """Every reader on every kept case, then on damaged input for some seconds; see ``tests.fuzz``."""
 
-from __future__ import annotations
-
 import os
 import random
 import struct

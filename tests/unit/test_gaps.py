@@ -1,7 +1,5 @@
 """Gaps in the figures are recorded, told apart and reported first; losses are counted by cause."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from types import SimpleNamespace

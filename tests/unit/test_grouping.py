@@ -1,7 +1,5 @@
 """Groups of stacks by shared frames, against ones made one by one; and which sums are reported."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import fields, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Loops over a heap that lies, groups of sizes, and reading a process whose threads end."""
 
-from __future__ import annotations
-
 import mmap
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Samples over time, and growth read from them."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Holders of blocks in words."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """When processes are searched for the holders of growing stacks, and what happens if it fails."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Files that promise too much, point anywhere, or are no files at all: bounded work, no harm."""
 
-from __future__ import annotations
-
 import lzma
 import os
 import resource

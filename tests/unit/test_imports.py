@@ -1,7 +1,5 @@
 """What is not needed is not imported: that is most of what the start of a command costs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tables of JSON keys in the manual against reports and files that have all of them."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

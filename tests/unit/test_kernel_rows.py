@@ -1,7 +1,5 @@
 """The tests that run on other kernels: a name that is gone must not turn hours into nothing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the table learns from the ends of blocks: where the order of events is not known, too."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The kept tree against one that is made anew from the same stacks."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 

@@ -1,7 +1,5 @@
 """The memory of all processes and control groups, from a made-up /proc and from the real one."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

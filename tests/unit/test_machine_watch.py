@@ -1,7 +1,5 @@
 """Rules on a machine's memory, kills by the kernel, and metrics: without running anything."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

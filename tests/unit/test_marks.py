@@ -1,7 +1,5 @@
 """What has come since a mark, in reports and files."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The protocol of ``tracelloc mcp``, and what its tools refuse."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator

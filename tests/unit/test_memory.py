@@ -1,7 +1,5 @@
 """What a process has in memory, what limits it, and what is said of both."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

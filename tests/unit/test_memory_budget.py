@@ -1,7 +1,5 @@
 """What is given up, in which order, when memory runs short; and that it is said."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What reports say of the parts of resident memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tests.unit.memoryusages import MIB, arena, usage

@@ -1,7 +1,5 @@
 """All processes of a trace as one: every figure against the sums of theirs."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter as Tally
 from dataclasses import dataclass, field, fields, replace

@@ -1,7 +1,5 @@
 """Metrics and figures: each record fits what it stands for."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Native memory that grows with the objects of a type, and what only grows at the same time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace

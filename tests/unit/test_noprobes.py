@@ -1,7 +1,5 @@
 """Breakpoints in place of probes: a thread that has reached one runs on as if there were none."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Which types of objects are said to grow, and what is said of them."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 herd7 (Debian's herdtools7, from sid on) tries all orders that the architecture allows.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

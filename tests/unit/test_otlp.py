@@ -1,7 +1,5 @@
 """OTLP files, read by the official definitions."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Files: whole or not at all, private, in the right hands."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """When probes have cost too much, on targets that are computed."""
 
-from __future__ import annotations
-
 import pytest
 
 from tracelloc.record.kernel.overheadlimit import OverheadAccount, OverheadLimit

@@ -1,7 +1,5 @@
 """How long the pump waits for events."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.unit.stage import FakeCapture

@@ -1,7 +1,5 @@
 """How long reports wait for names: the last one longer, for there is no later one."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.unit.leaks import watched

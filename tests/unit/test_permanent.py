@@ -1,7 +1,5 @@
 """Which mapped files stay for as long as the program runs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Where probes are put, in hand-made functions and in those of real libraries."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.unit.references import module_of

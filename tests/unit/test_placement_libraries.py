@@ -4,8 +4,6 @@ objdump decodes the whole library: whatever jumps, from wherever, must not lead 
 entry and up to the probe, and nothing in between may branch or write to an argument.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

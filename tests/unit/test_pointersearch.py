@@ -1,7 +1,5 @@
 """When processes' memory is searched for pointers, and what happens if it can't be."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

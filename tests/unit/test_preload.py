@@ -1,7 +1,5 @@
 """What a program that we start is given so that it preloads our library."""
 
-from __future__ import annotations
-
 import os
 import struct
 import subprocess

@@ -1,8 +1,6 @@
 """The profiler's part of the preloaded library. The program's threads are imitated, step by step:
 interleavings such as these can't be had from real ones on demand."""
 
-from __future__ import annotations
-
 import mmap
 import random
 import struct

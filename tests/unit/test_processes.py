@@ -1,7 +1,5 @@
 """The list of processes: on a made-up /proc, and on the real one."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

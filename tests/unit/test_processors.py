@@ -1,7 +1,5 @@
 """Descriptions of processor architectures, and that nothing else compares machines."""
 
-from __future__ import annotations
-
 import ast
 import re
 import struct

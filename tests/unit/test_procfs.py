@@ -1,7 +1,5 @@
 """Parsing /proc, on recorded text and on ourselves; and who a process is."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What takes long is said to, and only that."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

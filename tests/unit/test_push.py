@@ -1,7 +1,5 @@
 """Pushing against a stand-in that takes nothing but what Pyroscope's API describes."""
 
-from __future__ import annotations
-
 import email
 import email.policy
 import json

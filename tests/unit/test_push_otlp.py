@@ -1,7 +1,5 @@
 """Pushing by OTLP to a receiver that takes nothing but what the definitions describe."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import time

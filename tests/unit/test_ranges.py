@@ -1,7 +1,5 @@
 """Ranges against a model that keeps every page by itself."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Marking what can be reached, and what counts as unreachable after several searches."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What is written can be read back, and what is damaged is refused in one line."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """Recordings: what is written comes back, whatever happens to the file and to its writer."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

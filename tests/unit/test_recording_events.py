@@ -1,7 +1,5 @@
 """Recordings that keep every event: which blocks were outstanding at each moment."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from dataclasses import replace

@@ -5,8 +5,6 @@ TRACELLOC_UPDATE_RECORDINGS set, what it shows is written instead of compared; a
 version is made by ``python -m tests.unit.test_recording_golden``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Recorders are found by viewers while they run, and by nobody else's word."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A speeded-up week of a service: its file stays small, and its leak is found in it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Several recordings as one: side by side, one after the other, by different clocks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

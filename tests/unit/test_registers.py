@@ -1,7 +1,5 @@
 """Registers of threads: stopped ones by ptrace(2), waiting ones as the kernel keeps them."""
 
-from __future__ import annotations
-
 import os
 import struct
 import subprocess

@@ -1,7 +1,5 @@
 """Where memory is resident, whatever a process has mapped."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import mmap

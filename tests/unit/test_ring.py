@@ -1,8 +1,6 @@
 """Reading rings. The other side is imitated: a record that is still being written, or one
 just where the ring ends, can't be had from a real one on demand."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import re

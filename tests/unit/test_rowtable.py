@@ -1,7 +1,5 @@
 """The probes' rows as user space keeps them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A run's consumers: reports, rules, files and the endpoint are about one moment."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Files that are written follow nobody else's links. Real users, links and directories."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

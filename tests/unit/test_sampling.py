@@ -1,7 +1,5 @@
 """Byte-weighted sampling: unbiased for every size, consistent between birth and death."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Sections of reports that are asked for by ``--show``."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

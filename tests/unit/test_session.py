@@ -3,8 +3,6 @@
 No probes and no privileges: the capture is a fake, processes are children of this one.
 """
 
-from __future__ import annotations
-
 import select
 import subprocess
 from typing import Any

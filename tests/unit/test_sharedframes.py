@@ -1,7 +1,5 @@
 """What the stacks of one suspect share, and where it is said that they part."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Blocks that their thread frees with its next event are counted at once, with the same outcome."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import asdict, fields
 from typing import Any

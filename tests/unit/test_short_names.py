@@ -1,7 +1,5 @@
 """Short names: exact for each kind, and without surprises on whole libraries' names."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

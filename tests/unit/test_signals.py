@@ -1,7 +1,5 @@
 """Which signals end a trace, and which end it at once."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

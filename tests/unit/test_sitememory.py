@@ -1,7 +1,5 @@
 """Where stacks came by in large files, kept on disk."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

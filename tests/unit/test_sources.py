@@ -1,7 +1,5 @@
 """Several sources read as one: what one of them does is not the others' trouble."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Stacks that the probes could not finish, between their ring and their process."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast

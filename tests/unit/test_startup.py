@@ -1,7 +1,5 @@
 """From the first moment on it is said what is being done, where somebody may be looking."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """Lost structures, against a plain search; roots by kinds of memory."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

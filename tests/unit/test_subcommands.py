@@ -1,7 +1,5 @@
 """The registry of subcommands: help, completions and the man page show what is in it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

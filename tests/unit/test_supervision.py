@@ -1,7 +1,5 @@
 """What fails fails alone: it is counted and reported, and snapshots can still be taken."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

@@ -1,7 +1,5 @@
 """The survival tail and the loss floor, against the same written with loops."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Suspects in reports: a program of known truth, from its events to the text."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The flame graph as a picture: well-formed, right in its widths, alive in a browser."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where names come from besides a file's own symbol table, against binutils."""
 
-from __future__ import annotations
-
 import lzma
 import os
 import re

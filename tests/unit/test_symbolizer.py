@@ -1,7 +1,5 @@
 """Frames of addresses in running processes, compared with the programs' files."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections.abc import Iterator

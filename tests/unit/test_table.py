@@ -1,7 +1,5 @@
 """The vectorised table against one that applies events one by one."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

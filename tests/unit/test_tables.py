@@ -1,7 +1,5 @@
 """Tables as data, records as JSON fields, and what a search of memory says it may have missed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tracelloc.model.heapusage import BlockSum, HeapCoverage, PathStep, TopHolders

@@ -1,7 +1,5 @@
 """Sizes and durations, read and written."""
 
-from __future__ import annotations
-
 import pytest
 
 from tracelloc import text as module

@@ -1,7 +1,5 @@
 """What is said where most of a process's growth can't be seen."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Real-time priority for the threads of tracelloc while a thread of the target waits for them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Usable sizes: formulas against the real libraries, chunks against a real heap."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

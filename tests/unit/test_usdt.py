@@ -1,7 +1,5 @@
 """Notes of USDT probes, what the probes on them are told, and what weights become."""
 
-from __future__ import annotations
-
 import ctypes
 import random
 import struct

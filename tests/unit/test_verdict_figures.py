@@ -1,7 +1,5 @@
 """What made verdicts wrong on programs nobody here wrote; figures that contradict each other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

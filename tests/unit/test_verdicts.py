@@ -1,7 +1,5 @@
 """Programs of known truth, ten minutes each on a clock of their own: are they told apart?"""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Verdicts where it is known which blocks nothing points to: virtual programs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

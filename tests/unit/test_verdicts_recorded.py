@@ -1,7 +1,5 @@
 """Real programs, recorded under the probes: each verdict on its own clock, forty times faster."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Snapshots, filters and formats on hand-made tables."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Waste by size, by stack and in all, against plain sums; and as reports show it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Rules that end tracing, the command for leaks, and leaks that are put up with."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

@@ -1,7 +1,5 @@
 """Words kept while a heap is walked, and searches for some of its blocks only."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

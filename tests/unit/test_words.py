@@ -1,7 +1,5 @@
 """One name for one thing: classes are told apart, and the project's words are the field's."""
 
-from __future__ import annotations
-
 import ast
 import io
 import re

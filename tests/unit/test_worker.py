@@ -1,7 +1,5 @@
 """The process that reads the target's files: without rights, and it may die."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

@@ -1,7 +1,5 @@
 """What a worker's messages may contain: values of the declared types, and nothing else."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import struct

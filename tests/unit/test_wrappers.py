@@ -1,7 +1,5 @@
 """Wrappers of malloc that no rule knows, names of rows, and what would add missing names."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

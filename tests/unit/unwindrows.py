@@ -1,7 +1,5 @@
 """Rows taken apart: the layout of probes/row.h."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import NamedTuple
 

@@ -7,8 +7,6 @@ Needs root and Debian's package archive. Writes ``FOLDER/NAME.npz``, for
 ``nice``, some side by side, and have all ended when this has.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

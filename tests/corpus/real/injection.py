@@ -4,8 +4,6 @@ Site, onset and rate are drawn at random. A leaked block gets an address of its 
 program would not have got its memory back either.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

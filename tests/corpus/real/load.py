@@ -7,8 +7,6 @@ killed. A server that hangs up or refuses is tried again. ``origin`` and ``answe
 servers: what proxies and resolvers ask.
 """
 
-from __future__ import annotations
-
 import ftplib
 import http.client
 import http.server

@@ -6,8 +6,6 @@ more, ``$ORIGIN`` and ``$NAMES``, at which a web server and a name server answer
 (``load.py``) and ``$DIR``. Whatever they begin belongs to their process groups.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, replace
 

@@ -8,8 +8,6 @@ Needs root and the program's packages. Whatever the program begins has ended whe
 all of it are this process's descendants, by ``PR_SET_CHILD_SUBREAPER``.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal
